@@ -1,0 +1,282 @@
+//! Requests, completions and the [`Backend`] trait: the seam between front-ends and stores.
+//!
+//! Offsets and lengths are in bytes and need no alignment at the front; a backend states in
+//! [`Info::block_bytes`] what it wants, and the `Align` decorator bridges the two.
+//! Nothing here reads a clock: the caller passes the time in, so the same code runs in the real
+//! and in the seeded world.
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+/// A point in time or a duration, in nanoseconds of the world's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// The time from `earlier` to `self`; zero if the clock went backwards.
+    #[must_use]
+    pub fn since(self, earlier: Nanos) -> Nanos {
+        Nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// This point in time plus `duration`.
+    #[must_use]
+    pub fn plus(self, duration: Nanos) -> Nanos {
+        Nanos(self.0.saturating_add(duration.0))
+    }
+
+    /// A duration given in milliseconds.
+    #[must_use]
+    pub const fn from_ms(ms: u64) -> Nanos {
+        Nanos(ms * 1_000_000)
+    }
+}
+
+/// Names a request within the queue of the submitter that made it; unique among those in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// What a request asks for. `offset` and `len` of [`Request`] apply to all but `Flush`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Read `len_bytes` bytes.
+    Read,
+    /// Write `data`, whose length equals `len_bytes`.
+    Write,
+    /// Make every write completed before this request was submitted stable.
+    Flush,
+    /// Forget the content: reads give zeroes afterwards; space is released.
+    Trim,
+    /// Reads give zeroes afterwards; `no_hole` keeps space reserved.
+    WriteZeroes,
+    /// List the extents of the range.
+    Extents,
+}
+
+/// Modifiers of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestFlags {
+    /// Complete only when this request's effect is on stable storage (any op that changes data).
+    pub fua: bool,
+    /// `WriteZeroes` only: the range must stay allocated.
+    pub no_hole: bool,
+    /// `WriteZeroes` only: fail with [`BlockError::NotSupported`] rather than be slow.
+    pub fast_zero: bool,
+}
+
+/// The stages of a request's life at which it is stamped, in order (DESIGN.md "life of a write").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(usize)]
+pub enum Stage {
+    /// The front-end decoded the request.
+    Received = 0,
+    /// The scheduler passed it on.
+    Scheduled = 1,
+    /// The backend took it: after cache and alignment.
+    Submitted = 2,
+    /// The first message for it left for a node, or memory answered.
+    Sent = 3,
+    /// The last node reply it needed came in.
+    Replied = 4,
+    /// Its completion was handed to the front-end.
+    Completed = 5,
+}
+
+impl Stage {
+    /// All stages in order.
+    pub const ALL: [Stage; 6] = [
+        Stage::Received,
+        Stage::Scheduled,
+        Stage::Submitted,
+        Stage::Sent,
+        Stage::Replied,
+        Stage::Completed,
+    ];
+
+    /// The name of the interval that ends at this stage, for tables.
+    #[must_use]
+    pub fn interval_name(self) -> &'static str {
+        match self {
+            Stage::Received => "front-end",
+            Stage::Scheduled => "scheduler",
+            Stage::Submitted => "cache",
+            Stage::Sent => "volume",
+            Stage::Replied => "nodes",
+            Stage::Completed => "completion",
+        }
+    }
+}
+
+/// When a request passed each stage; zero where it did not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamps([Nanos; 6]);
+
+impl Stamps {
+    /// Records that the request passed `stage` at `now`.
+    pub fn stamp(&mut self, stage: Stage, now: Nanos) {
+        self.0[stage as usize] = now;
+    }
+
+    /// When the request passed `stage`, or zero.
+    #[must_use]
+    pub fn at(&self, stage: Stage) -> Nanos {
+        self.0[stage as usize]
+    }
+}
+
+/// One request to a block device.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The submitter's name for it, returned in the completion.
+    pub id: RequestId,
+    /// What to do.
+    pub op: Op,
+    /// First byte, from the start of the device.
+    pub offset_bytes: u64,
+    /// Length; zero is allowed and completes at once.
+    pub len_bytes: u32,
+    /// Modifiers.
+    pub flags: RequestFlags,
+    /// What to write, for [`Op::Write`]; empty otherwise.
+    pub data: Bytes,
+    /// When it passed each stage.
+    pub stamps: Stamps,
+}
+
+impl Request {
+    /// The first byte behind the range. Cannot overflow for a request that was range-checked.
+    #[must_use]
+    pub fn end_bytes(&self) -> u64 {
+        self.offset_bytes + u64::from(self.len_bytes)
+    }
+}
+
+/// A part of what was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Bytes of the device.
+    Data(Bytes),
+    /// That many zero bytes, not backed by memory.
+    Zeroes(u32),
+}
+
+impl Piece {
+    /// Length in bytes.
+    #[must_use]
+    pub fn len_bytes(&self) -> u32 {
+        match self {
+            Piece::Data(data) => u32::try_from(data.len()).expect("a request is at most 32 MiB"),
+            Piece::Zeroes(len_bytes) => *len_bytes,
+        }
+    }
+}
+
+/// How a range is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtentKind {
+    /// Allocated, holds data.
+    Data,
+    /// Allocated (reserved), reads as zeroes.
+    Zero,
+    /// Not allocated, reads as zeroes.
+    Hole,
+}
+
+/// A run of bytes that are stored alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// How it is stored.
+    pub kind: ExtentKind,
+}
+
+/// What a request produced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// Nothing: writes, flushes, trims.
+    None,
+    /// The bytes read, in order; the lengths sum to the request's length.
+    Data(SmallVec<[Piece; 1]>),
+    /// Extents that cover the request's range from its start, in order, neighbours differ in kind.
+    Extents(Vec<Extent>),
+}
+
+/// Why a request failed. Front-ends map it to their own error numbers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BlockError {
+    /// The range ends behind the device, or is not allowed.
+    #[error("range {offset_bytes}+{len_bytes} is outside the device of {size_bytes} bytes")]
+    OutOfRange {
+        /// First byte asked for.
+        offset_bytes: u64,
+        /// Length asked for.
+        len_bytes: u32,
+        /// Size of the device.
+        size_bytes: u64,
+    },
+    /// No space is left in the pool; trimming or more nodes help.
+    #[error("the pool is full")]
+    NoSpace,
+    /// The device does not do this, or not fast.
+    #[error("not supported: {0}")]
+    NotSupported(&'static str),
+    /// The data cannot be read or written: too many nodes are missing, or a device failed.
+    #[error("input/output error: {0}")]
+    Io(String),
+    /// Another writer took the volume over (its epoch is newer); this one may no longer write.
+    #[error("fenced: {0}")]
+    Fenced(String),
+    /// The device is read-only.
+    #[error("the device is read-only")]
+    ReadOnly,
+    /// The device is shutting down.
+    #[error("the device is shutting down")]
+    ShuttingDown,
+}
+
+/// The answer to one request.
+#[derive(Clone, Debug)]
+pub struct Completion {
+    /// The request's id.
+    pub id: RequestId,
+    /// What it produced, or why it failed.
+    pub result: Result<Payload, BlockError>,
+    /// When it passed each stage.
+    pub stamps: Stamps,
+}
+
+/// What a backend is and can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Size of the device.
+    pub size_bytes: u64,
+    /// Requests must start and end on multiples of this (a power of two, 1 = any).
+    pub block_bytes: u32,
+    /// The request size that suits it best.
+    pub preferred_bytes: u32,
+    /// Writes are refused.
+    pub read_only: bool,
+}
+
+/// A store of blocks: requests go in, completions come out, in any order.
+///
+/// Implementations do no I/O and read no clock; what they need from the world they state through
+/// their own, wider interface (the volume's node messages, say). Contract:
+/// - every submitted request completes exactly once, with success or an error;
+/// - a read submitted after a write completed sees that write (per byte);
+/// - of a read and a write in flight together, the read sees each block before or after the write;
+/// - a flush covers the writes that completed before it was submitted.
+pub trait Backend {
+    /// What the device is.
+    fn info(&self) -> Info;
+
+    /// Takes a request at time `now`. Completions may be ready at once, through [`Backend::poll`].
+    fn submit(&mut self, request: Request, now: Nanos);
+
+    /// Moves the completions that are ready into `out`, and lets timed work due at `now` happen.
+    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>);
+
+    /// When `poll` must be called again even if nothing else happens; `None` if not at all.
+    fn deadline(&self) -> Option<Nanos>;
+}

@@ -1,0 +1,2 @@
+//! The `fieldstone` command.
+fn main() {}

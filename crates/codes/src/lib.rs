@@ -1,0 +1,1 @@
+//! Erasure codes compiled to linear maps, with repair plans

@@ -1,0 +1,1 @@
+//! CRUSH placement, bit-exact with Ceph

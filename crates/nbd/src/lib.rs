@@ -1,0 +1,1 @@
+//! The NBD server protocol as a state machine without sockets

@@ -1,0 +1,1 @@
+//! The storage node: policy handlers, request table, chunk store. A state machine

@@ -1,0 +1,1 @@
+//! Wire and disk formats: headers, capabilities, replies. No logic

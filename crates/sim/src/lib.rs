@@ -1,0 +1,1 @@
+//! The seeded world: virtual clock, network, disks, faults and checkers

@@ -1,0 +1,1 @@
+//! The real world: one io_uring reactor per core
