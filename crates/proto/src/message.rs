@@ -1,0 +1,306 @@
+//! What a volume asks of a node, and what the node answers.
+//!
+//! One request is one policy-checked operation (network-accelerated DFS paper, section III): its
+//! capability is checked in the node's header handler before any byte of payload is stored.
+
+use bytes::Bytes;
+
+use crate::capability::Capability;
+use crate::ids::{Epoch, JournalGen, Lsn, NodeIndex, PoolId, SegmentId, ShardIndex, VolumeId};
+
+/// Pairs a reply with its request; unique among those in flight on one connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u64);
+
+/// A request to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Pairs the reply with it.
+    pub tag: Tag,
+    /// What entitles the sender; names the volume and the epoch.
+    pub capability: Capability,
+    /// The operation.
+    pub body: RequestBody,
+    /// Bytes to store, as a gather list; empty for most operations.
+    pub payload: Vec<Bytes>,
+}
+
+/// What a segment holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum SegmentKind {
+    /// Blocks of the volume, and a footer that names them.
+    #[default]
+    Data = 0,
+    /// A piece of a checkpoint of the volume's map.
+    Checkpoint = 1,
+}
+
+/// What a shard's slot header records once the shard is complete and immutable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SealMeta {
+    /// What the segment holds.
+    pub kind: SegmentKind,
+    /// Log position of the first record in the segment.
+    pub lsn_first: Lsn,
+    /// Log position behind the last record in the segment.
+    pub lsn_end: Lsn,
+    /// Length of the shard; a multiple of the block size.
+    pub shard_bytes: u32,
+}
+
+/// The operations. All name the volume and epoch through the request's capability.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestBody {
+    /// Who are you? Needs no valid capability.
+    Identify,
+    /// Lists the volumes that the node knows (`Rights::ADMIN`; the capability's volume is ignored).
+    ListVolumes,
+    /// Raises the volume's epoch to the capability's, durably, making the volume known if it is
+    /// not; from then on lower epochs are refused. Answers with [`ReplyBody::VolumeState`].
+    /// Refused with [`NodeError::InUse`] while another peer that fenced the volume is connected,
+    /// unless `takeover`.
+    Fence {
+        /// Fence even a writer that is still connected.
+        takeover: bool,
+    },
+    /// Replaces the volume's root record by the payload, atomically and durably.
+    PutRoot {
+        /// Rises with every root; a lower one than stored is refused as invalid.
+        version: u64,
+    },
+    /// Makes a journal ring of `ring_bytes` for generation `gen`.
+    JournalCreate {
+        /// The generation.
+        generation: JournalGen,
+        /// Size of the ring; a multiple of the block size.
+        ring_bytes: u64,
+    },
+    /// Writes the payload at `lsn % ring_bytes`; must not run over the ring's end.
+    JournalAppend {
+        /// The generation.
+        generation: JournalGen,
+        /// Position of the first byte; a multiple of the block size.
+        lsn: Lsn,
+    },
+    /// Makes what this generation's completed appends wrote stable.
+    JournalSync {
+        /// The generation.
+        generation: JournalGen,
+    },
+    /// Reads raw ring bytes.
+    JournalRead {
+        /// The generation.
+        generation: JournalGen,
+        /// Offset within the ring.
+        offset_bytes: u64,
+        /// Bytes to read.
+        len_bytes: u32,
+    },
+    /// Removes every generation below `below`.
+    JournalDelete {
+        /// The first generation that stays.
+        below: JournalGen,
+    },
+    /// Writes the payload into a shard at `offset_bytes`, taking a slot at the first write of the
+    /// shard. With `seal`, the shard's slot header is written once the data is, which makes the
+    /// shard complete and listed; it becomes stable with the next [`RequestBody::ShardSync`].
+    ShardWrite {
+        /// The segment.
+        segment: SegmentId,
+        /// Which of its shards.
+        shard: ShardIndex,
+        /// Offset within the shard; a multiple of the block size, as is the payload's length.
+        offset_bytes: u32,
+        /// CRC-32C of each block of the payload, computed where the data was made.
+        checksums: Vec<u32>,
+        /// Completes the shard.
+        seal: Option<SealMeta>,
+    },
+    /// Makes all completed shard writes and seals of the node stable.
+    ShardSync,
+    /// Reads a part of a shard, checked against its checksums. Block-aligned.
+    ShardRead {
+        /// The segment.
+        segment: SegmentId,
+        /// Which of its shards.
+        shard: ShardIndex,
+        /// Offset within the shard.
+        offset_bytes: u32,
+        /// Bytes to read.
+        len_bytes: u32,
+    },
+    /// Checks a whole shard against its checksums without sending it.
+    ShardVerify {
+        /// The segment.
+        segment: SegmentId,
+        /// Which of its shards.
+        shard: ShardIndex,
+    },
+    /// Frees the slots of this volume's shards of these segments; unknown ones are fine.
+    ShardDelete {
+        /// The segments.
+        segments: Vec<SegmentId>,
+    },
+    /// Lists the volume's complete shards with a segment id of at least `from`, ascending.
+    ShardList {
+        /// The first segment id asked for.
+        from: SegmentId,
+    },
+    /// Forgets the volume: root, journals and shards.
+    RemoveVolume,
+    /// Space and counters.
+    Stat,
+}
+
+/// A node's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The request's tag.
+    pub tag: Tag,
+    /// What it produced.
+    pub result: Result<ReplyBody, NodeError>,
+    /// Slots that are free on the node, sent with every answer.
+    pub slots_free: u32,
+}
+
+/// What a successful request produced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplyBody {
+    /// Nothing beyond success.
+    Done,
+    /// Bytes read.
+    Data(Bytes),
+    /// For [`RequestBody::Identify`] and [`RequestBody::Stat`].
+    Stat(NodeStat),
+    /// For [`RequestBody::ListVolumes`].
+    Volumes(Vec<VolumeSummary>),
+    /// For [`RequestBody::Fence`].
+    VolumeState(VolumeState),
+    /// For [`RequestBody::ShardList`].
+    Shards {
+        /// The shards, ascending by segment.
+        shards: Vec<ShardInfo>,
+        /// Where to ask on, if there are more.
+        next: Option<SegmentId>,
+    },
+}
+
+/// Who a node is, its space and its counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeStat {
+    /// The pool it belongs to.
+    pub pool: PoolId,
+    /// Its place in the pool.
+    pub node: NodeIndex,
+    /// Distinguishes a node from an empty replacement at the same place. Random.
+    pub incarnation: u64,
+    /// Size of a slot, which bounds a shard.
+    pub slot_bytes: u32,
+    /// Slots there are.
+    pub slots_total: u32,
+    /// Slots that are free.
+    pub slots_free: u32,
+    /// Bytes of shards read since start.
+    pub read_bytes: u64,
+    /// Bytes of shards and journals written since start.
+    pub written_bytes: u64,
+    /// Requests refused by the capability check since start.
+    pub refused: u64,
+    /// Blocks whose checksum did not match since start.
+    pub corrupt_blocks: u64,
+}
+
+/// A volume as a node knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeSummary {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its writer's epoch.
+    pub epoch: Epoch,
+    /// Version of the stored root; 0 if there is none.
+    pub root_version: u64,
+    /// The stored root, empty if there is none.
+    pub root: Bytes,
+}
+
+/// A journal ring that a node holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalInfo {
+    /// The generation.
+    pub generation: JournalGen,
+    /// Size of the ring.
+    pub ring_bytes: u64,
+}
+
+/// What a node holds of a volume, besides its shards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeState {
+    /// The epoch before this fence.
+    pub epoch_before: Epoch,
+    /// Version of the stored root; 0 if there is none.
+    pub root_version: u64,
+    /// The stored root, empty if there is none.
+    pub root: Bytes,
+    /// The journals on this node.
+    pub journals: Vec<JournalInfo>,
+    /// The node itself.
+    pub stat: NodeStat,
+}
+
+/// A complete shard on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardInfo {
+    /// The segment.
+    pub segment: SegmentId,
+    /// Which of its shards.
+    pub shard: ShardIndex,
+    /// What its slot header records.
+    pub meta: SealMeta,
+}
+
+/// Why a node refused or failed a request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NodeError {
+    /// The capability does not allow this.
+    #[error("capability refused: {0}")]
+    Capability(crate::CapabilityError),
+    /// A writer with a newer epoch has taken over.
+    #[error("epoch {sent} is stale, the volume is at epoch {current}")]
+    Fenced {
+        /// The epoch of the request.
+        sent: Epoch,
+        /// The volume's epoch.
+        current: Epoch,
+    },
+    /// Another writer holds the volume.
+    #[error("the volume is in use by another writer (epoch {current})")]
+    InUse {
+        /// That writer's epoch.
+        current: Epoch,
+    },
+    /// No such volume, journal or shard.
+    #[error("not found")]
+    NotFound,
+    /// Stored bytes do not match their checksum.
+    #[error("corrupt at byte {offset_bytes} of the shard")]
+    Corrupt {
+        /// Offset of the first bad block.
+        offset_bytes: u32,
+    },
+    /// No slot is free.
+    #[error("no space on the node")]
+    NoSpace,
+    /// The request table is full: try again later.
+    #[error("the node is busy")]
+    Busy,
+    /// The request contradicts itself or the node's state.
+    #[error("invalid request: {0}")]
+    Invalid(String),
+    /// The node's storage failed.
+    #[error("storage error: {0}")]
+    Io(String),
+    /// The connection to the node is gone, or it did not answer in time. Made by the sender's side.
+    #[error("the node is unreachable")]
+    Unreachable,
+}
