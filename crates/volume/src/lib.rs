@@ -1,1 +1,4 @@
-//! The log-structured volume: journal, segments, map, recovery, GC, rebuild, scrub. A state machine
+//! The log-structured volume.
+
+pub mod seam;
+pub mod status;

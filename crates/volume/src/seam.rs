@@ -1,0 +1,98 @@
+//! What a volume needs from its world: connections to nodes, and a clock.
+//!
+//! Towards its users a [`crate::Volume`] is a [`fieldstone_block::Backend`]. Towards its nodes it
+//! is fed [`Event`]s and asked for [`Action`]s. The world keeps one connection to each node, in
+//! order in both directions; it may break at any time, which the world reports once.
+
+use fieldstone_codes::Profile;
+use fieldstone_proto::{MasterKey, NodeIndex, Reply, Request, VolumeId};
+
+/// What happens to a volume, besides block requests.
+#[derive(Debug)]
+pub enum Event {
+    /// A connection to the node is open.
+    NodeUp(NodeIndex),
+    /// The connection to the node is gone, and with it every unanswered request.
+    NodeDown(NodeIndex),
+    /// A node answered.
+    Reply {
+        /// Which node.
+        node: NodeIndex,
+        /// The answer.
+        reply: Reply,
+    },
+}
+
+/// What a volume wants done.
+#[derive(Debug)]
+pub enum Action {
+    /// Send a request over the node's connection.
+    Send {
+        /// To which node.
+        node: NodeIndex,
+        /// The request.
+        request: Request,
+    },
+    /// Close the node's connection, if any, and open a new one; [`Event::NodeUp`] tells when it is.
+    /// The world retries at its own pace until then. No [`Event::NodeDown`] follows the closing.
+    Reconnect {
+        /// Which node.
+        node: NodeIndex,
+    },
+}
+
+/// Sizes that a volume is created with, and keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size of the device in bytes; a multiple of 4096.
+    pub size_bytes: u64,
+    /// Size of a full shard; at most the nodes' slot size; a multiple of `unit_bytes`.
+    pub shard_bytes: u32,
+    /// Consecutive bytes of a segment that lie on one shard; a multiple of 4096.
+    pub unit_bytes: u32,
+    /// Size of the journal ring on each journal node; a multiple of 4096.
+    pub ring_bytes: u64,
+}
+
+/// What to do with the volume when opening it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// Make it; fails if it exists.
+    Create {
+        /// Its name, up to 255 bytes.
+        name: String,
+        /// How its data is protected.
+        profile: Profile,
+        /// Its sizes.
+        geometry: Geometry,
+    },
+    /// Open it and take up serving.
+    Open {
+        /// Take it over even from a writer that is still connected to its nodes.
+        takeover: bool,
+    },
+}
+
+/// What a volume is opened with.
+#[derive(Clone, Debug)]
+pub struct VolumeConfig {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Create or open.
+    pub opening: Opening,
+    /// Number of nodes of the pool.
+    pub nodes: u16,
+    /// Nodes that may be missing at opening (the pool's redundancy).
+    pub missing_max: u16,
+    /// The pool's secret, to issue capabilities with.
+    pub key: MasterKey,
+    /// What to add to the world's clock to get the nodes' clock, for the expiry of capabilities.
+    pub wall_offset_ns: u64,
+    /// A node that does not answer for this long counts as down.
+    pub node_timeout_ms: u64,
+    /// Rebuild missing shards without being asked.
+    pub auto_rebuild: bool,
+    /// Largest rate of rebuild and scrub reads, bytes per second; 0 for no limit.
+    pub rebuild_limit_bytes_per_second: u64,
+}
+
