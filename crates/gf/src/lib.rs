@@ -1,1 +1,34 @@
-//! GF(2^8) kernels on byte slices and the LinearMap that they execute
+//! Arithmetic in GF(2^8), and the one program that every erasure code becomes.
+//!
+//! Every code of this project is linear over GF(2^8): each output element is a sum of coefficients
+//! times input elements. So encoding, decoding any pattern of losses, regenerating rebuild, parity
+//! update and plain replication are all the same job with other tables. [`LinearMap`] is that
+//! table: an immutable, validated program which this crate executes on byte slices, and which
+//! other devices (RTL, GPU) can read and execute with identical bits.
+//!
+//! The insight is that of the MSR engine paper (one engine for encode and rebuild, where only the
+//! index and coefficient tables differ); here it is the seam between codes and machines.
+//!
+//! | module     | idea |
+//! |------------|------|
+//! | [`field`]  | the field 0x11d: tables made by `const fn`, multiply, divide, power |
+//! | [`matrix`] | small dense matrices: product and inverse, for deriving decode tables |
+//! | `map`      | [`LinearMap`]: shape, steps, rows, terms, and what makes them valid |
+//! | `compile`  | rows become *passes*: groups of rows that share sources, with kernel tables |
+//! | `execute`  | shape check and the loop over column slices |
+//! | `kernel`   | scalar, AVX2, GFNI-256 and GFNI-512 inner loops, and run-time choice among them |
+
+mod compile;
+mod execute;
+pub mod field;
+mod kernel;
+mod map;
+pub mod matrix;
+
+pub use execute::ShapeError;
+pub use kernel::Kernel;
+pub use map::{
+    Element, LinearMap, MAX_ELEMENTS, MAX_SHARDS, MAX_TERMS, MapError, Row, Shape, Source, Step,
+    Target, Term,
+};
+pub use matrix::{Matrix, MatrixError};

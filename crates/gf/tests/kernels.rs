@@ -1,0 +1,275 @@
+//! Every kernel gives the bits of a naive interpreter that knows nothing but field
+//! multiplication, on random programs, odd lengths and misaligned buffers.
+
+use fieldstone_gf::{
+    Element, Kernel, LinearMap, MapError, Matrix, Row, Shape, ShapeError, Source, Step, Target,
+    Term, field,
+};
+use proptest::prelude::*;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// What the program means, read off its steps.
+fn interpret(map: &LinearMap, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let shape = map.shape();
+    let element_bytes = inputs[0].len() / shape.input_elements[0] as usize;
+    let mut scratch = vec![vec![0; element_bytes]; shape.scratch_elements as usize];
+    let mut outputs: Vec<Vec<u8>> = shape
+        .output_elements
+        .iter()
+        .map(|&elements| vec![0; elements as usize * element_bytes])
+        .collect();
+    for row in map.steps().iter().flatten() {
+        let mut sum = vec![0u8; element_bytes];
+        for term in &row.terms {
+            let source = match term.source {
+                Source::Input(Element { shard, index }) => {
+                    &inputs[usize::from(shard)][index as usize * element_bytes..][..element_bytes]
+                }
+                Source::Scratch(index) => &scratch[index as usize][..],
+            };
+            for (sum, &byte) in sum.iter_mut().zip(source) {
+                *sum ^= field::mul(term.coefficient, byte);
+            }
+        }
+        match row.target {
+            Target::Scratch(index) => scratch[index as usize] = sum,
+            Target::Output(Element { shard, index }) => {
+                let at = index as usize * element_bytes;
+                outputs[usize::from(shard)][at..at + element_bytes].copy_from_slice(&sum);
+            }
+        }
+    }
+    outputs
+}
+
+/// Zero and one are as common as they are in real codes.
+fn random_coefficient(rng: &mut ChaCha8Rng) -> u8 {
+    match rng.random_range(0..8) {
+        0 => 0,
+        1..=3 => 1,
+        _ => rng.random(),
+    }
+}
+
+/// A valid random program of one to three steps.
+fn random_map(rng: &mut ChaCha8Rng) -> LinearMap {
+    let shape = Shape {
+        input_elements: (0..rng.random_range(1..8)).map(|_| rng.random_range(1..5)).collect(),
+        output_elements: (0..rng.random_range(1..6)).map(|_| rng.random_range(1..4)).collect(),
+        scratch_elements: rng.random_range(0..5),
+    };
+    let inputs: Vec<Source> = shape
+        .input_elements
+        .iter()
+        .enumerate()
+        .flat_map(|(shard, &n)| (0..n).map(move |index| Element { shard: shard as u16, index }))
+        .map(Source::Input)
+        .collect();
+    let mut targets: Vec<Target> = shape
+        .output_elements
+        .iter()
+        .enumerate()
+        .flat_map(|(shard, &n)| (0..n).map(move |index| Element { shard: shard as u16, index }))
+        .map(Target::Output)
+        .chain((0..shape.scratch_elements).map(Target::Scratch))
+        .collect();
+    let mut sources = inputs;
+    let mut steps: Vec<Step> = Vec::new();
+    while !targets.is_empty() {
+        let last = steps.len() == 2;
+        let mut step = Vec::new();
+        let common = random_terms(rng, &sources);
+        for target in std::mem::take(&mut targets) {
+            if !last && rng.random_bool(0.4) {
+                targets.push(target);
+                continue;
+            }
+            // Often the same sources with other coefficients, so that rows fuse.
+            let terms = if rng.random_bool(0.6) {
+                let renew = |term: &Term| Term { coefficient: random_coefficient(rng), ..*term };
+                common.iter().map(renew).collect()
+            } else {
+                random_terms(rng, &sources)
+            };
+            step.push(Row { target, terms });
+        }
+        sources.extend(step.iter().filter_map(|row| match row.target {
+            Target::Scratch(index) => Some(Source::Scratch(index)),
+            Target::Output(_) => None,
+        }));
+        steps.push(step);
+    }
+    LinearMap::from_steps(shape, steps).expect("the generator keeps the rules")
+}
+
+fn random_terms(rng: &mut ChaCha8Rng, sources: &[Source]) -> Vec<Term> {
+    (0..rng.random_range(0..10))
+        .map(|_| Term {
+            source: sources[rng.random_range(0..sources.len())],
+            coefficient: random_coefficient(rng),
+        })
+        .collect()
+}
+
+/// Runs every available kernel on buffers that start at odd addresses, and checks every output
+/// byte and that the bytes around the outputs stay as they were.
+fn check_all_kernels(map: &LinearMap, element_bytes: usize, rng: &mut ChaCha8Rng) {
+    const GUARD: usize = 70;
+    let shape = map.shape();
+    let inputs: Vec<Vec<u8>> = shape
+        .input_elements
+        .iter()
+        .map(|&n| (0..n as usize * element_bytes).map(|_| rng.random()).collect())
+        .collect();
+    let expected = interpret(map, &inputs);
+    let shifted: Vec<(usize, Vec<u8>)> = inputs
+        .iter()
+        .map(|input| {
+            let shift = rng.random_range(0..64);
+            (shift, [vec![0xee; shift], input.clone()].concat())
+        })
+        .collect();
+    let input_slices: Vec<&[u8]> = shifted.iter().map(|(shift, all)| &all[*shift..]).collect();
+    for kernel in Kernel::ALL.into_iter().filter(|kernel| kernel.is_available()) {
+        let shifts: Vec<usize> = expected.iter().map(|_| rng.random_range(0..GUARD)).collect();
+        let mut buffers: Vec<Vec<u8>> =
+            expected.iter().map(|output| vec![0xa5; output.len() + 2 * GUARD]).collect();
+        let mut outputs: Vec<&mut [u8]> = buffers
+            .iter_mut()
+            .zip(&shifts)
+            .zip(&expected)
+            .map(|((buffer, &shift), output)| &mut buffer[shift..shift + output.len()])
+            .collect();
+        map.execute_with(kernel, &input_slices, &mut outputs).expect("lengths fit");
+        for (shard, (buffer, output)) in buffers.iter().zip(&expected).enumerate() {
+            let (before, rest) = buffer.split_at(shifts[shard]);
+            let (written, after) = rest.split_at(output.len());
+            assert_eq!(written, output, "{kernel}, output {shard}, {element_bytes} bytes");
+            let untouched = before.iter().chain(after).all(|&byte| byte == 0xa5);
+            assert!(untouched, "{kernel} wrote outside output {shard}, {element_bytes} bytes");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn kernels_agree_with_the_interpreter(seed: u64, element_bytes in 0usize..700) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let map = random_map(&mut rng);
+        check_all_kernels(&map, element_bytes, &mut rng);
+    }
+}
+
+#[test]
+fn every_length_around_the_vector_sizes_is_right() {
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    for (rows, columns) in [(1, 4), (2, 5), (3, 6), (4, 7), (5, 3)] {
+        for first_ones in [false, true] {
+            let matrix = Matrix::from_fn(rows, columns, |row, _| {
+                if first_ones && row == 0 { 1 } else { rng.random_range(1..=255) }
+            });
+            let map = LinearMap::from_matrix(&matrix).unwrap();
+            for element_bytes in (0..300).chain(500..530) {
+                check_all_kernels(&map, element_bytes, &mut rng);
+            }
+        }
+    }
+}
+
+#[test]
+fn elements_longer_than_a_slice_and_rows_wider_than_a_pass_are_right() {
+    let mut rng = ChaCha8Rng::seed_from_u64(2);
+    let wide = Matrix::from_fn(6, 100, |row, _| if row == 0 { 1 } else { rng.random() });
+    let wide = LinearMap::from_matrix(&wide).unwrap();
+    let xor = LinearMap::from_matrix(&Matrix::from_fn(1, 70, |_, _| 1)).unwrap();
+    for element_bytes in [4095, 4096, 4097, 9001] {
+        check_all_kernels(&wide, element_bytes, &mut rng);
+        check_all_kernels(&xor, element_bytes, &mut rng);
+    }
+    for _ in 0..10 {
+        let map = random_map(&mut rng);
+        check_all_kernels(&map, 8200, &mut rng);
+    }
+}
+
+#[test]
+fn rows_without_an_effective_term_give_zeroes_and_repeated_sources_add_up() {
+    let terms = vec![
+        vec![],
+        vec![Term::input(0, 0, 0)],
+        vec![Term::input(0, 0, 7), Term::input(0, 0, 7)],
+        vec![Term::input(0, 0, 3), Term::input(0, 0, 2)],
+    ];
+    let map = LinearMap::new(1, 4, 1, terms).unwrap();
+    let mut outputs = [[9u8; 5]; 4];
+    let mut slices: Vec<&mut [u8]> = outputs.iter_mut().map(|output| &mut output[..]).collect();
+    map.execute(&[&[1, 2, 3, 4, 5]], &mut slices).unwrap();
+    assert_eq!(outputs, [[0; 5], [0; 5], [0; 5], [1, 2, 3, 4, 5]]);
+}
+
+#[test]
+fn wrong_buffers_are_refused_with_the_place() {
+    let rows = (0..4).map(|row| vec![Term::input(0, row % 2, 1)]).collect();
+    let map = LinearMap::new(2, 2, 2, rows).unwrap();
+    let (a, mut b, mut c) = ([0u8; 8], [0u8; 8], [0u8; 8]);
+    let mut run = |inputs: &[&[u8]], lens: &[usize]| {
+        let mut outputs: Vec<&mut [u8]> =
+            [&mut b, &mut c].into_iter().zip(lens).map(|(all, &len)| &mut all[..len]).collect();
+        map.execute(inputs, &mut outputs)
+    };
+    assert_eq!(run(&[&a, &a], &[8, 8]), Ok(()));
+    assert_eq!(run(&[&a[..0], &a[..0]], &[0, 0]), Ok(()));
+    let shard_count = ShapeError::ShardCount { side: "input", expected: 2, given: 1 };
+    assert_eq!(run(&[&a], &[8, 8]), Err(shard_count));
+    let shard_count = ShapeError::ShardCount { side: "output", expected: 2, given: 1 };
+    assert_eq!(run(&[&a, &a], &[8]), Err(shard_count));
+    let not_divisible = ShapeError::NotDivisible { len_bytes: 7, elements: 2 };
+    assert_eq!(run(&[&a[..7], &a[..7]], &[7, 7]), Err(not_divisible));
+    let length = |side, shard, given| ShapeError::Length { side, shard, expected: 8, given };
+    assert_eq!(run(&[&a, &a[..6]], &[8, 8]), Err(length("input", 1, 6)));
+    assert_eq!(run(&[&a, &a], &[8, 6]), Err(length("output", 1, 6)));
+}
+
+#[test]
+fn invalid_programs_are_refused_with_the_reason() {
+    let one = || vec![Term::input(0, 0, 1)];
+    assert_eq!(LinearMap::new(0, 1, 1, vec![one()]), Err(MapError::NoShards("input")));
+    assert_eq!(LinearMap::new(1, 0, 1, vec![]), Err(MapError::NoShards("output")));
+    let empty = MapError::EmptyShard { kind: "input", shard: 0 };
+    assert_eq!(LinearMap::new(1, 1, 0, vec![]), Err(empty));
+    let rows = MapError::RowCount { rows: 1, output_elements: 2 };
+    assert_eq!(LinearMap::new(1, 2, 1, vec![one()]), Err(rows));
+    assert!(matches!(
+        LinearMap::new(2000, 1, 1, vec![one()]),
+        Err(MapError::TooMany { count: 2000, .. })
+    ));
+    assert!(matches!(LinearMap::new(1, 1, u32::MAX, vec![one()]), Err(MapError::TooMany { .. })));
+    let output = Target::Output(Element { shard: 0, index: 0 });
+    for term in [Term::input(1, 0, 1), Term::input(0, 1, 1), Term::scratch(0, 1)] {
+        let source_element = term.source;
+        let error = MapError::NoSuchSource { step: 0, target: output, source_element };
+        assert_eq!(LinearMap::new(1, 1, 1, vec![vec![term]]), Err(error));
+    }
+    let shape = Shape { scratch_elements: 1, ..Shape::uniform(1, 1, 1) };
+    let row = |target, terms| Row { target, terms };
+    let run = |steps| LinearMap::from_steps(shape.clone(), steps);
+    let to_scratch = || row(Target::Scratch(0), one());
+    let from_scratch = || row(output, vec![Term::scratch(0, 1)]);
+    assert!(run(vec![vec![to_scratch()], vec![from_scratch()]]).is_ok());
+    let not_ready = MapError::ScratchNotReady { step: 0, target: output, index: 0 };
+    assert_eq!(run(vec![vec![to_scratch(), from_scratch()]]), Err(not_ready));
+    let twice = MapError::WrittenTwice { step: 1, target: output };
+    assert_eq!(run(vec![vec![row(output, one())], vec![row(output, one())]]), Err(twice));
+    assert_eq!(run(vec![vec![to_scratch()]]), Err(MapError::NeverWritten(output)));
+    let nowhere = Target::Output(Element { shard: 0, index: 1 });
+    let error = MapError::NoSuchTarget { step: 0, target: nowhere };
+    assert_eq!(run(vec![vec![row(nowhere, one())]]), Err(error));
+}
+
+#[test]
+fn the_best_kernel_is_available() {
+    assert!(Kernel::best().is_available());
+    assert!(Kernel::Scalar.is_available());
+}
