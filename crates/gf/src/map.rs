@@ -118,7 +118,8 @@ pub type Step = Vec<Row>;
 pub struct Shape {
     /// Elements of each input shard, at least 1 each.
     pub input_elements: Vec<u32>,
-    /// Elements of each output shard, at least 1 each.
+    /// Elements of each output shard, at least 1 each. There may be no outputs: a single copy has
+    /// no parity.
     pub output_elements: Vec<u32>,
     /// Number of scratch elements.
     pub scratch_elements: u32,
@@ -139,9 +140,9 @@ impl Shape {
 /// Why a program is not a valid [`LinearMap`].
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum MapError {
-    /// No inputs or no outputs.
-    #[error("a map needs at least one {0} shard")]
-    NoShards(&'static str),
+    /// No input shard.
+    #[error("a map needs at least one input shard")]
+    NoInputs,
     /// More than a documented bound.
     #[error("{count} {what}, but a map may have at most {limit}")]
     TooMany {
@@ -305,11 +306,11 @@ fn check_limit(what: &'static str, count: usize, limit: usize) -> Result<(), Map
 }
 
 fn check_shape(shape: &Shape) -> Result<(), MapError> {
+    if shape.input_elements.is_empty() {
+        return Err(MapError::NoInputs);
+    }
     let sides = [("input", &shape.input_elements), ("output", &shape.output_elements)];
     for (kind, shards) in sides {
-        if shards.is_empty() {
-            return Err(MapError::NoShards(kind));
-        }
         check_limit("shards on one side", shards.len(), MAX_SHARDS)?;
         if let Some(shard) = shards.iter().position(|&elements| elements == 0) {
             return Err(MapError::EmptyShard { kind, shard });

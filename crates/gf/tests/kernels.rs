@@ -235,8 +235,7 @@ fn wrong_buffers_are_refused_with_the_place() {
 #[test]
 fn invalid_programs_are_refused_with_the_reason() {
     let one = || vec![Term::input(0, 0, 1)];
-    assert_eq!(LinearMap::new(0, 1, 1, vec![one()]), Err(MapError::NoShards("input")));
-    assert_eq!(LinearMap::new(1, 0, 1, vec![]), Err(MapError::NoShards("output")));
+    assert_eq!(LinearMap::new(0, 1, 1, vec![one()]), Err(MapError::NoInputs));
     let empty = MapError::EmptyShard { kind: "input", shard: 0 };
     assert_eq!(LinearMap::new(1, 1, 0, vec![]), Err(empty));
     let rows = MapError::RowCount { rows: 1, output_elements: 2 };
@@ -266,6 +265,12 @@ fn invalid_programs_are_refused_with_the_reason() {
     let nowhere = Target::Output(Element { shard: 0, index: 1 });
     let error = MapError::NoSuchTarget { step: 0, target: nowhere };
     assert_eq!(run(vec![vec![row(nowhere, one())]]), Err(error));
+}
+
+#[test]
+fn a_map_without_outputs_does_nothing() {
+    let map = LinearMap::new(1, 0, 1, vec![]).unwrap();
+    assert_eq!(map.execute(&[&[1, 2, 3]], &mut []), Ok(()));
 }
 
 #[test]
