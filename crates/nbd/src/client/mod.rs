@@ -1,0 +1,258 @@
+//! A small NBD client without sockets: for tests, the quickstart and benchmarks.
+//!
+//! Bytes from the server go into [`Client::receive`], bytes for it come out of [`Client::output`].
+//! The handshake runs by itself; once [`Client::about`] knows the export, commands may be sent, and
+//! [`Client::next_reply`] gives their replies in the order in which they end.
+//!
+//! The client is strict: a reply that the specification forbids (overlapping chunks, a gap, a
+//! chunk of a range not asked for) is a [`ClientError`], so that every test that uses it also
+//! checks the server's output.
+
+mod handshake;
+mod replies;
+
+use std::collections::HashMap;
+
+use bytes::{Bytes, BytesMut};
+use zerocopy::byteorder::big_endian::{U16, U32, U64};
+
+use crate::errors::Errno;
+use crate::outbox::Outbox;
+use crate::wire::{REQUEST_MAGIC, RequestHeader, cmd};
+use handshake::Stage;
+use replies::Pending;
+
+/// What the client asks for in the handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The export's name; empty for the default one.
+    pub export: String,
+    /// Ask for structured replies.
+    pub structured: bool,
+    /// Ask for `base:allocation`; needs `structured`.
+    pub allocation: bool,
+    /// Start with `GO`; otherwise with the older `EXPORT_NAME`.
+    pub go: bool,
+}
+
+impl Config {
+    /// Everything this client can do, on the export `name`.
+    pub fn full(name: impl Into<String>) -> Self {
+        Self { export: name.into(), structured: true, allocation: true, go: true }
+    }
+
+    /// Simple replies only, as the Linux kernel's client uses them.
+    pub fn simple(name: impl Into<String>) -> Self {
+        Self { export: name.into(), structured: false, allocation: false, go: true }
+    }
+}
+
+/// What the server said about the export.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// Size of the device.
+    pub size_bytes: u64,
+    /// Bits of [`crate::wire::flag`].
+    pub flags: u16,
+    /// Minimum block, preferred block and maximum payload, if the server told.
+    pub block_sizes: Option<[u32; 3]>,
+    /// The canonical name, if the server told.
+    pub name: Option<String>,
+    /// The description, if there is one.
+    pub description: Option<String>,
+    /// Structured replies are in use.
+    pub structured: bool,
+    /// The id of `base:allocation`, if it is selected.
+    pub allocation_id: Option<u32>,
+}
+
+/// A description of an extent, as `base:allocation` gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Length in bytes.
+    pub len_bytes: u32,
+    /// Bits of [`crate::wire::state`].
+    pub flags: u32,
+}
+
+/// What a command produced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It succeeded and has nothing to show.
+    Done,
+    /// The bytes read.
+    Data(Bytes),
+    /// The extents of the range, from its start.
+    Extents(Vec<Descriptor>),
+    /// It failed.
+    Failed {
+        /// The error number.
+        errno: Errno,
+        /// The server's explanation; empty without structured replies.
+        message: String,
+    },
+}
+
+/// The reply to one command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// What [`Client::send`] gave for the command.
+    pub cookie: u64,
+    /// What it produced.
+    pub outcome: Outcome,
+    /// Content chunks it came in: 0 or 1 without structured replies.
+    pub chunks: u32,
+}
+
+/// What is wrong with the server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// A message starts with the wrong magic number.
+    #[error("{what} starts with magic {magic:#x}")]
+    Magic {
+        /// Which message.
+        what: &'static str,
+        /// What it starts with.
+        magic: u64,
+    },
+    /// The server refused an option that the client cannot do without.
+    #[error("option {option} refused with {reply_type:#x}: {message}")]
+    Refused {
+        /// The option.
+        option: u32,
+        /// The type of the reply.
+        reply_type: u32,
+        /// The server's explanation.
+        message: String,
+    },
+    /// A reply breaks the specification.
+    #[error("malformed reply: {0}")]
+    Malformed(&'static str),
+    /// A reply to a command that is not in flight.
+    #[error("reply to unknown cookie {0:#x}")]
+    UnknownCookie(u64),
+}
+
+/// The client's side of one connection.
+#[derive(Debug)]
+pub struct Client {
+    config: Config,
+    stage: Stage,
+    about: About,
+    input: BytesMut,
+    outbox: Outbox,
+    pending: HashMap<u64, Pending>,
+    next_cookie: u64,
+}
+
+impl Client {
+    /// A client that waits for the server's greeting.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            stage: Stage::Greeting,
+            about: About::default(),
+            input: BytesMut::new(),
+            outbox: Outbox::default(),
+            pending: HashMap::new(),
+            next_cookie: 1,
+        }
+    }
+
+    /// Takes bytes from the server.
+    ///
+    /// # Errors
+    /// If the handshake fails.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
+        self.input.extend_from_slice(bytes);
+        while self.stage != Stage::Ready && self.handshake_step()? {}
+        Ok(())
+    }
+
+    /// Appends the bytes to send to `out`, in order, as a gather list.
+    pub fn output(&mut self, out: &mut Vec<Bytes>) {
+        self.outbox.take_into(out);
+    }
+
+    /// The export, once the handshake is over.
+    #[must_use]
+    pub fn about(&self) -> Option<&About> {
+        (self.stage == Stage::Ready).then_some(&self.about)
+    }
+
+    /// Commands sent and not yet replied to.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Sends any command: a code of [`cmd`], bits of [`crate::wire::cmd_flag`], a range, and the
+    /// payload of a write. Gives the cookie of its reply. Nothing is checked, so that tests can
+    /// send what a server must refuse.
+    pub fn send(
+        &mut self,
+        command: u16,
+        flags: u16,
+        offset_bytes: u64,
+        len_bytes: u32,
+        data: Bytes,
+    ) -> u64 {
+        let cookie = self.next_cookie;
+        self.next_cookie += 1;
+        self.outbox.push(&RequestHeader {
+            magic: U32::new(REQUEST_MAGIC),
+            flags: U16::new(flags),
+            command: U16::new(command),
+            cookie: U64::new(cookie),
+            offset: U64::new(offset_bytes),
+            length: U32::new(len_bytes),
+        });
+        self.outbox.data(data);
+        if command != cmd::DISC {
+            self.pending.insert(cookie, Pending::new(command, flags, offset_bytes, len_bytes));
+        }
+        cookie
+    }
+
+    /// Reads a range. Flag: `DF`.
+    pub fn read(&mut self, offset_bytes: u64, len_bytes: u32, flags: u16) -> u64 {
+        self.send(cmd::READ, flags, offset_bytes, len_bytes, Bytes::new())
+    }
+
+    /// Writes `data`, at most 4 GiB of it. Flag: `FUA`.
+    pub fn write(&mut self, offset_bytes: u64, data: Bytes, flags: u16) -> u64 {
+        let len_bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        self.send(cmd::WRITE, flags, offset_bytes, len_bytes, data)
+    }
+
+    /// Makes completed writes stable.
+    pub fn flush(&mut self) -> u64 {
+        self.send(cmd::FLUSH, 0, 0, 0, Bytes::new())
+    }
+
+    /// Forgets a range. Flag: `FUA`.
+    pub fn trim(&mut self, offset_bytes: u64, len_bytes: u32, flags: u16) -> u64 {
+        self.send(cmd::TRIM, flags, offset_bytes, len_bytes, Bytes::new())
+    }
+
+    /// Zeroes a range. Flags: `FUA`, `NO_HOLE`, `FAST_ZERO`.
+    pub fn write_zeroes(&mut self, offset_bytes: u64, len_bytes: u32, flags: u16) -> u64 {
+        self.send(cmd::WRITE_ZEROES, flags, offset_bytes, len_bytes, Bytes::new())
+    }
+
+    /// Asks for the extents of a range. Flag: `REQ_ONE`.
+    pub fn block_status(&mut self, offset_bytes: u64, len_bytes: u32, flags: u16) -> u64 {
+        self.send(cmd::BLOCK_STATUS, flags, offset_bytes, len_bytes, Bytes::new())
+    }
+
+    /// Asks the server to read a range ahead.
+    pub fn cache(&mut self, offset_bytes: u64, len_bytes: u32) -> u64 {
+        self.send(cmd::CACHE, 0, offset_bytes, len_bytes, Bytes::new())
+    }
+
+    /// Says goodbye; the server answers what is in flight and closes.
+    pub fn disconnect(&mut self) {
+        self.send(cmd::DISC, 0, 0, 0, Bytes::new());
+    }
+}

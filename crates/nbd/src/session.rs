@@ -1,0 +1,460 @@
+//! One connection, from greeting to close: the state machine that ties the other modules together.
+//!
+//! ```text
+//! Negotiating --GO, EXPORT_NAME--> Transmission --DISC--> Closing --all replies taken--> Closed
+//!      |  ABORT                        |                     ^
+//!      +-------------------------------+-----violation-------+
+//! ```
+//!
+//! Decoding is pulled: [`Session::received`] only notes that bytes came, [`Session::next_request`]
+//! decodes one message after the other until one of them is a request for the backend. So a
+//! request leaves at once or stays undecoded in the receive buffer, and the bounds of [`Limits`]
+//! need no queue of decoded requests.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fieldstone_block::{Completion, Nanos, Op, Request, RequestFlags, Stage, Stamps};
+use fieldstone_buf::AlignedBuf;
+use zerocopy::FromBytes;
+
+use crate::errors::{Errno, Violation};
+use crate::export::{ExportIndex, ExportList};
+use crate::inbox::Inbox;
+use crate::limits::{LARGE_WRITE_BYTES, Limits};
+use crate::negotiation::{After, Agreed, Negotiation, Replies, greet};
+use crate::outbox::Outbox;
+use crate::reply::Replier;
+use crate::slots::{Kind, Slot, Slots};
+use crate::transmission::{Command, Failure, Verdict, judge};
+use crate::wire::{
+    OPTION_HEADER_BYTES, OPTION_MAGIC, OptionHeader, REQUEST_HEADER_BYTES, opt, rep,
+};
+
+/// Where a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Options are being exchanged.
+    Negotiating,
+    /// Requests to this export are being served.
+    Transmission(ExportIndex),
+    /// Nothing more is read; replies are still to be completed or taken.
+    Closing,
+    /// Nothing is left to do: close the socket once what was taken is sent.
+    Closed,
+}
+
+/// What the next bytes are.
+#[derive(Debug)]
+enum Expect {
+    ClientFlags,
+    Option,
+    Request,
+    /// The rest of a large write.
+    Payload {
+        command: Command,
+        flags: RequestFlags,
+    },
+    /// Bytes to skip before an error is answered.
+    Skip {
+        left_bytes: u32,
+        then: Deferred,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Deferred {
+    OptionTooBig { option: u32 },
+    Fail { cookie: u64, failure: Failure },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaving {
+    No,
+    /// The client said goodbye; requests in flight are still answered.
+    Drain,
+    /// The connection is lost or broken; completions are dropped.
+    Drop,
+}
+
+/// What one decoding step did.
+pub(crate) enum Step {
+    /// Nothing: bytes are missing, or a bound is reached.
+    Idle,
+    /// A message was handled.
+    Progress,
+    /// A message was a request.
+    Request(ExportIndex, Request),
+}
+
+/// The server's side of one NBD connection. See the crate's head for how to drive it.
+#[derive(Debug)]
+pub struct Session {
+    exports: Arc<ExportList>,
+    limits: Limits,
+    inbox: Inbox,
+    outbox: Outbox,
+    slots: Slots,
+    negotiation: Negotiation,
+    agreed: Option<Agreed>,
+    expect: Expect,
+    leaving: Leaving,
+    violation: Option<Violation>,
+    now: Nanos,
+    options_seen: u32,
+    /// Payload bytes of the requests in flight.
+    charged_bytes: usize,
+    /// The last step ended at a bound, not for want of bytes.
+    stalled: bool,
+    shutting_down: bool,
+}
+
+impl Session {
+    /// A session that offers `exports`; its greeting is ready to be taken.
+    #[must_use]
+    pub fn new(exports: Arc<ExportList>, limits: Limits) -> Self {
+        let limits = limits.corrected();
+        let mut outbox = Outbox::default();
+        greet(&mut outbox);
+        Self {
+            exports,
+            limits,
+            inbox: Inbox::new(limits.receive_bytes),
+            outbox,
+            slots: Slots::default(),
+            negotiation: Negotiation::default(),
+            agreed: None,
+            expect: Expect::ClientFlags,
+            leaving: Leaving::No,
+            violation: None,
+            now: Nanos(0),
+            options_seen: 0,
+            charged_bytes: 0,
+            stalled: false,
+            shutting_down: false,
+        }
+    }
+
+    /// Where the session stands.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        let drained = self.outbox.pending_bytes() == 0;
+        match (self.leaving, self.agreed) {
+            (Leaving::No, None) => Phase::Negotiating,
+            (Leaving::No, Some(agreed)) => Phase::Transmission(agreed.export),
+            (Leaving::Drain, _) if drained && self.slots.in_flight() == 0 => Phase::Closed,
+            (Leaving::Drop, _) if drained => Phase::Closed,
+            _ => Phase::Closing,
+        }
+    }
+
+    /// Why the session was ended, if the client broke the protocol.
+    #[must_use]
+    pub fn violation(&self) -> Option<&Violation> {
+        self.violation.as_ref()
+    }
+
+    /// Requests submitted and not yet completed.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.slots.in_flight()
+    }
+
+    /// Payload bytes of requests in flight and queued reply bytes: what [`Limits`] bounds.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.charged_bytes + self.outbox.pending_bytes()
+    }
+
+    /// Whether to receive more now. False at a bound of [`Limits`] and when closing; ask again
+    /// after the next [`Session::next_request`].
+    #[must_use]
+    pub fn wants_input(&self) -> bool {
+        self.leaving == Leaving::No && !self.stalled && self.inbox.has_space()
+    }
+
+    /// Where to receive into: the receive buffer, or the payload of a large write itself.
+    ///
+    /// The bytes stay where they are until [`Session::received`] is called, whatever else is called
+    /// in between, and however the session itself is moved; asking again gives the same place. So
+    /// a receive may run asynchronously on a raw pointer to them, as long as the session is not
+    /// dropped before it ends.
+    pub fn receive_space(&mut self) -> &mut [u8] {
+        self.inbox.space()
+    }
+
+    /// `len_bytes` bytes were received into the start of [`Session::receive_space`] at `now`; zero
+    /// means that the client closed the connection. Continue with [`Session::next_request`].
+    ///
+    /// # Panics
+    /// If `len_bytes` exceeds the space given: the caller wrote out of bounds.
+    pub fn received(&mut self, len_bytes: usize, now: Nanos) {
+        self.now = now;
+        self.inbox.received(len_bytes);
+        if len_bytes == 0 && self.leaving == Leaving::No {
+            self.disconnect();
+        }
+    }
+
+    /// The connection is lost: forget queued replies, drop the completions still to come.
+    pub fn disconnect(&mut self) {
+        self.leaving = Leaving::Drop;
+        self.outbox.take_into(&mut Vec::new());
+    }
+
+    /// The server shuts down: from now on requests are answered with `ESHUTDOWN` and options with
+    /// `ERR_SHUTDOWN`; those in flight are still completed. Closing the connection is up to the
+    /// host.
+    pub fn shut_down(&mut self) {
+        self.shutting_down = true;
+    }
+
+    /// The next request for the backend of an export; `None` if bytes are missing or a bound is
+    /// reached. Call it until `None` after [`Session::received`], [`Session::complete`] and
+    /// [`Session::output`].
+    pub fn next_request(&mut self) -> Option<(ExportIndex, Request)> {
+        loop {
+            match self.step() {
+                Step::Idle => return None,
+                Step::Progress => {}
+                Step::Request(export, request) => return Some((export, request)),
+            }
+        }
+    }
+
+    /// Queues the reply to a request. A completion of a request that is not in flight, or that
+    /// comes after the connection was lost, is dropped.
+    pub fn complete(&mut self, completion: Completion) {
+        let Some(slot) = self.slots.remove(completion.id) else { return };
+        self.charged_bytes -= slot.charge_bytes;
+        if self.leaving != Leaving::Drop {
+            self.replier().complete(&slot, completion.result);
+        }
+    }
+
+    /// Appends the bytes to send to `out`, in order, as a gather list, and forgets them.
+    ///
+    /// Take output only when the last output is sent: what is taken no longer counts for the bounds.
+    pub fn output(&mut self, out: &mut Vec<Bytes>) {
+        self.outbox.take_into(out);
+    }
+
+    fn replier(&mut self) -> Replier<'_> {
+        Replier {
+            structured: self.agreed.is_some_and(|agreed| agreed.structured),
+            outbox: &mut self.outbox,
+            max_extents: self.limits.max_extents,
+        }
+    }
+
+    /// Handles at most one message.
+    pub(crate) fn step(&mut self) -> Step {
+        if self.leaving != Leaving::No {
+            return Step::Idle;
+        }
+        self.stalled = self.outbox.pending_bytes() > self.limits.max_output_bytes;
+        if self.stalled {
+            return Step::Idle;
+        }
+        let result = match self.expect {
+            Expect::ClientFlags => self.client_flags(),
+            Expect::Option => self.option(),
+            Expect::Request => self.request(),
+            Expect::Payload { command, flags } => Ok(self.large_payload(&command, flags)),
+            Expect::Skip { left_bytes, then } => Ok(self.skip(left_bytes, then)),
+        };
+        result.unwrap_or_else(|violation| {
+            self.violation = Some(violation);
+            self.leaving = Leaving::Drop;
+            Step::Progress
+        })
+    }
+
+    fn client_flags(&mut self) -> Result<Step, Violation> {
+        let Some(flags) = self.inbox.bytes().first_chunk::<4>() else { return Ok(Step::Idle) };
+        let flags = u32::from_be_bytes(*flags);
+        self.inbox.consume(4);
+        self.negotiation.client_flags(flags)?;
+        self.expect = Expect::Option;
+        Ok(Step::Progress)
+    }
+
+    fn option(&mut self) -> Result<Step, Violation> {
+        let bytes = self.inbox.bytes();
+        let Some(head) = bytes.get(..OPTION_HEADER_BYTES) else { return Ok(Step::Idle) };
+        let Ok(header) = OptionHeader::read_from_bytes(head) else { return Ok(Step::Idle) };
+        let (option, len_bytes) = (header.option.get(), header.length.get());
+        if header.magic.get() != OPTION_MAGIC {
+            return Err(Violation::OptionMagic { magic: header.magic.get() });
+        }
+        self.negotiation.check_style(option)?;
+        if self.options_seen == self.limits.max_options {
+            return Err(Violation::OptionFlood { limit: self.limits.max_options });
+        }
+        if len_bytes > self.limits.max_option_bytes {
+            return self.long_option(option, len_bytes);
+        }
+        let end = OPTION_HEADER_BYTES + len_bytes as usize;
+        let Some(data) = bytes.get(OPTION_HEADER_BYTES..end) else { return Ok(Step::Idle) };
+        self.options_seen += 1;
+        let after = self.negotiation.option(
+            option,
+            data,
+            &self.exports,
+            self.shutting_down,
+            &mut self.outbox,
+        )?;
+        self.inbox.consume(end);
+        match after {
+            After::Continue => {}
+            After::Abort => self.leaving = Leaving::Drain,
+            After::Start(agreed) => {
+                self.agreed = Some(agreed);
+                self.expect = Expect::Request;
+            }
+        }
+        Ok(Step::Progress)
+    }
+
+    fn long_option(&mut self, option: u32, len_bytes: u32) -> Result<Step, Violation> {
+        if len_bytes > self.limits.max_discard_bytes || option == opt::EXPORT_NAME {
+            let limit_bytes = self.limits.max_option_bytes;
+            return Err(Violation::OptionTooLong { option, len_bytes, limit_bytes });
+        }
+        self.options_seen += 1;
+        self.inbox.consume(OPTION_HEADER_BYTES);
+        let then = Deferred::OptionTooBig { option };
+        self.expect = Expect::Skip { left_bytes: len_bytes, then };
+        Ok(Step::Progress)
+    }
+
+    fn request(&mut self) -> Result<Step, Violation> {
+        let Some(parsed) = Command::parse(self.inbox.bytes()) else { return Ok(Step::Idle) };
+        let command = parsed?;
+        let Some(agreed) = self.agreed else { return Ok(Step::Idle) };
+        let Some(export) = self.exports.get(agreed.export) else { return Ok(Step::Idle) };
+        let mut verdict = judge(&command, export, agreed);
+        if self.shutting_down && verdict != Verdict::Disconnect {
+            verdict = Verdict::Fail(Failure {
+                errno: Errno::Shutdown,
+                message: "the server is shutting down",
+            });
+        }
+        match verdict {
+            Verdict::Disconnect => {
+                self.inbox.consume(REQUEST_HEADER_BYTES);
+                self.leaving = Leaving::Drain;
+                Ok(Step::Progress)
+            }
+            Verdict::Done(kind) => {
+                self.inbox.consume(REQUEST_HEADER_BYTES);
+                self.replier().done(command.cookie, kind);
+                Ok(Step::Progress)
+            }
+            Verdict::Fail(failure) => self.refuse(&command, failure),
+            Verdict::Submit { op, kind, flags } => Ok(self.accept(&command, op, kind, flags)),
+        }
+    }
+
+    fn refuse(&mut self, command: &Command, failure: Failure) -> Result<Step, Violation> {
+        let left_bytes = command.payload_bytes();
+        if left_bytes > self.limits.max_discard_bytes {
+            let limit_bytes = self.limits.max_discard_bytes;
+            return Err(Violation::PayloadTooLong { len_bytes: left_bytes, limit_bytes });
+        }
+        self.inbox.consume(REQUEST_HEADER_BYTES);
+        let then = Deferred::Fail { cookie: command.cookie, failure };
+        Ok(self.skip(left_bytes, then))
+    }
+
+    /// Throws away received bytes; when none is left to throw away, answers.
+    fn skip(&mut self, left_bytes: u32, then: Deferred) -> Step {
+        let skipped = self.inbox.discard(left_bytes as usize);
+        let left_bytes = left_bytes - u32::try_from(skipped).expect("at most left_bytes");
+        if left_bytes > 0 {
+            self.expect = Expect::Skip { left_bytes, then };
+            return if skipped > 0 { Step::Progress } else { Step::Idle };
+        }
+        match then {
+            Deferred::OptionTooBig { option } => {
+                self.expect = Expect::Option;
+                let message = "the option's data is longer than this server reads";
+                Replies { option, outbox: &mut self.outbox }
+                    .send(rep::ERR_TOO_BIG, &[message.as_bytes()]);
+            }
+            Deferred::Fail { cookie, failure } => {
+                self.expect = Expect::Request;
+                self.replier().fail(cookie, failure.errno, failure.message);
+            }
+        }
+        Step::Progress
+    }
+
+    fn accept(&mut self, command: &Command, op: Op, kind: Kind, flags: RequestFlags) -> Step {
+        let charge_bytes = kind.charge_bytes(command.len_bytes);
+        let memory = self.memory_bytes();
+        self.stalled = self.slots.in_flight() >= self.limits.max_in_flight as usize
+            || (memory > 0 && memory + charge_bytes > self.limits.max_memory_bytes);
+        if self.stalled {
+            return Step::Idle;
+        }
+        let large = op == Op::Write && command.len_bytes >= LARGE_WRITE_BYTES;
+        if large {
+            self.inbox.consume(REQUEST_HEADER_BYTES);
+            self.inbox.open_payload(command.len_bytes as usize);
+            self.expect = Expect::Payload { command: *command, flags };
+            self.charged_bytes += charge_bytes;
+            return Step::Progress;
+        }
+        let end = REQUEST_HEADER_BYTES + command.payload_bytes() as usize;
+        let Some(payload) = self.inbox.bytes().get(REQUEST_HEADER_BYTES..end) else {
+            return Step::Idle;
+        };
+        let data = match op {
+            Op::Write => AlignedBuf::copy_from(payload).freeze(),
+            _ => Bytes::new(),
+        };
+        self.inbox.consume(end);
+        self.inbox.expect_large_write(false);
+        self.charged_bytes += charge_bytes;
+        self.submit(command, op, kind, flags, data)
+    }
+
+    fn large_payload(&mut self, command: &Command, flags: RequestFlags) -> Step {
+        let Some(data) = self.inbox.take_payload() else { return Step::Idle };
+        self.inbox.expect_large_write(true);
+        self.expect = Expect::Request;
+        self.submit(command, Op::Write, Kind::Write, flags, data)
+    }
+
+    fn submit(
+        &mut self,
+        command: &Command,
+        op: Op,
+        kind: Kind,
+        flags: RequestFlags,
+        data: Bytes,
+    ) -> Step {
+        let Some(agreed) = self.agreed else { return Step::Idle };
+        let charge_bytes = kind.charge_bytes(command.len_bytes);
+        let id = self.slots.insert(Slot {
+            cookie: command.cookie,
+            offset_bytes: command.offset_bytes,
+            len_bytes: command.len_bytes,
+            kind,
+            charge_bytes,
+        });
+        let mut stamps = Stamps::default();
+        stamps.stamp(Stage::Received, self.now);
+        let request = Request {
+            id,
+            op,
+            offset_bytes: command.offset_bytes,
+            len_bytes: command.len_bytes,
+            flags,
+            data,
+            stamps,
+        };
+        Step::Request(agreed.export, request)
+    }
+}

@@ -1,0 +1,182 @@
+//! Judging requests: what a header asks for and whether it may.
+//!
+//! [`judge`] is a pure function from a header, the export and what was agreed on to a [`Verdict`].
+//! The order of the checks decides which error a request with several faults gets: unknown command,
+//! flag, read-only export, reserved fields, length, range.
+//!
+//! | fault | error |
+//! |---|---|
+//! | unknown command; unknown flag, or one that does not belong to the command | `EINVAL` |
+//! | write, trim or write-zeroes on a read-only export | `EPERM` |
+//! | block status without a selected context, or of no bytes | `EINVAL` |
+//! | payload over 32 MiB: write | `EINVAL` |
+//! | payload over 32 MiB: read, cache | `EOVERFLOW` (read without structured replies: `EINVAL`) |
+//! | range past the end: write, write-zeroes | `ENOSPC` |
+//! | range past the end: all others | `EINVAL` |
+//!
+//! FUA is valid on every command, as the specification demands; it changes nothing on those that do
+//! not write. Requests of zero bytes that pass the checks succeed at once.
+
+use fieldstone_block::{Op, RequestFlags};
+use zerocopy::FromBytes;
+
+use crate::errors::{Errno, Violation};
+use crate::export::Export;
+use crate::limits::MAX_PAYLOAD_BYTES;
+use crate::negotiation::Agreed;
+use crate::slots::Kind;
+use crate::wire::{REQUEST_HEADER_BYTES, REQUEST_MAGIC, RequestHeader, cmd, cmd_flag};
+
+/// A request header in native integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Command {
+    pub flags: u16,
+    pub command: u16,
+    pub cookie: u64,
+    pub offset_bytes: u64,
+    pub len_bytes: u32,
+}
+
+impl Command {
+    /// The header at the start of `bytes`; `None` until it is complete.
+    pub fn parse(bytes: &[u8]) -> Option<Result<Self, Violation>> {
+        let header = RequestHeader::ref_from_bytes(bytes.get(..REQUEST_HEADER_BYTES)?).ok()?;
+        if header.magic.get() != REQUEST_MAGIC {
+            return Some(Err(Violation::RequestMagic { magic: header.magic.get() }));
+        }
+        Some(Ok(Self {
+            flags: header.flags.get(),
+            command: header.command.get(),
+            cookie: header.cookie.get(),
+            offset_bytes: header.offset.get(),
+            len_bytes: header.length.get(),
+        }))
+    }
+
+    /// Bytes that follow the header.
+    pub fn payload_bytes(&self) -> u32 {
+        if self.command == cmd::WRITE { self.len_bytes } else { 0 }
+    }
+}
+
+/// What to do with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Pass it on.
+    Submit { op: Op, kind: Kind, flags: RequestFlags },
+    /// It succeeds without anything to do.
+    Done(Kind),
+    /// It fails.
+    Fail(Failure),
+    /// The client says goodbye.
+    Disconnect,
+}
+
+/// A failure that the session itself finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub errno: Errno,
+    pub message: &'static str,
+}
+
+fn fail<T>(errno: Errno, message: &'static str) -> Result<T, Failure> {
+    Err(Failure { errno, message })
+}
+
+pub(crate) fn judge(command: &Command, export: &Export, agreed: Agreed) -> Verdict {
+    if command.command == cmd::DISC {
+        return Verdict::Disconnect;
+    }
+    match check(command, export, agreed) {
+        Ok((_, kind)) if command.len_bytes == 0 && kind != Kind::Flush => Verdict::Done(kind),
+        Ok((op, kind)) => {
+            let has = |bit| command.flags & bit != 0;
+            let flags = RequestFlags {
+                fua: has(cmd_flag::FUA) && matches!(op, Op::Write | Op::Trim | Op::WriteZeroes),
+                no_hole: has(cmd_flag::NO_HOLE),
+                fast_zero: has(cmd_flag::FAST_ZERO),
+            };
+            Verdict::Submit { op, kind, flags }
+        }
+        Err(failure) => Verdict::Fail(failure),
+    }
+}
+
+fn check(command: &Command, export: &Export, agreed: Agreed) -> Result<(Op, Kind), Failure> {
+    let (op, kind) = classify(command)?;
+    let df = if agreed.structured { cmd_flag::DF } else { 0 };
+    let valid = cmd_flag::FUA
+        | match kind {
+            Kind::Read { .. } => df,
+            Kind::WriteZeroes { .. } => cmd_flag::NO_HOLE | cmd_flag::FAST_ZERO,
+            Kind::BlockStatus { .. } => cmd_flag::REQ_ONE,
+            Kind::Write | Kind::Flush | Kind::Trim | Kind::Cache => 0,
+        };
+    if command.flags & !valid != 0 {
+        return fail(Errno::Inval, "a flag is unknown or does not belong to this command");
+    }
+    if export.read_only && matches!(kind, Kind::Write | Kind::Trim | Kind::WriteZeroes { .. }) {
+        return fail(Errno::Perm, "the export is read-only");
+    }
+    if kind == Kind::Flush {
+        return if command.offset_bytes == 0 && command.len_bytes == 0 {
+            Ok((op, kind))
+        } else {
+            fail(Errno::Inval, "offset and length of a flush must be zero")
+        };
+    }
+    if matches!(kind, Kind::BlockStatus { .. }) {
+        if !agreed.allocation {
+            return fail(Errno::Inval, "no metadata context is selected for this export");
+        }
+        if command.len_bytes == 0 {
+            return fail(Errno::Inval, "a block status of no bytes has no extent");
+        }
+    }
+    check_range(command, kind, export, agreed)?;
+    Ok((op, kind))
+}
+
+fn classify(command: &Command) -> Result<(Op, Kind), Failure> {
+    let has = |bit| command.flags & bit != 0;
+    Ok(match command.command {
+        cmd::READ => (Op::Read, Kind::Read { whole: has(cmd_flag::DF) }),
+        cmd::WRITE => (Op::Write, Kind::Write),
+        cmd::FLUSH => (Op::Flush, Kind::Flush),
+        cmd::TRIM => (Op::Trim, Kind::Trim),
+        cmd::CACHE => (Op::Read, Kind::Cache),
+        cmd::WRITE_ZEROES => {
+            (Op::WriteZeroes, Kind::WriteZeroes { fast: has(cmd_flag::FAST_ZERO) })
+        }
+        cmd::BLOCK_STATUS => (Op::Extents, Kind::BlockStatus { one: has(cmd_flag::REQ_ONE) }),
+        _ => return fail(Errno::Inval, "unknown command"),
+    })
+}
+
+fn check_range(
+    command: &Command,
+    kind: Kind,
+    export: &Export,
+    agreed: Agreed,
+) -> Result<(), Failure> {
+    if command.len_bytes > MAX_PAYLOAD_BYTES {
+        match kind {
+            Kind::Read { .. } if !agreed.structured => {
+                return fail(Errno::Inval, "a read is longer than 32 MiB");
+            }
+            Kind::Read { .. } | Kind::Cache => {
+                return fail(Errno::Overflow, "a read is longer than 32 MiB");
+            }
+            Kind::Write => return fail(Errno::Inval, "a write is longer than 32 MiB"),
+            Kind::Flush | Kind::Trim | Kind::WriteZeroes { .. } | Kind::BlockStatus { .. } => {}
+        }
+    }
+    let end = command.offset_bytes.checked_add(u64::from(command.len_bytes));
+    if end.is_some_and(|end| end <= export.size_bytes) {
+        return Ok(());
+    }
+    match kind {
+        Kind::Write | Kind::WriteZeroes { .. } => fail(Errno::NoSpc, "the range passes the end"),
+        _ => fail(Errno::Inval, "the range passes the end"),
+    }
+}
