@@ -2,9 +2,20 @@
 //!
 //! A front-end turns wire bytes into a [`Request`]; a [`Backend`] answers with a [`Completion`].
 //! Everything between the two is a decorator that is itself a `Backend` over an inner one.
+//!
+//! Two rules hold for every decorator here. It renames: the ids it uses towards the inner backend
+//! are its own (indices into its table of requests in flight), so that it can add requests of its
+//! own whatever ids its submitter chose. And it never strands work: when `poll` returns, nothing is
+//! ready that was not handed over, unless [`Backend::deadline`] says when to come back.
 
+mod align;
+mod extents;
+mod pieces;
+mod ram;
 mod request;
 
+pub use align::Align;
+pub use ram::Ram;
 pub use request::{
     Backend, BlockError, Completion, Extent, ExtentKind, Info, Nanos, Op, Payload, Piece, Request,
     RequestFlags, RequestId, Stage, Stamps,

@@ -53,6 +53,14 @@ pub enum Op {
     Extents,
 }
 
+impl Op {
+    /// True when the operation may change what later reads give.
+    #[must_use]
+    pub fn changes_data(self) -> bool {
+        matches!(self, Op::Write | Op::Trim | Op::WriteZeroes)
+    }
+}
+
 /// Modifiers of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestFlags {
@@ -122,6 +130,14 @@ impl Stamps {
     pub fn at(&self, stage: Stage) -> Nanos {
         self.0[stage as usize]
     }
+
+    /// Takes over the stages that a backend stamps (submitted, sent, replied) from the request
+    /// that a decorator made in place of this one.
+    pub fn adopt_backend(&mut self, inner: &Stamps) {
+        for stage in [Stage::Submitted, Stage::Sent, Stage::Replied] {
+            self.0[stage as usize] = inner.0[stage as usize];
+        }
+    }
 }
 
 /// One request to a block device.
@@ -148,6 +164,45 @@ impl Request {
     #[must_use]
     pub fn end_bytes(&self) -> u64 {
         self.offset_bytes + u64::from(self.len_bytes)
+    }
+
+    /// Checks everything a device of this kind may refuse without doing anything: the range, its
+    /// alignment, the length of the data, and writes to a read-only device. Every backend and
+    /// decorator calls it before it does arithmetic on the range.
+    pub fn validate(&self, info: &Info) -> Result<(), BlockError> {
+        if self.op == Op::Flush {
+            return Ok(());
+        }
+        let end = self.offset_bytes.checked_add(u64::from(self.len_bytes));
+        if end.is_none_or(|end| end > info.size_bytes) {
+            return Err(BlockError::OutOfRange {
+                offset_bytes: self.offset_bytes,
+                len_bytes: self.len_bytes,
+                size_bytes: info.size_bytes,
+            });
+        }
+        if self.op.changes_data() && info.read_only {
+            return Err(BlockError::ReadOnly);
+        }
+        if self.op == Op::Write && self.data.len() as u64 != u64::from(self.len_bytes) {
+            return Err(BlockError::NotSupported("a write whose data differs from its length"));
+        }
+        let mask = u64::from(info.block_bytes.max(1)) - 1;
+        if (self.offset_bytes | u64::from(self.len_bytes)) & mask != 0 {
+            return Err(BlockError::NotSupported("a range that is not aligned to blocks"));
+        }
+        Ok(())
+    }
+
+    /// What a request of this kind that did its work on nothing produces: an empty list of pieces
+    /// or extents, or no payload.
+    #[must_use]
+    pub fn empty_payload(&self) -> Payload {
+        match self.op {
+            Op::Read => Payload::Data(SmallVec::new()),
+            Op::Extents => Payload::Extents(Vec::new()),
+            Op::Write | Op::Flush | Op::Trim | Op::WriteZeroes => Payload::None,
+        }
     }
 }
 
@@ -246,6 +301,14 @@ pub struct Completion {
     pub stamps: Stamps,
 }
 
+impl Completion {
+    /// The completion of `request` with `result`, with the stamps the request has so far.
+    #[must_use]
+    pub fn of(request: &Request, result: Result<Payload, BlockError>) -> Self {
+        Completion { id: request.id, result, stamps: request.stamps }
+    }
+}
+
 /// What a backend is and can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
@@ -279,4 +342,19 @@ pub trait Backend {
 
     /// When `poll` must be called again even if nothing else happens; `None` if not at all.
     fn deadline(&self) -> Option<Nanos>;
+}
+
+impl<B: Backend + ?Sized> Backend for Box<B> {
+    fn info(&self) -> Info {
+        (**self).info()
+    }
+    fn submit(&mut self, request: Request, now: Nanos) {
+        (**self).submit(request, now);
+    }
+    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
+        (**self).poll(now, out);
+    }
+    fn deadline(&self) -> Option<Nanos> {
+        (**self).deadline()
+    }
 }
