@@ -1,1 +1,132 @@
-//! CRUSH placement, bit-exact with Ceph
+//! CRUSH: where data lives is computed, not looked up. Bit-exact with Ceph.
+//!
+//! A [`Map`] is a tree of weighted *buckets* (root, racks, hosts) with devices (OSDs) as leaves,
+//! and *rules* that walk it. Given an input x, a rule draws pseudo-random items bucket by bucket
+//! until it has as many distinct devices as asked for. Everyone who has the map computes the same
+//! answer, and when a device leaves, little else moves.
+//!
+//! Draws retry when they collide with an earlier one or hit a device that is out; how often, and
+//! with which numbers, is part of the result, so this crate follows Ceph's mapper step by step.
+//! The `mapper` module tells it in full.
+//!
+//! All weights are 16.16 fixed point: 0x10000 is 1.0. In a bucket they are shares of the data. In
+//! the `weights` argument of a mapping they are *reweights*: the chance, out of 1.0, that a device
+//! takes what falls on it; 0 is out.
+//!
+//! **Trap: bucket weights of 32768.0 and more** (2^31 in fixed point). Ceph once read them as
+//! unsigned; since its choose functions were refactored they are read as signed, become negative,
+//! and such an item wins every draw. No one can want either half of that ambiguity, so
+//! [`MapBuilder`] refuses such weights.
+//!
+//! | module      | idea |
+//! |-------------|------|
+//! | [`hash`]    | the rjenkins1 integer hash |
+//! | [`ln`]      | the fixed-point logarithm that straw2 draws with |
+//! | `bucket`    | choosing one item of one bucket |
+//! | [`map`]     | the map as data: buckets, rules, tunables |
+//! | [`builder`] | making maps, and the checks that let the mapper trust them |
+//! | `mapper`    | rules, firstn and indep |
+//! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
+
+mod bucket;
+pub mod builder;
+pub mod hash;
+mod ll_table;
+pub mod ln;
+pub mod map;
+mod mapper;
+pub mod pool;
+
+use std::fmt;
+use std::ops::Deref;
+
+pub use builder::{BuildError, MapBuilder};
+pub use map::{Algorithm, Bucket, Map, Rule, RuleStep, Tunables};
+pub use mapper::RuleRef;
+pub use pool::{NodeWeight, PoolMap};
+use thiserror::Error;
+
+/// 1.0 as a 16.16 fixed-point weight: a device that is fully in.
+pub const WEIGHT_ONE: u32 = 0x1_0000;
+
+/// A device: an object storage daemon in Ceph, a node in a pool of ours. Never negative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OsdId(pub u32);
+
+/// A bucket. Always negative, as in Ceph's maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BucketId(pub i32);
+
+/// A device or a bucket, as maps number them: devices from 0 up, buckets from -1 down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ItemId(pub i32);
+
+impl ItemId {
+    /// The device, if it is one.
+    #[must_use]
+    pub fn osd(self) -> Option<OsdId> {
+        u32::try_from(self.0).ok().map(OsdId)
+    }
+
+    /// The bucket, if it is one.
+    #[must_use]
+    pub fn bucket(self) -> Option<BucketId> {
+        (self.0 < 0).then_some(BucketId(self.0))
+    }
+}
+
+impl From<OsdId> for ItemId {
+    /// Ids past `i32::MAX` (which no map accepts) become an id that no map contains.
+    fn from(osd: OsdId) -> Self {
+        Self(i32::try_from(osd.0).unwrap_or(i32::MAX))
+    }
+}
+
+impl From<BucketId> for ItemId {
+    fn from(bucket: BucketId) -> Self {
+        Self(bucket.0)
+    }
+}
+
+impl fmt::Display for ItemId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.osd() {
+            Some(osd) => write!(f, "device {}", osd.0),
+            None => write!(f, "bucket {}", self.0),
+        }
+    }
+}
+
+/// The kind of an item: 0 is a device; hosts, racks and roots are numbered by the map's author.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TypeId(pub u16);
+
+impl TypeId {
+    /// The kind of all devices.
+    pub const DEVICE: Self = Self(0);
+}
+
+/// The number of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RuleId(pub u32);
+
+/// A question that a map cannot answer.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum CrushError {
+    /// No rule of that number.
+    #[error("the map has no rule {}", .0.0)]
+    NoSuchRule(RuleId),
+}
+
+/// The devices of one mapping. With `firstn` rules the list is compact and may be shorter than
+/// asked for; with `indep` rules every position has a meaning, and a position that could not be
+/// filled is `None`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Osds(pub Vec<Option<OsdId>>);
+
+impl Deref for Osds {
+    type Target = [Option<OsdId>];
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
