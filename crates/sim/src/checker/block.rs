@@ -1,0 +1,357 @@
+//! What one block may hold: a register with every possibility kept.
+//!
+//! A block's state is a set of configurations. Each is a value and the set of writes in flight
+//! that it already contains; any write in flight may take effect at any moment, so the set is
+//! closed under "one more write takes effect". When a write is acknowledged, configurations
+//! without it are dropped; when a read returns, those that it rules out. An empty set, or a read
+//! of a value that was not possible at any moment of the read, is a violation.
+//!
+//! A **failed write** may take effect once at any later time (a log may find it at recovery)
+//! until a write that was submitted after the failure is acknowledged.
+//!
+//! Next to the configurations, the block keeps **entries**: each value with the moments at which
+//! it stopped being possible for readers (`superseded_at`) and was overwritten by an acknowledged
+//! write (`overwritten_at`). A flush that started after `overwritten_at` makes the value impossible
+//! to come back; a total power failure may bring back every other one.
+
+use smallvec::SmallVec;
+
+use super::Violation;
+
+/// A moment of the checker: its count of calls.
+pub(crate) type Tick = u64;
+/// What a block holds: the number of the write, or 0 for zeroes.
+pub type Value = u32;
+
+const NEVER: Tick = Tick::MAX;
+/// Writes in flight on one block at a time; the workload keeps to it.
+pub(crate) const LIVE_MAX: usize = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Config {
+    value: Value,
+    applied: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    write: u32,
+    value: Value,
+    since: Tick,
+    bit: u8,
+    /// Its writer was fenced: it took effect before that, or never does.
+    frozen: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Zombie {
+    value: Value,
+    failed_at: Tick,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    value: Value,
+    /// The write that last made it.
+    write: u32,
+    /// When that write ended; `NEVER` while it is in flight.
+    written_at: Tick,
+    superseded_at: Tick,
+    overwritten_at: Tick,
+    /// It may be back after a total power failure.
+    survivable: bool,
+    failed: bool,
+}
+
+/// The model of one block.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    configs: SmallVec<[Config; 2]>,
+    live: SmallVec<[Live; 1]>,
+    zombies: SmallVec<[Zombie; 1]>,
+    entries: SmallVec<[Entry; 2]>,
+    /// When a write last began or ended here.
+    touched_at: Tick,
+}
+
+impl Block {
+    /// A block that holds zeroes, stably.
+    pub fn new() -> Self {
+        let entry = Entry {
+            value: 0,
+            write: 0,
+            written_at: 0,
+            superseded_at: NEVER,
+            overwritten_at: NEVER,
+            survivable: true,
+            failed: false,
+        };
+        Self {
+            configs: SmallVec::from_slice(&[Config { value: 0, applied: 0 }]),
+            live: SmallVec::new(),
+            zombies: SmallVec::new(),
+            entries: SmallVec::from_slice(&[entry]),
+            touched_at: 0,
+        }
+    }
+
+    /// True when another write may be submitted here.
+    pub fn has_room(&self) -> bool {
+        self.live.len() < LIVE_MAX
+    }
+
+    /// True when a power failure could bring back more than one value.
+    pub fn is_dirty(&self) -> bool {
+        self.entries.len() > 1
+    }
+
+    /// The values that the block may hold now.
+    pub fn possible(&self) -> SmallVec<[Value; 4]> {
+        let mut values: SmallVec<[Value; 4]> = SmallVec::new();
+        for config in &self.configs {
+            if !values.contains(&config.value) {
+                values.push(config.value);
+            }
+        }
+        values
+    }
+
+    /// True when anything may still change without a new write, or several values are possible.
+    pub fn is_unsettled(&self) -> bool {
+        !self.live.is_empty() || !self.zombies.is_empty() || self.configs.len() > 1
+    }
+
+    /// A write was submitted.
+    pub fn submitted(&mut self, write: u32, value: Value, now: Tick) {
+        let used = self.live.iter().fold(0u8, |used, live| used | live.bit);
+        let bit = 1u8 << (!used).trailing_zeros().min(7);
+        debug_assert_eq!(used & bit, 0, "the workload keeps to LIVE_MAX");
+        self.live.push(Live { write, value, since: now, bit, frozen: false });
+        let entry = Entry {
+            value,
+            write,
+            written_at: NEVER,
+            superseded_at: NEVER,
+            overwritten_at: NEVER,
+            survivable: true,
+            failed: false,
+        };
+        match self.entries.iter_mut().find(|entry| entry.value == value) {
+            Some(known) => *known = entry,
+            None => self.entries.push(entry),
+        }
+        self.touched_at = now;
+        self.close();
+        self.refresh(now);
+    }
+
+    /// A write was acknowledged.
+    pub fn acknowledged(&mut self, write: u32, fua: bool, now: Tick) -> Result<(), Violation> {
+        let Some(live) = self.end(write, now) else { return Ok(()) };
+        self.configs.retain(|config| config.applied & live.bit != 0);
+        if self.configs.is_empty() {
+            return Err(Violation::LostWrite { write });
+        }
+        self.zombies.retain(|zombie| zombie.failed_at > live.since);
+        self.unmask(live.bit);
+        self.close();
+        self.refresh(now);
+        let current = self.possible();
+        for entry in &mut self.entries {
+            if !current.contains(&entry.value) && entry.overwritten_at == NEVER {
+                entry.overwritten_at = now;
+            }
+            let before = entry.write != write && entry.written_at < live.since;
+            if fua && before && !current.contains(&entry.value) {
+                entry.survivable = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// A write failed: it may have happened, or happen later.
+    pub fn failed(&mut self, write: u32, now: Tick) {
+        let Some(live) = self.end(write, now) else { return };
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.write == write) {
+            entry.failed = true;
+        }
+        self.unmask(live.bit);
+        if !live.frozen && !self.zombies.iter().any(|zombie| zombie.value == live.value) {
+            self.zombies.push(Zombie { value: live.value, failed_at: now });
+        }
+        self.close();
+        self.refresh(now);
+    }
+
+    fn end(&mut self, write: u32, now: Tick) -> Option<Live> {
+        let index = self.live.iter().position(|live| live.write == write)?;
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.write == write) {
+            entry.written_at = now;
+        }
+        self.touched_at = now;
+        Some(self.live.remove(index))
+    }
+
+    /// A read that was submitted at `since` returned `value`.
+    pub fn read(&mut self, value: Value, since: Tick, now: Tick) -> Result<(), Violation> {
+        self.could_be(value, since)?;
+        if self.live.iter().all(|live| live.frozen) && self.touched_at < since {
+            self.settle(value, now);
+        } else if value != 0
+            && let Some(live) = self.live.iter().find(|live| live.value == value)
+        {
+            // It was seen, so it has happened.
+            let bit = live.bit;
+            self.configs.retain(|config| config.applied & bit != 0);
+            self.refresh(now);
+        }
+        if self.configs.is_empty() {
+            return Err(Violation::Impossible { value });
+        }
+        Ok(())
+    }
+
+    /// Checks a value seen by a read since `since`, and learns nothing from it.
+    pub fn could_be(&self, value: Value, since: Tick) -> Result<(), Violation> {
+        let possible =
+            self.entries.iter().any(|entry| entry.value == value && entry.superseded_at >= since);
+        if possible { Ok(()) } else { Err(Violation::Impossible { value }) }
+    }
+
+    /// No write was near the read, so `value` is what the block holds.
+    fn settle(&mut self, value: Value, now: Tick) {
+        if self.configs.len() == 1 && self.zombies.is_empty() {
+            return;
+        }
+        self.configs.retain(|config| config.value == value);
+        self.zombies.retain(|zombie| zombie.value != value);
+        self.close();
+        self.refresh(now);
+        let sure = self.entries.iter().any(|entry| entry.value == value && !entry.failed);
+        let current = self.possible();
+        for entry in self.entries.iter_mut().filter(|_| sure) {
+            if !current.contains(&entry.value) && entry.overwritten_at == NEVER {
+                entry.overwritten_at = now;
+            }
+        }
+    }
+
+    /// A flush that was submitted at `since` was acknowledged. `reading_since` is when the oldest
+    /// read in flight was submitted.
+    pub fn flushed(&mut self, since: Tick, reading_since: Tick) {
+        for entry in &mut self.entries {
+            if entry.overwritten_at < since {
+                entry.survivable = false;
+            }
+        }
+        self.prune(reading_since);
+    }
+
+    fn prune(&mut self, reading_since: Tick) {
+        self.entries.retain(|entry| entry.survivable || entry.superseded_at >= reading_since);
+    }
+
+    /// The volume process died, the nodes did not lose power together: what was acknowledged is
+    /// there, what was in flight has happened or never will.
+    pub fn process_died(&mut self, now: Tick) {
+        for entry in &mut self.entries {
+            entry.written_at = entry.written_at.min(now);
+        }
+        self.live.clear();
+        self.zombies.clear();
+        self.dedup_unmasked();
+        self.touched_at = now;
+        self.refresh(now);
+    }
+
+    /// A new writer took over while the old one lives on.
+    pub fn taken_over(&mut self, now: Tick) {
+        for live in &mut self.live {
+            live.frozen = true;
+        }
+        self.zombies.clear();
+        self.touched_at = now;
+        self.refresh(now);
+    }
+
+    /// Everything lost power: any value that no flush ruled out may be there.
+    pub fn power_lost(&mut self, now: Tick) {
+        self.live.clear();
+        self.zombies.clear();
+        self.configs.clear();
+        for entry in &mut self.entries {
+            entry.written_at = entry.written_at.min(now);
+            entry.failed = false;
+            if entry.survivable {
+                entry.overwritten_at = NEVER;
+                self.configs.push(Config { value: entry.value, applied: 0 });
+            }
+        }
+        self.touched_at = now;
+        self.refresh(now);
+    }
+
+    fn unmask(&mut self, bit: u8) {
+        for config in &mut self.configs {
+            config.applied &= !bit;
+        }
+        self.dedup();
+    }
+
+    fn dedup_unmasked(&mut self) {
+        for config in &mut self.configs {
+            config.applied = 0;
+        }
+        self.dedup();
+    }
+
+    fn dedup(&mut self) {
+        let mut kept: SmallVec<[Config; 2]> = SmallVec::new();
+        for config in &self.configs {
+            if !kept.contains(config) {
+                kept.push(*config);
+            }
+        }
+        self.configs = kept;
+    }
+
+    /// Closes the configurations under "one more write takes effect".
+    fn close(&mut self) {
+        if self.live.is_empty() && self.zombies.is_empty() {
+            return;
+        }
+        let mut index = 0;
+        while index < self.configs.len() {
+            let from = self.configs[index];
+            for live in &self.live {
+                if !live.frozen && from.applied & live.bit == 0 {
+                    let to = Config { value: live.value, applied: from.applied | live.bit };
+                    if !self.configs.contains(&to) {
+                        self.configs.push(to);
+                    }
+                }
+            }
+            for zombie in &self.zombies {
+                // A failed write lies before those submitted after its failure.
+                let later =
+                    |live: &Live| live.since > zombie.failed_at && from.applied & live.bit != 0;
+                let to = Config { value: zombie.value, applied: from.applied };
+                if !self.live.iter().any(later) && !self.configs.contains(&to) {
+                    self.configs.push(to);
+                }
+            }
+            index += 1;
+        }
+    }
+
+    fn refresh(&mut self, now: Tick) {
+        let current = self.possible();
+        for entry in &mut self.entries {
+            if current.contains(&entry.value) {
+                entry.superseded_at = NEVER;
+            } else if entry.superseded_at == NEVER {
+                entry.superseded_at = now;
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The content of blocks: each write fills each of its blocks with bytes that name both.
+//!
+//! A block opens with a magic word, the write's number and the block's number; the rest is a
+//! sequence derived from them. What a read returned is thus decoded to a value, and anything else (a
+//! misplaced block, a torn block, flipped bits) is recognized as such.
+
+use bytes::Bytes;
+use fieldstone_buf::AlignedBuf;
+
+use super::Value;
+
+/// Size of a block.
+pub(crate) const BLOCK_BYTES: usize = 4096;
+const MAGIC: u64 = 0x6669_656c_6473_746e;
+
+fn words(value: Value, block: u64) -> impl Iterator<Item = u64> {
+    let mut state = (u64::from(value) << 32 ^ block).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let head = [MAGIC, u64::from(value), block];
+    head.into_iter().chain(std::iter::from_fn(move || {
+        state = state.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(0xf5);
+        Some(state)
+    }))
+}
+
+/// The content of `blocks` blocks from `first` on, as write `value` makes it.
+pub(crate) fn fill(value: Value, first: u64, blocks: u64) -> Bytes {
+    let mut data = AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES);
+    for (index, block) in data.chunks_exact_mut(BLOCK_BYTES).enumerate() {
+        for (out, word) in block.chunks_exact_mut(8).zip(words(value, first + index as u64)) {
+            out.copy_from_slice(&word.to_le_bytes());
+        }
+    }
+    data.freeze()
+}
+
+/// Which write made `data`, read from `block`.
+pub(crate) fn decode(data: &[u8], block: u64) -> Result<Value, String> {
+    let word = |index: usize| {
+        let mut bytes = [0u8; 8];
+        bytes.copy_from_slice(&data[index * 8..index * 8 + 8]);
+        u64::from_le_bytes(bytes)
+    };
+    if word(0) == 0 && data.iter().all(|byte| *byte == 0) {
+        return Ok(0);
+    }
+    let (magic, value, from) = (word(0), word(1), word(2));
+    if magic != MAGIC {
+        return Err(format!("bytes that were never written (first word {magic:#018x})"));
+    }
+    if from != block {
+        return Err(format!("block {from} as written by write {value}, at the wrong place"));
+    }
+    let value = Value::try_from(value).map_err(|_| format!("no write has number {value}"))?;
+    let expected = words(value, block);
+    match data.chunks_exact(8).zip(expected).position(|(got, word)| got != word.to_le_bytes()) {
+        None => Ok(value),
+        Some(at) => Err(format!("write {value} torn or damaged at byte {}", at * 8)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_recognized_and_damage_is_told() {
+        let data = fill(7, 100, 3);
+        for (index, block) in data.chunks(BLOCK_BYTES).enumerate() {
+            assert_eq!(decode(block, 100 + index as u64), Ok(7));
+        }
+        assert_eq!(decode(&[0; BLOCK_BYTES], 5), Ok(0));
+        let misplaced = decode(&data[..BLOCK_BYTES], 101).expect_err("it is block 100");
+        assert!(misplaced.contains("wrong place"), "{misplaced}");
+        for at in [0, 9, 17, 24, 4095] {
+            let mut damaged = data[..BLOCK_BYTES].to_vec();
+            damaged[at] ^= 0x10;
+            assert!(decode(&damaged, 100).is_err(), "byte {at}");
+        }
+        let mut torn = data[..BLOCK_BYTES].to_vec();
+        torn[2048..].copy_from_slice(&fill(8, 100, 1)[2048..]);
+        assert!(decode(&torn, 100).is_err());
+    }
+}

@@ -1,0 +1,264 @@
+//! The checker accepts every history of a correct device and refuses those of broken ones.
+
+use smallvec::smallvec;
+
+use fieldstone_block::{Extent, ExtentKind, Payload, Piece};
+
+use super::*;
+
+const A: ClientId = ClientId(0);
+const B: ClientId = ClientId(1);
+const SPAN: Span = Span { first: 3, blocks: 1 };
+
+fn data(value: Value) -> Payload {
+    let content =
+        if value == 0 { Bytes::from(vec![0; 4096]) } else { Checker::content(value, SPAN) };
+    Payload::Data(smallvec![Piece::Data(content)])
+}
+
+struct Bench {
+    checker: Checker,
+    next_read: u32,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { checker: Checker::new(8, A), next_read: 1000 }
+    }
+    fn begin(&mut self, write: u32) {
+        self.checker.write_submitted(A, write, SPAN, false, false);
+    }
+    fn ack(&mut self, write: u32) {
+        self.checker.write_ended(write, true).expect("the write may be acknowledged");
+    }
+    fn write(&mut self, write: u32) {
+        self.begin(write);
+        self.ack(write);
+    }
+    fn read(&mut self, value: Value) -> Result<(), Finding> {
+        self.read_by(A, value)
+    }
+    fn read_by(&mut self, client: ClientId, value: Value) -> Result<(), Finding> {
+        self.next_read += 1;
+        self.checker.read_submitted(client, self.next_read, SPAN);
+        self.checker.read_returned(self.next_read, &data(value))
+    }
+    /// Which of `values` a read could return, without learning from it.
+    fn possible(&self, values: &[Value]) -> Vec<Value> {
+        let block = &self.checker.blocks[3];
+        values.iter().copied().filter(|value| block.possible().contains(value)).collect()
+    }
+    fn flush(&mut self) {
+        self.checker.flush_submitted(A, 1);
+        self.checker.flush_ended(1, true);
+    }
+}
+
+#[test]
+fn a_read_sees_the_last_acknowledged_write() {
+    let mut bench = Bench::new();
+    bench.read(0).expect("nothing was written");
+    bench.write(1);
+    bench.read(1).expect("it was written");
+    bench.write(2);
+    assert!(bench.read(1).is_err(), "stale");
+    assert!(bench.read(0).is_err(), "lost");
+    assert!(bench.read(9).is_err(), "never written here");
+}
+
+#[test]
+fn a_write_in_flight_may_be_seen_and_not_unseen() {
+    let mut bench = Bench::new();
+    bench.write(1);
+    bench.begin(2);
+    bench.read(1).expect("not yet there");
+    bench.read(2).expect("already there");
+    assert!(bench.read(1).is_err(), "it was there already");
+}
+
+#[test]
+fn concurrent_writes_take_effect_in_one_order() {
+    let mut bench = Bench::new();
+    bench.begin(1);
+    bench.begin(2);
+    bench.ack(1);
+    bench.ack(2);
+    assert_eq!(bench.possible(&[0, 1, 2]), [1, 2]);
+    bench.read(1).expect("either may be last");
+    assert!(bench.read(2).is_err(), "1 was last");
+}
+
+#[test]
+fn a_read_overlapping_a_write_may_return_what_was_there_at_its_start() {
+    let mut bench = Bench::new();
+    bench.write(1);
+    bench.checker.read_submitted(A, 7, SPAN);
+    bench.write(2);
+    bench.flush();
+    bench.checker.read_returned(7, &data(1)).expect("it was there when the read began");
+    assert!(bench.read(1).is_err());
+}
+
+#[test]
+fn a_failed_write_may_come_true_until_overwritten() {
+    let mut bench = Bench::new();
+    bench.write(1);
+    bench.begin(2);
+    bench.checker.write_ended(2, false).expect("failing is allowed");
+    bench.read(1).expect("it may not have happened");
+    bench.read(2).expect("it may happen late");
+    assert!(bench.read(1).is_err(), "it happened only once");
+    bench.begin(3);
+    bench.checker.write_ended(3, false).expect("failing is allowed");
+    bench.write(4);
+    assert!(bench.read(3).is_err(), "4 was submitted after 3 had failed");
+}
+
+#[test]
+fn acknowledged_writes_survive_the_process_and_flights_are_decided() {
+    let mut bench = Bench::new();
+    bench.write(1);
+    bench.begin(2);
+    bench.checker.process_died(A);
+    bench.checker.succeeded_by(B);
+    assert_eq!(bench.possible(&[0, 1, 2]), [1, 2]);
+    bench.read_by(B, 1).expect("2 did not happen");
+    assert!(bench.read_by(B, 2).is_err(), "and never will");
+}
+
+#[test]
+fn flushed_writes_survive_a_power_failure() {
+    let mut bench = Bench::new();
+    bench.write(1);
+    bench.write(2);
+    bench.flush();
+    bench.write(3);
+    bench.begin(4);
+    bench.checker.power_lost();
+    assert_eq!(bench.possible(&[0, 1, 2, 3, 4]), [2, 3, 4]);
+    bench.read(3).expect("it was written since");
+    bench.flush();
+    bench.checker.power_lost();
+    assert_eq!(bench.possible(&[0, 1, 2, 3, 4]), [3]);
+}
+
+#[test]
+fn a_flush_covers_only_what_was_acknowledged_before_it() {
+    let mut bench = Bench::new();
+    bench.write(1);
+    bench.begin(2);
+    bench.read(2).expect("already there");
+    bench.checker.flush_submitted(A, 5);
+    bench.ack(2);
+    bench.checker.flush_ended(5, true);
+    bench.checker.power_lost();
+    assert_eq!(bench.possible(&[0, 1, 2]), [1, 2], "0 was overwritten before the flush");
+}
+
+#[test]
+fn fua_is_a_flush_of_its_blocks() {
+    let mut bench = Bench::new();
+    bench.write(1);
+    bench.checker.write_submitted(A, 2, SPAN, false, true);
+    bench.ack(2);
+    bench.write(3);
+    bench.checker.power_lost();
+    assert_eq!(bench.possible(&[0, 1, 2, 3]), [2, 3]);
+}
+
+#[test]
+fn a_fenced_writer_is_held_to_what_its_successor_has() {
+    let mut bench = Bench::new();
+    bench.write(1);
+    bench.begin(2);
+    bench.begin(3);
+    bench.checker.succeeded_by(B);
+    bench.read_by(B, 2).expect("2 happened before the fence");
+    bench.ack(2);
+    let lost = bench.checker.write_ended(3, true);
+    // 3 may have happened before 2.
+    lost.expect("3 then 2 explains it");
+    bench.checker.write_submitted(A, 4, SPAN, false, false);
+    let finding = bench.checker.write_ended(4, true).expect_err("it was fenced");
+    assert_eq!(finding.violation, Violation::FencedAcknowledged { write: 4 });
+}
+
+#[test]
+fn a_fenced_writer_may_not_acknowledge_what_its_successor_lacks() {
+    let mut bench = Bench::new();
+    bench.write(1);
+    bench.begin(2);
+    bench.checker.succeeded_by(B);
+    bench.read_by(B, 1).expect("2 did not happen before the fence");
+    assert!(bench.checker.write_ended(2, true).is_err());
+}
+
+#[test]
+fn zeroes_garbage_and_extents_are_judged() {
+    let mut bench = Bench::new();
+    bench.write(1);
+    let extents = |kind| Payload::Extents(vec![Extent { len_bytes: 4096, kind }]);
+    bench.checker.read_submitted(A, 1, SPAN);
+    bench.checker.read_returned(1, &extents(ExtentKind::Data)).expect("it is data");
+    bench.checker.read_submitted(A, 2, SPAN);
+    assert!(bench.checker.read_returned(2, &extents(ExtentKind::Hole)).is_err());
+    bench.checker.write_submitted(A, 2, SPAN, true, false);
+    bench.ack(2);
+    bench.read(0).expect("zeroed");
+    assert!(bench.read(1).is_err());
+    bench.checker.read_submitted(A, 3, SPAN);
+    let short = Payload::Data(smallvec![Piece::Zeroes(512)]);
+    assert!(bench.checker.read_returned(3, &short).is_err());
+    bench.checker.read_submitted(A, 4, SPAN);
+    let split = Payload::Data(smallvec![Piece::Zeroes(512), Piece::Zeroes(3584)]);
+    bench.checker.read_returned(4, &split).expect("pieces may be of any length");
+}
+
+/// A correct device, with writes taking effect at random moments between submission and answer.
+#[test]
+fn random_histories_of_a_correct_device_pass() {
+    for seed in 0..200 {
+        let mut dice = crate::dice::Dice::new(seed, "checker", 0);
+        let mut bench = Bench::new();
+        let mut actual: Value = 0;
+        let mut waiting: Vec<(u32, bool)> = Vec::new();
+        let mut reads: Vec<(u32, Option<Value>)> = Vec::new();
+        for number in 1..120u32 {
+            match dice.index(6) {
+                0 if waiting.len() < block::LIVE_MAX => {
+                    bench.begin(number);
+                    waiting.push((number, false));
+                }
+                1 if !waiting.is_empty() => {
+                    let index = dice.index(waiting.len());
+                    if !waiting[index].1 {
+                        waiting[index].1 = true;
+                        actual = waiting[index].0;
+                    }
+                }
+                2 => {
+                    if let Some(index) = waiting.iter().position(|(_, applied)| *applied) {
+                        let (write, _) = waiting.swap_remove(index);
+                        bench.ack(write);
+                    }
+                }
+                3 => {
+                    bench.checker.read_submitted(A, number, SPAN);
+                    reads.push((number, None));
+                }
+                4 => {
+                    if let Some(read) = reads.iter_mut().find(|read| read.1.is_none()) {
+                        read.1 = Some(actual);
+                    }
+                }
+                _ => {
+                    if let Some(index) = reads.iter().position(|read| read.1.is_some()) {
+                        let (read, value) = reads.swap_remove(index);
+                        let payload = data(value.expect("chosen above"));
+                        bench.checker.read_returned(read, &payload).expect("the device is right");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! One file of a simulated disk: what the page cache holds, what is stable, and the writes between.
+//!
+//! Content is kept by 4 KiB page as shared bytes, so a write costs no copy. `None` is a hole.
+//! `current` is what reads see. `stable` is what a power failure leaves at least; on top of it, each
+//! write that was not synced may be there, be gone, or be torn at 512-byte sectors.
+
+use bytes::{Bytes, BytesMut};
+use fieldstone_buf::AlignedBuf;
+
+use crate::dice::Dice;
+
+/// Size of a page of the page cache.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// What a disk writes atomically.
+const SECTOR_BYTES: usize = 512;
+
+/// The content of one page; `None` is a hole, which reads as zeroes.
+pub(crate) type Page = Option<Bytes>;
+
+/// A write, cut into pages.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    /// First page written.
+    pub first_page: usize,
+    /// The pages.
+    pub pages: Vec<Page>,
+}
+
+#[derive(Clone, Debug)]
+struct Unsynced {
+    number: u64,
+    change: Change,
+    /// A sync that covered it failed: no later sync makes it stable (as on Linux).
+    abandoned: bool,
+}
+
+/// A file.
+#[derive(Debug, Default)]
+pub(crate) struct SimFile {
+    /// Its length is reserved: writes inside never lack space.
+    pub reserved: bool,
+    len_bytes: u64,
+    current: Vec<Page>,
+    stable: Vec<Page>,
+    unsynced: Vec<Unsynced>,
+    writes: u64,
+}
+
+impl SimFile {
+    /// A file of this length, all holes.
+    pub fn new(len_bytes: u64, reserved: bool) -> Self {
+        Self { reserved, len_bytes, ..Self::default() }
+    }
+
+    /// Pages that take space on the device.
+    pub fn used_pages(&self) -> u64 {
+        let written = self.current.iter().flatten().count() as u64;
+        if self.reserved {
+            written.max(self.len_bytes.div_ceil(PAGE_BYTES as u64))
+        } else {
+            written
+        }
+    }
+
+    /// The number of the last completed write; what a sync that starts now covers.
+    pub fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    /// Pages of `change` that would take new space.
+    pub fn growth_pages(&self, change: &Change) -> u64 {
+        let reserved_pages =
+            if self.reserved { self.len_bytes.div_ceil(PAGE_BYTES as u64) as usize } else { 0 };
+        let new = |page: &usize| {
+            *page >= reserved_pages && self.current.get(*page).is_none_or(Option::is_none)
+        };
+        (change.first_page..change.first_page + change.pages.len()).filter(new).count() as u64
+    }
+
+    /// Reads from the page cache; zeroes behind the end.
+    pub fn read(&self, offset_bytes: u64, len_bytes: usize) -> Bytes {
+        let first = offset_bytes as usize / PAGE_BYTES;
+        if len_bytes == PAGE_BYTES
+            && let Some(Some(page)) = self.current.get(first)
+        {
+            return page.clone();
+        }
+        let mut out = AlignedBuf::zeroed(len_bytes);
+        for (index, part) in out.chunks_mut(PAGE_BYTES).enumerate() {
+            if let Some(Some(page)) = self.current.get(first + index) {
+                part.copy_from_slice(&page[..part.len()]);
+            }
+        }
+        out.freeze()
+    }
+
+    /// Completes a write: reads see it, a sync that starts later covers it.
+    pub fn write(&mut self, change: Change) {
+        apply(&mut self.current, &change);
+        let end = ((change.first_page + change.pages.len()) * PAGE_BYTES) as u64;
+        self.len_bytes = self.len_bytes.max(end);
+        self.writes += 1;
+        self.unsynced.push(Unsynced { number: self.writes, change, abandoned: false });
+    }
+
+    /// Makes the writes up to `covered` stable.
+    pub fn sync(&mut self, covered: u64) {
+        let Self { unsynced, stable, .. } = self;
+        unsynced.retain(|write| {
+            let done = write.number <= covered && !write.abandoned;
+            if done {
+                apply(stable, &write.change);
+            }
+            !done
+        });
+    }
+
+    /// A sync of the writes up to `covered` failed: no later one will make them stable.
+    pub fn sync_failed(&mut self, covered: u64) {
+        for write in self.unsynced.iter_mut().filter(|write| write.number <= covered) {
+            write.abandoned = true;
+        }
+    }
+
+    /// The process died while it was writing `change`: none, all or the first pages got there.
+    pub fn interrupted(&mut self, mut change: Change, dice: &mut Dice) {
+        let kept = dice.between(0, change.pages.len() as u64) as usize;
+        change.pages.truncate(kept);
+        if kept > 0 {
+            self.write(change);
+        }
+    }
+
+    /// The power failed: what was not synced is kept, lost or torn.
+    pub fn power_loss(&mut self, in_flight: Vec<Change>, dice: &mut Dice) {
+        let mut writes: Vec<Change> = self.unsynced.drain(..).map(|write| write.change).collect();
+        writes.extend(in_flight);
+        dice.shuffle(&mut writes);
+        // Some failures lose all, some nearly nothing; a fair coin per write would hide both.
+        let (keep, tear) =
+            dice.pick(&[(0, 0), (0, 100), (330, 330), (500, 0), (900, 50), (1000, 0)]);
+        for write in writes {
+            if dice.chance(keep) {
+                apply(&mut self.stable, &write);
+            } else if dice.chance(tear) {
+                let torn = tear_sectors(&self.stable, &write, dice);
+                apply(&mut self.stable, &torn);
+            }
+        }
+        self.current.clone_from(&self.stable);
+        self.len_bytes = self.len_bytes.max((self.stable.len() * PAGE_BYTES) as u64);
+    }
+
+    /// Flips one bit of a stable page that the page cache agrees with; false if there is none.
+    pub fn flip_bit(&mut self, dice: &mut Dice) -> Option<u64> {
+        let dirty = |page: usize| {
+            self.unsynced.iter().any(|write| {
+                (write.change.first_page..write.change.first_page + write.change.pages.len())
+                    .contains(&page)
+            })
+        };
+        let clean: Vec<usize> =
+            (0..self.stable.len()).filter(|page| self.stable[*page].is_some()).collect();
+        if clean.is_empty() {
+            return None;
+        }
+        let page = dice.pick(&clean);
+        if dirty(page) {
+            return None;
+        }
+        let bit = dice.index(PAGE_BYTES * 8);
+        let mut bytes = BytesMut::from(self.stable[page].as_deref()?);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let flipped = Some(bytes.freeze());
+        self.current[page].clone_from(&flipped);
+        self.stable[page] = flipped;
+        Some((page * PAGE_BYTES + bit / 8) as u64)
+    }
+}
+
+fn apply(pages: &mut Vec<Page>, change: &Change) {
+    let end = change.first_page + change.pages.len();
+    if pages.len() < end {
+        pages.resize(end, None);
+    }
+    pages[change.first_page..end].clone_from_slice(&change.pages);
+}
+
+/// `write` with each sector either new or as in `stable`.
+fn tear_sectors(stable: &[Page], write: &Change, dice: &mut Dice) -> Change {
+    let mut torn = write.clone();
+    for (index, page) in torn.pages.iter_mut().enumerate() {
+        let old = stable.get(write.first_page + index).cloned().flatten();
+        let mut mixed = BytesMut::zeroed(PAGE_BYTES);
+        for (sector, part) in mixed.chunks_mut(SECTOR_BYTES).enumerate() {
+            let source = if dice.chance(500) { page.as_ref() } else { old.as_ref() };
+            if let Some(source) = source {
+                part.copy_from_slice(&source[sector * SECTOR_BYTES..][..SECTOR_BYTES]);
+            }
+        }
+        *page = Some(mixed.freeze());
+    }
+    torn
+}
+
+/// Cuts a gather list into pages, without copying where a page lies within one part.
+pub(crate) fn pages_of(data: &[Bytes]) -> Vec<Page> {
+    let total: usize = data.iter().map(Bytes::len).sum();
+    let mut pages = Vec::with_capacity(total.div_ceil(PAGE_BYTES));
+    let mut partial = BytesMut::new();
+    for part in data {
+        let mut rest = part.clone();
+        if !partial.is_empty() {
+            let head = rest.split_to(rest.len().min(PAGE_BYTES - partial.len()));
+            partial.extend_from_slice(&head);
+            if partial.len() == PAGE_BYTES {
+                pages.push(Some(partial.split().freeze()));
+            }
+        }
+        while rest.len() >= PAGE_BYTES {
+            pages.push(Some(rest.split_to(PAGE_BYTES)));
+        }
+        partial.extend_from_slice(&rest);
+    }
+    if !partial.is_empty() {
+        partial.resize(PAGE_BYTES, 0);
+        pages.push(Some(partial.freeze()));
+    }
+    pages
+}

@@ -1,0 +1,456 @@
+//! The network: one connection per volume process and node, in order in both directions.
+//!
+//! A connection carries frames: messages, and at its end `Closed`. Frames of one direction arrive
+//! in the order in which they were sent; frames of different connections overtake each other.
+//!
+//! - **Loss** of a connection cuts each direction at a random frame: what is before the cut still
+//!   arrives, then the side is told. The two sides are told at different times, so a node may
+//!   carry out requests whose sender has long given up, or sits on a new connection already.
+//! - **Partition** of a link is silent: frames stall, nobody is told, new connections are not
+//!   made. When it heals, stalled frames arrive late, or the connection is lost.
+//! - A **process that dies** has its frames in flight delivered up to a random cut; a **node that
+//!   dies silently** (its machine vanished) tells nobody until it is back.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use fieldstone_block::Nanos;
+use fieldstone_node::PeerId;
+use fieldstone_proto::{NodeIndex, Reply, Request};
+
+use crate::dice::Dice;
+
+/// A volume process, numbered from 0 in the order of their starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u32);
+
+/// Which way a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the volume process to the node.
+    ToNode,
+    /// From the node to the volume process.
+    ToClient,
+}
+
+/// What arrives.
+#[derive(Debug)]
+pub enum Arrival {
+    /// A request, at a node.
+    Request(Request),
+    /// A reply, at a volume process.
+    Reply(Reply),
+    /// The connection is gone, as this side now knows.
+    Closed,
+}
+
+/// Where something arrives.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// The connection.
+    pub peer: PeerId,
+    /// Its volume process.
+    pub client: ClientId,
+    /// Its node.
+    pub node: NodeIndex,
+}
+
+enum Frame<T> {
+    Message(T),
+    Closed,
+}
+
+struct Lane<T> {
+    frames: VecDeque<Frame<T>>,
+    /// The receiving side still listens.
+    open: bool,
+    /// `Closed` is in the lane, or was: nothing can follow.
+    ending: bool,
+    /// Deliveries that came due while the link was partitioned.
+    stalled: u32,
+    last_due: Nanos,
+}
+
+impl<T> Lane<T> {
+    fn new() -> Self {
+        Self { frames: VecDeque::new(), open: true, ending: false, stalled: 0, last_due: Nanos(0) }
+    }
+
+    fn cut(&mut self, dice: &mut Dice) {
+        if !self.ending {
+            let kept = dice.between(0, self.frames.len() as u64) as usize;
+            self.frames.truncate(kept);
+        }
+    }
+
+    fn deafen(&mut self) {
+        self.open = false;
+        self.frames.clear();
+        self.stalled = 0;
+    }
+}
+
+struct Connection {
+    client: ClientId,
+    node: NodeIndex,
+    to_node: Lane<Request>,
+    to_client: Lane<Reply>,
+}
+
+/// How slow the network is; means of randomly distributed times.
+#[derive(Clone, Copy, Debug)]
+pub struct NetworkSpeed {
+    /// From one side to the other.
+    pub delay_ns: u64,
+    /// Until a side notices that a connection was lost.
+    pub notice_ns: u64,
+}
+
+/// A frame will arrive: the world calls [`Network::arrive`] at `at`.
+#[derive(Clone, Copy, Debug)]
+pub struct Due {
+    /// When.
+    pub at: Nanos,
+    /// On which connection.
+    pub peer: PeerId,
+    /// Which way.
+    pub direction: Direction,
+}
+
+/// All connections. What it wants scheduled it leaves in [`Network::take_due`].
+pub struct Network {
+    connections: BTreeMap<PeerId, Connection>,
+    partitioned: BTreeSet<(ClientId, NodeIndex)>,
+    due: Vec<Due>,
+    next_peer: u64,
+    dice: Dice,
+    speed: NetworkSpeed,
+}
+
+impl Network {
+    /// A network without connections.
+    #[must_use]
+    pub fn new(dice: Dice, speed: NetworkSpeed) -> Self {
+        Self {
+            connections: BTreeMap::new(),
+            partitioned: BTreeSet::new(),
+            due: Vec::new(),
+            next_peer: 1,
+            dice,
+            speed,
+        }
+    }
+
+    /// What is to be scheduled since the last call.
+    pub fn take_due(&mut self) -> std::vec::Drain<'_, Due> {
+        self.due.drain(..)
+    }
+
+    /// True while the link is partitioned.
+    #[must_use]
+    pub fn is_partitioned(&self, client: ClientId, node: NodeIndex) -> bool {
+        self.partitioned.contains(&(client, node))
+    }
+
+    /// Makes a connection, open on both sides.
+    pub fn connect(&mut self, client: ClientId, node: NodeIndex) -> PeerId {
+        let peer = PeerId(self.next_peer);
+        self.next_peer += 1;
+        let connection = Connection { client, node, to_node: Lane::new(), to_client: Lane::new() };
+        self.connections.insert(peer, connection);
+        peer
+    }
+
+    /// Sends a request; lost if the connection is.
+    pub fn send_request(&mut self, now: Nanos, peer: PeerId, request: Request) {
+        if let Some(connection) = self.connections.get_mut(&peer)
+            && !connection.to_node.ending
+            && connection.to_node.open
+        {
+            connection.to_node.frames.push_back(Frame::Message(request));
+            self.schedule(now, peer, Direction::ToNode, self.speed.delay_ns);
+        }
+    }
+
+    /// Sends a reply; lost if the connection is.
+    pub fn send_reply(&mut self, now: Nanos, peer: PeerId, reply: Reply) {
+        if let Some(connection) = self.connections.get_mut(&peer)
+            && !connection.to_client.ending
+            && connection.to_client.open
+        {
+            connection.to_client.frames.push_back(Frame::Message(reply));
+            self.schedule(now, peer, Direction::ToClient, self.speed.delay_ns);
+        }
+    }
+
+    fn schedule(&mut self, now: Nanos, peer: PeerId, direction: Direction, mean_ns: u64) {
+        let wanted = now.plus(Nanos(self.dice.around(mean_ns)));
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        let last = match direction {
+            Direction::ToNode => &mut connection.to_node.last_due,
+            Direction::ToClient => &mut connection.to_client.last_due,
+        };
+        let at = wanted.max(*last);
+        *last = at;
+        self.due.push(Due { at, peer, direction });
+    }
+
+    /// A frame is due: what arrives, and where. `None` if it stalls or nobody listens.
+    pub fn arrive(&mut self, peer: PeerId, direction: Direction) -> Option<(Ends, Arrival)> {
+        let connection = self.connections.get_mut(&peer)?;
+        let ends = Ends { peer, client: connection.client, node: connection.node };
+        let stalled = self.partitioned.contains(&(ends.client, ends.node));
+        let arrival = match direction {
+            Direction::ToNode => take(&mut connection.to_node, stalled, Arrival::Request),
+            Direction::ToClient => take(&mut connection.to_client, stalled, Arrival::Reply),
+        };
+        if !connection.to_node.open && !connection.to_client.open {
+            self.connections.remove(&peer);
+        }
+        arrival.map(|arrival| (ends, arrival))
+    }
+
+    /// The volume process closes its side: the node gets what was sent, or a part, then is told.
+    pub fn close_by_client(&mut self, now: Nanos, peer: PeerId, abrupt: bool) {
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        connection.to_client.deafen();
+        if abrupt {
+            connection.to_node.cut(&mut self.dice);
+        }
+        self.end_to_node(now, peer);
+    }
+
+    fn end_to_node(&mut self, now: Nanos, peer: PeerId) {
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        if connection.to_node.open && !connection.to_node.ending {
+            connection.to_node.ending = true;
+            connection.to_node.frames.push_back(Frame::Closed);
+            self.schedule(now, peer, Direction::ToNode, self.speed.notice_ns);
+        }
+    }
+
+    fn end_to_client(&mut self, now: Nanos, peer: PeerId) {
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        if connection.to_client.open && !connection.to_client.ending {
+            connection.to_client.ending = true;
+            connection.to_client.frames.push_back(Frame::Closed);
+            self.schedule(now, peer, Direction::ToClient, self.speed.notice_ns);
+        }
+    }
+
+    /// Loses the connection: both directions are cut, both sides are told in their time.
+    pub fn lose(&mut self, now: Nanos, peer: PeerId) {
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        connection.to_node.cut(&mut self.dice);
+        connection.to_client.cut(&mut self.dice);
+        self.end_to_node(now, peer);
+        self.end_to_client(now, peer);
+    }
+
+    /// The node died. Unless `silent`, the volume processes are told; if so,
+    /// [`Self::node_is_back`] tells them.
+    pub fn node_died(&mut self, now: Nanos, node: NodeIndex, silent: bool) {
+        for peer in self.peers_of_node(node) {
+            if let Some(connection) = self.connections.get_mut(&peer) {
+                connection.to_node.deafen();
+                connection.to_client.cut(&mut self.dice);
+            }
+            if !silent {
+                self.end_to_client(now, peer);
+            }
+        }
+        self.connections.retain(|_, c| c.to_node.open || c.to_client.open);
+    }
+
+    /// The node's machine is back, and refuses what belongs to connections from before.
+    pub fn node_is_back(&mut self, now: Nanos, node: NodeIndex) {
+        for peer in self.peers_of_node(node) {
+            if !self.connections[&peer].to_node.open {
+                self.end_to_client(now, peer);
+            }
+        }
+    }
+
+    /// The volume process died: the nodes get what was in flight, or a part, and are told.
+    pub fn client_died(&mut self, now: Nanos, client: ClientId) {
+        let peers = self.connections.iter().filter(|(_, c)| c.client == client);
+        for peer in peers.map(|(peer, _)| *peer).collect::<Vec<_>>() {
+            self.close_by_client(now, peer, true);
+        }
+    }
+
+    /// Partitions a link, silently.
+    pub fn partition(&mut self, client: ClientId, node: NodeIndex) {
+        self.partitioned.insert((client, node));
+    }
+
+    /// Heals a link: stalled frames arrive, or, if `lossy`, the connection turns out to be lost.
+    pub fn heal(&mut self, now: Nanos, client: ClientId, node: NodeIndex, lossy: bool) {
+        if !self.partitioned.remove(&(client, node)) {
+            return;
+        }
+        let peers = self.connections.iter().filter(|(_, c)| c.client == client && c.node == node);
+        for peer in peers.map(|(peer, _)| *peer).collect::<Vec<_>>() {
+            let Some(connection) = self.connections.get_mut(&peer) else { continue };
+            let (to_node, to_client) = (
+                std::mem::take(&mut connection.to_node.stalled),
+                std::mem::take(&mut connection.to_client.stalled),
+            );
+            for _ in 0..to_node {
+                self.schedule(now, peer, Direction::ToNode, self.speed.delay_ns);
+            }
+            for _ in 0..to_client {
+                self.schedule(now, peer, Direction::ToClient, self.speed.delay_ns);
+            }
+            if lossy {
+                self.lose(now, peer);
+            }
+        }
+    }
+
+    /// The links that are partitioned.
+    #[must_use]
+    pub fn partitions(&self) -> Vec<(ClientId, NodeIndex)> {
+        self.partitioned.iter().copied().collect()
+    }
+
+    fn peers_of_node(&self, node: NodeIndex) -> Vec<PeerId> {
+        let peers = self.connections.iter().filter(|(_, c)| c.node == node);
+        peers.map(|(peer, _)| *peer).collect()
+    }
+}
+
+fn take<T>(lane: &mut Lane<T>, stalled: bool, wrap: fn(T) -> Arrival) -> Option<Arrival> {
+    if !lane.open {
+        return None;
+    }
+    if stalled {
+        lane.stalled += 1;
+        return None;
+    }
+    match lane.frames.pop_front()? {
+        Frame::Message(message) => Some(wrap(message)),
+        Frame::Closed => {
+            lane.deafen();
+            Some(Arrival::Closed)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fieldstone_proto::{Capability, ReplyBody, RequestBody, Tag};
+
+    const CLIENT: ClientId = ClientId(0);
+    const NODE: NodeIndex = NodeIndex(2);
+
+    fn network(seed: u64) -> Network {
+        let speed = NetworkSpeed { delay_ns: 1000, notice_ns: 5000 };
+        Network::new(Dice::new(seed, "network", 0), speed)
+    }
+
+    fn request(tag: u64) -> Request {
+        Request {
+            tag: Tag(tag),
+            capability: Capability::default(),
+            body: RequestBody::Stat,
+            payload: Vec::new(),
+        }
+    }
+
+    fn reply(tag: u64) -> Reply {
+        Reply { tag: Tag(tag), result: Ok(ReplyBody::Done), slots_free: 0 }
+    }
+
+    /// Delivers everything in order of time; gives the tags per direction, `u64::MAX` for closed.
+    fn deliver(network: &mut Network) -> (Vec<u64>, Vec<u64>) {
+        let (mut at_node, mut at_client) = (Vec::new(), Vec::new());
+        let mut due: Vec<Due> = network.take_due().collect();
+        due.sort_by_key(|due| due.at);
+        for due in due {
+            match network.arrive(due.peer, due.direction) {
+                Some((_, Arrival::Request(request))) => at_node.push(request.tag.0),
+                Some((_, Arrival::Reply(reply))) => at_client.push(reply.tag.0),
+                Some((_, Arrival::Closed)) if due.direction == Direction::ToNode => {
+                    at_node.push(u64::MAX);
+                }
+                Some((_, Arrival::Closed)) => at_client.push(u64::MAX),
+                None => {}
+            }
+        }
+        (at_node, at_client)
+    }
+
+    #[test]
+    fn frames_of_one_direction_stay_in_order() {
+        let mut network = network(1);
+        let peer = network.connect(CLIENT, NODE);
+        for tag in 0..50 {
+            network.send_request(Nanos(tag * 10), peer, request(tag));
+            network.send_reply(Nanos(tag * 10), peer, reply(tag));
+        }
+        let (at_node, at_client) = deliver(&mut network);
+        assert_eq!(at_node, (0..50).collect::<Vec<_>>());
+        assert_eq!(at_client, at_node);
+    }
+
+    #[test]
+    fn a_lost_connection_delivers_a_prefix_and_tells_both_sides_once() {
+        let mut lengths = BTreeSet::new();
+        for seed in 0..40 {
+            let mut network = network(seed);
+            let peer = network.connect(CLIENT, NODE);
+            for tag in 0..5 {
+                network.send_request(Nanos(0), peer, request(tag));
+                network.send_reply(Nanos(0), peer, reply(tag));
+            }
+            network.lose(Nanos(1), peer);
+            network.send_request(Nanos(2), peer, request(99));
+            network.lose(Nanos(3), peer);
+            let (at_node, at_client) = deliver(&mut network);
+            for seen in [&at_node, &at_client] {
+                let (last, prefix) = seen.split_last().expect("each side is told");
+                assert_eq!(*last, u64::MAX);
+                assert_eq!(prefix, (0..prefix.len() as u64).collect::<Vec<_>>());
+            }
+            lengths.insert(at_node.len());
+            assert!(network.connections.is_empty());
+        }
+        assert!(lengths.len() > 3, "cuts fall everywhere: {lengths:?}");
+    }
+
+    #[test]
+    fn a_partition_stalls_and_heals_in_order() {
+        let mut network = network(4);
+        let peer = network.connect(CLIENT, NODE);
+        network.partition(CLIENT, NODE);
+        for tag in 0..5 {
+            network.send_request(Nanos(0), peer, request(tag));
+        }
+        assert_eq!(deliver(&mut network), (vec![], vec![]));
+        network.heal(Nanos(9_000), CLIENT, NODE, false);
+        network.send_request(Nanos(9_001), peer, request(5));
+        assert_eq!(deliver(&mut network).0, vec![0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn requests_of_a_closed_connection_still_reach_the_node() {
+        let mut network = network(4);
+        let peer = network.connect(CLIENT, NODE);
+        network.send_request(Nanos(0), peer, request(1));
+        network.send_reply(Nanos(0), peer, reply(2));
+        network.close_by_client(Nanos(1), peer, false);
+        assert_eq!(deliver(&mut network), (vec![1, u64::MAX], vec![]));
+    }
+
+    #[test]
+    fn a_silent_death_is_told_when_the_node_is_back() {
+        let mut network = network(4);
+        let peer = network.connect(CLIENT, NODE);
+        network.send_request(Nanos(0), peer, request(1));
+        network.node_died(Nanos(1), NODE, true);
+        assert_eq!(deliver(&mut network), (vec![], vec![]));
+        network.node_is_back(Nanos(2), NODE);
+        assert_eq!(deliver(&mut network), (vec![], vec![u64::MAX]));
+    }
+}
