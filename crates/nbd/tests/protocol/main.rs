@@ -1,6 +1,14 @@
 //! The protocol from outside: the session against hand-written bytes and against the client.
 
 #[cfg(test)]
+mod bounds;
+#[cfg(test)]
+mod commands;
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+mod options;
+#[cfg(test)]
 mod random;
 #[cfg(test)]
 mod support;

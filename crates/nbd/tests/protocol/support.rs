@@ -207,8 +207,8 @@ pub fn option_replies(mut bytes: &[u8]) -> Vec<OptionReply> {
 /// A session past greeting and client flags.
 pub fn haggling(list: Arc<ExportList>, limits: Limits) -> Session {
     let mut session = Session::new(list, limits);
-    feed(&mut session, &[0, 0, 0, 3]);
     assert_eq!(take(&mut session).len(), 18);
+    feed(&mut session, &[0, 0, 0, 3]);
     session
 }
 
@@ -218,7 +218,9 @@ pub fn transmitting(list: Arc<ExportList>, structured: bool, limits: Limits) -> 
     let mut session = haggling(list, limits);
     if structured {
         feed(&mut session, &option(8, &[]));
+        take(&mut session);
         feed(&mut session, &option(10, &context_data(&name, &["base:allocation"])));
+        take(&mut session);
     }
     feed(&mut session, &option(7, &go_data(&name, &[])));
     assert!(matches!(session.phase(), Phase::Transmission(_)));
