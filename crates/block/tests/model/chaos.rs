@@ -1,0 +1,238 @@
+//! A backend that uses every freedom the contract leaves.
+//!
+//! Each request takes effect on the memory below at a random moment after it was submitted, larger
+//! ones in two parts at two moments, and completes at a random moment after that; so requests
+//! overtake each other in every way the contract allows. Some fail, before or after their effect.
+//! It checks what it is asked (alignment, range, ids), and remembers which writes are stable.
+
+use std::collections::{BTreeMap, HashSet};
+
+use bytes::Bytes;
+use fieldstone_block::{
+    Backend, BlockError, Completion, Info, Nanos, Op, Payload, Piece, Ram, Request, RequestId,
+};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// What a chaos backend is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Temper {
+    pub block_bytes: u32,
+    pub max_delay: u64,
+    /// One request in this many fails; 0 = none.
+    pub failing: u32,
+}
+
+struct Part {
+    offset_bytes: u64,
+    len_bytes: u32,
+    payload: Option<Payload>,
+}
+
+struct Flight {
+    request: Request,
+    parts: Vec<Part>,
+    /// Writes that had completed when this flush came.
+    covers: Vec<u32>,
+    fails: bool,
+}
+
+enum Event {
+    Effect { flight: u64, part: usize },
+    Complete { flight: u64 },
+}
+
+pub struct Chaos {
+    ram: Ram,
+    temper: Temper,
+    random: ChaCha8Rng,
+    flights: BTreeMap<u64, Flight>,
+    ids: HashSet<RequestId>,
+    events: BTreeMap<(u64, u64), Event>,
+    next: u64,
+    completed_tags: Vec<u32>,
+    stable_tags: HashSet<u32>,
+    /// How many requests came in, by what they were.
+    pub seen: Vec<(Op, u64, u32)>,
+}
+
+/// The tags in written data; a tag is four bytes and not zero.
+fn tags(data: &[u8]) -> HashSet<u32> {
+    data.chunks_exact(4).map(|tag| u32::from_le_bytes(tag.try_into().unwrap())).collect()
+}
+
+fn flat(pieces: &[Piece]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for piece in pieces {
+        match piece {
+            Piece::Data(data) => bytes.extend_from_slice(data),
+            Piece::Zeroes(len) => bytes.resize(bytes.len() + *len as usize, 0),
+        }
+    }
+    bytes
+}
+
+impl Chaos {
+    pub fn new(size_bytes: u64, temper: Temper, seed: u64) -> Self {
+        Chaos {
+            ram: Ram::new(size_bytes),
+            temper,
+            random: ChaCha8Rng::seed_from_u64(seed),
+            flights: BTreeMap::new(),
+            ids: HashSet::new(),
+            events: BTreeMap::new(),
+            next: 0,
+            completed_tags: Vec::new(),
+            stable_tags: HashSet::new(),
+            seen: Vec::new(),
+        }
+    }
+
+    /// True when a crash now could not undo the write with this tag.
+    pub fn is_stable(&self, tag: u32) -> bool {
+        self.stable_tags.contains(&tag)
+    }
+
+    fn schedule(&mut self, at: u64, event: Event) {
+        self.next += 1;
+        self.events.insert((at, self.next), event);
+    }
+
+    fn delay(&mut self) -> u64 {
+        match self.random.random_range(0..4) {
+            0 => 0,
+            1 => self.random.random_range(0..=self.temper.max_delay / 10),
+            _ => self.random.random_range(0..=self.temper.max_delay),
+        }
+    }
+
+    /// One or two parts, cut at a block boundary.
+    fn parts_of(&mut self, request: &Request) -> Vec<Part> {
+        let block = self.temper.block_bytes;
+        let part = |offset_bytes, len_bytes| Part { offset_bytes, len_bytes, payload: None };
+        let blocks = request.len_bytes / block;
+        if blocks < 2 || request.op == Op::Flush || self.random.random_bool(0.5) {
+            return vec![part(request.offset_bytes, request.len_bytes)];
+        }
+        let cut = self.random.random_range(1..blocks) * block;
+        vec![
+            part(request.offset_bytes, cut),
+            part(request.offset_bytes + u64::from(cut), request.len_bytes - cut),
+        ]
+    }
+
+    fn effect(&mut self, flight: u64, index: usize, now: Nanos) {
+        let Some(owner) = self.flights.get_mut(&flight) else { return };
+        let part = &mut owner.parts[index];
+        let mut request = owner.request.clone();
+        let skip = (part.offset_bytes - request.offset_bytes) as usize;
+        request.offset_bytes = part.offset_bytes;
+        request.len_bytes = part.len_bytes;
+        if request.op == Op::Write {
+            request.data = request.data.slice(skip..skip + part.len_bytes as usize);
+        }
+        self.ram.submit(request, now);
+        let mut out = Vec::new();
+        self.ram.poll(now, &mut out);
+        part.payload = Some(out.pop().unwrap().result.unwrap());
+    }
+
+    fn complete(&mut self, flight: u64) -> Completion {
+        let owner = self.flights.remove(&flight).unwrap();
+        let request = &owner.request;
+        self.ids.remove(&request.id);
+        if owner.fails {
+            return Completion::of(request, Err(BlockError::Io("chaos".into())));
+        }
+        let payload = match request.op {
+            Op::Read => {
+                let mut bytes = Vec::new();
+                for part in owner.parts {
+                    match part.payload {
+                        Some(Payload::Data(pieces)) => bytes.extend(flat(&pieces)),
+                        other => panic!("{other:?}"),
+                    }
+                }
+                let pieces = if bytes.iter().all(|byte| *byte == 0) {
+                    [Piece::Zeroes(bytes.len() as u32)]
+                } else {
+                    [Piece::Data(Bytes::from(bytes))]
+                };
+                Payload::Data(pieces.into_iter().collect())
+            }
+            Op::Extents => owner.parts.into_iter().next().unwrap().payload.unwrap(),
+            Op::Flush => {
+                self.stable_tags.extend(owner.covers);
+                Payload::None
+            }
+            Op::Write => {
+                let tags = tags(&request.data);
+                if request.flags.fua {
+                    self.stable_tags.extend(&tags);
+                }
+                self.completed_tags.extend(tags);
+                Payload::None
+            }
+            Op::Trim | Op::WriteZeroes => Payload::None,
+        };
+        Completion::of(request, Ok(payload))
+    }
+}
+
+impl Backend for Chaos {
+    fn info(&self) -> Info {
+        Info { block_bytes: self.temper.block_bytes, ..self.ram.info() }
+    }
+
+    fn submit(&mut self, request: Request, now: Nanos) {
+        request.validate(&self.info()).unwrap();
+        assert!(self.ids.insert(request.id), "an id in flight was used again");
+        self.seen.push((request.op, request.offset_bytes, request.len_bytes));
+        let flight = self.next;
+        self.next += 1;
+        let parts = if request.op == Op::Extents { Vec::new() } else { self.parts_of(&request) };
+        let parts = if parts.is_empty() {
+            vec![Part {
+                offset_bytes: request.offset_bytes,
+                len_bytes: request.len_bytes,
+                payload: None,
+            }]
+        } else {
+            parts
+        };
+        let failing = self.temper.failing;
+        let fails = failing > 0 && self.random.random_range(0..failing) == 0;
+        let mut last = now.0;
+        for part in 0..parts.len() {
+            let at = now.0 + self.delay();
+            last = last.max(at);
+            // A request that fails may have had its effect, or a part of it.
+            if !fails || self.random.random_bool(0.5) {
+                self.schedule(at, Event::Effect { flight, part });
+            }
+        }
+        let at = last + self.delay();
+        self.schedule(at, Event::Complete { flight });
+        let covers = if request.op == Op::Flush { self.completed_tags.clone() } else { Vec::new() };
+        self.flights.insert(flight, Flight { request, parts, covers, fails });
+    }
+
+    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
+        while let Some(entry) = self.events.first_entry() {
+            if entry.key().0 > now.0 {
+                break;
+            }
+            match entry.remove() {
+                Event::Effect { flight, part } => self.effect(flight, part, now),
+                Event::Complete { flight } => {
+                    let completion = self.complete(flight);
+                    out.push(completion);
+                }
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        self.events.first_key_value().map(|((at, _), _)| Nanos(*at))
+    }
+}

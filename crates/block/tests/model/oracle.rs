@@ -1,0 +1,148 @@
+//! What reads may give, cell by cell.
+//!
+//! The device is cut into cells; every request covers whole cells, and a write fills its cells with
+//! its own tag, so a value names the write it came from and a torn cell shows. Per cell the
+//! oracle keeps the values it may hold now and the changes in flight:
+//!
+//! - a change that completes leaves its own value, or that of a change that completed while it was
+//!   in flight (either order is right);
+//! - a change that fails leaves its value or what was there;
+//! - a read may give what the cell held when it was submitted, or the value of any change that was
+//!   in flight at some time since; when there was none, the value is settled from then on.
+
+use std::collections::BTreeMap;
+
+use fieldstone_block::{Op, Request, RequestId};
+
+/// A value of a cell: the tag of the write, or 0 for zeroes.
+pub type Tag = u32;
+
+#[derive(Clone, Default)]
+struct Cell {
+    /// What the cell may hold if no change in flight has taken effect.
+    may_hold: Vec<Tag>,
+    /// Changes in flight: request and value.
+    in_flight: Vec<(RequestId, Tag)>,
+    /// Reads in flight, each with what it may give so far and whether a change interfered.
+    reads: Vec<(RequestId, Vec<Tag>, bool)>,
+    /// For each change in flight, the values of changes that completed meanwhile.
+    meanwhile: Vec<(RequestId, Tag)>,
+}
+
+/// The model of the device.
+pub struct Oracle {
+    cell_bytes: u32,
+    cells: Vec<Cell>,
+    ranges: BTreeMap<RequestId, (Op, std::ops::Range<usize>)>,
+    /// A trim need only zero whole blocks of this size.
+    trim_cells: usize,
+}
+
+fn add(values: &mut Vec<Tag>, value: Tag) {
+    if !values.contains(&value) {
+        values.push(value);
+    }
+}
+
+impl Oracle {
+    pub fn new(cells: usize, cell_bytes: u32, trim_bytes: u32) -> Self {
+        let cell = Cell { may_hold: vec![0], ..Cell::default() };
+        Oracle {
+            cell_bytes,
+            cells: vec![cell; cells],
+            ranges: BTreeMap::new(),
+            trim_cells: (trim_bytes / cell_bytes).max(1) as usize,
+        }
+    }
+
+    /// Notes that `request` was submitted; a write carries `tag`.
+    pub fn submitted(&mut self, request: &Request, tag: Tag) {
+        let first = (request.offset_bytes / u64::from(self.cell_bytes)) as usize;
+        let end = first + (request.len_bytes / self.cell_bytes) as usize;
+        self.ranges.insert(request.id, (request.op, first..end));
+        for cell in &mut self.cells[first..end] {
+            match request.op {
+                Op::Read => {
+                    let mut values = cell.may_hold.clone();
+                    let interfered = !cell.in_flight.is_empty();
+                    cell.in_flight.iter().for_each(|(_, value)| add(&mut values, *value));
+                    cell.reads.push((request.id, values, interfered));
+                }
+                Op::Write | Op::Trim | Op::WriteZeroes => {
+                    cell.in_flight.push((request.id, tag));
+                    for (_, values, interfered) in &mut cell.reads {
+                        add(values, tag);
+                        *interfered = true;
+                    }
+                }
+                Op::Flush | Op::Extents => {}
+            }
+        }
+    }
+
+    /// Notes that a change completed.
+    pub fn changed(&mut self, id: RequestId, ok: bool) {
+        let (op, range) = self.ranges.remove(&id).unwrap();
+        let block = self.trim_cells;
+        let whole = range.start.next_multiple_of(block)..range.end - range.end % block;
+        for at in range {
+            let cell = &mut self.cells[at];
+            let slot = cell.in_flight.iter().position(|(other, _)| *other == id).unwrap();
+            let (_, value) = cell.in_flight.swap_remove(slot);
+            let sure = ok && (op != Op::Trim || whole.contains(&at));
+            if sure {
+                cell.may_hold.clear();
+                for (owner, other) in &cell.meanwhile {
+                    if *owner == id {
+                        add(&mut cell.may_hold, *other);
+                    }
+                }
+            }
+            add(&mut cell.may_hold, value);
+            cell.meanwhile.retain(|(owner, _)| *owner != id);
+            // The others in flight may turn out to have happened before this one.
+            for (other, _) in &cell.in_flight {
+                if !cell.meanwhile.contains(&(*other, value)) {
+                    cell.meanwhile.push((*other, value));
+                }
+            }
+        }
+    }
+
+    /// Checks what a read gave; `None` when it failed.
+    pub fn read(&mut self, id: RequestId, bytes: Option<&[u8]>) -> Result<(), String> {
+        let (_, range) = self.ranges.remove(&id).unwrap();
+        let first = range.start;
+        if let Some(bytes) = bytes {
+            let expected = range.len() * self.cell_bytes as usize;
+            if bytes.len() != expected {
+                return Err(format!("{} bytes instead of {expected}", bytes.len()));
+            }
+        }
+        for at in range {
+            let cell = &mut self.cells[at];
+            let slot = cell.reads.iter().position(|(other, ..)| *other == id).unwrap();
+            let (_, allowed, interfered) = cell.reads.swap_remove(slot);
+            let Some(bytes) = bytes else { continue };
+            let from = (at - first) * self.cell_bytes as usize;
+            let held = &bytes[from..from + self.cell_bytes as usize];
+            let tag = Tag::from_le_bytes(held[..4].try_into().unwrap());
+            if held.chunks_exact(4).any(|chunk| chunk != &held[..4]) {
+                return Err(format!("cell {at} is torn"));
+            }
+            if !allowed.contains(&tag) {
+                return Err(format!("cell {at} gave {tag}, which is none of {allowed:?}"));
+            }
+            if !interfered {
+                cell.may_hold.clear();
+                cell.may_hold.push(tag);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a request that neither reads nor changes.
+    pub fn other(&mut self, id: RequestId) {
+        self.ranges.remove(&id);
+    }
+}
