@@ -1,1 +1,36 @@
-//! Job queues for the heavy steps of the data path, and the software engine
+//! Job queues for the heavy steps of the data path.
+//!
+//! Coding, placement and checksums are *jobs*. A [`Device`] (an FPGA design, a GPU, a SmartNIC)
+//! takes the jobs it can do; the [`SoftwareEngine`] does all of them. An [`Engine`] puts the two
+//! together: what the device does not take, has no room for, or fails at, software does, and
+//! nobody can tell from the bits.
+//!
+//! ```text
+//!   submit(queue, id, job) --> device takes it? --yes--> device.submit --full--+
+//!                                   no                       |                 |
+//!                                   +----> software <--------|-----------------+
+//!                                             |          failed
+//!   poll(queue) <------- completions ---------+--------------+
+//! ```
+//!
+//! Rules of the queues:
+//! - A [`JobId`] is the submitter's, and unique among the jobs of its queue that are under way.
+//! - Every accepted job completes exactly once, on the queue it was submitted to, in any order.
+//! - Queues are bounded. A full queue gives the job back; polling makes room.
+//! - Nothing here blocks, waits or reads a clock, except [`Engine::run`], which polls until its one
+//!   job is done.
+//!
+//! Jobs own what they need by reference count ([`bytes::Bytes`], [`std::sync::Arc`]), so a job can
+//! be given to a device and still be repeated in software if the device fails.
+
+mod counters;
+mod device;
+mod engine;
+mod job;
+mod software;
+
+pub use counters::{Counters, KindCounters};
+pub use device::{Device, JobCompletion};
+pub use engine::{Engine, MAX_EMPTY_POLLS};
+pub use job::{Job, JobError, JobId, JobKind, JobOutput, QueueId};
+pub use software::{MAX_WAITING_COMPLETIONS, SoftwareEngine, crc32c, execute};

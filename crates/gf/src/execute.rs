@@ -71,7 +71,10 @@ impl LinearMap {
         if !kernel.is_available() {
             return Err(ShapeError::KernelUnavailable(kernel));
         }
-        let element_bytes = self.element_bytes(inputs, outputs)?;
+        let element_bytes = self.element_bytes(inputs)?;
+        let shards = &self.shape().output_elements;
+        check_count("output", shards.len(), outputs.len())?;
+        check_lengths("output", shards, outputs.iter().map(|output| output.len()), element_bytes)?;
         let several = self.passes.len() > 1;
         let slice_bytes = if several { SLICE_BYTES.min(element_bytes) } else { element_bytes };
         let mut scratch = vec![0u8; self.shape().scratch_elements as usize * slice_bytes];
@@ -87,40 +90,39 @@ impl LinearMap {
         Ok(())
     }
 
-    /// The common length of all elements, if the buffers have one.
-    fn element_bytes(&self, inputs: &[&[u8]], outputs: &[&mut [u8]]) -> Result<usize, ShapeError> {
-        let count = |side, expected, given| {
-            if expected == given {
-                Ok(())
-            } else {
-                Err(ShapeError::ShardCount { side, expected, given })
-            }
-        };
-        count("input", self.inputs(), inputs.len())?;
-        count("output", self.outputs(), outputs.len())?;
-        let shape = self.shape();
-        let (first_bytes, elements) = (inputs[0].len(), shape.input_elements[0]);
-        if !first_bytes.is_multiple_of(elements as usize) {
-            return Err(ShapeError::NotDivisible { len_bytes: first_bytes, elements });
+    /// The common length of all elements that `inputs` imply: an output shard of n elements has n
+    /// times as many bytes.
+    pub fn element_bytes(&self, inputs: &[&[u8]]) -> Result<usize, ShapeError> {
+        let shards = &self.shape().input_elements;
+        check_count("input", shards.len(), inputs.len())?;
+        let (len_bytes, elements) = (inputs[0].len(), shards[0]);
+        if !len_bytes.is_multiple_of(elements as usize) {
+            return Err(ShapeError::NotDivisible { len_bytes, elements });
         }
-        let element_bytes = first_bytes / elements as usize;
-        let check = |side, shard, elements: u32, given| {
-            // Saturating: a product that overflows equals no real buffer's length.
-            let expected = element_bytes.saturating_mul(elements as usize);
-            if expected == given {
-                Ok(())
-            } else {
-                Err(ShapeError::Length { side, shard, expected, given })
-            }
-        };
-        for (shard, (input, &elements)) in inputs.iter().zip(&shape.input_elements).enumerate() {
-            check("input", shard, elements, input.len())?;
-        }
-        for (shard, (output, &elements)) in outputs.iter().zip(&shape.output_elements).enumerate() {
-            check("output", shard, elements, output.len())?;
-        }
+        let element_bytes = len_bytes / elements as usize;
+        check_lengths("input", shards, inputs.iter().map(|input| input.len()), element_bytes)?;
         Ok(element_bytes)
     }
+}
+
+fn check_count(side: &'static str, expected: usize, given: usize) -> Result<(), ShapeError> {
+    if expected == given { Ok(()) } else { Err(ShapeError::ShardCount { side, expected, given }) }
+}
+
+fn check_lengths(
+    side: &'static str,
+    shards: &[u32],
+    lengths: impl Iterator<Item = usize>,
+    element_bytes: usize,
+) -> Result<(), ShapeError> {
+    for (shard, (&elements, given)) in shards.iter().zip(lengths).enumerate() {
+        // Saturating: a product that overflows equals no real buffer's length.
+        let expected = element_bytes.saturating_mul(elements as usize);
+        if expected != given {
+            return Err(ShapeError::Length { side, shard, expected, given });
+        }
+    }
+    Ok(())
 }
 
 /// The buffers of one execution, whose lengths have been checked against the map's shape.

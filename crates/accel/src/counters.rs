@@ -1,0 +1,49 @@
+//! What an engine has done so far, for status pages.
+
+use crate::JobKind;
+
+/// Totals of one kind of job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KindCounters {
+    /// Jobs accepted.
+    pub jobs: u64,
+    /// Bytes they read.
+    pub bytes: u64,
+    /// Jobs given to the device.
+    pub device_jobs: u64,
+    /// Jobs that the device took but software had to repeat.
+    pub device_failures: u64,
+    /// Jobs that the device would do but had no room for.
+    pub device_full: u64,
+}
+
+/// Totals of all kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Linear maps.
+    pub code: KindCounters,
+    /// CRUSH mappings.
+    pub place: KindCounters,
+    /// Checksums.
+    pub checksum: KindCounters,
+}
+
+impl Counters {
+    /// The totals of one kind.
+    #[must_use]
+    pub fn kind(&self, kind: JobKind) -> &KindCounters {
+        match kind {
+            JobKind::Code => &self.code,
+            JobKind::Place => &self.place,
+            JobKind::Checksum => &self.checksum,
+        }
+    }
+
+    pub(crate) fn kind_mut(&mut self, kind: JobKind) -> &mut KindCounters {
+        match kind {
+            JobKind::Code => &mut self.code,
+            JobKind::Place => &mut self.place,
+            JobKind::Checksum => &mut self.checksum,
+        }
+    }
+}

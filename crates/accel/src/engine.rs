@@ -1,0 +1,138 @@
+//! A device and the CPU behind one door.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Counters, Device, Job, JobCompletion, JobError, JobId, JobOutput, QueueId, SoftwareEngine,
+    execute,
+};
+
+/// Polls without a completion after which [`Engine::run`] gives the device up. At a few
+/// nanoseconds to a microsecond each, between a fraction of a second and a minute.
+pub const MAX_EMPTY_POLLS: u64 = 1 << 26;
+
+/// The queue of [`Engine::run`]: its completions must not mix with those that others poll for.
+const BLOCKING_QUEUE: QueueId = QueueId(u16::MAX);
+
+/// Executes jobs on a device where it can, in software where it must.
+///
+/// An engine belongs to one reactor or one state machine; nothing in it is shared.
+#[derive(Default)]
+pub struct Engine {
+    device: Option<Box<dyn Device>>,
+    software: SoftwareEngine,
+    /// Jobs that the device has, kept so that software can repeat them.
+    on_device: BTreeMap<(QueueId, JobId), Job>,
+    counters: Counters,
+    blocking_jobs: u64,
+}
+
+impl Engine {
+    /// An engine without device.
+    #[must_use]
+    pub fn software() -> Self {
+        Self::default()
+    }
+
+    /// An engine that prefers `device`.
+    #[must_use]
+    pub fn with_device(device: Box<dyn Device>) -> Self {
+        Self { device: Some(device), ..Self::default() }
+    }
+
+    /// The name of what does the work: the device's, or "software".
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.device.as_ref().map_or(self.software.name(), |device| device.name())
+    }
+
+    /// What has been done so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Accepts a job, or gives it back because the queue holds too many completions: poll first.
+    /// The last queue number belongs to [`Engine::run`]; jobs for it are given back, too.
+    pub fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+        if queue == BLOCKING_QUEUE {
+            return Err(job);
+        }
+        let (kind, bytes) = (job.kind(), job.input_bytes());
+        if let Err(job) = self.submit_to_device(queue, id, job) {
+            self.software.submit(queue, id, job)?;
+        }
+        let counters = self.counters.kind_mut(kind);
+        counters.jobs += 1;
+        counters.bytes += bytes;
+        Ok(())
+    }
+
+    /// Appends the jobs of `queue` that have finished.
+    pub fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>) {
+        self.software.poll(queue, completions);
+        let Some(device) = &mut self.device else { return };
+        let first = completions.len();
+        device.poll(queue, completions);
+        for completion in &mut completions[first..] {
+            let Some(job) = self.on_device.remove(&(queue, completion.job)) else { continue };
+            if completion.result.is_err() {
+                // Software has the last word, on errors as well.
+                self.counters.kind_mut(job.kind()).device_failures += 1;
+                completion.result = execute(&job);
+            }
+        }
+    }
+
+    /// Does one job to its end: on the device if it takes it (polling until it is done), otherwise
+    /// in software at once.
+    pub fn run(&mut self, job: Job) -> Result<JobOutput, JobError> {
+        let counters = self.counters.kind_mut(job.kind());
+        counters.jobs += 1;
+        counters.bytes += job.input_bytes();
+        self.blocking_jobs += 1;
+        let id = JobId(self.blocking_jobs);
+        if let Err(job) = self.submit_to_device(BLOCKING_QUEUE, id, job) {
+            return execute(&job);
+        }
+        let mut completions = Vec::new();
+        let mut empty_polls = 0;
+        loop {
+            self.poll(BLOCKING_QUEUE, &mut completions);
+            if let Some(completion) = completions.drain(..).find(|done| done.job == id) {
+                return completion.result;
+            }
+            empty_polls += 1;
+            if empty_polls >= MAX_EMPTY_POLLS {
+                self.abandon_device();
+            }
+        }
+    }
+
+    /// Gives the device up, for good, and does in software what it has not finished. The results
+    /// wait in their queues (which may for once hold more than their bound). Without a device this
+    /// does nothing.
+    pub fn abandon_device(&mut self) {
+        self.device = None;
+        for ((queue, id), job) in std::mem::take(&mut self.on_device) {
+            self.counters.kind_mut(job.kind()).device_failures += 1;
+            self.software.finish(queue, id, &job);
+        }
+    }
+
+    /// Gives the job to the device if there is one that takes it and has room.
+    fn submit_to_device(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+        let Some(device) = self.device.as_mut().filter(|device| device.takes(&job)) else {
+            return Err(job);
+        };
+        let counters = self.counters.kind_mut(job.kind());
+        let copy = job.clone();
+        if let Err(job) = device.submit(queue, id, job) {
+            counters.device_full += 1;
+            return Err(job);
+        }
+        counters.device_jobs += 1;
+        self.on_device.insert((queue, id), copy);
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! What can be asked for, and what comes back.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fieldstone_crush::{CrushError, Map, Osds, RuleId};
+use fieldstone_gf::{LinearMap, ShapeError};
+use thiserror::Error;
+
+/// The submitter's number for a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(pub u64);
+
+/// A submission queue with its own completions: usually one per core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueId(pub u16);
+
+/// The kinds of jobs, for counters and for devices that do only some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum JobKind {
+    /// Executing a linear map: encode, decode, rebuild.
+    Code,
+    /// CRUSH mappings.
+    Place,
+    /// CRC32C of blocks.
+    Checksum,
+}
+
+/// One heavy step. Cloning is cheap: all bulk data is shared.
+#[derive(Clone, Debug)]
+pub enum Job {
+    /// Compute all outputs of `map` from `inputs`.
+    Code {
+        /// What to compute.
+        map: Arc<LinearMap>,
+        /// One buffer per input shard of the map, of lengths that fit its shape.
+        inputs: Vec<Bytes>,
+    },
+    /// Map every input through a CRUSH rule.
+    Place {
+        /// The map.
+        map: Arc<Map>,
+        /// One of its rules.
+        rule: RuleId,
+        /// Devices wanted for each input.
+        width: usize,
+        /// The inputs.
+        xs: Vec<u32>,
+        /// 16.16 reweights of the devices.
+        weights: Arc<[u32]>,
+    },
+    /// CRC32C of every block of `data`; the last block may be short.
+    Checksum {
+        /// The bytes to sum.
+        data: Bytes,
+        /// Bytes per block, not 0.
+        block_bytes: usize,
+    },
+}
+
+impl Job {
+    /// The job's kind.
+    #[must_use]
+    pub fn kind(&self) -> JobKind {
+        match self {
+            Self::Code { .. } => JobKind::Code,
+            Self::Place { .. } => JobKind::Place,
+            Self::Checksum { .. } => JobKind::Checksum,
+        }
+    }
+
+    /// Bytes that the job reads; a placement reads four per input.
+    #[must_use]
+    pub fn input_bytes(&self) -> u64 {
+        match self {
+            Self::Code { inputs, .. } => inputs.iter().map(|input| input.len() as u64).sum(),
+            Self::Place { xs, .. } => 4 * xs.len() as u64,
+            Self::Checksum { data, .. } => data.len() as u64,
+        }
+    }
+}
+
+/// The result of a job, of the job's kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobOutput {
+    /// One buffer per output shard of the map, aligned for direct I/O when made in software.
+    Code(Vec<Bytes>),
+    /// One list of devices per input.
+    Place(Vec<Osds>),
+    /// One CRC32C per block.
+    Checksum(Vec<u32>),
+}
+
+impl JobOutput {
+    /// The shards of a [`Job::Code`], `None` for other kinds.
+    #[must_use]
+    pub fn into_shards(self) -> Option<Vec<Bytes>> {
+        if let Self::Code(shards) = self { Some(shards) } else { None }
+    }
+
+    /// The placements of a [`Job::Place`], `None` for other kinds.
+    #[must_use]
+    pub fn into_placements(self) -> Option<Vec<Osds>> {
+        if let Self::Place(placements) = self { Some(placements) } else { None }
+    }
+
+    /// The sums of a [`Job::Checksum`], `None` for other kinds.
+    #[must_use]
+    pub fn into_checksums(self) -> Option<Vec<u32>> {
+        if let Self::Checksum(checksums) = self { Some(checksums) } else { None }
+    }
+}
+
+/// Why a job has no result.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum JobError {
+    /// The buffers do not fit the linear map.
+    #[error("coding: {0}")]
+    Shape(#[from] ShapeError),
+    /// The map cannot answer.
+    #[error("placement: {0}")]
+    Crush(#[from] CrushError),
+    /// Blocks of zero bytes.
+    #[error("checksum: a block must have at least one byte")]
+    ZeroBlock,
+    /// The device could not finish the job. An [`Engine`](crate::Engine) repeats it in software,
+    /// so its users never see this.
+    #[error("device: {0}")]
+    Device(String),
+}

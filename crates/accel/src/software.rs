@@ -1,0 +1,90 @@
+//! The engine that every machine has: the CPU. It defines the bits.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use crc_fast::{CrcAlgorithm, checksum};
+use fieldstone_buf::AlignedBuf;
+use fieldstone_gf::{LinearMap, ShapeError};
+
+use crate::{Device, Job, JobCompletion, JobError, JobId, JobOutput, QueueId};
+
+/// Finished jobs that one queue holds until it is polled.
+pub const MAX_WAITING_COMPLETIONS: usize = 1024;
+
+/// CRC32C (iSCSI polynomial), the checksum of all formats of this project.
+#[must_use]
+pub fn crc32c(data: &[u8]) -> u32 {
+    // The library returns every width as 64 bits.
+    checksum(CrcAlgorithm::Crc32Iscsi, data) as u32
+}
+
+/// Does a job, now, on this core.
+pub fn execute(job: &Job) -> Result<JobOutput, JobError> {
+    match job {
+        Job::Code { map, inputs } => Ok(JobOutput::Code(code(map, inputs)?)),
+        Job::Place { map, rule, width, xs, weights } => {
+            Ok(JobOutput::Place(map.rule(*rule)?.map_batch(xs, *width, weights)))
+        }
+        Job::Checksum { block_bytes: 0, .. } => Err(JobError::ZeroBlock),
+        Job::Checksum { data, block_bytes } => {
+            Ok(JobOutput::Checksum(data.chunks(*block_bytes).map(crc32c).collect()))
+        }
+    }
+}
+
+fn code(map: &Arc<LinearMap>, inputs: &[Bytes]) -> Result<Vec<Bytes>, ShapeError> {
+    let inputs: Vec<&[u8]> = inputs.iter().map(|input| &input[..]).collect();
+    let element_bytes = map.element_bytes(&inputs)?;
+    let lengths = map.shape().output_elements.iter().map(|&n| n as usize * element_bytes);
+    let mut outputs: Vec<AlignedBuf> = lengths.map(AlignedBuf::zeroed).collect();
+    let mut slices: Vec<&mut [u8]> = outputs.iter_mut().map(|output| &mut output[..]).collect();
+    map.execute(&inputs, &mut slices)?;
+    Ok(outputs.into_iter().map(AlignedBuf::freeze).collect())
+}
+
+/// Executes each job when it is submitted, and completes it when its queue is polled.
+#[derive(Debug, Default)]
+pub struct SoftwareEngine {
+    finished: BTreeMap<QueueId, VecDeque<JobCompletion>>,
+}
+
+impl SoftwareEngine {
+    /// An engine with empty queues.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Executes a job without regard to the bound of its queue.
+    pub(crate) fn finish(&mut self, queue: QueueId, id: JobId, job: &Job) {
+        let completion = JobCompletion { job: id, result: execute(job) };
+        self.finished.entry(queue).or_default().push_back(completion);
+    }
+}
+
+impl Device for SoftwareEngine {
+    fn name(&self) -> &str {
+        "software"
+    }
+
+    fn takes(&self, _job: &Job) -> bool {
+        true
+    }
+
+    fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+        let waiting = self.finished.get(&queue).map_or(0, VecDeque::len);
+        if waiting >= MAX_WAITING_COMPLETIONS {
+            return Err(job);
+        }
+        self.finish(queue, id, &job);
+        Ok(())
+    }
+
+    fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>) {
+        if let Some(finished) = self.finished.get_mut(&queue) {
+            completions.extend(finished.drain(..));
+        }
+    }
+}
