@@ -227,6 +227,7 @@ impl Session {
     pub fn complete(&mut self, completion: Completion) {
         let Some(slot) = self.slots.remove(completion.id) else { return };
         self.charged_bytes -= slot.charge_bytes;
+        self.stalled = false;
         if self.leaving != Leaving::Drop {
             self.replier().complete(&slot, completion.result);
         }
@@ -237,6 +238,7 @@ impl Session {
     /// Take output only when the last output is sent: what is taken no longer counts for the bounds.
     pub fn output(&mut self, out: &mut Vec<Bytes>) {
         self.outbox.take_into(out);
+        self.stalled = false;
     }
 
     fn replier(&mut self) -> Replier<'_> {
