@@ -46,6 +46,7 @@
 pub mod client;
 mod errors;
 mod export;
+pub mod fuzz;
 mod inbox;
 mod limits;
 mod negotiation;

@@ -241,9 +241,18 @@ impl Session {
         self.stalled = false;
     }
 
+    pub(crate) fn structured(&self) -> bool {
+        self.agreed.is_some_and(|agreed| agreed.structured)
+    }
+
+    /// Bytes of queued replies.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.outbox.pending_bytes()
+    }
+
     fn replier(&mut self) -> Replier<'_> {
         Replier {
-            structured: self.agreed.is_some_and(|agreed| agreed.structured),
+            structured: self.structured(),
             outbox: &mut self.outbox,
             max_extents: self.limits.max_extents,
         }

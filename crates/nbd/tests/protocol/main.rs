@@ -11,4 +11,6 @@ mod options;
 #[cfg(test)]
 mod random;
 #[cfg(test)]
+mod smoke;
+#[cfg(test)]
 mod support;
