@@ -1,1 +1,52 @@
-//! The real world: one io_uring reactor per core
+//! The real world: one io_uring reactor per core.
+//!
+//! Everything that reads a clock, opens a file or touches a socket lives here. The state machines
+//! of the other crates see only events and actions; a [`Reactor`] turns their actions into
+//! io_uring operations and the kernel's completions back into events.
+//!
+//! # Rules of the house
+//!
+//! - **One reactor per core, one ring per reactor, nothing shared.** A [`Reactor`] is not `Send`.
+//!   Cores talk through [`Mailbox`]es.
+//! - **One system call per turn.** Operations are queued in user space; [`Reactor::turn`] hands
+//!   all of them to the kernel and waits for the first completion in a single `io_uring_enter`.
+//! - **Idle costs nothing.** The wait is bounded only by the nearest timer the caller set. There
+//!   is no spinning and no timer of the reactor's own; an idle server does not wake up.
+//! - **Operations own what the kernel touches.** Buffers, gather lists and descriptors move into
+//!   the reactor and come back in the [`Event`]; see [`reactor`] for what happens at shutdown.
+//! - **Every queue is bounded.** The bounds stand in [`ReactorOptions`] and in
+//!   [`Reactor::mailbox`].
+//!
+//! # Kernels
+//!
+//! Linux 5.15 is the oldest that works. Newer kernels save system calls and interrupts: the ring
+//! is set up with the best flags that the kernel takes (`ring`), accepting is multishot from
+//! 5.19, and waiting does not count as I/O wait from 6.15.
+
+mod address;
+mod clock;
+mod event;
+mod file;
+mod gather;
+mod listener;
+mod lock;
+mod mailbox;
+mod op;
+pub mod reactor;
+mod ring;
+mod socket;
+mod thread;
+mod timer;
+
+pub use address::{Address, AddressError, Endpoint};
+pub use clock::now as monotonic_now;
+pub use event::{Event, Payload, Token};
+pub use file::{Caching, Creation, File, FileOptions, sync_directory};
+pub use listener::{ListenError, Listener};
+pub use lock::{LockError, LockFile};
+pub use mailbox::{Mailbox, SendError, Sender};
+pub use op::Want;
+pub use reactor::{Counters, Reactor, ReactorOptions, Space};
+pub use ring::TaskRun;
+pub use socket::{Shutdown, Socket};
+pub use thread::{ThreadUsage, allowed_cpus, pin_to_cpu, raise_open_files, thread_usage};

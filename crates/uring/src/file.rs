@@ -1,0 +1,174 @@
+//! Files that the reactor reads and writes.
+//!
+//! Opening, sizing and removing are plain blocking calls: they happen when a volume or node
+//! starts, not on the data path. What happens per request (read, write, sync, discard) goes
+//! through the [`Reactor`](crate::Reactor).
+//!
+//! `Direct` files (`O_DIRECT`) bypass the page cache; the kernel then demands that offset, length
+//! and memory address are multiples of the device's logical block size. 4096 always works, and an
+//! [`AlignedBuf`](fieldstone_buf::AlignedBuf) satisfies it.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Whether the page cache takes part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Caching {
+    /// Through the page cache.
+    #[default]
+    Buffered,
+    /// Around it (`O_DIRECT`): transfers must be aligned.
+    Direct,
+}
+
+/// What happens if the file does or does not exist.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Creation {
+    /// It must exist.
+    #[default]
+    Existing,
+    /// It is created, empty, if it does not exist.
+    IfMissing,
+    /// It must not exist and is created empty.
+    New,
+}
+
+/// How to open a file. The default opens an existing file for buffered reading.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FileOptions {
+    /// Open for writing as well as reading.
+    pub write: bool,
+    /// Create it?
+    pub creation: Creation,
+    /// Page cache or not?
+    pub caching: Caching,
+}
+
+/// An open file. Clones share the descriptor, which closes with the last handle or operation.
+#[derive(Clone, Debug)]
+pub struct File {
+    file: Arc<fs::File>,
+    caching: Caching,
+}
+
+impl File {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// The system's reason, with the path in the text; `EINVAL` for a direct file on a file system
+    /// that cannot do it. The error's kind is kept.
+    pub fn open(path: &Path, options: FileOptions) -> io::Result<Self> {
+        let mut open = fs::OpenOptions::new();
+        open.read(true).write(options.write || options.creation != Creation::Existing);
+        match options.creation {
+            Creation::Existing => {}
+            Creation::IfMissing => {
+                open.create(true);
+            }
+            Creation::New => {
+                open.create_new(true);
+            }
+        }
+        if options.caching == Caching::Direct {
+            open.custom_flags(libc::O_DIRECT);
+        }
+        let file = open.open(path).map_err(|error| named(path, &error))?;
+        Ok(Self { file: Arc::new(file), caching: options.caching })
+    }
+
+    /// Takes over an open file; `caching` must tell the truth about its `O_DIRECT` flag.
+    #[must_use]
+    pub fn from_descriptor(descriptor: OwnedFd, caching: Caching) -> Self {
+        Self { file: Arc::new(descriptor.into()), caching }
+    }
+
+    /// How it was opened.
+    #[must_use]
+    pub fn caching(&self) -> Caching {
+        self.caching
+    }
+
+    /// The length of a regular file in bytes.
+    ///
+    /// # Errors
+    /// Whatever `fstat` reports.
+    pub fn len_bytes(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    /// Cuts the file, or extends it with a hole.
+    ///
+    /// # Errors
+    /// Whatever `ftruncate` reports: not open for writing, too large.
+    pub fn set_len_bytes(&self, len_bytes: u64) -> io::Result<()> {
+        self.file.set_len(len_bytes)
+    }
+
+    /// Space that the file takes on its device, in bytes.
+    ///
+    /// # Errors
+    /// Whatever `fstat` reports.
+    pub fn allocated_bytes(&self) -> io::Result<u64> {
+        use std::os::unix::fs::MetadataExt;
+        const STAT_BLOCK_BYTES: u64 = 512;
+        Ok(self.file.metadata()?.blocks() * STAT_BLOCK_BYTES)
+    }
+
+    pub(crate) fn raw(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Makes the names in a folder stable: after creating, renaming or removing a file in it.
+///
+/// # Errors
+/// The system's reason, with the path in the text.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
+    let folder = fs::File::open(path).map_err(|error| named(path, &error))?;
+    folder.sync_all().map_err(|error| named(path, &error))
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn creation_rules_and_lengths() {
+        let folder = tempfile::tempdir().expect("temp");
+        let path = folder.path().join("f");
+        let error = File::open(&path, FileOptions::default()).expect_err("missing");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(error.to_string().contains(path.to_str().expect("utf-8")), "{error}");
+
+        let new = FileOptions { creation: Creation::New, ..FileOptions::default() };
+        let file = File::open(&path, new).expect("created");
+        file.set_len_bytes(1 << 20).expect("writable");
+        assert_eq!(file.len_bytes().expect("open"), 1 << 20);
+        assert_eq!(file.allocated_bytes().expect("open"), 0);
+        assert_eq!(
+            File::open(&path, new).expect_err("exists").kind(),
+            io::ErrorKind::AlreadyExists
+        );
+
+        let again = FileOptions { creation: Creation::IfMissing, ..FileOptions::default() };
+        assert_eq!(File::open(&path, again).expect("opens").len_bytes().expect("open"), 1 << 20);
+        let read_only = File::open(&path, FileOptions::default()).expect("opens");
+        assert!(read_only.set_len_bytes(0).is_err());
+        sync_directory(folder.path()).expect("a folder");
+        assert!(sync_directory(&path.join("x")).is_err());
+    }
+}

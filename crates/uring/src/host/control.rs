@@ -1,0 +1,141 @@
+//! Control calls: what other threads ask of a core, and what they are told.
+//!
+//! A call travels in a core's mailbox with a channel for its answer. Calls may block their thread;
+//! no core ever waits for one.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use fieldstone_block::Info;
+use fieldstone_proto::{NodeIndex, Reply, Request};
+use fieldstone_volume::status::Status;
+
+use super::device::{DeviceSpec, DeviceStats};
+use super::message::{DeviceId, Link};
+use super::nbd_server::{Exports, Service};
+use super::node_local::LocalNodeStatus;
+use crate::{Counters, Listener, ThreadUsage};
+
+/// A call to a core.
+#[derive(Debug)]
+pub enum Control {
+    /// Open a device; answered when it serves, or has failed.
+    OpenDevice {
+        /// Its id; the core must be the one that the id belongs to.
+        device: DeviceId,
+        /// What it is.
+        spec: Box<DeviceSpec>,
+        /// The answer.
+        reply: mpsc::Sender<Result<Info, String>>,
+    },
+    /// Close a device cleanly; answered when all is stable.
+    CloseDevice {
+        /// Which.
+        device: DeviceId,
+        /// The answer.
+        reply: mpsc::Sender<Result<(), String>>,
+    },
+    /// Offer these exports to connections from now on.
+    Offer(Arc<Exports>),
+    /// Accept connections.
+    Listen {
+        /// Where.
+        listener: Listener,
+        /// What for.
+        service: Service,
+    },
+    /// Tell everything.
+    Snapshot(mpsc::Sender<CoreSnapshot>),
+    /// Start a job of a volume.
+    Job {
+        /// Which volume.
+        device: DeviceId,
+        /// What job.
+        job: Job,
+        /// The answer: whether it was started.
+        reply: mpsc::Sender<Result<(), String>>,
+    },
+    /// Connect a control call to an in-process node.
+    NodeOpen {
+        /// The node.
+        node: NodeIndex,
+        /// The connection.
+        link: Link,
+        /// Where answers go.
+        replies: mpsc::Sender<Reply>,
+    },
+    /// Ask the node something.
+    NodeRequest {
+        /// The node.
+        node: NodeIndex,
+        /// The connection.
+        link: Link,
+        /// What.
+        request: Request,
+    },
+    /// Disconnect.
+    NodeClose {
+        /// The node.
+        node: NodeIndex,
+        /// The connection.
+        link: Link,
+    },
+    /// Refuse new requests and accept no more connections; answered when none is in flight.
+    Drain(mpsc::Sender<()>),
+    /// End the core.
+    Stop,
+}
+
+/// A job that a volume does beside serving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// Restore missing shards.
+    Rebuild {
+        /// Largest rate of reads; 0 for no limit.
+        limit_bytes_per_second: u64,
+    },
+    /// Check every shard.
+    Scrub {
+        /// Largest rate of reads; 0 for no limit.
+        limit_bytes_per_second: u64,
+    },
+    /// Make the device larger.
+    Grow {
+        /// Its new size.
+        size_bytes: u64,
+    },
+}
+
+/// What a core tells about itself.
+#[derive(Clone, Debug)]
+pub struct CoreSnapshot {
+    /// Which core.
+    pub core: usize,
+    /// Its devices.
+    pub devices: Vec<DeviceSnapshot>,
+    /// Its in-process nodes.
+    pub nodes: Vec<LocalNodeStatus>,
+    /// NBD connections open now.
+    pub connections: usize,
+    /// NBD connections since start.
+    pub accepted: u64,
+    /// What its ring has done.
+    pub ring: Counters,
+    /// What its thread has used.
+    pub usage: ThreadUsage,
+}
+
+/// What is told about a device.
+#[derive(Clone, Debug)]
+pub struct DeviceSnapshot {
+    /// The device.
+    pub device: DeviceId,
+    /// The name of its export.
+    pub name: String,
+    /// Its size and limits.
+    pub info: Info,
+    /// The volume's state, if it is a volume.
+    pub volume: Option<Status>,
+    /// Requests, latencies, cache.
+    pub stats: DeviceStats,
+}

@@ -1,0 +1,335 @@
+//! A node's disk: carries [`DiskOp`]s out on the files of the node's folder.
+//!
+//! Reads, writes, syncs and discards go to the ring. Creating, removing and listing files blocks in
+//! the kernel for as long as the file system likes, so a *chore thread* does it and posts the result
+//! to the core's mailbox; no core ever waits for a folder.
+//!
+//! Files are opened when first needed and stay open. `slots` and `data`, which nearly every request
+//! needs, are found without a search.
+//!
+//! With `O_DIRECT` the kernel wants memory on block boundaries. Payloads that come through a socket
+//! or are a slice of something larger may lie elsewhere; those are copied, the rest is not.
+//!
+//! Each time a node is opened its disk gets a new *era*. Completions of an earlier era (the folder
+//! vanished, the node was dropped, operations were still in flight) are thrown away.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
+use bytes::Bytes;
+use fieldstone_buf::{AlignedBuf, is_aligned};
+use fieldstone_node::{DiskError, DiskId, DiskOp, DiskOutput, FileId};
+use fieldstone_proto::NodeIndex;
+use slab::Slab;
+
+use super::folder::{self, Identity, NodeFolder};
+use super::message::Message;
+use super::token::{Kind, token};
+use crate::{Caching, Creation, Event, File, FileOptions, Payload, Reactor, Sender, Space};
+
+/// Something for the chore thread.
+#[derive(Debug)]
+pub enum Chore {
+    /// List the files.
+    List(PathBuf),
+    /// Create a file of this length; reserve its space if told so.
+    Create {
+        /// Where.
+        path: PathBuf,
+        /// Its length.
+        len_bytes: u64,
+        /// Reserve the space.
+        allocate: bool,
+    },
+    /// Remove a file.
+    Remove(PathBuf),
+    /// See whether the node's folder is still the one that was opened.
+    Check(PathBuf, Identity),
+    /// Open the node's folder; make an empty node if there is none.
+    Open(Box<folder::Opening>),
+}
+
+/// A chore, for whom it is done, and where its result goes.
+#[derive(Debug)]
+pub struct ChoreTicket {
+    /// The node.
+    pub node: NodeIndex,
+    /// The era of its disk.
+    pub era: u32,
+    /// The operation's place, for those that have one.
+    pub index: u32,
+    /// What to do.
+    pub chore: Chore,
+}
+
+/// A chore's result.
+#[derive(Debug)]
+pub struct ChoreDone {
+    /// The node.
+    pub node: NodeIndex,
+    /// The era of its disk.
+    pub era: u32,
+    /// The operation's place, for those that have one.
+    pub index: u32,
+    /// What came of it.
+    pub outcome: ChoreOutcome,
+}
+
+/// What came of a chore.
+#[derive(Debug)]
+pub enum ChoreOutcome {
+    /// Of a list, creation or removal.
+    Disk(Result<DiskOutput, DiskError>),
+    /// Of a check: whether the folder is still the same.
+    Same(bool),
+    /// Of an opening. The text of the error is for humans.
+    Opened(Result<Box<NodeFolder>, String>),
+}
+
+/// Starts a chore thread that posts its results to `results`. It ends when the returned sender is
+/// dropped.
+///
+/// # Errors
+/// The system has no thread left.
+pub fn start_chores(
+    name: String,
+    results: Sender<Message>,
+) -> std::io::Result<mpsc::Sender<ChoreTicket>> {
+    let (tickets, queue) = mpsc::channel::<ChoreTicket>();
+    std::thread::Builder::new().name(name).spawn(move || {
+        for ticket in queue {
+            let ChoreTicket { node, era, index, chore } = ticket;
+            let outcome = carry_out(chore);
+            let mut message = Message::Chore(Box::new(ChoreDone { node, era, index, outcome }));
+            // A full mailbox empties within a turn; a closed one means that the core has ended.
+            while let Err(crate::SendError::Full(back)) = results.send(message) {
+                message = back;
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+    })?;
+    Ok(tickets)
+}
+
+fn carry_out(chore: Chore) -> ChoreOutcome {
+    match chore {
+        Chore::List(path) => ChoreOutcome::Disk(
+            folder::list(&path).map(DiskOutput::Files).map_err(|error| disk_error(&error)),
+        ),
+        Chore::Create { path, len_bytes, allocate } => ChoreOutcome::Disk(
+            folder::create_file(&path, len_bytes, allocate)
+                .map(|()| DiskOutput::Done)
+                .map_err(|error| disk_error(&error)),
+        ),
+        Chore::Remove(path) => ChoreOutcome::Disk(
+            folder::remove_file(&path).map(|()| DiskOutput::Done).map_err(|e| disk_error(&e)),
+        ),
+        Chore::Check(path, identity) => ChoreOutcome::Same(identity.is_at(&path)),
+        Chore::Open(opening) => {
+            ChoreOutcome::Opened(opening.run().map(Box::new).map_err(|e| e.to_string()))
+        }
+    }
+}
+
+fn disk_error(error: &std::io::Error) -> DiskError {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => DiskError::NoSpace,
+        _ if error.kind() == std::io::ErrorKind::StorageFull => DiskError::NoSpace,
+        _ if error.kind() == std::io::ErrorKind::NotFound => DiskError::NotFound,
+        _ => DiskError::Io(error.to_string()),
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kept {
+    Read,
+    Other,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    id: DiskId,
+    kept: Kept,
+    era: u32,
+}
+
+/// The disk of one node.
+#[derive(Debug)]
+pub struct Disk {
+    node: NodeIndex,
+    path: PathBuf,
+    caching: Caching,
+    era: u32,
+    data: Option<File>,
+    slots: Option<File>,
+    others: Vec<(FileId, File)>,
+    in_flight: Slab<InFlight>,
+    chores: mpsc::Sender<ChoreTicket>,
+    /// Results that were known at once.
+    ready: Vec<(DiskId, Result<DiskOutput, DiskError>)>,
+}
+
+impl Disk {
+    /// The disk of `node` in the folder `path`.
+    #[must_use]
+    pub fn new(
+        node: NodeIndex,
+        path: PathBuf,
+        caching: Caching,
+        chores: mpsc::Sender<ChoreTicket>,
+    ) -> Self {
+        Self {
+            node,
+            path,
+            caching,
+            era: 0,
+            data: None,
+            slots: None,
+            others: Vec::new(),
+            in_flight: Slab::new(),
+            chores,
+            ready: Vec::new(),
+        }
+    }
+
+    /// Forgets open files and results to come: the folder is gone, or was opened anew.
+    pub fn next_era(&mut self) -> u32 {
+        self.data = None;
+        self.slots = None;
+        self.others.clear();
+        self.ready.clear();
+        self.era += 1;
+        self.era
+    }
+
+    /// The present era.
+    #[must_use]
+    pub fn era(&self) -> u32 {
+        self.era
+    }
+
+    /// True when nothing is in flight.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.in_flight.is_empty() && self.ready.is_empty()
+    }
+
+    /// A result that is known already.
+    pub fn next_ready(&mut self) -> Option<(DiskId, Result<DiskOutput, DiskError>)> {
+        self.ready.pop()
+    }
+
+    /// Gives the chore thread something to do for this node.
+    pub fn chore(&self, index: u32, chore: Chore) {
+        let ticket = ChoreTicket { node: self.node, era: self.era, index, chore };
+        // The thread lives as long as this sender does.
+        if self.chores.send(ticket).is_err() {
+            tracing::error!(node = %self.node, "the chore thread has ended");
+        }
+    }
+
+    /// Starts an operation.
+    pub fn start(&mut self, id: DiskId, op: DiskOp, reactor: &mut Reactor) {
+        let kept = if matches!(op, DiskOp::Read { .. }) { Kept::Read } else { Kept::Other };
+        let index = self.in_flight.insert(InFlight { id, kept, era: self.era });
+        let index32 = u32::try_from(index).expect("a node's request table bounds its operations");
+        if let Err(error) = self.put(index32, op, reactor) {
+            self.in_flight.remove(index);
+            self.ready.push((id, Err(disk_error(&error))));
+        }
+    }
+
+    fn put(&mut self, index: u32, op: DiskOp, reactor: &mut Reactor) -> std::io::Result<()> {
+        let token = token(Kind::Disk, u32::from(self.node.0), index);
+        match op {
+            DiskOp::Read { file, offset_bytes, len_bytes } => {
+                let buffer = AlignedBuf::zeroed(len_bytes as usize);
+                reactor.read(self.file(file)?, offset_bytes, buffer, token);
+            }
+            DiskOp::Write { file, offset_bytes, data } => {
+                let data = self.writable(data);
+                reactor.write(self.file(file)?, offset_bytes, data, token);
+            }
+            DiskOp::Sync { file } => reactor.fsync(self.file(file)?, true, token),
+            DiskOp::Discard { file, offset_bytes, len_bytes } => {
+                let file = self.file(file)?;
+                reactor.fallocate(file, Space::PunchHole, offset_bytes, len_bytes, token);
+            }
+            DiskOp::List => self.chore(index, Chore::List(self.path.clone())),
+            DiskOp::Create { file, len_bytes, allocate } => {
+                let path = self.path.join(folder::file_name(file));
+                self.chore(index, Chore::Create { path, len_bytes, allocate });
+            }
+            DiskOp::Remove { file } => {
+                self.others.retain(|(other, _)| *other != file);
+                self.chore(index, Chore::Remove(self.path.join(folder::file_name(file))));
+            }
+        }
+        Ok(())
+    }
+
+    /// With `O_DIRECT`, one aligned copy of what does not lie on block boundaries.
+    fn writable(&self, data: Vec<Bytes>) -> Vec<Bytes> {
+        if self.caching == Caching::Buffered || data.iter().all(|part| is_aligned(part)) {
+            return data;
+        }
+        vec![AlignedBuf::concat(data.iter().map(AsRef::as_ref)).freeze()]
+    }
+
+    fn file(&mut self, id: FileId) -> std::io::Result<&File> {
+        let place = match id {
+            FileId::Data => &mut self.data,
+            FileId::Slots => &mut self.slots,
+            other => {
+                let known = self.others.iter().position(|(file, _)| *file == other);
+                let at = match known {
+                    Some(at) => at,
+                    None => {
+                        let file = open(&self.path, other, self.caching)?;
+                        self.others.push((other, file));
+                        self.others.len() - 1
+                    }
+                };
+                return Ok(&self.others[at].1);
+            }
+        };
+        match place {
+            Some(file) => Ok(file),
+            None => Ok(place.insert(open(&self.path, id, self.caching)?)),
+        }
+    }
+
+    /// An operation on the ring came back. `None` if it belongs to an earlier era.
+    pub fn finished(
+        &mut self,
+        index: u32,
+        event: Event,
+    ) -> Option<(DiskId, Result<DiskOutput, DiskError>)> {
+        let InFlight { id, kept, era } = self.in_flight.try_remove(index as usize)?;
+        if era != self.era {
+            return None;
+        }
+        let result = match (event.result, kept, event.payload) {
+            (Err(error), _, _) => Err(disk_error(&error)),
+            // Behind the end of the file the buffer still holds the zeroes it was made with.
+            (Ok(_), Kept::Read, Payload::Buffer(buffer)) => Ok(DiskOutput::Data(buffer.freeze())),
+            (Ok(_), _, _) => Ok(DiskOutput::Done),
+        };
+        Some((id, result))
+    }
+
+    /// A chore with a place came back. `None` if it belongs to an earlier era.
+    pub fn chore_finished(
+        &mut self,
+        index: u32,
+        result: Result<DiskOutput, DiskError>,
+    ) -> Option<(DiskId, Result<DiskOutput, DiskError>)> {
+        let InFlight { id, era, .. } = self.in_flight.try_remove(index as usize)?;
+        (era == self.era).then_some((id, result))
+    }
+}
+
+fn open(folder: &Path, id: FileId, caching: Caching) -> std::io::Result<File> {
+    let options = FileOptions { write: true, creation: Creation::Existing, caching };
+    File::open(&folder.join(folder::file_name(id)), options)
+}

@@ -1,0 +1,251 @@
+//! What the parts of the host tell each other, and how it gets there.
+//!
+//! A connection, a device and a node may live on one core or on three. They talk in [`Message`]s
+//! either way: the [`Router`] puts a message for the own core into a plain queue, and a message for
+//! another core into the batch for its mailbox. So there is one code path, and with one core no
+//! channel is ever touched.
+//!
+//! Bounds: every message is caused by an NBD request in flight (bounded per connection by
+//! `nbd::Limits`), by a node request in flight (bounded by the volume), or by a control call. The
+//! mailbox is sized well above; when it is full all the same, its batch waits for the next turn.
+
+use std::collections::VecDeque;
+
+use fieldstone_block as block;
+use fieldstone_node::PeerId;
+use fieldstone_proto::{NodeIndex, Reply, Request};
+
+use super::control::Control;
+use super::disk::ChoreDone;
+use super::nbd_server::Accepted;
+use crate::{SendError, Sender};
+
+/// A core of the host, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Core(pub usize);
+
+/// A device that the host serves: a volume or memory. Never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(pub u32);
+
+impl DeviceId {
+    /// The core that it lives on.
+    #[must_use]
+    pub fn core(self, cores: usize) -> Core {
+        Core(self.0 as usize % cores)
+    }
+}
+
+/// The core that an in-process node lives on.
+#[must_use]
+pub fn node_core(node: NodeIndex, cores: usize) -> Core {
+    Core(usize::from(node.0) % cores)
+}
+
+/// One connection between a device and an in-process node: the device, and a number that rises with
+/// each reconnection so that late messages of an earlier one are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Link {
+    /// The device, or [`Link::ADMIN`].
+    pub device: u32,
+    /// Which of its connections.
+    pub attempt: u32,
+}
+
+impl Link {
+    /// In place of a device: a control call that talks to the node itself.
+    pub const ADMIN: u32 = u32::MAX;
+    /// In place of a device: a connection from another process.
+    pub const SOCKET: u32 = u32::MAX - 1;
+
+    /// The node's name for it.
+    #[must_use]
+    pub fn peer(self) -> PeerId {
+        PeerId(u64::from(self.device) << 32 | u64::from(self.attempt))
+    }
+
+    /// The reverse of [`Link::peer`].
+    #[must_use]
+    pub fn of(peer: PeerId) -> Self {
+        let low = u32::try_from(peer.0 & u64::from(u32::MAX)).expect("masked to 32 bits");
+        let high = u32::try_from(peer.0 >> 32).expect("shifted to 32 bits");
+        Self { device: high, attempt: low }
+    }
+}
+
+/// Where a block request came from, and so where its completion goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The core of the connection.
+    pub core: Core,
+    /// The connection's place in its core's table.
+    pub connection: u32,
+    /// Tells connections apart that used the same place.
+    pub generation: u32,
+}
+
+/// What a part tells another.
+#[derive(Debug)]
+pub enum Message {
+    /// A connection hands a request to a device.
+    Submit {
+        /// The device.
+        device: DeviceId,
+        /// Who asks.
+        origin: Origin,
+        /// What.
+        request: block::Request,
+    },
+    /// A device answers a connection.
+    Complete {
+        /// Who asked.
+        origin: Origin,
+        /// The answer.
+        completion: block::Completion,
+    },
+    /// A device wants a connection to an in-process node.
+    LinkOpen {
+        /// The node.
+        node: NodeIndex,
+        /// The connection.
+        link: Link,
+        /// The core of the device.
+        core: Core,
+    },
+    /// A device gives a connection up.
+    LinkClose {
+        /// The node.
+        node: NodeIndex,
+        /// The connection.
+        link: Link,
+    },
+    /// The connection is open: the node runs.
+    LinkUp {
+        /// The node.
+        node: NodeIndex,
+        /// The connection.
+        link: Link,
+    },
+    /// The connection is gone, and with it every unanswered request.
+    LinkDown {
+        /// The node.
+        node: NodeIndex,
+        /// The connection.
+        link: Link,
+    },
+    /// A device asks a node.
+    ToNode {
+        /// The node.
+        node: NodeIndex,
+        /// The connection.
+        link: Link,
+        /// What.
+        request: Request,
+    },
+    /// A node answers a device.
+    FromNode {
+        /// The node.
+        node: NodeIndex,
+        /// The connection.
+        link: Link,
+        /// The answer.
+        reply: Reply,
+    },
+    /// A connection was accepted on another core and shall live here.
+    Accepted(Accepted),
+    /// The chore thread has done something for a node.
+    Chore(Box<ChoreDone>),
+    /// A control call.
+    Control(Box<Control>),
+}
+
+/// Delivers messages within a core and between cores.
+pub struct Router {
+    /// The core that this router belongs to.
+    pub me: Core,
+    local: VecDeque<Message>,
+    senders: Vec<Sender<Message>>,
+    batches: Vec<Vec<Message>>,
+    /// A mailbox was full at the last flush.
+    blocked: bool,
+}
+
+impl Router {
+    /// A router of core `me`; `senders` has a mailbox for every core, the own included.
+    #[must_use]
+    pub fn new(me: Core, senders: Vec<Sender<Message>>) -> Self {
+        let batches = senders.iter().map(|_| Vec::new()).collect();
+        Self { me, local: VecDeque::new(), senders, batches, blocked: false }
+    }
+
+    /// Number of cores.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        self.senders.len()
+    }
+
+    /// Delivers a message to a core.
+    pub fn send(&mut self, to: Core, message: Message) {
+        if to == self.me {
+            self.local.push_back(message);
+        } else {
+            self.batches[to.0].push(message);
+        }
+    }
+
+    /// The next message for this core.
+    pub fn next_local(&mut self) -> Option<Message> {
+        self.local.pop_front()
+    }
+
+    /// A mailbox of this core, for other threads.
+    #[must_use]
+    pub fn own_sender(&self) -> Sender<Message> {
+        self.senders[self.me.0].clone()
+    }
+
+    /// Sends the batches off. What a full mailbox refuses stays, in order; see [`Router::blocked`].
+    pub fn flush(&mut self) {
+        self.blocked = false;
+        for (batch, sender) in self.batches.iter_mut().zip(&self.senders) {
+            if batch.is_empty() {
+                continue;
+            }
+            let mut messages = std::mem::take(batch).into_iter();
+            for message in messages.by_ref() {
+                match sender.send(message) {
+                    // A closed mailbox is a core that has ended: the host is going down.
+                    Ok(()) | Err(SendError::Closed(_)) => {}
+                    Err(SendError::Full(message)) => {
+                        batch.push(message);
+                        self.blocked = true;
+                        break;
+                    }
+                }
+            }
+            batch.extend(messages);
+        }
+    }
+
+    /// True when a mailbox was full: flush again soon.
+    #[must_use]
+    pub fn blocked(&self) -> bool {
+        self.blocked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_and_peers_are_one_to_one() {
+        for link in [
+            Link { device: 0, attempt: 0 },
+            Link { device: 7, attempt: u32::MAX },
+            Link { device: Link::ADMIN, attempt: 3 },
+        ] {
+            assert_eq!(Link::of(link.peer()), link);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! A storage node in this process: the state machine, its disk, and who talks to it.
+//!
+//! # Life
+//!
+//! ```text
+//!          folder opened                 folder vanished or replaced
+//!  Down ------------------> Up ---------------------------------------> Down
+//!   ^  |  every 2 s, by the chore thread; an absent folder is made anew, empty
+//!   +--+
+//! ```
+//!
+//! A device opens a *link* to the node whether it is up or not, and is told when it is. When the
+//! node goes down every link is told, requests in flight are forgotten (the far side treats them as
+//! lost, as with a broken connection), and results of the old disk are thrown away by their era.
+//!
+//! An empty node made in place of a lost one has a new incarnation, by which volumes know that
+//! their shards are gone and rebuild them.
+
+use std::path::PathBuf;
+use std::sync::mpsc;
+
+use fieldstone_block::Nanos;
+use fieldstone_node::{Action, DiskError, DiskId, DiskOutput, Event as NodeEvent, Node};
+use fieldstone_proto::{NodeIndex, Reply, Request};
+
+use super::disk::{Chore, ChoreDone, ChoreOutcome, Disk};
+use super::folder::{NodeFolder, Opening};
+use super::message::{Core, Link, Message, Router};
+use crate::{Event, Reactor};
+
+/// Someone who talks to the node.
+#[derive(Debug)]
+struct Client {
+    link: Link,
+    core: Core,
+    up: bool,
+    /// For control calls: where answers go instead of to a core.
+    direct: Option<mpsc::Sender<Reply>>,
+}
+
+#[derive(Debug)]
+enum State {
+    Down { reason: String },
+    Up { node: Box<Node>, folder: Box<NodeFolder> },
+}
+
+/// What is told about an in-process node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalNodeStatus {
+    /// The node.
+    pub node: NodeIndex,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Why it does not run, if it does not.
+    pub down: Option<String>,
+}
+
+/// A storage node in this process.
+#[derive(Debug)]
+pub struct LocalNode {
+    index: NodeIndex,
+    opening: Opening,
+    disk: Disk,
+    state: State,
+    clients: Vec<Client>,
+    /// What to add to the monotonic clock to get the nodes' clock.
+    wall_offset_ns: u64,
+    /// Payloads come over a network and are checked on arrival.
+    verify_payload: bool,
+    /// A chore that looks after the folder is under way.
+    checking: bool,
+}
+
+impl LocalNode {
+    /// A node whose folder was opened, or could not be for the reason given.
+    #[must_use]
+    pub fn new(
+        opening: Opening,
+        folder: Result<NodeFolder, String>,
+        disk: Disk,
+        wall_offset_ns: u64,
+        verify_payload: bool,
+        now: Nanos,
+    ) -> Self {
+        let index = opening.expected.node;
+        let state = State::Down { reason: String::new() };
+        let mut node = Self {
+            index,
+            opening,
+            disk,
+            state,
+            clients: Vec::new(),
+            wall_offset_ns,
+            verify_payload,
+            checking: false,
+        };
+        match folder {
+            Ok(folder) => node.start(Box::new(folder), now),
+            Err(reason) => node.state = State::Down { reason },
+        }
+        node
+    }
+
+    /// What is told about it.
+    #[must_use]
+    pub fn status(&self) -> LocalNodeStatus {
+        LocalNodeStatus {
+            node: self.index,
+            path: self.opening.path.clone(),
+            down: match &self.state {
+                State::Down { reason } => Some(reason.clone()),
+                State::Up { .. } => None,
+            },
+        }
+    }
+
+    fn wall(&self, now: Nanos) -> Nanos {
+        now.plus(Nanos(self.wall_offset_ns))
+    }
+
+    fn start(&mut self, folder: Box<NodeFolder>, now: Nanos) {
+        self.disk.next_era();
+        let config = folder.config(self.verify_payload);
+        let node = Box::new(Node::new(config, self.wall(now)));
+        self.state = State::Up { node, folder };
+    }
+
+    fn handle(&mut self, event: NodeEvent, now: Nanos) {
+        let wall = self.wall(now);
+        if let State::Up { node, .. } = &mut self.state {
+            node.handle(event, wall);
+        }
+    }
+
+    /// A device, another process or a control call connects.
+    pub fn open_link(
+        &mut self,
+        link: Link,
+        core: Core,
+        direct: Option<mpsc::Sender<Reply>>,
+        router: &mut Router,
+    ) {
+        let up = matches!(self.state, State::Up { .. });
+        if up && direct.is_none() {
+            router.send(core, Message::LinkUp { node: self.index, link });
+        }
+        self.clients.push(Client { link, core, up, direct });
+    }
+
+    /// It disconnects.
+    pub fn close_link(&mut self, link: Link, now: Nanos) {
+        let Some(at) = self.clients.iter().position(|client| client.link == link) else { return };
+        if self.clients.swap_remove(at).up {
+            self.handle(NodeEvent::PeerLost { peer: link.peer() }, now);
+        }
+    }
+
+    /// A request came in. One for a node that is down, or on a link that is not open, is dropped:
+    /// its sender has been told, or is about to be.
+    pub fn request(&mut self, link: Link, request: Request, now: Nanos) {
+        if self.clients.iter().any(|client| client.link == link && client.up) {
+            self.handle(NodeEvent::Request { peer: link.peer(), request }, now);
+        }
+    }
+
+    /// A disk operation came back.
+    pub fn disk_event(&mut self, index: u32, event: Event, now: Nanos) {
+        if let Some(done) = self.disk.finished(index, event) {
+            self.disk_done(done, now);
+        }
+    }
+
+    fn disk_done(&mut self, done: (DiskId, Result<DiskOutput, DiskError>), now: Nanos) {
+        let (id, result) = done;
+        self.handle(NodeEvent::Disk { id, result }, now);
+    }
+
+    /// Carries out what the node wants done, until it wants nothing. True if anything was done.
+    pub fn pump(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) -> bool {
+        let wall = self.wall(now);
+        let State::Up { node, .. } = &mut self.state else { return false };
+        let mut busy = false;
+        loop {
+            while let Some(action) = node.next_action() {
+                busy = true;
+                match action {
+                    Action::Disk { id, op } => self.disk.start(id, op, reactor),
+                    Action::Reply { peer, reply } => {
+                        let link = Link::of(peer);
+                        deliver(&mut self.clients, self.index, link, reply, router);
+                    }
+                }
+            }
+            let Some((id, result)) = self.disk.next_ready() else { return busy };
+            node.handle(NodeEvent::Disk { id, result }, wall);
+        }
+    }
+
+    /// Looks after the folder; called now and then.
+    pub fn look_after(&mut self) {
+        if std::mem::replace(&mut self.checking, true) {
+            return;
+        }
+        let chore = match &self.state {
+            State::Up { folder, .. } => {
+                Chore::Check(self.opening.path.clone(), folder.identity)
+            }
+            State::Down { .. } => {
+                let mut opening = self.opening.clone();
+                opening.expected.incarnation = super::folder::random();
+                Chore::Open(Box::new(opening))
+            }
+        };
+        self.disk.chore(u32::MAX, chore);
+    }
+
+    /// The chore thread has done something.
+    pub fn chore_done(&mut self, done: ChoreDone, now: Nanos, router: &mut Router) {
+        let current = done.era == self.disk.era();
+        match done.outcome {
+            ChoreOutcome::Disk(result) => {
+                if let Some(done) = self.disk.chore_finished(done.index, result) {
+                    self.disk_done(done, now);
+                }
+            }
+            ChoreOutcome::Same(same) => {
+                self.checking = false;
+                if !same && current {
+                    let path = self.opening.path.display();
+                    self.go_down(format!("the folder {path} vanished or was replaced"), router);
+                }
+            }
+            ChoreOutcome::Opened(Ok(folder)) => {
+                self.checking = false;
+                if folder.created {
+                    tracing::warn!(
+                        "{} was gone; made it anew, empty: its shards will be rebuilt",
+                        folder.path.display()
+                    );
+                } else {
+                    tracing::warn!("{} is back", folder.path.display());
+                }
+                self.start(folder, now);
+                for client in &mut self.clients {
+                    client.up = true;
+                    if client.direct.is_none() {
+                        let up = Message::LinkUp { node: self.index, link: client.link };
+                        router.send(client.core, up);
+                    }
+                }
+            }
+            ChoreOutcome::Opened(Err(reason)) => {
+                self.checking = false;
+                if let State::Down { reason: old } = &mut self.state {
+                    if *old != reason {
+                        tracing::warn!("{} cannot run: {reason}", self.index);
+                    }
+                    *old = reason;
+                }
+            }
+        }
+    }
+
+    fn go_down(&mut self, reason: String, router: &mut Router) {
+        tracing::warn!("{} is down: {reason}", self.index);
+        self.disk.next_era();
+        self.state = State::Down { reason };
+        for client in &mut self.clients {
+            if std::mem::replace(&mut client.up, false) && client.direct.is_none() {
+                let down = Message::LinkDown { node: self.index, link: client.link };
+                router.send(client.core, down);
+            }
+        }
+        // A control call in flight gets no answer: its channel closes with the client.
+        self.clients.retain(|client| client.direct.is_none());
+    }
+
+    /// True when no disk operation is under way.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.disk.is_quiet()
+    }
+}
+
+fn deliver(
+    clients: &mut [Client],
+    node: NodeIndex,
+    link: Link,
+    reply: Reply,
+    router: &mut Router,
+) {
+    let Some(client) = clients.iter().find(|client| client.link == link) else { return };
+    match &client.direct {
+        // Nobody waits any more: the call timed out.
+        Some(direct) => drop(direct.send(reply)),
+        None => router.send(client.core, Message::FromNode { node, link, reply }),
+    }
+}

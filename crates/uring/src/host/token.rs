@@ -1,0 +1,97 @@
+//! What a token of the reactor means to the host.
+//!
+//! ```text
+//!  63      56 55           32 31            0
+//! +----------+---------------+---------------+
+//! |   kind   |     scope     |     index     |
+//! +----------+---------------+---------------+
+//! ```
+//!
+//! `scope` is a node or device, `index` a place in a table. A place is freed only when all its
+//! operations have come back, so a token never meets a stranger.
+
+use crate::Token;
+
+/// What an event belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// This core's mailbox.
+    Mail = 1,
+    /// Accepting on listener `index`.
+    Accept = 2,
+    /// Receiving on NBD connection `index`.
+    NbdReceive = 3,
+    /// Sending on NBD connection `index`.
+    NbdSend = 4,
+    /// A disk operation `index` of node `scope`.
+    Disk = 5,
+    /// The timer of device `scope`.
+    DeviceTimer = 6,
+    /// Receiving from remote node `index` of device `scope`.
+    RemoteReceive = 7,
+    /// Sending to remote node `index` of device `scope`.
+    RemoteSend = 8,
+    /// Connecting to remote node `index` of device `scope`.
+    RemoteConnect = 9,
+    /// The timer to connect again to remote node `index` of device `scope`.
+    RemoteTimer = 10,
+    /// Receiving on node connection `index`.
+    PeerReceive = 11,
+    /// Sending on node connection `index`.
+    PeerSend = 12,
+    /// The timer that looks after node folders and full mailboxes.
+    Housekeeping = 13,
+}
+
+impl Kind {
+    const ALL: [Kind; 13] = [
+        Kind::Mail,
+        Kind::Accept,
+        Kind::NbdReceive,
+        Kind::NbdSend,
+        Kind::Disk,
+        Kind::DeviceTimer,
+        Kind::RemoteReceive,
+        Kind::RemoteSend,
+        Kind::RemoteConnect,
+        Kind::RemoteTimer,
+        Kind::PeerReceive,
+        Kind::PeerSend,
+        Kind::Housekeeping,
+    ];
+}
+
+/// Largest scope.
+const SCOPE_MASK: u64 = (1 << 24) - 1;
+
+/// Makes a token.
+pub fn token(kind: Kind, scope: u32, index: u32) -> Token {
+    debug_assert!(u64::from(scope) <= SCOPE_MASK, "scopes count nodes or devices of one process");
+    Token((kind as u64) << 56 | (u64::from(scope) & SCOPE_MASK) << 32 | u64::from(index))
+}
+
+/// Takes a token apart. `None` for one that [`token`] did not make.
+pub fn split(token: Token) -> Option<(Kind, u32, u32)> {
+    let kind = (token.0 >> 56).checked_sub(1)?;
+    let kind = *Kind::ALL.get(usize::try_from(kind).ok()?)?;
+    let scope = u32::try_from(token.0 >> 32 & SCOPE_MASK).ok()?;
+    let index = u32::try_from(token.0 & u64::from(u32::MAX)).ok()?;
+    Some((kind, scope, index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_come_apart_as_they_were_made() {
+        for kind in Kind::ALL {
+            for (scope, index) in [(0, 0), (5, u32::MAX), ((1 << 24) - 1, 7)] {
+                assert_eq!(split(token(kind, scope, index)), Some((kind, scope, index)));
+            }
+        }
+        assert_eq!(split(Token(0)), None);
+        assert_eq!(split(Token(u64::MAX)), None);
+    }
+}

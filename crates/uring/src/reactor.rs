@@ -1,0 +1,290 @@
+//! The reactor: one ring, the operations in flight on it, timers and mailboxes.
+//!
+//! # A turn
+//!
+//! The caller starts operations at any time; they are written to the submission queue and nothing
+//! else happens. [`Reactor::turn`] then makes one `io_uring_enter`, which submits all of them and
+//! waits for the first completion, the nearest timer, or a message from another core. Everything
+//! that has completed by then comes back as [`Event`]s, in one batch.
+//!
+//! ```text
+//!    start ops ──> submission queue ──┐               ┌──> events ──> state machines ──> start ops
+//!                  (backlog if full)  └─ enter, once ─┘
+//! ```
+//!
+//! An operation that the kernel finished only in part (a short read, a partial send) is continued
+//! in the next turn and reported once, when it is whole.
+//!
+//! # Who owns what
+//!
+//! Everything the kernel may touch belongs to the operation: its buffers, its vectors, and a
+//! handle on its file or socket, so that neither memory nor a descriptor's number can be reused
+//! under the kernel's hands. Safe code cannot take it away: it comes back only in the event.
+//! [`Reactor::recv_raw`] is the one exception, and `unsafe` for it.
+//!
+//! Dropping a reactor cancels what is in flight and waits until the kernel has let go. Operations
+//! that were started but not yet submitted may or may not have happened. Disk operations
+//! cannot be cancelled once they run; if some have not returned after [`DRAIN_LIMIT_MS`] (a dead
+//! device) their memory is leaked on purpose, which is always safe. For raw receives there is no
+//! such limit: their memory is the caller's, and cancelling a receive always succeeds.
+//!
+//! # Order
+//!
+//! Operations in flight together may complete in any order, with one exception: sends on one
+//! socket go out one after the other, in the order they were started. A send that fails after
+//! part of it went out ends the sending side of its socket, so that nothing can follow half a
+//! message. Two receives on one socket at a time would share the stream in an unspecified way.
+//!
+//! # Bounds
+//!
+//! | what | bound | when reached |
+//! |---|---|---|
+//! | submission queue | [`ReactorOptions::entries`] | the rest waits in the backlog |
+//! | operations in flight, backlog included | [`ReactorOptions::max_operations`] | fails with `ENOBUFS` |
+//! | bytes of one operation | [`MAX_TRANSFER_BYTES`] | fails with `EINVAL` |
+//! | completions | none needed: the kernel keeps what does not fit its queue | |
+//! | messages in a mailbox | chosen in [`Reactor::mailbox`] | [`SendError::Full`](crate::SendError::Full) |
+//! | repeats of a step that failed with `EINTR` or `EAGAIN` | 16 in a row | the error is reported |
+
+mod drain;
+mod start;
+mod turn;
+
+use std::collections::VecDeque;
+use std::io;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use fieldstone_block::Nanos;
+use io_uring::IoUring;
+use slab::Slab;
+
+use crate::clock;
+use crate::event::{Event, Token};
+use crate::gather::ListPool;
+use crate::mailbox::{self, Bell, Inbox, Mailbox, Sender};
+use crate::op::Op;
+use crate::ring::{self, TaskRun};
+use crate::thread;
+use crate::timer::Timers;
+
+pub use start::Space;
+
+/// Most bytes of one operation.
+pub const MAX_TRANSFER_BYTES: usize = 1 << 30;
+/// How long dropping a reactor waits for disk operations that do not return.
+pub const DRAIN_LIMIT_MS: u64 = 10_000;
+/// Most completions that the ring itself holds, as a multiple of its submission entries.
+const COMPLETIONS_PER_ENTRY: u32 = 8;
+
+/// How to make a reactor.
+#[derive(Clone, Copy, Debug)]
+pub struct ReactorOptions {
+    /// Entries of the submission queue: the most that one system call submits. Rounded up to a
+    /// power of two, at most 32768.
+    pub entries: u32,
+    /// Pin the calling thread to this CPU.
+    pub cpu: Option<usize>,
+    /// Most operations in flight, those included that wait for a place in the queue.
+    pub max_operations: usize,
+    /// The best way of running completions to try; lower it only to test the others.
+    pub task_run: TaskRun,
+}
+
+impl Default for ReactorOptions {
+    fn default() -> Self {
+        Self { entries: 256, cpu: None, max_operations: 65_536, task_run: TaskRun::Deferred }
+    }
+}
+
+/// What a reactor has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// System calls: `io_uring_enter`.
+    pub enters: u64,
+    /// Those of them that were allowed to sleep.
+    pub waits: u64,
+    /// Entries handed to the kernel.
+    pub sqes: u64,
+    /// Results taken from the kernel.
+    pub cqes: u64,
+    /// Steps that continued a short read, write, send or receive.
+    pub continuations: u64,
+    /// Times the eventfd woke this reactor for mail.
+    pub wakes: u64,
+    /// Most operations that ever waited for a place in the submission queue.
+    pub backlog_peak: u64,
+}
+
+/// Where an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the submission queue or in the kernel: a completion will come.
+    Kernel,
+    /// Waiting for room in the submission queue.
+    Backlog,
+    /// A send that waits for the one before it on the same socket.
+    Lane,
+}
+
+/// An operation in flight.
+struct Flight {
+    op: Op,
+    token: Token,
+    /// Tells this flight from earlier ones in the same slot.
+    generation: u32,
+    place: Place,
+    cancelled: bool,
+    /// `EINTR` and `EAGAIN` in a row.
+    repeats: u8,
+}
+
+/// Something that waits for room in the submission queue.
+#[derive(Clone, Copy)]
+enum Queued {
+    /// The next step of the flight in this slot.
+    Step(usize),
+    /// The cancellation of the flight with this user data.
+    Cancel(u64),
+    /// The poll that watches the bell.
+    WatchBell,
+}
+
+/// One core's connection to the kernel. Not `Send`: it lives and dies on the thread that made it.
+pub struct Reactor {
+    ring: IoUring,
+    task_run: TaskRun,
+    max_operations: usize,
+    flights: Slab<Flight>,
+    generation: u32,
+    /// In order; nothing is put to the submission queue while this is not empty.
+    backlog: VecDeque<Queued>,
+    /// Sends per descriptor number: the front one is under way, the others wait.
+    lanes: Vec<VecDeque<usize>>,
+    lists: ListPool,
+    timers: Timers,
+    /// Events that need no kernel: refused and cancelled operations, empty transfers.
+    local: VecDeque<Event>,
+    bell: Option<Arc<Bell>>,
+    inboxes: Vec<(Token, Arc<dyn Inbox>)>,
+    /// False once the kernel has refused multishot accepts.
+    multishot_accept: bool,
+    results: Vec<turn::KernelResult>,
+    now: Nanos,
+    counters: Counters,
+    not_send: PhantomData<*const ()>,
+}
+
+impl Reactor {
+    /// Sets up a ring for the calling thread, pins the thread if asked to, and sharpens its timers.
+    ///
+    /// # Errors
+    /// The CPU does not exist, or the kernel refuses the ring; the text says why.
+    pub fn new(options: ReactorOptions) -> io::Result<Self> {
+        if let Some(cpu) = options.cpu {
+            thread::pin_to_cpu(cpu).map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot run on CPU {cpu}: {error}"))
+            })?;
+        }
+        thread::sharpen_timers();
+        let entries = options.entries.max(1);
+        let completions = entries.saturating_mul(COMPLETIONS_PER_ENTRY);
+        let (ring, task_run) = ring::set_up(entries, completions, options.task_run)?;
+        Ok(Self {
+            ring,
+            task_run,
+            max_operations: options.max_operations,
+            flights: Slab::new(),
+            generation: 0,
+            backlog: VecDeque::new(),
+            lanes: Vec::new(),
+            lists: ListPool::default(),
+            timers: Timers::default(),
+            local: VecDeque::new(),
+            bell: None,
+            inboxes: Vec::new(),
+            multishot_accept: true,
+            results: Vec::new(),
+            now: clock::now(),
+            counters: Counters::default(),
+            not_send: PhantomData,
+        })
+    }
+
+    /// The time at which the current turn's events were collected. Cheap; use it to stamp them.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// Reads the clock; [`Reactor::now`] returns the same until the next turn.
+    pub fn fresh_now(&mut self) -> Nanos {
+        self.now = clock::now();
+        self.now
+    }
+
+    /// What the reactor has done so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// How the kernel runs completions on this ring.
+    #[must_use]
+    pub fn task_run(&self) -> TaskRun {
+        self.task_run
+    }
+
+    /// Operations in flight, those included that wait for a place in the queue.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Sets the token's timer; a token has one, so this moves it if it was set. When it is due
+    /// (not earlier than `deadline`), a turn reports [`Payload::Timer`](crate::Payload::Timer).
+    pub fn timer(&mut self, deadline: Nanos, token: Token) {
+        self.timers.set(deadline, token);
+    }
+
+    /// Takes the token's timer back; false if it had none. No event follows.
+    pub fn cancel_timer(&mut self, token: Token) -> bool {
+        self.timers.cancel(token)
+    }
+
+    /// Makes a mailbox that holds up to `capacity` messages from any thread. When it becomes
+    /// non-empty, a turn reports [`Payload::Mail`](crate::Payload::Mail) with this token, waking up
+    /// if it must.
+    ///
+    /// # Errors
+    /// No descriptors are left (the first mailbox of a reactor takes one).
+    pub fn mailbox<T: Send + 'static>(
+        &mut self,
+        capacity: usize,
+        token: Token,
+    ) -> io::Result<(Sender<T>, Mailbox<T>)> {
+        let bell = match &self.bell {
+            Some(bell) => Arc::clone(bell),
+            None => {
+                let bell = Arc::new(Bell::new()?);
+                self.bell = Some(Arc::clone(&bell));
+                self.enqueue(Queued::WatchBell);
+                bell
+            }
+        };
+        let (sender, mailbox, inbox) = mailbox::make(capacity, bell);
+        self.inboxes.push((token, inbox));
+        Ok((sender, mailbox))
+    }
+}
+
+impl std::fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reactor")
+            .field("task_run", &self.task_run)
+            .field("in_flight", &self.flights.len())
+            .field("backlog", &self.backlog.len())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,237 @@
+//! Starting and cancelling operations.
+
+use std::io;
+
+use bytes::Bytes;
+use fieldstone_buf::AlignedBuf;
+
+use super::{Flight, MAX_TRANSFER_BYTES, Place, Queued, Reactor};
+use crate::address::Endpoint;
+use crate::event::{Event, Token};
+use crate::file::File;
+use crate::gather::Gather;
+use crate::listener::Listener;
+use crate::op::{Op, Target, Want};
+use crate::socket::{Shutdown, Socket};
+
+/// What to do with a file's space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// Reserve it, so that later writes cannot fail with `ENOSPC`; extends the file if need be.
+    Reserve,
+    /// Give it back; the range reads as zeroes, the file's length stays.
+    PunchHole,
+    /// Make the range read as zeroes, keeping it reserved, without writing if possible.
+    Zero,
+}
+
+impl Space {
+    fn mode(self) -> i32 {
+        match self {
+            Space::Reserve => 0,
+            Space::PunchHole => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+            Space::Zero => libc::FALLOC_FL_ZERO_RANGE,
+        }
+    }
+}
+
+/// Every operation started here is answered by exactly one [`Event`] with its token (an accept by
+/// any number), also when it is refused.
+impl Reactor {
+    /// Reads from `offset_bytes` until the buffer is full or the file ends. The event brings the
+    /// buffer back; the result says how many bytes are valid.
+    pub fn read(&mut self, file: &File, offset_bytes: u64, buffer: AlignedBuf, token: Token) {
+        let len = buffer.len();
+        let op = Op::Read { file: file.clone(), offset_bytes, buffer, done_bytes: 0 };
+        self.transfer(op, len, token);
+    }
+
+    /// Writes all parts, one after the other, from `offset_bytes` on.
+    pub fn write(&mut self, file: &File, offset_bytes: u64, parts: Vec<Bytes>, token: Token) {
+        let (len, gather) = self.gather(parts);
+        self.transfer(Op::Write { file: file.clone(), offset_bytes, gather }, len, token);
+    }
+
+    /// Makes the writes that completed before stable; with `data_only` leaves out metadata that
+    /// reading the data back does not need (`fdatasync`).
+    pub fn fsync(&mut self, file: &File, data_only: bool, token: Token) {
+        self.start(Op::Sync { file: file.clone(), data_only }, token);
+    }
+
+    /// Reserves, frees or zeroes a range.
+    pub fn fallocate(
+        &mut self,
+        file: &File,
+        space: Space,
+        offset_bytes: u64,
+        len_bytes: u64,
+        token: Token,
+    ) {
+        let mode = space.mode();
+        self.start(Op::Space { file: file.clone(), mode, offset_bytes, len_bytes }, token);
+    }
+
+    /// Accepts connections until cancelled: each one is an event with a
+    /// [`Payload::Socket`](crate::Payload::Socket) (without delay, if TCP). An error event ends
+    /// it; after `EMFILE`, say, start it again when descriptors have become free.
+    pub fn accept(&mut self, listener: &Listener, token: Token) {
+        let multishot = self.multishot_accept;
+        self.start(Op::Accept { listener: listener.clone(), multishot }, token);
+    }
+
+    /// Connects a new socket to an endpoint; the event brings the socket (without delay, if TCP).
+    ///
+    /// # Errors
+    /// No socket could be made; then no event follows.
+    pub fn connect(&mut self, endpoint: &Endpoint, token: Token) -> io::Result<()> {
+        let socket = Socket::unconnected(endpoint.family())?;
+        if endpoint.family() != libc::AF_UNIX {
+            socket.set_no_delay()?;
+        }
+        self.start(Op::Connect { socket, endpoint: Box::new(endpoint.clone()) }, token);
+        Ok(())
+    }
+
+    /// Receives into a buffer. Zero bytes (or with [`Want::All`], fewer than asked for) mean that
+    /// the peer ended the stream. The event brings the buffer back.
+    pub fn recv(&mut self, socket: &Socket, buffer: AlignedBuf, want: Want, token: Token) {
+        let len = buffer.len();
+        let target = Target::Owned(buffer);
+        let op = Op::Recv { socket: socket.clone(), target, want, done_bytes: 0 };
+        self.transfer(op, len, token);
+    }
+
+    /// Receives into memory that the caller owns, otherwise as [`Reactor::recv`].
+    ///
+    /// # Safety
+    /// `len_bytes` bytes at `place` must stay valid for writes, and nobody else may read or write
+    /// them, until a turn has returned this operation's event or the reactor has been dropped.
+    /// Cancelling or closing alone does not end the loan; their event does.
+    pub unsafe fn recv_raw(
+        &mut self,
+        socket: &Socket,
+        place: *mut u8,
+        len_bytes: u32,
+        want: Want,
+        token: Token,
+    ) {
+        let target = Target::Raw(place, len_bytes);
+        let op = Op::Recv { socket: socket.clone(), target, want, done_bytes: 0 };
+        self.transfer(op, len_bytes as usize, token);
+    }
+
+    /// Sends all parts, one after the other, behind earlier sends on the same socket. A peer that
+    /// is gone is an error, never a signal.
+    pub fn send(&mut self, socket: &Socket, parts: Vec<Bytes>, token: Token) {
+        let (len, gather) = self.gather(parts);
+        self.transfer(Op::Send { socket: socket.clone(), gather }, len, token);
+    }
+
+    /// Ends a connection now: shuts it down and cancels its operations, whose events follow. The
+    /// descriptor closes with the last of them, if no other handle is left.
+    pub fn close(&mut self, socket: Socket) {
+        // An error means that the peer was faster.
+        let _ = socket.shutdown(Shutdown::Both);
+        self.cancel_where(|flight| flight.op.is_on(&socket));
+        drop(socket);
+    }
+
+    /// Cancels the operations with this token (not its timer) and returns how many there were.
+    /// Their events still come: with `ECANCELED`, or with a result if they were faster. Looks
+    /// through everything in flight, so it is not for the data path.
+    pub fn cancel(&mut self, token: Token) -> usize {
+        self.cancel_where(|flight| flight.token == token)
+    }
+
+    fn cancel_where(&mut self, matches: impl Fn(&Flight) -> bool) -> usize {
+        let keys: Vec<usize> =
+            self.flights.iter().filter(|(_, flight)| matches(flight)).map(|(key, _)| key).collect();
+        for key in &keys {
+            self.cancel_flight(*key);
+        }
+        keys.len()
+    }
+
+    fn cancel_flight(&mut self, key: usize) {
+        let flight = &mut self.flights[key];
+        if std::mem::replace(&mut flight.cancelled, true) {
+            return;
+        }
+        match flight.place {
+            Place::Kernel => {
+                let user_data = user_data(key, flight.generation);
+                self.enqueue(Queued::Cancel(user_data));
+            }
+            // Reported when its turn comes, which is within the next system calls.
+            Place::Backlog => {}
+            Place::Lane => {
+                let lane = flight.op.send_lane().expect("only sends wait in lanes");
+                self.lanes[lane].retain(|waiting| *waiting != key);
+                let flight = self.flights.remove(key);
+                self.report(flight, Err(io::Error::from_raw_os_error(libc::ECANCELED)));
+            }
+        }
+    }
+
+    fn gather(&mut self, parts: Vec<Bytes>) -> (usize, Gather) {
+        let len = parts.iter().map(Bytes::len).fold(0usize, usize::saturating_add);
+        // Too much is refused before the total is looked at.
+        let total_bytes = u32::try_from(len).unwrap_or(u32::MAX);
+        (len, Gather::new(parts, total_bytes, &mut self.lists))
+    }
+
+    /// Starts an operation that moves `len` bytes.
+    fn transfer(&mut self, op: Op, len: usize, token: Token) {
+        if len == 0 {
+            self.answer(op, token, Ok(0));
+        } else if len > MAX_TRANSFER_BYTES {
+            self.answer(op, token, Err(io::Error::from_raw_os_error(libc::EINVAL)));
+        } else {
+            self.start(op, token);
+        }
+    }
+
+    fn start(&mut self, op: Op, token: Token) {
+        if self.flights.len() >= self.max_operations {
+            self.answer(op, token, Err(io::Error::from_raw_os_error(libc::ENOBUFS)));
+            return;
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let lane = op.send_lane();
+        let key = self.flights.insert(Flight {
+            op,
+            token,
+            generation: self.generation,
+            place: Place::Lane,
+            cancelled: false,
+            repeats: 0,
+        });
+        if let Some(lane) = lane {
+            if self.lanes.len() <= lane {
+                self.lanes.resize_with(lane + 1, Default::default);
+            }
+            self.lanes[lane].push_back(key);
+            if self.lanes[lane].len() > 1 {
+                return;
+            }
+        }
+        self.enqueue(Queued::Step(key));
+    }
+
+    /// Answers an operation that never took off.
+    fn answer(&mut self, op: Op, token: Token, result: io::Result<u32>) {
+        let payload = op.finish(&result, &mut self.lists);
+        self.local.push_back(Event { token, result, payload });
+    }
+
+    /// Answers a flight that was taken out of the slab before the kernel saw it.
+    pub(super) fn report(&mut self, flight: Flight, result: io::Result<u32>) {
+        self.answer(flight.op, flight.token, result);
+    }
+}
+
+/// The kernel's name for a flight.
+pub(super) fn user_data(key: usize, generation: u32) -> u64 {
+    let key = u32::try_from(key).expect("fewer than 2^32 operations");
+    u64::from(generation) << 32 | u64::from(key)
+}

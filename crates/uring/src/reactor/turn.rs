@@ -1,0 +1,432 @@
+//! The turn: submit, wait, collect.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use fieldstone_block::Nanos;
+use io_uring::{EnterFlags, cqueue, opcode, squeue, types};
+
+use super::start::user_data;
+use super::{Place, Queued, Reactor};
+use crate::clock;
+use crate::event::{Event, Payload};
+use crate::op::{Op, Step};
+use crate::socket::Socket;
+
+/// User data of the poll that watches the bell. No flight has it: that would need the last slot
+/// of 2^32.
+const BELL: u64 = u64::MAX;
+/// User data of cancellations, whose results nobody needs.
+const CANCEL: u64 = u64::MAX - 1;
+/// How often in a row a step may fail with `EINTR` or `EAGAIN`.
+const MAX_REPEATS: u8 = 16;
+
+/// A completion queue entry, copied out of the ring.
+#[derive(Clone, Copy)]
+pub(super) struct KernelResult {
+    user_data: u64,
+    result: i32,
+    flags: u32,
+}
+
+/// How long a turn may last.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    None,
+    Until(Nanos),
+    Endless,
+}
+
+/// Whether an `io_uring_enter` may sleep.
+enum Sleep {
+    No,
+    For(Nanos),
+    Endless,
+}
+
+/// How an `io_uring_enter` ended.
+#[derive(PartialEq, Eq)]
+enum Entered {
+    Normally,
+    /// A signal came.
+    Interrupted,
+    /// The kernel wants completions to be taken before it accepts more.
+    Congested,
+}
+
+impl Reactor {
+    /// Submits what was started and waits until there is at least one event, which is appended
+    /// to `events`; returns how many were. May return without any when a signal interrupts it.
+    /// With nothing in flight, no timer and no mailbox it waits forever.
+    ///
+    /// # Errors
+    /// The kernel refuses the ring itself; operations report their errors in their events.
+    pub fn turn(&mut self, events: &mut Vec<Event>) -> io::Result<usize> {
+        self.run(events, Patience::Endless)
+    }
+
+    /// As [`Reactor::turn`], but waits no longer than until `deadline`.
+    ///
+    /// # Errors
+    /// As [`Reactor::turn`].
+    pub fn turn_until(&mut self, events: &mut Vec<Event>, deadline: Nanos) -> io::Result<usize> {
+        self.run(events, Patience::Until(deadline))
+    }
+
+    /// As [`Reactor::turn`], but never waits; without a system call if nothing was started and
+    /// nothing completed.
+    ///
+    /// # Errors
+    /// As [`Reactor::turn`].
+    pub fn turn_nowait(&mut self, events: &mut Vec<Event>) -> io::Result<usize> {
+        self.run(events, Patience::None)
+    }
+
+    fn run(&mut self, events: &mut Vec<Event>, patience: Patience) -> io::Result<usize> {
+        let before = events.len();
+        loop {
+            self.refill();
+            let mut sleep = self.sleep(patience);
+            if !matches!(sleep, Sleep::No)
+                && self.bell.as_ref().is_some_and(|bell| !bell.try_sleep())
+            {
+                sleep = Sleep::No;
+            }
+            let entered = self.enter(&sleep);
+            self.now = clock::now();
+            // Before an error is returned: the bell must not stay in its sleeping state.
+            self.collect_mail(events);
+            let entered = entered?;
+            let taken = self.reap(events);
+            while let Some(token) = self.timers.pop_due(self.now) {
+                events.push(Event { token, result: Ok(0), payload: Payload::Timer });
+            }
+            events.extend(self.local.drain(..));
+            if entered == Entered::Congested && taken == 0 && events.len() == before {
+                return Err(io::Error::from_raw_os_error(libc::EBUSY));
+            }
+            let over = match patience {
+                Patience::None => true,
+                Patience::Until(deadline) => deadline <= self.now,
+                Patience::Endless => false,
+            };
+            if over || events.len() > before || entered == Entered::Interrupted {
+                return Ok(events.len() - before);
+            }
+        }
+    }
+
+    /// Decides whether the next `io_uring_enter` may sleep, and how long.
+    fn sleep(&mut self, patience: Patience) -> Sleep {
+        if patience == Patience::None || !self.local.is_empty() || !self.backlog.is_empty() {
+            return Sleep::No;
+        }
+        let limit = match patience {
+            Patience::Until(deadline) => Some(deadline),
+            _ => None,
+        };
+        let deadline = match (limit, self.timers.nearest()) {
+            (Some(limit), Some(timer)) => limit.min(timer),
+            (limit, timer) => match limit.or(timer) {
+                Some(deadline) => deadline,
+                None => return Sleep::Endless,
+            },
+        };
+        match deadline.since(self.fresh_now()) {
+            Nanos(0) => Sleep::No,
+            rest => Sleep::For(rest),
+        }
+    }
+
+    /// One `io_uring_enter`: submits the queue, runs the kernel's deferred work, and sleeps if it
+    /// may. Skipped if there is nothing to do.
+    fn enter(&mut self, sleep: &Sleep) -> io::Result<Entered> {
+        let no_iowait = self.ring.params().is_feature_no_iowait();
+        let queue = self.ring.submission();
+        let to_submit = u32::try_from(queue.len()).expect("at most 32768 entries");
+        let kernel_has_work = queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+
+        let may_sleep = !matches!(sleep, Sleep::No);
+        if to_submit == 0 && !kernel_has_work && !may_sleep {
+            return Ok(Entered::Normally);
+        }
+        let mut flags = EnterFlags::EXT_ARG;
+        if may_sleep || kernel_has_work {
+            flags |= EnterFlags::GETEVENTS;
+        }
+        if may_sleep && no_iowait {
+            // A server that waits for its clients is idle, not waiting for a disk.
+            flags |= EnterFlags::NO_IOWAIT;
+        }
+        let timeout = match sleep {
+            Sleep::For(Nanos(nanos)) => Some(
+                types::Timespec::new()
+                    .sec(nanos / 1_000_000_000)
+                    .nsec(u32::try_from(nanos % 1_000_000_000).expect("below 10^9")),
+            ),
+            Sleep::No | Sleep::Endless => None,
+        };
+        let mut args = types::SubmitArgs::new();
+        if let Some(timeout) = &timeout {
+            args = args.timespec(timeout);
+        }
+        self.counters.enters += 1;
+        self.counters.waits += u64::from(may_sleep);
+        let submitter = self.ring.submitter();
+        // SAFETY: the flags say that the argument is extended, which `args` is; it and the
+        // timeout it points to outlive the call. Every queued entry points only to memory that its
+        // flight owns (see `put`).
+        let outcome =
+            unsafe { submitter.enter(to_submit, u32::from(may_sleep), flags.bits(), Some(&args)) };
+        match outcome {
+            Ok(submitted) => {
+                self.counters.sqes += submitted as u64;
+                Ok(Entered::Normally)
+            }
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ETIME) => Ok(Entered::Normally),
+                Some(libc::EINTR) => Ok(Entered::Interrupted),
+                Some(libc::EBUSY | libc::EAGAIN) => Ok(Entered::Congested),
+                _ => Err(error),
+            },
+        }
+    }
+
+    fn collect_mail(&mut self, events: &mut Vec<Event>) {
+        if !self.bell.as_ref().is_some_and(|bell| bell.look()) {
+            return;
+        }
+        self.inboxes.retain(|(_, inbox)| !inbox.is_closed());
+        for (token, inbox) in &self.inboxes {
+            if inbox.is_waiting() {
+                events.push(Event { token: *token, result: Ok(0), payload: Payload::Mail });
+            }
+        }
+    }
+
+    /// Takes every result the kernel has posted and returns how many there were.
+    fn reap(&mut self, events: &mut Vec<Event>) -> usize {
+        let mut results = std::mem::take(&mut self.results);
+        self.read_results(&mut results);
+        let count = results.len();
+        for result in results.drain(..) {
+            self.settle(result, events);
+        }
+        self.results = results;
+        count
+    }
+
+    fn read_results(&mut self, results: &mut Vec<KernelResult>) {
+        let before = results.len();
+        results.extend(self.ring.completion().map(|entry| KernelResult {
+            user_data: entry.user_data(),
+            result: entry.result(),
+            flags: entry.flags(),
+        }));
+        self.counters.cqes += (results.len() - before) as u64;
+    }
+
+    fn settle(&mut self, result: KernelResult, events: &mut Vec<Event>) {
+        match result.user_data {
+            CANCEL => return,
+            BELL => {
+                self.counters.wakes += 1;
+                if !cqueue::more(result.flags) {
+                    self.enqueue(Queued::WatchBell);
+                }
+                return;
+            }
+            _ => {}
+        }
+        let (key, flight) = self.flight_of(result.user_data);
+        if matches!(flight.op, Op::Accept { .. }) {
+            self.settle_accept(key, result, events);
+            return;
+        }
+        let transient = matches!(-result.result, libc::EINTR | libc::EAGAIN);
+        if transient && flight.op.is_repeatable() && flight.repeats < MAX_REPEATS {
+            flight.repeats += 1;
+            if flight.cancelled {
+                self.finish(key, Err(io::Error::from_raw_os_error(libc::ECANCELED)), events);
+            } else {
+                self.enqueue(Queued::Step(key));
+            }
+            return;
+        }
+        flight.repeats = 0;
+        match flight.op.advance(result.result) {
+            Step::Again if flight.cancelled => {
+                self.finish(key, Err(io::Error::from_raw_os_error(libc::ECANCELED)), events);
+            }
+            Step::Again => {
+                self.counters.continuations += 1;
+                self.enqueue(Queued::Step(key));
+            }
+            Step::Done(result) => self.finish(key, result, events),
+        }
+    }
+
+    /// An accept has a result per connection, and after a multishot's last one must be renewed.
+    fn settle_accept(&mut self, key: usize, result: KernelResult, events: &mut Vec<Event>) {
+        let flight = &mut self.flights[key];
+        let Op::Accept { listener, multishot } = &mut flight.op else {
+            unreachable!("the caller looked");
+        };
+        if result.result >= 0 {
+            let socket = accepted(result.result, listener.is_tcp());
+            let payload = Payload::Socket(socket);
+            events.push(Event { token: flight.token, result: Ok(0), payload });
+            if cqueue::more(result.flags) {
+                return;
+            }
+        } else {
+            match -result.result {
+                // A kernel before 5.19.
+                libc::EINVAL if *multishot => {
+                    *multishot = false;
+                    self.multishot_accept = false;
+                }
+                // That connection is gone; the next one may be fine.
+                libc::ECONNABORTED | libc::EPROTO | libc::EINTR | libc::EAGAIN => {}
+                error => {
+                    self.finish(key, Err(io::Error::from_raw_os_error(error)), events);
+                    return;
+                }
+            }
+        }
+        if self.flights[key].cancelled {
+            self.finish(key, Err(io::Error::from_raw_os_error(libc::ECANCELED)), events);
+        } else {
+            self.enqueue(Queued::Step(key));
+        }
+    }
+
+    /// The flight that a result belongs to.
+    fn flight_of(&mut self, user_data: u64) -> (usize, &mut super::Flight) {
+        let key = (user_data & u64::from(u32::MAX)) as usize;
+        let flight = self.flights.get_mut(key).expect("a flight lives until its last result");
+        assert_eq!(
+            u64::from(flight.generation),
+            user_data >> 32,
+            "a slot is freed only by a result"
+        );
+        (key, flight)
+    }
+
+    fn finish(&mut self, key: usize, result: io::Result<u32>, events: &mut Vec<Event>) {
+        let flight = self.flights.remove(key);
+        let lane = flight.op.send_lane();
+        let payload = flight.op.finish(&result, &mut self.lists);
+        events.push(Event { token: flight.token, result, payload });
+        if let Some(lane) = lane {
+            self.next_in_lane(lane, key);
+        }
+    }
+
+    /// The send `key` at the front of a lane is over: starts the next.
+    fn next_in_lane(&mut self, lane: usize, key: usize) {
+        let front = self.lanes[lane].pop_front();
+        assert_eq!(front, Some(key), "only the front of a lane is under way");
+        if let Some(next) = self.lanes[lane].front() {
+            let next = *next;
+            self.enqueue(Queued::Step(next));
+        }
+    }
+
+    /// Puts something into the submission queue, or behind others that wait for it.
+    pub(super) fn enqueue(&mut self, queued: Queued) {
+        if !self.backlog.is_empty() || !self.put(queued) {
+            if let Queued::Step(key) = queued {
+                self.flights[key].place = Place::Backlog;
+            }
+            self.backlog.push_back(queued);
+            let peak = self.backlog.len() as u64;
+            self.counters.backlog_peak = self.counters.backlog_peak.max(peak);
+        }
+    }
+
+    /// Moves the backlog into the submission queue, as far as there is room.
+    pub(super) fn refill(&mut self) {
+        while let Some(queued) = self.backlog.front() {
+            let queued = *queued;
+            if let Queued::Step(key) = queued
+                && self.flights[key].cancelled
+            {
+                self.backlog.pop_front();
+                let mut events = Vec::new();
+                self.finish(key, Err(io::Error::from_raw_os_error(libc::ECANCELED)), &mut events);
+                self.local.extend(events);
+            } else if self.put(queued) {
+                self.backlog.pop_front();
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Writes an entry to the submission queue; false if it is full.
+    fn put(&mut self, queued: Queued) -> bool {
+        if self.ring.submission().is_full() {
+            return false;
+        }
+        let entry = match queued {
+            Queued::Step(key) => {
+                let flight = &mut self.flights[key];
+                flight.place = Place::Kernel;
+                let name = user_data(key, flight.generation);
+                flight.op.entry().user_data(name)
+            }
+            Queued::Cancel(name) => opcode::AsyncCancel::new(name).build().user_data(CANCEL),
+            Queued::WatchBell => match &self.bell {
+                Some(bell) => watch(bell.raw()),
+                None => unreachable!("only queued once there is a bell"),
+            },
+        };
+        // SAFETY: what the entry points to is owned by its flight, which stays in the slab until
+        // its last result is in (or is leaked, see `drain`); the bell and cancellations point to
+        // no memory.
+        unsafe { self.ring.submission().push(&entry) }.expect("not full, as just seen");
+        true
+    }
+
+    /// The tokens and sockets of results that arrive during shutdown are of no use: this only
+    /// frees what the kernel has let go of.
+    pub(super) fn discard_results(&mut self) {
+        let mut results = std::mem::take(&mut self.results);
+        self.read_results(&mut results);
+        for result in results.drain(..) {
+            if matches!(result.user_data, CANCEL | BELL) {
+                continue;
+            }
+            let (key, flight) = self.flight_of(result.user_data);
+            if matches!(flight.op, Op::Accept { .. }) && result.result >= 0 {
+                drop(accepted(result.result, false));
+            }
+            if !cqueue::more(result.flags) {
+                self.flights.remove(key);
+            }
+        }
+        self.results = results;
+    }
+
+    /// Submits and waits up to `nanos`, during shutdown.
+    pub(super) fn enter_draining(&mut self, nanos: Nanos) -> io::Result<()> {
+        self.enter(&Sleep::For(nanos)).map(|_| ())
+    }
+}
+
+/// Wraps a connection that the kernel just accepted.
+fn accepted(raw: RawFd, tcp: bool) -> Socket {
+    // SAFETY: the kernel made the descriptor for this result, and nobody else has seen it.
+    let socket = unsafe { Socket::from_fresh(raw) };
+    if tcp && let Err(error) = socket.set_no_delay() {
+        tracing::debug!(%error, "accepted connection keeps its delay");
+    }
+    socket
+}
+
+/// The multishot poll that completes once for every write to the bell's eventfd.
+fn watch(bell: RawFd) -> squeue::Entry {
+    opcode::PollAdd::new(types::Fd(bell), libc::POLLIN as u32).multi(true).build().user_data(BELL)
+}

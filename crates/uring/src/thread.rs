@@ -1,0 +1,139 @@
+//! The thread and process around a reactor: pinning, the limit on open files, CPU usage.
+
+use std::io;
+use std::mem::{self, MaybeUninit};
+
+use fieldstone_block::Nanos;
+
+/// Runs the calling thread on `cpu` only.
+///
+/// # Errors
+/// `EINVAL` if the machine has no such CPU or the process may not use it.
+pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    // SAFETY: `cpu` was checked against the size of the set.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: pid 0 is the calling thread; the set and its size belong together.
+    let failed = unsafe { libc::sched_setaffinity(0, mem::size_of_val(&set), &raw const set) };
+    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The CPUs that the calling thread may run on, ascending.
+///
+/// # Errors
+/// Whatever `sched_getaffinity` reports, for example on machines with more than 1024 CPUs.
+pub fn allowed_cpus() -> io::Result<Vec<usize>> {
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    // SAFETY: pid 0 is the calling thread; the set and its size belong together.
+    let failed = unsafe { libc::sched_getaffinity(0, mem::size_of_val(&set), &raw mut set) };
+    if failed != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: every index is below the size of the set.
+    Ok((0..libc::CPU_SETSIZE as usize)
+        .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) })
+        .collect())
+}
+
+/// Raises the soft limit on open files to `wanted`, or as far as the hard limit lets it, and
+/// returns the limit now in force. Never lowers it.
+///
+/// # Errors
+/// Whatever `getrlimit` or `setrlimit` reports.
+pub fn raise_open_files(wanted: u64) -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the result.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let target = wanted.min(limit.rlim_max);
+    if target > limit.rlim_cur {
+        limit.rlim_cur = target;
+        // SAFETY: `limit` is initialised.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(limit.rlim_cur)
+}
+
+/// Lets the calling thread's timers fire within a microsecond of their deadline; the default of
+/// 50 us is longer than the delays of the coalescing scheduler. Failure only costs precision.
+pub(crate) fn sharpen_timers() {
+    const SLACK_NANOS: libc::c_ulong = 1_000;
+    // SAFETY: PR_SET_TIMERSLACK takes one integer and changes nothing but the thread's slack.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, SLACK_NANOS) };
+}
+
+/// What the calling thread has used since it started; for benchmarks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadUsage {
+    /// CPU time in user mode.
+    pub user: Nanos,
+    /// CPU time in the kernel.
+    pub system: Nanos,
+    /// Times the thread went to sleep by itself.
+    pub voluntary_switches: u64,
+    /// Times the kernel took the CPU from it.
+    pub involuntary_switches: u64,
+}
+
+/// What the calling thread has used so far.
+#[must_use]
+pub fn thread_usage() -> ThreadUsage {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` is a valid place for the result, and all zeroes is a valid rusage.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let nanos = |time: libc::timeval| {
+        Nanos(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_usec.unsigned_abs() * 1_000)
+    };
+    ThreadUsage {
+        user: nanos(usage.ru_utime),
+        system: nanos(usage.ru_stime),
+        voluntary_switches: usage.ru_nvcsw.unsigned_abs(),
+        involuntary_switches: usage.ru_nivcsw.unsigned_abs(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_to_an_allowed_cpu_and_refuses_an_absent_one() {
+        std::thread::spawn(|| {
+            let allowed = allowed_cpus().expect("readable");
+            let last = *allowed.last().expect("we run somewhere");
+            pin_to_cpu(last).expect("allowed");
+            assert_eq!(allowed_cpus().expect("readable"), vec![last]);
+            assert_eq!(pin_to_cpu(1023).expect_err("absent").raw_os_error(), Some(libc::EINVAL));
+            assert_eq!(pin_to_cpu(99_999).expect_err("absent").raw_os_error(), Some(libc::EINVAL));
+        })
+        .join()
+        .expect("no panic");
+    }
+
+    #[test]
+    fn the_limit_on_open_files_is_never_lowered() {
+        let before = raise_open_files(0).expect("readable");
+        assert_eq!(raise_open_files(1).expect("nothing to do"), before);
+        assert!(raise_open_files(before + 1).expect("clamped") >= before);
+    }
+
+    #[test]
+    fn usage_counts_sleeps() {
+        let before = thread_usage();
+        for _ in 0..5 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(thread_usage().voluntary_switches >= before.voluntary_switches + 5);
+    }
+}

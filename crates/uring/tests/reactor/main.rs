@@ -1,0 +1,8 @@
+//! The reactor against the real kernel: files and sockets in temporary folders.
+
+mod common;
+mod files;
+mod mail;
+mod shutdown;
+mod sockets;
+mod timers;
