@@ -157,14 +157,19 @@ impl Run<'_, '_, '_> {
             *pointer = match *target {
                 Target::Output(element) => {
                     let at = element.index as usize * self.element_bytes + start;
-                    self.outputs[usize::from(element.shard)][at..at + len_bytes].as_mut_ptr()
+                    let output = &raw mut *self.outputs[usize::from(element.shard)];
+                    debug_assert!(at + len_bytes <= output.len());
+                    // SAFETY: the map was validated and the output has element_bytes bytes for each
+                    // of its elements, so the columns are inside. No reference is made here: it
+                    // would claim the whole shard, of which the pass may hold another element.
+                    unsafe { output.cast::<u8>().add(at) }
                 }
                 // SAFETY: as for scratch sources above.
                 Target::Scratch(index) => unsafe { scratch.add(index as usize * self.slice_bytes) },
             };
         }
-        // SAFETY: the first sources.len() and targets.len() pointers are valid for len_bytes
-        // (slices checked just above; scratch elements are slice_bytes >= len_bytes long). Targets
+        // SAFETY: the first sources.len() and targets.len() pointers are valid for len_bytes (see
+        // just above; scratch elements are slice_bytes >= len_bytes long). Targets
         // do not overlap each other (each element is written once) nor the sources (inputs are
         // borrowed shared, outputs exclusively, and a step never reads scratch that it writes).
         // The kernel was checked to be available.

@@ -90,11 +90,7 @@ unsafe fn block<
                 *sums = load::<VECTORS, MASKED>(target.add(at), mask);
             }
         }
-        for source in &sources[..ones] {
-            for (sum, x) in sums[0].iter_mut().zip(load::<VECTORS, MASKED>(source.add(at), mask)) {
-                *sum = _mm512_xor_si512(*sum, x);
-            }
-        }
+        add_ones::<VECTORS, MASKED>(&mut sums[0], &sources[..ones], at, mask);
         let (pairs, last) = sources[ones..].as_chunks::<2>();
         let mut matrices = &pass.affine[ones * ROWS..];
         for [a, b] in pairs {
@@ -132,6 +128,37 @@ unsafe fn block<
                     _mm512_storeu_si512(target.add(at + vector * VECTOR_BYTES).cast(), sum);
                 }
             }
+        }
+    }
+}
+
+/// Adds sources whose coefficient is 1.
+///
+/// # Safety
+/// The sources are valid for reading the columns that [`load`] reads at `at`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn add_ones<const VECTORS: usize, const MASKED: bool>(
+    sums: &mut [__m512i; VECTORS],
+    sources: &[*const u8],
+    at: usize,
+    mask: __mmask64,
+) {
+    let (pairs, last) = sources.as_chunks::<2>();
+    for [a, b] in pairs {
+        // SAFETY: the caller's contract.
+        let (a, b) = unsafe {
+            (load::<VECTORS, MASKED>(a.add(at), mask), load::<VECTORS, MASKED>(b.add(at), mask))
+        };
+        for (vector, sum) in sums.iter_mut().enumerate() {
+            *sum = _mm512_ternarylogic_epi64::<XOR3>(*sum, a[vector], b[vector]);
+        }
+    }
+    for source in last {
+        // SAFETY: the caller's contract.
+        let x = unsafe { load::<VECTORS, MASKED>(source.add(at), mask) };
+        for (sum, x) in sums.iter_mut().zip(x) {
+            *sum = _mm512_xor_si512(*sum, x);
         }
     }
 }

@@ -1,0 +1,236 @@
+//! Whatever a device does (takes some kinds only, is full, fails, answers late and out of order,
+//! or dies), every job completes once, on its queue, with the bits of software.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fieldstone_accel::{
+    Device, Engine, Job, JobCompletion, JobError, JobId, JobKind, JobOutput,
+    MAX_WAITING_COMPLETIONS, QueueId, SoftwareEngine, crc32c, execute,
+};
+use fieldstone_codes::{Code, Profile};
+use fieldstone_crush::{CrushError, NodeWeight, PoolMap, RuleId, WEIGHT_ONE};
+use proptest::prelude::*;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// A device with the manners of its seed.
+struct Moody {
+    rng: ChaCha8Rng,
+    waiting: BTreeMap<QueueId, Vec<JobCompletion>>,
+}
+
+impl Device for Moody {
+    fn name(&self) -> &str {
+        "moody"
+    }
+
+    fn takes(&self, job: &Job) -> bool {
+        job.kind() != JobKind::Place
+    }
+
+    fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+        if self.rng.random_bool(0.2) {
+            return Err(job);
+        }
+        let broken = self.rng.random_bool(0.2);
+        let error = || Err(JobError::Device("out of sorts".to_owned()));
+        let result = if broken { error() } else { execute(&job) };
+        self.waiting.entry(queue).or_default().push(JobCompletion { job: id, result });
+        Ok(())
+    }
+
+    fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>) {
+        let waiting = self.waiting.entry(queue).or_default();
+        waiting.shuffle(&mut self.rng);
+        let ready = self.rng.random_range(0..=waiting.len());
+        completions.extend(waiting.drain(..ready));
+    }
+}
+
+fn random_bytes(rng: &mut ChaCha8Rng, len: usize) -> Bytes {
+    (0..len).map(|_| rng.random::<u8>()).collect()
+}
+
+/// A job of any kind, sometimes one that is an error.
+fn random_job(rng: &mut ChaCha8Rng, code: &dyn Code, pool: &PoolMap) -> Job {
+    match rng.random_range(0..3) {
+        0 => {
+            let len = rng.random_range(0..300);
+            let inputs = (0..code.k()).map(|_| random_bytes(rng, len)).collect();
+            let wrong = vec![Bytes::new()];
+            let inputs = if rng.random_bool(0.1) { wrong } else { inputs };
+            Job::Code { map: Arc::clone(code.encode()), inputs }
+        }
+        1 => Job::Place {
+            map: Arc::clone(pool.map()),
+            rule: RuleId(rng.random_range(0..3)),
+            width: rng.random_range(0..8),
+            xs: (0..rng.random_range(0..9)).map(|_| rng.random()).collect(),
+            weights: vec![WEIGHT_ONE; 6].into(),
+        },
+        _ => {
+            let len = rng.random_range(0..10_000);
+            let data = random_bytes(rng, len);
+            Job::Checksum { data, block_bytes: [0, 1, 512, 4096][rng.random_range(0..4)] }
+        }
+    }
+}
+
+fn code_and_pool() -> (Arc<dyn Code>, PoolMap) {
+    let code = Profile::rs(4, 2).expect("in bounds").code();
+    (code, PoolMap::new(&[NodeWeight::ONE; 6]).expect("a valid pool"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn every_job_completes_once_with_the_bits_of_software(seed: u64, dies: bool) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let (code, pool) = code_and_pool();
+        let device = Moody { rng: ChaCha8Rng::seed_from_u64(!seed), waiting: BTreeMap::new() };
+        let mut engine = Engine::with_device(Box::new(device));
+        let mut expected = BTreeMap::new();
+        let mut done = Vec::new();
+        for number in 0..60u64 {
+            let queue = QueueId(rng.random_range(0..3));
+            let job = random_job(&mut rng, &*code, &pool);
+            // Equal numbers on different queues are different jobs.
+            let id = JobId(number / 2);
+            if expected.contains_key(&(queue, id)) {
+                continue;
+            }
+            expected.insert((queue, id), execute(&job));
+            engine.submit(queue, id, job).expect("the queues are far from full");
+            // Blocking jobs in between disturb nobody.
+            let blocking = random_job(&mut rng, &*code, &pool);
+            prop_assert_eq!(engine.run(blocking.clone()), execute(&blocking));
+            collect(&mut engine, QueueId(rng.random_range(0..3)), &mut done);
+        }
+        if dies {
+            engine.abandon_device();
+        }
+        for _ in 0..1000 {
+            (0..3).for_each(|queue| collect(&mut engine, QueueId(queue), &mut done));
+        }
+        prop_assert_eq!(done.len(), expected.len());
+        for (key, result) in done {
+            prop_assert_eq!(Some(result), expected.remove(&key), "{:?} came twice or wrong", key);
+        }
+    }
+}
+
+type Done = ((QueueId, JobId), Result<JobOutput, JobError>);
+
+fn collect(engine: &mut Engine, queue: QueueId, done: &mut Vec<Done>) {
+    let mut completions = Vec::new();
+    engine.poll(queue, &mut completions);
+    done.extend(completions.into_iter().map(|one| ((queue, one.job), one.result)));
+}
+
+#[test]
+fn a_stripe_is_encoded_lost_and_rebuilt_through_jobs() {
+    let mut rng = ChaCha8Rng::seed_from_u64(6);
+    let (code, _) = code_and_pool();
+    let mut engine = Engine::software();
+    let mut shards: Vec<Bytes> = (0..4).map(|_| random_bytes(&mut rng, 12_288)).collect();
+    let encode = Job::Code { map: Arc::clone(code.encode()), inputs: shards.clone() };
+    let parities = engine.run(encode).expect("the shape fits").into_shards().expect("shards");
+    assert!(parities.iter().all(|parity| fieldstone_buf::is_aligned(parity)));
+    shards.extend(parities);
+    let plan = code.repair(&[1, 4], &[0, 2, 3, 5]).expect("four are left");
+    let inputs = plan.reads.iter().map(|read| shards[read.shard].clone()).collect();
+    let job = Job::Code { map: Arc::clone(&plan.map), inputs };
+    let rebuilt = engine.run(job).expect("the shape fits").into_shards();
+    assert_eq!(rebuilt, Some(vec![shards[1].clone(), shards[4].clone()]));
+    let counters = engine.counters();
+    assert_eq!((counters.code.jobs, counters.code.bytes), (2, 8 * 12_288));
+    assert_eq!((counters.code.device_jobs, counters.place.jobs), (0, 0));
+}
+
+#[test]
+fn checksums_are_crc32c_per_block() {
+    // The check value of the algorithm's definition.
+    assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    let data = Bytes::from_static(b"123456789123456789123");
+    let job = Job::Checksum { data, block_bytes: 9 };
+    let sums = execute(&job).expect("blocks are not empty").into_checksums();
+    assert_eq!(sums, Some(vec![0xe306_9283, 0xe306_9283, crc32c(b"123")]));
+    let job = Job::Checksum { data: Bytes::from_static(b"x"), block_bytes: 0 };
+    assert_eq!(execute(&job), Err(JobError::ZeroBlock));
+}
+
+#[test]
+fn placements_are_those_of_the_map_and_unknown_rules_are_errors() {
+    let (_, pool) = code_and_pool();
+    let job = |rule| Job::Place {
+        map: Arc::clone(pool.map()),
+        rule,
+        width: 6,
+        xs: (0..50).collect(),
+        weights: vec![WEIGHT_ONE; 6].into(),
+    };
+    let placed = execute(&job(PoolMap::SHARDS)).expect("the rule exists").into_placements();
+    let rule = pool.map().rule(PoolMap::SHARDS).expect("the rule exists");
+    let expected: Vec<_> = (0..50).map(|x| rule.map(x, 6, &[WEIGHT_ONE; 6])).collect();
+    assert_eq!(placed, Some(expected));
+    let error = JobError::Crush(CrushError::NoSuchRule(RuleId(9)));
+    assert_eq!(execute(&job(RuleId(9))), Err(error));
+}
+
+#[test]
+fn a_full_queue_gives_the_job_back_and_polling_makes_room() {
+    let job = || Job::Checksum { data: Bytes::from_static(b"abc"), block_bytes: 3 };
+    let mut engine = SoftwareEngine::new();
+    let queue = QueueId(1);
+    for number in 0..MAX_WAITING_COMPLETIONS as u64 {
+        assert!(engine.submit(queue, JobId(number), job()).is_ok());
+    }
+    assert!(engine.submit(queue, JobId(7777), job()).is_err());
+    assert!(engine.submit(QueueId(2), JobId(7777), job()).is_ok());
+    let mut completions = Vec::new();
+    engine.poll(queue, &mut completions);
+    let ids: Vec<u64> = completions.iter().map(|done| done.job.0).collect();
+    assert_eq!(ids, (0..MAX_WAITING_COMPLETIONS as u64).collect::<Vec<_>>());
+    assert!(engine.submit(queue, JobId(7777), job()).is_ok());
+    assert!(Engine::software().submit(QueueId(u16::MAX), JobId(1), job()).is_err());
+}
+
+#[test]
+fn counters_tell_where_jobs_went() {
+    /// Takes everything; full on every third, fails every third.
+    struct Thirds(u64, Vec<JobCompletion>);
+    impl Device for Thirds {
+        fn name(&self) -> &str {
+            "thirds"
+        }
+        fn takes(&self, _: &Job) -> bool {
+            true
+        }
+        fn submit(&mut self, _: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+            self.0 += 1;
+            let result = match self.0 % 3 {
+                0 => return Err(job),
+                1 => Err(JobError::Device("no".to_owned())),
+                _ => execute(&job),
+            };
+            self.1.push(JobCompletion { job: id, result });
+            Ok(())
+        }
+        fn poll(&mut self, _: QueueId, completions: &mut Vec<JobCompletion>) {
+            completions.append(&mut self.1);
+        }
+    }
+    let mut engine = Engine::with_device(Box::new(Thirds(0, Vec::new())));
+    assert_eq!(engine.name(), "thirds");
+    for _ in 0..9 {
+        let job = Job::Checksum { data: Bytes::from_static(b"123456789"), block_bytes: 9 };
+        assert_eq!(engine.run(job), Ok(JobOutput::Checksum(vec![0xe306_9283])));
+    }
+    let totals = engine.counters().checksum;
+    assert_eq!((totals.jobs, totals.bytes), (9, 81));
+    assert_eq!((totals.device_jobs, totals.device_failures, totals.device_full), (6, 3, 3));
+    assert_eq!(engine.counters().kind(JobKind::Checksum), &totals);
+}
