@@ -82,6 +82,18 @@ mod tests {
     }
 
     #[test]
+    fn the_first_of_equal_straws_wins() {
+        // Large weights make straws short, and equal ones common.
+        let weight = 0x7fff_ffff;
+        let bucket = bucket(&[weight; 2]);
+        let straw =
+            |x, item| ((1u64 << 48) - crush_ln(hash3(x, item, 5) as u16)) / u64::from(weight);
+        let ties: Vec<u32> = (0..200_000).filter(|&x| straw(x, 0) == straw(x, 1)).collect();
+        assert!(ties.len() > 1, "the test needs ties, found {}", ties.len());
+        assert!(ties.iter().all(|&x| bucket.choose(x, 5) == ItemId(0)));
+    }
+
+    #[test]
     fn the_first_item_wins_when_all_weigh_nothing() {
         assert!((0..100).all(|x| bucket(&[0, 0, 0]).choose(x, x) == ItemId(0)));
     }
