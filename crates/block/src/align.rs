@@ -41,7 +41,6 @@ use crate::extents::cut_extents;
 use crate::pieces::{cut_pieces, to_bytes};
 use crate::{
     Backend, BlockError, Completion, Info, Nanos, Op, Payload, Request, RequestFlags, RequestId,
-    Stamps,
 };
 
 /// Whole blocks, as `start..end` in bytes.
@@ -450,7 +449,7 @@ impl<B: Backend> Backend for Align<B> {
             let mut at = out.len();
             self.inner.poll(now, out);
             while at < out.len() {
-                let mut completion = std::mem::replace(&mut out[at], placeholder());
+                let mut completion = std::mem::replace(&mut out[at], Completion::placeholder());
                 if self.settle(&mut completion, now) {
                     out[at] = completion;
                     at += 1;
@@ -469,9 +468,4 @@ impl<B: Backend> Backend for Align<B> {
     fn deadline(&self) -> Option<Nanos> {
         self.inner.deadline()
     }
-}
-
-/// Stands in for a completion that is being looked at.
-fn placeholder() -> Completion {
-    Completion { id: RequestId(0), result: Ok(Payload::None), stamps: Stamps::default() }
 }

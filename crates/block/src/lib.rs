@@ -10,13 +10,18 @@
 
 mod align;
 mod extents;
+mod latency;
 mod pieces;
 mod ram;
 mod request;
+mod scheduler;
+mod streams;
 
 pub use align::Align;
+pub use latency::{ROLLING_WINDOW, RollingLatency};
 pub use ram::Ram;
 pub use request::{
     Backend, BlockError, Completion, Extent, ExtentKind, Info, Nanos, Op, Payload, Piece, Request,
     RequestFlags, RequestId, Stage, Stamps,
 };
+pub use scheduler::{Policy, Scheduler, SchedulerOptions, SchedulerStats};

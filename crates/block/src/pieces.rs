@@ -46,6 +46,45 @@ pub(crate) fn cut_pieces(pieces: &mut Pieces, skip: u32, len: u32) {
     push_window(pieces, &source, skip, len);
 }
 
+/// Deals the pieces of one read out to the requests it was made of, in order, in one pass.
+pub(crate) struct Splitter {
+    rest: smallvec::IntoIter<[Piece; 1]>,
+    /// What is left of the piece that the last request ended in.
+    current: Option<Piece>,
+}
+
+impl Splitter {
+    pub(crate) fn new(pieces: Pieces) -> Self {
+        Splitter { rest: pieces.into_iter(), current: None }
+    }
+
+    /// The next `len` bytes; fewer only if the pieces end.
+    pub(crate) fn take(&mut self, len: u32) -> Pieces {
+        let mut taken = Pieces::new();
+        let mut left = len;
+        while left > 0 {
+            let Some(piece) = self.current.take().or_else(|| self.rest.next()) else { break };
+            let kept = piece.len_bytes().min(left);
+            left -= kept;
+            match piece {
+                Piece::Data(mut data) => {
+                    push_piece(&mut taken, Piece::Data(data.split_to(kept as usize)));
+                    if !data.is_empty() {
+                        self.current = Some(Piece::Data(data));
+                    }
+                }
+                Piece::Zeroes(all) => {
+                    push_piece(&mut taken, Piece::Zeroes(kept));
+                    if all > kept {
+                        self.current = Some(Piece::Zeroes(all - kept));
+                    }
+                }
+            }
+        }
+        taken
+    }
+}
+
 /// The pieces as one run of bytes; copies unless there is only one.
 pub(crate) fn to_bytes(pieces: &[Piece]) -> Bytes {
     match pieces {
@@ -103,6 +142,23 @@ mod tests {
             cut_pieces(&mut cut, from as u32, (to - from) as u32);
             prop_assert_eq!(&to_bytes(&cut)[..], &flat[from..to]);
             prop_assert!(cut.iter().all(|piece| piece.len_bytes() > 0));
+        }
+
+        #[test]
+        fn splitting_deals_out_every_byte_once(
+            shape in proptest::collection::vec((any::<bool>(), 0u8..20), 0..12),
+            lens in proptest::collection::vec(0u32..30, 0..20),
+        ) {
+            let pieces = pieces_of(&shape);
+            let flat = to_bytes(&pieces);
+            let mut splitter = Splitter::new(pieces);
+            let mut at = 0;
+            for len in lens {
+                let part = splitter.take(len);
+                let end = flat.len().min(at + len as usize);
+                prop_assert_eq!(&to_bytes(&part)[..], &flat[at..end]);
+                at = end;
+            }
         }
     }
 }

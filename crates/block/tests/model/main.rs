@@ -12,21 +12,32 @@ mod harness;
 mod oracle;
 
 use chaos::{Chaos, Temper};
-use fieldstone_block::{Align, Backend, Ram};
+use fieldstone_block::{Align, Backend, Policy, Ram, Scheduler, SchedulerOptions};
 use harness::{Harness, Shape};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const SEEDS: u64 = 1500;
+const BLOCKS: Wants = Wants { blocks: true, streams: false };
+const STREAMS: Wants = Wants { blocks: false, streams: true };
 
-/// A shape and a temper from a seed. `blocks` lets the backend want blocks larger than a cell.
-fn draw(seed: u64, blocks: bool) -> (Shape, Temper) {
+/// What a test wants of the requests and the backend.
+#[derive(Clone, Copy, Default)]
+struct Wants {
+    /// The backend may want blocks larger than a cell.
+    blocks: bool,
+    /// Half of the runs are long, deep and sequential.
+    streams: bool,
+}
+
+/// A shape and a temper from a seed.
+fn draw(seed: u64, wants: Wants) -> (Shape, Temper) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let cell_bytes = [4, 256, 1024][random.random_range(0..3)];
-    let cells_per_block = if blocks { [1, 4, 16][random.random_range(0..3)] } else { 1 };
+    let cells_per_block = if wants.blocks { [1, 4, 16][random.random_range(0..3)] } else { 1 };
     let cells = cells_per_block as usize * random.random_range(3..20);
     let max_delay = 10_000;
-    let shape = Shape {
+    let mut shape = Shape {
         cells,
         cell_bytes,
         trim_bytes: cell_bytes * cells_per_block,
@@ -35,17 +46,21 @@ fn draw(seed: u64, blocks: bool) -> (Shape, Temper) {
         sequential: [0.0, 0.5, 0.95][random.random_range(0..3)],
         max_gap: [0, 3_000, 30_000][random.random_range(0..3)],
     };
+    if wants.streams && random.random_bool(0.5) {
+        shape =
+            Shape { requests: 240, max_in_flight: 40, sequential: 0.95, max_gap: 2_000, ..shape };
+    }
     let failing = [0, 0, 20][random.random_range(0..3)];
     (shape, Temper { block_bytes: cell_bytes * cells_per_block, max_delay, failing })
 }
 
 fn check_seed<B: Backend>(
     seed: u64,
-    blocks: bool,
+    wants: Wants,
     stack: impl Fn(Chaos, &Shape) -> B,
     chaos_of: impl Fn(&B) -> &Chaos,
 ) -> Harness<B> {
-    let (shape, temper) = draw(seed, blocks);
+    let (shape, temper) = draw(seed, wants);
     let size_bytes = shape.cells as u64 * u64::from(shape.cell_bytes);
     let backend = stack(Chaos::new(size_bytes, temper, seed ^ 0xc4a0), &shape);
     let mut harness = Harness::new(backend, shape, seed);
@@ -58,7 +73,7 @@ fn check_seed<B: Backend>(
 #[test]
 fn ram_keeps_the_contract() {
     for seed in 0..SEEDS / 5 {
-        let (shape, _) = draw(seed, false);
+        let (shape, _) = draw(seed, Wants::default());
         let shape = Shape { cell_bytes: 1028, trim_bytes: 1, cells: 200, ..shape };
         let mut harness = Harness::new(Ram::new(200 * 1028), shape, seed);
         harness.run(|_, _| true).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
@@ -68,13 +83,32 @@ fn ram_keeps_the_contract() {
 #[test]
 fn chaos_itself_keeps_the_contract() {
     for seed in 0..SEEDS / 5 {
-        check_seed(seed, false, |chaos, _| chaos, |chaos| chaos);
+        check_seed(seed, Wants::default(), |chaos, _| chaos, |chaos| chaos);
     }
 }
 
 #[test]
 fn align_keeps_the_contract() {
     for seed in 0..SEEDS {
-        check_seed(seed, true, |chaos, _| Align::new(chaos), Align::inner);
+        check_seed(seed, BLOCKS, |chaos, _| Align::new(chaos), Align::inner);
     }
+}
+
+#[test]
+fn scheduler_keeps_the_contract() {
+    let mut merged = 0;
+    for seed in 0..SEEDS {
+        let stack = |chaos, shape: &Shape| {
+            let options = SchedulerOptions {
+                policy: [Policy::HalfMean, Policy::AsShipped][seed as usize % 2],
+                min_in_flight: [1, 2, 4][seed as usize % 3],
+                large_bytes: shape.cell_bytes * 16,
+                max_merge_bytes: shape.cell_bytes * 24,
+                ..SchedulerOptions::default()
+            };
+            Scheduler::new(chaos, options)
+        };
+        merged += check_seed(seed, STREAMS, stack, Scheduler::inner).backend.stats().merged;
+    }
+    assert!(merged > SEEDS, "only {merged} requests were merged: the test does not test merging");
 }
