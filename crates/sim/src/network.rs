@@ -151,6 +151,19 @@ impl Network {
         self.partitioned.contains(&(client, node))
     }
 
+    /// True when the connection is open on both sides, and neither has anything to learn.
+    #[must_use]
+    pub fn is_sound(&self, peer: PeerId) -> bool {
+        self.connections.get(&peer).is_some_and(|connection| {
+            let (to_node, to_client) = (&connection.to_node, &connection.to_client);
+            to_node.open
+                && to_client.open
+                && !to_node.ending
+                && !to_client.ending
+                && !self.is_partitioned(connection.client, connection.node)
+        })
+    }
+
     /// Makes a connection, open on both sides.
     pub fn connect(&mut self, client: ClientId, node: NodeIndex) -> PeerId {
         let peer = PeerId(self.next_peer);

@@ -2,7 +2,7 @@
 //!
 //! Content is kept by 4 KiB page as shared bytes, so a write costs no copy. `None` is a hole.
 //! `current` is what reads see. `stable` is what a power failure leaves at least; on top of it, each
-//! write that was not synced may be there, be gone, or be torn at 512-byte sectors.
+//! write that was not synced may be there, be gone, or be torn at sectors.
 
 use bytes::{Bytes, BytesMut};
 use fieldstone_buf::AlignedBuf;
@@ -11,8 +11,6 @@ use crate::dice::Dice;
 
 /// Size of a page of the page cache.
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// What a disk writes atomically.
-const SECTOR_BYTES: usize = 512;
 
 /// The content of one page; `None` is a hole, which reads as zeroes.
 pub(crate) type Page = Option<Bytes>;
@@ -132,7 +130,7 @@ impl SimFile {
     }
 
     /// The power failed: what was not synced is kept, lost or torn.
-    pub fn power_loss(&mut self, in_flight: Vec<Change>, dice: &mut Dice) {
+    pub fn power_loss(&mut self, in_flight: Vec<Change>, sector_bytes: usize, dice: &mut Dice) {
         let mut writes: Vec<Change> = self.unsynced.drain(..).map(|write| write.change).collect();
         writes.extend(in_flight);
         dice.shuffle(&mut writes);
@@ -143,7 +141,7 @@ impl SimFile {
             if dice.chance(keep) {
                 apply(&mut self.stable, &write);
             } else if dice.chance(tear) {
-                let torn = tear_sectors(&self.stable, &write, dice);
+                let torn = tear_sectors(&self.stable, &write, sector_bytes, dice);
                 apply(&mut self.stable, &torn);
             }
         }
@@ -187,15 +185,15 @@ fn apply(pages: &mut Vec<Page>, change: &Change) {
 }
 
 /// `write` with each sector either new or as in `stable`.
-fn tear_sectors(stable: &[Page], write: &Change, dice: &mut Dice) -> Change {
+fn tear_sectors(stable: &[Page], write: &Change, sector_bytes: usize, dice: &mut Dice) -> Change {
     let mut torn = write.clone();
     for (index, page) in torn.pages.iter_mut().enumerate() {
         let old = stable.get(write.first_page + index).cloned().flatten();
         let mut mixed = BytesMut::zeroed(PAGE_BYTES);
-        for (sector, part) in mixed.chunks_mut(SECTOR_BYTES).enumerate() {
+        for (sector, part) in mixed.chunks_mut(sector_bytes).enumerate() {
             let source = if dice.chance(500) { page.as_ref() } else { old.as_ref() };
             if let Some(source) = source {
-                part.copy_from_slice(&source[sector * SECTOR_BYTES..][..SECTOR_BYTES]);
+                part.copy_from_slice(&source[sector * sector_bytes..][..sector_bytes]);
             }
         }
         *page = Some(mixed.freeze());

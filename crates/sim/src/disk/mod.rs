@@ -6,7 +6,7 @@
 //! - **kill** (the process dies, the machine stays): completed writes stay in the page cache;
 //!   writes in flight happen in full, in part (first pages), or not at all;
 //! - **power loss**: per file, everything that no successful sync covered is independently kept,
-//!   lost or torn at 512-byte sectors; creation and removal of files are stable once completed;
+//!   lost or torn at sectors (512 bytes, or 4096 on some disks); creation and removal of files are stable once completed;
 //! - **bit flip**: one bit of a stable page changes, silently;
 //! - **errors**: reads, writes and syncs fail with a probability. A failed write may have written
 //!   its first pages. Writes that a failed sync covered are never made stable by a later sync,
@@ -25,15 +25,17 @@ use file::{Change, PAGE_BYTES, SimFile, pages_of};
 /// Longest file that the disk takes, in bytes: a bug in an offset must not eat the host's memory.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// How fast a disk is; means of randomly distributed times.
+/// What a disk is like; times are means of random distributions.
 #[derive(Clone, Copy, Debug)]
-pub struct DiskSpeed {
+pub struct DiskKind {
     /// A read.
     pub read_ns: u64,
     /// A write.
     pub write_ns: u64,
     /// A sync, creation or removal.
     pub sync_ns: u64,
+    /// What it writes atomically: 512 or 4096 bytes.
+    pub sector_bytes: usize,
 }
 
 /// Faults that a disk shows at present.
@@ -65,7 +67,7 @@ pub struct SimDisk {
     files: BTreeMap<FileId, SimFile>,
     pending: BTreeMap<DiskId, Pending>,
     dice: Dice,
-    speed: DiskSpeed,
+    kind: DiskKind,
     capacity_pages: u64,
     /// The faults it shows.
     pub faults: DiskFaults,
@@ -76,12 +78,12 @@ pub struct SimDisk {
 impl SimDisk {
     /// An empty disk.
     #[must_use]
-    pub fn new(dice: Dice, speed: DiskSpeed, capacity_bytes: u64) -> Self {
+    pub fn new(dice: Dice, kind: DiskKind, capacity_bytes: u64) -> Self {
         Self {
             files: BTreeMap::new(),
             pending: BTreeMap::new(),
             dice,
-            speed,
+            kind,
             capacity_pages: capacity_bytes / PAGE_BYTES as u64,
             faults: DiskFaults::default(),
             errors_injected: 0,
@@ -91,14 +93,14 @@ impl SimDisk {
     /// Takes an operation; says how long it will take. [`Self::complete`] carries it out.
     pub fn submit(&mut self, id: DiskId, op: DiskOp) -> u64 {
         let (mean_ns, pending) = match op {
-            DiskOp::List => (self.speed.read_ns, Pending::List),
+            DiskOp::List => (self.kind.read_ns, Pending::List),
             DiskOp::Read { file, offset_bytes, len_bytes } => {
                 let len_bytes = len_bytes as usize;
                 let pending =
                     checked(offset_bytes, len_bytes as u64).map_or_else(Pending::Refused, |()| {
                         Pending::Read { file, offset_bytes, len_bytes }
                     });
-                (self.speed.read_ns, pending)
+                (self.kind.read_ns, pending)
             }
             DiskOp::Write { file, offset_bytes, data } => {
                 let len_bytes: usize = data.iter().map(bytes::Bytes::len).sum();
@@ -108,11 +110,11 @@ impl SimDisk {
                         let pages = pages_of(&data);
                         Pending::Write { file, change: Change { first_page, pages } }
                     });
-                (self.speed.write_ns, pending)
+                (self.kind.write_ns, pending)
             }
             DiskOp::Sync { file } => {
                 let covered = self.files.get(&file).map_or(0, SimFile::writes);
-                (self.speed.sync_ns, Pending::Sync { file, covered })
+                (self.kind.sync_ns, Pending::Sync { file, covered })
             }
             DiskOp::Create { file, len_bytes, allocate } => {
                 let pending =
@@ -120,9 +122,9 @@ impl SimDisk {
                         Pending::Refused,
                         |()| Pending::Create { file, len_bytes, reserve: allocate },
                     );
-                (self.speed.sync_ns, pending)
+                (self.kind.sync_ns, pending)
             }
-            DiskOp::Remove { file } => (self.speed.sync_ns, Pending::Remove { file }),
+            DiskOp::Remove { file } => (self.kind.sync_ns, Pending::Remove { file }),
             DiskOp::Discard { file, offset_bytes, len_bytes } => {
                 let pending =
                     checked(offset_bytes, len_bytes).map_or_else(Pending::Refused, |()| {
@@ -130,7 +132,7 @@ impl SimDisk {
                         let pages = vec![None; len_bytes as usize / PAGE_BYTES];
                         Pending::Discard { file, change: Change { first_page, pages } }
                     });
-                (self.speed.write_ns, pending)
+                (self.kind.write_ns, pending)
             }
         };
         let reused = self.pending.insert(id, pending);
@@ -258,16 +260,17 @@ impl SimDisk {
         for pending in std::mem::take(&mut self.pending).into_values() {
             match pending {
                 Pending::Write { file, change } => in_flight.entry(file).or_default().push(change),
-                other @ (Pending::Create { .. } | Pending::Remove { .. }) => {
-                    if self.dice.chance(500) {
-                        let _ = self.carry_out(other);
-                    }
+                other @ (Pending::Create { .. } | Pending::Remove { .. })
+                    if self.dice.chance(500) =>
+                {
+                    let _ = self.carry_out(other);
                 }
                 _ => {}
             }
         }
         for (id, file) in &mut self.files {
-            file.power_loss(in_flight.remove(id).unwrap_or_default(), &mut self.dice);
+            let in_flight = in_flight.remove(id).unwrap_or_default();
+            file.power_loss(in_flight, self.kind.sector_bytes, &mut self.dice);
         }
     }
 

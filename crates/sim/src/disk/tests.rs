@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use fieldstone_node::{DiskError, DiskId, DiskOp, DiskOutput, FileId};
 
-use super::{DiskFaults, DiskSpeed, SimDisk};
+use super::{DiskFaults, DiskKind, SimDisk};
 use crate::dice::Dice;
 
 const FILE: FileId = FileId::Data;
@@ -15,8 +15,8 @@ struct Bench {
 
 impl Bench {
     fn new(seed: u64, capacity_bytes: u64) -> Self {
-        let speed = DiskSpeed { read_ns: 10, write_ns: 10, sync_ns: 10 };
-        let disk = SimDisk::new(Dice::new(seed, "disk", 0), speed, capacity_bytes);
+        let kind = DiskKind { read_ns: 10, write_ns: 10, sync_ns: 10, sector_bytes: 512 };
+        let disk = SimDisk::new(Dice::new(seed, "disk", 0), kind, capacity_bytes);
         let mut bench = Self { disk, next: 0 };
         bench
             .run(DiskOp::Create { file: FILE, len_bytes: 1 << 16, allocate: true })

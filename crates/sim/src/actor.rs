@@ -1,0 +1,60 @@
+//! What the world runs: volume processes and node processes, behind two small traits.
+//!
+//! The traits exist so that the world's own tests can run other actors, broken ones above all:
+//! a checker that has never refused anything proves nothing.
+
+use fieldstone_block::{Backend, Nanos};
+use fieldstone_node::{Action as NodeAction, Event as NodeEvent, NodeConfig};
+use fieldstone_volume::seam::{Action, Event, VolumeConfig};
+use fieldstone_volume::status::Phase;
+
+/// How a volume says it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// Every node is up, every shard is in its place, nothing is being rebuilt.
+    pub whole: bool,
+    /// A scrub runs.
+    pub scrubbing: bool,
+    /// Slots in use on the nodes that it reaches.
+    pub slots_used: u64,
+    /// For people: what is missing.
+    pub text: String,
+}
+
+/// A volume process.
+pub trait VolumeProcess: Backend {
+    /// Something happened to a connection.
+    fn handle(&mut self, event: Event, now: Nanos);
+    /// What it wants done.
+    fn next_action(&mut self) -> Option<Action>;
+    /// Where it is in its life. Asked after every event, so it must be cheap.
+    fn phase(&self) -> Phase;
+    /// How it is.
+    fn health(&self) -> Health;
+    /// Asks it to close in good order.
+    fn request_close(&mut self);
+    /// Asks it to check every shard.
+    fn request_scrub(&mut self);
+}
+
+/// A node process.
+pub trait NodeProcess {
+    /// A request, a disk completion or the loss of a connection.
+    fn handle(&mut self, event: NodeEvent, now: Nanos);
+    /// What it wants done.
+    fn next_action(&mut self) -> Option<NodeAction>;
+}
+
+/// Makes the processes that a world runs.
+pub trait Cast {
+    /// Its volume process.
+    type Volume: VolumeProcess;
+    /// Its node process.
+    type Node: NodeProcess;
+    /// Starts a volume process.
+    fn volume(&self, config: VolumeConfig, now: Nanos) -> Self::Volume;
+    /// Starts a node process on a disk that may hold files from an earlier life.
+    fn node(&self, config: NodeConfig, now: Nanos) -> Self::Node;
+}

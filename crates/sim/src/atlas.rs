@@ -1,0 +1,263 @@
+//! The fault atlas: which faults may come together, so that the code must survive them.
+//!
+//! Let `m` be the losses that the volume's profile repairs. At any time at most `m` nodes are
+//! **impaired**. A node is impaired from the moment when one of these faults strikes it until the
+//! fault is over *and* the volume has said, over a connection made since, that it is whole (every
+//! node up, no shard missing, nothing being rebuilt):
+//!
+//! | fault             | what happens                                                            |
+//! |-------------------|-------------------------------------------------------------------------|
+//! | `NodeKill`        | its process dies and comes back; the page cache stays                    |
+//! | `NodePower`       | its machine loses power: unsynced writes are kept, lost or torn          |
+//! | `NodeWipe`        | it dies, and comes back empty under a new incarnation                    |
+//! | `NodeSlow`        | its disk is up to a hundred times slower for a while                     |
+//! | `Partition`       | its link to the volume is silent for a while                             |
+//! | `ConnectionLoss`  | its connection breaks                                                    |
+//! | `BitFlip`         | a bit at rest flips. In shard data: until a scrub found it. In its other |
+//! |                   | files: until the node is wiped, which the world does after a while       |
+//! | `DiskErrors`      | some reads, writes and syncs fail for a while; then its process restarts |
+//! | `DiskFull`        | new space is not to be had for a while; then its process restarts        |
+//!
+//! Faults that impair no node, and may come at any time, whatever is impaired:
+//!
+//! | fault        | what happens                                                                 |
+//! |--------------|------------------------------------------------------------------------------|
+//! | `VolumeKill` | the volume process dies; a new one opens. Acknowledged writes must be there    |
+//! | `KillAll`    | every process dies, no page cache is lost. Acknowledged writes must be there   |
+//! | `PowerAll`   | every machine loses power. Flushed writes must be there                        |
+//! | `Usurp`      | a second volume process takes over while the first is alive, perhaps          |
+//! |              | cut off. The first must do no harm, and acknowledge nothing that is not there  |
+//!
+//! After `KillAll` and `PowerAll` every node counts as impaired until the volume is whole, so no
+//! node-impairing fault follows before.
+//!
+//! In a scenario *beyond*, `NodeKill`, `Partition` and `ConnectionLoss` ignore the bound of `m`.
+//! Then requests may fail, but every one must be answered, nothing wrong may be read, and
+//! when the nodes are back all must be there. In a scenario *full*, requests may fail for lack of
+//! space, and trimming must help.
+
+use std::collections::BTreeMap;
+
+use fieldstone_block::Nanos;
+use fieldstone_proto::NodeIndex;
+
+use crate::dice::Dice;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the module's table describes each")]
+pub enum Fault {
+    NodeKill,
+    NodePower,
+    NodeWipe,
+    NodeSlow,
+    Partition,
+    ConnectionLoss,
+    BitFlip,
+    DiskErrors,
+    DiskFull,
+    VolumeKill,
+    KillAll,
+    PowerAll,
+    Usurp,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Fault; 13] = [
+        Fault::NodeKill,
+        Fault::NodePower,
+        Fault::NodeWipe,
+        Fault::NodeSlow,
+        Fault::Partition,
+        Fault::ConnectionLoss,
+        Fault::BitFlip,
+        Fault::DiskErrors,
+        Fault::DiskFull,
+        Fault::VolumeKill,
+        Fault::KillAll,
+        Fault::PowerAll,
+        Fault::Usurp,
+    ];
+
+    /// Its name in outcomes.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Fault::NodeKill => "node-kill",
+            Fault::NodePower => "node-power",
+            Fault::NodeWipe => "node-wipe",
+            Fault::NodeSlow => "node-slow",
+            Fault::Partition => "partition",
+            Fault::ConnectionLoss => "connection-loss",
+            Fault::BitFlip => "bit-flip",
+            Fault::DiskErrors => "disk-errors",
+            Fault::DiskFull => "disk-full",
+            Fault::VolumeKill => "volume-kill",
+            Fault::KillAll => "kill-all",
+            Fault::PowerAll => "power-all",
+            Fault::Usurp => "usurp",
+        }
+    }
+
+    /// It strikes one node.
+    #[must_use]
+    pub fn impairs(self) -> bool {
+        !matches!(self, Fault::VolumeKill | Fault::KillAll | Fault::PowerAll | Fault::Usurp)
+    }
+
+    /// It may exceed the bound in a scenario beyond: it destroys nothing.
+    #[must_use]
+    pub fn is_harmless_to_data(self) -> bool {
+        matches!(self, Fault::NodeKill | Fault::Partition | Fault::ConnectionLoss)
+    }
+}
+
+/// How often each fault is chosen, relative to the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weights([u32; Fault::ALL.len()]);
+
+impl Weights {
+    /// About half of the faults, in random proportion.
+    #[must_use]
+    pub fn draw(dice: &mut Dice) -> Self {
+        Self(std::array::from_fn(|_| if dice.chance(450) { 0 } else { dice.between(1, 10) as u32 }))
+    }
+
+    /// These only, equally often.
+    #[must_use]
+    pub fn only(faults: &[Fault]) -> Self {
+        Self(Fault::ALL.map(|fault| u32::from(faults.contains(&fault))))
+    }
+
+    /// One of them, or `None` if all are off.
+    pub fn pick(&self, dice: &mut Dice) -> Option<Fault> {
+        dice.weighted(&self.0).map(|index| Fault::ALL[index])
+    }
+}
+
+/// What is wrong with a node.
+#[derive(Clone, Copy, Debug, Default)]
+struct Impairment {
+    /// Faults that are not over.
+    ongoing: u32,
+    ended_at: Nanos,
+    needs_scrub: bool,
+}
+
+/// Keeps account of impaired nodes.
+#[derive(Clone, Debug)]
+pub struct Atlas {
+    impaired: BTreeMap<NodeIndex, Impairment>,
+    impaired_max: usize,
+    /// More than `impaired_max` are allowed for harmless faults.
+    beyond: bool,
+}
+
+impl Atlas {
+    /// An atlas that allows `impaired_max` nodes, or any number of harmless faults if `beyond`.
+    #[must_use]
+    pub fn new(impaired_max: usize, beyond: bool) -> Self {
+        Self { impaired: BTreeMap::new(), impaired_max, beyond }
+    }
+
+    /// True when `fault` may strike `node` now.
+    #[must_use]
+    pub fn allows(&self, fault: Fault, node: NodeIndex) -> bool {
+        let new = usize::from(!self.impaired.contains_key(&node));
+        self.impaired.len() + new <= self.impaired_max
+            || (self.beyond && fault.is_harmless_to_data())
+    }
+
+    /// True when more nodes are impaired than the code survives.
+    #[must_use]
+    pub fn is_exceeded(&self) -> bool {
+        self.impaired.len() > self.impaired_max
+    }
+
+    /// A fault strikes `node`.
+    pub fn begins(&mut self, node: NodeIndex) {
+        self.impaired.entry(node).or_default().ongoing += 1;
+    }
+
+    /// A fault of `node` is over; its consequences need not be.
+    pub fn ends(&mut self, node: NodeIndex, now: Nanos) {
+        if let Some(impairment) = self.impaired.get_mut(&node) {
+            impairment.ongoing = impairment.ongoing.saturating_sub(1);
+            impairment.ended_at = now;
+        }
+    }
+
+    /// Shards on `node` are damaged until a scrub repaired them.
+    pub fn needs_scrub(&mut self, node: NodeIndex) {
+        self.impaired.entry(node).or_default().needs_scrub = true;
+    }
+
+    /// True when a scrub would help.
+    #[must_use]
+    pub fn wants_scrub(&self) -> bool {
+        self.impaired.values().any(|impairment| impairment.needs_scrub)
+    }
+
+    /// A scrub that began after the last damage has ended.
+    pub fn scrubbed(&mut self) {
+        for impairment in self.impaired.values_mut() {
+            impairment.needs_scrub = false;
+        }
+    }
+
+    /// The volume says it is whole, at `now`, and its connections are sound.
+    pub fn whole(&mut self, now: Nanos) {
+        self.impaired.retain(|_, impairment| {
+            impairment.ongoing > 0 || impairment.needs_scrub || impairment.ended_at >= now
+        });
+    }
+
+    /// Nodes impaired.
+    #[must_use]
+    pub fn impaired(&self) -> Vec<NodeIndex> {
+        self.impaired.keys().copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_holds_until_the_volume_is_whole() {
+        let mut atlas = Atlas::new(1, false);
+        assert!(atlas.allows(Fault::NodeWipe, NodeIndex(0)));
+        atlas.begins(NodeIndex(0));
+        assert!(!atlas.allows(Fault::NodeKill, NodeIndex(1)));
+        assert!(atlas.allows(Fault::NodePower, NodeIndex(0)), "it is impaired already");
+        atlas.whole(Nanos(10));
+        assert_eq!(atlas.impaired().len(), 1, "the fault is not over");
+        atlas.ends(NodeIndex(0), Nanos(20));
+        assert!(!atlas.allows(Fault::NodeKill, NodeIndex(1)));
+        atlas.whole(Nanos(21));
+        assert!(atlas.allows(Fault::NodeKill, NodeIndex(1)));
+    }
+
+    #[test]
+    fn damage_is_over_after_a_scrub_only() {
+        let mut atlas = Atlas::new(2, false);
+        atlas.needs_scrub(NodeIndex(3));
+        atlas.whole(Nanos(10));
+        assert!(atlas.wants_scrub());
+        atlas.scrubbed();
+        atlas.whole(Nanos(11));
+        assert!(atlas.impaired().is_empty());
+    }
+
+    #[test]
+    fn beyond_lets_only_harmless_faults_through() {
+        let mut atlas = Atlas::new(1, true);
+        atlas.begins(NodeIndex(0));
+        assert!(atlas.allows(Fault::NodeKill, NodeIndex(1)));
+        assert!(!atlas.allows(Fault::NodeWipe, NodeIndex(1)));
+        atlas.begins(NodeIndex(1));
+        assert!(atlas.is_exceeded());
+        assert!(!atlas.allows(Fault::NodePower, NodeIndex(1)), "it would lose data");
+    }
+}

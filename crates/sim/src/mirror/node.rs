@@ -1,0 +1,113 @@
+//! A node that keeps journal files, for the last peer that fenced it.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use fieldstone_block::Nanos;
+use fieldstone_node::{Action, DiskId, DiskOp, DiskOutput, Event, FileId, PeerId};
+use fieldstone_proto::{
+    Epoch, JournalGen, NodeError, Reply, ReplyBody, Request, RequestBody, Tag, VolumeId,
+    VolumeState,
+};
+
+use crate::actor::NodeProcess;
+
+pub(crate) struct MirrorNode {
+    /// The epoch of its writer.
+    fence: Rc<Cell<u64>>,
+    writer: Option<PeerId>,
+    /// Requests wait here while a fence waits for the disk.
+    waiting: VecDeque<(PeerId, Request)>,
+    disk: BTreeMap<DiskId, (PeerId, Tag)>,
+    next: u64,
+    actions: VecDeque<Action>,
+}
+
+const FILE: FileId = FileId::Journal(VolumeId(1), JournalGen(1));
+
+impl MirrorNode {
+    pub fn new(fence: Rc<Cell<u64>>) -> Self {
+        Self {
+            fence,
+            writer: None,
+            waiting: VecDeque::new(),
+            disk: BTreeMap::new(),
+            next: 0,
+            actions: VecDeque::new(),
+        }
+    }
+
+    fn reply(&mut self, peer: PeerId, tag: Tag, result: Result<ReplyBody, NodeError>) {
+        self.actions.push_back(Action::Reply { peer, reply: Reply { tag, result, slots_free: 0 } });
+    }
+
+    fn drain(&mut self) {
+        while let Some((peer, request)) = self.waiting.pop_front() {
+            let is_fence = matches!(request.body, RequestBody::Fence { .. });
+            if is_fence && !self.disk.is_empty() {
+                self.waiting.push_front((peer, request));
+                return;
+            }
+            if is_fence {
+                let epoch = request.capability.epoch.0;
+                if epoch < self.fence.get() {
+                    let error = NodeError::Fenced { sent: Epoch(0), current: Epoch(0) };
+                    self.reply(peer, request.tag, Err(error));
+                    continue;
+                }
+                self.fence.set(epoch);
+                self.writer = Some(peer);
+                let state = VolumeState::default();
+                self.reply(peer, request.tag, Ok(ReplyBody::VolumeState(state)));
+            } else if self.writer == Some(peer) {
+                self.start(peer, request);
+            } else {
+                let error = NodeError::Fenced { sent: Epoch(0), current: Epoch(0) };
+                self.reply(peer, request.tag, Err(error));
+            }
+        }
+    }
+
+    fn start(&mut self, peer: PeerId, request: Request) {
+        let op = match request.body {
+            RequestBody::JournalCreate { ring_bytes, .. } => {
+                DiskOp::Create { file: FILE, len_bytes: ring_bytes, allocate: true }
+            }
+            RequestBody::JournalAppend { lsn, .. } => {
+                DiskOp::Write { file: FILE, offset_bytes: lsn.0, data: request.payload }
+            }
+            RequestBody::JournalRead { offset_bytes, len_bytes, .. } => {
+                DiskOp::Read { file: FILE, offset_bytes, len_bytes }
+            }
+            RequestBody::JournalSync { .. } => DiskOp::Sync { file: FILE },
+            other => panic!("a mirror does not send {other:?}"),
+        };
+        self.next += 1;
+        self.disk.insert(DiskId(self.next), (peer, request.tag));
+        self.actions.push_back(Action::Disk { id: DiskId(self.next), op });
+    }
+}
+
+impl NodeProcess for MirrorNode {
+    fn handle(&mut self, event: Event, _now: Nanos) {
+        match event {
+            Event::Request { peer, request } => self.waiting.push_back((peer, request)),
+            Event::PeerLost { .. } => {}
+            Event::Disk { id, result } => {
+                let (peer, tag) = self.disk.remove(&id).expect("the operation was started");
+                let result = match result {
+                    Ok(DiskOutput::Data(data)) => Ok(ReplyBody::Data(data)),
+                    Ok(_) => Ok(ReplyBody::Done),
+                    Err(error) => Err(NodeError::Io(error.to_string())),
+                };
+                self.reply(peer, tag, result);
+            }
+        }
+        self.drain();
+    }
+
+    fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+}

@@ -1,0 +1,108 @@
+//! The world runs correct actors without complaint, and finds every planted bug.
+
+use super::{Bug, MirrorCast};
+use crate::atlas::Fault;
+use crate::run::{Options, Outcome, run_cast, run_many};
+use crate::scenario::Scenario;
+
+/// Faults that a mirror survives, which repairs nothing.
+const FAULTS: [Fault; 8] = [
+    Fault::NodeKill,
+    Fault::NodeSlow,
+    Fault::Partition,
+    Fault::ConnectionLoss,
+    Fault::VolumeKill,
+    Fault::KillAll,
+    Fault::PowerAll,
+    Fault::Usurp,
+];
+
+fn scenario(seed: u64, faults: &[Fault], gap_ns: u64) -> Scenario {
+    let mut scenario = Scenario::with_faults(seed, faults, gap_ns);
+    scenario.disk.sector_bytes = 4096;
+    scenario.plan.ops = 300;
+    scenario
+}
+
+fn run(seed: u64, bug: Bug, faults: &[Fault], gap_ns: u64) -> Outcome {
+    run_cast(scenario(seed, faults, gap_ns), &MirrorCast::new(bug), Options::default())
+}
+
+/// What the first failing seed of some complains about.
+fn found(bug: Bug, faults: &[Fault]) -> String {
+    let outcomes = (0..60).map(|seed| run(seed, bug, faults, 20_000_000));
+    outcomes.filter_map(|outcome| outcome.failure).map(|f| f.what).next().unwrap_or_default()
+}
+
+#[test]
+fn a_correct_mirror_passes_under_faults() {
+    let mut injected = std::collections::BTreeMap::new();
+    for seed in 0..60 {
+        let outcome = run(seed, Bug::None, &FAULTS, 10_000_000);
+        assert_eq!(outcome.failure, None, "{outcome:?}");
+        for (name, count) in outcome.faults {
+            *injected.entry(name).or_insert(0) += count;
+        }
+    }
+    assert_eq!(injected.len(), FAULTS.len(), "every fault occurred: {injected:?}");
+}
+
+#[test]
+fn a_seed_reproduces_its_run_exactly() {
+    for seed in 0..5 {
+        let first = run(seed, Bug::None, &FAULTS, 5_000_000);
+        assert_eq!(first, run(seed, Bug::None, &FAULTS, 5_000_000));
+        let mut text = Vec::new();
+        let options = Options { trace: Some(&mut text) };
+        let cast = MirrorCast::new(Bug::None);
+        let traced = run_cast(scenario(seed, &FAULTS, 5_000_000), &cast, options);
+        assert_eq!(first, traced, "writing the trace changes nothing");
+        assert!(String::from_utf8(text).expect("text").lines().count() > 300);
+        assert_ne!(first.trace_hash, run(seed + 1, Bug::None, &FAULTS, 5_000_000).trace_hash);
+    }
+}
+
+#[test]
+fn acknowledging_before_the_nodes_have_it_is_found() {
+    let what = found(Bug::AcknowledgesEarly, &[Fault::VolumeKill, Fault::KillAll]);
+    assert!(what.contains("cannot be there"), "{what:?}");
+}
+
+#[test]
+fn serving_stale_data_is_found() {
+    let what = found(Bug::ServesStale, &[]);
+    assert!(what.contains("cannot be there"), "{what:?}");
+}
+
+#[test]
+fn losing_a_flush_is_found() {
+    let what = found(Bug::LosesFlush, &[Fault::PowerAll]);
+    assert!(what.contains("cannot be there"), "{what:?}");
+}
+
+#[test]
+fn forgetting_a_request_is_found() {
+    let what = found(Bug::Forgets, &[]);
+    assert!(what.contains("unanswered"), "{what:?}");
+}
+
+#[test]
+fn ignoring_the_fence_is_found() {
+    let what = found(Bug::IgnoresFence, &[Fault::Usurp]);
+    assert!(what.contains("fenced"), "{what:?}");
+}
+
+#[test]
+fn many_seeds_run_on_threads_and_can_be_stopped() {
+    let mut hashes = std::collections::BTreeMap::new();
+    let one = |seed| run(seed, Bug::None, &[], 0);
+    run_many(0..6, 2, one, |outcome| hashes.insert(outcome.seed, outcome.trace_hash).is_none());
+    assert_eq!(hashes.keys().copied().collect::<Vec<_>>(), (0..6).collect::<Vec<_>>());
+    assert_eq!(hashes[&3], one(3).trace_hash, "threads change nothing");
+    let mut seen = 0;
+    run_many(0..1000, 2, one, |_| {
+        seen += 1;
+        false
+    });
+    assert!(seen < 20, "{seen}");
+}

@@ -1,0 +1,272 @@
+//! The mirror volume: what one node is asked, all are asked; a lost connection asks again.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use fieldstone_block::{
+    Backend, BlockError, Completion, Info, Nanos, Op, Payload, Piece, Request, Stamps,
+};
+use fieldstone_proto::{
+    Capability, Epoch, JournalGen, Lsn, NodeError, NodeIndex, Reply, ReplyBody,
+    Request as NodeRequest, RequestBody, Tag,
+};
+use fieldstone_volume::seam::{Action, Event, VolumeConfig};
+use fieldstone_volume::status::Phase;
+use smallvec::smallvec;
+
+use super::Bug;
+use crate::actor::{Health, VolumeProcess};
+
+const GENERATION: JournalGen = JournalGen(1);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Node {
+    Down,
+    Joining,
+    Up,
+}
+
+struct Job {
+    /// The block request; `None` for the volume's own.
+    request: Option<Request>,
+    waits_for: Vec<NodeIndex>,
+    answered: bool,
+}
+
+pub(crate) struct MirrorVolume {
+    bug: Bug,
+    epoch: u64,
+    nodes: Vec<Node>,
+    size_bytes: u64,
+    phase: Phase,
+    jobs: BTreeMap<u64, Job>,
+    next_tag: u64,
+    actions: VecDeque<Action>,
+    done: Vec<Completion>,
+    remembered: BTreeMap<(u64, u32), Bytes>,
+}
+
+impl MirrorVolume {
+    pub fn new(config: &VolumeConfig, bug: Bug, epoch: u64) -> Self {
+        Self {
+            bug,
+            epoch,
+            nodes: vec![Node::Down; usize::from(config.nodes)],
+            size_bytes: 64 << 20,
+            phase: Phase::Opening,
+            jobs: BTreeMap::new(),
+            next_tag: 0,
+            actions: VecDeque::new(),
+            done: Vec::new(),
+            remembered: BTreeMap::new(),
+        }
+    }
+
+    fn send(&mut self, node: NodeIndex, tag: u64, body: RequestBody, payload: Vec<Bytes>) {
+        let capability = Capability { epoch: Epoch(self.epoch), ..Capability::default() };
+        let request = NodeRequest { tag: Tag(tag), capability, body, payload };
+        self.actions.push_back(Action::Send { node, request });
+    }
+
+    fn send_job(&mut self, tag: u64, node: NodeIndex) {
+        let Some(request) = self.jobs[&tag].request.clone() else { return };
+        let lsn = Lsn(request.offset_bytes);
+        let zeroes = || Bytes::from(vec![0u8; request.len_bytes as usize]);
+        let (body, payload) = match request.op {
+            Op::Read | Op::Extents => (
+                RequestBody::JournalRead {
+                    generation: GENERATION,
+                    offset_bytes: request.offset_bytes,
+                    len_bytes: request.len_bytes,
+                },
+                vec![],
+            ),
+            Op::Write => (
+                RequestBody::JournalAppend { generation: GENERATION, lsn },
+                vec![request.data.clone()],
+            ),
+            Op::Trim | Op::WriteZeroes => {
+                (RequestBody::JournalAppend { generation: GENERATION, lsn }, vec![zeroes()])
+            }
+            Op::Flush => (RequestBody::JournalSync { generation: GENERATION }, vec![]),
+        };
+        self.send(node, tag, body, payload);
+    }
+
+    fn complete(&mut self, request: &Request, result: Result<Payload, BlockError>) {
+        let stamps = Stamps::default();
+        self.done.push(Completion { id: request.id, result, stamps });
+    }
+
+    fn up(&self) -> impl Iterator<Item = NodeIndex> + use<> {
+        let nodes = self.nodes.clone();
+        (0..nodes.len()).filter(move |i| nodes[*i] == Node::Up).map(|i| NodeIndex(i as u16))
+    }
+
+    fn start(&mut self, request: Request) {
+        self.next_tag += 1;
+        let tag = self.next_tag;
+        if self.bug == Bug::Forgets && tag.is_multiple_of(100) {
+            return;
+        }
+        let key = (request.offset_bytes, request.len_bytes);
+        if self.bug == Bug::ServesStale
+            && request.op == Op::Read
+            && tag.is_multiple_of(7)
+            && let Some(data) = self.remembered.get(&key).cloned()
+        {
+            let payload = Payload::Data(smallvec![Piece::Data(data)]);
+            return self.complete(&request, Ok(payload));
+        }
+        let changes = matches!(request.op, Op::Write | Op::Trim | Op::WriteZeroes);
+        let early = self.bug == Bug::AcknowledgesEarly && changes;
+        let skipped = self.bug == Bug::LosesFlush && request.op == Op::Flush;
+        if early || skipped {
+            self.complete(&request, Ok(Payload::None));
+        }
+        if skipped {
+            return;
+        }
+        let all = (0..self.nodes.len() as u16).map(NodeIndex);
+        let waits_for: Vec<_> = match request.op {
+            Op::Read | Op::Extents => vec![NodeIndex(0)],
+            _ => all.collect(),
+        };
+        self.jobs.insert(tag, Job { request: Some(request), waits_for, answered: early });
+        for node in self.up() {
+            if self.jobs[&tag].waits_for.contains(&node) {
+                self.send_job(tag, node);
+            }
+        }
+    }
+
+    fn joined(&mut self, node: NodeIndex) {
+        self.nodes[usize::from(node.0)] = Node::Up;
+        let tags: Vec<u64> = self.jobs.keys().copied().collect();
+        for tag in tags {
+            if self.jobs[&tag].waits_for.contains(&node) {
+                self.send_job(tag, node);
+            }
+        }
+        if self.phase == Phase::Opening && self.nodes.iter().all(|node| *node == Node::Up) {
+            self.phase = Phase::Serving;
+        }
+    }
+
+    fn replied(&mut self, node: NodeIndex, reply: Reply) {
+        let fenced = matches!(reply.result, Err(NodeError::Fenced { .. }));
+        if reply.tag.0 == 0 && !fenced {
+            return;
+        }
+        if self.nodes[usize::from(node.0)] == Node::Joining && !fenced {
+            // Its journal is made: it was asked for nothing else.
+            return self.joined(node);
+        }
+        if fenced && self.bug != Bug::IgnoresFence {
+            self.phase = Phase::Failed("fenced".to_owned());
+            for (_, job) in std::mem::take(&mut self.jobs) {
+                if let Some(request) = job.request.filter(|_| !job.answered) {
+                    self.complete(&request, Err(BlockError::Fenced("by another".to_owned())));
+                }
+            }
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(&reply.tag.0) else { return };
+        job.waits_for.retain(|waits| *waits != node);
+        if !job.waits_for.is_empty() && !fenced {
+            return;
+        }
+        let Some(job) = self.jobs.remove(&reply.tag.0) else { return };
+        let Some(request) = job.request.filter(|_| !job.answered) else { return };
+        let changes = matches!(request.op, Op::Write | Op::Trim | Op::WriteZeroes);
+        if changes && request.flags.fua && self.bug != Bug::LosesFlush {
+            let mut sync = request;
+            sync.op = Op::Flush;
+            sync.flags.fua = false;
+            return self.start(sync);
+        }
+        let payload = match (request.op, reply.result) {
+            (Op::Read, Ok(ReplyBody::Data(data))) => {
+                self.remembered.insert((request.offset_bytes, request.len_bytes), data.clone());
+                Payload::Data(smallvec![Piece::Data(data)])
+            }
+            (Op::Extents, _) => Payload::Extents(vec![fieldstone_block::Extent {
+                len_bytes: u64::from(request.len_bytes),
+                kind: fieldstone_block::ExtentKind::Data,
+            }]),
+            _ => Payload::None,
+        };
+        self.complete(&request, Ok(payload));
+    }
+}
+
+impl Backend for MirrorVolume {
+    fn info(&self) -> Info {
+        Info {
+            size_bytes: self.size_bytes,
+            block_bytes: 4096,
+            preferred_bytes: 4096,
+            read_only: false,
+        }
+    }
+
+    fn submit(&mut self, request: Request, _now: Nanos) {
+        match self.phase {
+            Phase::Serving => self.start(request),
+            _ => self.complete(&request, Err(BlockError::ShuttingDown)),
+        }
+    }
+
+    fn poll(&mut self, _now: Nanos, out: &mut Vec<Completion>) {
+        out.append(&mut self.done);
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        None
+    }
+}
+
+impl VolumeProcess for MirrorVolume {
+    fn handle(&mut self, event: Event, _now: Nanos) {
+        match event {
+            _ if matches!(self.phase, Phase::Failed(_)) => {}
+            Event::NodeUp(node) => {
+                self.nodes[usize::from(node.0)] = Node::Joining;
+                self.send(node, 0, RequestBody::Fence { takeover: true }, vec![]);
+                let create =
+                    RequestBody::JournalCreate { generation: GENERATION, ring_bytes: 64 << 20 };
+                self.send(node, u64::MAX, create, vec![]);
+            }
+            Event::NodeDown(node) => {
+                self.nodes[usize::from(node.0)] = Node::Down;
+                // The world connects again by itself; asking for it must do no harm.
+                self.actions.push_back(Action::Reconnect { node });
+            }
+            Event::Reply { node, reply } => self.replied(node, reply),
+        }
+    }
+
+    fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn phase(&self) -> Phase {
+        self.phase.clone()
+    }
+
+    fn health(&self) -> Health {
+        Health {
+            phase: self.phase.clone(),
+            whole: self.nodes.iter().all(|node| *node == Node::Up),
+            scrubbing: false,
+            slots_used: 0,
+            text: format!("{} jobs", self.jobs.len()),
+        }
+    }
+
+    fn request_close(&mut self) {
+        self.phase = Phase::Closed;
+    }
+
+    fn request_scrub(&mut self) {}
+}

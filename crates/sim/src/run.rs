@@ -1,0 +1,91 @@
+//! One run from its seed, and many runs over several threads.
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+
+use fieldstone_block::Nanos;
+
+use crate::actor::Cast;
+use crate::scenario::Scenario;
+use crate::trace::Trace;
+use crate::world::{Failure, World};
+
+/// How to run.
+#[derive(Default)]
+pub struct Options<'a> {
+    /// Where to write the trace.
+    pub trace: Option<&'a mut dyn Write>,
+}
+
+/// How a run went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// What it was about, in one line.
+    pub scenario: String,
+    /// Block requests made.
+    pub ops: u64,
+    /// Of those, answered with an error that was allowed.
+    pub ops_failed: u64,
+    /// Events that happened.
+    pub events: u64,
+    /// Virtual time that passed.
+    pub virtual_time: Nanos,
+    /// Volume processes started.
+    pub volumes_started: u32,
+    /// Faults injected, by kind.
+    pub faults: Vec<(&'static str, u64)>,
+    /// Hash of the trace: equal for equal runs.
+    pub trace_hash: u64,
+    /// What went wrong, if anything.
+    pub failure: Option<Failure>,
+}
+
+/// Runs a scenario with these actors.
+pub fn run_cast<'a, C: Cast>(scenario: Scenario, cast: &'a C, options: Options<'a>) -> Outcome {
+    let (seed, summary) = (scenario.seed, scenario.summary());
+    let mut world = World::new(scenario, cast, Trace::new(options.trace));
+    // A panic of an actor is a finding like any other, with the time it happened.
+    let result = catch_unwind(AssertUnwindSafe(|| world.play()));
+    if let Err(panic) = result {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        world.panicked(text);
+    }
+    world.outcome(seed, summary)
+}
+
+/// Runs `seeds` on `threads` threads; `progress` gets each outcome as it comes, in any order, and
+/// says whether to go on.
+pub fn run_many(
+    seeds: std::ops::Range<u64>,
+    threads: usize,
+    run: impl Fn(u64) -> Outcome + Sync,
+    mut progress: impl FnMut(Outcome) -> bool,
+) {
+    let next = AtomicU64::new(seeds.start);
+    let stop = AtomicBool::new(false);
+    let (sender, receiver) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            let (sender, next, stop, run) = (sender.clone(), &next, &stop, &run);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end || sender.send(run(seed)).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for outcome in receiver {
+            if !progress(outcome) {
+                stop.store(true, Ordering::Relaxed);
+            }
+        }
+    });
+}

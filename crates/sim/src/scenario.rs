@@ -1,0 +1,184 @@
+//! A scenario: everything about a run that is decided before it starts, drawn from its seed.
+//!
+//! Sizes are small on purpose: with shards of 32 to 64 KiB and rings of a few hundred, segments
+//! seal, collection runs and checkpoints are written many times in a second of virtual time.
+
+use fieldstone_codes::Profile;
+use fieldstone_volume::seam::Geometry;
+
+use crate::atlas::{Fault, Weights};
+use crate::dice::Dice;
+use crate::disk::DiskKind;
+use crate::network::NetworkSpeed;
+use crate::workload::Plan;
+
+/// What a run is about; decides which answers are allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Faults within the atlas: every request must succeed.
+    Within,
+    /// Now and then more nodes are away than the code survives: requests may fail, data may not.
+    Beyond,
+    /// The pool is too small for what is written: requests may fail for lack of space.
+    Full,
+}
+
+/// A scenario.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The seed it was drawn from.
+    pub seed: u64,
+    /// What it is about.
+    pub kind: Kind,
+    /// How data is protected.
+    pub profile: Profile,
+    /// Nodes of the pool.
+    pub nodes: u16,
+    /// The volume's sizes.
+    pub geometry: Geometry,
+    /// Slots per node; a slot is a shard.
+    pub slots: u32,
+    /// How often each fault happens.
+    pub weights: Weights,
+    /// Mean time between faults; 0 for never.
+    pub fault_gap_ns: u64,
+    /// Disks.
+    pub disk: DiskKind,
+    /// Network.
+    pub network: NetworkSpeed,
+    /// Users.
+    pub plan: Plan,
+    /// After which silence a volume takes a node for down.
+    pub node_timeout_ms: u64,
+    /// The nodes' clock minus the world's.
+    pub wall_offset_ns: u64,
+}
+
+/// Size of a block.
+const BLOCK_BYTES: u64 = 4096;
+/// Shards that a node must have room for whatever the volume's size: open and checkpoint
+/// segments, and those that wait to be freed.
+const SLOTS_SPARE: u64 = 24;
+
+impl Scenario {
+    /// The scenario of `seed`.
+    #[must_use]
+    pub fn from_seed(seed: u64) -> Self {
+        let mut dice = Dice::new(seed, "scenario", 0);
+        let kind = match dice.index(10) {
+            0 => Kind::Beyond,
+            1 => Kind::Full,
+            _ => Kind::Within,
+        };
+        let (profile, nodes) = draw_pool(&mut dice);
+        let device_blocks = dice.pick(&[256, 512, 1024, 2048]);
+        let geometry = draw_geometry(&mut dice, device_blocks);
+        let needed = needed_slots(&profile, nodes, &geometry);
+        let slots = match kind {
+            Kind::Full => needed * dice.between(40, 90) / 100 + SLOTS_SPARE,
+            _ => needed * dice.pick(&[200, 300, 400]) / 100 + SLOTS_SPARE,
+        };
+        let mut plan = Plan::draw(&mut dice, device_blocks);
+        if kind == Kind::Full {
+            plan.mix = [20, 70, 4, 2, 3, 1];
+            plan.span_blocks_max = 32;
+            plan.reach_per_mille = 1000;
+        }
+        Self {
+            seed,
+            kind,
+            profile,
+            nodes,
+            geometry,
+            slots: slots as u32,
+            weights: Weights::draw(&mut dice),
+            fault_gap_ns: dice.pick(&[0, 3_000_000, 20_000_000, 100_000_000, 600_000_000]),
+            disk: draw_disk(&mut dice),
+            network: draw_network(&mut dice),
+            plan,
+            node_timeout_ms: dice.pick(&[200, 1000, 3000]),
+            wall_offset_ns: dice.between(0, 1 << 60),
+        }
+    }
+
+    /// A scenario without any fault, for tests that plant their own.
+    #[must_use]
+    pub fn calm(seed: u64) -> Self {
+        let mut scenario = Self::from_seed(seed);
+        scenario.kind = Kind::Within;
+        scenario.fault_gap_ns = 0;
+        scenario
+    }
+
+    /// One with these faults only.
+    #[must_use]
+    pub fn with_faults(seed: u64, faults: &[Fault], gap_ns: u64) -> Self {
+        let mut scenario = Self::calm(seed);
+        scenario.weights = Weights::only(faults);
+        scenario.fault_gap_ns = gap_ns;
+        scenario
+    }
+
+    /// In one line.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        format!(
+            "{:?} {} on {} nodes, {} blocks, shard {} unit {} ring {} slots {}, {} ops depth {} \
+             think {} us, faults every {} ms",
+            self.kind,
+            self.profile,
+            self.nodes,
+            self.plan.device_blocks,
+            self.geometry.shard_bytes,
+            self.geometry.unit_bytes,
+            self.geometry.ring_bytes,
+            self.slots,
+            self.plan.ops,
+            self.plan.depth,
+            self.plan.think_ns / 1000,
+            self.fault_gap_ns / 1_000_000,
+        )
+    }
+}
+
+fn draw_pool(dice: &mut Dice) -> (Profile, u16) {
+    match dice.index(4) {
+        0 => (Profile::Copies { n: 3 }, dice.between(3, 5) as u16),
+        1 => (Profile::Rs { k: 2, m: 1 }, dice.between(3, 5) as u16),
+        _ => (Profile::Rs { k: 4, m: 2 }, dice.between(6, 8) as u16),
+    }
+}
+
+fn draw_geometry(dice: &mut Dice, device_blocks: u64) -> Geometry {
+    Geometry {
+        size_bytes: device_blocks * BLOCK_BYTES,
+        shard_bytes: dice.pick(&[32 << 10, 64 << 10]),
+        unit_bytes: dice.pick(&[4 << 10, 8 << 10, 16 << 10]),
+        ring_bytes: dice.pick(&[128 << 10, 256 << 10, 512 << 10]),
+    }
+}
+
+/// Slots per node that hold the full device once.
+fn needed_slots(profile: &Profile, nodes: u16, geometry: &Geometry) -> u64 {
+    let segment_bytes = u64::from(geometry.shard_bytes) * profile.k() as u64;
+    let segments = geometry.size_bytes.div_ceil(segment_bytes);
+    (segments * profile.shards() as u64).div_ceil(u64::from(nodes))
+}
+
+fn draw_disk(dice: &mut Dice) -> DiskKind {
+    let sector_bytes = dice.pick(&[512, 512, 4096]);
+    let (read_ns, write_ns, sync_ns) = dice.pick(&[
+        (80_000, 30_000, 500_000),
+        (10_000, 10_000, 50_000),
+        (4_000_000, 400_000, 12_000_000),
+    ]);
+    DiskKind { read_ns, write_ns, sync_ns, sector_bytes }
+}
+
+fn draw_network(dice: &mut Dice) -> NetworkSpeed {
+    dice.pick(&[
+        NetworkSpeed { delay_ns: 5_000, notice_ns: 50_000 },
+        NetworkSpeed { delay_ns: 60_000, notice_ns: 1_000_000 },
+        NetworkSpeed { delay_ns: 1_000_000, notice_ns: 40_000_000 },
+    ])
+}

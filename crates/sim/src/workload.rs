@@ -1,0 +1,199 @@
+//! The workload: what the users of the device ask for.
+//!
+//! A plan is drawn from the seed: the mix of operations, how many are in flight, and how places
+//! are chosen. The manner changes every so often within a run (uniform, a hot spot, sequential
+//! runs, bursts with pauses), since the bugs live in the changes.
+
+use fieldstone_block::{Op, RequestFlags};
+
+use crate::checker::Span;
+use crate::dice::Dice;
+
+/// What a workload is like.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Size of the device in blocks.
+    pub device_blocks: u64,
+    /// Operations in all.
+    pub ops: u32,
+    /// Most requests in flight.
+    pub depth: usize,
+    /// Weights of read, write, trim, zeroes, flush and extents.
+    pub mix: [u32; 6],
+    /// Writes with FUA, of a thousand.
+    pub fua_per_mille: u32,
+    /// Longest request in blocks.
+    pub span_blocks_max: u64,
+    /// Mean pause between requests.
+    pub think_ns: u64,
+    /// The part of the device that is written to, of a thousand.
+    pub reach_per_mille: u64,
+}
+
+impl Plan {
+    /// A plan for a device of this size.
+    #[must_use]
+    pub fn draw(dice: &mut Dice, device_blocks: u64) -> Self {
+        let mixes = [
+            [40, 40, 4, 4, 4, 2],
+            [20, 70, 1, 1, 2, 0],
+            [10, 60, 15, 10, 5, 2],
+            [70, 20, 2, 2, 2, 2],
+            [30, 30, 5, 5, 30, 1],
+        ];
+        Self {
+            device_blocks,
+            ops: dice.between(300, 1200) as u32,
+            depth: dice.pick(&[1, 2, 4, 8, 16, 32]),
+            mix: dice.pick(&mixes),
+            fua_per_mille: dice.pick(&[0, 20, 200]),
+            span_blocks_max: dice.pick(&[1, 4, 8, 32]),
+            think_ns: dice.pick(&[1_000, 50_000, 400_000, 2_000_000]),
+            reach_per_mille: dice.pick(&[100, 500, 1000, 1000]),
+        }
+    }
+}
+
+/// How places are chosen at present.
+#[derive(Clone, Copy, Debug)]
+enum Manner {
+    Uniform,
+    HotSpot { first: u64, blocks: u64 },
+    Sequential { next: u64 },
+}
+
+/// One operation to submit.
+#[derive(Clone, Copy, Debug)]
+pub struct Draft {
+    /// What to do.
+    pub op: Op,
+    /// Where; for a flush, the first block.
+    pub span: Span,
+    /// Modifiers.
+    pub flags: RequestFlags,
+}
+
+/// Draws operations.
+pub struct Workload {
+    plan: Plan,
+    dice: Dice,
+    manner: Manner,
+    manner_left: u32,
+    drawn: u32,
+    burst: bool,
+}
+
+const OPS: [Op; 6] = [Op::Read, Op::Write, Op::Trim, Op::WriteZeroes, Op::Flush, Op::Extents];
+
+impl Workload {
+    /// A workload after `plan`.
+    #[must_use]
+    pub fn new(plan: Plan, dice: Dice) -> Self {
+        Self { plan, dice, manner: Manner::Uniform, manner_left: 0, drawn: 0, burst: false }
+    }
+
+    /// The plan.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// True when all operations have been drawn.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.drawn >= self.plan.ops
+    }
+
+    /// The pause before the next request.
+    pub fn pause_ns(&mut self) -> u64 {
+        match (self.burst, self.manner_left) {
+            (true, 1) => self.plan.think_ns * self.dice.between(10, 100),
+            (true, _) => 1_000,
+            (false, _) => self.dice.around(self.plan.think_ns),
+        }
+    }
+
+    /// The next operation.
+    pub fn draw(&mut self) -> Draft {
+        self.drawn += 1;
+        if self.manner_left == 0 {
+            self.change_manner();
+        }
+        self.manner_left -= 1;
+        let op = OPS[self.dice.weighted(&self.plan.mix).unwrap_or(1)];
+        let blocks = self.blocks(op);
+        let span = Span { first: self.place(blocks), blocks };
+        let changes = matches!(op, Op::Write | Op::Trim | Op::WriteZeroes);
+        let flags = RequestFlags {
+            fua: changes && self.dice.chance(self.plan.fua_per_mille),
+            no_hole: op == Op::WriteZeroes && self.dice.chance(500),
+            fast_zero: false,
+        };
+        Draft { op, span, flags }
+    }
+
+    fn blocks(&mut self, op: Op) -> u64 {
+        let max = match op {
+            // Trims and zeroes cost little however long they are.
+            Op::Trim | Op::WriteZeroes | Op::Extents if self.dice.chance(200) => {
+                self.plan.device_blocks / 4
+            }
+            _ => self.plan.span_blocks_max,
+        };
+        let max = max.clamp(1, self.plan.device_blocks);
+        if self.dice.chance(400) { 1 } else { self.dice.between(1, max) }
+    }
+
+    fn place(&mut self, blocks: u64) -> u64 {
+        let reach = (self.plan.device_blocks * self.plan.reach_per_mille / 1000).max(blocks);
+        let last = reach - blocks;
+        match &mut self.manner {
+            Manner::Uniform => self.dice.between(0, last),
+            Manner::HotSpot { first, blocks } => {
+                let offset = self.dice.between(0, *blocks);
+                (*first + offset).min(last)
+            }
+            Manner::Sequential { next } => {
+                let first = if *next > last { 0 } else { *next };
+                *next = first + blocks;
+                first
+            }
+        }
+    }
+
+    fn change_manner(&mut self) {
+        self.manner_left = self.dice.between(20, 200) as u32;
+        self.burst = self.dice.chance(300);
+        let first = self.dice.between(0, self.plan.device_blocks - 1);
+        self.manner = match self.dice.index(3) {
+            0 => Manner::Uniform,
+            1 => Manner::HotSpot { first, blocks: self.dice.between(1, 16) },
+            _ => Manner::Sequential { next: first },
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_stay_on_the_device_and_every_kind_occurs() {
+        for seed in 0..50 {
+            let mut dice = Dice::new(seed, "plan", 0);
+            let mut plan = Plan::draw(&mut dice, 64 + seed);
+            plan.mix = [1; 6];
+            let mut workload = Workload::new(plan, Dice::new(seed, "work", 0));
+            let mut seen = [0u32; 6];
+            while !workload.is_over() {
+                let draft = workload.draw();
+                assert!(draft.span.blocks > 0);
+                assert!(draft.span.first + draft.span.blocks <= 64 + seed, "{draft:?}");
+                let kind = OPS.iter().position(|op| *op == draft.op).expect("a known operation");
+                seen[kind] += 1;
+                workload.pause_ns();
+            }
+            assert!(seen.iter().all(|count| *count > 10), "{seen:?}");
+        }
+    }
+}

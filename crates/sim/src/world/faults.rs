@@ -1,0 +1,235 @@
+//! Faults strike here, within what the atlas allows, and end here.
+
+use fieldstone_node::FileId;
+use fieldstone_proto::{Epoch, NodeIndex};
+use fieldstone_volume::status::Phase;
+
+use super::{Happening, Recovery, World};
+use crate::actor::Cast;
+use crate::atlas::Fault;
+use crate::disk::DiskFaults;
+use crate::trace::Who;
+
+const MS: u64 = 1_000_000;
+
+impl<C: Cast> World<'_, C> {
+    pub(super) fn schedule_strike(&mut self) {
+        if self.faults_active && self.scenario.fault_gap_ns > 0 {
+            let delay_ns = self.fault_dice.around(self.scenario.fault_gap_ns);
+            self.schedule.after(delay_ns, Happening::Strike);
+        }
+    }
+
+    pub(super) fn strike_due(&mut self) {
+        if !self.faults_active {
+            return;
+        }
+        if let Some(fault) = self.scenario.weights.pick(&mut self.fault_dice) {
+            let node = NodeIndex(self.fault_dice.index(self.nodes.len()) as u16);
+            let struck = match fault.impairs() {
+                true => self.atlas.allows(fault, node) && self.strike_node(fault, node),
+                false => self.strike_all(fault),
+            };
+            if struck {
+                *self.injected.entry(fault).or_default() += 1;
+            }
+        }
+        self.schedule_strike();
+    }
+
+    /// A fault strikes a node; false if it finds nothing to strike.
+    fn strike_node(&mut self, fault: Fault, node: NodeIndex) -> bool {
+        let running = self.nodes[usize::from(node.0)].process.is_some();
+        if !running && fault != Fault::NodePower {
+            return false;
+        }
+        self.note(
+            Who::Fault,
+            fault.name(),
+            u64::from(node.0),
+            format_args!("{node}, impaired: {:?}", self.atlas.impaired()),
+        );
+        let silent = self.fault_dice.chance(300);
+        let away_ns = self.draw_ns(&[(1, 5), (5, 100), (300, 3000)]);
+        let host = &mut self.nodes[usize::from(node.0)];
+        match fault {
+            Fault::NodeKill => {
+                host.disk.kill();
+                self.stop_node(node, silent);
+                self.recover_after(node, away_ns, Recovery::Start);
+            }
+            Fault::NodePower => {
+                host.disk.power_loss();
+                self.stop_node(node, silent);
+                self.recover_after(node, away_ns, Recovery::Start);
+            }
+            Fault::NodeWipe => {
+                self.stop_node(node, silent);
+                self.replace_node(node);
+                self.recover_after(node, away_ns, Recovery::Start);
+            }
+            Fault::NodeSlow => {
+                host.slowness = self.fault_dice.between(5, 100);
+                self.recover_after(node, away_ns, Recovery::Speed);
+            }
+            Fault::Partition => {
+                let Some(client) = self.active else { return false };
+                self.network.partition(client, node);
+                self.recover_after(node, away_ns, Recovery::Link(client));
+            }
+            Fault::ConnectionLoss => {
+                let peer = self.active.and_then(|client| self.peer_of(client, node));
+                let Some(peer) = peer else { return false };
+                let now = self.now();
+                self.atlas.begins(node);
+                self.network.lose(now, peer);
+                self.atlas.ends(node, now);
+            }
+            Fault::BitFlip => return self.flip_bit(node, away_ns),
+            Fault::DiskErrors => {
+                let dice = &mut self.fault_dice;
+                host.disk.faults = DiskFaults {
+                    read_error_per_mille: dice.pick(&[0, 20, 500]),
+                    write_error_per_mille: dice.pick(&[0, 20, 500]),
+                    sync_error_per_mille: dice.pick(&[0, 100, 1000]),
+                    full: false,
+                };
+                self.recover_after(node, away_ns, Recovery::Disk);
+            }
+            Fault::DiskFull => {
+                host.disk.faults.full = true;
+                self.recover_after(node, away_ns, Recovery::Disk);
+            }
+            Fault::VolumeKill | Fault::KillAll | Fault::PowerAll | Fault::Usurp => return false,
+        }
+        true
+    }
+
+    fn draw_ns(&mut self, ranges_ms: &[(u64, u64)]) -> u64 {
+        let (low, high) = self.fault_dice.pick(ranges_ms);
+        self.fault_dice.between(low * MS, high * MS)
+    }
+
+    fn recover_after(&mut self, node: NodeIndex, delay_ns: u64, what: Recovery) {
+        self.atlas.begins(node);
+        self.schedule.after(delay_ns, Happening::Recover { node, what });
+    }
+
+    fn replace_node(&mut self, node: NodeIndex) {
+        let incarnation = self.world_dice.word();
+        let host = &mut self.nodes[usize::from(node.0)];
+        host.disk.wipe();
+        host.incarnation = incarnation;
+        self.epochs[usize::from(node.0)] = Epoch(0);
+    }
+
+    fn flip_bit(&mut self, node: NodeIndex, away_ns: u64) -> bool {
+        let disk = &mut self.nodes[usize::from(node.0)].disk;
+        let files = disk.files();
+        if files.is_empty() {
+            return false;
+        }
+        let mut file = FileId::Data;
+        if self.fault_dice.chance(300) {
+            file = files[self.fault_dice.index(files.len())];
+        }
+        let Some(at) = disk.flip_bit(file) else { return false };
+        self.note(Who::Fault, "flipped", at, format_args!("{node} {file:?} byte {at}"));
+        if file == FileId::Data {
+            self.atlas.needs_scrub(node);
+            // A scrub that is under way may have passed the place already.
+            self.scrub = super::Scrub::Idle;
+        } else {
+            self.recover_after(node, away_ns, Recovery::Replace);
+        }
+        true
+    }
+
+    /// A fault strikes volume processes, or everything; false if it finds nothing to strike.
+    fn strike_all(&mut self, fault: Fault) -> bool {
+        match fault {
+            Fault::VolumeKill => {
+                let Some(client) = self.active else { return false };
+                self.note(Who::Fault, fault.name(), 0, format_args!("v{}", client.0));
+                self.kill_volume(client, "killed");
+            }
+            Fault::Usurp => return self.usurp(),
+            Fault::KillAll | Fault::PowerAll => self.strike_everything(fault),
+            _ => return false,
+        }
+        true
+    }
+
+    fn strike_everything(&mut self, fault: Fault) {
+        self.note(Who::Fault, fault.name(), 0, format_args!("everything"));
+        if fault == Fault::PowerAll {
+            self.checker.power_lost();
+        }
+        let clients: Vec<_> = self.volumes.keys().copied().collect();
+        for client in clients {
+            self.kill_volume(client, "killed with everything");
+        }
+        for index in 0..self.nodes.len() {
+            let node = NodeIndex(index as u16);
+            match fault {
+                Fault::PowerAll => self.nodes[index].disk.power_loss(),
+                _ => self.nodes[index].disk.kill(),
+            }
+            self.stop_node(node, fault == Fault::PowerAll);
+            let away_ns = self.draw_ns(&[(1, 3), (5, 300)]);
+            self.recover_after(node, away_ns, Recovery::Start);
+        }
+        self.schedule_open(0);
+    }
+
+    /// A second volume process takes over while the first lives on, perhaps cut off.
+    fn usurp(&mut self) -> bool {
+        let Some(old) = self.active else { return false };
+        if self.volumes.len() != 1 || self.volumes[&old].phase != Phase::Serving {
+            return false;
+        }
+        self.note(Who::Fault, Fault::Usurp.name(), 0, format_args!("v{} is succeeded", old.0));
+        let lives_ns = self.draw_ns(&[(1, 20), (100, 2000)]);
+        self.schedule.after(lives_ns, Happening::EndStale { client: old });
+        self.stale_ops_left = self.fault_dice.between(0, 30) as u32;
+        for index in 0..self.nodes.len() {
+            if self.fault_dice.chance(500) {
+                let node = NodeIndex(index as u16);
+                self.network.partition(old, node);
+                let delay_ns = self.fault_dice.between(1, lives_ns * 2);
+                // The node is not impaired: its link to the active volume is whole.
+                let what = Recovery::Link(old);
+                self.schedule.after(delay_ns, Happening::Recover { node, what });
+            }
+        }
+        self.start_volume(true);
+        true
+    }
+
+    pub(super) fn recover_due(&mut self, node: NodeIndex, what: Recovery) {
+        let now = self.now();
+        self.note(Who::World, "recover", u64::from(node.0), format_args!("{node} {what:?}"));
+        let host = &mut self.nodes[usize::from(node.0)];
+        match what {
+            Recovery::Start => self.start_node(node),
+            Recovery::Speed => host.slowness = 1,
+            Recovery::Link(client) => {
+                let lossy = self.fault_dice.chance(500);
+                self.network.heal(now, client, node, lossy);
+            }
+            Recovery::Disk => {
+                // A machine whose disk failed is rebooted: what failed to sync is not believed.
+                host.disk.faults = DiskFaults::default();
+                host.disk.power_loss();
+                self.stop_node(node, false);
+                self.recover_after(node, MS, Recovery::Start);
+            }
+            Recovery::Replace => {
+                self.stop_node(node, false);
+                self.replace_node(node);
+                self.recover_after(node, MS, Recovery::Start);
+            }
+        }
+        self.atlas.ends(node, now);
+    }
+}

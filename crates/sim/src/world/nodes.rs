@@ -1,0 +1,150 @@
+//! Hosts of node processes: a disk that outlives them, and lives that come and go.
+
+use fieldstone_node::{Action, DiskId, Event, NodeConfig};
+use fieldstone_proto::{NodeIndex, ReplyBody};
+
+use super::describe::{brief_reply, brief_request};
+use super::{Happening, World};
+use crate::actor::{Cast, NodeProcess};
+use crate::dice::Dice;
+use crate::disk::SimDisk;
+use crate::network::{Arrival, Ends};
+use crate::trace::Who;
+
+/// A node: the place, its disk, and the process if it runs.
+pub(super) struct NodeHost<N> {
+    pub process: Option<N>,
+    pub disk: SimDisk,
+    /// Counts the starts of the process.
+    pub life: u64,
+    pub incarnation: u64,
+    /// How many times slower than usual its disk is.
+    pub slowness: u64,
+}
+
+impl<C: Cast> World<'_, C> {
+    pub(super) fn add_node(&mut self, node: NodeIndex) {
+        let dice = Dice::new(self.scenario.seed, "disk", u64::from(node.0));
+        let disk = SimDisk::new(dice, self.scenario.disk, u64::MAX);
+        let incarnation = self.world_dice.word();
+        self.nodes.push(NodeHost { process: None, disk, life: 0, incarnation, slowness: 1 });
+        self.start_node(node);
+    }
+
+    pub(super) fn start_node(&mut self, node: NodeIndex) {
+        let clock = self.node_clock();
+        let host = &mut self.nodes[usize::from(node.0)];
+        if host.process.is_some() {
+            return;
+        }
+        let config = NodeConfig {
+            pool: Self::pool(),
+            node,
+            incarnation: host.incarnation,
+            key: Self::key(),
+            slot_bytes: self.scenario.geometry.shard_bytes,
+            slots: self.scenario.slots,
+            verify_payload: false,
+        };
+        host.life += 1;
+        host.process = Some(self.cast.node(config, clock));
+        let life = host.life;
+        self.note(Who::Node(node.0), "start", life, format_args!("life {life}"));
+        let now = self.now();
+        self.network.node_is_back(now, node);
+        self.pump_node(node);
+    }
+
+    /// The process dies; the disk is as the death left it, which is the caller's business.
+    pub(super) fn stop_node(&mut self, node: NodeIndex, silent: bool) -> bool {
+        let host = &mut self.nodes[usize::from(node.0)];
+        if host.process.take().is_none() {
+            return false;
+        }
+        host.life += 1;
+        let now = self.now();
+        self.network.node_died(now, node, silent);
+        self.note(Who::Node(node.0), "dead", u64::from(silent), format_args!("silent {silent}"));
+        true
+    }
+
+    pub(super) fn node_clock(&self) -> fieldstone_block::Nanos {
+        self.now().plus(fieldstone_block::Nanos(self.scenario.wall_offset_ns))
+    }
+
+    pub(super) fn arrived_at_node(&mut self, ends: Ends, arrival: Arrival) {
+        let who = Who::Node(ends.node.0);
+        let event = match arrival {
+            Arrival::Request(request) => {
+                self.note(who, "recv", request.tag.0, format_args!("{}", brief_request(&request)));
+                Event::Request { peer: ends.peer, request }
+            }
+            Arrival::Closed => {
+                self.note(who, "lost", ends.peer.0, format_args!("connection {}", ends.peer.0));
+                Event::PeerLost { peer: ends.peer }
+            }
+            Arrival::Reply(_) => return,
+        };
+        let clock = self.node_clock();
+        if let Some(process) = self.nodes[usize::from(ends.node.0)].process.as_mut() {
+            process.handle(event, clock);
+            self.pump_node(ends.node);
+        }
+    }
+
+    pub(super) fn disk_due(&mut self, node: NodeIndex, life: u64, id: DiskId) {
+        let clock = self.node_clock();
+        let host = &mut self.nodes[usize::from(node.0)];
+        if host.life != life {
+            return;
+        }
+        let Some(result) = host.disk.complete(id) else { return };
+        if let Err(error) = &result {
+            let at = self.schedule.now();
+            let key = id.0;
+            self.trace.line(at, Who::Node(node.0), "diskerr", key, format_args!("#{key} {error}"));
+        }
+        if let Some(process) = host.process.as_mut() {
+            process.handle(Event::Disk { id, result }, clock);
+            self.pump_node(node);
+        }
+    }
+
+    fn pump_node(&mut self, node: NodeIndex) {
+        let who = Who::Node(node.0);
+        loop {
+            let host = &mut self.nodes[usize::from(node.0)];
+            let life = host.life;
+            let Some(action) = host.process.as_mut().and_then(NodeProcess::next_action) else {
+                return;
+            };
+            match action {
+                Action::Disk { id, op } => {
+                    let text = self.trace.is_written().then(|| super::describe::brief_disk(&op));
+                    let slowness = host.slowness;
+                    let delay_ns = host.disk.submit(id, op) * slowness;
+                    self.schedule.after(delay_ns, Happening::Disk { node, life, id });
+                    let text = text.unwrap_or_default();
+                    self.note(who, "disk", id.0, format_args!("#{} {text}", id.0));
+                }
+                Action::Reply { peer, reply } => {
+                    self.note(who, "reply", reply.tag.0, format_args!("{}", brief_reply(&reply)));
+                    if let Ok(ReplyBody::VolumeState(state)) = &reply.result {
+                        self.check_epoch(node, state.epoch_before);
+                    }
+                    let now = self.now();
+                    self.network.send_reply(now, peer, reply);
+                }
+            }
+        }
+    }
+
+    /// A node's epoch never falls, whatever happened to it short of being replaced.
+    fn check_epoch(&mut self, node: NodeIndex, epoch: fieldstone_proto::Epoch) {
+        let known = self.epochs[usize::from(node.0)];
+        if epoch < known {
+            self.fail(format!("{node} fell back from epoch {known} to {epoch}"));
+        }
+        self.epochs[usize::from(node.0)] = epoch;
+    }
+}

@@ -1,0 +1,209 @@
+//! The users: they submit requests, and judge what comes back.
+
+use bytes::Bytes;
+use fieldstone_block::{
+    Backend, BlockError, Completion, Nanos, Op, Request, RequestFlags, RequestId, Stamps,
+};
+use fieldstone_volume::status::Phase;
+
+use super::{Happening, REQUEST_NS_MAX, World};
+use crate::actor::Cast;
+use crate::checker::{BLOCK_BYTES, Checker, Span};
+use crate::network::ClientId;
+use crate::scenario::Kind;
+use crate::trace::Who;
+use crate::workload::Draft;
+
+/// A request that was not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InFlight {
+    pub client: ClientId,
+    op: Op,
+    span: Span,
+    since: Nanos,
+}
+
+impl<C: Cast> World<'_, C> {
+    pub(super) fn schedule_work(&mut self, delay_ns: u64) {
+        if self.users_active && !self.work_pending {
+            self.work_pending = true;
+            self.schedule.after(delay_ns, Happening::Work);
+        }
+    }
+
+    /// Submits one request, if the users are at it and a volume serves.
+    pub(super) fn work_due(&mut self) {
+        self.work_pending = false;
+        if !self.users_active || self.workload.is_over() {
+            return;
+        }
+        let Some(client) = self.choose_volume() else { return };
+        let depth = self.in_flight.values().filter(|request| request.client == client).count();
+        if depth >= self.workload.plan().depth {
+            return;
+        }
+        let draft = self.workload.draw();
+        if draft.op == Op::Read || self.checker.has_room(draft.span) {
+            self.submit(client, draft);
+        }
+        let pause_ns = self.workload.pause_ns();
+        self.schedule_work(pause_ns);
+    }
+
+    /// The active volume, or now and then one that was succeeded and does not know.
+    fn choose_volume(&mut self) -> Option<ClientId> {
+        let active = self.active?;
+        if self.stale_ops_left > 0 && self.world_dice.chance(300) {
+            let stale = self.volumes.iter().find(|(client, _)| **client != active);
+            if let Some((stale, host)) = stale
+                && host.phase == Phase::Serving
+            {
+                self.stale_ops_left -= 1;
+                return Some(*stale);
+            }
+        }
+        (self.volumes[&active].phase == Phase::Serving).then_some(active)
+    }
+
+    /// Submits a request to a volume.
+    pub(super) fn submit(&mut self, client: ClientId, draft: Draft) {
+        self.requests += 1;
+        let number = self.requests;
+        let Draft { op, span, flags } = draft;
+        let mut data = Bytes::new();
+        match op {
+            Op::Read | Op::Extents => self.checker.read_submitted(client, number, span),
+            Op::Flush => self.checker.flush_submitted(client, number),
+            Op::Write => {
+                data = Checker::content(number, span);
+                self.checker.write_submitted(client, number, span, false, flags.fua);
+            }
+            Op::Trim | Op::WriteZeroes => {
+                self.checker.write_submitted(client, number, span, true, flags.fua);
+            }
+        }
+        let now = self.now();
+        self.note(
+            Who::Workload,
+            "op",
+            u64::from(number),
+            format_args!(
+                "{number} v{} {op:?} {}+{}{}",
+                client.0,
+                span.first,
+                span.blocks,
+                if flags.fua { " fua" } else { "" }
+            ),
+        );
+        self.in_flight.insert(number, InFlight { client, op, span, since: now });
+        let whole_device = op == Op::Flush;
+        let request = Request {
+            id: RequestId(u64::from(number)),
+            op,
+            offset_bytes: if whole_device { 0 } else { span.first * BLOCK_BYTES as u64 },
+            len_bytes: if whole_device { 0 } else { (span.blocks * BLOCK_BYTES as u64) as u32 },
+            flags,
+            data,
+            stamps: Stamps::default(),
+        };
+        self.with_volume(client, |volume, now| volume.submit(request, now));
+    }
+
+    /// Submits a request without modifiers to the active volume.
+    pub(super) fn submit_plain(&mut self, op: Op, span: Span) {
+        if let Some(client) = self.active {
+            self.submit(client, Draft { op, span, flags: RequestFlags::default() });
+        }
+    }
+
+    /// A volume answered.
+    pub(super) fn request_ended(&mut self, client: ClientId, completion: Completion) {
+        let number = u32::try_from(completion.id.0).unwrap_or(u32::MAX);
+        let Some(request) = self.in_flight.remove(&number) else {
+            return self.fail(format!("request {number} was answered twice, or never made"));
+        };
+        let now = self.now();
+        let took_us = now.since(request.since).0 / 1000;
+        let ok = completion.result.is_ok();
+        match &completion.result {
+            Ok(_) => self.note(
+                Who::Workload,
+                "ack",
+                u64::from(number),
+                format_args!("{number} {:?} after {took_us} us", request.op),
+            ),
+            Err(error) => self.note(
+                Who::Workload,
+                "err",
+                u64::from(number),
+                format_args!("{number} {:?} after {took_us} us: {error}", request.op),
+            ),
+        }
+        let judged = match request.op {
+            Op::Read | Op::Extents => match &completion.result {
+                Ok(payload) => self.checker.read_returned(number, payload),
+                Err(_) => {
+                    self.checker.read_failed(number);
+                    Ok(())
+                }
+            },
+            Op::Flush => {
+                self.checker.flush_ended(number, ok);
+                Ok(())
+            }
+            Op::Write | Op::Trim | Op::WriteZeroes => self.checker.write_ended(number, ok),
+        };
+        if let Err(finding) = judged {
+            self.fail(format!("request {number} ({:?}): {finding}", request.op));
+        }
+        if let Err(error) = completion.result {
+            self.judge_error(client, number, request, &error);
+        }
+        let pause_ns = self.workload.pause_ns();
+        self.schedule_work(pause_ns);
+    }
+
+    /// Decides whether a request may fail like this, here and now.
+    fn judge_error(
+        &mut self,
+        client: ClientId,
+        number: u32,
+        request: InFlight,
+        error: &BlockError,
+    ) {
+        self.failed_requests += 1;
+        let succeeded = client.0 + 1 < self.clients_started;
+        let allowed = match error {
+            BlockError::Fenced(_) => succeeded,
+            BlockError::NoSpace => self.scenario.kind == Kind::Full && changes(request.op),
+            BlockError::Io(_) | BlockError::ShuttingDown => {
+                succeeded || self.scenario.kind == Kind::Beyond
+            }
+            BlockError::OutOfRange { .. } | BlockError::NotSupported(_) | BlockError::ReadOnly => {
+                false
+            }
+        };
+        if !allowed {
+            let InFlight { op, span, .. } = request;
+            self.fail(format!("request {number} ({op:?} {span:?}) must not fail: {error}"));
+        }
+    }
+
+    pub(super) fn check_for_stuck_requests(&mut self) {
+        let now = self.now();
+        let stuck = self
+            .in_flight
+            .iter()
+            .find(|(_, request)| now.since(request.since).0 > REQUEST_NS_MAX)
+            .map(|(number, request)| (*number, request.op, request.span));
+        if let Some((number, op, span)) = stuck {
+            let seconds = REQUEST_NS_MAX / 1_000_000_000;
+            self.fail(format!("request {number} ({op:?} {span:?}) is unanswered for {seconds} s"));
+        }
+    }
+}
+
+fn changes(op: Op) -> bool {
+    // A flush may need room for what it makes stable.
+    matches!(op, Op::Write | Op::Trim | Op::WriteZeroes | Op::Flush)
+}

@@ -1,0 +1,295 @@
+//! Hosts of volume processes: their connections, their timers, their deaths and successors.
+
+use fieldstone_block::{Backend, Nanos};
+use fieldstone_node::PeerId;
+use fieldstone_proto::NodeIndex;
+use fieldstone_volume::seam::{Action, Event, Opening, VolumeConfig};
+use fieldstone_volume::status::Phase;
+
+use super::describe::brief_request;
+use super::{Happening, VOLUME, World};
+use crate::actor::{Cast, VolumeProcess};
+use crate::network::{Arrival, ClientId, Ends};
+use crate::scenario::Kind;
+use crate::trace::Who;
+
+/// Rounds of "take actions, poll" at one moment before a volume is said to spin.
+const ROUNDS_MAX: u32 = 10_000;
+/// Times that an opening may fail in a row: the nodes may still hold the dead writer's place.
+const OPENING_FAILURES_MAX: u32 = 100;
+
+/// A volume process and its side of the network.
+pub(super) struct VolumeHost<V> {
+    pub process: V,
+    links: Vec<Link>,
+    timer: Option<Nanos>,
+    pub phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    peer: Option<PeerId>,
+    /// The node's life that the connection was made with.
+    life: u64,
+    /// Numbers the attempts to connect; only the last one counts.
+    attempt: u64,
+}
+
+impl<C: Cast> World<'_, C> {
+    pub(super) fn open_due(&mut self) {
+        self.open_pending = false;
+        if self.active.is_none() {
+            let takeover = self.opening_failures >= 3 || self.world_dice.chance(300);
+            self.start_volume(takeover);
+        }
+    }
+
+    pub(super) fn schedule_open(&mut self, delay_ns: u64) {
+        if !self.open_pending {
+            self.open_pending = true;
+            self.schedule.after(delay_ns, Happening::Open);
+        }
+    }
+
+    /// Starts a volume process, which becomes the active one.
+    pub(super) fn start_volume(&mut self, takeover: bool) {
+        let client = ClientId(self.clients_started);
+        let opening = if self.clients_started == 0 {
+            Opening::Create {
+                name: "stone".to_owned(),
+                profile: self.scenario.profile,
+                geometry: self.scenario.geometry,
+            }
+        } else {
+            Opening::Open { takeover }
+        };
+        self.clients_started += 1;
+        self.note(Who::Volume(client.0), "start", 0, format_args!("{opening:?}"));
+        let config = VolumeConfig {
+            volume: VOLUME,
+            opening,
+            nodes: self.scenario.nodes,
+            missing_max: self.scenario.profile.m() as u16,
+            key: Self::key(),
+            wall_offset_ns: self.scenario.wall_offset_ns,
+            node_timeout_ms: self.scenario.node_timeout_ms,
+            auto_rebuild: true,
+            rebuild_limit_bytes_per_second: 0,
+        };
+        let process = self.cast.volume(config, self.now());
+        let links = vec![Link::default(); usize::from(self.scenario.nodes)];
+        let host = VolumeHost { process, links, timer: None, phase: Phase::Opening };
+        self.volumes.insert(client, host);
+        self.active = Some(client);
+        for node in 0..self.scenario.nodes {
+            self.begin_connecting(client, NodeIndex(node));
+        }
+        self.pump_volume(client);
+    }
+
+    fn begin_connecting(&mut self, client: ClientId, node: NodeIndex) {
+        let Some(host) = self.volumes.get_mut(&client) else { return };
+        let link = &mut host.links[usize::from(node.0)];
+        link.attempt += 1;
+        link.peer = None;
+        let attempt = link.attempt;
+        let delay_ns = self.world_dice.around(self.scenario.network.delay_ns * 3);
+        self.schedule.after(delay_ns, Happening::Connect { client, node, attempt });
+    }
+
+    pub(super) fn connect_due(&mut self, client: ClientId, node: NodeIndex, attempt: u64) {
+        let target = &self.nodes[usize::from(node.0)];
+        let (life, running) = (target.life, target.process.is_some());
+        let Some(host) = self.volumes.get_mut(&client) else { return };
+        let link = &mut host.links[usize::from(node.0)];
+        if link.attempt != attempt || link.peer.is_some() {
+            return;
+        }
+        if !running || self.network.is_partitioned(client, node) {
+            let delay_ns = self.world_dice.between(5_000_000, 60_000_000);
+            self.schedule.after(delay_ns, Happening::Connect { client, node, attempt });
+            return;
+        }
+        let peer = self.network.connect(client, node);
+        link.peer = Some(peer);
+        link.life = life;
+        self.note(
+            Who::Volume(client.0),
+            "up",
+            peer.0,
+            format_args!("{node} connection {}", peer.0),
+        );
+        self.with_volume(client, |volume, now| volume.handle(Event::NodeUp(node), now));
+    }
+
+    pub(super) fn arrived_at_volume(&mut self, ends: Ends, arrival: Arrival) {
+        let who = Who::Volume(ends.client.0);
+        let Some(host) = self.volumes.get_mut(&ends.client) else { return };
+        if host.links[usize::from(ends.node.0)].peer != Some(ends.peer) {
+            return;
+        }
+        let event = match arrival {
+            Arrival::Reply(reply) => {
+                let key = reply.tag.0;
+                self.note(who, "recv", key, format_args!("{} #{key}", ends.node));
+                Event::Reply { node: ends.node, reply }
+            }
+            Arrival::Closed => {
+                let key = ends.peer.0;
+                self.note(who, "down", key, format_args!("{} connection {key}", ends.node));
+                self.begin_connecting(ends.client, ends.node);
+                Event::NodeDown(ends.node)
+            }
+            Arrival::Request(_) => return,
+        };
+        self.with_volume(ends.client, |volume, now| volume.handle(event, now));
+    }
+
+    pub(super) fn timer_due(&mut self, client: ClientId, at: Nanos) {
+        if let Some(host) = self.volumes.get_mut(&client)
+            && host.timer == Some(at)
+        {
+            host.timer = None;
+            self.pump_volume(client);
+        }
+    }
+
+    /// Calls `act` on a volume process and carries out what it wants afterwards.
+    pub(super) fn with_volume(
+        &mut self,
+        client: ClientId,
+        act: impl FnOnce(&mut C::Volume, Nanos),
+    ) {
+        let now = self.now();
+        if let Some(host) = self.volumes.get_mut(&client) {
+            act(&mut host.process, now);
+            self.pump_volume(client);
+        }
+    }
+
+    fn pump_volume(&mut self, client: ClientId) {
+        let now = self.now();
+        let mut completions = Vec::new();
+        for round in 0.. {
+            if round == ROUNDS_MAX {
+                return self.fail(format!("volume {} spins", client.0));
+            }
+            let Some(host) = self.volumes.get_mut(&client) else { return };
+            if let Some(action) = host.process.next_action() {
+                self.carry_out(client, action);
+                continue;
+            }
+            host.process.poll(now, &mut completions);
+            if completions.is_empty() && round > 0 {
+                break;
+            }
+            for completion in completions.drain(..) {
+                self.request_ended(client, completion);
+            }
+        }
+        self.watch_phase(client);
+        self.arm_timer(client);
+    }
+
+    fn arm_timer(&mut self, client: ClientId) {
+        let now = self.now();
+        let Some(host) = self.volumes.get_mut(&client) else { return };
+        let Some(deadline) = host.process.deadline() else { return };
+        // A deadline that is past although it was just polled must not stop the clock.
+        let at = deadline.max(now.plus(Nanos(1000)));
+        if host.timer.is_none_or(|timer| at < timer) {
+            host.timer = Some(at);
+            self.schedule.at(at, Happening::Timer { client, at });
+        }
+    }
+
+    fn carry_out(&mut self, client: ClientId, action: Action) {
+        let who = Who::Volume(client.0);
+        let now = self.now();
+        match action {
+            Action::Send { node, request } => {
+                let text = brief_request(&request);
+                self.trace.line(now, who, "send", request.tag.0, format_args!("{node} {text}"));
+                let peer = self.volumes[&client].links[usize::from(node.0)].peer;
+                if let Some(peer) = peer {
+                    self.network.send_request(now, peer, request);
+                }
+            }
+            Action::Reconnect { node } => {
+                self.note(who, "redial", u64::from(node.0), format_args!("{node}"));
+                if let Some(peer) = self.volumes[&client].links[usize::from(node.0)].peer {
+                    self.network.close_by_client(now, peer, false);
+                }
+                self.begin_connecting(client, node);
+            }
+        }
+    }
+
+    fn watch_phase(&mut self, client: ClientId) {
+        let Some(host) = self.volumes.get_mut(&client) else { return };
+        let phase = host.process.phase();
+        if phase == host.phase {
+            return;
+        }
+        let before = std::mem::replace(&mut host.phase, phase.clone());
+        self.note(Who::Volume(client.0), "phase", 0, format_args!("{phase:?}"));
+        if self.active != Some(client) {
+            return;
+        }
+        match phase {
+            Phase::Serving => {
+                self.opening_failures = 0;
+                self.checker.succeeded_by(client);
+                self.schedule_work(0);
+            }
+            Phase::Failed(reason) => self.active_failed(client, &before, &reason),
+            Phase::Opening | Phase::Closing | Phase::Closed => {}
+        }
+    }
+
+    fn active_failed(&mut self, client: ClientId, before: &Phase, reason: &str) {
+        if *before == Phase::Opening {
+            self.opening_failures += 1;
+            if self.clients_started == 1 || self.opening_failures > OPENING_FAILURES_MAX {
+                return self.fail(format!("the volume does not open: {reason}"));
+            }
+        } else if self.scenario.kind != Kind::Beyond {
+            return self.fail(format!("the volume failed: {reason}"));
+        }
+        self.kill_volume(client, "it failed");
+    }
+
+    /// A volume process dies. If it was the active one, another will be opened.
+    pub(super) fn kill_volume(&mut self, client: ClientId, why: &str) {
+        if self.volumes.remove(&client).is_none() {
+            return;
+        }
+        self.note(Who::Volume(client.0), "dead", 0, format_args!("{why}"));
+        let now = self.now();
+        self.network.client_died(now, client);
+        self.checker.process_died(client);
+        self.in_flight.retain(|_, request| request.client != client);
+        if self.active == Some(client) {
+            self.active = None;
+            let delay_ns = self.world_dice.between(1_000, 100_000_000);
+            self.schedule_open(delay_ns);
+        }
+    }
+
+    /// The connection of the active volume process to `node`.
+    pub(super) fn peer_of(&self, client: ClientId, node: NodeIndex) -> Option<PeerId> {
+        self.volumes.get(&client)?.links[usize::from(node.0)].peer
+    }
+
+    /// The volume serves, says that it is whole, and says so from knowledge of the present.
+    pub(super) fn is_whole(&self, client: ClientId) -> bool {
+        let Some(host) = self.volumes.get(&client) else { return false };
+        let sound = |(index, link): (usize, &Link)| {
+            link.life == self.nodes[index].life
+                && link.peer.is_some_and(|peer| self.network.is_sound(peer))
+        };
+        host.phase == Phase::Serving
+            && host.links.iter().enumerate().all(sound)
+            && host.process.health().whole
+    }
+}
