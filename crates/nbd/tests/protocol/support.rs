@@ -256,7 +256,8 @@ impl Pair {
     /// Moves bytes and completes requests in random portions and order until nothing moves.
     pub fn run(&mut self, rng: &mut ChaCha8Rng) {
         const PORTIONS: [usize; 8] = [1, 2, 7, 28, 100, 4096, 65_536, 1 << 20];
-        loop {
+        let mut still = 0;
+        while still < 1000 {
             let mut out = Vec::new();
             self.client.output(&mut out);
             if self.to_client.is_empty() {
@@ -304,7 +305,9 @@ impl Pair {
             if !moved && idle {
                 return;
             }
+            still = if moved { 0 } else { still + 1 };
         }
+        panic!("the session hangs in {:?}", self.session.phase());
     }
 
     /// Runs, and gives the outcome of the command `cookie`.
