@@ -101,6 +101,8 @@ impl Inbox {
     }
 
     /// Makes the next `len_bytes` bytes the payload of a large write.
+    ///
+    /// [`Inbox::take_payload`] must be called before the next [`Inbox::space`].
     pub fn open_payload(&mut self, len_bytes: usize) {
         self.payload = Some(Payload { buffer: AlignedBuf::zeroed(len_bytes), filled: 0 });
     }
@@ -108,15 +110,14 @@ impl Inbox {
     /// The payload opened, once it is complete.
     pub fn take_payload(&mut self) -> Option<Bytes> {
         let payload = self.payload.as_mut()?;
-        if self.armed != Armed::Payload {
-            // What landed in the buffer belongs to the payload: it was received with the header,
-            // or by a receive that was under way when the header was decoded.
-            let have = (payload.buffer.len() - payload.filled).min(self.tail - self.head);
-            payload.buffer[payload.filled..payload.filled + have]
-                .copy_from_slice(&self.buffer[self.head..self.head + have]);
-            payload.filled += have;
-            self.head += have;
-        }
+        // What landed in the buffer belongs to the payload: it was received with the header, or by a
+        // receive that was under way when the header was decoded. The buffer is emptied here before
+        // the payload's own space is given out, so the two never mix.
+        let have = (payload.buffer.len() - payload.filled).min(self.tail - self.head);
+        payload.buffer[payload.filled..payload.filled + have]
+            .copy_from_slice(&self.buffer[self.head..self.head + have]);
+        payload.filled += have;
+        self.head += have;
         if payload.filled < payload.buffer.len() {
             return None;
         }

@@ -327,6 +327,17 @@ fn a_backend_that_breaks_its_contract_costs_the_client_an_error_only() {
 }
 
 #[test]
+fn empty_pieces_make_no_chunks_and_the_last_chunk_says_so() {
+    let none = || [Piece::Zeroes(0), Piece::Data(Bytes::new())];
+    let middle = [Piece::Data(Bytes::from(vec![1; 512])), Piece::Zeroes(512)];
+    let pieces = none().into_iter().chain(middle).chain(none()).collect();
+    let reply = misbehave(cmd::READ, 1024, Payload::Data(pieces));
+    assert_eq!(reply.len(), 28 + 512 + 32);
+    assert_eq!(reply[4..8], [0, 0, 0, 1], "data, more to come");
+    assert_eq!(reply[540 + 4..540 + 8], [0, 1, 0, 2], "a hole, the last chunk");
+}
+
+#[test]
 fn extents_are_clipped_merged_and_bounded() {
     let extent = |len_bytes, kind| Extent { len_bytes, kind };
     let many: Vec<Extent> = (0..100)

@@ -13,4 +13,6 @@ mod random;
 #[cfg(test)]
 mod smoke;
 #[cfg(test)]
+mod strict_client;
+#[cfg(test)]
 mod support;
