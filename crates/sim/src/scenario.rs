@@ -84,6 +84,10 @@ impl Scenario {
             plan.span_blocks_max = 32;
             plan.reach_per_mille = 1000;
         }
+        let disk = draw_disk(&mut dice);
+        // A node that is merely slow as usual must not be taken for dead.
+        let node_timeout_ms =
+            if disk.sync_ns > 5_000_000 { 3000 } else { dice.pick(&[200, 1000, 3000]) };
         Self {
             seed,
             kind,
@@ -93,10 +97,10 @@ impl Scenario {
             slots: slots as u32,
             weights: Weights::draw(&mut dice),
             fault_gap_ns: dice.pick(&[0, 3_000_000, 20_000_000, 100_000_000, 600_000_000]),
-            disk: draw_disk(&mut dice),
+            disk,
             network: draw_network(&mut dice),
             plan,
-            node_timeout_ms: dice.pick(&[200, 1000, 3000]),
+            node_timeout_ms,
             wall_offset_ns: dice.between(0, 1 << 60),
         }
     }

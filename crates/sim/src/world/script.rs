@@ -3,7 +3,7 @@
 //! 1. The volume is created.
 //! 2. Users work while faults strike.
 //! 3. No more faults. What is going on must end, and the volume must become whole, in bounded
-//!    virtual time: rebuilding always terminates.
+//!    virtual time: rebuilding always terminates. (If the pool is full, space is trimmed first.)
 //! 4. Every block is read and compared.
 //! 5. The volume is closed and opened again, and every block is read once more.
 //! 6. In half of the runs everything is trimmed: space must come back, and writing must work.
@@ -14,6 +14,7 @@ use fieldstone_volume::status::Phase;
 use super::World;
 use crate::actor::{Cast, VolumeProcess};
 use crate::checker::Span;
+use crate::scenario::Kind;
 use crate::trace::Who;
 
 /// Longest virtual time for opening, closing or a round of reads.
@@ -51,6 +52,9 @@ impl<C: Cast> World<'_, C> {
         self.note(Who::World, "calm", 0, format_args!("no more faults"));
         self.users_active = false;
         self.faults_active = false;
+        if self.scenario.kind == Kind::Full {
+            self.make_room()?;
+        }
         self.until("the volume is whole again", WHOLE_NS_MAX, Self::is_settled)?;
         self.read_all()?;
         self.reopen()?;
@@ -106,6 +110,19 @@ impl<C: Cast> World<'_, C> {
             && self.in_flight.is_empty()
             && self.atlas.impaired().is_empty()
             && self.active.is_some_and(|active| self.is_whole(active))
+    }
+
+    /// A full pool must let everything be read, and recover when space is trimmed.
+    fn make_room(&mut self) -> Option<()> {
+        self.until("a full volume serves", STEP_NS_MAX, |world| {
+            world.is_serving() && world.volumes.len() == 1 && world.in_flight.is_empty()
+        })?;
+        self.read_all()?;
+        self.note(Who::World, "sweep", 2, format_args!("trim half of the full pool"));
+        let blocks = self.scenario.plan.device_blocks / 2;
+        self.submit_plain(Op::Trim, Span { first: 0, blocks });
+        self.collect_frames();
+        self.until("room is made", STEP_NS_MAX, |world| world.in_flight.is_empty())
     }
 
     fn sweep(&mut self, op: Op) -> Option<()> {

@@ -175,7 +175,9 @@ impl<C: Cast> World<'_, C> {
         let succeeded = client.0 + 1 < self.clients_started;
         let allowed = match error {
             BlockError::Fenced(_) => succeeded,
-            BlockError::NoSpace => self.scenario.kind == Kind::Full && changes(request.op),
+            BlockError::NoSpace => {
+                self.users_active && self.scenario.kind == Kind::Full && needs_space(request.op)
+            }
             BlockError::Io(_) | BlockError::ShuttingDown => {
                 succeeded || self.scenario.kind == Kind::Beyond
             }
@@ -203,7 +205,7 @@ impl<C: Cast> World<'_, C> {
     }
 }
 
-fn changes(op: Op) -> bool {
-    // A flush may need room for what it makes stable.
-    matches!(op, Op::Write | Op::Trim | Op::WriteZeroes | Op::Flush)
+fn needs_space(op: Op) -> bool {
+    // Trimming is the way out of a full pool, so it must work in one.
+    matches!(op, Op::Write | Op::WriteZeroes | Op::Flush)
 }
