@@ -5,6 +5,7 @@ use smallvec::smallvec;
 use fieldstone_block::{Extent, ExtentKind, Payload, Piece};
 
 use super::*;
+use crate::dice::Dice;
 
 const A: ClientId = ClientId(0);
 const B: ClientId = ClientId(1);
@@ -214,51 +215,167 @@ fn zeroes_garbage_and_extents_are_judged() {
     bench.checker.read_returned(4, &split).expect("pieces may be of any length");
 }
 
-/// A correct device, with writes taking effect at random moments between submission and answer.
-#[test]
-fn random_histories_of_a_correct_device_pass() {
-    for seed in 0..200 {
-        let mut dice = crate::dice::Dice::new(seed, "checker", 0);
-        let mut bench = Bench::new();
-        let mut actual: Value = 0;
-        let mut waiting: Vec<(u32, bool)> = Vec::new();
-        let mut reads: Vec<(u32, Option<Value>)> = Vec::new();
-        for number in 1..120u32 {
-            match dice.index(6) {
-                0 if waiting.len() < block::LIVE_MAX => {
-                    bench.begin(number);
-                    waiting.push((number, false));
+/// A correct device of one block: a log of values, a part of which is stable.
+struct Device {
+    log: Vec<Value>,
+    stable: usize,
+    /// Submitted writes: number, FUA, position in the log once it took effect.
+    writes: Vec<(u32, bool, Option<usize>)>,
+    /// Failed writes that did not take effect yet.
+    zombies: Vec<u32>,
+    /// Reads in flight, with the value once it was taken.
+    reads: Vec<(u32, Option<Value>)>,
+    flushes: Vec<(u32, usize)>,
+}
+
+impl Device {
+    fn new() -> Self {
+        Self {
+            log: vec![0],
+            stable: 1,
+            writes: vec![],
+            zombies: vec![],
+            reads: vec![],
+            flushes: vec![],
+        }
+    }
+
+    fn apply(&mut self, index: usize) {
+        let (number, _, place) = &mut self.writes[index];
+        if place.is_none() {
+            self.log.push(*number);
+            *place = Some(self.log.len());
+        }
+    }
+
+    fn forget_flights(&mut self) {
+        self.writes.clear();
+        self.zombies.clear();
+        self.reads.clear();
+        self.flushes.clear();
+    }
+}
+
+/// One random step of a correct device, told to the checker.
+fn random_step(dice: &mut Dice, number: u32, device: &mut Device, checker: &mut Checker) {
+    let pick = |dice: &mut Dice, count: usize| (count > 0).then(|| dice.index(count));
+    match dice.index(20) {
+        0..=3 if device.writes.len() < block::LIVE_MAX => {
+            let fua = dice.chance(200);
+            checker.write_submitted(A, number, SPAN, false, fua);
+            device.writes.push((number, fua, None));
+        }
+        4..=6 => {
+            if let Some(index) = pick(dice, device.writes.len()) {
+                device.apply(index);
+                // What failed before this write was submitted lies before it in the log.
+                device.zombies.clear();
+            }
+        }
+        7..=9 => {
+            if let Some(index) = device.writes.iter().position(|write| write.2.is_some()) {
+                let (write, fua, place) = device.writes.swap_remove(index);
+                if fua {
+                    device.stable = device.stable.max(place.expect("chosen above"));
                 }
-                1 if !waiting.is_empty() => {
-                    let index = dice.index(waiting.len());
-                    if !waiting[index].1 {
-                        waiting[index].1 = true;
-                        actual = waiting[index].0;
-                    }
-                }
-                2 => {
-                    if let Some(index) = waiting.iter().position(|(_, applied)| *applied) {
-                        let (write, _) = waiting.swap_remove(index);
-                        bench.ack(write);
-                    }
-                }
-                3 => {
-                    bench.checker.read_submitted(A, number, SPAN);
-                    reads.push((number, None));
-                }
-                4 => {
-                    if let Some(read) = reads.iter_mut().find(|read| read.1.is_none()) {
-                        read.1 = Some(actual);
-                    }
-                }
-                _ => {
-                    if let Some(index) = reads.iter().position(|read| read.1.is_some()) {
-                        let (read, value) = reads.swap_remove(index);
-                        let payload = data(value.expect("chosen above"));
-                        bench.checker.read_returned(read, &payload).expect("the device is right");
-                    }
+                checker.write_ended(write, true).expect("the device is right");
+            }
+        }
+        10 => {
+            if let Some(index) = pick(dice, device.writes.len()) {
+                let (write, _, place) = device.writes.swap_remove(index);
+                checker.write_ended(write, false).expect("failing is allowed");
+                // Only without company, to keep the order of the log simple.
+                if place.is_none() && device.writes.is_empty() {
+                    device.zombies.push(write);
                 }
             }
         }
+        11 => {
+            if let Some(zombie) = device.zombies.pop() {
+                device.log.push(zombie);
+            }
+        }
+        12..=13 => {
+            checker.read_submitted(A, number, SPAN);
+            device.reads.push((number, None));
+        }
+        14..=15 => {
+            let now = device.log.last().copied();
+            if let Some(read) = device.reads.iter_mut().find(|read| read.1.is_none()) {
+                read.1 = now;
+            }
+        }
+        16 => {
+            if let Some(index) = device.reads.iter().position(|read| read.1.is_some()) {
+                let (read, value) = device.reads.swap_remove(index);
+                let payload = data(value.expect("chosen above"));
+                checker.read_returned(read, &payload).expect("the device is right");
+            }
+        }
+        17 => {
+            checker.flush_submitted(A, number);
+            device.flushes.push((number, device.log.len()));
+        }
+        18 => {
+            if let Some(index) = pick(dice, device.flushes.len()) {
+                let (flush, covered) = device.flushes.swap_remove(index);
+                device.stable = device.stable.max(covered);
+                checker.flush_ended(flush, true);
+            }
+        }
+        _ if dice.chance(100) => {
+            for index in 0..device.writes.len() {
+                if dice.chance(500) {
+                    device.apply(index);
+                }
+            }
+            if dice.chance(500) {
+                let kept = dice.between(device.stable as u64, device.log.len() as u64) as usize;
+                device.log.truncate(kept);
+                checker.power_lost();
+            } else {
+                checker.process_died(A);
+            }
+            device.forget_flights();
+            checker.succeeded_by(A);
+        }
+        _ => {}
     }
+}
+
+#[test]
+fn random_histories_of_a_correct_device_pass() {
+    for seed in 0..400 {
+        let mut dice = Dice::new(seed, "checker", 0);
+        let (mut device, mut bench) = (Device::new(), Bench::new());
+        for number in 1..400u32 {
+            random_step(&mut dice, number, &mut device, &mut bench.checker);
+        }
+    }
+}
+
+#[test]
+fn after_any_history_a_lost_write_is_found() {
+    let mut tried = 0;
+    for seed in 0..400 {
+        let mut dice = Dice::new(seed, "checker", 0);
+        let (mut device, mut bench) = (Device::new(), Bench::new());
+        for number in 1..200u32 {
+            random_step(&mut dice, number, &mut device, &mut bench.checker);
+        }
+        if !device.writes.is_empty() {
+            continue;
+        }
+        tried += 1;
+        bench.write(9000);
+        for old in device.log {
+            assert!(bench.read(old).is_err(), "seed {seed}: {old} was overwritten");
+        }
+        bench.read(9000).expect("it was acknowledged last");
+        bench.flush();
+        bench.checker.power_lost();
+        assert_eq!(bench.checker.blocks[3].possible().as_slice(), [9000], "seed {seed}");
+    }
+    assert!(tried > 50, "{tried}");
 }
