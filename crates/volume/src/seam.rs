@@ -95,4 +95,3 @@ pub struct VolumeConfig {
     /// Largest rate of rebuild and scrub reads, bytes per second; 0 for no limit.
     pub rebuild_limit_bytes_per_second: u64,
 }
-

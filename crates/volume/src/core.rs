@@ -1,0 +1,544 @@
+//! The state of a volume, and the plumbing that its procedures share: calls, timers, tasks.
+//!
+//! Everything lives in one [`Core`] behind an `Rc<RefCell>`: the machine and its tasks run on one
+//! core, never at the same time, and never hold a borrow across an `await`. The hot paths (reading,
+//! appending, acknowledging) are plain methods; procedures that wait are tasks over a [`Ctx`].
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::future::Future;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fieldstone_accel::Engine;
+use fieldstone_block::{Completion, Nanos};
+use fieldstone_codes::{Code, Profile};
+use fieldstone_crush::{NodeWeight, PoolMap};
+use fieldstone_proto::{
+    Capability, Epoch, JournalGen, NodeError, NodeIndex, NodeStat, Reply, ReplyBody, Request,
+    RequestBody, Rights, Tag,
+};
+use slab::Slab;
+
+use crate::exec::{Awaited, Filler, Lock, Task, slot};
+use crate::layout::Layout;
+use crate::log::Log;
+use crate::map::Map;
+use crate::read::Reads;
+use crate::seam::{Action, Geometry, VolumeConfig};
+use crate::segment::SegmentTable;
+use crate::status::{NodeHealth, Phase, Progress};
+
+/// What a call to a node gives.
+pub type CallResult = Result<ReplyBody, NodeError>;
+
+/// How long an issued capability is valid; it is renewed at half of this.
+const CAPABILITY_NS: u64 = 3_600_000_000_000;
+/// How long a failed node is left alone before a new connection is tried.
+const RECONNECT_AFTER_MS: u64 = 500;
+
+/// A node as the volume sees it.
+pub struct Node {
+    /// Its health.
+    pub health: NodeHealth,
+    /// A connection is open.
+    pub connected: bool,
+    /// What it last said of itself.
+    pub stat: NodeStat,
+    /// Slots free, from its last reply.
+    pub slots_free: u32,
+    /// It said so itself: no slot is free.
+    pub full: bool,
+    /// Why it is down.
+    pub reason: String,
+    /// Calls in the order in which they were made, to find those that take too long.
+    in_flight: VecDeque<(Nanos, Tag)>,
+    /// Rises with every connection, so that a join of an older connection ends.
+    pub session: u64,
+}
+
+/// Who waits for a reply.
+pub enum Waiter {
+    /// A task.
+    Task(Filler<CallResult>),
+    /// A piece of a read.
+    Read {
+        /// The read.
+        read: usize,
+        /// Which of its pieces.
+        piece: usize,
+    },
+    /// A record of the journal.
+    Append {
+        /// The journal it was sent to.
+        generation: JournalGen,
+        /// Sequence number of the batch.
+        batch: u64,
+    },
+}
+
+struct Call {
+    node: NodeIndex,
+    tag: Tag,
+    waiter: Waiter,
+}
+
+/// Counters for [`crate::Status`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Bytes that users wrote.
+    pub user_written_bytes: u64,
+    /// Bytes that garbage collection moved.
+    pub moved_bytes: u64,
+    /// Bytes sent to nodes.
+    pub sent_bytes: u64,
+    /// Reads that needed decoding.
+    pub degraded_reads: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
+    /// Longest time that a write waited for garbage collection.
+    pub gc_pause_max_ns: u64,
+}
+
+/// The state of a volume.
+pub struct Core {
+    pub config: VolumeConfig,
+    pub name: String,
+    pub profile: Profile,
+    pub code: Arc<dyn Code>,
+    pub geometry: Geometry,
+    pub layout: Layout,
+    pub engine: Engine,
+    pub pool: PoolMap,
+    pub now: Nanos,
+    pub opened_at: Nanos,
+    pub phase: Phase,
+    pub closing: bool,
+    pub epoch: Epoch,
+    capability: Capability,
+    pub nodes: Vec<Node>,
+    calls: Slab<Call>,
+    calls_made: u64,
+    unsendable: Vec<Tag>,
+    pub ctx: Weak<RefCell<Core>>,
+    pub actions: VecDeque<Action>,
+    pub completions: Vec<Completion>,
+    pub spawned: Vec<Task>,
+    timers: BinaryHeap<Reverse<(Nanos, u64)>>,
+    timer_fillers: Slab<Filler<()>>,
+    pub map: Map,
+    pub segments: SegmentTable,
+    pub segments_made: u64,
+    /// Highest journal generation that was ever begun.
+    pub journals_made: u64,
+    pub log: Log,
+    pub reads: Reads,
+    pub root_version: u64,
+    pub root: Option<crate::root::Root>,
+    /// One at a time replaces the root or moves the journal.
+    pub root_lock: Lock,
+    /// One at a time collects or writes checkpoints.
+    pub maintenance_lock: Lock,
+    pub counters: Counters,
+    pub rebuild: Progress,
+    pub scrub: Progress,
+    pub rebuild_running: bool,
+    pub gc_running: bool,
+    pub sync_running: bool,
+    pub segments_since_checkpoint: u64,
+}
+
+impl Core {
+    /// The state of a volume that is about to be opened. Profile and geometry are placeholders
+    /// until the root is read, unless the volume is being created.
+    pub fn new(
+        config: VolumeConfig,
+        name: String,
+        profile: Profile,
+        geometry: Geometry,
+        now: Nanos,
+    ) -> Self {
+        let weights = vec![NodeWeight::ONE; usize::from(config.nodes)];
+        let nodes = (0..config.nodes)
+            .map(|_| Node {
+                health: NodeHealth::Down,
+                connected: false,
+                stat: NodeStat::default(),
+                slots_free: 0,
+                full: false,
+                reason: "not connected yet".into(),
+                in_flight: VecDeque::new(),
+                session: 0,
+            })
+            .collect();
+        let mut core = Self {
+            name,
+            code: profile.code(),
+            layout: layout_of(&profile, &geometry),
+            profile,
+            geometry,
+            engine: Engine::software(),
+            pool: PoolMap::new(&weights).expect("a pool of at least one node"),
+            now,
+            opened_at: now,
+            phase: Phase::Opening,
+            closing: false,
+            epoch: Epoch(0),
+            capability: Capability::default(),
+            nodes,
+            calls: Slab::new(),
+            calls_made: 0,
+            unsendable: Vec::new(),
+            ctx: Weak::new(),
+            actions: VecDeque::new(),
+            completions: Vec::new(),
+            spawned: Vec::new(),
+            timers: BinaryHeap::new(),
+            timer_fillers: Slab::new(),
+            map: Map::new(geometry.size_bytes / 4096),
+            segments: SegmentTable::default(),
+            segments_made: 0,
+            journals_made: 0,
+            log: Log::new(geometry.ring_bytes),
+            reads: Reads::default(),
+            root_version: 0,
+            root: None,
+            root_lock: Lock::default(),
+            maintenance_lock: Lock::default(),
+            counters: Counters::default(),
+            rebuild: Progress::default(),
+            scrub: Progress::default(),
+            rebuild_running: false,
+            gc_running: false,
+            sync_running: false,
+            segments_since_checkpoint: 0,
+            config,
+        };
+        core.set_epoch(Epoch(0));
+        core
+    }
+
+    /// Takes over profile and geometry from the root.
+    pub fn adopt(&mut self, name: String, profile: Profile, geometry: Geometry) {
+        self.name = name;
+        self.code = profile.code();
+        self.layout = layout_of(&profile, &geometry);
+        self.profile = profile;
+        self.geometry = geometry;
+        self.map = Map::new(geometry.size_bytes / 4096);
+        self.log = Log::new(geometry.ring_bytes);
+    }
+
+    /// Issues capabilities for this epoch from now on.
+    pub fn set_epoch(&mut self, epoch: Epoch) {
+        self.epoch = epoch;
+        self.renew_capability();
+    }
+
+    fn wall_ns(&self) -> u64 {
+        self.now.0.saturating_add(self.config.wall_offset_ns)
+    }
+
+    fn renew_capability(&mut self) {
+        let key = self.config.key.derive(self.config.volume, self.epoch);
+        let expires_ns = self.wall_ns().saturating_add(CAPABILITY_NS);
+        self.capability =
+            Capability::issue(&key, self.config.volume, self.epoch, Rights::ALL, expires_ns);
+    }
+
+    /// Number of nodes that serve this volume now.
+    #[must_use]
+    pub fn nodes_up(&self) -> usize {
+        self.nodes.iter().filter(|node| node.health == NodeHealth::Up).count()
+    }
+
+    /// Fewest nodes with which the volume takes writes.
+    #[must_use]
+    pub fn nodes_needed(&self) -> usize {
+        usize::from(self.config.nodes.saturating_sub(self.config.missing_max)).max(1)
+    }
+
+    /// True when enough nodes are up to take writes.
+    #[must_use]
+    pub fn writable(&self) -> bool {
+        self.nodes_up() >= self.nodes_needed()
+    }
+
+    /// The nodes in this state, ascending.
+    pub fn nodes_that(&self, test: impl Fn(&Node) -> bool) -> Vec<NodeIndex> {
+        (0u16..).map(NodeIndex).zip(&self.nodes).filter(|(_, n)| test(n)).map(|(i, _)| i).collect()
+    }
+
+    /// The nodes that serve, ascending.
+    #[must_use]
+    pub fn up_nodes(&self) -> Vec<NodeIndex> {
+        self.nodes_that(|node| node.health == NodeHealth::Up)
+    }
+
+    /// Looks a node up.
+    #[must_use]
+    pub fn node(&self, node: NodeIndex) -> &Node {
+        &self.nodes[usize::from(node.0)]
+    }
+
+    /// Looks a node up, to change.
+    pub fn node_mut(&mut self, node: NodeIndex) -> &mut Node {
+        &mut self.nodes[usize::from(node.0)]
+    }
+
+    /// Sends a request. A node that is not connected answers `Unreachable` at the next turn.
+    pub fn send(
+        &mut self,
+        node: NodeIndex,
+        body: RequestBody,
+        payload: Vec<Bytes>,
+        waiter: Waiter,
+    ) {
+        if self.wall_ns() + CAPABILITY_NS / 2 > self.capability.expires_ns {
+            self.renew_capability();
+        }
+        self.calls_made += 1;
+        let entry = self.calls.vacant_entry();
+        let tag = Tag(self.calls_made << 24 | entry.key() as u64);
+        entry.insert(Call { node, tag, waiter });
+        if !self.node(node).connected {
+            self.spawn_reply(tag);
+            return;
+        }
+        self.counters.sent_bytes += payload.iter().map(|part| part.len() as u64).sum::<u64>();
+        let now = self.now;
+        self.node_mut(node).in_flight.push_back((now, tag));
+        let request = Request { tag, capability: self.capability, body, payload };
+        self.actions.push_back(Action::Send { node, request });
+    }
+
+    /// Fails a call at the next turn rather than inside `send`, whose callers hold state.
+    fn spawn_reply(&mut self, tag: Tag) {
+        self.unsendable.push(tag);
+    }
+
+    /// Answers the calls that could not be sent.
+    pub fn fail_unsendable(&mut self) -> bool {
+        let tags = std::mem::take(&mut self.unsendable);
+        for tag in &tags {
+            self.finish_call(*tag, Err(NodeError::Unreachable));
+        }
+        !tags.is_empty()
+    }
+
+    /// Sends a request whose answer a task awaits.
+    pub fn call(
+        &mut self,
+        node: NodeIndex,
+        body: RequestBody,
+        payload: Vec<Bytes>,
+    ) -> Awaited<CallResult> {
+        let (filler, awaited) = slot();
+        self.send(node, body, payload, Waiter::Task(filler));
+        awaited
+    }
+
+    /// Takes a node's answer.
+    pub fn handle_reply(&mut self, node: NodeIndex, reply: Reply) {
+        {
+            let state = self.node_mut(node);
+            state.slots_free = reply.slots_free;
+            state.full = reply.slots_free == 0;
+        }
+        let known = self.calls.get((reply.tag.0 & 0xff_ffff) as usize);
+        if known.is_none_or(|call| call.tag != reply.tag || call.node != node) {
+            return; // an answer to a call that was given up
+        }
+        if let Err(NodeError::Fenced { current, .. }) = &reply.result
+            && self.phase == Phase::Serving
+        {
+            let why = format!("another writer took the volume over (epoch {current})");
+            self.fail(why);
+        }
+        self.finish_call(reply.tag, reply.result);
+        self.drop_finished_calls(node);
+    }
+
+    fn drop_finished_calls(&mut self, node: NodeIndex) {
+        let calls = &self.calls;
+        let in_flight = &mut self.nodes[usize::from(node.0)].in_flight;
+        while let Some((_, tag)) = in_flight.front() {
+            if calls.get((tag.0 & 0xff_ffff) as usize).is_some_and(|call| call.tag == *tag) {
+                break;
+            }
+            in_flight.pop_front();
+        }
+    }
+
+    fn finish_call(&mut self, tag: Tag, result: CallResult) {
+        let key = (tag.0 & 0xff_ffff) as usize;
+        if self.calls.get(key).is_none_or(|call| call.tag != tag) {
+            return;
+        }
+        let call = self.calls.remove(key);
+        match call.waiter {
+            Waiter::Task(filler) => filler.fill(result),
+            Waiter::Read { read, piece } => self.read_replied(read, piece, result),
+            Waiter::Append { generation, batch } => {
+                self.append_replied(call.node, generation, batch, result);
+            }
+        }
+    }
+
+    /// The connection to a node is gone, or is to be given up: every call to it fails, and what
+    /// depends on it is moved elsewhere.
+    pub fn node_lost(&mut self, node: NodeIndex, reason: &str) {
+        let state = self.node_mut(node);
+        if !state.connected && state.health == NodeHealth::Down {
+            return;
+        }
+        state.connected = false;
+        state.health = NodeHealth::Down;
+        state.reason = reason.to_owned();
+        state.session += 1;
+        let in_flight = std::mem::take(&mut state.in_flight);
+        for (_, tag) in in_flight {
+            self.finish_call(tag, Err(NodeError::Unreachable));
+        }
+        if self.log.nodes.contains(&node) {
+            self.log.moving = true;
+            self.log.moving_again = true;
+        }
+    }
+
+    /// Gives a node up that answered with an error of its storage, or not at all.
+    pub fn give_up_node(&mut self, node: NodeIndex, reason: &str) {
+        if !self.node(node).connected {
+            return;
+        }
+        self.node_lost(node, reason);
+        let after = Nanos::from_ms(RECONNECT_AFTER_MS);
+        let sleep = self.sleep(after);
+        let session = self.node(node).session;
+        self.spawn_with(move |ctx| async move {
+            sleep.await;
+            ctx.with(|core| {
+                if core.node(node).session == session && core.phase != Phase::Closed {
+                    core.actions.push_back(Action::Reconnect { node });
+                }
+            });
+        });
+    }
+
+    /// Gives up the nodes that have left a call unanswered for too long.
+    pub fn check_timeouts(&mut self) {
+        let limit = Nanos::from_ms(self.config.node_timeout_ms);
+        for index in 0..self.config.nodes {
+            let node = NodeIndex(index);
+            self.drop_finished_calls(node);
+            let oldest = self.node(node).in_flight.front().map(|(sent, _)| *sent);
+            if oldest.is_some_and(|sent| self.now.since(sent) >= limit) {
+                self.give_up_node(node, "did not answer in time");
+            }
+        }
+    }
+
+    /// When the next timer fires or the next call times out.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Nanos> {
+        let limit = Nanos::from_ms(self.config.node_timeout_ms);
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let call = self.nodes.iter().filter_map(|n| n.in_flight.front()).map(|(t, _)| *t).min();
+        let call = call.map(|sent| sent.plus(limit));
+        match (timer, call) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Completes after `duration`.
+    pub fn sleep(&mut self, duration: Nanos) -> Awaited<()> {
+        let (filler, awaited) = slot();
+        let key = self.timer_fillers.insert(filler);
+        self.timers.push(Reverse((self.now.plus(duration), key as u64)));
+        awaited
+    }
+
+    /// Wakes the sleepers whose time has come.
+    pub fn fire_timers(&mut self) {
+        while let Some(Reverse((at, key))) = self.timers.peek().copied() {
+            if at > self.now {
+                break;
+            }
+            self.timers.pop();
+            let key = usize::try_from(key).expect("a slab key");
+            if self.timer_fillers.contains(key) {
+                self.timer_fillers.remove(key).fill(());
+            }
+        }
+    }
+
+    /// Starts a task; it gets its [`Ctx`] when it first runs.
+    pub fn spawn_with<F, T>(&mut self, make: F)
+    where
+        F: FnOnce(Ctx) -> T + 'static,
+        T: Future<Output = ()> + 'static,
+    {
+        let Some(ctx) = self.ctx.upgrade() else { return };
+        self.spawned.push(Box::pin(make(Ctx(ctx))));
+    }
+
+    /// The volume cannot go on.
+    pub fn fail(&mut self, why: String) {
+        if matches!(self.phase, Phase::Failed(_) | Phase::Closed) {
+            return;
+        }
+        tracing::error!(volume = %self.name, "{why}");
+        self.phase = Phase::Failed(why);
+        self.fail_everything();
+    }
+}
+
+/// The layout that a profile and geometry make.
+#[must_use]
+pub fn layout_of(profile: &Profile, geometry: &Geometry) -> Layout {
+    Layout {
+        k: u32::try_from(profile.k()).expect("codes are small"),
+        m: u32::try_from(profile.m()).expect("codes are small"),
+        unit_blocks: geometry.unit_bytes / 4096,
+        shard_blocks: geometry.shard_bytes / 4096,
+    }
+}
+
+/// A task's way to the state: borrowed for the length of a closure, never across an `await`.
+#[derive(Clone)]
+pub struct Ctx(pub Rc<RefCell<Core>>);
+
+impl Ctx {
+    /// Works on the state.
+    pub fn with<R>(&self, work: impl FnOnce(&mut Core) -> R) -> R {
+        work(&mut self.0.borrow_mut())
+    }
+
+    /// Calls a node and waits for the answer.
+    pub async fn call(&self, node: NodeIndex, body: RequestBody) -> CallResult {
+        let awaited = self.with(|core| core.call(node, body, Vec::new()));
+        awaited.await
+    }
+
+    /// Calls several nodes at once and waits for all answers.
+    pub async fn call_all(
+        &self,
+        nodes: &[NodeIndex],
+        body: &RequestBody,
+    ) -> Vec<(NodeIndex, CallResult)> {
+        let calls: Vec<_> = self.with(|core| {
+            nodes.iter().map(|node| core.call(*node, body.clone(), Vec::new())).collect()
+        });
+        let results = crate::exec::all(calls).await;
+        nodes.iter().copied().zip(results).collect()
+    }
+
+    /// Waits.
+    pub async fn sleep_ms(&self, ms: u64) {
+        let sleep = self.with(|core| core.sleep(Nanos::from_ms(ms)));
+        sleep.await;
+    }
+}

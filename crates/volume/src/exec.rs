@@ -1,0 +1,254 @@
+//! A tiny executor, so that long procedures read top to bottom and still do no I/O.
+//!
+//! Recovery, sealing, collection and rebuild each wait for many node replies in turn. Written as
+//! callbacks they would be unreadable; written as `async fn` they are the procedure itself. The
+//! futures here wait only for things that [`crate::Volume::handle`] delivers (replies, time), are
+//! polled in a fixed order, and never touch a thread or a clock, so a run remains a function of
+//! its events: the seeded world relies on that.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use slab::Slab;
+
+/// A task: a procedure that runs until it has to wait.
+pub type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Tasks that can go on, in the order in which they became able to.
+#[derive(Default)]
+struct ReadyQueue(Mutex<VecDeque<usize>>);
+
+impl ReadyQueue {
+    fn push(&self, key: usize) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(key);
+    }
+
+    fn pop(&self) -> Option<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+}
+
+struct TaskWaker {
+    key: usize,
+    ready: Arc<ReadyQueue>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.ready.push(self.key);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ready.push(self.key);
+    }
+}
+
+struct Entry {
+    /// `None` while the task runs.
+    task: Option<Task>,
+    waker: Waker,
+}
+
+/// Runs tasks until all of them wait.
+#[derive(Default)]
+pub struct Executor {
+    tasks: Slab<Entry>,
+    ready: Arc<ReadyQueue>,
+}
+
+impl Executor {
+    /// Adds a task; it first runs at the next [`Executor::run`].
+    pub fn spawn(&mut self, task: Task) {
+        let entry = self.tasks.vacant_entry();
+        let key = entry.key();
+        let waker = Waker::from(Arc::new(TaskWaker { key, ready: Arc::clone(&self.ready) }));
+        entry.insert(Entry { task: Some(task), waker });
+        self.ready.push(key);
+    }
+
+    /// Polls every task that was woken. Returns whether any ran.
+    pub fn run(&mut self) -> bool {
+        let mut ran = false;
+        while let Some(key) = self.ready.pop() {
+            // A wake may come for a task that has ended, or whose key a newer task took over;
+            // polling that one once more than needed is harmless.
+            let Some(entry) = self.tasks.get_mut(key) else { continue };
+            let Some(mut task) = entry.task.take() else { continue };
+            let waker = entry.waker.clone();
+            ran = true;
+            match task.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(()) => {
+                    self.tasks.remove(key);
+                }
+                Poll::Pending => {
+                    if let Some(entry) = self.tasks.get_mut(key) {
+                        entry.task = Some(task);
+                    }
+                }
+            }
+        }
+        ran
+    }
+
+    /// Number of tasks that have not ended.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.tasks.len()
+    }
+}
+
+struct SlotState<T> {
+    value: Option<T>,
+    waker: Option<Waker>,
+}
+
+/// The filling side of a value that a task waits for.
+pub struct Filler<T>(Rc<RefCell<SlotState<T>>>);
+
+/// The waiting side: a future of the value.
+pub struct Awaited<T>(Rc<RefCell<SlotState<T>>>);
+
+/// A value that will be there later: one side fills it, the other awaits it.
+pub fn slot<T>() -> (Filler<T>, Awaited<T>) {
+    let state = Rc::new(RefCell::new(SlotState { value: None, waker: None }));
+    (Filler(Rc::clone(&state)), Awaited(state))
+}
+
+impl<T> Filler<T> {
+    /// Provides the value and wakes the task that waits for it.
+    pub fn fill(self, value: T) {
+        let mut state = self.0.borrow_mut();
+        state.value = Some(value);
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Future for Awaited<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let mut state = self.0.borrow_mut();
+        match state.value.take() {
+            Some(value) => Poll::Ready(value),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// Awaits all futures of a list and gives their results in the list's order.
+pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    // The futures here wait for replies that arrive by themselves, so awaiting them one after
+    // another costs nothing: every request is already on its way.
+    let mut results = Vec::with_capacity(futures.len());
+    for future in futures {
+        results.push(future.await);
+    }
+    results
+}
+
+/// Lets one task at a time into a critical section that spans waits. First come, first served.
+#[derive(Clone, Default)]
+pub struct Lock(Rc<RefCell<LockState>>);
+
+#[derive(Default)]
+struct LockState {
+    held: bool,
+    waiting: VecDeque<Filler<()>>,
+}
+
+/// Holds a [`Lock`] until dropped.
+pub struct LockGuard(Lock);
+
+impl Lock {
+    /// Waits for the lock.
+    pub async fn acquire(&self) -> LockGuard {
+        let awaited = {
+            let mut state = self.0.borrow_mut();
+            if state.held {
+                let (filler, awaited) = slot();
+                state.waiting.push_back(filler);
+                Some(awaited)
+            } else {
+                state.held = true;
+                None
+            }
+        };
+        if let Some(awaited) = awaited {
+            awaited.await;
+        }
+        LockGuard(self.clone())
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        let mut state = self.0.0.borrow_mut();
+        match state.waiting.pop_front() {
+            Some(next) => next.fill(()),
+            None => state.held = false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_run_in_order_and_wait_for_slots() {
+        let mut executor = Executor::default();
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let (fill, wait) = slot::<u32>();
+        let seen = Rc::clone(&log);
+        executor.spawn(Box::pin(async move {
+            seen.borrow_mut().push(1);
+            let value = wait.await;
+            seen.borrow_mut().push(value);
+        }));
+        let seen = Rc::clone(&log);
+        executor.spawn(Box::pin(async move { seen.borrow_mut().push(2) }));
+        assert!(executor.run());
+        assert_eq!(*log.borrow(), [1, 2]);
+        assert_eq!(executor.len(), 1);
+        fill.fill(3);
+        executor.run();
+        assert_eq!(*log.borrow(), [1, 2, 3]);
+        assert_eq!(executor.len(), 0);
+    }
+
+    #[test]
+    fn a_lock_admits_one_at_a_time_in_order() {
+        let mut executor = Executor::default();
+        let lock = Lock::default();
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let mut fillers = Vec::new();
+        for name in 0..3 {
+            let (fill, wait) = slot::<()>();
+            fillers.push(fill);
+            let (lock, log) = (lock.clone(), Rc::clone(&log));
+            executor.spawn(Box::pin(async move {
+                let _guard = lock.acquire().await;
+                log.borrow_mut().push((name, "in"));
+                wait.await;
+                log.borrow_mut().push((name, "out"));
+            }));
+        }
+        executor.run();
+        for fill in fillers.into_iter().rev() {
+            fill.fill(());
+            executor.run();
+        }
+        let expected: Vec<_> = (0..3).flat_map(|n| [(n, "in"), (n, "out")]).collect();
+        assert_eq!(*log.borrow(), expected);
+    }
+}

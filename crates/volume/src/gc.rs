@@ -1,0 +1,383 @@
+//! Garbage collection and checkpoints: how space comes back.
+//!
+//! Collection takes the durable segment with the fewest live blocks, reads its footer to learn
+//! which blocks of the device may lie in it, and appends those that still do to the log again. The
+//! segment is dead then, and is deleted once a checkpoint no longer needs its footer. One segment is
+//! moved at a time and its blocks go through the log like any write, so users' writes go on in
+//! between; the longest time that one had to wait is counted.
+//!
+//! A checkpoint closes the open segment, notes the map as it is at that position of the log, waits
+//! until everything before the position is durable, writes the map to segments of its own and
+//! names them in the root. Then the old checkpoint and the segments that were dead are deleted.
+
+use bytes::Bytes;
+use fieldstone_block::BlockError;
+use fieldstone_buf::AlignedBuf;
+use fieldstone_proto::{
+    BLOCK_BYTES, Lsn, RequestBody, SealMeta, SegmentId, SegmentKind, crc32c_blocks,
+};
+use smallvec::SmallVec;
+
+use crate::core::{Core, Ctx};
+use crate::exec::slot;
+use crate::footer::Footer;
+use crate::map::{Location, Run};
+use crate::read::read_segment;
+use crate::record::{Entry, EntryKind};
+use crate::seal::{ShardBuilder, store, sync_segments};
+use crate::segment::{Handle, Segment, State, segment_id};
+use crate::status::Phase;
+
+/// Blocks that one step of collection moves.
+const STEP_BLOCKS: u32 = 64;
+/// Dead segments after which collection writes a checkpoint to free them.
+const DEAD_BATCH: usize = 8;
+/// Fewest segments sealed between two checkpoints that only shorten recovery.
+const CHECKPOINT_EVERY: u64 = 64;
+
+impl Core {
+    /// Starts collection if space is short, or a checkpoint if the log behind the last one is long.
+    pub fn consider_gc(&mut self) {
+        if self.phase != Phase::Serving || self.gc_running {
+            return;
+        }
+        let long = CHECKPOINT_EVERY.max(self.checkpoint_segments() * 32);
+        if self.segments_free() < self.marks().low || self.segments_since_checkpoint >= long {
+            self.start_gc();
+        }
+    }
+
+    /// Starts collection, if it does not run.
+    pub fn start_gc(&mut self) {
+        if self.gc_running || self.phase != Phase::Serving {
+            return;
+        }
+        self.gc_running = true;
+        self.spawn_with(|ctx| async move {
+            collect(&ctx).await;
+            ctx.with(|core| core.gc_running = false);
+        });
+    }
+
+    fn dead_segments(&self) -> Vec<Handle> {
+        self.segments
+            .iter()
+            .filter(|(_, s)| s.kind == SegmentKind::Data && s.live_blocks == 0)
+            .filter(|(_, s)| s.state == State::Durable)
+            .map(|(handle, _)| handle)
+            .collect()
+    }
+
+    /// The durable segment with the fewest live blocks, if moving them gains anything.
+    fn victim(&self, tried: &[SegmentId]) -> Option<Handle> {
+        let full = self.layout.segment_blocks();
+        self.segments
+            .iter()
+            .filter(|(_, s)| s.kind == SegmentKind::Data && s.state == State::Durable)
+            .filter(|(_, s)| s.live_blocks > 0 && !tried.contains(&s.id))
+            .min_by_key(|(_, s)| s.live_blocks)
+            .filter(|(_, s)| s.live_blocks < full - full / 16)
+            .map(|(handle, _)| handle)
+    }
+}
+
+async fn collect(ctx: &Ctx) {
+    let lock = ctx.with(|core| core.maintenance_lock.clone());
+    let _guard = lock.acquire().await;
+    let mut tried = Vec::new();
+    // Every round frees a segment, moves one, or ends: the bound is a safeguard against a bug.
+    for _ in 0..100_000 {
+        let (free, marks, dead, serving, victim) = ctx.with(|core| {
+            let dead = core.dead_segments().len();
+            let victim = core.victim(&tried);
+            (core.segments_free(), core.marks(), dead, core.phase == Phase::Serving, victim)
+        });
+        if !serving {
+            return;
+        }
+        let long = ctx.with(|core| {
+            core.segments_since_checkpoint >= CHECKPOINT_EVERY.max(core.checkpoint_segments() * 32)
+        });
+        let plenty = free + dead as u64 >= marks.high;
+        let urgent = free < marks.low && dead > 0;
+        if long || (urgent && (dead >= DEAD_BATCH || plenty || free < marks.reserve + 2)) {
+            if !write_checkpoint(ctx, false).await {
+                return;
+            }
+            continue;
+        }
+        if free >= marks.high || (plenty && !urgent) {
+            return;
+        }
+        let Some(victim) = victim else {
+            let young =
+                ctx.with(|core| core.segments.iter().any(|(_, s)| s.state < State::Durable));
+            if dead > 0 || (young && free < marks.reserve) {
+                let before = ctx.with(|core| core.segments.len());
+                if !write_checkpoint(ctx, false).await {
+                    return;
+                }
+                if ctx.with(|core| core.segments.len()) < before {
+                    continue;
+                }
+            }
+            ctx.sleep_ms(1).await;
+            return;
+        };
+        let id = ctx.with(|core| core.segments.get(victim).map(|s| s.id));
+        if move_segment(ctx, victim).await.is_err() {
+            // Too many shards are missing to read it now: leave it to rebuild.
+            tried.extend(id);
+        }
+    }
+}
+
+/// Appends what is alive in a segment to the log again.
+async fn move_segment(ctx: &Ctx, handle: Handle) -> Result<(), BlockError> {
+    let footer = read_footer(ctx, handle).await?;
+    let mut waiting = std::collections::VecDeque::new();
+    for entry in footer.entries.iter().filter(|entry| entry.kind == EntryKind::Data) {
+        let alive: Vec<Run> = ctx.with(|core| alive_runs(core, handle, entry));
+        for run in alive {
+            let Some((_, block)) = run.location.stored() else { continue };
+            let data = read_segment(ctx, handle, block, run.count).await?;
+            let data = join(data);
+            let (filler, awaited) = slot();
+            ctx.with(|core| {
+                let entry = Entry {
+                    kind: EntryKind::Data,
+                    block: run.block,
+                    count: run.count,
+                    segment_block: 0,
+                };
+                core.queue_internal(entry, data, Some(run.location), filler);
+            });
+            waiting.push_back(awaited);
+            if waiting.len() > 4 {
+                waiting.pop_front().expect("not empty").await?;
+            }
+        }
+    }
+    for awaited in waiting {
+        awaited.await?;
+    }
+    Ok(())
+}
+
+/// The blocks of an entry that still lie where the entry says, in runs of at most a step.
+fn alive_runs(core: &Core, handle: Handle, entry: &Entry) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for i in 0..entry.count {
+        let location = Location::at(handle, entry.segment_block + i);
+        let block = entry.block + u64::from(i);
+        if core.map.get(block) != location {
+            continue;
+        }
+        match runs.last_mut() {
+            Some(run)
+                if run.block + u64::from(run.count) == block
+                    && run.location.plus(run.count) == location
+                    && run.count < STEP_BLOCKS =>
+            {
+                run.count += 1;
+            }
+            _ => runs.push(Run { block, count: 1, location }),
+        }
+    }
+    runs
+}
+
+/// Reads the footer of a sealed segment.
+///
+/// # Errors
+/// Too few shards are there, or the footer is damaged.
+pub async fn read_footer(ctx: &Ctx, handle: Handle) -> Result<Footer, BlockError> {
+    let gone = || BlockError::Io("the segment is gone".into());
+    let (id, total) = ctx
+        .with(|core| {
+            let segment = core.segments.get(handle)?;
+            Some((segment.id, segment.shard_bytes / BLOCK_BYTES as u32 * core.layout.k))
+        })
+        .ok_or_else(gone)?;
+    let bad = |error: crate::codec::FormatError| {
+        BlockError::Io(format!("footer of segment {id}: {error}"))
+    };
+    let last = join(read_segment(ctx, handle, total.saturating_sub(1), 1).await?);
+    let blocks = Footer::blocks_of(&last).map_err(bad)?;
+    if blocks > total {
+        return Err(BlockError::Io(format!("footer of segment {id}: {blocks} blocks")));
+    }
+    let bytes = match blocks {
+        1 => last,
+        _ => join(read_segment(ctx, handle, total - blocks, blocks).await?),
+    };
+    let volume = ctx.with(|core| core.config.volume);
+    Footer::decode(&bytes, volume, id).map_err(bad)
+}
+
+/// One buffer of several.
+#[must_use]
+pub fn join(mut parts: Vec<Bytes>) -> Bytes {
+    if parts.len() == 1 {
+        return parts.swap_remove(0);
+    }
+    AlignedBuf::concat(parts.iter().map(|part| &part[..])).freeze()
+}
+
+/// Writes a checkpoint and frees what it makes superfluous. `clean`: the volume is being closed.
+/// The caller holds the maintenance lock. Returns false if the volume failed meanwhile.
+pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
+    let (lsn, bytes, dead) = ctx.with(|core| {
+        core.close_open_segment();
+        core.segments_since_checkpoint = 0;
+        let dead: Vec<Handle> = core
+            .segments
+            .iter()
+            .filter(|(_, s)| s.kind == SegmentKind::Data && s.live_blocks == 0)
+            .map(|(handle, _)| handle)
+            .collect();
+        let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
+        (core.log.next, crate::checkpoint::encode(&core.map, &core.segments, blocks), dead)
+    });
+    if !wait_durable(ctx, lsn).await {
+        return false;
+    }
+    let Some(handles) = store_checkpoint(ctx, &bytes).await else { return false };
+    let old = name_checkpoint(ctx, lsn, bytes.len() as u64, &handles, clean).await;
+    let Some(old) = old else { return false };
+    let mut doomed: Vec<Handle> = dead;
+    doomed.extend(
+        ctx.with(|core| old.iter().filter_map(|id| core.segments.find(*id)).collect::<Vec<_>>()),
+    );
+    free_segments(ctx, &doomed).await;
+    ctx.with(|core| core.counters.checkpoints += 1);
+    true
+}
+
+/// Waits until every data segment that begins before `lsn` is durable.
+async fn wait_durable(ctx: &Ctx, lsn: Lsn) -> bool {
+    loop {
+        let (waiting, over) = ctx.with(|core| {
+            let waiting = core.segments.iter().any(|(_, s)| {
+                s.kind == SegmentKind::Data && s.lsn_first < lsn && s.state < State::Durable
+            });
+            (waiting, matches!(core.phase, Phase::Failed(_) | Phase::Closed))
+        });
+        if over {
+            return false;
+        }
+        if !waiting {
+            return true;
+        }
+        sync_segments(ctx).await;
+    }
+}
+
+/// Writes a checkpoint's bytes to new segments, stable. `None` if the volume failed meanwhile.
+pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<Handle>> {
+    let capacity = ctx.with(|core| core.layout.segment_blocks() as usize * BLOCK_BYTES);
+    let mut handles = Vec::new();
+    for chunk in bytes.chunks(capacity) {
+        let (handle, shards, meta) = ctx.with(|core| {
+            let layout = core.layout;
+            let mut data = AlignedBuf::zeroed(chunk.len().next_multiple_of(BLOCK_BYTES));
+            data[..chunk.len()].copy_from_slice(chunk);
+            let blocks = u32::try_from(data.len() / BLOCK_BYTES).expect("bounded by a segment");
+            let shard_blocks = layout.shard_blocks_for(blocks);
+            let mut builder = ShardBuilder::new(layout, shard_blocks);
+            builder.put(0, &data, &crc32c_blocks(&data));
+            let shards = core.code_shards(builder);
+            core.segments_made += 1;
+            let shard_bytes = shard_blocks * BLOCK_BYTES as u32;
+            let handle = core.segments.insert(Segment {
+                id: segment_id(core.epoch, core.segments_made),
+                kind: SegmentKind::Checkpoint,
+                state: State::Closed,
+                lsn_first: Lsn(0),
+                lsn_end: Lsn(0),
+                shard_bytes,
+                shards: SmallVec::from_elem(None, layout.width()),
+                live_blocks: 0,
+                contents: None,
+            });
+            let meta = SealMeta {
+                kind: SegmentKind::Checkpoint,
+                lsn_first: Lsn(0),
+                lsn_end: Lsn(0),
+                shard_bytes,
+            };
+            (handle, shards, meta)
+        });
+        if !store(ctx, handle, &shards, meta).await {
+            return None;
+        }
+        ctx.with(|core| {
+            if let Some(segment) = core.segments.get_mut(handle) {
+                segment.state = State::Sealed;
+            }
+        });
+        handles.push(handle);
+    }
+    loop {
+        sync_segments(ctx).await;
+        let (done, over) = ctx.with(|core| {
+            let durable = |handle: &Handle| {
+                core.segments.get(*handle).is_some_and(|s| s.state == State::Durable)
+            };
+            let over = matches!(core.phase, Phase::Failed(_) | Phase::Closed);
+            (handles.iter().all(durable), over)
+        });
+        if over {
+            return None;
+        }
+        if done {
+            return Some(handles);
+        }
+    }
+}
+
+/// Names a checkpoint in the root; gives the segments of the one before.
+async fn name_checkpoint(
+    ctx: &Ctx,
+    lsn: Lsn,
+    bytes: u64,
+    handles: &[Handle],
+    clean: bool,
+) -> Option<Vec<SegmentId>> {
+    loop {
+        let (ids, old, size) = ctx.with(|core| {
+            let ids: Vec<SegmentId> =
+                handles.iter().filter_map(|h| Some(core.segments.get(*h)?.id)).collect();
+            let old = core.root.as_ref().map(|root| root.checkpoint_segments.clone());
+            (ids, old.unwrap_or_default(), core.geometry.size_bytes)
+        });
+        let placed = crate::journal::put_root(ctx, |root| {
+            root.checkpoint_lsn = lsn;
+            root.checkpoint_bytes = bytes;
+            root.checkpoint_segments = ids;
+            root.clean = clean;
+            root.geometry.size_bytes = size;
+        })
+        .await;
+        if placed {
+            return Some(old);
+        }
+        if ctx.with(|core| matches!(core.phase, Phase::Failed(_) | Phase::Closed)) {
+            return None;
+        }
+        ctx.sleep_ms(20).await;
+    }
+}
+
+/// Deletes segments from the nodes and from the table.
+pub async fn free_segments(ctx: &Ctx, handles: &[Handle]) {
+    let (ids, nodes) = ctx.with(|core| {
+        let ids: Vec<SegmentId> =
+            handles.iter().filter_map(|h| Some(core.segments.remove(*h)?.id)).collect();
+        (ids, core.up_nodes())
+    });
+    for chunk in ids.chunks(1024) {
+        // A node that misses this is told again when it joins: it lists what the table lacks.
+        ctx.call_all(&nodes, &RequestBody::ShardDelete { segments: chunk.to_vec() }).await;
+    }
+}

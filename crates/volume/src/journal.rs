@@ -1,0 +1,257 @@
+//! Looking after the journal: making it stable, and moving it when one of its nodes fails.
+//!
+//! Moving starts a new generation on nodes that are up: the records that are still needed are
+//! written there at their old positions and synced, then the root is replaced; only then are
+//! appends acknowledged again. A crash before that finds the old generation, which has everything
+//! that was acknowledged on the nodes that were not lost.
+
+use bytes::Bytes;
+use fieldstone_proto::{JournalGen, NodeError, NodeIndex, RequestBody};
+
+use crate::core::{Core, Ctx};
+use crate::root::Root;
+use crate::status::{NodeHealth, Phase};
+
+/// Pause before looking again for enough nodes.
+const WAIT_MS: u64 = 50;
+
+/// Makes the journal stable for those who wait for it.
+pub async fn sync_journal(ctx: Ctx) {
+    loop {
+        let (wanted, ready, target, generation, nodes) = ctx.with(|core| {
+            let ready = !core.log.moving && matches!(core.phase, Phase::Serving | Phase::Opening);
+            let wanted = core.sync_wanted();
+            (wanted, ready, core.log.acked, core.log.generation, core.log.nodes.clone())
+        });
+        let over = ctx.with(|core| matches!(core.phase, Phase::Failed(_) | Phase::Closed));
+        if !wanted || over {
+            break;
+        }
+        if !ready && ctx.with(|core| core.phase != Phase::Closing) {
+            ctx.sleep_ms(WAIT_MS / 10).await;
+            continue;
+        }
+        let results = ctx.call_all(&nodes, &RequestBody::JournalSync { generation }).await;
+        let mut good = true;
+        for (node, result) in results {
+            let Err(error) = result else { continue };
+            good = false;
+            ctx.with(|core| {
+                if core.log.generation == generation {
+                    core.log.moving = true;
+                }
+                if !matches!(error, NodeError::Unreachable | NodeError::NotFound) {
+                    core.give_up_node(node, &format!("journal sync: {error}"));
+                }
+            });
+        }
+        if good {
+            ctx.with(|core| core.synced_up_to(target));
+        } else {
+            ctx.sleep_ms(WAIT_MS / 10).await;
+        }
+    }
+    ctx.with(|core| core.log.journal_sync_running = false);
+}
+
+impl Core {
+    /// Starts moving the journal, if that is not under way.
+    pub fn start_mover(&mut self) {
+        if self.log.mover_running || !matches!(self.phase, Phase::Serving | Phase::Closing) {
+            return;
+        }
+        self.log.mover_running = true;
+        self.spawn_with(move_journal);
+    }
+
+    /// Journal nodes for a generation: m + 1 of those that are up, or as many as there are.
+    pub fn choose_journal_nodes(&self, generation: JournalGen) -> Vec<NodeIndex> {
+        let weights: Vec<u32> = self
+            .nodes
+            .iter()
+            .map(|node| if node.health == NodeHealth::Up { 0x1_0000 } else { 0 })
+            .collect();
+        let key = (self.config.volume.0 as u64) ^ generation.0.rotate_left(32);
+        let placed = self.pool.place_journal(key, self.code.m() + 1, &weights);
+        placed.into_iter().filter_map(|n| Some(NodeIndex(u16::try_from(n).ok()?))).collect()
+    }
+}
+
+async fn move_journal(ctx: Ctx) {
+    loop {
+        let state = ctx.with(|core| {
+            if matches!(core.phase, Phase::Failed(_) | Phase::Closed) {
+                return None;
+            }
+            if !core.writable() {
+                let why = format!(
+                    "only {} of {} nodes are reachable, {} are needed",
+                    core.nodes_up(),
+                    core.nodes.len(),
+                    core.nodes_needed()
+                );
+                core.fail_user_changes(&why);
+            }
+            Some(core.writable())
+        });
+        match state {
+            None => break,
+            Some(false) => ctx.sleep_ms(WAIT_MS).await,
+            Some(true) => {
+                if try_move(&ctx).await {
+                    break;
+                }
+                ctx.sleep_ms(1).await;
+            }
+        }
+    }
+    ctx.with(|core| core.log.mover_running = false);
+}
+
+async fn try_move(ctx: &Ctx) -> bool {
+    let root_lock = ctx.with(|core| core.root_lock.clone());
+    let guard = root_lock.acquire().await;
+    let (generation, nodes) = ctx.with(|core| {
+        core.journals_made = core.journals_made.max(core.log.generation.0) + 1;
+        let generation = JournalGen(core.journals_made);
+        let nodes = core.choose_journal_nodes(generation);
+        core.log.generation = generation; // answers of the old one no longer count
+        core.log.nodes.clone_from(&nodes);
+        // A loss from here on asks for another move; the flag is raised again by it.
+        core.log.moving_again = false;
+        (generation, nodes)
+    });
+    if !write_generation(ctx, generation, &nodes).await {
+        return false;
+    }
+    drop(guard);
+    let placed = put_root(ctx, |root| {
+        root.generation = generation;
+        root.journal_nodes.clone_from(&nodes);
+    })
+    .await;
+    let whole = ctx.with(|core| {
+        nodes.iter().all(|node| core.node(*node).health == NodeHealth::Up)
+            && !core.log.moving_again
+            && core.log.generation == generation
+    });
+    if !placed || !whole {
+        return false;
+    }
+    ctx.with(|core| {
+        core.log.moving = false;
+        core.acknowledge_all();
+        let acked = core.log.acked;
+        core.synced_up_to(acked);
+    });
+    let all = ctx.with(|core| core.up_nodes());
+    ctx.call_all(&all, &RequestBody::JournalDelete { below: generation }).await;
+    true
+}
+
+/// Creates a generation on `nodes` and writes every record that is still needed to it, stable.
+pub async fn write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIndex]) -> bool {
+    let ring_bytes = ctx.with(|core| core.log.ring_bytes);
+    let create = RequestBody::JournalCreate { generation, ring_bytes };
+    if !all_good(ctx, ctx.call_all(nodes, &create).await) {
+        return false;
+    }
+    let mut at = 0;
+    loop {
+        // A few records at a time bound what is in flight.
+        let calls: Vec<_> = ctx.with(|core| {
+            let epoch = core.epoch;
+            let mut calls = Vec::new();
+            let messages: Vec<_> = core
+                .log
+                .records
+                .iter_mut()
+                .skip(at)
+                .take(8)
+                .map(|record| {
+                    record.header.generation = generation;
+                    record.header.epoch = epoch;
+                    let mut payload: Vec<Bytes> = vec![record.header.encode()];
+                    payload.extend(record.payload.iter().cloned());
+                    (record.header.lsn, payload)
+                })
+                .collect();
+            at += messages.len();
+            for (lsn, payload) in messages {
+                for node in nodes {
+                    let body = RequestBody::JournalAppend { generation, lsn };
+                    calls.push((*node, core.call(*node, body, payload.clone())));
+                }
+            }
+            calls
+        });
+        if calls.is_empty() {
+            break;
+        }
+        let mut results = Vec::new();
+        for (node, call) in calls {
+            results.push((node, call.await));
+        }
+        if !all_good(ctx, results) {
+            return false;
+        }
+    }
+    all_good(ctx, ctx.call_all(nodes, &RequestBody::JournalSync { generation }).await)
+}
+
+fn all_good(ctx: &Ctx, results: Vec<(NodeIndex, crate::core::CallResult)>) -> bool {
+    let mut good = true;
+    for (node, result) in results {
+        if let Err(error) = result {
+            good = false;
+            if error != NodeError::Unreachable {
+                ctx.with(|core| core.give_up_node(node, &format!("journal: {error}")));
+            }
+        }
+    }
+    good
+}
+
+/// Replaces the root on all nodes that are up. True once enough of them have it.
+pub async fn put_root(ctx: &Ctx, change: impl FnOnce(&mut Root)) -> bool {
+    let lock = ctx.with(|core| core.root_lock.clone());
+    let _guard = lock.acquire().await;
+    let (root, nodes) = ctx.with(|core| {
+        let mut root = core.root.clone().expect("a root exists from opening on");
+        change(&mut root);
+        core.root_version += 1;
+        root.version = core.root_version;
+        root.epoch = core.epoch;
+        (root, core.up_nodes())
+    });
+    put_root_on(ctx, &root, &nodes).await
+}
+
+/// Writes `root` to `nodes`; if enough took it, it becomes the volume's root.
+pub async fn put_root_on(ctx: &Ctx, root: &Root, nodes: &[NodeIndex]) -> bool {
+    let encoded = fieldstone_buf::AlignedBuf::copy_from(&root.encode()).freeze();
+    let calls: Vec<_> = ctx.with(|core| {
+        nodes
+            .iter()
+            .map(|node| {
+                let body = RequestBody::PutRoot { version: root.version };
+                core.call(*node, body, vec![encoded.clone()])
+            })
+            .collect()
+    });
+    let results = crate::exec::all(calls).await;
+    ctx.with(|core| {
+        let mut taken = 0;
+        for (node, result) in nodes.iter().zip(results) {
+            match result {
+                Ok(_) => taken += 1,
+                Err(NodeError::Unreachable) => {}
+                Err(error) => core.give_up_node(*node, &format!("root: {error}")),
+            }
+        }
+        if taken >= core.nodes_needed() {
+            core.root = Some(root.clone());
+        }
+        taken >= core.nodes_needed()
+    })
+}

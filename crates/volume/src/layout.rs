@@ -1,0 +1,116 @@
+//! Which byte of which shard holds which block of a segment.
+//!
+//! The blocks of a segment are dealt to its k data shards in units: unit u lies on shard u mod k,
+//! at position u div k. A segment that is closed early has shorter shards, cut to whole units, so
+//! the layout depends only on k and the unit, and not on the segment's length.
+//!
+//! ```text
+//! shard 0: unit 0 | unit k   | unit 2k   | ...
+//! shard 1: unit 1 | unit k+1 | unit 2k+1 | ...
+//! ```
+
+use fieldstone_proto::BLOCK_BYTES;
+
+/// The layout of every segment of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Data shards.
+    pub k: u32,
+    /// Parity shards.
+    pub m: u32,
+    /// Blocks per unit.
+    pub unit_blocks: u32,
+    /// Blocks per full shard.
+    pub shard_blocks: u32,
+}
+
+/// A run of blocks on one data shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardRange {
+    /// The shard.
+    pub shard: u32,
+    /// First byte in the shard.
+    pub offset_bytes: u32,
+    /// Number of blocks.
+    pub count: u32,
+}
+
+impl Layout {
+    /// Data blocks of a full segment, its footer included.
+    #[must_use]
+    pub fn segment_blocks(&self) -> u32 {
+        self.k * self.shard_blocks
+    }
+
+    /// Shards of a segment.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        (self.k + self.m) as usize
+    }
+
+    /// Length of the shards of a segment that holds `blocks` blocks, in blocks.
+    #[must_use]
+    pub fn shard_blocks_for(&self, blocks: u32) -> u32 {
+        let rows = blocks.div_ceil(self.k * self.unit_blocks).max(1);
+        rows * self.unit_blocks
+    }
+
+    /// The shard and the block in it that hold block `block` of the segment.
+    #[must_use]
+    pub fn locate(&self, block: u32) -> (u32, u32) {
+        let (unit, within) = (block / self.unit_blocks, block % self.unit_blocks);
+        (unit % self.k, unit / self.k * self.unit_blocks + within)
+    }
+
+    /// Splits blocks `first .. first + count` into the longest runs that lie on one shard.
+    pub fn ranges(&self, first: u32, count: u32) -> impl Iterator<Item = ShardRange> + use<> {
+        let layout = *self;
+        let mut at = first;
+        let end = first + count;
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let (shard, block) = layout.locate(at);
+            let unit_left = layout.unit_blocks - at % layout.unit_blocks;
+            let run = if layout.k == 1 { end - at } else { unit_left.min(end - at) };
+            at += run;
+            let offset_bytes = block * BLOCK_BYTES as u32;
+            Some(ShardRange { shard, offset_bytes, count: run })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn ranges_agree_with_locate_and_every_block_has_its_own_place(
+            k in 1u32..9, unit in 1u32..20, rows in 1u32..6, a in any::<u32>(), b in any::<u32>()
+        ) {
+            let layout = Layout { k, m: 2, unit_blocks: unit, shard_blocks: unit * rows };
+            let blocks = layout.segment_blocks();
+            let mut seen = std::collections::HashSet::new();
+            for block in 0..blocks {
+                let (shard, at) = layout.locate(block);
+                prop_assert!(shard < k && at < layout.shard_blocks);
+                prop_assert!(at < layout.shard_blocks_for(block + 1));
+                prop_assert!(seen.insert((shard, at)));
+            }
+            let (a, b) = (a % blocks, b % blocks);
+            let (first, last) = (a.min(b), a.max(b));
+            let mut block = first;
+            for range in layout.ranges(first, last - first + 1) {
+                for i in 0..range.count {
+                    let at = range.offset_bytes / BLOCK_BYTES as u32 + i;
+                    prop_assert_eq!((range.shard, at), layout.locate(block));
+                    block += 1;
+                }
+            }
+            prop_assert_eq!(block, last + 1);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Nodes that come (back) while the volume serves: fenced, told the root, compared, and used again.
+//!
+//! A node that was away may have missed anything: roots, deletions, new segments. So it is fenced
+//! again (which is refused, and fine, if it still has our epoch), gets the root, and lists its
+//! shards: known ones count again, others are deleted, and those that should be there and are not
+//! count as missing. A blank replacement is just a node where everything is missing.
+
+use std::collections::HashSet;
+
+use fieldstone_block::Nanos;
+use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardInfo};
+
+use crate::core::{Core, Ctx};
+use crate::rebuild::list_shards;
+use crate::segment::State;
+use crate::status::{NodeHealth, Phase};
+
+impl Core {
+    /// A connection to the node is open.
+    pub fn node_connected(&mut self, node: NodeIndex) {
+        if self.node(node).connected {
+            self.node_lost(node, "connected anew");
+        }
+        let state = self.node_mut(node);
+        state.connected = true;
+        state.session += 1;
+        self.start_join(node);
+    }
+
+    /// Brings a connected node in, once the volume serves.
+    pub fn start_join(&mut self, node: NodeIndex) {
+        let serving = matches!(self.phase, Phase::Serving);
+        let state = self.node_mut(node);
+        if !serving || !state.connected || state.health != NodeHealth::Down {
+            return;
+        }
+        state.health = NodeHealth::Joining;
+        let session = state.session;
+        self.spawn_with(move |ctx| async move {
+            let result = join(&ctx, node, session).await;
+            ctx.with(|core| core.joined(node, session, result));
+        });
+    }
+
+    fn joined(&mut self, node: NodeIndex, session: u64, result: Result<(), NodeError>) {
+        if self.node(node).session != session {
+            return;
+        }
+        match result {
+            Ok(()) => {
+                self.node_mut(node).reason.clear();
+                if self.log.nodes.len() <= self.code.m() {
+                    // The journal was short of a copy; it moves to have it again.
+                    self.log.moving = true;
+                    self.start_mover();
+                }
+                self.start_rebuild();
+                self.consider_gc();
+            }
+            Err(error) => self.give_up_node(node, &format!("joining: {error}")),
+        }
+    }
+
+    /// Compares what a node has with what it should have. Returns what it should delete.
+    pub fn reconcile(&mut self, node: NodeIndex, listed: &[ShardInfo]) -> Vec<SegmentId> {
+        let mut extra = Vec::new();
+        let mut found: HashSet<SegmentId> = HashSet::new();
+        for info in listed {
+            let known = self.segments.find(info.segment);
+            let segment = known.and_then(|handle| self.segments.get_mut(handle));
+            let Some(segment) = segment.filter(|s| s.state >= State::Sealed) else {
+                extra.push(info.segment);
+                continue;
+            };
+            let index = usize::from(info.shard.0);
+            let fits = info.meta.shard_bytes == segment.shard_bytes
+                && info.meta.kind == segment.kind
+                && index < segment.shards.len();
+            let elsewhere = fits && segment.shards[index].is_some_and(|other| other != node);
+            if !fits || elsewhere || !found.insert(info.segment) {
+                extra.push(info.segment);
+                continue;
+            }
+            segment.shards[index] = Some(node);
+        }
+        for handle in self.segments.handles() {
+            let Some(segment) = self.segments.get_mut(handle) else { continue };
+            if segment.state < State::Sealed || found.contains(&segment.id) {
+                continue;
+            }
+            for shard in &mut segment.shards {
+                if *shard == Some(node) {
+                    *shard = None;
+                }
+            }
+        }
+        extra
+    }
+}
+
+/// The state of the node for this volume is brought up to date.
+async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError> {
+    let epoch = ctx.with(|core| core.epoch);
+    match ctx.call(node, RequestBody::Fence { takeover: true }).await {
+        Ok(ReplyBody::VolumeState(state)) => {
+            ctx.with(|core| core.node_mut(node).stat = state.stat);
+        }
+        Ok(_) => return Err(NodeError::Invalid("not a volume state".into())),
+        Err(NodeError::Fenced { current, .. }) if current == epoch => {
+            let stat = ctx.call(node, RequestBody::Stat).await?;
+            if let ReplyBody::Stat(stat) = stat {
+                ctx.with(|core| core.node_mut(node).stat = stat);
+            }
+        }
+        Err(NodeError::Fenced { current, .. }) if current > epoch => {
+            let why = format!("another writer took the volume over (epoch {current})");
+            ctx.with(|core| core.fail(why));
+            return Err(NodeError::Fenced { sent: epoch, current });
+        }
+        Err(error) => return Err(error),
+    }
+    let listed = list_shards(ctx, node).await?;
+    // From the comparison on the node takes part in everything, so nothing can slip between.
+    let (extra, below) = ctx.with(|core| {
+        if core.node(node).session != session {
+            return (Vec::new(), core.log.generation);
+        }
+        let extra = core.reconcile(node, &listed);
+        core.node_mut(node).health = NodeHealth::Up;
+        (extra, core.log.generation)
+    });
+    for chunk in extra.chunks(1024) {
+        ctx.call(node, RequestBody::ShardDelete { segments: chunk.to_vec() }).await?;
+    }
+    if !crate::journal::put_root(ctx, |_| {}).await {
+        ctx.sleep_ms(20).await;
+    }
+    ctx.call(node, RequestBody::JournalDelete { below }).await?;
+    Ok(())
+}
+
+/// Waits until enough nodes are connected to open the volume.
+///
+/// # Errors
+/// Too few are, after the time that a node has to answer.
+pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, String> {
+    loop {
+        let (connected, all, needed, waited, limit) = ctx.with(|core| {
+            let connected = core.nodes_that(|node| node.connected);
+            let waited = core.now.since(core.opened_at);
+            let limit = Nanos::from_ms(core.config.node_timeout_ms);
+            (connected, core.nodes.len(), core.nodes_needed(), waited, limit)
+        });
+        let patient = waited < Nanos::from_ms(grace_ms);
+        if connected.len() == all || (connected.len() >= needed && !patient) {
+            return Ok(connected);
+        }
+        if waited >= limit {
+            let missing: Vec<String> = ctx.with(|core| {
+                let down = core.nodes_that(|node| !node.connected);
+                down.iter().map(|node| format!("{node} ({})", core.node(*node).reason)).collect()
+            });
+            return Err(format!(
+                "only {} of {all} nodes are reachable, {needed} are needed; missing: {}",
+                connected.len(),
+                missing.join(", ")
+            ));
+        }
+        ctx.sleep_ms(20).await;
+    }
+}

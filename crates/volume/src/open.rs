@@ -1,0 +1,716 @@
+//! Opening a volume: fence the nodes, load the checkpoint, replay the log, start anew.
+//!
+//! 1. *Fence*: every reachable node gets an epoch above all that any of them knows, and refuses the
+//!    writer before from then on. All but `missing_max` of the nodes must take part; any such set
+//!    meets every set that a root was committed on.
+//! 2. *Root*: the highest version found. It names checkpoint, journal and epoch.
+//! 3. *Segments*: nodes list their shards. Segments of the checkpoint count, and after it the chain
+//!    of segments of the root's epoch, each beginning at the log position where the one before
+//!    ended. Segments that may not have been durable (their records may still be in the ring) are
+//!    verified in full and end the chain if fewer than k of their shards are good.
+//! 4. *Journal*: valid records of the generation, from any of its nodes, give further chains.
+//!    Replay starts at that segment boundary from which the records reach furthest.
+//! 5. *New start*: a new generation at fresh log positions takes what was replayed, a new checkpoint
+//!    and a root are written, and only that root makes the opening count: a crash before it finds
+//!    everything as it was. Whatever the new root does not name is then deleted.
+//!
+//! If a node is lost on the way, the opening starts over with what is left, with a higher epoch.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use fieldstone_proto::{
+    BLOCK_BYTES, Epoch, JournalGen, Lsn, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId,
+    SegmentKind, ShardInfo, VolumeState, VolumeSummary, crc32c_blocks,
+};
+use smallvec::SmallVec;
+
+use crate::core::{Core, Ctx};
+use crate::exec::slot;
+use crate::gc::{free_segments, join, read_footer, store_checkpoint};
+use crate::journal::{put_root_on, write_generation};
+use crate::map::Location;
+use crate::nodes::wait_for_nodes;
+use crate::read::read_segment;
+use crate::rebuild::list_shards;
+use crate::record::{Entry, EntryKind, HEADER_BYTES, Header};
+use crate::root::Root;
+use crate::seam::Opening;
+use crate::segment::{Segment, State, epoch_of};
+use crate::status::{NodeHealth, Phase};
+
+/// How long to wait for all nodes before going on without the missing ones.
+const GRACE_MS: u64 = 1_000;
+/// Times that an opening starts over.
+const ATTEMPTS_MAX: u32 = 12;
+/// Bytes of the ring that are asked for at a time.
+const RING_READ_BYTES: u64 = 1 << 20;
+
+/// Why an opening did not work out.
+enum Failure {
+    /// Something changed on the way: start over.
+    Again(String),
+    /// It cannot work.
+    Final(String),
+}
+
+impl From<NodeError> for Failure {
+    fn from(error: NodeError) -> Self {
+        match error {
+            NodeError::InUse { .. } => Failure::Final(format!(
+                "{error}: stop that server, or open with takeover if it is gone for good"
+            )),
+            other => Failure::Again(other.to_string()),
+        }
+    }
+}
+
+/// Opens (or creates) the volume.
+pub async fn open(ctx: Ctx) {
+    let mut why = String::new();
+    for _ in 0..ATTEMPTS_MAX {
+        let connected = match wait_for_nodes(&ctx, GRACE_MS).await {
+            Ok(connected) => connected,
+            Err(error) => return ctx.with(|core| core.fail(error)),
+        };
+        match attempt(&ctx, &connected).await {
+            Ok(()) => return ctx.with(Core::begin_serving),
+            Err(Failure::Final(error)) => return ctx.with(|core| core.fail(error)),
+            Err(Failure::Again(error)) => why = error,
+        }
+        if ctx.with(|core| matches!(core.phase, Phase::Failed(_) | Phase::Closed)) {
+            return;
+        }
+        ctx.with(Core::forget_attempt);
+        ctx.sleep_ms(50).await;
+    }
+    ctx.with(|core| core.fail(format!("opening failed {ATTEMPTS_MAX} times, at last: {why}")));
+}
+
+impl Core {
+    fn forget_attempt(&mut self) {
+        let ring_bytes = self.geometry.ring_bytes;
+        self.log = crate::log::Log::new(ring_bytes);
+        self.map = crate::map::Map::new(self.geometry.size_bytes / BLOCK_BYTES as u64);
+        self.segments = crate::segment::SegmentTable::default();
+        self.segments_made = 0;
+        for node in &mut self.nodes {
+            node.health = NodeHealth::Down;
+        }
+        self.opened_at = self.now;
+    }
+
+    fn begin_serving(&mut self) {
+        if self.phase != Phase::Opening {
+            return;
+        }
+        self.phase = Phase::Serving;
+        for node in self.nodes_that(|node| node.connected && node.health == NodeHealth::Down) {
+            self.start_join(node);
+        }
+        if self.log.nodes.len() <= self.code.m() && self.nodes_up() > self.log.nodes.len() {
+            self.log.moving = true;
+        }
+        self.start_rebuild();
+        self.consider_gc();
+    }
+}
+
+async fn attempt(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Failure> {
+    let summaries = volumes(ctx, connected).await?;
+    let known = summaries.iter().map(|summary| summary.epoch).max().unwrap_or_default();
+    let opening = ctx.with(|core| core.config.opening.clone());
+    if let Opening::Create { .. } = opening
+        && summaries.iter().any(|summary| summary.root_version > 0)
+    {
+        return Err(Failure::Final("the volume exists already".into()));
+    }
+    let states = fence(ctx, connected, Epoch(known.0 + 1), &opening).await?;
+    match opening {
+        Opening::Create { name, profile, geometry } => {
+            create(ctx, &states, name, profile.to_string(), geometry).await
+        }
+        Opening::Open { .. } => recover(ctx, &states).await,
+    }
+}
+
+async fn volumes(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Vec<VolumeSummary>, Failure> {
+    let volume = ctx.with(|core| core.config.volume);
+    let mut found = Vec::new();
+    for (_, result) in ctx.call_all(nodes, &RequestBody::ListVolumes).await {
+        if let ReplyBody::Volumes(volumes) = result? {
+            found.extend(volumes.into_iter().filter(|summary| summary.volume == volume));
+        }
+    }
+    Ok(found)
+}
+
+async fn fence(
+    ctx: &Ctx,
+    nodes: &[NodeIndex],
+    epoch: Epoch,
+    opening: &Opening,
+) -> Result<Vec<(NodeIndex, VolumeState)>, Failure> {
+    ctx.with(|core| core.set_epoch(epoch));
+    let takeover = matches!(opening, Opening::Open { takeover: true });
+    let mut states = Vec::new();
+    for (node, result) in ctx.call_all(nodes, &RequestBody::Fence { takeover }).await {
+        match result? {
+            ReplyBody::VolumeState(state) => states.push((node, state)),
+            _ => return Err(Failure::Again(format!("{node} did not say what it has"))),
+        }
+    }
+    ctx.with(|core| {
+        for (node, state) in &states {
+            let node = core.node_mut(*node);
+            node.health = NodeHealth::Up;
+            node.stat = state.stat;
+            node.reason.clear();
+        }
+        let highest = states.iter().flat_map(|(_, s)| &s.journals).map(|j| j.generation.0).max();
+        core.journals_made = core.journals_made.max(highest.unwrap_or(0));
+    });
+    Ok(states)
+}
+
+async fn create(
+    ctx: &Ctx,
+    states: &[(NodeIndex, VolumeState)],
+    name: String,
+    profile: String,
+    geometry: crate::seam::Geometry,
+) -> Result<(), Failure> {
+    let slot = states.iter().map(|(_, state)| state.stat.slot_bytes).min().unwrap_or(0);
+    if geometry.shard_bytes > slot {
+        return Err(Failure::Final(format!(
+            "shards of {} bytes do not fit in the nodes' slots of {slot} bytes",
+            geometry.shard_bytes
+        )));
+    }
+    let root = ctx.with(|core| Root {
+        version: 0,
+        volume: core.config.volume,
+        epoch: core.epoch,
+        geometry,
+        generation: JournalGen(0),
+        journal_nodes: Vec::new(),
+        checkpoint_lsn: Lsn(0),
+        checkpoint_bytes: 0,
+        checkpoint_segments: Vec::new(),
+        clean: false,
+        name,
+        profile,
+    });
+    ctx.with(|core| core.root_version = 0);
+    commit(ctx, root, Lsn(0), None).await
+}
+
+/// Starts a new journal generation at `base` and commits the root that names it.
+async fn commit(
+    ctx: &Ctx,
+    mut root: Root,
+    base: Lsn,
+    replay: Option<Vec<(Entry, Bytes)>>,
+) -> Result<(), Failure> {
+    let (generation, nodes) = ctx.with(|core| {
+        core.journals_made = core.journals_made.max(root.generation.0) + 1;
+        let generation = JournalGen(core.journals_made);
+        (generation, core.choose_journal_nodes(generation))
+    });
+    if nodes.is_empty() || !write_generation(ctx, generation, &nodes).await {
+        return Err(Failure::Again("a journal could not be made".into()));
+    }
+    ctx.with(|core| {
+        core.log.start_at(generation, nodes.clone(), base);
+        core.log.moving = false;
+    });
+    if let Some(replay) = replay {
+        append_replayed(ctx, replay).await?;
+        let results = ctx.call_all(&nodes, &RequestBody::JournalSync { generation }).await;
+        for (_, result) in results {
+            result?;
+        }
+        ctx.with(|core| {
+            let acked = core.log.acked;
+            core.synced_up_to(acked);
+        });
+    }
+    let up = ctx.with(|core| {
+        core.root_version = core.root_version.max(root.version) + 1;
+        root.version = core.root_version;
+        root.epoch = core.epoch;
+        root.generation = generation;
+        root.journal_nodes.clone_from(&nodes);
+        root.clean = false;
+        core.up_nodes()
+    });
+    if !put_root_on(ctx, &root, &up).await {
+        return Err(Failure::Again("too few nodes took the root".into()));
+    }
+    if ctx.with(|core| core.log.moving) {
+        // The root is committed; the journal moves as soon as the volume serves.
+        tracing::debug!("a journal node was lost at the end of opening");
+    }
+    Ok(())
+}
+
+/// Sends what was replayed through the log, a bounded part at a time.
+async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), Failure> {
+    let mut waiting = std::collections::VecDeque::new();
+    for (entry, data) in replay {
+        let (filler, awaited) = slot();
+        ctx.with(|core| core.queue_internal(entry, data, None, filler));
+        waiting.push_back(awaited);
+    }
+    // Only the log itself can tell that a journal node was lost, so it is looked at, not awaited.
+    loop {
+        let (idle, broken, over) = ctx.with(|core| {
+            let over = matches!(core.phase, Phase::Failed(_) | Phase::Closed);
+            (core.log.idle(), core.log.moving, over)
+        });
+        if broken || over {
+            return Err(Failure::Again("a journal node was lost".into()));
+        }
+        if idle {
+            return Ok(());
+        }
+        if ctx.with(|core| core.log.used_bytes() * 2 > core.log.ring_bytes) {
+            ctx.with(Core::close_open_segment);
+            crate::seal::sync_segments(ctx).await;
+        } else {
+            ctx.sleep_ms(1).await;
+        }
+    }
+}
+
+async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), Failure> {
+    let root = newest_root(ctx, states)?;
+    let profile: fieldstone_codes::Profile = root
+        .profile
+        .parse()
+        .map_err(|error| Failure::Final(format!("profile {}: {error}", root.profile)))?;
+    ctx.with(|core| core.adopt(root.name.clone(), profile, root.geometry));
+    ctx.with(|core| core.root_version = root.version);
+    let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
+    let mut listed: BTreeMap<SegmentId, Vec<(NodeIndex, ShardInfo)>> = BTreeMap::new();
+    for node in &nodes {
+        for info in list_shards(ctx, *node).await? {
+            listed.entry(info.segment).or_default().push((*node, info));
+        }
+    }
+    load_checkpoint(ctx, &root, &listed).await?;
+    let records = if root.clean { BTreeMap::new() } else { read_rings(ctx, &root, states).await? };
+    let chain = find_chain(ctx, &root, &listed, &records).await?;
+    let start = choose_start(&root, &chain, &records);
+    replay_footers(ctx, &chain, start).await?;
+    let highest = highest_lsn(&root, &listed, &records);
+    let replay = replay_records(ctx, start, &records, root.geometry.ring_bytes);
+    // What the old chain holds is named by the new checkpoint; everything else is garbage.
+    let ring = root.geometry.ring_bytes;
+    let base = Lsn((highest.0 / ring + 2) * ring);
+    let bytes = ctx.with(|core| {
+        core.drop_segments_from(&chain, start);
+        let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
+        crate::checkpoint::encode(&core.map, &core.segments, blocks)
+    });
+    let handles = store_checkpoint(ctx, &bytes)
+        .await
+        .ok_or_else(|| Failure::Again("the checkpoint could not be written".into()))?;
+    let old_checkpoint = root.checkpoint_segments.clone();
+    let mut root = root;
+    root.checkpoint_lsn = base;
+    root.checkpoint_bytes = bytes.len() as u64;
+    root.checkpoint_segments = ctx.with(|core| {
+        handles.iter().filter_map(|handle| Some(core.segments.get(*handle)?.id)).collect()
+    });
+    commit(ctx, root, base, Some(replay)).await?;
+    let old = ctx.with(|core| {
+        old_checkpoint.iter().filter_map(|id| core.segments.find(*id)).collect::<Vec<_>>()
+    });
+    free_segments(ctx, &old).await;
+    discard_garbage(ctx, &listed).await;
+    Ok(())
+}
+
+fn newest_root(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<Root, Failure> {
+    let newest =
+        states.iter().filter(|(_, s)| s.root_version > 0).max_by_key(|(_, s)| s.root_version);
+    let Some((node, state)) = newest else {
+        return Err(Failure::Final("no node has a root of the volume: it does not exist".into()));
+    };
+    let root = Root::decode(&state.root)
+        .map_err(|error| Failure::Final(format!("root on {node}: {error}")))?;
+    let volume = ctx.with(|core| core.config.volume);
+    if root.volume != volume {
+        return Err(Failure::Final(format!("the root on {node} is of volume {}", root.volume)));
+    }
+    Ok(root)
+}
+
+impl Core {
+    /// Adds a segment whose shards the nodes have listed.
+    fn insert_listed(
+        &mut self,
+        id: SegmentId,
+        kind: SegmentKind,
+        lsn: (Lsn, Lsn),
+        shard_bytes: u32,
+        listed: &[(NodeIndex, ShardInfo)],
+    ) -> crate::segment::Handle {
+        let mut shards: SmallVec<[Option<NodeIndex>; 8]> =
+            SmallVec::from_elem(None, self.layout.width());
+        for (node, info) in listed {
+            let index = usize::from(info.shard.0);
+            if index < shards.len()
+                && info.meta.shard_bytes == shard_bytes
+                && info.meta.kind == kind
+                && shards[index].is_none()
+            {
+                shards[index] = Some(*node);
+            }
+        }
+        self.segments.insert(Segment {
+            id,
+            kind,
+            state: State::Durable,
+            lsn_first: lsn.0,
+            lsn_end: lsn.1,
+            shard_bytes,
+            shards,
+            live_blocks: 0,
+            contents: None,
+        })
+    }
+
+    /// Takes the segments at and behind the start of the replay out again: their records are
+    /// appended anew.
+    fn drop_segments_from(&mut self, chain: &[Link], start: Lsn) {
+        for link in chain.iter().filter(|link| link.first >= start) {
+            self.segments.remove(link.handle);
+        }
+    }
+
+    fn apply(&mut self, handle: crate::segment::Handle, entry: &Entry) {
+        let blocks = self.geometry.size_bytes / BLOCK_BYTES as u64;
+        let end = (entry.block + u64::from(entry.count)).min(blocks);
+        match entry.kind {
+            EntryKind::Data => {
+                for (block, i) in (entry.block..end).zip(0u32..) {
+                    let location = Location::at(handle, entry.segment_block + i);
+                    let before = self.map.set(block, location);
+                    self.forget(before);
+                    if let Some(segment) = self.segments.get_mut(handle) {
+                        segment.live_blocks += 1;
+                    }
+                }
+            }
+            EntryKind::Trim => self.clear_map(entry.block..end, Location::HOLE),
+            EntryKind::Reserve => self.clear_map(entry.block..end, Location::RESERVED),
+        }
+    }
+}
+
+type Listed = BTreeMap<SegmentId, Vec<(NodeIndex, ShardInfo)>>;
+
+async fn load_checkpoint(ctx: &Ctx, root: &Root, listed: &Listed) -> Result<(), Failure> {
+    let mut bytes = Vec::new();
+    for id in &root.checkpoint_segments {
+        let shards = listed.get(id).map_or(&[][..], Vec::as_slice);
+        let shard_bytes = shards.first().map_or(0, |(_, info)| info.meta.shard_bytes);
+        let handle = ctx.with(|core| {
+            let kind = SegmentKind::Checkpoint;
+            core.insert_listed(*id, kind, (Lsn(0), Lsn(0)), shard_bytes, shards)
+        });
+        let blocks = ctx.with(|core| shard_bytes / BLOCK_BYTES as u32 * core.layout.k);
+        let data = read_segment(ctx, handle, 0, blocks).await.map_err(|error| {
+            Failure::Again(format!("the checkpoint (segment {id}) cannot be read: {error}"))
+        })?;
+        bytes.extend_from_slice(&join(data));
+    }
+    if root.checkpoint_bytes == 0 {
+        return Ok(());
+    }
+    let length = usize::try_from(root.checkpoint_bytes).unwrap_or(usize::MAX);
+    let bytes = bytes
+        .get(..length)
+        .ok_or_else(|| Failure::Again("the checkpoint is shorter than the root says".into()))?;
+    let checkpoint = crate::checkpoint::decode(bytes)
+        .map_err(|error| Failure::Final(format!("checkpoint: {error}")))?;
+    ctx.with(|core| {
+        let mut handles = Vec::with_capacity(checkpoint.segments.len());
+        for record in &checkpoint.segments {
+            let shards = listed.get(&record.id).map_or(&[][..], Vec::as_slice);
+            let lsn = (record.lsn_first, record.lsn_end);
+            let kind = SegmentKind::Data;
+            handles.push(core.insert_listed(record.id, kind, lsn, record.shard_bytes, shards));
+        }
+        for run in &checkpoint.runs {
+            for i in 0..run.count {
+                let location = match run.place {
+                    None => Location::RESERVED,
+                    Some((index, at)) => Location::at(handles[index as usize], at + i),
+                };
+                core.map.set(run.block + u64::from(i), location);
+            }
+            if let Some((index, _)) = run.place
+                && let Some(segment) = core.segments.get_mut(handles[index as usize])
+            {
+                segment.live_blocks += run.count;
+            }
+        }
+    });
+    Ok(())
+}
+
+/// A record found in a ring.
+struct Found {
+    header: Header,
+    payload: Bytes,
+}
+
+type Records = BTreeMap<Lsn, Found>;
+
+/// Reads the journal's rings and keeps the valid records of its generation.
+async fn read_rings(
+    ctx: &Ctx,
+    root: &Root,
+    states: &[(NodeIndex, VolumeState)],
+) -> Result<Records, Failure> {
+    let mut records = Records::new();
+    for (node, state) in states {
+        let journal = state.journals.iter().find(|j| j.generation == root.generation);
+        let Some(journal) = journal else { continue };
+        let mut ring = Vec::new();
+        let mut at = 0;
+        while at < journal.ring_bytes {
+            let len = RING_READ_BYTES.min(journal.ring_bytes - at);
+            let body = RequestBody::JournalRead {
+                generation: root.generation,
+                offset_bytes: at,
+                len_bytes: u32::try_from(len).expect("a mebibyte"),
+            };
+            match ctx.call(*node, body).await {
+                Ok(ReplyBody::Data(data)) => ring.push(data),
+                Ok(_) => return Err(Failure::Again(format!("{node}: not ring bytes"))),
+                Err(NodeError::Unreachable) => return Err(NodeError::Unreachable.into()),
+                // A part that cannot be read may be whole on another node.
+                Err(_) => ring.push(fieldstone_buf::zeroes(usize::try_from(len).expect("small"))),
+            }
+            at += len;
+        }
+        let ring = join(ring);
+        let volume = ctx.with(|core| core.config.volume);
+        scan_ring(&ring, root, volume, &mut records);
+    }
+    Ok(records)
+}
+
+fn scan_ring(ring: &Bytes, root: &Root, volume: fieldstone_proto::VolumeId, records: &mut Records) {
+    let mut at = 0;
+    while at + HEADER_BYTES <= ring.len() {
+        let block = ring.slice(at..at + HEADER_BYTES);
+        let place = at as u64;
+        at += BLOCK_BYTES;
+        let Ok(header) = Header::decode(&block, volume) else { continue };
+        let good = header.generation == root.generation
+            && header.lsn.0 % ring.len() as u64 == place
+            && !records.contains_key(&header.lsn);
+        let from = place as usize + HEADER_BYTES;
+        let to = from + header.checksums.len() * BLOCK_BYTES;
+        if !good || to > ring.len() {
+            continue;
+        }
+        let payload = ring.slice(from..to);
+        if crc32c_blocks(&payload) == header.checksums {
+            records.insert(header.lsn, Found { header, payload });
+        }
+    }
+}
+
+/// A segment of the chain.
+struct Link {
+    handle: crate::segment::Handle,
+    first: Lsn,
+    end: Lsn,
+}
+
+/// The chain of segments behind the checkpoint.
+async fn find_chain(
+    ctx: &Ctx,
+    root: &Root,
+    listed: &Listed,
+    records: &Records,
+) -> Result<Vec<Link>, Failure> {
+    let mut by_start: HashMap<Lsn, SegmentId> = HashMap::new();
+    for (id, shards) in listed {
+        let meta = shards[0].1.meta;
+        if epoch_of(*id) == root.epoch
+            && meta.kind == SegmentKind::Data
+            && meta.lsn_first >= root.checkpoint_lsn
+            && ctx.with(|core| core.segments.find(*id).is_none())
+        {
+            by_start.insert(meta.lsn_first, *id);
+        }
+    }
+    // Records further back than a ring from the newest cannot be there any more, so segments before
+    // that were durable when they were overwritten.
+    let newest = records.keys().next_back().map_or(Lsn(0), |lsn| *lsn);
+    let reach = by_start.keys().max().map_or(newest, |lsn| newest.max(*lsn));
+    let certain = Lsn(reach.0.saturating_sub(2 * root.geometry.ring_bytes));
+    let mut chain = Vec::new();
+    let mut at = root.checkpoint_lsn;
+    while let Some(id) = by_start.get(&at) {
+        let shards = &listed[id];
+        let meta = shards[0].1.meta;
+        if meta.lsn_end <= at {
+            break;
+        }
+        let k = ctx.with(|core| core.code.k());
+        let handle = ctx.with(|core| {
+            let lsn = (meta.lsn_first, meta.lsn_end);
+            core.insert_listed(*id, meta.kind, lsn, meta.shard_bytes, shards)
+        });
+        let there = if meta.lsn_end > certain { verify(ctx, handle).await } else { k };
+        if there < k {
+            ctx.with(|core| core.segments.remove(handle));
+            break;
+        }
+        chain.push(Link { handle, first: at, end: meta.lsn_end });
+        at = meta.lsn_end;
+    }
+    Ok(chain)
+}
+
+/// Checks all shards of a segment; those that are bad count as missing. Returns how many are good.
+async fn verify(ctx: &Ctx, handle: crate::segment::Handle) -> usize {
+    let calls: Vec<_> = ctx.with(|core| {
+        let Some(segment) = core.segments.get(handle) else { return Vec::new() };
+        let id = segment.id;
+        let shards: Vec<_> = segment.shards.iter().copied().enumerate().collect();
+        shards
+            .into_iter()
+            .filter_map(|(shard, node)| {
+                let body = RequestBody::ShardVerify {
+                    segment: id,
+                    shard: fieldstone_proto::ShardIndex(u8::try_from(shard).ok()?),
+                };
+                Some((shard, core.call(node?, body, Vec::new())))
+            })
+            .collect()
+    });
+    let mut good = 0;
+    for (shard, call) in calls {
+        let result = call.await;
+        ctx.with(|core| {
+            if result.is_ok() {
+                good += 1;
+            } else if let Some(segment) = core.segments.get_mut(handle) {
+                segment.shards[shard] = None;
+            }
+        });
+    }
+    good
+}
+
+/// Where records lead, from `at` on, without a gap.
+fn reach(at: Lsn, records: &Records, ring: u64) -> Lsn {
+    let mut end = at;
+    while let Some(found) = next_record(end, records, ring) {
+        end = found.header.end();
+    }
+    end
+}
+
+/// The record that follows position `end`: right there, or at the next turn of the ring.
+fn next_record(end: Lsn, records: &Records, ring: u64) -> Option<&Found> {
+    let here = records.get(&end);
+    let turn = Lsn(end.0.next_multiple_of(ring));
+    here.or_else(|| records.get(&turn).filter(|_| turn != end))
+        .filter(|found| found.header.previous_end == end)
+}
+
+/// The boundary from which replay reaches furthest; the earliest of those.
+fn choose_start(root: &Root, chain: &[Link], records: &Records) -> Lsn {
+    let ring = root.geometry.ring_bytes;
+    let boundaries = std::iter::once(root.checkpoint_lsn).chain(chain.iter().map(|link| link.end));
+    let mut best = (root.checkpoint_lsn, root.checkpoint_lsn);
+    for (index, boundary) in boundaries.enumerate() {
+        let end = reach(boundary, records, ring);
+        if index == 0 || end > best.1 {
+            best = (boundary, end);
+        }
+    }
+    best.0
+}
+
+async fn replay_footers(ctx: &Ctx, chain: &[Link], start: Lsn) -> Result<(), Failure> {
+    for link in chain.iter().filter(|link| link.first < start) {
+        let footer = read_footer(ctx, link.handle)
+            .await
+            .map_err(|error| Failure::Again(format!("replaying segments: {error}")))?;
+        ctx.with(|core| {
+            for entry in &footer.entries {
+                core.apply(link.handle, entry);
+            }
+        });
+    }
+    Ok(())
+}
+
+/// The changes that the records from `start` on make, in order, with their data.
+fn replay_records(ctx: &Ctx, start: Lsn, records: &Records, ring: u64) -> Vec<(Entry, Bytes)> {
+    let blocks = ctx.with(|core| core.geometry.size_bytes / BLOCK_BYTES as u64);
+    let mut changes = Vec::new();
+    let mut at = start;
+    while let Some(found) = next_record(at, records, ring) {
+        let mut from = 0;
+        for entry in &found.header.entries {
+            let bytes = match entry.kind {
+                EntryKind::Data => entry.count as usize * BLOCK_BYTES,
+                _ => 0,
+            };
+            if from + bytes > found.payload.len() || entry.block + u64::from(entry.count) > blocks {
+                break; // contradicts its own checksum: a bug of the writer, not damage
+            }
+            let data = fieldstone_buf::AlignedBuf::copy_from(&found.payload[from..from + bytes]);
+            changes.push((*entry, data.freeze()));
+            from += bytes;
+        }
+        at = found.header.end();
+    }
+    changes
+}
+
+fn highest_lsn(root: &Root, listed: &Listed, records: &Records) -> Lsn {
+    let segments = listed.values().flatten().map(|(_, info)| info.meta.lsn_end).max();
+    let newest = records.values().map(|found| found.header.end()).max();
+    [Some(root.checkpoint_lsn), segments, newest].into_iter().flatten().max().unwrap_or_default()
+}
+
+/// Deletes the shards that nothing names, and journals of the past.
+async fn discard_garbage(ctx: &Ctx, listed: &Listed) {
+    let (up, below) = ctx.with(|core| (core.up_nodes(), core.log.generation));
+    for node in &up {
+        let garbage: Vec<SegmentId> = ctx.with(|core| {
+            listed
+                .iter()
+                .filter(|(_, shards)| shards.iter().any(|(holder, _)| holder == node))
+                .filter(|(id, shards)| match core.segments.find(**id) {
+                    None => true,
+                    Some(handle) => core.segments.get(handle).is_some_and(|segment| {
+                        shards.iter().filter(|(holder, _)| holder == node).any(|(_, info)| {
+                            segment.shards.get(usize::from(info.shard.0)) != Some(&Some(*node))
+                        })
+                    }),
+                })
+                .map(|(id, _)| *id)
+                .collect()
+        });
+        for chunk in garbage.chunks(1024) {
+            let body = RequestBody::ShardDelete { segments: chunk.to_vec() };
+            // A node that misses this is compared again when it joins.
+            let _ = ctx.call(*node, body).await;
+        }
+    }
+    ctx.call_all(&up, &RequestBody::JournalDelete { below }).await;
+}

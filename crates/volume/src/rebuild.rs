@@ -1,0 +1,275 @@
+//! Rebuild and scrub: making missing shards again, and looking for damaged ones.
+//!
+//! Rebuild goes over the segments with missing shards, oldest first, makes each missing shard from
+//! the others (the repair plan says what to read) and writes it to a node that holds no shard of
+//! the segment and has room, preferably the one that placement names. It ends when a pass makes no
+//! progress, so it always ends; it starts again when a node joins or a shard turns out bad.
+
+use fieldstone_proto::{
+    BLOCK_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex,
+    crc32c_blocks,
+};
+
+use crate::core::{Core, Ctx};
+use crate::layout::ShardRange;
+use crate::read::decode_range;
+use crate::seal::Shard;
+use crate::segment::{Handle, State};
+use crate::status::{NodeHealth, Phase, Progress};
+
+/// How long a node may be away before its shards are made anew elsewhere.
+const OUT_AFTER_MS: u64 = 30_000;
+
+impl Core {
+    /// Starts rebuild if shards are missing, it is wanted, and it does not run.
+    pub fn start_rebuild(&mut self) {
+        let wanted = self.config.auto_rebuild && self.phase == Phase::Serving;
+        if wanted && !self.rebuild_running && self.segments.iter().any(|(_, s)| s.degraded()) {
+            self.begin_rebuild();
+        }
+    }
+
+    /// Starts rebuild, wanted or not.
+    pub fn begin_rebuild(&mut self) {
+        if self.rebuild_running || self.phase != Phase::Serving {
+            return;
+        }
+        self.rebuild_running = true;
+        self.rebuild = Progress { running: true, ..Progress::default() };
+        self.spawn_with(rebuild);
+    }
+
+    fn degraded(&self) -> Vec<Handle> {
+        self.segments.iter().filter(|(_, s)| s.degraded()).map(|(handle, _)| handle).collect()
+    }
+
+    /// Shards on nodes that are down count as missing if there are other nodes to take them.
+    pub fn declare_out(&mut self, node: NodeIndex) {
+        let spare = self.nodes_up() > 0 && self.nodes.len() > self.layout.width();
+        if self.node(node).health != NodeHealth::Down || !spare {
+            return;
+        }
+        for handle in self.segments.handles() {
+            let Some(segment) = self.segments.get_mut(handle) else { continue };
+            if segment.state < State::Sealed {
+                continue;
+            }
+            for shard in &mut segment.shards {
+                if *shard == Some(node) {
+                    *shard = None;
+                }
+            }
+        }
+    }
+
+    /// A node went down: after a while its shards are made anew elsewhere, if there is room.
+    pub fn watch_absence(&mut self, node: NodeIndex) {
+        let session = self.node(node).session;
+        let sleep = self.sleep(fieldstone_block::Nanos::from_ms(OUT_AFTER_MS));
+        self.spawn_with(move |ctx| async move {
+            sleep.await;
+            ctx.with(|core| {
+                if core.node(node).session == session && core.phase == Phase::Serving {
+                    core.declare_out(node);
+                    core.start_rebuild();
+                }
+            });
+        });
+    }
+}
+
+async fn rebuild(ctx: Ctx) {
+    let began = ctx.with(|core| core.now);
+    loop {
+        let work = ctx.with(|core| {
+            let work = core.degraded();
+            let missing: usize =
+                work.iter().filter_map(|h| core.segments.get(*h)).map(|s| s.missing()).sum();
+            core.rebuild.shards_total = core.rebuild.shards_done + missing as u64;
+            core.rebuild.shards_failed = 0;
+            work
+        });
+        let mut progress = false;
+        for handle in work {
+            if ctx.with(|core| !matches!(core.phase, Phase::Serving)) {
+                break;
+            }
+            progress |= rebuild_segment(&ctx, handle).await;
+            ctx.with(|core| core.rebuild.elapsed_ns = core.now.since(began).0);
+        }
+        if !progress || ctx.with(|core| core.phase != Phase::Serving) {
+            break;
+        }
+    }
+    // What was written becomes stable before the rebuild is called done.
+    let nodes = ctx.with(|core| core.up_nodes());
+    for (node, result) in ctx.call_all(&nodes, &RequestBody::ShardSync).await {
+        if let Err(error) = result
+            && error != NodeError::Unreachable
+        {
+            ctx.with(|core| core.give_up_node(node, &format!("sync: {error}")));
+        }
+    }
+    ctx.with(|core| {
+        core.rebuild.running = false;
+        core.rebuild.elapsed_ns = core.now.since(began).0;
+        core.rebuild_running = false;
+    });
+}
+
+/// Makes the missing shards of a segment. True if at least one was made.
+async fn rebuild_segment(ctx: &Ctx, handle: Handle) -> bool {
+    let targets = ctx.with(|core| core.place_missing(handle, 0));
+    let missing = ctx.with(|core| core.segments.get(handle).map_or(0, |s| s.missing()));
+    ctx.with(|core| core.rebuild.shards_failed += (missing - targets.len().min(missing)) as u64);
+    let mut progress = false;
+    for (shard, node) in targets {
+        let Some((id, meta)) = ctx.with(|core| segment_meta(core, handle)) else { return progress };
+        let range = ShardRange {
+            shard: u32::try_from(shard).expect("at most 255 shards"),
+            offset_bytes: 0,
+            count: meta.shard_bytes / BLOCK_BYTES as u32,
+        };
+        let Ok(data) = decode_range(ctx, handle, range).await else {
+            ctx.with(|core| core.rebuild.shards_failed += 1);
+            continue;
+        };
+        let made = Shard { checksums: crc32c_blocks(&data), data };
+        progress |= write_shard(ctx, handle, (id, shard), node, made, meta).await;
+        throttle(ctx, u64::from(meta.shard_bytes)).await;
+    }
+    progress
+}
+
+fn segment_meta(core: &Core, handle: Handle) -> Option<(SegmentId, SealMeta)> {
+    let segment = core.segments.get(handle)?;
+    let meta = SealMeta {
+        kind: segment.kind,
+        lsn_first: segment.lsn_first,
+        lsn_end: segment.lsn_end,
+        shard_bytes: segment.shard_bytes,
+    };
+    Some((segment.id, meta))
+}
+
+async fn write_shard(
+    ctx: &Ctx,
+    handle: Handle,
+    (id, shard): (SegmentId, usize),
+    node: NodeIndex,
+    made: Shard,
+    meta: SealMeta,
+) -> bool {
+    let bytes = made.data.len() as u64;
+    let body = RequestBody::ShardWrite {
+        segment: id,
+        shard: ShardIndex(u8::try_from(shard).expect("at most 255 shards")),
+        offset_bytes: 0,
+        checksums: made.checksums,
+        seal: Some(meta),
+    };
+    let call = ctx.with(|core| core.call(node, body, vec![made.data]));
+    let result = call.await;
+    ctx.with(|core| {
+        let good = result.is_ok();
+        // The segment may have been freed, and its handle taken over, meanwhile.
+        if core.segments.get(handle).is_some_and(|segment| segment.id == id) {
+            core.shard_written(handle, shard, node, result.map(|_| ()));
+        }
+        if good {
+            core.rebuild.shards_done += 1;
+            core.rebuild.written_bytes += bytes;
+        } else {
+            core.rebuild.shards_failed += 1;
+        }
+        good
+    })
+}
+
+/// Waits as long as `bytes` take at the rate that is allowed.
+async fn throttle(ctx: &Ctx, bytes: u64) {
+    let limit = ctx.with(|core| core.config.rebuild_limit_bytes_per_second);
+    if let Some(ns) = (bytes * 1_000_000_000).checked_div(limit) {
+        let sleep = ctx.with(|core| core.sleep(fieldstone_block::Nanos(ns)));
+        sleep.await;
+    }
+}
+
+/// Checks every shard against its checksums on its node, and has damaged ones rebuilt.
+pub async fn scrub(ctx: Ctx) {
+    let began = ctx.with(|core| core.now);
+    let shards = ctx.with(|core| {
+        let mut shards = Vec::new();
+        for (handle, segment) in core.segments.iter().filter(|(_, s)| s.state >= State::Sealed) {
+            for (shard, node) in segment.shards.iter().enumerate() {
+                if let Some(node) = node {
+                    shards.push((handle, segment.id, shard, *node, segment.shard_bytes));
+                }
+            }
+        }
+        core.scrub = Progress { running: true, ..Progress::default() };
+        core.scrub.shards_total = shards.len() as u64;
+        shards
+    });
+    for (handle, id, shard, node, shard_bytes) in shards {
+        if ctx.with(|core| core.phase != Phase::Serving) {
+            break;
+        }
+        let body = RequestBody::ShardVerify {
+            segment: id,
+            shard: ShardIndex(u8::try_from(shard).expect("at most 255 shards")),
+        };
+        let result = ctx.call(node, body).await;
+        ctx.with(|core| {
+            core.scrub.elapsed_ns = core.now.since(began).0;
+            let alive = core.segments.get(handle).is_some_and(|segment| segment.id == id);
+            match result {
+                Ok(_) => core.scrub.shards_done += 1,
+                Err(error) if alive => {
+                    core.scrub.shards_failed += u64::from(error == NodeError::Unreachable);
+                    let shard = u32::try_from(shard).expect("at most 255 shards");
+                    core.shard_failed(handle, shard, node, &error);
+                }
+                Err(_) => core.scrub.shards_done += 1, // freed while the scrub ran
+            }
+            core.scrub.read_bytes += u64::from(shard_bytes);
+        });
+        throttle(&ctx, u64::from(shard_bytes)).await;
+    }
+    ctx.with(|core| {
+        if core.segments.iter().any(|(_, s)| s.degraded()) {
+            core.begin_rebuild();
+        }
+    });
+    while ctx.with(|core| core.rebuild_running) {
+        ctx.sleep_ms(10).await;
+    }
+    ctx.with(|core| {
+        core.scrub.running = false;
+        core.scrub.elapsed_ns = core.now.since(began).0;
+    });
+}
+
+/// All shards of the volume on a node, page by page.
+///
+/// # Errors
+/// What the node answered.
+pub async fn list_shards(
+    ctx: &Ctx,
+    node: NodeIndex,
+) -> Result<Vec<fieldstone_proto::ShardInfo>, NodeError> {
+    let mut all = Vec::new();
+    let mut from = SegmentId(0);
+    loop {
+        match ctx.call(node, RequestBody::ShardList { from }).await? {
+            ReplyBody::Shards { shards, next } => {
+                all.extend(shards);
+                match next {
+                    Some(next) if next > from => from = next,
+                    _ => return Ok(all),
+                }
+            }
+            _ => return Err(NodeError::Invalid("not a list of shards".into())),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The root record: the one small thing that a volume replaces in place, kept on every node.
+//!
+//! It names the newest checkpoint and the journal. Replacing it is the commit point of opening, of
+//! a journal move and of a checkpoint. A reader takes the highest version among the nodes it
+//! reaches; it must reach all but `missing_max` of them, so it meets at least one that has the
+//! last committed one.
+//!
+//! Layout, little endian: magic 8, version 4, crc32c 4 (of everything with this field zero), root
+//! version 8, volume 16, epoch 8, geometry 8+4+4+8, generation 8, checkpoint lsn 8, checkpoint
+//! length 8, flags 4, then name and profile with 16-bit lengths, then counts (32 bits) and values
+//! of journal nodes (16 bits each) and checkpoint segments (64 bits each).
+
+use fieldstone_proto::crc32c;
+use fieldstone_proto::{Epoch, JournalGen, Lsn, NodeIndex, ROOT_BYTES_MAX, SegmentId, VolumeId};
+
+use crate::codec::{FormatError, Reader, Writer};
+use crate::seam::Geometry;
+
+const MAGIC: &[u8; 8] = b"FSROOT\0\x01";
+const VERSION: u32 = 1;
+
+/// What the root of a volume says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// Rises by one with every root written.
+    pub version: u64,
+    /// The volume.
+    pub volume: VolumeId,
+    /// The writer that wrote it.
+    pub epoch: Epoch,
+    /// The volume's sizes.
+    pub geometry: Geometry,
+    /// The journal in use.
+    pub generation: JournalGen,
+    /// The nodes that hold it.
+    pub journal_nodes: Vec<NodeIndex>,
+    /// The log position that the checkpoint covers; the chain of segments starts here.
+    pub checkpoint_lsn: Lsn,
+    /// Length of the checkpoint's encoding in bytes; zero if there is none yet.
+    pub checkpoint_bytes: u64,
+    /// The segments that hold the checkpoint, in order.
+    pub checkpoint_segments: Vec<SegmentId>,
+    /// The last writer closed the volume: the journal holds nothing that the checkpoint lacks.
+    pub clean: bool,
+    /// The volume's name.
+    pub name: String,
+    /// Its profile, as on the command line.
+    pub profile: String,
+}
+
+impl Root {
+    /// The encoding.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.0.extend_from_slice(MAGIC);
+        w.u32(VERSION);
+        w.u32(0);
+        w.u64(self.version);
+        w.u128(self.volume.0);
+        w.u64(self.epoch.0);
+        w.u64(self.geometry.size_bytes);
+        w.u32(self.geometry.shard_bytes);
+        w.u32(self.geometry.unit_bytes);
+        w.u64(self.geometry.ring_bytes);
+        w.u64(self.generation.0);
+        w.u64(self.checkpoint_lsn.0);
+        w.u64(self.checkpoint_bytes);
+        w.u32(u32::from(self.clean));
+        w.bytes16(self.name.as_bytes());
+        w.bytes16(self.profile.as_bytes());
+        w.u32(u32::try_from(self.journal_nodes.len()).expect("bounded by the nodes"));
+        for node in &self.journal_nodes {
+            w.u16(node.0);
+        }
+        w.u32(u32::try_from(self.checkpoint_segments.len()).expect("bounded by the root's size"));
+        for segment in &self.checkpoint_segments {
+            w.u64(segment.0);
+        }
+        let crc = crc32c(&w.0);
+        w.0[12..16].copy_from_slice(&crc.to_le_bytes());
+        assert!(w.0.len() <= ROOT_BYTES_MAX, "checkpoints are bounded to fit");
+        w.0
+    }
+
+    /// Reads a root.
+    ///
+    /// # Errors
+    /// Damage, a newer version, or values that make no sense.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut r = Reader::new(bytes);
+        if r.bytes(8)? != MAGIC {
+            return Err(FormatError::Magic("volume root"));
+        }
+        let version = r.u32()?;
+        if version > VERSION {
+            return Err(FormatError::Version {
+                what: "volume root",
+                found: version,
+                known: VERSION,
+            });
+        }
+        let stored = r.u32()?;
+        let mut copy = bytes.to_vec();
+        copy[12..16].fill(0);
+        if crc32c(&copy) != stored {
+            return Err(FormatError::Checksum("volume root"));
+        }
+        let (version, volume, epoch) = (r.u64()?, VolumeId(r.u128()?), Epoch(r.u64()?));
+        let geometry = Geometry {
+            size_bytes: r.u64()?,
+            shard_bytes: r.u32()?,
+            unit_bytes: r.u32()?,
+            ring_bytes: r.u64()?,
+        };
+        let (generation, checkpoint_lsn) = (JournalGen(r.u64()?), Lsn(r.u64()?));
+        let (checkpoint_bytes, clean) = (r.u64()?, r.u32()? != 0);
+        let text = |bytes: &[u8]| {
+            String::from_utf8(bytes.to_vec())
+                .map_err(|_| FormatError::Value("a name that is not UTF-8".into()))
+        };
+        let name = text(r.bytes16()?)?;
+        let profile = text(r.bytes16()?)?;
+        // The counts are checked by the reads themselves: each value takes bytes of the input.
+        let mut journal_nodes = Vec::new();
+        for _ in 0..r.u32()? {
+            journal_nodes.push(NodeIndex(r.u16()?));
+        }
+        let mut checkpoint_segments = Vec::new();
+        for _ in 0..r.u32()? {
+            checkpoint_segments.push(SegmentId(r.u64()?));
+        }
+        Ok(Self {
+            version,
+            volume,
+            epoch,
+            geometry,
+            generation,
+            journal_nodes,
+            checkpoint_lsn,
+            checkpoint_bytes,
+            checkpoint_segments,
+            clean,
+            name,
+            profile,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> Root {
+        Root {
+            version: 7,
+            volume: VolumeId(8),
+            epoch: Epoch(9),
+            geometry: Geometry {
+                size_bytes: 1 << 30,
+                shard_bytes: 1 << 20,
+                unit_bytes: 65536,
+                ring_bytes: 32 << 20,
+            },
+            generation: JournalGen(3),
+            journal_nodes: vec![NodeIndex(1), NodeIndex(4)],
+            checkpoint_lsn: Lsn(4096),
+            checkpoint_bytes: 999,
+            checkpoint_segments: vec![SegmentId(5), SegmentId(6)],
+            clean: true,
+            name: "vol".into(),
+            profile: "rs:4+2".into(),
+        }
+    }
+
+    #[test]
+    fn roots_survive() {
+        assert_eq!(Root::decode(&sample().encode()), Ok(sample()));
+    }
+
+    proptest! {
+        #[test]
+        fn damage_is_noticed(bit in any::<usize>(), cut in any::<usize>()) {
+            let bytes = sample().encode();
+            let mut flipped = bytes.clone();
+            let bit = bit % (bytes.len() * 8);
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Root::decode(&flipped).is_err());
+            prop_assert!(Root::decode(&bytes[..cut % bytes.len()]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_named() {
+        let mut bytes = sample().encode();
+        bytes[8] = 200;
+        let error = Root::decode(&bytes).expect_err("a newer version");
+        assert_eq!(
+            error.to_string(),
+            "volume root has format version 200, this release knows up to 1"
+        );
+    }
+}

@@ -1,0 +1,285 @@
+//! Sealing: a closed segment becomes k + m shards on as many nodes; syncing makes them durable.
+//!
+//! Data blocks keep the checksums that were computed when they were written, so a bit that flips
+//! anywhere between then and a read is noticed. A shard whose node fails is left missing (the
+//! segment is degraded and rebuilt later); a segment with fewer than k shards written is retried
+//! until nodes come back, and its records stay in the journal as long.
+
+use bytes::Bytes;
+use fieldstone_accel::Job;
+use fieldstone_buf::AlignedBuf;
+use fieldstone_proto::{
+    BLOCK_BYTES, NodeError, NodeIndex, RequestBody, SealMeta, SegmentKind, ShardIndex,
+    crc32c_blocks,
+};
+
+use crate::core::{Core, Ctx};
+use crate::footer::Footer;
+use crate::segment::{Handle, State};
+use crate::status::{NodeHealth, Phase};
+
+/// Pause before shards that could not be written are tried on other nodes.
+const RETRY_MS: u64 = 50;
+
+/// A shard ready to be written.
+#[derive(Clone)]
+pub struct Shard {
+    /// Its bytes.
+    pub data: Bytes,
+    /// CRC-32C of each block.
+    pub checksums: Vec<u32>,
+}
+
+/// Seals a closed segment.
+pub async fn seal(ctx: Ctx, handle: Handle) {
+    let Some((shards, meta)) = ctx.with(|core| core.make_shards(handle)) else { return };
+    if !store(&ctx, handle, &shards, meta).await {
+        return;
+    }
+    ctx.with(|core| {
+        if let Some(segment) = core.segments.get_mut(handle) {
+            segment.state = State::Sealed;
+            segment.contents = None;
+            if segment.missing() > 0 {
+                core.start_rebuild();
+            }
+        }
+        core.consider_gc();
+    });
+}
+
+/// Writes the shards of a segment that are not written yet, until at least k are. Returns false if
+/// the volume failed meanwhile.
+pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) -> bool {
+    for attempt in 0u64.. {
+        let targets = ctx.with(|core| core.place_missing(handle, attempt));
+        let calls: Vec<_> = ctx.with(|core| {
+            let Some(id) = core.segments.get(handle).map(|s| s.id) else { return Vec::new() };
+            targets
+                .iter()
+                .map(|(shard, node)| {
+                    let body = RequestBody::ShardWrite {
+                        segment: id,
+                        shard: ShardIndex(u8::try_from(*shard).expect("at most 255 shards")),
+                        offset_bytes: 0,
+                        checksums: shards[*shard].checksums.clone(),
+                        seal: Some(meta),
+                    };
+                    core.call(*node, body, vec![shards[*shard].data.clone()])
+                })
+                .collect()
+        });
+        let results = crate::exec::all(calls).await;
+        let done = ctx.with(|core| {
+            for ((shard, node), result) in targets.iter().zip(results) {
+                core.shard_written(handle, *shard, *node, result.map(|_| ()));
+            }
+            let k = core.code.k();
+            let Some(segment) = core.segments.get(handle) else { return Some(false) };
+            if matches!(core.phase, Phase::Failed(_) | Phase::Closed) {
+                return Some(false);
+            }
+            (segment.shards.len() - segment.missing() >= k).then_some(true)
+        });
+        if let Some(done) = done {
+            return done;
+        }
+        ctx.sleep_ms(RETRY_MS).await;
+    }
+    false
+}
+
+/// Makes sealed segments durable, and forgets the records that they make superfluous.
+pub async fn sync_segments_task(ctx: Ctx) {
+    sync_segments(&ctx).await;
+    ctx.with(|core| core.sync_running = false);
+}
+
+/// Makes the segments that are sealed now durable.
+pub async fn sync_segments(ctx: &Ctx) {
+    let (handles, nodes) = ctx.with(|core| {
+        let handles: Vec<Handle> = core
+            .segments
+            .iter()
+            .filter(|(_, s)| s.state == State::Sealed)
+            .map(|(handle, _)| handle)
+            .collect();
+        let mut nodes: Vec<NodeIndex> = handles
+            .iter()
+            .filter_map(|handle| core.segments.get(*handle))
+            .flat_map(|segment| segment.shards.iter().flatten().copied())
+            .collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        (handles, nodes)
+    });
+    if handles.is_empty() {
+        // Wait for a segment that is being sealed.
+        ctx.sleep_ms(1).await;
+        return;
+    }
+    let results = ctx.call_all(&nodes, &RequestBody::ShardSync).await;
+    ctx.with(|core| {
+        for (node, result) in results {
+            let Err(error) = result else { continue };
+            for handle in &handles {
+                let Some(segment) = core.segments.get_mut(*handle) else { continue };
+                for shard in &mut segment.shards {
+                    if *shard == Some(node) {
+                        *shard = None;
+                    }
+                }
+            }
+            if error != NodeError::Unreachable {
+                core.give_up_node(node, &format!("sync: {error}"));
+            }
+        }
+        let k = core.code.k();
+        for handle in handles {
+            let Some(segment) = core.segments.get_mut(handle) else { continue };
+            if segment.shards.len() - segment.missing() >= k {
+                segment.state = State::Durable;
+            }
+        }
+        core.trim_log();
+        core.start_rebuild();
+    });
+}
+
+impl Core {
+    /// Lays a closed segment out on its shards and codes it.
+    fn make_shards(&mut self, handle: Handle) -> Option<(Vec<Shard>, SealMeta)> {
+        let layout = self.layout;
+        let segment = self.segments.get(handle)?;
+        let contents = segment.contents.as_ref()?;
+        let footer = Footer {
+            volume: self.config.volume,
+            segment: segment.id,
+            lsn_first: segment.lsn_first,
+            lsn_end: segment.lsn_end,
+            entries: contents.entries.clone(),
+        }
+        .encode();
+        let meta = SealMeta {
+            kind: SegmentKind::Data,
+            lsn_first: segment.lsn_first,
+            lsn_end: segment.lsn_end,
+            shard_bytes: segment.shard_bytes,
+        };
+        let shard_blocks = segment.shard_bytes / BLOCK_BYTES as u32;
+        let mut builder = ShardBuilder::new(layout, shard_blocks);
+        for (first, data) in contents.chunks() {
+            let count = data.len() / BLOCK_BYTES;
+            let sums = &contents.checksums[*first as usize..*first as usize + count];
+            builder.put(*first, data, sums);
+        }
+        let footer_blocks = u32::try_from(footer.len() / BLOCK_BYTES).expect("small");
+        let first = layout.k * shard_blocks - footer_blocks;
+        builder.put(first, &footer, &crc32c_blocks(&footer));
+        Some((self.code_shards(builder), meta))
+    }
+
+    /// Adds the parity shards.
+    pub fn code_shards(&mut self, builder: ShardBuilder) -> Vec<Shard> {
+        let mut shards = builder.finish();
+        let inputs: Vec<Bytes> = shards.iter().map(|shard| shard.data.clone()).collect();
+        let job = Job::Code { map: std::sync::Arc::clone(self.code.encode()), inputs };
+        let output = self.engine.run(job).expect("the shape of a segment fits its code");
+        for data in output.into_shards().expect("a code job gives shards") {
+            let checksums = crc32c_blocks(&data);
+            shards.push(Shard { data, checksums });
+        }
+        shards
+    }
+
+    /// A node for each shard of the segment that is not written yet, as far as there are nodes.
+    pub fn place_missing(&self, handle: Handle, attempt: u64) -> Vec<(usize, NodeIndex)> {
+        let Some(segment) = self.segments.get(handle) else { return Vec::new() };
+        let weights: Vec<u32> = (0u16..)
+            .map(NodeIndex)
+            .zip(&self.nodes)
+            .map(|(index, node)| {
+                let used = segment.shards.contains(&Some(index));
+                let usable = node.health == NodeHealth::Up && !node.full && !used;
+                if usable { 0x1_0000 } else { 0 }
+            })
+            .collect();
+        let volume = self.config.volume.0;
+        let key =
+            (segment.id.0 ^ attempt << 56).wrapping_add((volume as u64) ^ ((volume >> 64) as u64));
+        let placed = self.pool.place_shards(key, segment.shards.len(), &weights);
+        placed
+            .into_iter()
+            .enumerate()
+            .filter(|(shard, _)| segment.shards[*shard].is_none())
+            .filter_map(|(shard, node)| Some((shard, NodeIndex(u16::try_from(node?).ok()?))))
+            .collect()
+    }
+
+    /// A node answered the write of a shard.
+    pub fn shard_written(
+        &mut self,
+        handle: Handle,
+        shard: usize,
+        node: NodeIndex,
+        result: Result<(), NodeError>,
+    ) {
+        match result {
+            Ok(()) => {
+                // A node that was lost right after it answered keeps the shard: joining tells.
+                if let Some(segment) = self.segments.get_mut(handle) {
+                    segment.shards[shard] = Some(node);
+                }
+            }
+            Err(NodeError::NoSpace) => self.node_mut(node).full = true,
+            Err(NodeError::Unreachable | NodeError::Busy | NodeError::Fenced { .. }) => {}
+            Err(error) => self.give_up_node(node, &format!("write: {error}")),
+        }
+    }
+}
+
+/// Lays blocks out on data shards.
+pub struct ShardBuilder {
+    layout: crate::layout::Layout,
+    buffers: Vec<AlignedBuf>,
+    checksums: Vec<Vec<u32>>,
+}
+
+impl ShardBuilder {
+    /// Data shards of `shard_blocks` zero blocks each.
+    #[must_use]
+    pub fn new(layout: crate::layout::Layout, shard_blocks: u32) -> Self {
+        let bytes = shard_blocks as usize * BLOCK_BYTES;
+        let zero = fieldstone_proto::crc32c(&[0; BLOCK_BYTES]);
+        Self {
+            layout,
+            buffers: (0..layout.k).map(|_| AlignedBuf::zeroed(bytes)).collect(),
+            checksums: (0..layout.k).map(|_| vec![zero; shard_blocks as usize]).collect(),
+        }
+    }
+
+    /// Places blocks from segment block `first` on.
+    pub fn put(&mut self, first: u32, data: &[u8], checksums: &[u32]) {
+        let count = u32::try_from(data.len() / BLOCK_BYTES).expect("a segment is small");
+        let mut at = 0;
+        for range in self.layout.ranges(first, count) {
+            let (shard, blocks) = (range.shard as usize, range.count as usize);
+            let to = range.offset_bytes as usize;
+            let bytes = blocks * BLOCK_BYTES;
+            let from = at * BLOCK_BYTES;
+            self.buffers[shard][to..to + bytes].copy_from_slice(&data[from..from + bytes]);
+            let block = to / BLOCK_BYTES;
+            self.checksums[shard][block..block + blocks]
+                .copy_from_slice(&checksums[at..at + blocks]);
+            at += blocks;
+        }
+    }
+
+    fn finish(self) -> Vec<Shard> {
+        self.buffers
+            .into_iter()
+            .zip(self.checksums)
+            .map(|(buffer, checksums)| Shard { data: buffer.freeze(), checksums })
+            .collect()
+    }
+}

@@ -1,0 +1,200 @@
+//! The table of segments: where their shards lie, how much of them is alive, what is in memory.
+//!
+//! A segment is open (taking blocks from the log), then closed (its shards are being made and
+//! sent), then sealed (its shards are written), then durable (its shards are stable, so the journal
+//! may forget its records). Until it is sealed its blocks are read from memory. It dies when no
+//! block of the map lies in it, and its shards are deleted once a checkpoint no longer needs it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use fieldstone_proto::{BLOCK_BYTES, Epoch, Lsn, NodeIndex, SegmentId, SegmentKind};
+use smallvec::SmallVec;
+
+use crate::record::Entry;
+
+/// A segment's number in the table; the map refers to segments by it. Reused after deletion.
+pub type Handle = u32;
+
+const COUNTER_BITS: u32 = 40;
+
+/// The name of a writer's `counter`-th segment. The epoch is part of it, so two writers never make
+/// the same name, even where one's traces survive on a node that missed the other.
+#[must_use]
+pub fn segment_id(epoch: Epoch, counter: u64) -> SegmentId {
+    SegmentId(epoch.0 << COUNTER_BITS | counter)
+}
+
+/// The epoch of the writer that made the segment.
+#[must_use]
+pub fn epoch_of(id: SegmentId) -> Epoch {
+    Epoch(id.0 >> COUNTER_BITS)
+}
+
+/// Where a segment is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// Taking blocks.
+    Open,
+    /// Complete in memory; its shards are being written.
+    Closed,
+    /// Its shards are written.
+    Sealed,
+    /// Its shards are stable.
+    Durable,
+}
+
+/// Blocks of an unsealed segment, in memory.
+#[derive(Default)]
+pub struct Contents {
+    /// Data by the segment block where it begins, ascending, without gaps.
+    chunks: Vec<(u32, Bytes)>,
+    blocks: u32,
+    /// Checksums of the blocks.
+    pub checksums: Vec<u32>,
+    /// What the records changed, in order.
+    pub entries: Vec<Entry>,
+}
+
+impl Contents {
+    /// Number of blocks.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Appends whole blocks.
+    pub fn push(&mut self, data: Bytes) {
+        debug_assert!(data.len().is_multiple_of(BLOCK_BYTES));
+        let count = u32::try_from(data.len() / BLOCK_BYTES).expect("a segment is small");
+        self.chunks.push((self.blocks, data));
+        self.blocks += count;
+    }
+
+    /// The data of blocks `first .. first + count`, as slices of what was pushed.
+    pub fn read(&self, first: u32, count: u32, mut take: impl FnMut(Bytes)) {
+        let mut at = first;
+        let end = first + count;
+        let mut index = self.chunks.partition_point(|(start, _)| *start <= at).saturating_sub(1);
+        while at < end {
+            let Some((start, data)) = self.chunks.get(index) else { return };
+            let chunk_end = start + u32::try_from(data.len() / BLOCK_BYTES).expect("small");
+            let stop = end.min(chunk_end);
+            let from = (at - start) as usize * BLOCK_BYTES;
+            let to = (stop - start) as usize * BLOCK_BYTES;
+            take(data.slice(from..to));
+            at = stop;
+            index += 1;
+        }
+    }
+
+    /// The chunks, in order.
+    pub fn chunks(&self) -> impl Iterator<Item = &(u32, Bytes)> {
+        self.chunks.iter()
+    }
+}
+
+/// One segment.
+pub struct Segment {
+    /// Its name.
+    pub id: SegmentId,
+    /// What it holds.
+    pub kind: SegmentKind,
+    /// Where it is in its life.
+    pub state: State,
+    /// Where its part of the log begins.
+    pub lsn_first: Lsn,
+    /// Where its part of the log ends; grows while it is open.
+    pub lsn_end: Lsn,
+    /// Length of each shard in bytes; zero until it is closed.
+    pub shard_bytes: u32,
+    /// The node of each shard; `None` where it is missing.
+    pub shards: SmallVec<[Option<NodeIndex>; 8]>,
+    /// Blocks of the map that lie in it.
+    pub live_blocks: u32,
+    /// Its blocks, until it is sealed.
+    pub contents: Option<Contents>,
+}
+
+impl Segment {
+    /// Shards that are missing.
+    #[must_use]
+    pub fn missing(&self) -> usize {
+        self.shards.iter().filter(|node| node.is_none()).count()
+    }
+
+    /// Its shards are written, and some are missing.
+    #[must_use]
+    pub fn degraded(&self) -> bool {
+        self.state >= State::Sealed && self.missing() > 0
+    }
+}
+
+/// All segments of a volume.
+#[derive(Default)]
+pub struct SegmentTable {
+    slots: Vec<Option<Segment>>,
+    free: Vec<Handle>,
+    by_id: BTreeMap<SegmentId, Handle>,
+}
+
+impl SegmentTable {
+    /// Adds a segment.
+    pub fn insert(&mut self, segment: Segment) -> Handle {
+        let id = segment.id;
+        let handle = match self.free.pop() {
+            Some(handle) => {
+                self.slots[handle as usize] = Some(segment);
+                handle
+            }
+            None => {
+                self.slots.push(Some(segment));
+                Handle::try_from(self.slots.len() - 1).expect("fewer than 2^32 segments")
+            }
+        };
+        self.by_id.insert(id, handle);
+        handle
+    }
+
+    /// Removes a segment; nothing may refer to its handle any more.
+    pub fn remove(&mut self, handle: Handle) -> Option<Segment> {
+        let segment = self.slots.get_mut(handle as usize)?.take()?;
+        self.by_id.remove(&segment.id);
+        self.free.push(handle);
+        Some(segment)
+    }
+
+    /// The segment with this handle.
+    #[must_use]
+    pub fn get(&self, handle: Handle) -> Option<&Segment> {
+        self.slots.get(handle as usize)?.as_ref()
+    }
+
+    /// The segment with this handle, to change.
+    pub fn get_mut(&mut self, handle: Handle) -> Option<&mut Segment> {
+        self.slots.get_mut(handle as usize)?.as_mut()
+    }
+
+    /// The handle of the segment with this name.
+    #[must_use]
+    pub fn find(&self, id: SegmentId) -> Option<Handle> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// All segments, oldest name first.
+    pub fn iter(&self) -> impl Iterator<Item = (Handle, &Segment)> {
+        self.by_id.values().filter_map(|handle| Some((*handle, self.get(*handle)?)))
+    }
+
+    /// The handles of all segments, oldest name first.
+    #[must_use]
+    pub fn handles(&self) -> Vec<Handle> {
+        self.by_id.values().copied().collect()
+    }
+
+    /// Number of segments.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+}

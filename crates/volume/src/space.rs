@@ -1,0 +1,113 @@
+//! Space: how much is left, when collection starts, when users have to wait, when the pool is full.
+//!
+//! A segment takes one slot on each of its nodes. From the free slots that nodes report follows how
+//! many more segments fit. Of those a reserve is kept from users, so that collection, trims and
+//! checkpoints can always go on: a full pool must still be able to give space back.
+//!
+//! Collection begins when fewer than `low` segments are free and ends at `high`. Users wait
+//! (briefly: one segment has to be freed) only when the reserve is reached.
+
+use fieldstone_proto::SegmentKind;
+
+use crate::core::Core;
+use crate::footer::footer_blocks;
+use crate::segment::State;
+use crate::status::NodeHealth;
+
+/// Free segments that only collection, trims and checkpoints may use, beside those that a
+/// checkpoint takes.
+const RESERVE_SEGMENTS: u64 = 4;
+
+/// Free-segment marks.
+#[derive(Clone, Copy, Debug)]
+pub struct Marks {
+    /// Below this, users wait.
+    pub reserve: u64,
+    /// Below this, collection runs.
+    pub low: u64,
+    /// Collection stops here.
+    pub high: u64,
+}
+
+impl Core {
+    /// Segments that still fit on the nodes that are up.
+    #[must_use]
+    pub fn segments_free(&self) -> u64 {
+        let mut free: Vec<u64> = self
+            .nodes
+            .iter()
+            .filter(|node| node.health == NodeHealth::Up)
+            .map(|node| u64::from(node.slots_free))
+            .collect();
+        let width = self.layout.width().min(free.len());
+        if width == 0 {
+            return 0;
+        }
+        free.sort_unstable();
+        // The largest t with sum(min(free, t)) >= t * width: each segment takes at most one slot
+        // of a node.
+        let (mut low, mut high) = (0, *free.last().expect("not empty"));
+        while low < high {
+            let t = (low + high).div_ceil(2);
+            let sum: u64 = free.iter().map(|f| (*f).min(t)).sum();
+            if sum >= t * width as u64 { low = t } else { high = t - 1 }
+        }
+        let unwritten = self.segments.iter().filter(|(_, s)| s.state < State::Sealed).count();
+        low.saturating_sub(unwritten as u64)
+    }
+
+    /// Segments that a checkpoint takes at most, given the map's present size.
+    #[must_use]
+    pub fn checkpoint_segments(&self) -> u64 {
+        let bytes = self.map.used_blocks() * 8 + self.segments.len() as u64 * 24 + 4096;
+        bytes.div_ceil(u64::from(self.layout.segment_blocks()) * 4096)
+    }
+
+    /// The marks at present.
+    #[must_use]
+    pub fn marks(&self) -> Marks {
+        let own = self.segments.len() as u64;
+        let reserve = RESERVE_SEGMENTS + self.checkpoint_segments();
+        let low = reserve + 2 + (own + self.segments_free()) / 32;
+        Marks { reserve, low, high: low + 3 }
+    }
+
+    /// Blocks of users that fit into a segment with the worst footer that it may have.
+    fn data_blocks(&self) -> u64 {
+        let blocks = self.layout.segment_blocks();
+        u64::from(blocks - footer_blocks(blocks as usize).min(blocks / 2))
+    }
+
+    /// Blocks that the volume can hold in all before the pool is full.
+    #[must_use]
+    pub fn capacity_blocks(&self) -> u64 {
+        let own = self.segments.iter().filter(|(_, s)| s.kind == SegmentKind::Data).count() as u64;
+        let segments = own + self.segments_free();
+        // What collection needs to find garbage worth moving is kept from users as well.
+        let keep = self.marks().high + segments / 32;
+        segments.saturating_sub(keep) * self.data_blocks()
+    }
+
+    /// Blocks that users may still fill.
+    #[must_use]
+    pub fn space_for_user(&self) -> u64 {
+        self.capacity_blocks().saturating_sub(self.map.used_blocks())
+    }
+
+    /// Only the reserve is left.
+    #[must_use]
+    pub fn starved(&self) -> bool {
+        self.segments_free() < self.marks().reserve
+    }
+
+    /// There is garbage to collect, or dead segments to free.
+    #[must_use]
+    pub fn gc_can_help(&self) -> bool {
+        self.gc_running
+            || self.segments.iter().any(|(_, s)| {
+                s.kind == SegmentKind::Data
+                    && (s.state < State::Durable
+                        || u64::from(s.live_blocks) < self.data_blocks() * 15 / 16)
+            })
+    }
+}

@@ -1,0 +1,348 @@
+//! The volume as its world sees it: a backend for blocks, a client of nodes.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use fieldstone_block::{
+    Backend, BlockError, Completion, Extent, ExtentKind, Info, Nanos, Op, Payload, Request, Stage,
+};
+use fieldstone_codes::Profile;
+use fieldstone_proto::BLOCK_BYTES;
+
+use crate::core::{Core, Ctx};
+use crate::exec::Executor;
+use crate::gc::write_checkpoint;
+use crate::map::Location;
+use crate::record::EntryKind;
+use crate::seam::{Action, Event, Geometry, Opening, VolumeConfig};
+use crate::segment::State;
+use crate::status::{NodeStatus, Phase, Status};
+
+/// A volume. See the crate's documentation for how it works and how it is driven.
+pub struct Volume {
+    core: Rc<RefCell<Core>>,
+    executor: Executor,
+}
+
+impl Volume {
+    /// A volume that begins to open; it needs [`Event::NodeUp`] for its nodes to get on.
+    #[must_use]
+    pub fn new(config: VolumeConfig, now: Nanos) -> Self {
+        let (name, profile, geometry) = match &config.opening {
+            Opening::Create { name, profile, geometry } => (name.clone(), *profile, *geometry),
+            // Placeholders until the root is read.
+            Opening::Open { .. } => (
+                config.volume.to_string(),
+                Profile::copies(1).expect("one copy is allowed"),
+                Geometry { size_bytes: 0, shard_bytes: 4096, unit_bytes: 4096, ring_bytes: 65536 },
+            ),
+        };
+        let core = Rc::new(RefCell::new(Core::new(config, name, profile, geometry, now)));
+        core.borrow_mut().ctx = Rc::downgrade(&core);
+        let mut volume = Self { core, executor: Executor::default() };
+        let ctx = Ctx(Rc::clone(&volume.core));
+        volume.executor.spawn(Box::pin(crate::open::open(ctx)));
+        volume
+    }
+
+    /// Takes an event. What follows from it is done by the next [`Backend::poll`].
+    pub fn handle(&mut self, event: Event, now: Nanos) {
+        let mut core = self.core.borrow_mut();
+        core.now = core.now.max(now);
+        match event {
+            Event::NodeUp(node) => core.node_connected(node),
+            Event::NodeDown(node) => {
+                core.node_lost(node, "the connection is gone");
+                core.watch_absence(node);
+            }
+            Event::Reply { node, reply } => core.handle_reply(node, reply),
+        }
+    }
+
+    /// The next thing to do for it; ask until there is none after each `poll`.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.core.borrow_mut().actions.pop_front()
+    }
+
+    /// Where it is in its life.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.core.borrow().phase.clone()
+    }
+
+    /// Closes it: what is queued is finished, everything is made stable, a checkpoint is written.
+    pub fn request_close(&mut self) {
+        let mut core = self.core.borrow_mut();
+        if core.closing {
+            return;
+        }
+        core.closing = true;
+        core.spawn_with(close);
+    }
+
+    /// Rebuilds missing shards now, also those of nodes that are down if there is room elsewhere.
+    pub fn request_rebuild(&mut self, limit_bytes_per_second: u64) {
+        let mut core = self.core.borrow_mut();
+        core.config.rebuild_limit_bytes_per_second = limit_bytes_per_second;
+        let down = core.nodes_that(|node| node.health == crate::status::NodeHealth::Down);
+        for node in down {
+            core.declare_out(node);
+        }
+        core.begin_rebuild();
+    }
+
+    /// Checks every shard, and repairs damaged ones.
+    pub fn request_scrub(&mut self, limit_bytes_per_second: u64) {
+        let mut core = self.core.borrow_mut();
+        core.config.rebuild_limit_bytes_per_second = limit_bytes_per_second;
+        if !core.scrub.running && core.phase == Phase::Serving {
+            core.scrub.running = true;
+            core.spawn_with(crate::rebuild::scrub);
+        }
+    }
+
+    /// Grows the device to `size_bytes`, rounded up to a block. Smaller sizes change nothing.
+    pub fn request_grow(&mut self, size_bytes: u64) {
+        let mut core = self.core.borrow_mut();
+        let size_bytes = size_bytes.next_multiple_of(BLOCK_BYTES as u64);
+        if size_bytes <= core.geometry.size_bytes || core.phase != Phase::Serving {
+            return;
+        }
+        core.geometry.size_bytes = size_bytes;
+        core.map.grow(size_bytes / BLOCK_BYTES as u64);
+        core.spawn_with(move |ctx| async move {
+            // The size is in the root; a crash before it is written leaves the old size.
+            crate::journal::put_root(&ctx, |root| root.geometry.size_bytes = size_bytes).await;
+        });
+    }
+
+    /// What it tells about itself.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let core = self.core.borrow();
+        status(&core)
+    }
+
+    /// Lets everything happen that can without another event.
+    fn advance(&mut self, now: Nanos) {
+        {
+            let mut core = self.core.borrow_mut();
+            core.now = core.now.max(now);
+            core.fire_timers();
+            core.check_timeouts();
+        }
+        loop {
+            let mut busy = false;
+            {
+                let mut core = self.core.borrow_mut();
+                busy |= core.pump_log();
+                busy |= core.fail_unsendable();
+                for task in std::mem::take(&mut core.spawned) {
+                    self.executor.spawn(task);
+                    busy = true;
+                }
+            }
+            busy |= self.executor.run();
+            if !busy {
+                break;
+            }
+        }
+    }
+}
+
+impl Backend for Volume {
+    fn info(&self) -> Info {
+        let core = self.core.borrow();
+        Info {
+            size_bytes: core.geometry.size_bytes,
+            block_bytes: BLOCK_BYTES as u32,
+            preferred_bytes: BLOCK_BYTES as u32,
+            read_only: false,
+        }
+    }
+
+    fn submit(&mut self, mut request: Request, now: Nanos) {
+        let mut core = self.core.borrow_mut();
+        core.now = core.now.max(now);
+        let now = core.now;
+        if let Err(error) = check(&core, &request) {
+            let stamps = request.stamps;
+            core.completions.push(Completion { id: request.id, result: Err(error), stamps });
+            return;
+        }
+        request.stamps.stamp(Stage::Sent, now);
+        if request.op != Op::Flush && request.len_bytes == 0 {
+            let (id, stamps) = (request.id, request.stamps);
+            core.completions.push(Completion { id, result: Ok(Payload::None), stamps });
+            return;
+        }
+        match request.op {
+            Op::Read => core.start_read(request),
+            Op::Write => core.queue_user(request, EntryKind::Data),
+            Op::Trim => core.queue_user(request, EntryKind::Trim),
+            Op::WriteZeroes if request.flags.no_hole => {
+                core.queue_user(request, EntryKind::Reserve);
+            }
+            Op::WriteZeroes => core.queue_user(request, EntryKind::Trim),
+            Op::Flush => core.queue_flush(request),
+            Op::Extents => {
+                let result = Ok(Payload::Extents(extents(&core, &request)));
+                let (id, stamps) = (request.id, request.stamps);
+                core.completions.push(Completion { id, result, stamps });
+            }
+        }
+    }
+
+    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
+        self.advance(now);
+        out.append(&mut self.core.borrow_mut().completions);
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        self.core.borrow().deadline()
+    }
+}
+
+fn check(core: &Core, request: &Request) -> Result<(), BlockError> {
+    match &core.phase {
+        Phase::Serving if !core.closing => {}
+        Phase::Failed(why) if why.contains("took the volume over") => {
+            return Err(BlockError::Fenced(why.clone()));
+        }
+        Phase::Failed(why) => return Err(BlockError::Io(why.clone())),
+        Phase::Opening => return Err(BlockError::Io("the volume is still opening".into())),
+        _ => return Err(BlockError::ShuttingDown),
+    }
+    let (offset_bytes, len_bytes) = (request.offset_bytes, request.len_bytes);
+    let size_bytes = core.geometry.size_bytes;
+    let end = offset_bytes.checked_add(u64::from(len_bytes));
+    if end.is_none_or(|end| end > size_bytes) {
+        return Err(BlockError::OutOfRange { offset_bytes, len_bytes, size_bytes });
+    }
+    let block = BLOCK_BYTES as u64;
+    if !offset_bytes.is_multiple_of(block) || !u64::from(len_bytes).is_multiple_of(block) {
+        return Err(BlockError::NotSupported("requests that are not whole blocks"));
+    }
+    if request.op == Op::Write && request.data.len() != len_bytes as usize {
+        return Err(BlockError::NotSupported("a write without its data"));
+    }
+    let changes = matches!(request.op, Op::Write | Op::Trim | Op::WriteZeroes);
+    if changes && !core.writable() {
+        return Err(BlockError::Io(format!(
+            "only {} of {} nodes are reachable, {} are needed to write",
+            core.nodes_up(),
+            core.nodes.len(),
+            core.nodes_needed()
+        )));
+    }
+    Ok(())
+}
+
+fn extents(core: &Core, request: &Request) -> Vec<Extent> {
+    let first = request.offset_bytes / BLOCK_BYTES as u64;
+    let count = u64::from(request.len_bytes) / BLOCK_BYTES as u64;
+    let mut extents: Vec<Extent> = Vec::new();
+    for run in core.map.runs(first..first + count) {
+        let kind = match run.location {
+            Location::HOLE => ExtentKind::Hole,
+            Location::RESERVED => ExtentKind::Zero,
+            _ => ExtentKind::Data,
+        };
+        let len_bytes = u64::from(run.count) * BLOCK_BYTES as u64;
+        match extents.last_mut() {
+            Some(last) if last.kind == kind => last.len_bytes += len_bytes,
+            _ => extents.push(Extent { len_bytes, kind }),
+        }
+    }
+    extents
+}
+
+async fn close(ctx: Ctx) {
+    // What was taken is finished; new requests are refused from now on.
+    loop {
+        let (idle, phase) =
+            ctx.with(|core| (core.log.idle() && core.reads.idle(), core.phase.clone()));
+        if idle || phase != Phase::Serving {
+            break;
+        }
+        ctx.sleep_ms(1).await;
+    }
+    if ctx.with(|core| core.phase == Phase::Serving) {
+        // From here on rebuild and collection end by themselves; wait for them.
+        ctx.with(|core| core.phase = Phase::Closing);
+        let lock = ctx.with(|core| core.maintenance_lock.clone());
+        let _guard = lock.acquire().await;
+        while ctx.with(|core| core.rebuild_running || core.log.mover_running) {
+            ctx.sleep_ms(1).await;
+        }
+        write_checkpoint(&ctx, true).await;
+    }
+    ctx.with(|core| {
+        if !matches!(core.phase, Phase::Failed(_)) {
+            core.phase = Phase::Closed;
+        }
+        core.fail_everything();
+    });
+}
+
+fn status(core: &Core) -> Status {
+    let data_segments = core
+        .segments
+        .iter()
+        .filter(|(_, s)| s.kind == fieldstone_proto::SegmentKind::Data)
+        .filter(|(_, s)| s.live_blocks > 0);
+    let k = core.code.k();
+    let usable = |s: &crate::segment::Segment| {
+        let up = |node: &fieldstone_proto::NodeIndex| {
+            core.node(*node).health == crate::status::NodeHealth::Up
+        };
+        s.shards.iter().flatten().filter(|node| up(node)).count()
+    };
+    let sealed = || core.segments.iter().filter(|(_, s)| s.state >= State::Sealed);
+    let nodes = (0u16..)
+        .map(fieldstone_proto::NodeIndex)
+        .zip(&core.nodes)
+        .map(|(index, node)| NodeStatus {
+            node: index,
+            health: node.health,
+            slots_total: node.stat.slots_total,
+            slots_free: node.slots_free,
+            slot_bytes: node.stat.slot_bytes,
+            shards: u32::try_from(
+                core.segments.iter().filter(|(_, s)| s.shards.contains(&Some(index))).count(),
+            )
+            .unwrap_or(u32::MAX),
+            reason: node.reason.clone(),
+        })
+        .collect();
+    Status {
+        name: core.name.clone(),
+        volume: core.config.volume,
+        profile: core.profile.to_string(),
+        phase: core.phase.clone(),
+        epoch: core.epoch,
+        size_bytes: core.geometry.size_bytes,
+        live_bytes: core.map.used_blocks() * BLOCK_BYTES as u64,
+        capacity_bytes: core.capacity_blocks() * BLOCK_BYTES as u64,
+        map_bytes: core.map.memory_bytes(),
+        segments: data_segments.count() as u64,
+        segments_degraded: sealed().filter(|(_, s)| usable(s) < s.shards.len()).count() as u64,
+        shards_missing: sealed().map(|(_, s)| (s.shards.len() - usable(s)) as u64).sum(),
+        segments_lost: sealed().filter(|(_, s)| usable(s) < k).count() as u64,
+        segments_pending_free: sealed()
+            .filter(|(_, s)| s.kind == fieldstone_proto::SegmentKind::Data && s.live_blocks == 0)
+            .count() as u64,
+        journal_used_bytes: core.log.used_bytes(),
+        journal_ring_bytes: core.log.ring_bytes,
+        journal_nodes: core.log.nodes.clone(),
+        nodes,
+        user_written_bytes: core.counters.user_written_bytes,
+        moved_bytes: core.counters.moved_bytes,
+        sent_bytes: core.counters.sent_bytes,
+        degraded_reads: core.counters.degraded_reads,
+        checkpoints: core.counters.checkpoints,
+        gc_pause_max_ns: core.counters.gc_pause_max_ns,
+        rebuild: core.rebuild,
+        scrub: core.scrub,
+    }
+}
