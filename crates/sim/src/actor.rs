@@ -5,8 +5,8 @@
 
 use fieldstone_block::{Backend, Nanos};
 use fieldstone_node::{Action as NodeAction, Event as NodeEvent, NodeConfig};
-use fieldstone_volume::seam::{Action, Event, VolumeConfig};
-use fieldstone_volume::status::Phase;
+use fieldstone_volume::Phase;
+use fieldstone_volume::{Action, Event, VolumeConfig};
 
 /// How a volume says it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

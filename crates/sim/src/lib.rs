@@ -9,7 +9,7 @@
 //! - [`disk`] and [`network`] are what actors see of it, with their faults;
 //! - [`atlas`] states which faults may come together, so that the code must survive them;
 //! - [`workload`] is what the users want, [`checker`] judges what they get;
-//! - [`run`] runs one seed or many, [`trace`] tells what happened.
+//! - [`mod@run`] runs one seed or many, [`trace`] tells what happened.
 //!
 //! The actors stand behind the traits of [`actor`], so that the world's own tests can run broken
 //! ones and prove that the checker notices.
@@ -22,6 +22,7 @@ pub mod disk;
 #[cfg(test)]
 mod mirror;
 pub mod network;
+mod real;
 pub mod run;
 pub mod scenario;
 pub mod schedule;
@@ -29,6 +30,7 @@ pub mod trace;
 pub mod workload;
 pub mod world;
 
+pub use real::{RealCast, run};
 pub use run::{Options, Outcome, run_cast, run_many};
 pub use scenario::Scenario;
 pub use world::Failure;

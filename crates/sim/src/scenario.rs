@@ -4,7 +4,7 @@
 //! seal, collection runs and checkpoints are written many times in a second of virtual time.
 
 use fieldstone_codes::Profile;
-use fieldstone_volume::seam::Geometry;
+use fieldstone_volume::Geometry;
 
 use crate::atlas::{Fault, Weights};
 use crate::dice::Dice;

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use fieldstone_block::Nanos;
 use fieldstone_node::NodeConfig;
 use fieldstone_proto::NodeIndex;
-use fieldstone_volume::seam::VolumeConfig;
+use fieldstone_volume::VolumeConfig;
 
 use crate::actor::Cast;
 use node::MirrorNode;

@@ -10,8 +10,8 @@ use fieldstone_proto::{
     Capability, Epoch, JournalGen, Lsn, NodeError, NodeIndex, Reply, ReplyBody,
     Request as NodeRequest, RequestBody, Tag,
 };
-use fieldstone_volume::seam::{Action, Event, VolumeConfig};
-use fieldstone_volume::status::Phase;
+use fieldstone_volume::Phase;
+use fieldstone_volume::{Action, Event, VolumeConfig};
 use smallvec::smallvec;
 
 use super::Bug;

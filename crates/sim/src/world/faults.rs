@@ -2,7 +2,7 @@
 
 use fieldstone_node::FileId;
 use fieldstone_proto::{Epoch, NodeIndex};
-use fieldstone_volume::status::Phase;
+use fieldstone_volume::Phase;
 
 use super::{Happening, Recovery, World};
 use crate::actor::Cast;
@@ -11,6 +11,8 @@ use crate::disk::DiskFaults;
 use crate::trace::Who;
 
 const MS: u64 = 1_000_000;
+/// Times that all processes may die before one has served: opening has to end some time.
+const STRIKES_BEFORE_SERVING_MAX: u32 = 4;
 
 impl<C: Cast> World<'_, C> {
     pub(super) fn schedule_strike(&mut self) {
@@ -147,6 +149,10 @@ impl<C: Cast> World<'_, C> {
 
     /// A fault strikes volume processes, or everything; false if it finds nothing to strike.
     fn strike_all(&mut self, fault: Fault) -> bool {
+        if self.strikes_since_serving >= STRIKES_BEFORE_SERVING_MAX {
+            return false;
+        }
+        self.strikes_since_serving += 1;
         match fault {
             Fault::VolumeKill => {
                 let Some(client) = self.active else { return false };

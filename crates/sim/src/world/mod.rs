@@ -115,6 +115,8 @@ pub struct World<'a, C: Cast> {
     faults_active: bool,
     scrub: Scrub,
     opening_failures: u32,
+    /// Deaths of volume processes since one served.
+    strikes_since_serving: u32,
     /// The highest epoch that each node has shown since it was empty.
     epochs: Vec<Epoch>,
     fault_dice: Dice,
@@ -155,6 +157,7 @@ impl<'a, C: Cast> World<'a, C> {
             faults_active: false,
             scrub: Scrub::Idle,
             opening_failures: 0,
+            strikes_since_serving: 0,
             epochs: vec![Epoch(0); usize::from(scenario.nodes)],
             fault_dice: Dice::new(seed, "faults", 0),
             world_dice: Dice::new(seed, "world", 0),

@@ -9,7 +9,7 @@
 //! 6. In half of the runs everything is trimmed: space must come back, and writing must work.
 
 use fieldstone_block::{Nanos, Op};
-use fieldstone_volume::status::Phase;
+use fieldstone_volume::Phase;
 
 use super::World;
 use crate::actor::{Cast, VolumeProcess};

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use fieldstone_block::{
     Backend, BlockError, Completion, Nanos, Op, Request, RequestFlags, RequestId, Stamps,
 };
-use fieldstone_volume::status::Phase;
+use fieldstone_volume::Phase;
 
 use super::{Happening, REQUEST_NS_MAX, World};
 use crate::actor::Cast;

@@ -3,8 +3,8 @@
 use fieldstone_block::{Backend, Nanos};
 use fieldstone_node::PeerId;
 use fieldstone_proto::NodeIndex;
-use fieldstone_volume::seam::{Action, Event, Opening, VolumeConfig};
-use fieldstone_volume::status::Phase;
+use fieldstone_volume::Phase;
+use fieldstone_volume::{Action, Event, Opening, VolumeConfig};
 
 use super::describe::brief_request;
 use super::{Happening, VOLUME, World};
@@ -175,16 +175,19 @@ impl<C: Cast> World<'_, C> {
                 return self.fail(format!("volume {} spins", client.0));
             }
             let Some(host) = self.volumes.get_mut(&client) else { return };
-            if let Some(action) = host.process.next_action() {
-                self.carry_out(client, action);
-                continue;
-            }
             host.process.poll(now, &mut completions);
-            if completions.is_empty() && round > 0 {
-                break;
-            }
+            let mut rests = completions.is_empty();
             for completion in completions.drain(..) {
                 self.request_ended(client, completion);
+            }
+            while let Some(action) =
+                self.volumes.get_mut(&client).and_then(|host| host.process.next_action())
+            {
+                rests = false;
+                self.carry_out(client, action);
+            }
+            if rests {
+                break;
             }
         }
         self.watch_phase(client);
@@ -239,6 +242,7 @@ impl<C: Cast> World<'_, C> {
         match phase {
             Phase::Serving => {
                 self.opening_failures = 0;
+                self.strikes_since_serving = 0;
                 self.checker.succeeded_by(client);
                 self.schedule_work(0);
             }

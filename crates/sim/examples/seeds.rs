@@ -1,0 +1,53 @@
+//! Runs seeds of the seeded world: `seeds A..B [THREADS]`, or `seeds N` for one with its trace.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use fieldstone_sim::{Options, run, run_many};
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let what = arguments.next().unwrap_or_else(|| "0..200".to_owned());
+    let Some((first, end)) = what.split_once("..") else {
+        let seed = what.parse().expect("a seed is a number");
+        let mut out = std::io::BufWriter::new(std::io::stdout());
+        let outcome = run(seed, Options { trace: Some(&mut out) });
+        drop(out);
+        println!("{outcome:#?}");
+        return;
+    };
+    let seeds = first.parse().expect("a number")..end.parse().expect("a number");
+    let threads = arguments.next().map_or(1, |count| count.parse().expect("a number"));
+    let began = Instant::now();
+    let (mut done, mut ops, mut events, mut failed) = (0u64, 0u64, 0u64, 0u64);
+    let mut faults: BTreeMap<&'static str, u64> = BTreeMap::new();
+    run_many(
+        seeds,
+        threads,
+        |seed| run(seed, Options::default()),
+        |outcome| {
+            done += 1;
+            ops += outcome.ops;
+            events += outcome.events;
+            for (name, count) in outcome.faults {
+                *faults.entry(name).or_default() += count;
+            }
+            if let Some(failure) = outcome.failure {
+                failed += 1;
+                println!(
+                    "seed {}: at {} us: {}\n    {}",
+                    outcome.seed,
+                    failure.at.0 / 1000,
+                    failure.what,
+                    outcome.scenario
+                );
+            }
+            true
+        },
+    );
+    let seconds = began.elapsed().as_secs_f64();
+    println!(
+        "{done} seeds, {failed} failed, {ops} requests, {events} events, {:.1} seeds/s\n{faults:?}",
+        done as f64 / seconds
+    );
+}

@@ -1,0 +1,102 @@
+//! The real cast: the volume and the node that ship.
+
+use fieldstone_block::Nanos;
+use fieldstone_node::{Action as NodeAction, Event as NodeEvent, Node, NodeConfig};
+use fieldstone_volume::Volume;
+use fieldstone_volume::{Action, Event, VolumeConfig};
+use fieldstone_volume::{NodeHealth, Phase};
+
+use crate::actor::{Cast, Health, NodeProcess, VolumeProcess};
+use crate::run::{Options, Outcome, run_cast};
+use crate::scenario::Scenario;
+
+/// Casts the real volume and the real node.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealCast;
+
+impl Cast for RealCast {
+    type Volume = Volume;
+    type Node = Node;
+
+    fn volume(&self, config: VolumeConfig, now: Nanos) -> Volume {
+        Volume::new(config, now)
+    }
+
+    fn node(&self, config: NodeConfig, now: Nanos) -> Node {
+        let mut node = Node::new(config);
+        node.start(now.0);
+        node
+    }
+}
+
+impl NodeProcess for Node {
+    fn handle(&mut self, event: NodeEvent, now: Nanos) {
+        Node::handle(self, now.0, event);
+    }
+
+    fn next_action(&mut self) -> Option<NodeAction> {
+        Node::next_action(self)
+    }
+}
+
+impl VolumeProcess for Volume {
+    fn handle(&mut self, event: Event, now: Nanos) {
+        Volume::handle(self, event, now);
+    }
+
+    fn next_action(&mut self) -> Option<Action> {
+        Volume::next_action(self)
+    }
+
+    fn phase(&self) -> Phase {
+        Volume::phase(self)
+    }
+
+    fn health(&self) -> Health {
+        let status = self.status();
+        let up = status.nodes.iter().all(|node| node.health == NodeHealth::Up);
+        let whole = status.phase == Phase::Serving
+            && up
+            && status.segments_degraded == 0
+            && status.shards_missing == 0
+            && !status.rebuild.running;
+        let used = |node: &fieldstone_volume::NodeStatus| {
+            u64::from(node.slots_total.saturating_sub(node.slots_free))
+        };
+        let down: Vec<String> = status
+            .nodes
+            .iter()
+            .filter(|node| node.health != NodeHealth::Up)
+            .map(|node| format!("{} {:?} ({})", node.node, node.health, node.reason))
+            .collect();
+        Health {
+            phase: status.phase,
+            whole,
+            scrubbing: status.scrub.running,
+            slots_used: status.nodes.iter().map(used).sum(),
+            text: format!(
+                "segments {} degraded {} lost {}, shards missing {}, rebuild {:?}, scrub {:?}, \
+                 not up: {down:?}",
+                status.segments,
+                status.segments_degraded,
+                status.segments_lost,
+                status.shards_missing,
+                status.rebuild,
+                status.scrub,
+            ),
+        }
+    }
+
+    fn request_close(&mut self) {
+        Volume::request_close(self);
+    }
+
+    fn request_scrub(&mut self) {
+        Volume::request_scrub(self, 0);
+    }
+}
+
+/// Runs the scenario of `seed` with the real cast.
+pub fn run(seed: u64, options: Options<'_>) -> Outcome {
+    run_cast(Scenario::from_seed(seed), &RealCast, options)
+}

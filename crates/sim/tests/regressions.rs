@@ -1,0 +1,34 @@
+//! Every seed that once failed runs again; so does a handful that never did, twice, to show that a
+//! seed reproduces its run.
+
+use fieldstone_sim::{Options, run};
+
+const LIST: &str = include_str!("../regressions.txt");
+
+fn listed() -> Vec<u64> {
+    LIST.lines()
+        .filter_map(|line| line.split('#').next())
+        .map(str::trim)
+        .filter(|seed| !seed.is_empty())
+        .map(|seed| seed.parse().expect("a line opens with a seed"))
+        .collect()
+}
+
+#[test]
+fn seeds_that_once_failed_pass() {
+    let failures: Vec<_> = listed()
+        .into_iter()
+        .map(|seed| run(seed, Options::default()))
+        .filter(|outcome| outcome.failure.is_some())
+        .collect();
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+#[test]
+fn seeds_pass_and_reproduce_their_runs_exactly() {
+    for seed in 0..25 {
+        let first = run(seed, Options::default());
+        assert_eq!(first.failure, None, "seed {seed}: {}", first.scenario);
+        assert_eq!(first, run(seed, Options::default()), "seed {seed} ran differently");
+    }
+}
