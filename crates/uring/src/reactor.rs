@@ -47,6 +47,7 @@
 //! | repeats of a step that failed with `EINTR` or `EAGAIN` | 16 in a row | the error is reported |
 
 mod drain;
+mod inline;
 mod start;
 mod turn;
 
@@ -110,6 +111,8 @@ pub struct Counters {
     pub cqes: u64,
     /// Steps that continued a short read, write, send or receive.
     pub continuations: u64,
+    /// Writes made without the ring.
+    pub inline_writes: u64,
     /// Times the eventfd woke this reactor for mail.
     pub wakes: u64,
     /// Most operations that ever waited for a place in the submission queue.

@@ -46,7 +46,8 @@ impl Reactor {
         self.transfer(op, len, token);
     }
 
-    /// Writes all parts, one after the other, from `offset_bytes` on.
+    /// Writes all parts, one after the other, from `offset_bytes` on. For short buffered writes
+    /// see also [`Reactor::write_inline`].
     pub fn write(&mut self, file: &File, offset_bytes: u64, parts: Vec<Bytes>, token: Token) {
         let (len, gather) = self.gather(parts);
         self.transfer(Op::Write { file: file.clone(), offset_bytes, gather }, len, token);
@@ -173,7 +174,7 @@ impl Reactor {
         }
     }
 
-    fn gather(&mut self, parts: Vec<Bytes>) -> (usize, Gather) {
+    pub(super) fn gather(&mut self, parts: Vec<Bytes>) -> (usize, Gather) {
         let len = parts.iter().map(Bytes::len).fold(0usize, usize::saturating_add);
         // Too much is refused before the total is looked at.
         let total_bytes = u32::try_from(len).unwrap_or(u32::MAX);
@@ -219,7 +220,7 @@ impl Reactor {
     }
 
     /// Answers an operation that never took off.
-    fn answer(&mut self, op: Op, token: Token, result: io::Result<u32>) {
+    pub(super) fn answer(&mut self, op: Op, token: Token, result: io::Result<u32>) {
         let payload = op.finish(&result, &mut self.lists);
         self.local.push_back(Event { token, result, payload });
     }

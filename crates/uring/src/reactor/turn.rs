@@ -367,7 +367,8 @@ impl Reactor {
 
     /// Writes an entry to the submission queue; false if it is full.
     fn put(&mut self, queued: Queued) -> bool {
-        if self.ring.submission().is_full() {
+        let mut queue = self.ring.submission();
+        if queue.is_full() {
             return false;
         }
         let entry = match queued {
@@ -386,7 +387,7 @@ impl Reactor {
         // SAFETY: what the entry points to is owned by its flight, which stays in the slab until
         // its last result is in (or is leaked, see `drain`); the bell and cancellations point to
         // no memory.
-        unsafe { self.ring.submission().push(&entry) }.expect("not full, as just seen");
+        unsafe { queue.push(&entry) }.expect("not full, as just seen");
         true
     }
 

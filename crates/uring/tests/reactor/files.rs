@@ -94,11 +94,22 @@ fn many_parts_are_split_and_reported_once() {
         .map(|i| Bytes::copy_from_slice(&i.to_le_bytes()[..(i % 5) as usize % 4]))
         .collect();
     let whole = parts.concat();
-    reactor.write(&file, 3, parts, Token(1));
-    assert_eq!(one(&mut reactor).result.expect("written") as usize, whole.len());
-    assert!(reactor.counters().continuations >= 4, "more than IOV_MAX parts");
-    let got = std::fs::read(folder.path().join("f")).expect("readable");
-    assert_eq!(&got[3..], &whole[..]);
+    for inline in [false, true] {
+        let offset_bytes = if inline { 20_000 } else { 3 };
+        if inline {
+            reactor.write_inline(&file, offset_bytes, parts.clone(), Token(1));
+        } else {
+            reactor.write(&file, offset_bytes, parts.clone(), Token(1));
+        }
+        let event = one(&mut reactor);
+        assert_eq!(event.result.expect("written") as usize, whole.len());
+        assert!(matches!(event.payload, Payload::Parts(back) if back == parts));
+        let got = std::fs::read(folder.path().join("f")).expect("readable");
+        assert_eq!(&got[offset_bytes as usize..], &whole[..]);
+    }
+    let counters = reactor.counters();
+    assert!(counters.continuations >= 4, "more than IOV_MAX parts");
+    assert_eq!((counters.inline_writes, counters.sqes), (1, counters.continuations + 1));
 }
 
 #[test]
@@ -157,6 +168,15 @@ fn errors_come_back_with_the_buffers() {
     let event = one(&mut reactor);
     assert_eq!(event.result.expect_err("full").raw_os_error(), Some(libc::ENOSPC));
     assert!(matches!(event.payload, Payload::Parts(back) if back == parts));
+
+    reactor.write_inline(&full, 0, parts.clone(), Token(1));
+    reactor.write_inline(&full, u64::MAX - 1, parts.clone(), Token(2));
+    let mut events = by_token(collect(&mut reactor, 2)).into_iter().collect::<Vec<_>>();
+    events.sort_by_key(|(token, _)| *token);
+    for ((_, event), errno) in events.into_iter().zip([libc::ENOSPC, libc::EFBIG]) {
+        assert_eq!(event.result.expect_err("refused").raw_os_error(), Some(errno));
+        assert!(matches!(event.payload, Payload::Parts(back) if back == parts));
+    }
 
     let folder = folder();
     drop(create(&folder, Caching::Buffered));
