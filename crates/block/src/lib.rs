@@ -9,15 +9,19 @@
 //! ready that was not handed over, unless [`Backend::deadline`] says when to come back.
 
 mod align;
+mod cache;
 mod extents;
 mod latency;
+mod lru;
 mod pieces;
 mod ram;
 mod request;
 mod scheduler;
 mod streams;
+mod versions;
 
 pub use align::Align;
+pub use cache::{Cache, CacheOptions, CacheStats, LINE_BYTES};
 pub use latency::{ROLLING_WINDOW, RollingLatency};
 pub use ram::Ram;
 pub use request::{

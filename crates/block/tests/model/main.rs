@@ -12,14 +12,17 @@ mod harness;
 mod oracle;
 
 use chaos::{Chaos, Temper};
-use fieldstone_block::{Align, Backend, Policy, Ram, Scheduler, SchedulerOptions};
+use fieldstone_block::{
+    Align, Backend, Cache, CacheOptions, Policy, Ram, Scheduler, SchedulerOptions,
+};
 use harness::{Harness, Shape};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const SEEDS: u64 = 1500;
-const BLOCKS: Wants = Wants { blocks: true, streams: false };
-const STREAMS: Wants = Wants { blocks: false, streams: true };
+const BLOCKS: Wants = Wants { blocks: true, streams: false, lines: false };
+const LINES: Wants = Wants { blocks: false, streams: false, lines: true };
+const STREAMS: Wants = Wants { blocks: false, streams: true, lines: false };
 
 /// What a test wants of the requests and the backend.
 #[derive(Clone, Copy, Default)]
@@ -28,12 +31,15 @@ struct Wants {
     blocks: bool,
     /// Half of the runs are long, deep and sequential.
     streams: bool,
+    /// Cells about as large as a cache line.
+    lines: bool,
 }
 
 /// A shape and a temper from a seed.
 fn draw(seed: u64, wants: Wants) -> (Shape, Temper) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let cell_bytes = [4, 256, 1024][random.random_range(0..3)];
+    let sizes = if wants.lines { [1024, 2048, 4096] } else { [4, 256, 1024] };
+    let cell_bytes = sizes[random.random_range(0..3)];
     let cells_per_block = if wants.blocks { [1, 4, 16][random.random_range(0..3)] } else { 1 };
     let cells = cells_per_block as usize * random.random_range(3..20);
     let max_delay = 10_000;
@@ -111,4 +117,25 @@ fn scheduler_keeps_the_contract() {
         merged += check_seed(seed, STREAMS, stack, Scheduler::inner).backend.stats().merged;
     }
     assert!(merged > SEEDS, "only {merged} requests were merged: the test does not test merging");
+}
+
+#[test]
+fn cache_keeps_the_contract() {
+    let mut hits = 0;
+    let mut refused = 0;
+    for seed in 0..SEEDS {
+        let stack = |chaos, _: &Shape| {
+            let options = CacheOptions {
+                capacity_bytes: [2 << 12, 1 << 20][seed as usize % 2],
+                bypass_bytes: [16 << 10, 256 << 10][seed as usize / 2 % 2],
+                write_allocate: seed % 3 == 0,
+            };
+            Cache::new(chaos, options)
+        };
+        // Lines are 4 KiB: cells of 1 KiB and 4 KiB give lines in part and several lines.
+        let stats = check_seed(seed, LINES, stack, Cache::inner).backend.stats();
+        hits += stats.hits;
+        refused += stats.refused;
+    }
+    assert!(hits > SEEDS && refused > SEEDS, "{hits} hits, {refused} refused");
 }

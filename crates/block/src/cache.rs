@@ -1,0 +1,388 @@
+//! A read cache in front of a backend: least recently used lines of 4 KiB, 32 MiB by default.
+//!
+//! DeLiBA-2 §3.1 gives user-space block I/O the cache that the kernel's page cache cannot be for it:
+//! LRU, 32 MiB, the size of the kernel's RBD driver. This one is write-through, so the backend
+//! is always at least as new as the cache and losing the cache loses nothing.
+//!
+//! # What is looked up and what is kept
+//!
+//! A read is a hit if every line it touches is there; else the whole of it goes to the backend,
+//! widened to whole lines, so that small reads fill lines for those that follow. Reads and writes
+//! longer than 256 KiB pass by: streaming would only push out what is worth keeping.
+//!
+//! A write updates the lines that were there (all lines, with
+//! [`CacheOptions::write_allocate`]). Lines hold [`Bytes`]: what a small read gave is kept as it is,
+//! without a copy; a line out of a piece of more than four lines is copied, or one line would pin
+//! all of the piece; so is what a write brought, since a front-end may have received many requests
+//! into one buffer. A backend whose small reads are slices of much larger memory (`Ram`) should go
+//! without a cache.
+//!
+//! # Never stale
+//!
+//! The promise: a hit is never older than a completed change, and what reads give never goes back
+//! in time. A change therefore drops its lines when it is *submitted*; until it completes its lines
+//! are not cached at all, and reads of them are answered by the backend alone. What a read brought
+//! is kept only if no change of that line was in flight at any time since the read was sent, and
+//! what a write wrote only if no other change was in flight beside it (`versions`). A change that
+//! fails leaves nothing.
+
+use bytes::Bytes;
+use slab::Slab;
+
+use crate::lru::Lru;
+use crate::pieces::{Pieces, Splitter, cut_pieces, push_piece, to_bytes};
+use crate::versions::{Moment, Versions};
+use crate::{
+    Backend, BlockError, Completion, Info, Nanos, Op, Payload, Piece, Request, RequestId, Stage,
+};
+
+/// The unit of the cache, in bytes.
+pub const LINE_BYTES: u32 = 4096;
+
+const LINE: u64 = LINE_BYTES as u64;
+
+/// A line out of a piece longer than this is copied.
+const KEEP_BYTES: u32 = 4 * LINE_BYTES;
+
+/// Lines that a request of at most [`CacheOptions::bypass_bytes`] can cover as a whole.
+const MAX_LINES: u64 = 64;
+
+/// How the cache behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheOptions {
+    /// How much it may hold; zero switches it off.
+    pub capacity_bytes: u64,
+    /// Longer requests neither look up nor insert. At most 256 KiB.
+    pub bypass_bytes: u32,
+    /// A write also inserts lines that were not there.
+    pub write_allocate: bool,
+}
+
+impl Default for CacheOptions {
+    fn default() -> Self {
+        CacheOptions {
+            capacity_bytes: 32 * 1024 * 1024,
+            bypass_bytes: 256 * 1024,
+            write_allocate: false,
+        }
+    }
+}
+
+/// What the cache did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Reads answered from the cache.
+    pub hits: u64,
+    /// Reads that went to the backend, without those that passed by.
+    pub misses: u64,
+    /// Bytes of the reads that hit.
+    pub hit_bytes: u64,
+    /// Bytes asked for by the reads that missed.
+    pub miss_bytes: u64,
+    /// Reads too long to be looked up.
+    pub bypassed: u64,
+    /// Lines taken in.
+    pub inserted: u64,
+    /// Lines pushed out by newer ones.
+    pub evicted: u64,
+    /// Lines dropped because their content was changed.
+    pub invalidated: u64,
+    /// Lines that were read but not kept, as a change met the read.
+    pub refused: u64,
+    /// Bytes held now.
+    pub held_bytes: u64,
+    /// Bytes it may hold.
+    pub capacity_bytes: u64,
+}
+
+impl CacheStats {
+    /// The share of reads that hit, of those that were looked up; zero before the first.
+    #[must_use]
+    pub fn hit_rate(&self) -> f64 {
+        self.hits as f64 / (self.hits + self.misses).max(1) as f64
+    }
+}
+
+/// What an inner request answers.
+enum Flight {
+    Plain { id: RequestId },
+    Read(ReadFlight),
+    Change(ChangeFlight),
+}
+
+#[derive(Clone, Copy)]
+struct ReadFlight {
+    id: RequestId,
+    /// The widened range.
+    offset: u64,
+    /// What to cut off the front, and what to keep after that.
+    skip: u32,
+    len: u32,
+    began: Moment,
+}
+
+struct ChangeFlight {
+    id: RequestId,
+    offset: u64,
+    len: u32,
+    began: Moment,
+    /// What is written; empty if it is not to be kept.
+    data: Bytes,
+    /// The wholly covered lines to keep, counted from the first of them.
+    keep: u64,
+}
+
+/// The lines that a range touches.
+fn touched(offset: u64, len: u32) -> std::ops::Range<u64> {
+    offset / LINE..(offset + u64::from(len)).div_ceil(LINE)
+}
+
+/// The lines that a range covers as a whole.
+fn covered(offset: u64, len: u32) -> std::ops::Range<u64> {
+    let start = offset.div_ceil(LINE);
+    start..((offset + u64::from(len)) / LINE).max(start)
+}
+
+/// Caches reads; see the module's text.
+pub struct Cache<B> {
+    inner: B,
+    info: Info,
+    options: CacheOptions,
+    lines: Lru,
+    versions: Versions,
+    flights: Slab<Flight>,
+    ready: Vec<Completion>,
+    stats: CacheStats,
+}
+
+impl<B: Backend> Cache<B> {
+    /// Puts a cache over `inner`, whose size must not change afterwards.
+    #[must_use]
+    pub fn new(inner: B, mut options: CacheOptions) -> Self {
+        options.bypass_bytes = options.bypass_bytes.min(LINE_BYTES * MAX_LINES as u32);
+        let info = inner.info();
+        let capacity = usize::try_from(options.capacity_bytes / LINE).unwrap_or(usize::MAX);
+        Cache {
+            inner,
+            info,
+            options,
+            lines: Lru::new(capacity),
+            versions: Versions::new(),
+            flights: Slab::new(),
+            ready: Vec::new(),
+            stats: CacheStats::default(),
+        }
+    }
+
+    /// What it did so far, and how full it is.
+    pub fn stats(&self) -> CacheStats {
+        CacheStats {
+            held_bytes: self.lines.len() as u64 * LINE,
+            capacity_bytes: self.lines.capacity() as u64 * LINE,
+            ..self.stats
+        }
+    }
+
+    /// The backend below.
+    pub fn inner(&self) -> &B {
+        &self.inner
+    }
+
+    /// The backend below, to hand it its own events. Data must not be changed behind the cache.
+    pub fn inner_mut(&mut self) -> &mut B {
+        &mut self.inner
+    }
+
+    fn send(&mut self, mut request: Request, flight: Flight, now: Nanos) {
+        request.id = RequestId(self.flights.insert(flight) as u64);
+        self.inner.submit(request, now);
+    }
+
+    /// The pieces of the range if every line is there.
+    fn look_up(&mut self, offset: u64, len: u32) -> Option<Pieces> {
+        let lines = touched(offset, len);
+        // The first line decides most misses; no line's age changes for a read that misses.
+        if !lines.clone().all(|line| self.lines.contains(line)) {
+            return None;
+        }
+        let mut pieces = Pieces::new();
+        let end = offset + u64::from(len);
+        for line in lines {
+            let data = self.lines.get(line)?;
+            let from = offset.max(line * LINE) - line * LINE;
+            let to = end.min((line + 1) * LINE) - line * LINE;
+            let piece = if data.is_empty() {
+                Piece::Zeroes(u32::try_from(to - from).expect("at most one line"))
+            } else {
+                Piece::Data(data.slice(from as usize..to as usize))
+            };
+            push_piece(&mut pieces, piece);
+        }
+        Some(pieces)
+    }
+
+    fn read(&mut self, mut request: Request, now: Nanos) {
+        if request.len_bytes > self.options.bypass_bytes {
+            self.stats.bypassed += 1;
+            let flight = Flight::Plain { id: request.id };
+            return self.send(request, flight, now);
+        }
+        let (offset, len) = (request.offset_bytes, request.len_bytes);
+        if let Some(pieces) = self.look_up(offset, len) {
+            self.stats.hits += 1;
+            self.stats.hit_bytes += u64::from(len);
+            // Memory answered: the backend's stages took no time.
+            for stage in [Stage::Submitted, Stage::Sent, Stage::Replied] {
+                request.stamps.stamp(stage, now);
+            }
+            return self.ready.push(Completion::of(&request, Ok(Payload::Data(pieces))));
+        }
+        self.stats.misses += 1;
+        self.stats.miss_bytes += u64::from(len);
+        let start = offset - offset % LINE;
+        let end = (offset + u64::from(len)).next_multiple_of(LINE).min(self.info.size_bytes);
+        let skip = u32::try_from(offset - start).expect("less than a line");
+        request.offset_bytes = start;
+        request.len_bytes = u32::try_from(end - start).expect("at most two lines more than asked");
+        let began = self.versions.begin_read();
+        let read = ReadFlight { id: request.id, offset: start, skip, len, began };
+        self.send(request, Flight::Read(read), now);
+    }
+
+    fn change(&mut self, request: Request, now: Nanos) {
+        let (offset, len) = (request.offset_bytes, request.len_bytes);
+        let whole = covered(offset, len);
+        let updates = request.op == Op::Write && len <= self.options.bypass_bytes;
+        let mut keep = 0;
+        if updates {
+            for (bit, line) in whole.clone().enumerate() {
+                let wanted = self.options.write_allocate || self.lines.contains(line);
+                keep |= u64::from(wanted) << bit;
+            }
+        }
+        let lines = touched(offset, len);
+        self.stats.invalidated += self.lines.remove_range(lines.clone()) as u64;
+        let began = self.versions.begin_change(&lines);
+        let data = if keep != 0 { request.data.clone() } else { Bytes::new() };
+        let change = ChangeFlight { id: request.id, offset, len, began, data, keep };
+        self.send(request, Flight::Change(change), now);
+    }
+
+    fn insert(&mut self, line: u64, data: Bytes) {
+        self.stats.inserted += 1;
+        self.stats.evicted += u64::from(self.lines.insert(line, data));
+    }
+
+    /// Keeps what a read brought.
+    fn fill(&mut self, read: &ReadFlight, pieces: &Pieces) {
+        let total: u32 = pieces.iter().map(Piece::len_bytes).sum();
+        let lines = covered(read.offset, total);
+        if let [Piece::Data(data)] = &pieces[..]
+            && total == LINE_BYTES
+        {
+            // The common case, without the general one's steps.
+            if self.versions.read_is_current(lines.start, read.began) {
+                self.insert(lines.start, data.clone());
+            } else {
+                self.stats.refused += 1;
+            }
+            return;
+        }
+        let copies = pieces.iter().any(|piece| piece.len_bytes() > KEEP_BYTES);
+        let mut splitter = Splitter::new(pieces.clone());
+        for line in lines {
+            let part = splitter.take(LINE_BYTES);
+            if !self.versions.read_is_current(line, read.began) {
+                self.stats.refused += 1;
+                continue;
+            }
+            let data = match &part[..] {
+                [Piece::Zeroes(_)] => Bytes::new(),
+                [Piece::Data(data)] if copies => Bytes::copy_from_slice(data),
+                // Several pieces are copied into one line here.
+                parts => to_bytes(parts),
+            };
+            self.insert(line, data);
+        }
+    }
+
+    /// Keeps what a write wrote.
+    fn update(&mut self, change: &ChangeFlight) {
+        for (bit, line) in covered(change.offset, change.len).enumerate() {
+            let keep = bit < MAX_LINES as usize && change.keep >> bit & 1 == 1;
+            if keep && self.versions.change_is_current(line, change.began) {
+                let from = (line * LINE - change.offset) as usize;
+                let line_data = &change.data[from..from + LINE_BYTES as usize];
+                self.insert(line, Bytes::copy_from_slice(line_data));
+            }
+        }
+    }
+
+    /// Turns a completion of the inner backend into ours.
+    fn settle(&mut self, completion: &mut Completion) {
+        let slot = usize::try_from(completion.id.0).unwrap_or(usize::MAX);
+        match self.flights.try_remove(slot) {
+            Some(Flight::Plain { id }) => completion.id = id,
+            Some(Flight::Read(read)) => {
+                completion.id = read.id;
+                if let Ok(Payload::Data(pieces)) = &mut completion.result {
+                    self.fill(&read, pieces);
+                    let total: u32 = pieces.iter().map(Piece::len_bytes).sum();
+                    if total != read.len {
+                        cut_pieces(pieces, read.skip, read.len);
+                    }
+                }
+            }
+            Some(Flight::Change(change)) => {
+                completion.id = change.id;
+                if completion.result.is_ok() && change.keep != 0 {
+                    self.update(&change);
+                }
+                self.versions.end_change(&touched(change.offset, change.len));
+            }
+            None => {
+                debug_assert!(false, "the inner backend completed a request twice");
+                let lost = BlockError::Io("completed twice".into());
+                completion.result = Err(lost);
+            }
+        }
+    }
+}
+
+impl<B: Backend> Backend for Cache<B> {
+    fn info(&self) -> Info {
+        self.info.clone()
+    }
+
+    fn submit(&mut self, request: Request, now: Nanos) {
+        if self.options.capacity_bytes < LINE {
+            return self.inner.submit(request, now);
+        }
+        if let Err(error) = request.validate(&self.info) {
+            return self.ready.push(Completion::of(&request, Err(error)));
+        }
+        match request.op {
+            Op::Read if request.len_bytes > 0 => self.read(request, now),
+            Op::Write | Op::Trim | Op::WriteZeroes if request.len_bytes > 0 => {
+                self.change(request, now);
+            }
+            _ => {
+                let flight = Flight::Plain { id: request.id };
+                self.send(request, flight, now);
+            }
+        }
+    }
+
+    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
+        let start = out.len();
+        self.inner.poll(now, out);
+        if self.options.capacity_bytes >= LINE {
+            out[start..].iter_mut().for_each(|completion| self.settle(completion));
+            out.append(&mut self.ready);
+        }
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        self.inner.deadline()
+    }
+}
