@@ -99,6 +99,15 @@ struct Job {
     started: bool,
 }
 
+/// What the decorator did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AlignStats {
+    /// Writes that had to read and write back edge blocks.
+    pub read_modify_writes: u64,
+    /// Changes that waited for an overlapping one.
+    pub waited: u64,
+}
+
 /// Makes a backend byte-granular; see the module's text.
 pub struct Align<B> {
     inner: B,
@@ -111,6 +120,7 @@ pub struct Align<B> {
     ready: Vec<Completion>,
     /// Something was submitted to the inner backend since it was last polled.
     submitted: bool,
+    stats: AlignStats,
 }
 
 enum Waiting {
@@ -137,7 +147,13 @@ impl<B: Backend> Align<B> {
             waiting: VecDeque::new(),
             ready: Vec::new(),
             submitted: false,
+            stats: AlignStats::default(),
         }
+    }
+
+    /// What it did so far.
+    pub fn stats(&self) -> AlignStats {
+        self.stats
     }
 
     /// The backend below.
@@ -182,6 +198,7 @@ impl<B: Backend> Align<B> {
         }
         let span = self.outer_span(&request);
         if !self.jobs.is_empty() && self.blocked(span, false, self.waiting.len()) {
+            self.stats.waited += 1;
             return self.waiting.push_back(Waiting::Change(request));
         }
         self.send(request, Kind::Change(span), now);
@@ -260,7 +277,9 @@ impl<B: Backend> Align<B> {
                     error: None,
                     started: false,
                 });
+                self.stats.read_modify_writes += 1;
                 if blocked {
+                    self.stats.waited += 1;
                     self.waiting.push_back(Waiting::Job(job));
                 } else {
                     self.start_job(job, now);

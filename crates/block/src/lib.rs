@@ -10,22 +10,42 @@
 
 mod align;
 mod cache;
+mod delay;
+mod error_inject;
 mod extents;
 mod latency;
 mod lru;
+mod meter;
 mod pieces;
+mod pipeline;
 mod ram;
 mod request;
 mod scheduler;
+mod stages;
 mod streams;
+mod throttle;
 mod versions;
 
-pub use align::Align;
+pub use align::{Align, AlignStats};
 pub use cache::{Cache, CacheOptions, CacheStats, LINE_BYTES};
+pub use delay::{Delay, DelayOptions};
+pub use error_inject::{ErrorInject, ErrorOptions};
 pub use latency::{ROLLING_WINDOW, RollingLatency};
+pub use meter::{Counts, Meter, OpCount};
+pub use pipeline::{Pipeline, PipelineOptions, Report};
 pub use ram::Ram;
 pub use request::{
     Backend, BlockError, Completion, Extent, ExtentKind, Info, Nanos, Op, Payload, Piece, Request,
     RequestFlags, RequestId, Stage, Stamps,
 };
 pub use scheduler::{Policy, Scheduler, SchedulerOptions, SchedulerStats};
+pub use stages::{Interval, StageStats, Summary};
+pub use throttle::{Throttle, ThrottleOptions};
+
+/// The earlier of two deadlines, either of which may not exist.
+fn earlier(one: Option<Nanos>, other: Option<Nanos>) -> Option<Nanos> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}

@@ -458,9 +458,6 @@ impl<B: Backend> Backend for Scheduler<B> {
 
     fn deadline(&self) -> Option<Nanos> {
         let due = self.batches.iter().map(|batch| batch.due).min();
-        match (due, self.inner.deadline()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        crate::earlier(due, self.inner.deadline())
     }
 }

@@ -11,9 +11,12 @@ mod harness;
 #[cfg(test)]
 mod oracle;
 
+use std::num::NonZeroU64;
+
 use chaos::{Chaos, Temper};
 use fieldstone_block::{
-    Align, Backend, Cache, CacheOptions, Policy, Ram, Scheduler, SchedulerOptions,
+    Align, Backend, Cache, CacheOptions, Delay, DelayOptions, ErrorInject, ErrorOptions, Nanos,
+    Pipeline, PipelineOptions, Policy, Ram, Scheduler, SchedulerOptions, Throttle, ThrottleOptions,
 };
 use harness::{Harness, Shape};
 use rand::{Rng, SeedableRng};
@@ -138,4 +141,57 @@ fn cache_keeps_the_contract() {
         refused += stats.refused;
     }
     assert!(hits > SEEDS && refused > SEEDS, "{hits} hits, {refused} refused");
+}
+
+#[test]
+fn error_delay_and_throttle_keep_the_contract() {
+    for seed in 0..SEEDS / 3 {
+        let stack = |chaos, _: &Shape| {
+            let errors = ErrorOptions {
+                seed,
+                reads_one_in: 20,
+                writes_one_in: 15,
+                flushes_one_in: 3,
+                bad_ranges: Vec::new(),
+            };
+            let delays =
+                DelayOptions { read: Nanos(700), write: Nanos(seed % 2 * 5_000), flush: Nanos(1) };
+            let rates = ThrottleOptions {
+                bytes_per_second: (seed % 3 > 0).then_some(NonZeroU64::new(100_000_000).unwrap()),
+                requests_per_second: (seed % 5 > 0).then_some(NonZeroU64::new(200_000).unwrap()),
+                burst: Nanos(20_000),
+            };
+            Throttle::new(Delay::new(ErrorInject::new(chaos, errors), delays), rates)
+        };
+        check_seed(seed, Wants::default(), stack, |top| top.inner().inner().inner());
+    }
+}
+
+#[test]
+fn the_pipeline_keeps_the_contract() {
+    let (mut merged, mut hits, mut edges) = (0, 0, 0);
+    for seed in 0..SEEDS {
+        let stack = |chaos, shape: &Shape| {
+            let scheduler = SchedulerOptions {
+                policy: [Policy::HalfMean, Policy::AsShipped, Policy::Off][seed as usize % 3],
+                min_in_flight: 2,
+                large_bytes: shape.cell_bytes * 16,
+                max_merge_bytes: shape.cell_bytes * 24,
+                ..SchedulerOptions::default()
+            };
+            let cache = CacheOptions {
+                capacity_bytes: [0, 4 << 12, 1 << 20][seed as usize / 3 % 3],
+                ..CacheOptions::default()
+            };
+            Pipeline::new(chaos, PipelineOptions { scheduler, cache })
+        };
+        let wants = Wants { blocks: true, streams: true, lines: seed % 2 == 0 };
+        let report = check_seed(seed, wants, stack, Pipeline::store).backend.report();
+        merged += report.scheduler.merged;
+        hits += report.cache.hits;
+        edges += report.align.read_modify_writes;
+        assert_eq!(report.in_flight, 0);
+    }
+    let least = merged.min(hits).min(edges);
+    assert!(least > SEEDS, "{merged} merged, {hits} hits, {edges} read-modify-writes");
 }
