@@ -1,2 +1,47 @@
-//! The `fieldstone` command.
-fn main() {}
+//! The `fieldstone` command: a protected block device over NBD, and the tools around it.
+//!
+//! One file per subcommand, under `command/`. What several of them share lies beside them: the
+//! pool's folder (`pool/`), the conversation with a running server (`control/`), tables and bars.
+//!
+//! Exit codes: 0 done, 1 an error (told on stderr: what happened, to which thing, what to do),
+//! 2 the command line makes no sense. Results go to stdout, everything else to stderr.
+
+mod bench;
+mod command;
+mod control;
+mod engine;
+mod logging;
+mod metrics;
+mod nbd_disk;
+mod pool;
+mod progress;
+mod quickstart;
+mod report;
+mod signals;
+mod target;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let options = command::Options::parse();
+    logging::start(options.verbose, options.command.is_quiet());
+    match options.command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if !is_broken_pipe(&error) {
+                eprintln!("fieldstone: {error:#}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A reader such as `head` closed our stdout: nothing that deserves a message.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}

@@ -28,6 +28,7 @@ mod clock;
 mod event;
 mod file;
 mod gather;
+pub mod host;
 mod listener;
 mod lock;
 mod mailbox;

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 
 use fieldstone_block::Info;
 use fieldstone_proto::{NodeIndex, Reply, Request};
-use fieldstone_volume::status::Status;
+use fieldstone_volume::Status;
 
 use super::device::{DeviceSpec, DeviceStats};
 use super::message::{DeviceId, Link};
@@ -35,6 +35,11 @@ pub enum Control {
         /// The answer.
         reply: mpsc::Sender<Result<(), String>>,
     },
+    /// Let go of a device that was closed or could not be opened.
+    ForgetDevice {
+        /// Which.
+        device: DeviceId,
+    },
     /// Offer these exports to connections from now on.
     Offer(Arc<Exports>),
     /// Accept connections.
@@ -44,8 +49,13 @@ pub enum Control {
         /// What for.
         service: Service,
     },
-    /// Tell everything.
-    Snapshot(mpsc::Sender<CoreSnapshot>),
+    /// Tell how things stand.
+    Snapshot {
+        /// With what devices count and measure, which takes a core about a millisecond.
+        with_stats: bool,
+        /// The answer.
+        reply: mpsc::Sender<CoreSnapshot>,
+    },
     /// Start a job of a volume.
     Job {
         /// Which volume.
@@ -136,6 +146,6 @@ pub struct DeviceSnapshot {
     pub info: Info,
     /// The volume's state, if it is a volume.
     pub volume: Option<Status>,
-    /// Requests, latencies, cache.
+    /// Requests, latencies, cache; empty when they were not asked for.
     pub stats: DeviceStats,
 }

@@ -158,13 +158,30 @@ impl NodeFolder {
         }
     }
 
-    /// Tells servers where this node's process listens.
+    /// To tell servers where this node's process listens.
+    #[must_use]
+    pub fn announcer(&self) -> Announcer {
+        Announcer { folder: self.path.clone() }
+    }
+}
+
+/// Tells servers where a node's process listens.
+#[derive(Clone, Debug)]
+pub struct Announcer {
+    folder: PathBuf,
+}
+
+impl Announcer {
+    /// Writes the address into the folder, unless it stands there already.
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn announce(&self, address: &Address) -> Result<(), FolderError> {
-        let path = self.path.join(LISTEN);
-        let partial = self.path.join("listen.partial");
+        if announced(&self.folder).as_ref() == Some(address) {
+            return Ok(());
+        }
+        let path = self.folder.join(LISTEN);
+        let partial = self.folder.join("listen.partial");
         fs::write(&partial, format!("{address}\n"))
             .and_then(|()| fs::rename(&partial, &path))
             .map_err(at(&path))
@@ -173,7 +190,7 @@ impl NodeFolder {
     /// Takes the announcement back.
     pub fn withdraw(&self) {
         // Nothing is lost if it stays: without the lock nobody believes it.
-        let _ = fs::remove_file(self.path.join(LISTEN));
+        let _ = fs::remove_file(self.folder.join(LISTEN));
     }
 }
 
@@ -376,7 +393,8 @@ pub(super) fn list(folder: &Path) -> io::Result<Vec<FileId>> {
 /// Creates a file of `len_bytes`, stable with its name. An existing one is fine.
 pub(super) fn create_file(path: &Path, len_bytes: u64, allocate: bool) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
-    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let file =
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     if file.metadata()?.len() < len_bytes {
         file.set_len(len_bytes)?;
     }
@@ -389,8 +407,8 @@ pub(super) fn create_file(path: &Path, len_bytes: u64, allocate: bool) -> io::Re
 
 fn reserve(file: &fs::File, len_bytes: u64) -> io::Result<()> {
     use std::os::fd::AsRawFd;
-    let len = libc::off_t::try_from(len_bytes)
-        .map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+    let len =
+        libc::off_t::try_from(len_bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
     // SAFETY: the descriptor is open; the call takes no pointers.
     if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) } == 0 {
         return Ok(());
@@ -439,7 +457,8 @@ mod tests {
         ] {
             assert_eq!(file_id(&file_name(file)), Some(file));
         }
-        for name in ["", "lock", "listen", "volume.", "volume.xyz", "volume.1", "journal.1.2", "x"] {
+        for name in ["", "lock", "listen", "volume.", "volume.xyz", "volume.1", "journal.1.2", "x"]
+        {
             assert_eq!(file_id(name), None, "{name}");
         }
     }
@@ -454,9 +473,10 @@ mod tests {
         let refused = opening(&path, 3, true).run().expect_err("locked");
         assert!(matches!(refused, FolderError::InUse { .. }));
         assert!(refused.to_string().contains(&std::process::id().to_string()), "{refused}");
-        first.announce(&"unix:/x".parse().expect("an address")).expect("writable");
+        let announcer = first.announcer();
+        announcer.announce(&"unix:/x".parse().expect("an address")).expect("writable");
         assert!(matches!(opening(&path, 3, true).run(), Err(FolderError::Node { .. })));
-        first.withdraw();
+        announcer.withdraw();
         drop(first);
         let again = opening(&path, 3, false).run().expect("there");
         assert!(!again.created && again.identity.is_at(&path));

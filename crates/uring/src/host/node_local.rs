@@ -3,8 +3,8 @@
 //! # Life
 //!
 //! ```text
-//!          folder opened                 folder vanished or replaced
-//!  Down ------------------> Up ---------------------------------------> Down
+//!          folder opened             disk read          folder vanished or replaced
+//!  Down ------------------> Starting -----------> Up ------------------------------> Down
 //!   ^  |  every 2 s, by the chore thread; an absent folder is made anew, empty
 //!   +--+
 //! ```
@@ -40,8 +40,15 @@ struct Client {
 
 #[derive(Debug)]
 enum State {
-    Down { reason: String },
-    Up { node: Box<Node>, folder: Box<NodeFolder> },
+    Down {
+        reason: String,
+    },
+    /// Up once the node is ready and its clients have been told.
+    Running {
+        node: Box<Node>,
+        folder: Box<NodeFolder>,
+        up: bool,
+    },
 }
 
 /// What is told about an in-process node.
@@ -69,6 +76,8 @@ pub struct LocalNode {
     verify_payload: bool,
     /// A chore that looks after the folder is under way.
     checking: bool,
+    /// Why it was last down; told once, not at every try.
+    last_reason: String,
 }
 
 impl LocalNode {
@@ -93,10 +102,15 @@ impl LocalNode {
             wall_offset_ns,
             verify_payload,
             checking: false,
+            last_reason: String::new(),
         };
         match folder {
             Ok(folder) => node.start(Box::new(folder), now),
-            Err(reason) => node.state = State::Down { reason },
+            Err(reason) => {
+                // Whoever opened the folder has told the user.
+                node.last_reason.clone_from(&reason);
+                node.state = State::Down { reason };
+            }
         }
         node
     }
@@ -109,26 +123,31 @@ impl LocalNode {
             path: self.opening.path.clone(),
             down: match &self.state {
                 State::Down { reason } => Some(reason.clone()),
-                State::Up { .. } => None,
+                State::Running { .. } => None,
             },
         }
     }
 
-    fn wall(&self, now: Nanos) -> Nanos {
-        now.plus(Nanos(self.wall_offset_ns))
+    fn wall(&self, now: Nanos) -> u64 {
+        now.0.saturating_add(self.wall_offset_ns)
+    }
+
+    fn is_up(&self) -> bool {
+        matches!(self.state, State::Running { up: true, .. })
     }
 
     fn start(&mut self, folder: Box<NodeFolder>, now: Nanos) {
         self.disk.next_era();
         let config = folder.config(self.verify_payload);
-        let node = Box::new(Node::new(config, self.wall(now)));
-        self.state = State::Up { node, folder };
+        let mut node = Box::new(Node::new(config));
+        node.start(self.wall(now));
+        self.state = State::Running { node, folder, up: false };
     }
 
     fn handle(&mut self, event: NodeEvent, now: Nanos) {
         let wall = self.wall(now);
-        if let State::Up { node, .. } = &mut self.state {
-            node.handle(event, wall);
+        if let State::Running { node, .. } = &mut self.state {
+            node.handle(wall, event);
         }
     }
 
@@ -140,7 +159,11 @@ impl LocalNode {
         direct: Option<mpsc::Sender<Reply>>,
         router: &mut Router,
     ) {
-        let up = matches!(self.state, State::Up { .. });
+        let up = self.is_up();
+        if direct.is_some() && matches!(self.state, State::Down { .. }) {
+            // The closed channel says so.
+            return;
+        }
         if up && direct.is_none() {
             router.send(core, Message::LinkUp { node: self.index, link });
         }
@@ -150,7 +173,8 @@ impl LocalNode {
     /// It disconnects.
     pub fn close_link(&mut self, link: Link, now: Nanos) {
         let Some(at) = self.clients.iter().position(|client| client.link == link) else { return };
-        if self.clients.swap_remove(at).up {
+        let client = self.clients.swap_remove(at);
+        if client.up || client.direct.is_some() {
             self.handle(NodeEvent::PeerLost { peer: link.peer() }, now);
         }
     }
@@ -158,7 +182,8 @@ impl LocalNode {
     /// A request came in. One for a node that is down, or on a link that is not open, is dropped:
     /// its sender has been told, or is about to be.
     pub fn request(&mut self, link: Link, request: Request, now: Nanos) {
-        if self.clients.iter().any(|client| client.link == link && client.up) {
+        let known = |client: &Client| client.link == link && (client.up || client.direct.is_some());
+        if self.clients.iter().any(known) {
             self.handle(NodeEvent::Request { peer: link.peer(), request }, now);
         }
     }
@@ -178,7 +203,7 @@ impl LocalNode {
     /// Carries out what the node wants done, until it wants nothing. True if anything was done.
     pub fn pump(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) -> bool {
         let wall = self.wall(now);
-        let State::Up { node, .. } = &mut self.state else { return false };
+        let State::Running { node, up, .. } = &mut self.state else { return false };
         let mut busy = false;
         loop {
             while let Some(action) = node.next_action() {
@@ -191,8 +216,29 @@ impl LocalNode {
                     }
                 }
             }
-            let Some((id, result)) = self.disk.next_ready() else { return busy };
-            node.handle(NodeEvent::Disk { id, result }, wall);
+            let Some((id, result)) = self.disk.next_ready() else { break };
+            node.handle(wall, NodeEvent::Disk { id, result });
+        }
+        if !*up {
+            if let Some(reason) = node.failure() {
+                let reason = reason.to_owned();
+                self.go_down(reason, router);
+            } else if node.is_ready() {
+                *up = true;
+                self.tell_up(router);
+                busy = true;
+            }
+        }
+        busy
+    }
+
+    fn tell_up(&mut self, router: &mut Router) {
+        for client in &mut self.clients {
+            client.up = true;
+            if client.direct.is_none() {
+                let up = Message::LinkUp { node: self.index, link: client.link };
+                router.send(client.core, up);
+            }
         }
     }
 
@@ -202,7 +248,7 @@ impl LocalNode {
             return;
         }
         let chore = match &self.state {
-            State::Up { folder, .. } => {
+            State::Running { folder, .. } => {
                 Chore::Check(self.opening.path.clone(), folder.identity)
             }
             State::Down { .. } => {
@@ -237,32 +283,25 @@ impl LocalNode {
                         "{} was gone; made it anew, empty: its shards will be rebuilt",
                         folder.path.display()
                     );
-                } else {
-                    tracing::warn!("{} is back", folder.path.display());
+                } else if !self.last_reason.is_empty() {
+                    tracing::warn!("trying {} again", folder.path.display());
                 }
                 self.start(folder, now);
-                for client in &mut self.clients {
-                    client.up = true;
-                    if client.direct.is_none() {
-                        let up = Message::LinkUp { node: self.index, link: client.link };
-                        router.send(client.core, up);
-                    }
-                }
             }
             ChoreOutcome::Opened(Err(reason)) => {
                 self.checking = false;
-                if let State::Down { reason: old } = &mut self.state {
-                    if *old != reason {
-                        tracing::warn!("{} cannot run: {reason}", self.index);
-                    }
-                    *old = reason;
+                if matches!(self.state, State::Down { .. }) {
+                    self.go_down(reason, router);
                 }
             }
         }
     }
 
     fn go_down(&mut self, reason: String, router: &mut Router) {
-        tracing::warn!("{} is down: {reason}", self.index);
+        if self.last_reason != reason {
+            tracing::warn!("{} is down: {reason}", self.index);
+            self.last_reason.clone_from(&reason);
+        }
         self.disk.next_era();
         self.state = State::Down { reason };
         for client in &mut self.clients {
@@ -282,13 +321,7 @@ impl LocalNode {
     }
 }
 
-fn deliver(
-    clients: &mut [Client],
-    node: NodeIndex,
-    link: Link,
-    reply: Reply,
-    router: &mut Router,
-) {
+fn deliver(clients: &mut [Client], node: NodeIndex, link: Link, reply: Reply, router: &mut Router) {
     let Some(client) = clients.iter().find(|client| client.link == link) else { return };
     match &client.direct {
         // Nobody waits any more: the call timed out.

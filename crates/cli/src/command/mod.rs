@@ -1,0 +1,84 @@
+//! The command line: one file per subcommand.
+
+pub mod node;
+pub mod pool;
+pub mod quickstart;
+pub mod rebuild;
+pub mod scrub;
+pub mod serve;
+pub mod sim;
+pub mod status;
+pub mod top;
+pub mod volume;
+
+use clap::{Parser, Subcommand};
+
+use crate::bench;
+
+/// Protected block storage: erasure-coded or replicated volumes over NBD.
+#[derive(Parser, Debug)]
+#[command(name = "fieldstone", version, propagate_version = true, max_term_width = 100)]
+pub struct Options {
+    /// Log more to stderr; repeat for more detail.
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub verbose: u8,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Show everything in one minute: six nodes, a volume, two nodes killed, a rebuild.
+    Quickstart(quickstart::Args),
+    /// Make a pool of storage nodes.
+    #[command(subcommand)]
+    Pool(pool::Command),
+    /// Make, list, grow and remove volumes.
+    #[command(subcommand)]
+    Volume(volume::Command),
+    /// Serve volumes as block devices over NBD.
+    Serve(serve::Args),
+    /// Run one storage node as its own process.
+    Node(node::Args),
+    /// Show nodes, space, protection and latencies.
+    Status(status::Args),
+    /// Watch a running server.
+    Top(top::Args),
+    /// Restore missing shards.
+    Rebuild(rebuild::Args),
+    /// Check every stored shard, and repair damaged ones.
+    Scrub(scrub::Args),
+    /// Run the seeded world: virtual time, network and disks with faults.
+    Sim(sim::Args),
+    /// Run a benchmark.
+    Bench(bench::Args),
+}
+
+impl Command {
+    /// True for commands in whose world warnings are the point, and not worth a line each.
+    pub fn is_quiet(&self) -> bool {
+        matches!(self, Self::Sim(_))
+    }
+
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// What happened, to which thing, what to do.
+    pub fn run(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Quickstart(args) => quickstart::run(args),
+            Self::Pool(command) => pool::run(command),
+            Self::Volume(command) => volume::run(command),
+            Self::Serve(args) => serve::run(args),
+            Self::Node(args) => node::run(args),
+            Self::Status(args) => status::run(args),
+            Self::Top(args) => top::run(args),
+            Self::Rebuild(args) => rebuild::run(args),
+            Self::Scrub(args) => scrub::run(args),
+            Self::Sim(args) => sim::run(args),
+            Self::Bench(args) => bench::run(args),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! `fieldstone node`: one storage node as its own process.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use fieldstone_proto::NodeIndex;
+use fieldstone_uring::host::{FolderError, Host, HostConfig, LocalNodeConfig, Service};
+use fieldstone_uring::{Address, Caching, Listener};
+
+use crate::engine::MissingNode;
+use crate::pool::{Pool, is_pool};
+use crate::signals::Signals;
+
+/// Options of `node`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The node's folder in its pool, for example DIR/node.3. If it is missing, an empty node is
+    /// made in its place.
+    #[arg(value_name = "DIR/node.I")]
+    dir: PathBuf,
+    /// Where to listen: unix:PATH or tcp:HOST:PORT.
+    #[arg(long, value_name = "ADDR")]
+    listen: Address,
+    /// Open the node's files with O_DIRECT, past the page cache.
+    #[arg(long)]
+    direct: bool,
+}
+
+/// Runs `node`.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let signals = Signals::install()?;
+    let (pool, index) = locate(&args.dir)?;
+    let listener = Listener::bind(&args.listen)?;
+    let opening = pool.opening(index, MissingNode::Replace)?;
+    let folder = opening.run()?;
+    if folder.created {
+        eprintln!("fieldstone: {} was missing; made it anew, empty", args.dir.display());
+    }
+    let address = listener.address().clone();
+    let announce = folder.announcer();
+    announce.announce(&address)?;
+    let host = Host::start(HostConfig {
+        cores: 1,
+        pin: false,
+        caching: if args.direct { Caching::Direct } else { Caching::Buffered },
+        verify_payload: true,
+        nodes: vec![LocalNodeConfig { opening, folder: Ok(folder) }],
+    })
+    .context("cannot start")?;
+    println!("{index} of pool {} listens on {}", pool.id, listener.address());
+    std::io::stdout().flush()?;
+    host.handle().listen(listener, Service::Node(index));
+    let ended = wait(&host, &signals, || announce.announce(&address));
+    announce.withdraw();
+    let stopped = host.stop().context("the node failed");
+    ended.and(stopped)
+}
+
+fn wait(
+    host: &Host,
+    signals: &Signals,
+    announce: impl Fn() -> Result<(), FolderError>,
+) -> anyhow::Result<()> {
+    const STEP: Duration = Duration::from_secs(3);
+    while !signals.wait(STEP) {
+        if host.has_failed() {
+            bail!("the node has ended by itself; see the messages above");
+        }
+        // The folder may have been replaced; a server finds the node again by this.
+        if let Err(error) = announce() {
+            tracing::debug!("cannot announce the address: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// The pool that a node's folder is part of, and the node's place in it.
+fn locate(dir: &Path) -> anyhow::Result<(Pool, NodeIndex)> {
+    let shown = dir.display();
+    let folder = match dir.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let index = name.strip_prefix("node.").and_then(|index| index.parse().ok());
+    let Some(index) = index else {
+        if is_pool(dir) {
+            bail!("{shown} is a pool; name one of its nodes, for example {shown}/node.0");
+        }
+        bail!("{shown} is not of the form DIR/node.I");
+    };
+    let pool = Pool::open(folder)?;
+    if index >= pool.nodes {
+        bail!(
+            "the pool {} has no node.{index}: its nodes are 0 to {}",
+            folder.display(),
+            pool.nodes - 1
+        );
+    }
+    Ok((pool, NodeIndex(index)))
+}

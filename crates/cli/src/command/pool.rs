@@ -1,0 +1,135 @@
+//! `fieldstone pool create`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use fieldstone_codes::Profile;
+use fieldstone_proto::{MasterKey, PoolId};
+use fieldstone_uring::host::folder;
+use serde::Serialize;
+
+use crate::pool::{Layout, POOL_FILE, Pool, default_node_bytes, is_pool, random};
+use crate::units;
+
+/// Work on pools.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Make a pool: a folder with one folder per storage node.
+    Create(Create),
+}
+
+/// Options of `pool create`.
+#[derive(clap::Args, Debug)]
+pub struct Create {
+    /// The folder to make. Its node folders DIR/node.0 … may already exist as empty mount points.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Number of nodes.
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    nodes: u16,
+    /// How volumes are protected unless they ask for another code: rs:K+M or copies:N.
+    #[arg(long, value_name = "CODE", default_value = "rs:4+2")]
+    code: Profile,
+    /// Size of each node. Nothing is taken before it is used. [default: a fair share of the free
+    /// space]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    node_size: Option<u64>,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Created {
+    pool: String,
+    dir: PathBuf,
+    nodes: u16,
+    code: String,
+    node_bytes: u64,
+    data_bytes: u64,
+}
+
+/// Runs `pool …`.
+pub fn run(command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Create(args) => {
+            let pool = create(&args.dir, args.nodes, args.code, args.node_size)?;
+            print(&pool, args.json)
+        }
+    }
+}
+
+/// Checks that volumes of `profile` fit on `nodes` nodes.
+pub fn check_fits(profile: Profile, nodes: u16) -> anyhow::Result<()> {
+    let needed = profile.shards();
+    if needed > usize::from(nodes) {
+        bail!("{profile} puts its shards on {needed} different nodes, and the pool has {nodes}");
+    }
+    Ok(())
+}
+
+/// Makes a pool. Nodes come first and the pool's description last, so that an interruption leaves
+/// nothing that could be mistaken for a pool.
+pub fn create(
+    dir: &std::path::Path,
+    nodes: u16,
+    profile: Profile,
+    node_bytes: Option<u64>,
+) -> anyhow::Result<Pool> {
+    check_fits(profile, nodes)?;
+    if is_pool(dir) {
+        bail!("{} is a pool already; remove the folder to start over", dir.display());
+    }
+    fs::create_dir_all(dir).with_context(|| format!("cannot make the folder {}", dir.display()))?;
+    let node_bytes = match node_bytes {
+        Some(bytes) => bytes,
+        None => default_node_bytes(dir, nodes)?,
+    };
+    let pool = Pool {
+        folder: dir.to_path_buf(),
+        id: PoolId(random()?),
+        nodes,
+        profile,
+        layout: Layout::for_node_bytes(node_bytes)?,
+        key: MasterKey(random()?.to_le_bytes()),
+    };
+    for node in pool.node_indices() {
+        folder::create(&pool.node_folder(node), &pool.superblock(node)?)?;
+    }
+    pool.write()?;
+    Ok(pool)
+}
+
+fn print(pool: &Pool, json: bool) -> anyhow::Result<()> {
+    let node_bytes = pool.layout.node_bytes();
+    let raw_bytes = node_bytes * u64::from(pool.nodes);
+    let (k, shards) = (pool.profile.k() as u64, pool.profile.shards() as u64);
+    let data_bytes = raw_bytes / shards * k;
+    let dir = pool.folder.display();
+    if json {
+        let created = Created {
+            pool: pool.id.to_string(),
+            dir: pool.folder.clone(),
+            nodes: pool.nodes,
+            code: pool.profile.to_string(),
+            node_bytes,
+            data_bytes,
+        };
+        println!("{}", serde_json::to_string(&created)?);
+        return Ok(());
+    }
+    println!(
+        "made the pool {dir}: {} nodes of {}, {} (up to {} of data, {} {} may be lost)",
+        pool.nodes,
+        units::size(node_bytes),
+        pool.profile,
+        units::size(data_bytes),
+        pool.profile.m(),
+        if pool.profile.m() == 1 { "node" } else { "nodes" },
+    );
+    println!("its secret is in {dir}/pool.key; keep a copy of that file and of {POOL_FILE}");
+    println!("next: fieldstone volume create {dir}/VOLUME --size 1G");
+    Ok(())
+}

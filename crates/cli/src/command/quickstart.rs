@@ -1,0 +1,48 @@
+//! `fieldstone quickstart`: everything in one minute.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use fieldstone_codes::Profile;
+
+use super::serve::Accel;
+use crate::quickstart::{Plan, run as run_plan};
+use crate::units;
+
+/// Options of `quickstart`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Where; an empty or a new folder. [default: a temporary one]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// How the volume is protected: rs:K+M or copies:N.
+    #[arg(long, value_name = "CODE", default_value = "rs:4+2")]
+    code: Profile,
+    /// What computes codes and checksums.
+    #[arg(long, value_enum, default_value_t = Accel::Cpu)]
+    accel: Accel,
+    /// Size of the volume.
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = units::parse_size)]
+    size: u64,
+    /// Leave the pool where it is.
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Runs `quickstart`.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    const SMALLEST: u64 = 1 << 20;
+    let Accel::Cpu = args.accel;
+    if args.size < SMALLEST || !args.size.is_multiple_of(4096) {
+        bail!("--size must be a multiple of 4096 and at least 1M");
+    }
+    if args.code.m() == 0 {
+        bail!("{} survives no loss, so there is nothing to show; try rs:4+2", args.code);
+    }
+    run_plan(&Plan {
+        dir: args.dir.clone(),
+        profile: args.code,
+        size_bytes: args.size,
+        keep: args.keep,
+    })
+}

@@ -1,0 +1,308 @@
+//! `fieldstone serve`: volumes, or memory, as block devices over NBD.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use fieldstone_block::{CacheOptions, PipelineOptions, Policy, SchedulerOptions};
+use fieldstone_proto::NodeIndex;
+use fieldstone_uring::host::Service;
+use fieldstone_uring::{Address, Caching, Listener};
+
+use crate::control::ControlServer;
+use crate::engine::{
+    Engine, EngineOptions, FixedNode, MissingNode, OpenDevice, Served, VolumeOptions,
+};
+use crate::metrics::MetricsServer;
+use crate::pool::Pool;
+use crate::signals::Signals;
+use crate::target::volume_path;
+use crate::units;
+
+/// Options of `serve`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// What to serve: DIR/VOLUME, or ram:SIZE for a device in memory. The NBD export has the name
+    /// of the volume; the first one is also the default export.
+    #[arg(value_name = "DIR/VOLUME|ram:SIZE", required = true)]
+    targets: Vec<Serving>,
+    /// Where to listen: unix:PATH or tcp:HOST:PORT. May be repeated.
+    #[arg(long, value_name = "ADDR", required = true)]
+    nbd: Vec<Address>,
+    /// Cores to use, one reactor each.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    cores: u16,
+    /// Open node files with O_DIRECT, past the page cache.
+    #[arg(long)]
+    direct: bool,
+    /// What computes codes and checksums.
+    #[arg(long, value_enum, default_value_t = Accel::Cpu)]
+    accel: Accel,
+    /// Serve metrics for Prometheus at http://ADDR/metrics, for example 127.0.0.1:9100.
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<String>,
+    /// Size of the read cache of each volume; 0 for none.
+    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = units::parse_size)]
+    cache: u64,
+    /// Refuse writes.
+    #[arg(long)]
+    read_only: bool,
+    /// How requests are merged before they go on.
+    #[arg(long, value_enum, default_value_t = Scheduling::Mean)]
+    scheduler: Scheduling,
+    /// Take volumes over from a writer that is still connected to their nodes.
+    #[arg(long)]
+    takeover: bool,
+    /// Do not restore missing shards without being asked.
+    #[arg(long)]
+    no_auto_rebuild: bool,
+    /// Most bytes per second that rebuild and scrub read; 0 for no limit.
+    #[arg(long, value_name = "RATE", default_value = "0", value_parser = units::parse_rate)]
+    rebuild_limit: u64,
+    /// Reach node I at ADDR instead of its folder. May be repeated.
+    #[arg(long, value_name = "I=ADDR")]
+    node: Vec<NodeAddress>,
+}
+
+/// What computes codes and checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Accel {
+    /// The CPU's vector instructions.
+    Cpu,
+}
+
+/// How requests are merged before they go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scheduling {
+    /// Wait for neighbours up to half the mean latency, and not at all when the queue is shallow.
+    Mean,
+    /// As the "simple" scheduler of librbd does it: half the sum of the last ten latencies.
+    AsShipped,
+    /// Pass every request on at once.
+    Off,
+}
+
+/// One thing to serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Serving {
+    /// A volume of a pool.
+    Volume(PathBuf),
+    /// Memory of this size.
+    Ram(u64),
+}
+
+impl FromStr for Serving {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("ram:") {
+            Some(size) => {
+                let bytes = units::parse_size(size)?;
+                if bytes == 0 || bytes % 512 != 0 {
+                    return Err(format!("{bytes} bytes are not a positive multiple of 512"));
+                }
+                Ok(Self::Ram(bytes))
+            }
+            None => Ok(Self::Volume(Path::new(text).to_path_buf())),
+        }
+    }
+}
+
+/// A node that is reached through an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeAddress {
+    /// Which node.
+    pub node: u16,
+    /// Where it listens.
+    pub address: Address,
+}
+
+impl FromStr for NodeAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (node, address) =
+            text.split_once('=').ok_or("write I=ADDR, for example 3=tcp:10.0.0.5:7000")?;
+        let node = node.parse().map_err(|_| format!("{node:?} is not the number of a node"))?;
+        let address = address.parse().map_err(|error| format!("{error}"))?;
+        Ok(Self { node, address })
+    }
+}
+
+/// Runs `serve`.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let signals = Signals::install()?;
+    // Addresses that are taken show before anything is opened.
+    let listeners = bind(&args.nbd)?;
+    let (pool, names) = volumes_of(&args.targets)?;
+    let engine = Arc::new(start_engine(args, pool)?);
+    let opened = open_targets(args, &engine, &names, &signals);
+    let served = opened.and_then(|open| serve(args, &engine, &open, listeners, &signals));
+    let finished = engine.finish();
+    served.and(finished)
+}
+
+fn bind(addresses: &[Address]) -> anyhow::Result<Vec<Listener>> {
+    addresses.iter().map(|address| Ok(Listener::bind(address)?)).collect()
+}
+
+/// The pool and the volumes of it that are to be served.
+fn volumes_of(targets: &[Serving]) -> anyhow::Result<(Option<Pool>, Vec<String>)> {
+    let mut pool: Option<Pool> = None;
+    let mut names: Vec<String> = Vec::new();
+    for target in targets {
+        let Serving::Volume(path) = target else { continue };
+        let found = volume_path(path)?;
+        if names.contains(&found.volume) {
+            bail!("{} is named twice", path.display());
+        }
+        match &pool {
+            None => pool = Some(Pool::open(&found.pool)?),
+            Some(first) if first.folder == found.pool => {}
+            Some(first) => bail!(
+                "one server serves one pool, but {} and {} were named; start two servers",
+                first.folder.display(),
+                found.pool.display()
+            ),
+        }
+        names.push(found.volume);
+    }
+    Ok((pool, names))
+}
+
+fn start_engine(args: &Args, pool: Option<Pool>) -> anyhow::Result<Engine> {
+    let Accel::Cpu = args.accel;
+    let fixed = args
+        .node
+        .iter()
+        .map(|node| FixedNode { node: NodeIndex(node.node), address: node.address.clone() });
+    let options = EngineOptions {
+        cores: usize::from(args.cores),
+        pin: args.cores > 1,
+        caching: if args.direct { Caching::Direct } else { Caching::Buffered },
+        fixed: fixed.collect(),
+        missing: MissingNode::Replace,
+    };
+    match pool {
+        Some(pool) => Engine::with_pool(pool, &options),
+        None => Engine::without_pool(&options),
+    }
+}
+
+fn pipeline(args: &Args, memory: bool) -> PipelineOptions {
+    let policy = match args.scheduler {
+        Scheduling::Mean => Policy::HalfMean,
+        Scheduling::AsShipped => Policy::AsShipped,
+        Scheduling::Off => Policy::Off,
+    };
+    PipelineOptions {
+        scheduler: SchedulerOptions { policy, ..SchedulerOptions::default() },
+        // Caching memory in memory would only copy it.
+        cache: CacheOptions {
+            capacity_bytes: if memory { 0 } else { args.cache },
+            ..CacheOptions::default()
+        },
+    }
+}
+
+fn open_targets(
+    args: &Args,
+    engine: &Engine,
+    names: &[String],
+    signals: &Signals,
+) -> anyhow::Result<Vec<OpenDevice>> {
+    // All are looked up before any is opened: a wrong name changes nothing.
+    let known = names.iter().map(|name| engine.find_volume(name)).collect::<Result<Vec<_>, _>>()?;
+    let mut known = known.iter();
+    let mut open = Vec::new();
+    for (index, target) in args.targets.iter().enumerate() {
+        match target {
+            Serving::Ram(size_bytes) => {
+                let name = if index == 0 { "ram".to_owned() } else { format!("ram{index}") };
+                open.push(engine.open_ram(&name, *size_bytes, pipeline(args, true))?);
+            }
+            Serving::Volume(_) => {
+                let known = known.next().context("every volume was looked up")?;
+                let options = VolumeOptions {
+                    takeover: args.takeover,
+                    auto_rebuild: !args.no_auto_rebuild,
+                    rebuild_limit: args.rebuild_limit,
+                    pipeline: pipeline(args, false),
+                };
+                open.push(engine.open_volume(known, &options, Some(signals))?);
+            }
+        }
+    }
+    Ok(open)
+}
+
+fn serve(
+    args: &Args,
+    engine: &Arc<Engine>,
+    open: &[OpenDevice],
+    listeners: Vec<Listener>,
+    signals: &Signals,
+) -> anyhow::Result<()> {
+    /// How long requests in flight are waited for.
+    const DRAIN: Duration = Duration::from_secs(20);
+    let addresses: Vec<String> =
+        listeners.iter().map(|listener| listener.address().to_string()).collect();
+    engine.handle().offer(engine.exports(args.read_only)?);
+    for listener in listeners {
+        engine.handle().listen(listener, Service::Nbd);
+    }
+    let stop = signals.sender();
+    let served = Arc::new(Served::new(Arc::clone(engine), addresses.clone(), args.read_only, stop));
+    let control = match &engine.pool {
+        Some(pool) => Some(ControlServer::start(&pool.folder, Arc::clone(&served) as _)?),
+        None => None,
+    };
+    let metrics = match &args.metrics {
+        Some(address) => Some(MetricsServer::start(address, Arc::clone(&served))?),
+        None => None,
+    };
+    announce(open, &addresses, metrics.as_ref())?;
+    let outcome = wait(engine, signals);
+    drop((control, metrics));
+    if !engine.handle().drain(DRAIN) {
+        eprintln!("fieldstone: requests in flight were not answered within {DRAIN:?}");
+    }
+    outcome
+}
+
+fn announce(
+    open: &[OpenDevice],
+    addresses: &[String],
+    metrics: Option<&MetricsServer>,
+) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for device in open {
+        let size = units::size(device.info.size_bytes);
+        writeln!(out, "serving {} ({size}) on {}", device.name, addresses.join(" "))?;
+    }
+    if let Some(metrics) = metrics {
+        writeln!(out, "metrics on {}", metrics.url())?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Waits for the end: a signal, a call to stop, or a failure.
+fn wait(engine: &Engine, signals: &Signals) -> anyhow::Result<()> {
+    const STEP: Duration = Duration::from_secs(3);
+    loop {
+        if signals.wait(STEP) {
+            return Ok(());
+        }
+        if engine.has_failed() {
+            bail!("a core has ended by itself; see the messages above");
+        }
+        if let Some(reason) = engine.all_failed() {
+            bail!("{reason}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! `fieldstone sim`: the seeded world.
+
+use std::io::IsTerminal;
+use std::ops::Range;
+use std::time::Instant;
+
+use anyhow::bail;
+use fieldstone_sim::{Failure, Options, Outcome, run_many};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A campaign ends early when so many seeds have failed: they will mostly fail alike.
+const FAILURES_MAX: usize = 20;
+
+/// Options of `sim`.
+#[derive(clap::Args, Debug)]
+#[command(group = clap::ArgGroup::new("which").required(true))]
+pub struct Args {
+    /// Run one seed and print its trace.
+    #[arg(long, value_name = "N", group = "which")]
+    seed: Option<u64>,
+    /// Run the seeds from A up to, but not including, B.
+    #[arg(long, value_name = "A..B", group = "which", value_parser = parse_range)]
+    seeds: Option<Range<u64>>,
+    /// Threads. [default: the number of CPUs]
+    #[arg(long, value_name = "J")]
+    jobs: Option<usize>,
+    /// Print one JSON object per run.
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_range(text: &str) -> Result<Range<u64>, String> {
+    let (from, to) = text.split_once("..").ok_or("write A..B, for example 0..2000")?;
+    let number =
+        |part: &str| part.parse::<u64>().map_err(|_| format!("{part:?} is not a whole number"));
+    let range = number(from)?..number(to)?;
+    if range.is_empty() {
+        return Err(format!("{text} holds no seed"));
+    }
+    Ok(range)
+}
+
+/// Runs `sim`.
+///
+/// # Errors
+/// When a run fails; the seed that reproduces it is printed.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    match (args.seed, &args.seeds) {
+        (Some(seed), _) => one(seed, args.json),
+        (None, Some(seeds)) => many(seeds.clone(), args),
+        (None, None) => bail!("name --seed N or --seeds A..B"),
+    }
+}
+
+fn one(seed: u64, json: bool) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    let outcome = if json {
+        fieldstone_sim::run(seed, Options { trace: None })
+    } else {
+        fieldstone_sim::run(seed, Options { trace: Some(&mut stdout) })
+    };
+    drop(stdout);
+    if json {
+        println!("{}", line(&outcome));
+    } else {
+        println!("{}", sentence(&outcome));
+    }
+    verdict(&outcome)
+}
+
+fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let jobs = args.jobs.unwrap_or(cpus).max(1);
+    let bar = seed_bar(seeds.end - seeds.start);
+    let start = Instant::now();
+    let (mut runs, mut ops, mut virtual_ns) = (0u64, 0u64, 0u64);
+    let mut failed = Vec::new();
+    run_many(
+        seeds.clone(),
+        jobs,
+        |seed| fieldstone_sim::run(seed, Options { trace: None }),
+        |outcome| {
+            runs += 1;
+            ops += outcome.ops;
+            virtual_ns += outcome.virtual_time.0;
+            bar.inc(1);
+            if args.json {
+                println!("{}", line(&outcome));
+            }
+            if outcome.failure.is_some() {
+                bar.suspend(|| eprintln!("{}", sentence(&outcome)));
+                failed.push(outcome.seed);
+            }
+            failed.len() < FAILURES_MAX
+        },
+    );
+    bar.finish_and_clear();
+    if !args.json {
+        println!(
+            "{runs} seeds, {ops} requests, {:.0} s of virtual time in {:.1} s: {} failed",
+            virtual_ns as f64 / 1e9,
+            start.elapsed().as_secs_f64(),
+            failed.len()
+        );
+    }
+    if let Some(seed) = failed.iter().min() {
+        bail!("{} seeds failed; see the first with `fieldstone sim --seed {seed}`", failed.len());
+    }
+    Ok(())
+}
+
+fn seed_bar(count: u64) -> ProgressBar {
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let bar = ProgressBar::with_draw_target(Some(count), target);
+    if let Ok(style) =
+        ProgressStyle::with_template("[{bar:40}] {pos}/{len} seeds  {per_sec}  ETA {eta}")
+    {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
+fn sentence(outcome: &Outcome) -> String {
+    let mut text = format!(
+        "seed {}: {}; {} requests ({} refused), {} events, {:.1} s of virtual time, trace {:016x}",
+        outcome.seed,
+        outcome.scenario,
+        outcome.ops,
+        outcome.ops_failed,
+        outcome.events,
+        outcome.virtual_time.0 as f64 / 1e9,
+        outcome.trace_hash
+    );
+    if let Some(failure) = &outcome.failure {
+        text.push_str(&format!("\nseed {} FAILED {}", outcome.seed, told(failure)));
+    }
+    text
+}
+
+fn told(failure: &Failure) -> String {
+    format!("at {:.6} s: {}", failure.at.0 as f64 / 1e9, failure.what)
+}
+
+fn line(outcome: &Outcome) -> serde_json::Value {
+    let faults: serde_json::Map<String, serde_json::Value> =
+        outcome.faults.iter().map(|(kind, count)| ((*kind).to_owned(), (*count).into())).collect();
+    serde_json::json!({
+        "seed": outcome.seed,
+        "scenario": outcome.scenario,
+        "ops": outcome.ops,
+        "ops_failed": outcome.ops_failed,
+        "events": outcome.events,
+        "virtual_ns": outcome.virtual_time.0,
+        "volumes_started": outcome.volumes_started,
+        "faults": faults,
+        "trace_hash": format!("{:016x}", outcome.trace_hash),
+        "failure": outcome.failure.as_ref().map(told),
+    })
+}
+
+fn verdict(outcome: &Outcome) -> anyhow::Result<()> {
+    match &outcome.failure {
+        Some(failure) => bail!("seed {} failed {}", outcome.seed, told(failure)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,83 @@
+//! `fieldstone status`: from the running server, or by an offline look.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+
+use crate::control::find_server;
+use crate::engine::{Engine, EngineOptions, MissingNode, VolumeOptions};
+use crate::pool::Pool;
+use crate::report::{PoolReport, print_pool};
+use crate::target::target;
+
+/// Options of `status`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// A pool, or one volume of it.
+    #[arg(value_name = "DIR[/VOLUME]")]
+    target: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `status`.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let target = target(&args.target)?;
+    let mut report = match find_server(&target.pool, target.volume.as_deref())? {
+        Some(mut server) => server.status()?,
+        None => offline(&target.pool, target.volume.as_deref())?,
+    };
+    if let Some(name) = &target.volume {
+        report.volumes.retain(|volume| volume.name == *name);
+    }
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print_pool(&report);
+    }
+    Ok(())
+}
+
+/// Opens the volumes, looks, and closes them. Changes nothing but their epochs.
+fn offline(folder: &Path, volume: Option<&str>) -> anyhow::Result<PoolReport> {
+    let pool = Pool::open(folder)?;
+    let engine = Engine::with_pool(pool, &EngineOptions::offline(MissingNode::Leave))?;
+    let looked = look(&engine, volume);
+    let finished = engine.finish();
+    looked.and_then(|report| finished.map(|()| report))
+}
+
+fn look(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
+    let listing = engine.list_volumes()?;
+    let wanted = listing.volumes.iter().filter(|known| volume.is_none_or(|v| v == known.name));
+    let mut failed = Vec::new();
+    for known in wanted {
+        if let Err(error) = engine.open_volume(known, &VolumeOptions::offline(), None) {
+            failed.push((engine.line(known), format!("{error:#}")));
+        }
+    }
+    let mut report = PoolReport::of(engine)?;
+    for volume in &mut report.volumes {
+        // Nobody used it: there is nothing to tell about requests.
+        volume.io = None;
+    }
+    for (line, reason) in failed {
+        report.volumes.push(crate::report::VolumeReport {
+            name: line.name,
+            id: line.id,
+            code: line.code,
+            size_bytes: line.size_bytes,
+            phase: "failed".to_owned(),
+            protection: "unknown".to_owned(),
+            reason,
+            ..Default::default()
+        });
+    }
+    if let Some(name) = volume
+        && report.volumes.is_empty()
+    {
+        bail!("the pool {} has no volume {name:?}", engine.folder().display());
+    }
+    Ok(report)
+}

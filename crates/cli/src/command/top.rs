@@ -1,0 +1,134 @@
+//! `fieldstone top`: watches a running server.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use crate::control::find_server;
+use crate::report::{PoolReport, VolumeReport, progress_text, stage_table};
+use crate::target::target;
+use crate::units::{rate, size};
+
+/// Options of `top`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// A pool, or one volume of it.
+    #[arg(value_name = "DIR[/VOLUME]")]
+    target: PathBuf,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    interval: f64,
+    /// End after this many looks; 0 for never.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    count: u64,
+    /// Print one JSON object per look: the full status.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `top`.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let target = target(&args.target)?;
+    let dir = target.pool.display();
+    let mut server = find_server(&target.pool, target.volume.as_deref())?.with_context(|| {
+        format!("no server of {dir} is running; `fieldstone status {dir}` looks without one")
+    })?;
+    let interval = Duration::from_secs_f64(args.interval.clamp(0.1, 3600.0));
+    let clear = std::io::stdout().is_terminal() && !args.json;
+    let mut before: Option<(Instant, PoolReport)> = None;
+    let mut looks = 0;
+    loop {
+        let mut report = server.status()?;
+        if let Some(name) = &target.volume {
+            report.volumes.retain(|volume| volume.name == *name);
+        }
+        let now = Instant::now();
+        let mut out = std::io::stdout().lock();
+        if args.json {
+            writeln!(out, "{}", serde_json::to_string(&report)?)?;
+        } else {
+            if clear {
+                // Home, and clear to the end of the screen.
+                write!(out, "\x1b[H\x1b[J")?;
+            }
+            let since = before.as_ref().map(|(then, old)| (now.duration_since(*then), old));
+            writeln!(out, "{}", page(&report, since))?;
+        }
+        out.flush()?;
+        drop(out);
+        before = Some((now, report));
+        looks += 1;
+        if looks == args.count {
+            return Ok(());
+        }
+        std::thread::sleep(interval);
+    }
+}
+
+fn page(report: &PoolReport, before: Option<(Duration, &PoolReport)>) -> String {
+    let mut text = String::new();
+    if let Some(server) = &report.server {
+        let cpu = before.and_then(|(span, old)| Some((span, old.server.as_ref()?.cpu_ns))).map(
+            |(span, old)| 100.0 * server.cpu_ns.saturating_sub(old) as f64 / span.as_nanos() as f64,
+        );
+        let cpu = cpu.map_or("-".to_owned(), |percent| format!("{percent:.1} % of a core"));
+        let _ = writeln!(
+            text,
+            "pool {}  process {}  {} connections  CPU {cpu}",
+            report.dir, server.pid, server.connections
+        );
+    }
+    let down: Vec<String> = report
+        .nodes
+        .iter()
+        .filter(|node| node.state != "up")
+        .map(|node| format!("node.{} {}", node.node, node.state))
+        .collect();
+    let down = if down.is_empty() { "all up".to_owned() } else { down.join(", ") };
+    let _ = writeln!(text, "nodes {}: {down}", report.nodes.len());
+    for volume in &report.volumes {
+        let old = before.and_then(|(span, old)| {
+            Some((span, old.volumes.iter().find(|other| other.name == volume.name)?))
+        });
+        text.push('\n');
+        text.push_str(&volume_page(volume, old));
+    }
+    text
+}
+
+fn volume_page(volume: &VolumeReport, before: Option<(Duration, &VolumeReport)>) -> String {
+    let mut text = format!(
+        "volume {}  {}  {}  {}  {} live of {}\n",
+        volume.name,
+        volume.code,
+        volume.phase,
+        volume.protection,
+        size(volume.live_bytes),
+        size(volume.size_bytes)
+    );
+    let Some(io) = &volume.io else { return text };
+    for op in io.requests.iter().filter(|op| op.count > 0) {
+        let old = before.and_then(|(span, old)| {
+            let old = old.io.as_ref()?.requests.iter().find(|other| other.op == op.op)?;
+            Some((span, old))
+        });
+        let Some((span, old)) = old else { continue };
+        let _ = writeln!(
+            text,
+            "  {:<13} {:>10.0}/s {:>14}",
+            op.op,
+            op.count.saturating_sub(old.count) as f64 / span.as_secs_f64(),
+            rate(op.bytes.saturating_sub(old.bytes), span)
+        );
+    }
+    for (name, progress) in [("rebuild", &volume.rebuild), ("scrub", &volume.scrub)] {
+        if progress.running {
+            let _ = writeln!(text, "  {name:<13} {}", progress_text(progress));
+        }
+    }
+    text.push_str(&stage_table(io, "  "));
+    text
+}

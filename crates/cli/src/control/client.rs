@@ -1,0 +1,99 @@
+//! The client's side of the control socket.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use super::{Request, Response};
+
+/// How long a server may take for an answer. Making a volume is the longest it ever does.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A connection to a running server.
+pub struct Client {
+    reader: BufReader<UnixStream>,
+    path: PathBuf,
+}
+
+/// Runs `act` with a path to `name` in `folder` that is short enough for a unix socket's address
+/// (107 bytes), however deep the folder lies.
+pub(super) fn with_short_path<T>(
+    folder: &Path,
+    name: &str,
+    act: impl FnOnce(&Path) -> io::Result<T>,
+) -> io::Result<T> {
+    let folder = File::open(folder)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name);
+    act(&path)
+}
+
+/// The servers of the pool at `folder` that answer.
+pub fn servers(folder: &Path) -> Vec<Client> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.starts_with("control.") && name.ends_with(".sock"))
+        .collect();
+    // The plain name first: it is the oldest server.
+    names.sort_by_key(|name| (name != "control.sock", name.clone()));
+    let connect = |name: &String| Client::connect(folder, name).ok();
+    names.iter().filter_map(connect).collect()
+}
+
+/// The server that serves `volume`, or any server of the pool when no volume is named.
+pub fn find_server(folder: &Path, volume: Option<&str>) -> anyhow::Result<Option<Client>> {
+    for mut client in servers(folder) {
+        let Some(name) = volume else { return Ok(Some(client)) };
+        if let Response::Status(report) = client.ask(&Request::Status)?
+            && report.volumes.iter().any(|volume| volume.name == name)
+        {
+            return Ok(Some(client));
+        }
+    }
+    Ok(None)
+}
+
+impl Client {
+    /// Connects to a socket of the pool at `folder`.
+    fn connect(folder: &Path, name: &str) -> io::Result<Self> {
+        let stream = with_short_path(folder, name, |path| UnixStream::connect(path))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self { reader: BufReader::new(stream), path: folder.join(name) })
+    }
+
+    /// Asks and waits for the answer; an answer that is an error becomes one here.
+    pub fn ask(&mut self, request: &Request) -> anyhow::Result<Response> {
+        let shown = self.path.display().to_string();
+        let mut line = serde_json::to_string(request)?;
+        line.push('\n');
+        let mut answer = String::new();
+        self.reader
+            .get_mut()
+            .write_all(line.as_bytes())
+            .and_then(|()| self.reader.read_line(&mut answer))
+            .with_context(|| format!("the server behind {shown} does not answer"))?;
+        if answer.is_empty() {
+            bail!("the server behind {shown} ended without an answer");
+        }
+        let response = serde_json::from_str(&answer)
+            .with_context(|| format!("the server behind {shown} speaks another version"))?;
+        match response {
+            Response::Error { error } => bail!("{error}"),
+            other => Ok(other),
+        }
+    }
+
+    /// Asks for everything.
+    pub fn status(&mut self) -> anyhow::Result<crate::report::PoolReport> {
+        match self.ask(&Request::Status)? {
+            Response::Status(report) => Ok(*report),
+            other => bail!("the server answered out of turn: {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The server's side of the control socket: one thread that accepts, one per client.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::client::with_short_path;
+use super::{Request, Response};
+
+/// Longest line that a client may send.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+/// A client that is silent for this long is let go, so that threads cannot pile up.
+const SILENCE: Duration = Duration::from_secs(600);
+/// Clients at a time.
+const CLIENTS_MAX: usize = 64;
+
+/// Answers requests.
+pub trait Service: Send + Sync + 'static {
+    /// Does what is asked.
+    fn answer(&self, request: Request) -> Response;
+}
+
+/// A listening control socket; its name goes when this does.
+#[derive(Debug)]
+pub struct ControlServer {
+    path: PathBuf,
+}
+
+impl ControlServer {
+    /// Listens in the pool's folder.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    pub fn start(folder: &Path, service: Arc<dyn Service>) -> anyhow::Result<Self> {
+        let name = free_name(folder);
+        let path = folder.join(&name);
+        let listener = with_short_path(folder, &name, |short| {
+            // A leftover of a server that was killed: nobody answered on it.
+            let _ = fs::remove_file(short);
+            let listener = UnixListener::bind(short)?;
+            fs::set_permissions(short, fs::Permissions::from_mode(0o600))?;
+            Ok(listener)
+        })
+        .with_context(|| format!("cannot listen on {}", path.display()))?;
+        std::thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || accept(&listener, &service))?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn free_name(folder: &Path) -> String {
+    let plain = "control.sock";
+    let taken = with_short_path(folder, plain, |path| UnixStream::connect(path)).is_ok();
+    if taken { format!("control.{}.sock", std::process::id()) } else { plain.to_owned() }
+}
+
+fn accept(listener: &UnixListener, service: &Arc<dyn Service>) {
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else {
+            // Out of descriptors, most likely.
+            std::thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        // Each client's thread holds one reference, and this one is the last.
+        if Arc::strong_count(service) > CLIENTS_MAX {
+            continue;
+        }
+        let service = Arc::clone(service);
+        let serve = move || {
+            if let Err(error) = converse(&stream, service.as_ref()) {
+                tracing::debug!("a control client went away: {error}");
+            }
+        };
+        if let Err(error) =
+            std::thread::Builder::new().name("control client".to_owned()).spawn(serve)
+        {
+            tracing::warn!("no thread for a control client: {error}");
+        }
+    }
+}
+
+fn converse(stream: &UnixStream, service: &dyn Service) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(SILENCE))?;
+    stream.set_write_timeout(Some(SILENCE))?;
+    let mut writer = stream;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Ok(());
+        }
+        let response = match serde_json::from_slice::<Request>(&line) {
+            Ok(request) => service.answer(request),
+            Err(error) => {
+                Response::Error { error: format!("the request is not understood: {error}") }
+            }
+        };
+        let mut answer = serde_json::to_string(&response)?;
+        answer.push('\n');
+        writer.write_all(answer.as_bytes())?;
+        if !line.ends_with(b"\n") {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Client, servers};
+    use super::*;
+
+    struct Echo;
+
+    impl Service for Echo {
+        fn answer(&self, request: Request) -> Response {
+            match request {
+                Request::Stop => Response::Done,
+                other => Response::Error { error: format!("{other:?}") },
+            }
+        }
+    }
+
+    fn ask(client: &mut Client, request: &Request) -> String {
+        match client.ask(request) {
+            Ok(Response::Done) => "done".to_owned(),
+            Ok(other) => format!("{other:?}"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn two_servers_answer_and_leave_nothing_behind() {
+        let temp = tempfile::tempdir().expect("temp");
+        // Deeper than a socket's address could say.
+        let folder = temp.path().join("d".repeat(120));
+        fs::create_dir(&folder).expect("made");
+        let first = ControlServer::start(&folder, Arc::new(Echo)).expect("free");
+        let second = ControlServer::start(&folder, Arc::new(Echo)).expect("beside it");
+        let mut clients = servers(&folder);
+        assert_eq!(clients.len(), 2);
+        for client in &mut clients {
+            assert_eq!(ask(client, &Request::Stop), "done");
+            assert_eq!(ask(client, &Request::VolumeList), "VolumeList");
+        }
+        drop((first, second));
+        assert_eq!(fs::read_dir(&folder).expect("readable").count(), 0);
+    }
+
+    #[test]
+    fn nonsense_is_answered_and_a_leftover_is_replaced() {
+        let temp = tempfile::tempdir().expect("temp");
+        drop(UnixListener::bind(temp.path().join("control.sock")).expect("free"));
+        let _server = ControlServer::start(temp.path(), Arc::new(Echo)).expect("a leftover");
+        let mut stream = UnixStream::connect(temp.path().join("control.sock")).expect("there");
+        stream.write_all(b"{\"op\":\"dance\"}\n").expect("written");
+        let mut answer = String::new();
+        BufReader::new(&stream).read_line(&mut answer).expect("answered");
+        assert!(answer.contains("not understood"), "{answer}");
+    }
+}

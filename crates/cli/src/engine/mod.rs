@@ -1,0 +1,328 @@
+//! A pool at work in this process: its nodes, its volumes, and what commands do with them.
+//!
+//! `serve` keeps an engine running and lets other commands call it through the control socket.
+//! Without a server, a command starts an engine of its own, does its work and closes it. So there
+//! is one implementation of every operation, online and offline.
+//!
+//! Who runs the nodes: a node folder that a `fieldstone node` process has locked is reached at the
+//! address that process announces; every other folder is locked and run in this process. A folder
+//! that another server has locked means that the pool is being served: the engine refuses to start.
+
+mod nodes;
+mod service;
+mod volumes;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fieldstone_block::{Info, PipelineOptions};
+use fieldstone_proto::VolumeId;
+use fieldstone_uring::Caching;
+use fieldstone_uring::host::{
+    CoreSnapshot, DeviceId, DeviceSpec, Handle, Host, HostConfig, Job, NodePlace, StoreSpec,
+};
+use fieldstone_volume::Phase;
+
+use crate::pool::Pool;
+use crate::signals::Signals;
+
+pub use nodes::{FixedNode, MissingNode, NodeSight};
+pub use service::Served;
+pub use volumes::{Known, VolumeOptions};
+
+/// How an engine is started.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Cores to use.
+    pub cores: usize,
+    /// Pin each to a CPU.
+    pub pin: bool,
+    /// How node files are opened.
+    pub caching: Caching,
+    /// Nodes at given addresses.
+    pub fixed: Vec<FixedNode>,
+    /// What to do about nodes whose folder is not there.
+    pub missing: MissingNode,
+}
+
+impl EngineOptions {
+    /// For a command that does its work and ends.
+    pub fn offline(missing: MissingNode) -> Self {
+        Self { cores: 1, pin: false, caching: Caching::Buffered, fixed: Vec::new(), missing }
+    }
+}
+
+/// A device that is open.
+#[derive(Clone, Debug)]
+pub struct OpenDevice {
+    /// The host's name for it.
+    pub device: DeviceId,
+    /// The name of the volume or export.
+    pub name: String,
+    /// Which volume, if it is one.
+    pub volume: Option<VolumeId>,
+    /// Its size and limits when it was opened.
+    pub info: Info,
+}
+
+/// A pool, or no pool but memory, at work.
+pub struct Engine {
+    /// The pool; none when only memory is served.
+    pub pool: Option<Pool>,
+    host: Mutex<Option<Host>>,
+    handle: Handle,
+    places: Arc<[NodePlace]>,
+    /// Folders or addresses of the nodes, for people.
+    place_names: Vec<String>,
+    open: Mutex<Vec<OpenDevice>>,
+}
+
+impl Engine {
+    /// Starts without a pool.
+    ///
+    /// # Errors
+    /// The machine refuses.
+    pub fn without_pool(options: &EngineOptions) -> anyhow::Result<Self> {
+        Self::start(None, options, Vec::new(), Vec::new(), Vec::new())
+    }
+
+    /// Starts a pool's nodes.
+    ///
+    /// # Errors
+    /// When another server has the pool, or an address does not resolve.
+    pub fn with_pool(pool: Pool, options: &EngineOptions) -> anyhow::Result<Self> {
+        let found = nodes::open(&pool, options)?;
+        Self::start(Some(pool), options, found.local, found.places, found.names)
+    }
+
+    fn start(
+        pool: Option<Pool>,
+        options: &EngineOptions,
+        nodes: Vec<fieldstone_uring::host::LocalNodeConfig>,
+        places: Vec<NodePlace>,
+        place_names: Vec<String>,
+    ) -> anyhow::Result<Self> {
+        // Connections and node files; the default of many shells is 1024.
+        const OPEN_FILES: u64 = 65_536;
+        if let Err(error) = fieldstone_uring::raise_open_files(OPEN_FILES) {
+            tracing::debug!("the limit on open files stays: {error}");
+        }
+        let host = Host::start(HostConfig {
+            cores: options.cores,
+            pin: options.pin,
+            caching: options.caching,
+            verify_payload: false,
+            nodes,
+        })
+        .context("cannot start")?;
+        Ok(Self {
+            pool,
+            handle: host.handle().clone(),
+            host: Mutex::new(Some(host)),
+            places: places.into(),
+            place_names,
+            open: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// The host.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The pool.
+    ///
+    /// # Errors
+    /// When only memory is served.
+    pub fn pool(&self) -> anyhow::Result<&Pool> {
+        self.pool.as_ref().context("only memory is served here, there is no pool")
+    }
+
+    /// Devices that are open, in the order of opening.
+    pub fn open_devices(&self) -> Vec<OpenDevice> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How things stand, without counts and latencies.
+    pub fn snapshot(&self) -> Vec<CoreSnapshot> {
+        self.handle.snapshot(false)
+    }
+
+    /// Opens memory as a device.
+    ///
+    /// # Errors
+    /// Never in practice.
+    pub fn open_ram(
+        &self,
+        name: &str,
+        size_bytes: u64,
+        pipeline: PipelineOptions,
+    ) -> anyhow::Result<OpenDevice> {
+        let spec =
+            DeviceSpec { name: name.to_owned(), store: StoreSpec::Ram(size_bytes), pipeline };
+        self.open_device(spec, None, None)
+    }
+
+    /// Opens a device and waits until it serves.
+    fn open_device(
+        &self,
+        spec: DeviceSpec,
+        volume: Option<VolumeId>,
+        signals: Option<&Signals>,
+    ) -> anyhow::Result<OpenDevice> {
+        const STEP: Duration = Duration::from_millis(200);
+        const STILL_AFTER: Duration = Duration::from_secs(15);
+        let name = spec.name.clone();
+        let (device, answer) = self.handle.open_device(spec);
+        let start = Instant::now();
+        let mut told = false;
+        let outcome = loop {
+            match answer.recv_timeout(STEP) {
+                Ok(outcome) => break outcome,
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
+                    break Err("its core has ended".to_owned());
+                }
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+            }
+            if signals.is_some_and(Signals::arrived) {
+                self.handle.forget_device(device);
+                bail!("interrupted while opening {name}");
+            }
+            if !told && start.elapsed() > STILL_AFTER {
+                told = true;
+                eprintln!("fieldstone: still opening {name}; {}", self.waiting_for(device));
+            }
+        };
+        match outcome {
+            Ok(info) => {
+                let open = OpenDevice { device, name, volume, info };
+                self.open.lock().unwrap_or_else(PoisonError::into_inner).push(open.clone());
+                Ok(open)
+            }
+            Err(reason) => {
+                self.handle.forget_device(device);
+                bail!("cannot open {name}: {reason}{}", self.down_nodes());
+            }
+        }
+    }
+
+    /// Which nodes an opening volume waits for.
+    fn waiting_for(&self, device: DeviceId) -> String {
+        let snapshot = self.snapshot();
+        let status = snapshot
+            .iter()
+            .flat_map(|core| &core.devices)
+            .find(|found| found.device == device)
+            .and_then(|found| found.volume.as_ref());
+        let down: Vec<String> = status.map_or(Vec::new(), |status| {
+            let up = fieldstone_volume::NodeHealth::Up;
+            let waiting = status.nodes.iter().filter(|node| node.health != up);
+            waiting.map(|node| node.node.to_string()).collect()
+        });
+        format!("not ready: {}", if down.is_empty() { "-".to_owned() } else { down.join(", ") })
+    }
+
+    /// The in-process nodes that do not run, as a list to append to an error.
+    fn down_nodes(&self) -> String {
+        let mut text = String::new();
+        for node in self.snapshot().iter().flat_map(|core| &core.nodes) {
+            if let Some(reason) = &node.down {
+                text.push_str(&format!("\n  {} is down: {reason}", node.node));
+            }
+        }
+        text
+    }
+
+    /// Starts a job of an open volume.
+    ///
+    /// # Errors
+    /// When the volume is not open or refuses.
+    pub fn start_job(&self, name: &str, job: Job) -> anyhow::Result<()> {
+        let open = self.find_open(name)?;
+        match self.handle.start_job(open.device, job).recv() {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(reason)) => bail!("{name}: {reason}"),
+            Err(_) => bail!("{name}: its core has ended"),
+        }
+    }
+
+    /// An open device by name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn find_open(&self, name: &str) -> anyhow::Result<OpenDevice> {
+        let open = self.open_devices();
+        let found = open.iter().find(|open| open.name == name).cloned();
+        found.with_context(|| {
+            let names: Vec<_> = open.iter().map(|open| open.name.as_str()).collect();
+            format!("the volume {name:?} is not being served here; served: {}", names.join(", "))
+        })
+    }
+
+    /// Closes a device cleanly: everything acknowledged is stable, and the next opening need not
+    /// recover.
+    ///
+    /// # Errors
+    /// When it could not be closed cleanly; nothing is lost then either.
+    pub fn close(&self, open: &OpenDevice) -> anyhow::Result<()> {
+        const PATIENCE: Duration = Duration::from_secs(120);
+        let answer = self.handle.close_device(open.device).recv_timeout(PATIENCE);
+        self.handle.forget_device(open.device);
+        let mut list = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        list.retain(|other| other.device != open.device);
+        drop(list);
+        match answer {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(reason)) => bail!("{} was not closed cleanly: {reason}", open.name),
+            Err(_) => bail!("{} was not closed within {PATIENCE:?}", open.name),
+        }
+    }
+
+    /// Closes every device and stops the host.
+    ///
+    /// # Errors
+    /// The first thing that went wrong; everything is tried all the same.
+    pub fn finish(&self) -> anyhow::Result<()> {
+        let mut result = Ok(());
+        for open in self.open_devices() {
+            result = result.and(self.close(&open));
+        }
+        let host = self.host.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match host.map(Host::stop) {
+            Some(Err(error)) => result.and(Err(error).context("a core failed")),
+            _ => result,
+        }
+    }
+
+    /// True when a core has ended by itself.
+    pub fn has_failed(&self) -> bool {
+        let host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+        host.as_ref().is_some_and(Host::has_failed)
+    }
+
+    /// Why nothing can be served any more, if so: every volume has failed (was fenced, say).
+    pub fn all_failed(&self) -> Option<String> {
+        let cores = self.snapshot();
+        let devices: Vec<_> = cores.iter().flat_map(|core| &core.devices).collect();
+        let reasons: Vec<String> = devices
+            .iter()
+            .filter_map(|device| match &device.volume.as_ref()?.phase {
+                Phase::Failed(reason) => Some(format!("{}: {reason}", device.name)),
+                _ => None,
+            })
+            .collect();
+        (!reasons.is_empty() && reasons.len() == devices.len()).then(|| reasons.join("; "))
+    }
+
+    /// Where a node is, for people.
+    pub fn place_name(&self, node: usize) -> String {
+        self.place_names.get(node).cloned().unwrap_or_default()
+    }
+
+    /// The pool's folder, for messages.
+    pub fn folder(&self) -> PathBuf {
+        self.pool.as_ref().map(|pool| pool.folder.clone()).unwrap_or_default()
+    }
+}

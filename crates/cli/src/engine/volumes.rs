@@ -1,0 +1,339 @@
+//! The volumes of a pool: listing, making, opening and removing them.
+//!
+//! There is no catalogue: every node keeps each volume's root record, and the newest one counts.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fieldstone_block::PipelineOptions;
+use fieldstone_codes::Profile;
+use fieldstone_proto::{Epoch, NodeIndex, ReplyBody, RequestBody, VolumeId};
+use fieldstone_uring::host::{DeviceSpec, Job, StoreSpec, wall_offset_ns};
+use fieldstone_volume::parse_root;
+use fieldstone_volume::{Opening, VolumeConfig};
+
+use super::{Engine, OpenDevice};
+use crate::pool::{geometry, random};
+use crate::signals::Signals;
+use crate::units;
+
+/// A node that does not answer for this long counts as down.
+const NODE_TIMEOUT_MS: u64 = 10_000;
+
+/// A volume that the nodes know.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// Its code.
+    pub profile: Profile,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Its writer's epoch.
+    pub epoch: Epoch,
+    /// Number of nodes that know it.
+    pub nodes: usize,
+}
+
+/// How a volume is opened.
+#[derive(Clone, Debug)]
+pub struct VolumeOptions {
+    /// Take it over even from a writer that is still connected.
+    pub takeover: bool,
+    /// Rebuild missing shards without being asked.
+    pub auto_rebuild: bool,
+    /// Largest rate of rebuild and scrub reads, bytes per second; 0 for no limit.
+    pub rebuild_limit: u64,
+    /// What stands in front of it.
+    pub pipeline: PipelineOptions,
+}
+
+impl VolumeOptions {
+    /// For a command that does its work and ends.
+    pub fn offline() -> Self {
+        Self {
+            takeover: false,
+            auto_rebuild: false,
+            rebuild_limit: 0,
+            pipeline: PipelineOptions::default(),
+        }
+    }
+}
+
+/// What the nodes said about volumes.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// The volumes, by name.
+    pub volumes: Vec<Known>,
+    /// Nodes that did not answer, and why.
+    pub silent: Vec<(NodeIndex, String)>,
+}
+
+impl Engine {
+    /// Asks every node which volumes it knows.
+    ///
+    /// # Errors
+    /// When no node answers, or a root record is unreadable.
+    pub fn list_volumes(&self) -> anyhow::Result<Listing> {
+        let pool = self.pool()?;
+        let capability = self.capability(VolumeId(0), Epoch(0))?;
+        let mut newest: BTreeMap<u128, (u64, bytes::Bytes, Epoch, usize)> = BTreeMap::new();
+        let mut listing = Listing::default();
+        for node in pool.node_indices() {
+            let ask = || -> anyhow::Result<Vec<fieldstone_proto::VolumeSummary>> {
+                let mut session = self.node_session(node)?;
+                match session.ask(capability, &RequestBody::ListVolumes)? {
+                    ReplyBody::Volumes(volumes) => Ok(volumes),
+                    other => bail!("{node} answered out of turn: {other:?}"),
+                }
+            };
+            let volumes = match ask() {
+                Ok(volumes) => volumes,
+                Err(error) => {
+                    listing.silent.push((node, format!("{error:#}")));
+                    continue;
+                }
+            };
+            for summary in volumes {
+                if summary.root_version == 0 || summary.root.is_empty() {
+                    // Made known, but its making did not get as far as a root.
+                    continue;
+                }
+                let entry = newest.entry(summary.volume.0).or_insert_with(|| {
+                    (summary.root_version, summary.root.clone(), summary.epoch, 0)
+                });
+                entry.3 += 1;
+                entry.2 = entry.2.max(summary.epoch);
+                if summary.root_version > entry.0 {
+                    entry.0 = summary.root_version;
+                    entry.1 = summary.root.clone();
+                }
+            }
+        }
+        if listing.silent.len() == usize::from(pool.nodes) {
+            bail!("no node of {} answers{}", pool.folder.display(), list(&listing.silent));
+        }
+        for (id, (_, root, epoch, nodes)) in newest {
+            let id = VolumeId(id);
+            let root = parse_root(&root).with_context(|| format!("the root of volume {id}"))?;
+            let profile: Profile = root
+                .profile
+                .parse()
+                .with_context(|| format!("the root of volume {:?} names its code", root.name))?;
+            listing.volumes.push(Known {
+                id,
+                name: root.name,
+                profile,
+                size_bytes: root.geometry.size_bytes,
+                epoch,
+                nodes,
+            });
+        }
+        listing.volumes.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(listing)
+    }
+
+    /// The volume of that name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn find_volume(&self, name: &str) -> anyhow::Result<Known> {
+        let listing = self.list_volumes()?;
+        let found = listing.volumes.iter().find(|known| known.name == name).cloned();
+        found.with_context(|| {
+            let dir = self.folder();
+            let dir = dir.display();
+            let names: Vec<_> = listing.volumes.iter().map(|known| known.name.as_str()).collect();
+            let there = if names.is_empty() {
+                format!("make it with `fieldstone volume create {dir}/{name} --size 1G`")
+            } else {
+                format!("there are: {}", names.join(", "))
+            };
+            format!("the pool {dir} has no volume {name:?}; {there}{}", list(&listing.silent))
+        })
+    }
+
+    fn config(
+        &self,
+        volume: VolumeId,
+        profile: Profile,
+        opening: Opening,
+        options: &VolumeOptions,
+    ) -> anyhow::Result<VolumeConfig> {
+        let pool = self.pool()?;
+        let missing_max = u16::try_from(profile.m()).unwrap_or(u16::MAX);
+        Ok(VolumeConfig {
+            volume,
+            opening,
+            nodes: pool.nodes,
+            missing_max: missing_max.min(pool.nodes - 1),
+            key: pool.key,
+            wall_offset_ns: wall_offset_ns(),
+            node_timeout_ms: NODE_TIMEOUT_MS,
+            auto_rebuild: options.auto_rebuild,
+            rebuild_limit_bytes_per_second: options.rebuild_limit,
+        })
+    }
+
+    /// Opens a volume and waits until it serves.
+    ///
+    /// # Errors
+    /// When it cannot be opened: too many nodes are missing, another writer has it, …
+    pub fn open_volume(
+        &self,
+        known: &Known,
+        options: &VolumeOptions,
+        signals: Option<&Signals>,
+    ) -> anyhow::Result<OpenDevice> {
+        let opening = Opening::Open { takeover: options.takeover };
+        let config = self.config(known.id, known.profile, opening, options)?;
+        let store = StoreSpec::Volume(Box::new(config), std::sync::Arc::clone(&self.places));
+        let spec = DeviceSpec { name: known.name.clone(), store, pipeline: options.pipeline };
+        self.open_device(spec, Some(known.id), signals)
+    }
+
+    /// Makes a volume.
+    ///
+    /// # Errors
+    /// When the name is taken, the code does not fit the pool, or nodes are missing.
+    pub fn create_volume(
+        &self,
+        name: &str,
+        size_bytes: u64,
+        profile: Option<Profile>,
+    ) -> anyhow::Result<Known> {
+        const BLOCK: u64 = fieldstone_proto::BLOCK_BYTES as u64;
+        let pool = self.pool()?;
+        let profile = profile.unwrap_or(pool.profile);
+        crate::command::pool::check_fits(profile, pool.nodes)?;
+        if size_bytes == 0 || !size_bytes.is_multiple_of(BLOCK) {
+            bail!("the size of {size_bytes} bytes is not a positive multiple of {BLOCK}");
+        }
+        let listing = self.list_volumes()?;
+        if listing.volumes.iter().any(|known| known.name == name) {
+            bail!("the pool {} has a volume {name:?} already", pool.folder.display());
+        }
+        let raw_bytes = pool.layout.node_bytes() * u64::from(pool.nodes);
+        let room = raw_bytes / profile.shards() as u64 * profile.k() as u64;
+        if size_bytes > room {
+            eprintln!(
+                "fieldstone: {name} is larger ({}) than what the pool could hold ({}): it can be \
+                 written to until the pool is full",
+                units::size(size_bytes),
+                units::size(room)
+            );
+        }
+        let id = VolumeId(random()?);
+        let opening = Opening::Create {
+            name: name.to_owned(),
+            profile,
+            geometry: geometry(size_bytes, pool.layout),
+        };
+        let options = VolumeOptions::offline();
+        let config = self.config(id, profile, opening, &options)?;
+        let store = StoreSpec::Volume(Box::new(config), std::sync::Arc::clone(&self.places));
+        let spec = DeviceSpec { name: name.to_owned(), store, pipeline: options.pipeline };
+        let open = self.open_device(spec, Some(id), None)?;
+        self.close(&open)?;
+        Ok(Known {
+            id,
+            name: name.to_owned(),
+            profile,
+            size_bytes,
+            epoch: Epoch(0),
+            nodes: usize::from(pool.nodes),
+        })
+    }
+
+    /// Makes an open volume larger and waits until it is.
+    ///
+    /// # Errors
+    /// When it is not a volume, or the size is not larger, or the nodes do not take it.
+    pub fn grow(&self, open: &OpenDevice, size_bytes: u64) -> anyhow::Result<()> {
+        const BLOCK: u64 = fieldstone_proto::BLOCK_BYTES as u64;
+        const STEP: Duration = Duration::from_millis(20);
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let name = &open.name;
+        if !size_bytes.is_multiple_of(BLOCK) {
+            bail!("the size of {size_bytes} bytes is not a multiple of {BLOCK}");
+        }
+        let size_now = || {
+            let snapshot = self.snapshot();
+            let mut devices = snapshot.iter().flat_map(|core| &core.devices);
+            devices.find(|found| found.device == open.device).map(|found| found.info.size_bytes)
+        };
+        let before = size_now().with_context(|| format!("{name} is not open any more"))?;
+        if size_bytes <= before {
+            bail!(
+                "{name} has {} already; it can grow, not shrink (asked for {})",
+                units::size_argument(before),
+                units::size_argument(size_bytes)
+            );
+        }
+        self.start_job(name, Job::Grow { size_bytes })?;
+        let start = Instant::now();
+        while size_now() != Some(size_bytes) {
+            if start.elapsed() > PATIENCE {
+                bail!("{name} has not grown within {PATIENCE:?}; see `fieldstone status`");
+            }
+            std::thread::sleep(STEP);
+        }
+        Ok(())
+    }
+
+    /// Opens a volume, makes it larger, and closes it.
+    ///
+    /// # Errors
+    /// As [`Engine::open_volume`] and [`Engine::grow`].
+    pub fn grow_closed(&self, known: &Known, size_bytes: u64) -> anyhow::Result<()> {
+        let open = self.open_volume(known, &VolumeOptions::offline(), None)?;
+        let grown = self.grow(&open, size_bytes);
+        let closed = self.close(&open);
+        grown.and(closed)
+    }
+
+    /// Removes a volume and all its data from every node.
+    ///
+    /// # Errors
+    /// When it is in use, or a node is down and `force` is not given: the node would bring the
+    /// volume back.
+    pub fn remove_volume(&self, known: &Known, force: bool) -> anyhow::Result<()> {
+        let pool = self.pool()?;
+        let name = &known.name;
+        if self.open_devices().iter().any(|open| open.volume == Some(known.id)) {
+            bail!("the volume {name:?} is being served; stop serving it first");
+        }
+        let capability = self.capability(known.id, Epoch(known.epoch.0 + 1))?;
+        let mut sessions = Vec::new();
+        for node in pool.node_indices() {
+            match self.node_session(node) {
+                Ok(session) => sessions.push((node, session)),
+                Err(error) if force => eprintln!("fieldstone: leaving {node} out: {error:#}"),
+                Err(error) => {
+                    return Err(error).with_context(|| {
+                        format!("cannot remove {name:?} from {node}; bring the node back, or pass --force")
+                    });
+                }
+            }
+        }
+        // All are fenced before any is told to forget: a volume in use stays whole.
+        for (node, session) in &mut sessions {
+            session
+                .ask(capability, &RequestBody::Fence { takeover: false })
+                .with_context(|| format!("cannot remove {name:?}: {node}"))?;
+        }
+        for (node, session) in &mut sessions {
+            session
+                .ask(capability, &RequestBody::RemoveVolume)
+                .with_context(|| format!("cannot remove {name:?} from {node}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn list(silent: &[(NodeIndex, String)]) -> String {
+    silent.iter().map(|(node, reason)| format!("\n  {node} does not answer: {reason}")).collect()
+}

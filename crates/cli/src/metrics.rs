@@ -1,0 +1,253 @@
+//! Metrics for Prometheus: `GET /metrics` in the text exposition format, version 0.0.4.
+//!
+//! A scrape takes a snapshot through the same calls as `status`, on a thread of its own.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use anyhow::anyhow;
+use tiny_http::{Header, Response, Server};
+
+use crate::engine::Served;
+use crate::report::{IoReport, OpReport, PoolReport, VolumeReport};
+
+/// A listening metrics server; it stops when this is dropped.
+pub struct MetricsServer {
+    server: Arc<Server>,
+    address: String,
+}
+
+impl MetricsServer {
+    /// Listens at `address` (`HOST:PORT`).
+    ///
+    /// # Errors
+    /// When the address is taken or makes no sense.
+    pub fn start(address: &str, served: Arc<Served>) -> anyhow::Result<Self> {
+        let server = Server::http(address)
+            .map_err(|error| anyhow!("cannot serve metrics on {address}: {error}"))?;
+        let server = Arc::new(server);
+        let bound = server.server_addr().to_string();
+        let running = Arc::clone(&server);
+        std::thread::Builder::new().name("metrics".to_owned()).spawn(move || {
+            for request in running.incoming_requests() {
+                let response = answer(request.url(), &served);
+                if let Err(error) = request.respond(response) {
+                    tracing::debug!("a metrics client went away: {error}");
+                }
+            }
+        })?;
+        Ok(Self { server, address: bound })
+    }
+
+    /// Where the metrics are.
+    pub fn url(&self) -> String {
+        format!("http://{}/metrics", self.address)
+    }
+}
+
+impl Drop for MetricsServer {
+    fn drop(&mut self) {
+        self.server.unblock();
+    }
+}
+
+fn answer(url: &str, served: &Served) -> Response<std::io::Cursor<Vec<u8>>> {
+    if url != "/metrics" {
+        return Response::from_string("see /metrics\n").with_status_code(404);
+    }
+    match served.report() {
+        Ok(report) => {
+            let kind = Header::from_bytes("Content-Type", "text/plain; version=0.0.4");
+            let response = Response::from_string(text(&report));
+            match kind {
+                Ok(kind) => response.with_header(kind),
+                Err(()) => response,
+            }
+        }
+        Err(error) => Response::from_string(format!("{error:#}\n")).with_status_code(500),
+    }
+}
+
+/// A report in the exposition format.
+pub fn text(report: &PoolReport) -> String {
+    let mut out = Exposition::default();
+    if let Some(server) = &report.server {
+        out.family("fieldstone_uptime_seconds", "gauge", "Time since the server started.");
+        out.sample("", seconds(server.uptime_ns));
+        out.family("fieldstone_cpu_seconds_total", "counter", "CPU time of the server's cores.");
+        out.sample("", seconds(server.cpu_ns));
+        out.family("fieldstone_connections", "gauge", "NBD connections open now.");
+        out.sample("", server.connections as f64);
+    }
+    out.family("fieldstone_node_up", "gauge", "1 for a node that answers.");
+    for node in &report.nodes {
+        out.sample(&format!("node=\"{}\"", node.node), f64::from(u8::from(node.state == "up")));
+    }
+    out.family("fieldstone_node_free_bytes", "gauge", "Bytes of free slots on a node.");
+    for node in &report.nodes {
+        out.sample(&format!("node=\"{}\"", node.node), node.free_bytes as f64);
+    }
+    out.family("fieldstone_node_size_bytes", "gauge", "Bytes of all slots of a node.");
+    for node in &report.nodes {
+        out.sample(&format!("node=\"{}\"", node.node), node.total_bytes as f64);
+    }
+    volumes(&mut out, &report.volumes);
+    requests(&mut out, &report.volumes);
+    latencies(&mut out, &report.volumes);
+    out.0
+}
+
+type Field = fn(&VolumeReport) -> u64;
+/// Name, text and value of something that is told about a `T`.
+type Row<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+/// What is told about volumes: name, type, text, value.
+const VOLUME_FIELDS: &[(&str, &str, &str, Field)] = &[
+    ("size_bytes", "gauge", "Size of the device.", |v| v.size_bytes),
+    ("live_bytes", "gauge", "Bytes that hold data.", |v| v.live_bytes),
+    ("capacity_bytes", "gauge", "Bytes that could hold data.", |v| v.capacity_bytes),
+    ("map_bytes", "gauge", "Memory of the extent map.", |v| v.map_bytes),
+    ("segments", "gauge", "Segments that hold data.", |v| v.segments),
+    ("segments_degraded", "gauge", "Segments with a missing shard.", |v| v.segments_degraded),
+    ("segments_lost", "gauge", "Segments that cannot be read.", |v| v.segments_lost),
+    ("shards_missing", "gauge", "Shards missing.", |v| v.shards_missing),
+    ("journal_used_bytes", "gauge", "Log that only the journal holds.", |v| v.journal_used_bytes),
+    ("user_written_bytes_total", "counter", "Bytes that users wrote.", |v| v.user_written_bytes),
+    ("moved_bytes_total", "counter", "Bytes that garbage collection moved.", |v| v.moved_bytes),
+    ("sent_bytes_total", "counter", "Bytes sent to nodes.", |v| v.sent_bytes),
+    ("degraded_reads_total", "counter", "Reads that needed decoding.", |v| v.degraded_reads),
+    ("rebuild_running", "gauge", "1 while a rebuild runs.", |v| u64::from(v.rebuild.running)),
+    ("rebuild_shards_total", "gauge", "Shards of the rebuild.", |v| v.rebuild.shards_total),
+    ("rebuild_shards_done", "gauge", "Shards rebuilt.", |v| v.rebuild.shards_done),
+    ("rebuild_read_bytes", "gauge", "Bytes that the rebuild read.", |v| v.rebuild.read_bytes),
+    ("scrub_running", "gauge", "1 while a scrub runs.", |v| u64::from(v.scrub.running)),
+    ("scrub_shards_done", "gauge", "Shards checked.", |v| v.scrub.shards_done),
+    ("scrub_damaged", "gauge", "Shards found damaged.", |v| v.scrub.damaged),
+];
+
+fn volumes(out: &mut Exposition, volumes: &[VolumeReport]) {
+    for (name, kind, help, field) in VOLUME_FIELDS {
+        out.family(&format!("fieldstone_volume_{name}"), kind, help);
+        for volume in volumes {
+            out.sample(&volume_label(volume), field(volume) as f64);
+        }
+    }
+    out.family("fieldstone_volume_gc_pause_seconds_max", "gauge", "Longest pause by GC.");
+    for volume in volumes {
+        out.sample(&volume_label(volume), seconds(volume.gc_pause_max_ns));
+    }
+    let hits: [Row<IoReport>; 2] = [
+        ("fieldstone_cache_hits_total", "Reads answered from the cache.", |io| io.cache_hits),
+        ("fieldstone_cache_misses_total", "Reads that were not.", |io| io.cache_misses),
+    ];
+    for (name, help, field) in hits {
+        out.family(name, "counter", help);
+        for (volume, io) in volumes.iter().filter_map(|v| Some((v, v.io.as_ref()?))) {
+            out.sample(&volume_label(volume), field(io) as f64);
+        }
+    }
+}
+
+fn requests(out: &mut Exposition, volumes: &[VolumeReport]) {
+    let fields: [Row<OpReport>; 3] = [
+        ("fieldstone_requests_total", "Requests completed.", |op| op.count),
+        ("fieldstone_request_errors_total", "Requests that failed.", |op| op.errors),
+        ("fieldstone_request_bytes_total", "Bytes moved by requests.", |op| op.bytes),
+    ];
+    for (name, help, field) in fields {
+        out.family(name, "counter", help);
+        for volume in volumes {
+            for op in volume.io.iter().flat_map(|io| &io.requests) {
+                let label = format!("{},op=\"{}\"", volume_label(volume), op.op);
+                out.sample(&label, field(op) as f64);
+            }
+        }
+    }
+}
+
+fn latencies(out: &mut Exposition, volumes: &[VolumeReport]) {
+    out.family("fieldstone_stage_seconds", "summary", "Latency of each stage of a request.");
+    for volume in volumes {
+        for stage in volume.io.iter().flat_map(|io| &io.stages) {
+            let label =
+                format!("{},op=\"{}\",stage=\"{}\"", volume_label(volume), stage.op, stage.stage);
+            for (quantile, value) in
+                [("0.5", stage.p50_ns), ("0.99", stage.p99_ns), ("0.999", stage.p999_ns)]
+            {
+                out.sample(&format!("{label},quantile=\"{quantile}\""), seconds(value));
+            }
+            out.line("_count", &label, stage.count as f64);
+        }
+    }
+}
+
+fn volume_label(volume: &VolumeReport) -> String {
+    let name = volume.name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    format!("volume=\"{name}\"")
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// Text under construction; the second field is the family at hand.
+#[derive(Default)]
+struct Exposition(String, String);
+
+impl Exposition {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        name.clone_into(&mut self.1);
+    }
+
+    fn sample(&mut self, labels: &str, value: f64) {
+        self.line("", labels, value);
+    }
+
+    fn line(&mut self, suffix: &str, labels: &str, value: f64) {
+        let name = &self.1;
+        let _ = if labels.is_empty() {
+            writeln!(self.0, "{name}{suffix} {value}")
+        } else {
+            writeln!(self.0, "{name}{suffix}{{{labels}}} {value}")
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{NodeReport, StageReport};
+
+    #[test]
+    fn every_line_is_of_the_format_and_names_are_escaped() {
+        let io = IoReport {
+            requests: vec![OpReport { op: "read".to_owned(), count: 3, errors: 0, bytes: 9 }],
+            stages: vec![StageReport {
+                op: "read".to_owned(),
+                stage: "total".to_owned(),
+                count: 3,
+                p50_ns: 1500,
+                p99_ns: 2000,
+                p999_ns: 2000,
+            }],
+            ..IoReport::default()
+        };
+        let volume =
+            VolumeReport { name: "a\"b".to_owned(), io: Some(io), ..VolumeReport::default() };
+        let report = PoolReport {
+            nodes: vec![NodeReport { state: "up".to_owned(), ..NodeReport::default() }],
+            volumes: vec![volume],
+            server: Some(crate::report::ServerReport::default()),
+            ..PoolReport::default()
+        };
+        let text = text(&report);
+        assert!(text.contains("fieldstone_node_up{node=\"0\"} 1\n"), "{text}");
+        assert!(text.contains("fieldstone_requests_total{volume=\"a\\\"b\",op=\"read\"} 3\n"));
+        assert!(text.contains("stage=\"total\",quantile=\"0.5\"} 0.0000015\n"), "{text}");
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (name, value) = line.rsplit_once(' ').expect("name and value");
+            assert!(name.starts_with("fieldstone_") && value.parse::<f64>().is_ok(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The file `pool.json`.
+//!
+//! `format` comes first and is checked before anything else is looked at: a reader that meets a
+//! newer one says so and touches nothing. Unknown fields of a known format mean damage.
+
+use anyhow::{Context, bail};
+use fieldstone_codes::Profile;
+use fieldstone_proto::PoolId;
+use serde::{Deserialize, Serialize};
+
+use super::layout::{Layout, SLOT_BYTES_MAX};
+
+/// The format that this version writes, and the newest that it reads.
+pub const FORMAT: u32 = 1;
+
+/// What `pool.json` says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolFile {
+    /// Version of this file's format.
+    format: u32,
+    /// The pool's id: 32 hexadecimal digits.
+    pool: String,
+    /// Number of nodes.
+    pub nodes: u16,
+    /// The code of volumes that do not ask for another.
+    code: String,
+    /// Size of a slot on the nodes, in bytes.
+    pub slot_bytes: u32,
+    /// Number of slots on each node.
+    pub slots_per_node: u32,
+}
+
+/// The part that every version has.
+#[derive(Deserialize)]
+struct Versioned {
+    format: u32,
+}
+
+impl PoolFile {
+    /// The description of a pool.
+    pub fn new(id: PoolId, nodes: u16, profile: Profile, layout: Layout) -> Self {
+        Self {
+            format: FORMAT,
+            pool: id.to_string(),
+            nodes,
+            code: profile.to_string(),
+            slot_bytes: layout.slot_bytes,
+            slots_per_node: layout.slots,
+        }
+    }
+
+    /// Reads and checks a description.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let versioned: Versioned = serde_json::from_str(text)
+            .context("it is damaged; restore it from a copy, the nodes do not hold it")?;
+        if versioned.format > FORMAT {
+            bail!(
+                "format {} is of a newer version of fieldstone; this one reads up to {FORMAT}",
+                versioned.format
+            );
+        }
+        let file: Self = serde_json::from_str(text)
+            .context("it is damaged; restore it from a copy, the nodes do not hold it")?;
+        if file.nodes == 0 {
+            bail!("it is damaged: a pool without nodes");
+        }
+        let slot_ok = file.slot_bytes > 0
+            && file.slot_bytes.is_multiple_of(4096)
+            && file.slot_bytes <= SLOT_BYTES_MAX;
+        if !slot_ok || file.slots_per_node == 0 {
+            bail!(
+                "it is damaged: {} slots of {} bytes are impossible",
+                file.slots_per_node,
+                file.slot_bytes
+            );
+        }
+        Ok(file)
+    }
+
+    /// The default code.
+    pub fn profile(&self) -> anyhow::Result<Profile> {
+        Ok(self.code.parse()?)
+    }
+
+    /// The pool's id.
+    pub fn pool_id(&self) -> anyhow::Result<PoolId> {
+        u128::from_str_radix(&self.pool, 16)
+            .map(PoolId)
+            .with_context(|| format!("it is damaged: {:?} is not a pool id", self.pool))
+    }
+
+    /// The file's text.
+    pub fn to_text(&self) -> String {
+        let text = serde_json::to_string_pretty(self);
+        text.expect("numbers and strings always serialise") + "\n"
+    }
+}

@@ -1,0 +1,293 @@
+//! The course of the quickstart.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fieldstone_codes::Profile;
+use fieldstone_proto::NodeIndex;
+use fieldstone_uring::Address;
+
+use super::pattern::{Moved, Pattern, check_signal};
+use super::processes::{Process, Workplace};
+use crate::command::pool;
+use crate::control::{Client, Request, find_server};
+use crate::engine::{Engine, EngineOptions, MissingNode};
+use crate::nbd_disk::NbdDisk;
+use crate::pool::Pool;
+use crate::progress::{new_bar, show};
+use crate::report::{PoolReport, VolumeReport, stage_table};
+use crate::signals::Signals;
+use crate::units::{rate, size};
+
+/// Name of the volume.
+const VOLUME: &str = "demo";
+/// Fewest nodes.
+const NODES_MIN: u16 = 6;
+/// Random requests of each kind.
+const RANDOM_REQUESTS: u64 = 20_000;
+/// Random requests in flight.
+const RANDOM_DEPTH: usize = 32;
+/// How long the rebuild may take.
+const REBUILD_PATIENCE: Duration = Duration::from_secs(600);
+
+/// What to do.
+pub struct Plan {
+    /// Where; a temporary folder if absent.
+    pub dir: Option<PathBuf>,
+    /// How the volume is protected.
+    pub profile: Profile,
+    /// Size of the volume.
+    pub size_bytes: u64,
+    /// Leave everything where it is at the end.
+    pub keep: bool,
+}
+
+/// The pool at work. Fields are dropped in this order: the processes go before their folder.
+struct Stage {
+    server: Option<Process>,
+    nodes: Vec<Option<Process>>,
+    pool: Pool,
+    nbd: Address,
+    work: Workplace,
+}
+
+/// Runs the quickstart.
+pub fn run(plan: &Plan) -> anyhow::Result<()> {
+    let signals = Signals::install()?;
+    let begun = Instant::now();
+    let work = Workplace::make(plan.dir.as_deref(), plan.keep)?;
+    let mut stage = Stage::build(plan, work)?;
+    println!(
+        "Fieldstone quickstart: {} nodes, {}, a volume of {}, over NBD",
+        stage.pool.nodes,
+        plan.profile,
+        size(plan.size_bytes)
+    );
+    println!("  in {}\n", stage.work.folder.display());
+    check_signal(&signals)?;
+    let mut disk = NbdDisk::connect(&stage.nbd, VOLUME)?;
+    let mut pattern = Pattern::new(disk.size_bytes());
+
+    println!("healthy");
+    row("write, in order", &pattern.write_all(&mut disk, &signals)?);
+    row("read and compare", &pattern.check_all(&mut disk, &signals)?);
+    let count = RANDOM_REQUESTS;
+    row("write 4 KiB at random", &pattern.write_random(&mut disk, count, RANDOM_DEPTH, &signals)?);
+    row("read 4 KiB at random", &pattern.check_random(&mut disk, count, RANDOM_DEPTH, &signals)?);
+    let before = stage.report()?;
+
+    let victims = stage.victims(plan.profile);
+    println!("\n{} killed with SIGKILL, folders deleted", names(&victims));
+    stage.kill(&victims)?;
+    row("read and compare", &pattern.check_all(&mut disk, &signals)?);
+    let writes = pattern.write_random(&mut disk, count / 10, RANDOM_DEPTH, &signals)?;
+    row("write 4 KiB at random", &writes);
+    let degraded = stage.volume()?;
+    println!(
+        "  {:<24} {} reads decoded, {} of {} segments degraded, none lost",
+        "state", degraded.degraded_reads, degraded.segments_degraded, degraded.segments
+    );
+
+    println!("\n{} replaced by empty ones", names(&victims));
+    stage.replace(&victims)?;
+    let rebuilt = stage.watch_rebuild(&signals)?;
+    print_rebuild(&rebuilt, plan.profile);
+    row("read and compare", &pattern.check_all(&mut disk, &signals)?);
+    let after = stage.volume()?;
+    if after.protection != "healthy" {
+        bail!("the volume should be healthy again, but is {}", after.protection);
+    }
+    println!("  {:<24} every byte as written; {}", "state", after.protection);
+    print_stages(&before);
+    disk.client().disconnect();
+    stage.finish()?;
+    print_next(plan, &stage, begun.elapsed());
+    Ok(())
+}
+
+fn row(what: &str, moved: &Moved) {
+    let per_second = moved.requests as f64 / moved.took.as_secs_f64();
+    println!(
+        "  {what:<24} {:>9} in {:>7.2} s  {:>12}  {per_second:>8.0} requests/s",
+        size(moved.bytes),
+        moved.took.as_secs_f64(),
+        rate(moved.bytes, moved.took)
+    );
+}
+
+fn names(nodes: &[NodeIndex]) -> String {
+    let names: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+    names.join(" and ")
+}
+
+impl Stage {
+    fn build(plan: &Plan, work: Workplace) -> anyhow::Result<Self> {
+        let profile = plan.profile;
+        let shards = u16::try_from(profile.shards()).unwrap_or(u16::MAX);
+        let nodes = NODES_MIN.max(shards);
+        // Twice what the data needs: room for journals, checkpoints and dead segments.
+        let raw_bytes = plan.size_bytes / profile.k() as u64 * profile.shards() as u64;
+        let node_bytes = raw_bytes / u64::from(nodes) * 2 + (64 << 20);
+        let pool = pool::create(&work.folder.join("pool"), nodes, profile, Some(node_bytes))?;
+        let nbd = address(&work.folder, "nbd.sock");
+        let mut stage = Self { server: None, nodes: Vec::new(), pool, nbd, work };
+        for node in stage.pool.node_indices() {
+            let process = stage.start_node(node)?;
+            stage.nodes.push(Some(process));
+        }
+        let engine =
+            Engine::with_pool(stage.pool.clone(), &EngineOptions::offline(MissingNode::Leave))?;
+        let created = engine.create_volume(VOLUME, plan.size_bytes, None);
+        let finished = engine.finish();
+        created.and(finished)?;
+        stage.start_server()?;
+        Ok(stage)
+    }
+
+    fn start_node(&self, node: NodeIndex) -> anyhow::Result<Process> {
+        let listen = address(&self.work.folder, &format!("n{}.sock", node.0));
+        let folder = self.pool.node_folder(node);
+        let args = ["node", path(&folder)?, "--listen", &listen.to_string()].map(str::to_owned);
+        Process::start(&node.to_string(), &self.work.folder, &args)
+    }
+
+    fn start_server(&mut self) -> anyhow::Result<()> {
+        let volume = self.pool.folder.join(VOLUME);
+        let args = ["serve", path(&volume)?, "--nbd", &self.nbd.to_string()].map(str::to_owned);
+        self.server = Some(Process::start("server", &self.work.folder, &args)?);
+        if matches!(self.nbd, Address::Tcp { .. }) {
+            let listen = self.report()?.server.map(|server| server.listen).unwrap_or_default();
+            self.nbd = listen.first().context("the server listens nowhere")?.parse()?;
+        }
+        Ok(())
+    }
+
+    fn control(&self) -> anyhow::Result<Client> {
+        find_server(&self.pool.folder, None)?.context("the server does not answer")
+    }
+
+    fn report(&self) -> anyhow::Result<PoolReport> {
+        self.control()?.status()
+    }
+
+    fn volume(&self) -> anyhow::Result<VolumeReport> {
+        self.report()?.volumes.into_iter().next().context("the server serves no volume")
+    }
+
+    /// The nodes to lose: as many as the code survives, two at most, and not neighbours.
+    fn victims(&self, profile: Profile) -> Vec<NodeIndex> {
+        let all = [NodeIndex(1), NodeIndex(4)];
+        all[..profile.m().min(all.len())].to_vec()
+    }
+
+    fn kill(&mut self, victims: &[NodeIndex]) -> anyhow::Result<()> {
+        for victim in victims {
+            if let Some(process) = self.nodes[usize::from(victim.0)].take() {
+                process.kill();
+            }
+            let folder = self.pool.node_folder(*victim);
+            fs::remove_dir_all(&folder)
+                .with_context(|| format!("cannot remove {}", folder.display()))?;
+        }
+        Ok(())
+    }
+
+    fn replace(&mut self, victims: &[NodeIndex]) -> anyhow::Result<()> {
+        for victim in victims {
+            let process = self.start_node(*victim)?;
+            self.nodes[usize::from(victim.0)] = Some(process);
+        }
+        Ok(())
+    }
+
+    /// Shows the bar until no shard is missing.
+    fn watch_rebuild(&self, signals: &Signals) -> anyhow::Result<VolumeReport> {
+        const STEP: Duration = Duration::from_millis(100);
+        let start = Instant::now();
+        let bar = new_bar("  rebuild");
+        let mut control = self.control()?;
+        loop {
+            check_signal(signals)?;
+            let volume = control.status()?.volumes.into_iter().next();
+            let volume = volume.context("the server serves no volume")?;
+            show(&bar, std::iter::once(&volume.rebuild));
+            let up = volume.nodes.iter().all(|node| node.state == "up");
+            if up && volume.shards_missing == 0 && !volume.rebuild.running {
+                bar.finish_and_clear();
+                return Ok(volume);
+            }
+            if start.elapsed() > REBUILD_PATIENCE {
+                bail!("the rebuild has not ended; {} shards are missing", volume.shards_missing);
+            }
+            std::thread::sleep(STEP);
+        }
+    }
+
+    /// Ends everything in good order.
+    fn finish(&mut self) -> anyhow::Result<()> {
+        self.control()?.ask(&Request::Stop)?;
+        if let Some(server) = self.server.take() {
+            server.wait()?;
+        }
+        self.nodes.clear();
+        Ok(())
+    }
+}
+
+/// A socket in the folder, or a free port if the folder lies too deep for one.
+fn address(folder: &Path, name: &str) -> Address {
+    let path = folder.join(name);
+    let unix = format!("unix:{}", path.display()).parse();
+    unix.unwrap_or(Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 })
+}
+
+fn path(path: &Path) -> anyhow::Result<&str> {
+    path.to_str().with_context(|| format!("{} is not valid UTF-8", path.display()))
+}
+
+fn print_rebuild(volume: &VolumeReport, profile: Profile) {
+    let rebuild = &volume.rebuild;
+    let took = Duration::from_nanos(rebuild.elapsed_ns);
+    let moved = Moved { bytes: rebuild.written_bytes, requests: rebuild.shards_done, took };
+    println!(
+        "  {:<24} {:>9} in {:>7.2} s  {:>12}  {} shards",
+        "rebuild",
+        size(moved.bytes),
+        took.as_secs_f64(),
+        rate(moved.bytes, took),
+        moved.requests
+    );
+    if rebuild.written_bytes > 0 {
+        println!(
+            "  {:<24} {:>9} read, {:.1} bytes per byte restored ({profile})",
+            "",
+            size(rebuild.read_bytes),
+            rebuild.read_bytes as f64 / rebuild.written_bytes as f64
+        );
+    }
+}
+
+fn print_stages(report: &PoolReport) {
+    let Some(io) = report.volumes.first().and_then(|volume| volume.io.as_ref()) else { return };
+    println!("\nwhere the time of a request went while the pool was healthy");
+    print!("{}", stage_table(io, "  "));
+}
+
+fn print_next(plan: &Plan, stage: &Stage, took: Duration) {
+    println!("\ndone in {:.1} s. What to try next:", took.as_secs_f64());
+    let dir = if plan.keep { stage.pool.folder.display().to_string() } else { "DIR".to_owned() };
+    if plan.keep {
+        println!("  the pool is still there; the nodes run in the server from now on:");
+    } else {
+        println!(
+            "  fieldstone pool create {dir} --nodes {} --code {}",
+            stage.pool.nodes, plan.profile
+        );
+        println!("  fieldstone volume create {dir}/{VOLUME} --size 1G");
+    }
+    println!("  fieldstone serve {dir}/{VOLUME} --nbd unix:/tmp/{VOLUME}.sock &");
+    println!("  nbdinfo 'nbd+unix:///?socket=/tmp/{VOLUME}.sock'");
+    println!("  fieldstone status {dir}      fieldstone top {dir}      fieldstone scrub {dir}");
+}

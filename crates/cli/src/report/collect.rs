@@ -1,0 +1,179 @@
+//! From what the host tells to what is reported.
+
+use fieldstone_uring::host::{CoreSnapshot, DeviceSnapshot};
+use fieldstone_volume::{NodeHealth, Phase, Progress, Status};
+
+use super::{
+    CoreReport, NodeReport, PoolReport, ProgressReport, ServerReport, VolumeNodeReport,
+    VolumeReport,
+};
+use crate::engine::{Engine, NodeSight};
+
+impl PoolReport {
+    /// Everything about an engine's pool.
+    ///
+    /// # Errors
+    /// When there is no pool and no device.
+    pub fn of(engine: &Engine) -> anyhow::Result<Self> {
+        let cores = engine.handle().snapshot(true);
+        let devices = cores.iter().flat_map(|core| &core.devices);
+        let volumes: Vec<VolumeReport> = devices.map(device_report).collect();
+        let Some(pool) = &engine.pool else {
+            return Ok(Self { volumes, ..Self::default() });
+        };
+        Ok(Self {
+            pool: pool.id.to_string(),
+            dir: pool.folder.display().to_string(),
+            code: pool.profile.to_string(),
+            server: None,
+            nodes: node_reports(engine, &engine.see_nodes()?, &cores),
+            volumes,
+        })
+    }
+}
+
+impl ServerReport {
+    /// What a serving process tells about itself.
+    pub fn of(cores: &[CoreSnapshot], uptime_ns: u64, listen: Vec<String>) -> Self {
+        let reports: Vec<CoreReport> = cores
+            .iter()
+            .map(|core| CoreReport {
+                user_ns: core.usage.user.0,
+                system_ns: core.usage.system.0,
+                enters: core.ring.enters,
+                operations: core.ring.sqes,
+            })
+            .collect();
+        Self {
+            pid: std::process::id(),
+            uptime_ns,
+            listen,
+            connections: cores.iter().map(|core| core.connections as u64).sum(),
+            connections_total: cores.iter().map(|core| core.accepted).sum(),
+            cpu_ns: reports.iter().map(|core| core.user_ns + core.system_ns).sum(),
+            cores: reports,
+        }
+    }
+}
+
+/// The nodes: from their own mouths, or why they are silent.
+fn node_reports(engine: &Engine, sights: &[NodeSight], cores: &[CoreSnapshot]) -> Vec<NodeReport> {
+    let local = |node| cores.iter().flat_map(|core| &core.nodes).find(|found| found.node == node);
+    let report = |sight: &NodeSight| {
+        let mut report = NodeReport {
+            node: sight.node.0,
+            place: engine.place_name(usize::from(sight.node.0)),
+            ..NodeReport::default()
+        };
+        match &sight.stat {
+            Ok(stat) => {
+                report.state = "up".to_owned();
+                report.total_bytes = u64::from(stat.slots_total) * u64::from(stat.slot_bytes);
+                report.free_bytes = u64::from(stat.slots_free) * u64::from(stat.slot_bytes);
+            }
+            Err(reason) => {
+                report.state = "down".to_owned();
+                let known = local(sight.node).and_then(|node| node.down.clone());
+                report.reason = known.unwrap_or_else(|| reason.clone());
+            }
+        }
+        report
+    };
+    sights.iter().map(report).collect()
+}
+
+/// A device that is open.
+fn device_report(device: &DeviceSnapshot) -> VolumeReport {
+    let mut report = match &device.volume {
+        Some(status) => volume_report(status),
+        None => VolumeReport {
+            code: "memory".to_owned(),
+            phase: "serving".to_owned(),
+            protection: "none".to_owned(),
+            size_bytes: device.info.size_bytes,
+            capacity_bytes: device.info.size_bytes,
+            ..VolumeReport::default()
+        },
+    };
+    report.name = device.name.clone();
+    report.io = Some(super::io::io_report(&device.stats));
+    report
+}
+
+fn volume_report(status: &Status) -> VolumeReport {
+    let (phase, reason) = match &status.phase {
+        Phase::Opening => ("opening", String::new()),
+        Phase::Serving => ("serving", String::new()),
+        Phase::Closing => ("closing", String::new()),
+        Phase::Closed => ("closed", String::new()),
+        Phase::Failed(reason) => ("failed", reason.clone()),
+    };
+    VolumeReport {
+        name: status.name.clone(),
+        id: status.volume.to_string(),
+        code: status.profile.clone(),
+        phase: phase.to_owned(),
+        reason,
+        protection: protection(status).to_owned(),
+        epoch: status.epoch.0,
+        size_bytes: status.size_bytes,
+        live_bytes: status.live_bytes,
+        capacity_bytes: status.capacity_bytes,
+        map_bytes: status.map_bytes,
+        segments: status.segments,
+        segments_degraded: status.segments_degraded,
+        segments_lost: status.segments_lost,
+        segments_pending_free: status.segments_pending_free,
+        shards_missing: status.shards_missing,
+        journal_used_bytes: status.journal_used_bytes,
+        journal_ring_bytes: status.journal_ring_bytes,
+        journal_nodes: status.journal_nodes.iter().map(|node| node.0).collect(),
+        user_written_bytes: status.user_written_bytes,
+        moved_bytes: status.moved_bytes,
+        sent_bytes: status.sent_bytes,
+        degraded_reads: status.degraded_reads,
+        checkpoints: status.checkpoints,
+        gc_pause_max_ns: status.gc_pause_max_ns,
+        nodes: status.nodes.iter().map(node_view).collect(),
+        rebuild: progress_report(&status.rebuild),
+        scrub: progress_report(&status.scrub),
+        io: None,
+    }
+}
+
+fn protection(status: &Status) -> &'static str {
+    if status.segments_lost > 0 {
+        "lost"
+    } else if status.segments_degraded > 0 || status.shards_missing > 0 {
+        "degraded"
+    } else {
+        "healthy"
+    }
+}
+
+fn node_view(node: &fieldstone_volume::NodeStatus) -> VolumeNodeReport {
+    VolumeNodeReport {
+        node: node.node.0,
+        state: match node.health {
+            NodeHealth::Up => "up",
+            NodeHealth::Joining => "joining",
+            NodeHealth::Down => "down",
+        }
+        .to_owned(),
+        reason: node.reason.clone(),
+        shards: node.shards,
+    }
+}
+
+fn progress_report(progress: &Progress) -> ProgressReport {
+    ProgressReport {
+        running: progress.running,
+        shards_total: progress.shards_total,
+        shards_done: progress.shards_done,
+        shards_failed: progress.shards_failed,
+        damaged: progress.damaged,
+        read_bytes: progress.read_bytes,
+        written_bytes: progress.written_bytes,
+        elapsed_ns: progress.elapsed_ns,
+    }
+}

@@ -1,0 +1,232 @@
+//! Reports for people.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::{IoReport, NodeReport, PoolReport, ProgressReport, VolumeReport};
+use crate::units::{duration_ns, size};
+
+/// A pool, its nodes and its volumes, as text.
+pub fn pool_text(report: &PoolReport) -> String {
+    let mut text = String::new();
+    let mut line = |words: String| {
+        text.push_str(&words);
+        text.push('\n');
+    };
+    if !report.dir.is_empty() {
+        line(format!("pool {}  {}  {}", report.dir, report.code, report.pool));
+    }
+    match &report.server {
+        Some(server) => line(format!(
+            "served by process {} for {} on {}, {} connections, {} of CPU time",
+            server.pid,
+            duration_ns(server.uptime_ns),
+            server.listen.join(" "),
+            server.connections,
+            duration_ns(server.cpu_ns),
+        )),
+        None => line("not being served; this is an offline look".to_owned()),
+    }
+    line(String::new());
+    if !report.nodes.is_empty() {
+        line(format!("{:<8} {:<8} {:>10} {:>10}  place", "node", "state", "size", "free"));
+        for node in &report.nodes {
+            line(node_line(node));
+        }
+    }
+    for volume in &report.volumes {
+        line(String::new());
+        line(volume_text(volume).trim_end().to_owned());
+    }
+    if report.volumes.is_empty() {
+        line(String::new());
+        line("no volumes".to_owned());
+    }
+    text
+}
+
+/// Prints [`pool_text`].
+pub fn print_pool(report: &PoolReport) {
+    print!("{}", pool_text(report));
+}
+
+fn node_line(node: &NodeReport) -> String {
+    let bytes = |bytes: u64| if node.total_bytes == 0 { "-".to_owned() } else { size(bytes) };
+    let mut line = format!(
+        "{:<8} {:<8} {:>10} {:>10}  {}",
+        format!("node.{}", node.node),
+        node.state,
+        bytes(node.total_bytes),
+        bytes(node.free_bytes),
+        node.place
+    );
+    if !node.reason.is_empty() {
+        let _ = write!(line, "\n         ({})", node.reason);
+    }
+    line
+}
+
+fn volume_text(volume: &VolumeReport) -> String {
+    let mut text = format!(
+        "volume {}  {}  {}  {}  {}\n",
+        volume.name,
+        volume.code,
+        size(volume.size_bytes),
+        volume.phase,
+        volume.protection
+    );
+    let mut row = |name: &str, words: String| {
+        let _ = writeln!(text, "  {name:<10} {words}");
+    };
+    if !volume.reason.is_empty() {
+        row("reason", volume.reason.clone());
+    }
+    if volume.id.is_empty() {
+        if let Some(io) = &volume.io {
+            text.push_str(&io_text(io));
+        }
+        return text;
+    }
+    row(
+        "data",
+        format!("{} live, room for {}", size(volume.live_bytes), size(volume.capacity_bytes)),
+    );
+    row(
+        "segments",
+        format!(
+            "{} ({} degraded, {} lost, {} to be freed), {} shards missing",
+            volume.segments,
+            volume.segments_degraded,
+            volume.segments_lost,
+            volume.segments_pending_free,
+            volume.shards_missing
+        ),
+    );
+    let nodes: Vec<String> = volume.journal_nodes.iter().map(ToString::to_string).collect();
+    row(
+        "journal",
+        format!(
+            "{} of {} in use, on nodes {}",
+            size(volume.journal_used_bytes),
+            size(volume.journal_ring_bytes),
+            nodes.join(" ")
+        ),
+    );
+    row(
+        "writing",
+        format!(
+            "{} by users, {} moved by garbage collection (longest pause {}), {} sent to nodes",
+            size(volume.user_written_bytes),
+            size(volume.moved_bytes),
+            duration_ns(volume.gc_pause_max_ns),
+            size(volume.sent_bytes)
+        ),
+    );
+    row(
+        "memory",
+        format!("extent map {}, {} checkpoints", size(volume.map_bytes), volume.checkpoints),
+    );
+    let not_up: Vec<String> = volume
+        .nodes
+        .iter()
+        .filter(|node| node.state != "up")
+        .map(|node| match node.reason.as_str() {
+            "" => format!("node.{} {}", node.node, node.state),
+            reason => format!("node.{} {} ({reason})", node.node, node.state),
+        })
+        .collect();
+    if !not_up.is_empty() {
+        row("nodes", not_up.join(", "));
+    }
+    if volume.degraded_reads > 0 {
+        row("decoded", format!("{} reads", volume.degraded_reads));
+    }
+    for (name, progress) in [("rebuild", &volume.rebuild), ("scrub", &volume.scrub)] {
+        if progress.running || progress.shards_done + progress.shards_failed > 0 {
+            row(name, progress_text(progress));
+        }
+    }
+    if let Some(io) = &volume.io {
+        text.push_str(&io_text(io));
+    }
+    text
+}
+
+/// A rebuild or scrub in one line.
+pub fn progress_text(progress: &ProgressReport) -> String {
+    let mut text = format!(
+        "{} {} of {} shards, read {}, wrote {} in {} ({})",
+        if progress.running { "running:" } else { "done:" },
+        progress.shards_done,
+        progress.shards_total,
+        size(progress.read_bytes),
+        size(progress.written_bytes),
+        duration_ns(progress.elapsed_ns),
+        crate::units::rate(progress.read_bytes, Duration::from_nanos(progress.elapsed_ns)),
+    );
+    if progress.damaged > 0 {
+        let _ = write!(text, ", {} damaged", progress.damaged);
+    }
+    if progress.shards_failed > 0 {
+        let _ = write!(text, ", {} FAILED", progress.shards_failed);
+    }
+    text
+}
+
+fn io_text(io: &IoReport) -> String {
+    let mut text = String::new();
+    let ops: Vec<String> = io
+        .requests
+        .iter()
+        .filter(|op| op.count > 0)
+        .map(|op| {
+            let errors =
+                if op.errors > 0 { format!(" ({} failed)", op.errors) } else { String::new() };
+            format!("{} {}{errors}, {}", op.count, op.op, size(op.bytes))
+        })
+        .collect();
+    if !ops.is_empty() {
+        let _ = writeln!(text, "  {:<10} {}", "requests", ops.join("; "));
+    }
+    let looked_up = io.cache_hits + io.cache_misses;
+    if looked_up > 0 {
+        let _ = writeln!(
+            text,
+            "  {:<10} {:.1} % of {looked_up} lookups hit, {} held",
+            "cache",
+            100.0 * io.cache_hits as f64 / looked_up as f64,
+            size(io.cache_bytes)
+        );
+    }
+    if io.merged > 0 {
+        let _ = writeln!(text, "  {:<10} {} requests merged into others", "scheduler", io.merged);
+    }
+    text.push_str(&stage_table(io, "  "));
+    text
+}
+
+/// Where the time of requests goes: one row per stage.
+pub fn stage_table(io: &IoReport, indent: &str) -> String {
+    let mut text = String::new();
+    if io.stages.iter().all(|stage| stage.count == 0) {
+        return text;
+    }
+    let _ = writeln!(
+        text,
+        "{indent}{:<6} {:<11} {:>10} {:>9} {:>9} {:>9}",
+        "op", "stage", "count", "p50", "p99", "p99.9"
+    );
+    for stage in io.stages.iter().filter(|stage| stage.count > 0) {
+        let _ = writeln!(
+            text,
+            "{indent}{:<6} {:<11} {:>10} {:>9} {:>9} {:>9}",
+            stage.op,
+            stage.stage,
+            stage.count,
+            duration_ns(stage.p50_ns),
+            duration_ns(stage.p99_ns),
+            duration_ns(stage.p999_ns)
+        );
+    }
+    text
+}

@@ -1,0 +1,86 @@
+//! SIGTERM and SIGINT: the first one asks for a clean end, the second one ends at once.
+//!
+//! The signals are blocked in every thread, and one thread waits for them. Nothing ever runs in a
+//! signal handler. Install this before any other thread exists, so that all inherit the mask.
+
+use std::mem::MaybeUninit;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use anyhow::bail;
+
+/// Exit code after a second signal, as shells have it for SIGINT.
+const INTERRUPTED: i32 = 130;
+
+/// The signals that end a process in good order.
+#[derive(Debug)]
+pub struct Signals {
+    arrived: Receiver<()>,
+    sender: Sender<()>,
+}
+
+impl Signals {
+    /// Takes the signals over.
+    ///
+    /// # Errors
+    /// The system refuses; it never does.
+    pub fn install() -> anyhow::Result<Self> {
+        let set = blocked_set()?;
+        let (sender, arrived) = mpsc::channel();
+        let keep = sender.clone();
+        std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            let mut seen = 0;
+            loop {
+                let mut signal = 0;
+                // SAFETY: the set is initialised, and `signal` a valid place for the result.
+                let failed = unsafe { libc::sigwait(&raw const set, &raw mut signal) };
+                if failed != 0 {
+                    continue;
+                }
+                seen += 1;
+                if seen > 1 {
+                    eprintln!("fieldstone: ending at once; what was acknowledged is safe");
+                    std::process::exit(INTERRUPTED);
+                }
+                // The command may have finished by now.
+                let _ = sender.send(());
+            }
+        })?;
+        Ok(Self { arrived, sender: keep })
+    }
+
+    /// To ask for a clean end from within, as a signal does from outside.
+    pub fn sender(&self) -> Sender<()> {
+        self.sender.clone()
+    }
+
+    /// Waits for a signal, at most this long. True if one came.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        !matches!(self.arrived.recv_timeout(timeout), Err(RecvTimeoutError::Timeout))
+    }
+
+    /// True if a signal has come since the last look.
+    pub fn arrived(&self) -> bool {
+        self.arrived.try_recv().is_ok()
+    }
+}
+
+fn blocked_set() -> anyhow::Result<libc::sigset_t> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the set.
+    let mut set = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        set.assume_init()
+    };
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        // SAFETY: the set is initialised and the signal exists.
+        unsafe { libc::sigaddset(&raw mut set, signal) };
+    }
+    // SAFETY: the set is initialised; the old mask is not asked for.
+    let failed =
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+    if failed != 0 {
+        bail!("cannot take over SIGTERM and SIGINT: error {failed}");
+    }
+    Ok(set)
+}

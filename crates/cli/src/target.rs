@@ -1,0 +1,110 @@
+//! How the command line names pools and volumes: `DIR` and `DIR/VOLUME`.
+//!
+//! A volume is not a file in the pool's folder; the path form only says which volume of which pool.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use crate::pool;
+
+/// Longest name of a volume, in bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+/// A volume of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumePath {
+    /// The pool's folder.
+    pub pool: PathBuf,
+    /// The volume's name.
+    pub volume: String,
+}
+
+/// A pool, or one volume of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The pool's folder.
+    pub pool: PathBuf,
+    /// One volume, or all.
+    pub volume: Option<String>,
+}
+
+/// Splits `DIR/VOLUME`.
+///
+/// # Errors
+/// When the path has no last component, the name is not allowed, or DIR is not a pool.
+pub fn volume_path(path: &Path) -> anyhow::Result<VolumePath> {
+    let shown = path.display();
+    let name =
+        path.file_name().with_context(|| format!("{shown} is not of the form DIR/VOLUME"))?;
+    let name =
+        name.to_str().with_context(|| format!("the volume name in {shown} is not valid UTF-8"))?;
+    check_name(name)?;
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    };
+    if !pool::is_pool(&parent) {
+        if pool::is_pool(path) {
+            bail!("{shown} is a pool, not a volume; name a volume of it: {shown}/VOLUME");
+        }
+        bail!(
+            "{} is not a pool (it has no {}); make one with `fieldstone pool create {}`",
+            parent.display(),
+            pool::POOL_FILE,
+            parent.display()
+        );
+    }
+    Ok(VolumePath { pool: parent, volume: name.to_owned() })
+}
+
+/// Reads `DIR` or `DIR/VOLUME`.
+///
+/// # Errors
+/// As [`volume_path`], when `path` itself is not a pool.
+pub fn target(path: &Path) -> anyhow::Result<Target> {
+    if pool::is_pool(path) {
+        return Ok(Target { pool: path.to_path_buf(), volume: None });
+    }
+    let volume = volume_path(path)?;
+    Ok(Target { pool: volume.pool, volume: Some(volume.volume) })
+}
+
+/// Checks a volume's name: it must be usable as the last part of a path and as an NBD export.
+pub fn check_name(name: &str) -> anyhow::Result<()> {
+    if name.is_empty() || name == "." || name == ".." {
+        bail!("{name:?} cannot be the name of a volume");
+    }
+    if name.len() > NAME_BYTES_MAX {
+        bail!("the volume name has {} bytes, at most {NAME_BYTES_MAX} are allowed", name.len());
+    }
+    if name.chars().any(|c| c.is_control() || c == '/') {
+        bail!("the volume name {name:?} contains a control character or a slash");
+    }
+    if name.starts_with("node.") || name.starts_with("pool.") || name.starts_with("control.") {
+        bail!("the volume name {name:?} looks like a part of the pool's folder; choose another");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        for good in ["v", "disk-1", "a b", "ä", "node", &"x".repeat(255)] {
+            assert!(check_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", ".", "..", "a/b", "a\nb", "node.3", "pool.json", &"x".repeat(256)] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_path_outside_a_pool_says_what_to_do() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let error = volume_path(&folder.path().join("v")).expect_err("no pool there");
+        assert!(error.to_string().contains("pool create"), "{error}");
+    }
+}

@@ -1,0 +1,153 @@
+//! Quantities as people write and read them: sizes, rates, durations.
+//!
+//! Sizes take the suffixes K, M, G, T and P as powers of 1024, with or without `iB` or `B`, and
+//! fractions (`1.5G`). Output uses the unambiguous KiB, MiB, GiB.
+
+use std::time::Duration;
+
+const SUFFIXES: [(&str, u32); 6] = [("", 0), ("K", 10), ("M", 20), ("G", 30), ("T", 40), ("P", 50)];
+
+/// Parses a size such as `4096`, `64K`, `1.5GiB`.
+///
+/// # Errors
+/// A sentence that says what is wrong, for the command line.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let trimmed = text.trim();
+    let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, suffix) = trimmed.split_at(split);
+    let suffix = suffix.trim().to_ascii_uppercase();
+    let unit = suffix.strip_suffix("IB").or_else(|| suffix.strip_suffix('B')).unwrap_or(&suffix);
+    let shift =
+        SUFFIXES.iter().find(|(name, _)| *name == unit).map(|(_, shift)| *shift).ok_or_else(
+            || format!("{text:?} has an unknown unit; use K, M, G, T or P (e.g. 64M)"),
+        )?;
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole
+            .checked_shl(shift)
+            .filter(|shifted| shifted >> shift == whole)
+            .ok_or_else(|| format!("{text:?} is larger than 2^64 bytes"));
+    }
+    let fraction: f64 =
+        number.parse().map_err(|_| format!("{text:?} is not a size (e.g. 4096, 64M, 1.5G)"))?;
+    let bytes = fraction * (1u64 << shift) as f64;
+    if bytes.is_finite() && (0.0..9.0e18).contains(&bytes) {
+        Ok(bytes as u64)
+    } else {
+        Err(format!("{text:?} is larger than 2^63 bytes"))
+    }
+}
+
+/// Parses a rate such as `100M` or `100M/s`, in bytes per second; 0 means no limit.
+///
+/// # Errors
+/// As [`parse_size`].
+pub fn parse_rate(text: &str) -> Result<u64, String> {
+    parse_size(text.trim().strip_suffix("/s").unwrap_or(text))
+}
+
+/// A size with three significant digits: `12.3 MiB`.
+pub fn size(bytes: u64) -> String {
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let exponent = ((63 - bytes.leading_zeros()) / 10).min(5);
+    let value = bytes as f64 / (1u64 << (10 * exponent)) as f64;
+    let prefix = ["", "K", "M", "G", "T", "P"][exponent as usize];
+    let digits = if value < 9.995 {
+        2
+    } else if value < 99.95 {
+        1
+    } else {
+        0
+    };
+    if value.fract() == 0.0 {
+        format!("{value:.0} {prefix}iB")
+    } else {
+        format!("{value:.digits$} {prefix}iB")
+    }
+}
+
+/// A size in the shortest form that [`parse_size`] reads back unchanged: `64M`, `4097`.
+pub fn size_argument(bytes: u64) -> String {
+    let best =
+        SUFFIXES.iter().rev().find(|(_, shift)| bytes != 0 && bytes.is_multiple_of(1 << shift));
+    match best {
+        Some((name, shift)) => format!("{}{name}", bytes >> shift),
+        None => bytes.to_string(),
+    }
+}
+
+/// A rate: `12.3 MiB/s`.
+pub fn rate(bytes: u64, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs_f64();
+    if seconds <= 0.0 {
+        return "-".to_owned();
+    }
+    format!("{}/s", size((bytes as f64 / seconds) as u64))
+}
+
+/// A duration with a unit that suits it: `850 ns`, `12.3 us`, `4.56 ms`, `7.8 s`.
+pub fn duration_ns(ns: u64) -> String {
+    let value = ns as f64;
+    let (scaled, unit) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (value / 1e3, "us"),
+        1_000_000..1_000_000_000 => (value / 1e6, "ms"),
+        _ => (value / 1e9, "s"),
+    };
+    if scaled < 10.0 {
+        format!("{scaled:.2} {unit}")
+    } else if scaled < 100.0 {
+        format!("{scaled:.1} {unit}")
+    } else {
+        format!("{scaled:.0} {unit}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64K", 65536),
+            ("64k", 65536),
+            ("1M", 1 << 20),
+            ("1MiB", 1 << 20),
+            ("1MB", 1 << 20),
+            ("1.5G", 3 << 29),
+            ("2 T", 2 << 40),
+            ("16383P", 16383 << 50),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "G", "12X", "-1", "1..5G", "16384P", "1e9", "99999999999999999999"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+        assert_eq!(parse_rate("100M/s"), Ok(100 << 20));
+    }
+
+    #[test]
+    fn arguments_read_back_unchanged() {
+        for bytes in [0, 1, 1023, 1024, 4097, 1 << 20, 3 << 30, (1 << 40) + 1, u64::MAX] {
+            assert_eq!(parse_size(&size_argument(bytes)), Ok(bytes));
+        }
+    }
+
+    #[test]
+    fn quantities_are_short() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(1023), "1023 B");
+        assert_eq!(size(1024), "1 KiB");
+        assert_eq!(size(1536), "1.50 KiB");
+        assert_eq!(size(300 << 20), "300 MiB");
+        assert_eq!(size(u64::MAX), "16384 PiB");
+        assert_eq!(duration_ns(999), "999 ns");
+        assert_eq!(duration_ns(12_345), "12.3 us");
+        assert_eq!(duration_ns(2_500_000_000), "2.50 s");
+        assert_eq!(rate(10 << 20, Duration::from_secs(2)), "5 MiB/s");
+    }
+}

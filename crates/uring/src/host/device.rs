@@ -1,0 +1,449 @@
+//! A device of the host: a volume or memory behind its pipeline, and the links to its nodes.
+//!
+//! Requests come from connections of any core under names that are unique only there, so each gets
+//! a place in a table whose index is its name from here on; the completion finds its way back by
+//! it.
+//!
+//! A volume's requests to nodes go over one link per node: a queue within the process for nodes
+//! that run here, a socket for the others. A link that is asked to reconnect starts over with a
+//! new attempt number; what still comes in under an old number is dropped, so the volume never sees
+//! an answer from before a reconnection.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use fieldstone_block::{
+    Backend, CacheStats, Completion, Counts, Info, Interval, Nanos, Op, Pipeline, PipelineOptions,
+    Ram, Request, RequestId, SchedulerStats, Summary,
+};
+use fieldstone_proto::{NodeIndex, Reply};
+use fieldstone_volume::{Action, Event, Phase, Volume, VolumeConfig};
+use slab::Slab;
+
+use super::control::{DeviceSnapshot, Job};
+use super::message::{DeviceId, Link, Message, Origin, Router, node_core};
+use super::node_remote::{Heard, RemoteNode};
+use super::token::{Kind, token};
+use crate::{Endpoint, Reactor};
+
+/// What a device counts and measures.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceStats {
+    /// Requests, bytes and errors.
+    pub counts: Counts,
+    /// Requests that have not completed.
+    pub in_flight: usize,
+    /// Where the time went: every interval that was seen.
+    pub stages: Vec<(Op, Interval, Summary)>,
+    /// What was merged and delayed.
+    pub scheduler: SchedulerStats,
+    /// Hits, misses and fill of the cache.
+    pub cache: CacheStats,
+}
+
+/// What a device is.
+#[derive(Debug)]
+pub struct DeviceSpec {
+    /// The name of its export.
+    pub name: String,
+    /// What stores the bytes.
+    pub store: StoreSpec,
+    /// Scheduler, cache and limits in front of it.
+    pub pipeline: PipelineOptions,
+}
+
+/// What stores a device's bytes.
+#[derive(Debug)]
+pub enum StoreSpec {
+    /// Memory of this size.
+    Ram(u64),
+    /// A volume on nodes at these places.
+    Volume(Box<VolumeConfig>, Arc<[NodePlace]>),
+}
+
+/// Where a node is, as seen from this process.
+#[derive(Clone, Debug)]
+pub enum NodePlace {
+    /// In this process.
+    Here,
+    /// At this address.
+    At(Box<Endpoint>),
+    /// Wherever its process says in its folder.
+    Announced(PathBuf),
+}
+
+/// What stores a device's bytes, running.
+enum Store {
+    Ram(Box<Ram>),
+    Volume(Box<Volume>),
+}
+
+impl Store {
+    /// What the device is at present.
+    fn info_now(&self) -> Info {
+        match self {
+            Store::Ram(ram) => ram.info(),
+            Store::Volume(volume) => volume.info(),
+        }
+    }
+}
+
+/// Larger than any volume, and a multiple of every block size.
+const UNBOUNDED_BYTES: u64 = 1 << 62;
+
+impl Backend for Store {
+    /// What the pipeline is built upon, and it asks only then. A volume's size is not known before
+    /// it is open, and grows while it serves; so the pipeline sees none, and ranges are checked above
+    /// it (by the session, against the export) and below it (by the volume).
+    fn info(&self) -> Info {
+        match self {
+            Store::Ram(ram) => ram.info(),
+            Store::Volume(volume) => Info { size_bytes: UNBOUNDED_BYTES, ..volume.info() },
+        }
+    }
+    fn submit(&mut self, request: Request, now: Nanos) {
+        match self {
+            Store::Ram(ram) => ram.submit(request, now),
+            Store::Volume(volume) => volume.submit(request, now),
+        }
+    }
+    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
+        match self {
+            Store::Ram(ram) => ram.poll(now, out),
+            Store::Volume(volume) => volume.poll(now, out),
+        }
+    }
+    fn deadline(&self) -> Option<Nanos> {
+        match self {
+            Store::Ram(ram) => ram.deadline(),
+            Store::Volume(volume) => volume.deadline(),
+        }
+    }
+}
+
+enum NodeLink {
+    Here { attempt: u32 },
+    Remote(Box<RemoteNode>),
+}
+
+/// A device of this core.
+pub struct Device {
+    id: DeviceId,
+    name: String,
+    pipeline: Pipeline<Store>,
+    origins: Slab<(Origin, RequestId)>,
+    links: Vec<NodeLink>,
+    completions: Vec<Completion>,
+    opening: Option<mpsc::Sender<Result<Info, String>>>,
+    closing: Option<mpsc::Sender<Result<(), String>>>,
+    timer: Option<Nanos>,
+    dirty: bool,
+}
+
+impl Device {
+    /// A device that begins to open; `reply` is answered when it serves or has failed.
+    pub fn open(
+        id: DeviceId,
+        spec: DeviceSpec,
+        reply: mpsc::Sender<Result<Info, String>>,
+        now: Nanos,
+        router: &mut Router,
+        reactor: &mut Reactor,
+    ) -> Self {
+        let (store, places) = match spec.store {
+            StoreSpec::Ram(size_bytes) => (Store::Ram(Box::new(Ram::new(size_bytes))), None),
+            StoreSpec::Volume(config, places) => {
+                (Store::Volume(Box::new(Volume::new(*config, now))), Some(places))
+            }
+        };
+        let mut device = Self {
+            id,
+            name: spec.name,
+            pipeline: Pipeline::new(store, spec.pipeline),
+            origins: Slab::new(),
+            links: Vec::new(),
+            completions: Vec::new(),
+            opening: Some(reply),
+            closing: None,
+            timer: None,
+            dirty: true,
+        };
+        for (index, place) in places.iter().flat_map(|places| places.iter()).enumerate() {
+            let node = NodeIndex(u16::try_from(index).expect("a pool has at most 65535 nodes"));
+            let link = match place {
+                NodePlace::Here => NodeLink::Here { attempt: 0 },
+                place => NodeLink::Remote(Box::new(RemoteNode::new(id, node, place.clone()))),
+            };
+            device.links.push(link);
+            device.connect(node, router, reactor);
+        }
+        device
+    }
+
+    fn volume(&mut self) -> Option<&mut Volume> {
+        match self.pipeline.store_mut() {
+            Store::Volume(volume) => Some(volume),
+            Store::Ram(_) => None,
+        }
+    }
+
+    fn tell(&mut self, event: Event, now: Nanos) {
+        self.dirty = true;
+        if let Some(volume) = self.volume() {
+            volume.handle(event, now);
+        }
+    }
+
+    /// Opens the node's link anew.
+    fn connect(&mut self, node: NodeIndex, router: &mut Router, reactor: &mut Reactor) {
+        let device = self.id.0;
+        let core = router.me;
+        let to = node_core(node, router.cores());
+        match self.links.get_mut(usize::from(node.0)) {
+            Some(NodeLink::Here { attempt }) => {
+                let old = Link { device, attempt: *attempt };
+                if *attempt > 0 {
+                    router.send(to, Message::LinkClose { node, link: old });
+                }
+                *attempt += 1;
+                let link = Link { device, attempt: *attempt };
+                router.send(to, Message::LinkOpen { node, link, core });
+            }
+            Some(NodeLink::Remote(remote)) => remote.reconnect(reactor),
+            None => tracing::error!("{} is not of this pool", node),
+        }
+    }
+
+    fn is_current(&self, node: NodeIndex, link: Link) -> bool {
+        matches!(self.links.get(usize::from(node.0)),
+            Some(NodeLink::Here { attempt }) if *attempt == link.attempt)
+    }
+
+    /// A connection hands a request over.
+    pub fn submit(&mut self, origin: Origin, mut request: Request, now: Nanos) {
+        let place = self.origins.insert((origin, request.id));
+        request.id = RequestId(place as u64);
+        self.pipeline.submit(request, now);
+        self.dirty = true;
+    }
+
+    /// The link to an in-process node is open.
+    pub fn link_up(&mut self, node: NodeIndex, link: Link, now: Nanos) {
+        if self.is_current(node, link) {
+            self.tell(Event::NodeUp(node), now);
+        }
+    }
+
+    /// The link to an in-process node is gone. The node opens it again by itself when it is back.
+    pub fn link_down(&mut self, node: NodeIndex, link: Link, now: Nanos) {
+        if self.is_current(node, link) {
+            self.tell(Event::NodeDown(node), now);
+        }
+    }
+
+    /// An in-process node answered.
+    pub fn reply(&mut self, node: NodeIndex, link: Link, reply: Reply, now: Nanos) {
+        if self.is_current(node, link) {
+            self.tell(Event::Reply { node, reply }, now);
+        }
+    }
+
+    /// Something happened to the socket of a remote node.
+    pub fn remote_event(
+        &mut self,
+        kind: Kind,
+        node: u32,
+        event: crate::Event,
+        now: Nanos,
+        reactor: &mut Reactor,
+    ) {
+        let mut heard = Vec::new();
+        if let Some(NodeLink::Remote(remote)) = self.links.get_mut(node as usize) {
+            remote.event(kind, event, now, reactor, &mut heard);
+        }
+        let Ok(node) = u16::try_from(node).map(NodeIndex) else { return };
+        for heard in heard {
+            let event = match heard {
+                Heard::Up => Event::NodeUp(node),
+                Heard::Down => Event::NodeDown(node),
+                Heard::Reply(reply) => Event::Reply { node, reply },
+            };
+            self.tell(event, now);
+        }
+    }
+
+    /// Its timer is due.
+    pub fn timer_due(&mut self) {
+        self.timer = None;
+        self.dirty = true;
+    }
+
+    /// Starts a job.
+    ///
+    /// # Errors
+    /// Why it cannot be started.
+    pub fn start_job(&mut self, job: Job) -> Result<(), String> {
+        self.dirty = true;
+        let name = self.name.clone();
+        let Some(volume) = self.volume() else {
+            return Err(format!("{name} is memory: it has no shards"));
+        };
+        match job {
+            Job::Rebuild { limit_bytes_per_second } => {
+                volume.request_rebuild(limit_bytes_per_second);
+            }
+            Job::Scrub { limit_bytes_per_second } => volume.request_scrub(limit_bytes_per_second),
+            Job::Grow { size_bytes } => volume.request_grow(size_bytes),
+        }
+        Ok(())
+    }
+
+    /// Begins to close; `reply` is answered when all is stable.
+    pub fn close(&mut self, reply: mpsc::Sender<Result<(), String>>) {
+        self.dirty = true;
+        self.closing = Some(reply);
+        if let Some(volume) = self.volume() {
+            volume.request_close();
+        }
+    }
+
+    /// What is told about it.
+    #[must_use]
+    pub fn snapshot(&self, with_stats: bool) -> DeviceSnapshot {
+        DeviceSnapshot {
+            device: self.id,
+            name: self.name.clone(),
+            info: self.pipeline.store().info_now(),
+            volume: match self.pipeline.store() {
+                Store::Volume(volume) => Some(volume.status()),
+                Store::Ram(_) => None,
+            },
+            stats: if with_stats { self.stats() } else { DeviceStats::default() },
+        }
+    }
+
+    fn stats(&self) -> DeviceStats {
+        let report = self.pipeline.report();
+        DeviceStats {
+            counts: report.counts,
+            in_flight: report.in_flight,
+            stages: report.stages.rows().collect(),
+            scheduler: report.scheduler,
+            cache: report.cache,
+        }
+    }
+
+    /// Lets the pipeline and the volume run until they want nothing. True if anything was done.
+    pub fn pump(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) -> bool {
+        if !std::mem::replace(&mut self.dirty, false) {
+            return false;
+        }
+        loop {
+            self.pipeline.poll(now, &mut self.completions);
+            let mut busy = !self.completions.is_empty();
+            for mut completion in self.completions.drain(..) {
+                let place = usize::try_from(completion.id.0).unwrap_or(usize::MAX);
+                let Some((origin, id)) = self.origins.try_remove(place) else { continue };
+                completion.id = id;
+                router.send(origin.core, Message::Complete { origin, completion });
+            }
+            busy |= self.act(router, reactor);
+            if !busy {
+                break;
+            }
+        }
+        for link in &mut self.links {
+            if let NodeLink::Remote(remote) = link {
+                remote.flush(reactor);
+            }
+        }
+        self.answer_calls();
+        self.set_timer(reactor);
+        true
+    }
+
+    /// Carries out what the volume wants done.
+    fn act(&mut self, router: &mut Router, reactor: &mut Reactor) -> bool {
+        let device = self.id.0;
+        let mut busy = false;
+        while let Some(action) = self.volume().and_then(Volume::next_action) {
+            busy = true;
+            match action {
+                Action::Reconnect { node } => self.connect(node, router, reactor),
+                Action::Send { node, request } => match self.links.get_mut(usize::from(node.0)) {
+                    Some(NodeLink::Here { attempt }) => {
+                        let link = Link { device, attempt: *attempt };
+                        let to = node_core(node, router.cores());
+                        router.send(to, Message::ToNode { node, link, request });
+                    }
+                    Some(NodeLink::Remote(remote)) => remote.send(request),
+                    None => tracing::error!("{node} is not of this pool"),
+                },
+            }
+        }
+        busy
+    }
+
+    /// Answers the calls that wait for the device to open or close.
+    fn answer_calls(&mut self) {
+        if self.opening.is_none() && self.closing.is_none() {
+            return;
+        }
+        let phase = match self.pipeline.store() {
+            Store::Ram(_) if self.closing.is_some() => Phase::Closed,
+            Store::Ram(_) => Phase::Serving,
+            Store::Volume(volume) => volume.phase(),
+        };
+        let (opened, closed) = match phase {
+            Phase::Opening | Phase::Closing => return,
+            Phase::Serving => (Ok(self.pipeline.store().info_now()), None),
+            Phase::Closed => (Err("it was closed".to_owned()), Some(Ok(()))),
+            Phase::Failed(reason) => (Err(reason.clone()), Some(Err(reason))),
+        };
+        // Whoever asked may have stopped waiting.
+        if let Some(reply) = self.opening.take() {
+            drop(reply.send(opened));
+        }
+        if let Some(closed) = closed
+            && let Some(reply) = self.closing.take()
+        {
+            drop(reply.send(closed));
+        }
+    }
+
+    fn set_timer(&mut self, reactor: &mut Reactor) {
+        let deadline = self.pipeline.deadline();
+        if deadline == self.timer {
+            return;
+        }
+        self.timer = deadline;
+        let token = token(Kind::DeviceTimer, self.id.0, 0);
+        match deadline {
+            Some(deadline) => reactor.timer(deadline, token),
+            None => drop(reactor.cancel_timer(token)),
+        }
+    }
+
+    /// Lets go of all nodes: the device is closed for good.
+    pub fn disconnect(&mut self, router: &mut Router, reactor: &mut Reactor) {
+        for (index, link) in self.links.iter_mut().enumerate() {
+            let node = NodeIndex(u16::try_from(index).expect("a pool has at most 65535 nodes"));
+            match link {
+                NodeLink::Here { attempt } => {
+                    let link = Link { device: self.id.0, attempt: *attempt };
+                    let to = node_core(node, router.cores());
+                    router.send(to, Message::LinkClose { node, link });
+                }
+                NodeLink::Remote(remote) => remote.close(reactor),
+            }
+        }
+        reactor.cancel_timer(token(Kind::DeviceTimer, self.id.0, 0));
+    }
+
+    /// True when the device has been closed, or has failed, and nobody waits for it any more.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.opening.is_none() && self.closing.is_none()
+    }
+}

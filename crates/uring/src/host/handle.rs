@@ -1,0 +1,324 @@
+//! Starting and stopping the host, and calling it from other threads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fieldstone_block::Info;
+use fieldstone_proto::NodeIndex;
+
+use super::control::{Control, CoreSnapshot, Job};
+use super::device::DeviceSpec;
+use super::disk::{Disk, start_chores};
+use super::folder::{NodeFolder, Opening};
+use super::message::{Core, DeviceId, Link, Message, Router, node_core};
+use super::nbd_server::{Exports, Service};
+use super::node_local::LocalNode;
+use super::token::{Kind, token};
+use super::worker::Worker;
+use crate::{
+    Caching, Listener, Mailbox, Reactor, ReactorOptions, SendError, Sender, allowed_cpus,
+    monotonic_now,
+};
+
+/// Messages that a core's mailbox holds.
+const MAILBOX_MESSAGES: usize = 1 << 16;
+
+/// What to add to the monotonic clock to get the time since 1970, in nanoseconds: the clock by
+/// which capabilities expire.
+#[must_use]
+pub fn wall_offset_ns() -> u64 {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX).saturating_sub(monotonic_now().0)
+}
+
+/// A node to run in this process.
+#[derive(Debug)]
+pub struct LocalNodeConfig {
+    /// How its folder is opened, also later when it vanished.
+    pub opening: Opening,
+    /// The folder, or why it cannot be used at present.
+    pub folder: Result<NodeFolder, String>,
+}
+
+/// What a host is made with.
+#[derive(Debug)]
+pub struct HostConfig {
+    /// Number of cores, at least one.
+    pub cores: usize,
+    /// Pin each core's thread to a CPU.
+    pub pin: bool,
+    /// How node files are opened.
+    pub caching: Caching,
+    /// Nodes check payloads on arrival: for hosts that serve nodes to other processes.
+    pub verify_payload: bool,
+    /// The nodes.
+    pub nodes: Vec<LocalNodeConfig>,
+}
+
+/// A running host.
+#[derive(Debug)]
+pub struct Host {
+    handle: Handle,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+/// Calls a running host. Cheap to clone; outliving the host is harmless.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    senders: Arc<[Sender<Message>]>,
+    local_nodes: Arc<BTreeSet<NodeIndex>>,
+    next_device: Arc<AtomicU32>,
+    next_link: Arc<AtomicU32>,
+}
+
+/// What a core's thread is started with.
+struct Start {
+    core: Core,
+    cpu: Option<usize>,
+    caching: Caching,
+    verify_payload: bool,
+    nodes: Vec<LocalNodeConfig>,
+    wall_offset_ns: u64,
+}
+
+impl Host {
+    /// Starts the cores.
+    ///
+    /// # Errors
+    /// A ring or a thread could not be made; the text says why.
+    pub fn start(config: HostConfig) -> io::Result<Self> {
+        let cores = config.cores.max(1);
+        let cpus = if config.pin { allowed_cpus()? } else { Vec::new() };
+        let wall_offset_ns = wall_offset_ns();
+        let local_nodes = config.nodes.iter().map(|node| node.opening.expected.node).collect();
+        let mut nodes: Vec<Vec<LocalNodeConfig>> = (0..cores).map(|_| Vec::new()).collect();
+        for node in config.nodes {
+            nodes[node_core(node.opening.expected.node, cores).0].push(node);
+        }
+        let mut threads = Vec::new();
+        let mut boxes = Vec::new();
+        for (core, nodes) in nodes.into_iter().enumerate() {
+            let (box_out, box_in) = mpsc::channel();
+            let (all_out, all_in) = mpsc::channel();
+            let start = Start {
+                core: Core(core),
+                cpu: (!cpus.is_empty()).then(|| cpus[core % cpus.len()]),
+                caching: config.caching,
+                verify_payload: config.verify_payload,
+                nodes,
+                wall_offset_ns,
+            };
+            let thread = std::thread::Builder::new().name(format!("core {core}"));
+            threads.push(thread.spawn(move || run_core(start, &box_out, &all_in))?);
+            boxes.push((box_in, all_out));
+        }
+        let mut senders = Vec::new();
+        for (mailbox, _) in &boxes {
+            let ended = || io::Error::other("a core ended while it started");
+            senders.push(mailbox.recv().map_err(|_| ended())??);
+        }
+        for (_, all) in boxes {
+            // A core that has ended shows when it is called.
+            drop(all.send(senders.clone()));
+        }
+        let handle = Handle {
+            senders: senders.into(),
+            local_nodes: Arc::new(local_nodes),
+            next_device: Arc::new(AtomicU32::new(0)),
+            next_link: Arc::new(AtomicU32::new(1)),
+        };
+        Ok(Self { handle, threads })
+    }
+
+    /// To call it from other threads.
+    #[must_use]
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// True when a core has ended by itself, which is a failure.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.threads.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Stops every core. Devices that are open are not closed: what was acknowledged stays, and
+    /// they recover at the next opening.
+    ///
+    /// # Errors
+    /// Why a core had failed.
+    pub fn stop(self) -> io::Result<()> {
+        for core in 0..self.handle.senders.len() {
+            self.handle.call(Core(core), Control::Stop);
+        }
+        let mut result = Ok(());
+        for thread in self.threads {
+            match thread.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => result = Err(error),
+                Err(_) => result = Err(io::Error::other("a core panicked")),
+            }
+        }
+        result
+    }
+}
+
+fn run_core(
+    start: Start,
+    mailbox_out: &mpsc::Sender<io::Result<Sender<Message>>>,
+    all_in: &Receiver<Vec<Sender<Message>>>,
+) -> io::Result<()> {
+    let set_up = || -> io::Result<(Reactor, Sender<Message>, Mailbox<Message>)> {
+        let options = ReactorOptions { cpu: start.cpu, ..ReactorOptions::default() };
+        let mut reactor = Reactor::new(options)?;
+        let (sender, mailbox) = reactor.mailbox(MAILBOX_MESSAGES, token(Kind::Mail, 0, 0))?;
+        Ok((reactor, sender, mailbox))
+    };
+    let (reactor, mailbox) = match set_up() {
+        Ok((reactor, sender, mailbox)) => {
+            drop(mailbox_out.send(Ok(sender)));
+            (reactor, mailbox)
+        }
+        Err(error) => {
+            drop(mailbox_out.send(Err(error)));
+            return Ok(());
+        }
+    };
+    // The host gave up: another core could not start.
+    let Ok(senders) = all_in.recv() else { return Ok(()) };
+    let router = Router::new(start.core, senders);
+    let mut nodes = BTreeMap::new();
+    if !start.nodes.is_empty() {
+        let chores = start_chores(format!("chores {}", start.core.0), router.own_sender())?;
+        for node in start.nodes {
+            let index = node.opening.expected.node;
+            let path = node.opening.path.clone();
+            let disk = Disk::new(index, path, start.caching, chores.clone());
+            let local = LocalNode::new(
+                node.opening,
+                node.folder,
+                disk,
+                start.wall_offset_ns,
+                start.verify_payload,
+                monotonic_now(),
+            );
+            nodes.insert(index, local);
+        }
+    }
+    Worker::new(reactor, router, mailbox, nodes).run()
+}
+
+impl Handle {
+    fn cores(&self) -> usize {
+        self.senders.len()
+    }
+
+    /// Posts a call. One to a core that has ended is lost, which its closed channel tells.
+    pub(super) fn call(&self, core: Core, control: Control) {
+        let mut message = Message::Control(Box::new(control));
+        while let Err(SendError::Full(back)) = self.senders[core.0].send(message) {
+            message = back;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// True when `node` runs in this process.
+    #[must_use]
+    pub fn is_local(&self, node: NodeIndex) -> bool {
+        self.local_nodes.contains(&node)
+    }
+
+    pub(super) fn call_node(&self, node: NodeIndex, control: Control) {
+        self.call(node_core(node, self.cores()), control);
+    }
+
+    /// A link name for a control call.
+    pub(super) fn new_link(&self) -> Link {
+        let attempt = self.next_link.fetch_add(1, Ordering::Relaxed);
+        Link { device: Link::ADMIN, attempt }
+    }
+
+    /// Begins to open a device. The channel brings what it is, or why it failed.
+    #[must_use]
+    pub fn open_device(&self, spec: DeviceSpec) -> (DeviceId, Receiver<Result<Info, String>>) {
+        let device = DeviceId(self.next_device.fetch_add(1, Ordering::Relaxed));
+        let (reply, answer) = mpsc::channel();
+        let control = Control::OpenDevice { device, spec: Box::new(spec), reply };
+        self.call(device.core(self.cores()), control);
+        (device, answer)
+    }
+
+    /// Begins to close a device cleanly. The channel tells when all is stable.
+    #[must_use]
+    pub fn close_device(&self, device: DeviceId) -> Receiver<Result<(), String>> {
+        let (reply, answer) = mpsc::channel();
+        self.call(device.core(self.cores()), Control::CloseDevice { device, reply });
+        answer
+    }
+
+    /// Lets go of a device that was closed or could not be opened.
+    pub fn forget_device(&self, device: DeviceId) {
+        self.call(device.core(self.cores()), Control::ForgetDevice { device });
+    }
+
+    /// Starts a job of a volume. The channel tells whether it was started.
+    #[must_use]
+    pub fn start_job(&self, device: DeviceId, job: Job) -> Receiver<Result<(), String>> {
+        let (reply, answer) = mpsc::channel();
+        self.call(device.core(self.cores()), Control::Job { device, job, reply });
+        answer
+    }
+
+    /// Offers exports to NBD connections that come from now on.
+    pub fn offer(&self, exports: Exports) {
+        let exports = Arc::new(exports);
+        for core in 0..self.cores() {
+            self.call(Core(core), Control::Offer(Arc::clone(&exports)));
+        }
+    }
+
+    /// Accepts connections; they are dealt to the cores in turn.
+    pub fn listen(&self, listener: Listener, service: Service) {
+        self.call(Core(0), Control::Listen { listener, service });
+    }
+
+    /// What every core tells about itself; cores that do not answer in time are left out. Counts
+    /// and latencies are left out unless `with_stats`: they cost a core about a millisecond.
+    #[must_use]
+    pub fn snapshot(&self, with_stats: bool) -> Vec<CoreSnapshot> {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let (reply, answers) = mpsc::channel();
+        for core in 0..self.cores() {
+            let reply = reply.clone();
+            self.call(Core(core), Control::Snapshot { with_stats, reply });
+        }
+        drop(reply);
+        let mut cores: Vec<CoreSnapshot> = Vec::new();
+        while let Ok(snapshot) = answers.recv_timeout(PATIENCE) {
+            cores.push(snapshot);
+        }
+        cores.sort_by_key(|snapshot| snapshot.core);
+        cores
+    }
+
+    /// Refuses new requests and connections, and waits until none is in flight, or for `patience`.
+    /// True if all were answered.
+    #[must_use]
+    pub fn drain(&self, patience: Duration) -> bool {
+        let deadline = std::time::Instant::now() + patience;
+        let (reply, answers) = mpsc::channel();
+        for core in 0..self.cores() {
+            self.call(Core(core), Control::Drain(reply.clone()));
+        }
+        drop(reply);
+        (0..self.cores()).all(|_| {
+            let rest = deadline.saturating_duration_since(std::time::Instant::now());
+            answers.recv_timeout(rest).is_ok()
+        })
+    }
+}

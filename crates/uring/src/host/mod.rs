@@ -1,0 +1,60 @@
+//! The host: runs the state machines of volumes, nodes and NBD sessions in the real world.
+//!
+//! ```text
+//!  core 0                          core 1                         other threads
+//! +----------------------------+  +----------------------------+
+//! | worker: one reactor        |  | worker: one reactor        |  control calls (`handle`)
+//! |  NBD connections           |  |  NBD connections           |  chores: folders (`disk`)
+//! |  devices 0, 2, …           |  |  devices 1, 3, …           |
+//! |  in-process nodes 0, 2, …  |  |  in-process nodes 1, 3, …  |
+//! +----------------------------+  +----------------------------+
+//!          ^ mailbox                        ^ mailbox
+//! ```
+//!
+//! # Rules
+//!
+//! - A part belongs to one core for life: device *d* to core *d* mod N, node *n* to core *n* mod N,
+//!   a connection to the core that it was dealt to. Parts talk in messages ([`message`]), which on
+//!   one core are a plain queue.
+//! - A core never blocks. What blocks (folders, control calls, name resolution) happens on other
+//!   threads.
+//! - An idle host sleeps in the kernel. The only periodic work is one look every two seconds at the
+//!   folders of in-process nodes.
+//! - No state machine is touched from two places: each turn of the loop ([`worker`]) feeds it
+//!   events and takes its actions.
+//!
+//! | module | idea |
+//! |---|---|
+//! | [`handle`] | starting and stopping; control calls from other threads |
+//! | [`worker`] | the loop of a core |
+//! | [`message`] | what parts tell each other, within and between cores |
+//! | [`device`] | a volume or memory behind its pipeline, and its links to nodes |
+//! | [`nbd_server`] | NBD connections |
+//! | [`node_local`], [`disk`], [`folder`] | a storage node in this process, its files, its folder |
+//! | [`node_remote`] | a node in another process, as a device sees it |
+//! | [`node_server`] | other processes, as a node sees them |
+//! | [`control`] | the calls themselves, and what is told |
+
+pub mod control;
+pub mod device;
+pub mod disk;
+pub mod folder;
+pub mod handle;
+pub mod message;
+pub mod nbd_server;
+pub mod node_local;
+pub mod node_remote;
+pub mod node_server;
+pub mod node_session;
+mod remote_session;
+mod token;
+pub mod worker;
+
+pub use control::{CoreSnapshot, DeviceSnapshot, Job};
+pub use device::{DeviceSpec, DeviceStats, NodePlace, StoreSpec};
+pub use folder::{FolderError, NodeFolder, Opening};
+pub use handle::{Handle, Host, HostConfig, LocalNodeConfig, wall_offset_ns};
+pub use message::DeviceId;
+pub use nbd_server::{Exports, Service};
+pub use node_local::LocalNodeStatus;
+pub use node_session::{NodeSession, SessionError};

@@ -1,0 +1,151 @@
+//! A conversation with one node, for calls that are not a volume's: who are you, which volumes do
+//! you know, forget one. Blocks its thread.
+
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use fieldstone_proto::{
+    Capability, NodeError, NodeIndex, Reply, ReplyBody, Request, RequestBody, Tag,
+};
+
+use super::control::Control;
+use super::device::NodePlace;
+use super::folder;
+use super::handle::Handle;
+use super::message::Link;
+use super::remote_session::RemoteSession;
+use crate::Endpoint;
+
+/// How soon a node that is busy is asked again; it is while it starts.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+
+/// Why a node did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// It cannot be reached.
+    #[error("{node} cannot be reached: {reason}")]
+    Unreachable {
+        /// The node.
+        node: NodeIndex,
+        /// Why.
+        reason: String,
+    },
+    /// It refused, with the reason.
+    #[error("{node}: {source}")]
+    Refused {
+        /// The node.
+        node: NodeIndex,
+        /// Why.
+        source: NodeError,
+    },
+}
+
+/// A conversation with one node.
+pub struct NodeSession {
+    node: NodeIndex,
+    patience: Duration,
+    next_tag: u64,
+    way: Way,
+}
+
+enum Way {
+    Here { handle: Handle, link: Link, replies: Receiver<Reply> },
+    Socket(RemoteSession),
+}
+
+impl NodeSession {
+    /// Connects. Every answer may take `patience`.
+    ///
+    /// # Errors
+    /// When the node is down.
+    pub fn connect(
+        handle: &Handle,
+        node: NodeIndex,
+        place: &NodePlace,
+        patience: Duration,
+    ) -> Result<Self, SessionError> {
+        let unreachable = |reason: String| SessionError::Unreachable { node, reason };
+        let at = |endpoint: &Endpoint| {
+            RemoteSession::connect(endpoint.address(), patience)
+                .map(Way::Socket)
+                .map_err(|error| unreachable(error.to_string()))
+        };
+        let way = match place {
+            NodePlace::Here => {
+                let (sender, replies) = mpsc::channel();
+                let link = handle.new_link();
+                handle.call_node(node, Control::NodeOpen { node, link, replies: sender });
+                Way::Here { handle: handle.clone(), link, replies }
+            }
+            NodePlace::At(endpoint) => at(endpoint)?,
+            NodePlace::Announced(path) => {
+                let address = folder::announced(path)
+                    .ok_or_else(|| unreachable("its process does not run".to_owned()))?;
+                let endpoint =
+                    Endpoint::resolve(&address).map_err(|error| unreachable(error.to_string()))?;
+                at(&endpoint)?
+            }
+        };
+        Ok(Self { node, patience, next_tag: 1, way })
+    }
+
+    /// Asks and waits for the answer.
+    ///
+    /// # Errors
+    /// When the node refuses, or does not answer in time.
+    pub fn ask(
+        &mut self,
+        capability: Capability,
+        body: &RequestBody,
+    ) -> Result<ReplyBody, SessionError> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            let tag = Tag(self.next_tag);
+            self.next_tag += 1;
+            let request = Request { tag, capability, body: body.clone(), payload: Vec::new() };
+            let reply = self.exchange(request, deadline)?;
+            match reply.result {
+                Ok(body) => return Ok(body),
+                Err(NodeError::Busy) if Instant::now() < deadline => {
+                    std::thread::sleep(BUSY_PAUSE);
+                }
+                Err(source) => return Err(SessionError::Refused { node: self.node, source }),
+            }
+        }
+    }
+
+    fn exchange(&mut self, request: Request, deadline: Instant) -> Result<Reply, SessionError> {
+        let node = self.node;
+        let unreachable = |reason: String| SessionError::Unreachable { node, reason };
+        match &mut self.way {
+            Way::Socket(socket) => {
+                socket.exchange(&request).map_err(|error| unreachable(error.to_string()))
+            }
+            Way::Here { handle, link, replies } => {
+                let tag = request.tag;
+                handle.call_node(node, Control::NodeRequest { node, link: *link, request });
+                loop {
+                    let rest = deadline.saturating_duration_since(Instant::now());
+                    match replies.recv_timeout(rest) {
+                        Ok(reply) if reply.tag == tag => return Ok(reply),
+                        Ok(_) => {}
+                        Err(RecvTimeoutError::Timeout) => {
+                            return Err(unreachable("it does not answer".to_owned()));
+                        }
+                        Err(RecvTimeoutError::Disconnected) => {
+                            return Err(unreachable("it is down".to_owned()));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for NodeSession {
+    fn drop(&mut self) {
+        if let Way::Here { handle, link, .. } = &self.way {
+            handle.call_node(self.node, Control::NodeClose { node: self.node, link: *link });
+        }
+    }
+}

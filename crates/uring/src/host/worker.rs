@@ -1,0 +1,389 @@
+//! One core of the host: a reactor, and the parts that live on this core.
+//!
+//! # A turn
+//!
+//! ```text
+//!  events ──> sessions, disks, remote nodes, timers, mail
+//!                          │
+//!             ┌──> requests ──> devices ──> nodes ──┐      until nobody
+//!             └─────── completions, replies <───────┘      wants anything
+//!                          │
+//!             sends, receives, disk operations queued ──> one io_uring_enter
+//! ```
+//!
+//! Everything that a turn brought is decoded before any device runs, and every device has run before
+//! anything is sent. That is what makes batches: a journal append of a turn's writes, a send
+//! of a turn's answers. Nothing waits for a batch to fill.
+//!
+//! # Order of destruction
+//!
+//! The reactor is the first field, so it is dropped first: it waits until the kernel has let go of
+//! the receive buffers that the connections own.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::mpsc;
+
+use fieldstone_block::Nanos;
+use fieldstone_proto::NodeIndex;
+
+use super::control::{Control, CoreSnapshot};
+use super::device::Device;
+use super::message::{Core, DeviceId, Link, Message, Router};
+use super::nbd_server::{Accepted, NbdServer, Service};
+use super::node_local::LocalNode;
+use super::node_server::NodeServer;
+use super::token::{Kind, split, token};
+use crate::{Event, Listener, Mailbox, Payload, Reactor, thread_usage};
+
+/// How often node folders are looked after.
+const LOOK_AFTER_MS: u64 = 2_000;
+/// How soon a full mailbox of another core is tried again.
+const RETRY_MAIL_MS: u64 = 1;
+/// How soon accepting is tried again when it failed, for want of descriptors say.
+const RETRY_ACCEPT_MS: u64 = 100;
+
+/// One core of the host. See the module's head for the order of its fields.
+pub struct Worker {
+    reactor: Reactor,
+    router: Router,
+    mailbox: Mailbox<Message>,
+    mail: Vec<Message>,
+    nbd: NbdServer,
+    peers: NodeServer,
+    devices: BTreeMap<DeviceId, Device>,
+    nodes: BTreeMap<NodeIndex, LocalNode>,
+    listeners: Vec<(Listener, Service)>,
+    next_accept: usize,
+    draining: Option<mpsc::Sender<()>>,
+    /// No more connections and requests are taken.
+    refusing: bool,
+    stopping: bool,
+}
+
+impl Worker {
+    /// A core with its in-process nodes.
+    #[must_use]
+    pub fn new(
+        reactor: Reactor,
+        router: Router,
+        mailbox: Mailbox<Message>,
+        nodes: BTreeMap<NodeIndex, LocalNode>,
+    ) -> Self {
+        Self {
+            reactor,
+            router,
+            mailbox,
+            mail: Vec::new(),
+            nbd: NbdServer::new(),
+            peers: NodeServer::default(),
+            devices: BTreeMap::new(),
+            nodes,
+            listeners: Vec::new(),
+            next_accept: 0,
+            draining: None,
+            refusing: false,
+            stopping: false,
+        }
+    }
+
+    /// Runs until told to stop.
+    ///
+    /// # Errors
+    /// The kernel refuses the ring.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = Vec::new();
+        self.set_housekeeping();
+        self.pump();
+        while !self.stopping {
+            self.reactor.turn(&mut events)?;
+            let now = self.reactor.now();
+            for event in events.drain(..) {
+                self.dispatch(event, now);
+            }
+            self.pump();
+        }
+        self.finish(&mut events)
+    }
+
+    fn dispatch(&mut self, event: Event, now: Nanos) {
+        let Some((kind, scope, index)) = split(event.token) else { return };
+        match kind {
+            Kind::Mail => self.take_mail(now),
+            Kind::Accept => self.accepted(index, event),
+            Kind::NbdReceive => self.nbd.received(index, &event, now),
+            Kind::NbdSend => self.nbd.sent(index, &event),
+            Kind::Disk => {
+                let node = u16::try_from(scope).map(NodeIndex).ok();
+                if let Some(node) = node.and_then(|node| self.nodes.get_mut(&node)) {
+                    node.disk_event(index, event, now);
+                }
+            }
+            Kind::DeviceTimer => {
+                if let Some(device) = self.devices.get_mut(&DeviceId(scope)) {
+                    device.timer_due();
+                }
+            }
+            Kind::RemoteReceive | Kind::RemoteSend | Kind::RemoteConnect | Kind::RemoteTimer => {
+                if let Some(device) = self.devices.get_mut(&DeviceId(scope)) {
+                    device.remote_event(kind, index, event, now, &mut self.reactor);
+                }
+            }
+            Kind::PeerReceive => self.peers.received(index, event, &mut self.router),
+            Kind::PeerSend => self.peers.sent(index, &event),
+            Kind::Housekeeping => self.keep_house(),
+        }
+    }
+
+    fn set_housekeeping(&mut self) {
+        let wait_ms = match (self.router.blocked(), self.nodes.is_empty()) {
+            (true, _) => RETRY_MAIL_MS,
+            (false, false) => LOOK_AFTER_MS,
+            (false, true) => return,
+        };
+        let deadline = self.reactor.fresh_now().plus(Nanos::from_ms(wait_ms));
+        self.reactor.timer(deadline, token(Kind::Housekeeping, 0, 0));
+    }
+
+    fn keep_house(&mut self) {
+        if !self.router.blocked() {
+            for node in self.nodes.values_mut() {
+                node.look_after();
+            }
+        }
+        self.set_housekeeping();
+    }
+
+    fn take_mail(&mut self, now: Nanos) {
+        let mut mail = std::mem::take(&mut self.mail);
+        self.mailbox.drain(&mut mail);
+        for message in mail.drain(..) {
+            self.deliver(message, now);
+        }
+        self.mail = mail;
+    }
+
+    fn deliver(&mut self, message: Message, now: Nanos) {
+        match message {
+            Message::Submit { device, origin, request } => match self.devices.get_mut(&device) {
+                Some(device) => device.submit(origin, request, now),
+                None => {
+                    let gone = fieldstone_block::BlockError::ShuttingDown;
+                    let completion = fieldstone_block::Completion::of(&request, Err(gone));
+                    self.router.send(origin.core, Message::Complete { origin, completion });
+                }
+            },
+            Message::Complete { origin, completion } => self.nbd.complete(origin, completion),
+            Message::ToNode { node, link, request } => {
+                if let Some(node) = self.nodes.get_mut(&node) {
+                    node.request(link, request, now);
+                }
+            }
+            Message::FromNode { node, link, reply } => match link.device {
+                Link::SOCKET => self.peers.reply(link, reply),
+                device => {
+                    if let Some(device) = self.devices.get_mut(&DeviceId(device)) {
+                        device.reply(node, link, reply, now);
+                    }
+                }
+            },
+            Message::LinkOpen { node, link, core } => {
+                if let Some(local) = self.nodes.get_mut(&node) {
+                    local.open_link(link, core, None, &mut self.router);
+                }
+            }
+            Message::LinkClose { node, link } => {
+                if let Some(node) = self.nodes.get_mut(&node) {
+                    node.close_link(link, now);
+                }
+            }
+            Message::LinkUp { node, link } => {
+                if link.device == Link::SOCKET {
+                    self.peers.link_up(link);
+                } else if let Some(device) = self.devices.get_mut(&DeviceId(link.device)) {
+                    device.link_up(node, link, now);
+                }
+            }
+            Message::LinkDown { node, link } => {
+                if link.device == Link::SOCKET {
+                    self.peers.link_down(link);
+                } else if let Some(device) = self.devices.get_mut(&DeviceId(link.device)) {
+                    device.link_down(node, link, now);
+                }
+            }
+            Message::Accepted(accepted) => self.take_over(accepted),
+            Message::Chore(done) => {
+                if let Some(node) = self.nodes.get_mut(&done.node) {
+                    node.chore_done(*done, now, &mut self.router);
+                }
+            }
+            Message::Control(control) => self.control(*control, now),
+        }
+    }
+
+    /// Runs everything on this core until nobody wants anything more this turn.
+    fn pump(&mut self) {
+        loop {
+            let now = self.reactor.fresh_now();
+            let mut busy = self.nbd.pump_requests(&mut self.router);
+            while let Some(message) = self.router.next_local() {
+                self.deliver(message, now);
+                busy = true;
+            }
+            for device in self.devices.values_mut() {
+                busy |= device.pump(now, &mut self.router, &mut self.reactor);
+            }
+            for node in self.nodes.values_mut() {
+                busy |= node.pump(now, &mut self.router, &mut self.reactor);
+            }
+            if busy {
+                continue;
+            }
+            let more = self.nbd.pump_sockets(&mut self.reactor);
+            if !(self.peers.pump(&mut self.router, &mut self.reactor) | more) {
+                break;
+            }
+        }
+        self.answer_drain();
+        self.router.flush();
+        if self.router.blocked() {
+            self.set_housekeeping();
+        }
+    }
+
+    fn accepted(&mut self, index: u32, event: Event) {
+        let Some((listener, service)) = self.listeners.get(index as usize).cloned() else { return };
+        match (event.result, event.payload) {
+            (Ok(_), Payload::Socket(socket)) => {
+                let accepted = Accepted { socket, service };
+                let to = match service {
+                    Service::Nbd => Core(self.next_accept % self.router.cores()),
+                    Service::Node(node) => super::message::node_core(node, self.router.cores()),
+                };
+                self.next_accept += 1;
+                self.router.send(to, Message::Accepted(accepted));
+            }
+            (Ok(_), Payload::Timer) => self.reactor.accept(&listener, event.token),
+            (Ok(_), _) => {}
+            (Err(_), _) if self.refusing => {}
+            (Err(error), _) => {
+                tracing::warn!("cannot accept connections on {}: {error}", listener.address());
+                let again = self.reactor.now().plus(Nanos::from_ms(RETRY_ACCEPT_MS));
+                self.reactor.timer(again, event.token);
+            }
+        }
+    }
+
+    fn take_over(&mut self, accepted: Accepted) {
+        match accepted.service {
+            Service::Nbd => self.nbd.accept(accepted.socket),
+            Service::Node(node) => self.peers.accept(accepted.socket, node, &mut self.router),
+        }
+    }
+
+    fn control(&mut self, control: Control, now: Nanos) {
+        match control {
+            Control::OpenDevice { device, spec, reply } => {
+                let opened =
+                    Device::open(device, *spec, reply, now, &mut self.router, &mut self.reactor);
+                self.devices.insert(device, opened);
+            }
+            Control::CloseDevice { device, reply } => match self.devices.get_mut(&device) {
+                Some(device) => device.close(reply),
+                None => drop(reply.send(Ok(()))),
+            },
+            Control::ForgetDevice { device } => {
+                if let Some(mut device) = self.devices.remove(&device) {
+                    device.disconnect(&mut self.router, &mut self.reactor);
+                }
+            }
+            Control::Offer(exports) => self.nbd.offer(exports),
+            Control::Listen { listener, service } => {
+                let index = u32::try_from(self.listeners.len()).expect("from a command line");
+                self.reactor.accept(&listener, token(Kind::Accept, 0, index));
+                self.listeners.push((listener, service));
+            }
+            Control::Snapshot { with_stats, reply } => {
+                drop(reply.send(self.snapshot(with_stats)));
+            }
+            Control::Job { device, job, reply } => {
+                let started = match self.devices.get_mut(&device) {
+                    Some(device) => device.start_job(job),
+                    None => Err("the volume is not open".to_owned()),
+                };
+                drop(reply.send(started));
+            }
+            Control::NodeOpen { node, link, replies } => {
+                if let Some(local) = self.nodes.get_mut(&node) {
+                    local.open_link(link, self.router.me, Some(replies), &mut self.router);
+                }
+            }
+            Control::NodeRequest { node, link, request } => {
+                if let Some(local) = self.nodes.get_mut(&node) {
+                    local.request(link, request, now);
+                }
+            }
+            Control::NodeClose { node, link } => {
+                if let Some(local) = self.nodes.get_mut(&node) {
+                    local.close_link(link, now);
+                }
+            }
+            Control::Drain(reply) => {
+                self.nbd.shut_down();
+                self.refusing = true;
+                for index in 0..self.listeners.len() {
+                    let index = u32::try_from(index).expect("from a command line");
+                    self.reactor.cancel(token(Kind::Accept, 0, index));
+                    self.reactor.cancel_timer(token(Kind::Accept, 0, index));
+                }
+                self.draining = Some(reply);
+            }
+            Control::Stop => self.stopping = true,
+        }
+    }
+
+    fn answer_drain(&mut self) {
+        if self.draining.is_some()
+            && self.nbd.in_flight() == 0
+            && let Some(reply) = self.draining.take()
+        {
+            let _ = reply.send(());
+        }
+    }
+
+    fn snapshot(&self, with_stats: bool) -> CoreSnapshot {
+        CoreSnapshot {
+            core: self.router.me.0,
+            devices: self.devices.values().map(|device| device.snapshot(with_stats)).collect(),
+            nodes: self.nodes.values().map(LocalNode::status).collect(),
+            connections: self.nbd.connections(),
+            accepted: self.nbd.accepted(),
+            ring: self.reactor.counters(),
+            usage: thread_usage(),
+        }
+    }
+
+    /// Ends connections and lets disk operations under way come back.
+    fn finish(mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        const PATIENCE_MS: u64 = 5_000;
+        self.nbd.close_all(&mut self.reactor);
+        self.peers.close_all(&mut self.reactor);
+        self.listeners.clear();
+        let deadline = self.reactor.fresh_now().plus(Nanos::from_ms(PATIENCE_MS));
+        while self.nodes.values().any(|node| !node.is_quiet()) {
+            self.reactor.turn_until(events, deadline)?;
+            let now = self.reactor.now();
+            for event in events.drain(..) {
+                self.dispatch(event, now);
+            }
+            for node in self.nodes.values_mut() {
+                node.pump(now, &mut self.router, &mut self.reactor);
+            }
+            if now >= deadline {
+                tracing::warn!("disk operations did not return in time");
+                break;
+            }
+        }
+        Ok(())
+    }
+}
