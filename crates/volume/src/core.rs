@@ -145,6 +145,10 @@ pub struct Core {
     pub rebuild: Progress,
     pub scrub: Progress,
     pub rebuild_running: bool,
+    /// Something changed while a rebuild ran: it makes another pass.
+    pub rebuild_again: bool,
+    /// Segments that are taken out of the table and not yet known to be gone from the nodes.
+    pub segments_freeing: u64,
     pub gc_running: bool,
     pub sync_running: bool,
     pub segments_since_checkpoint: u64,
@@ -211,6 +215,8 @@ impl Core {
             rebuild: Progress::default(),
             scrub: Progress::default(),
             rebuild_running: false,
+            rebuild_again: false,
+            segments_freeing: 0,
             gc_running: false,
             sync_running: false,
             segments_since_checkpoint: 0,
@@ -352,6 +358,7 @@ impl Core {
             return; // an answer to a call that was given up
         }
         if let Err(NodeError::Fenced { current, .. }) = &reply.result
+            && *current > self.epoch
             && self.phase == Phase::Serving
         {
             let why = format!("another writer took the volume over (epoch {current})");

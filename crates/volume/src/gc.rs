@@ -374,10 +374,15 @@ pub async fn free_segments(ctx: &Ctx, handles: &[Handle]) {
     let (ids, nodes) = ctx.with(|core| {
         let ids: Vec<SegmentId> =
             handles.iter().filter_map(|h| Some(core.segments.remove(*h)?.id)).collect();
+        core.segments_freeing += ids.len() as u64;
         (ids, core.up_nodes())
     });
     for chunk in ids.chunks(1024) {
         // A node that misses this is told again when it joins: it lists what the table lacks.
         ctx.call_all(&nodes, &RequestBody::ShardDelete { segments: chunk.to_vec() }).await;
     }
+    ctx.with(|core| {
+        core.segments_freeing -= ids.len() as u64;
+        core.start_rebuild(); // shards may have waited for room
+    });
 }

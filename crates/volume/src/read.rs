@@ -122,7 +122,9 @@ impl Core {
     }
 
     fn retry_piece(&mut self, read: usize, piece: usize) {
-        let Slot::Waiting { block, count } = self.reads.reads[read].pieces[piece] else { return };
+        // A reply to a read that was already answered, because the volume failed, is dropped.
+        let slot = self.reads.reads.get(read).and_then(|read| read.pieces.get(piece));
+        let Some(&Slot::Waiting { block, count }) = slot else { return };
         self.counters.degraded_reads += 1;
         self.spawn_with(move |ctx| async move {
             let result = read_blocks(&ctx, block, count).await;

@@ -19,12 +19,19 @@ use crate::status::{NodeHealth, Phase, Progress};
 
 /// How long a node may be away before its shards are made anew elsewhere.
 const OUT_AFTER_MS: u64 = 30_000;
+/// Pause before shards are tried again that could not be made although there is a place for them.
+const RETRY_MS: u64 = 2_000;
 
 impl Core {
     /// Starts rebuild if shards are missing, it is wanted, and it does not run.
     pub fn start_rebuild(&mut self) {
         let wanted = self.config.auto_rebuild && self.phase == Phase::Serving;
-        if wanted && !self.rebuild_running && self.segments.iter().any(|(_, s)| s.degraded()) {
+        if !wanted {
+            return;
+        }
+        if self.rebuild_running {
+            self.rebuild_again = true;
+        } else if self.segments.iter().any(|(_, s)| s.degraded()) {
             self.begin_rebuild();
         }
     }
@@ -37,6 +44,14 @@ impl Core {
         self.rebuild_running = true;
         self.rebuild = Progress { running: true, ..Progress::default() };
         self.spawn_with(rebuild);
+    }
+
+    fn retry_rebuild(&mut self) {
+        let sleep = self.sleep(fieldstone_block::Nanos::from_ms(RETRY_MS));
+        self.spawn_with(|ctx| async move {
+            sleep.await;
+            ctx.with(Core::start_rebuild);
+        });
     }
 
     fn degraded(&self) -> Vec<Handle> {
@@ -81,6 +96,9 @@ impl Core {
 async fn rebuild(ctx: Ctx) {
     let began = ctx.with(|core| core.now);
     loop {
+        // A node that was full may have room again; it tells with any answer.
+        let full = ctx.with(|core| core.nodes_that(|n| n.full && n.health == NodeHealth::Up));
+        ctx.call_all(&full, &RequestBody::Stat).await;
         let work = ctx.with(|core| {
             let work = core.degraded();
             let missing: usize =
@@ -97,7 +115,8 @@ async fn rebuild(ctx: Ctx) {
             progress |= rebuild_segment(&ctx, handle).await;
             ctx.with(|core| core.rebuild.elapsed_ns = core.now.since(began).0);
         }
-        if !progress || ctx.with(|core| core.phase != Phase::Serving) {
+        let again = ctx.with(|core| std::mem::take(&mut core.rebuild_again));
+        if !(progress || again) || ctx.with(|core| core.phase != Phase::Serving) {
             break;
         }
     }
@@ -114,6 +133,14 @@ async fn rebuild(ctx: Ctx) {
         core.rebuild.running = false;
         core.rebuild.elapsed_ns = core.now.since(began).0;
         core.rebuild_running = false;
+        // What failed for a passing reason is tried again; what has no place waits for a node.
+        let again = std::mem::take(&mut core.rebuild_again);
+        let degraded = core.degraded();
+        let place = degraded.iter().any(|handle| !core.place_missing(*handle, 0).is_empty());
+        let full = !degraded.is_empty() && core.nodes.iter().any(|node| node.full);
+        if again || place || full {
+            core.retry_rebuild();
+        }
     });
 }
 

@@ -208,11 +208,14 @@ impl Core {
         let key =
             (segment.id.0 ^ attempt << 56).wrapping_add((volume as u64) ^ ((volume >> 64) as u64));
         let placed = self.pool.place_shards(key, segment.shards.len(), &weights);
-        placed
-            .into_iter()
-            .enumerate()
-            .filter(|(shard, _)| segment.shards[*shard].is_none())
-            .filter_map(|(shard, node)| Some((shard, NodeIndex(u16::try_from(node?).ok()?))))
+        let node = |placed: usize| NodeIndex(u16::try_from(placed).expect("nodes are 16 bits"));
+        // A missing shard goes where placement puts it; what placement offers for shards that are
+        // there already serves those that it left without a node.
+        let there = |shard: &usize| segment.shards[*shard].is_some();
+        let mut spare = (0..placed.len()).filter(there).filter_map(|shard| placed[shard]);
+        (0..placed.len())
+            .filter(|shard| !there(shard))
+            .filter_map(|shard| Some((shard, node(placed[shard].or_else(|| spare.next())?))))
             .collect()
     }
 

@@ -9,9 +9,9 @@
 
 use fieldstone_proto::SegmentKind;
 
-use crate::core::Core;
+use crate::core::{Core, Node};
 use crate::footer::footer_blocks;
-use crate::segment::State;
+use crate::segment::{Segment, State};
 use crate::status::NodeHealth;
 
 /// Free segments that only collection, trims and checkpoints may use, beside those that a
@@ -33,10 +33,14 @@ impl Core {
     /// Segments that still fit on the nodes that are up.
     #[must_use]
     pub fn segments_free(&self) -> u64 {
+        self.segments_fitting(|node| node.health == NodeHealth::Up)
+    }
+
+    fn segments_fitting(&self, counts: impl Fn(&Node) -> bool) -> u64 {
         let mut free: Vec<u64> = self
             .nodes
             .iter()
-            .filter(|node| node.health == NodeHealth::Up)
+            .filter(|node| counts(node))
             .map(|node| u64::from(node.slots_free))
             .collect();
         let width = self.layout.width().min(free.len());
@@ -82,7 +86,8 @@ impl Core {
     #[must_use]
     pub fn capacity_blocks(&self) -> u64 {
         let own = self.segments.iter().filter(|(_, s)| s.kind == SegmentKind::Data).count() as u64;
-        let segments = own + self.segments_free();
+        // Nodes that are away for a while count: the pool does not become smaller by it.
+        let segments = own + self.segments_freeing + self.segments_fitting(|_| true);
         // What collection needs to find garbage worth moving is kept from users as well.
         let keep = self.marks().high + segments / 32;
         segments.saturating_sub(keep) * self.data_blocks()

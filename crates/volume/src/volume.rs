@@ -54,6 +54,7 @@ impl Volume {
             Event::NodeDown(node) => {
                 core.node_lost(node, "the connection is gone");
                 core.watch_absence(node);
+                core.actions.push_back(Action::Reconnect { node });
             }
             Event::Reply { node, reply } => core.handle_reply(node, reply),
         }
