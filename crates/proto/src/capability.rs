@@ -50,6 +50,12 @@ impl std::fmt::Debug for MasterKey {
 #[derive(Clone, Copy)]
 pub struct CapabilityKey([u8; 16]);
 
+impl std::fmt::Debug for CapabilityKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CapabilityKey(secret)")
+    }
+}
+
 impl MasterKey {
     /// The key of `volume` at `epoch`.
     #[must_use]

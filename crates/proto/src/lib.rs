@@ -9,6 +9,7 @@
 //! newer version says so and touches nothing.
 
 pub mod capability;
+pub mod disk;
 pub mod ids;
 pub mod message;
 
