@@ -1,0 +1,216 @@
+#!/usr/bin/python3
+"""Damaged, foreign, swapped and truncated node files: named, survived, and repaired."""
+
+import pathlib
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from device import connect, noise
+from scenario import main
+from world import EVERY_CODE, MIB, Failure, check, fieldstone, refused, run, wait_until
+
+SIZE = 48 * MIB
+
+
+def patch(path, at, data):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def fresh(world, name):
+    """A pool with a volume full of known data, closed."""
+    pool = world.pool(name=name)
+    pool.create_volume("v", SIZE)
+    server = pool.serve("v")
+    handle = connect(server.uri("v"))
+    for turn in range(SIZE // MIB // 4):
+        handle.pwrite(noise(4 * MIB, turn), turn * 4 * MIB)
+    handle.flush()
+    handle.shutdown()
+    server.stop()
+    return pool
+
+
+def intact(server):
+    handle = connect(server.uri("v"))
+    for turn in range(SIZE // MIB // 4):
+        data = handle.pread(4 * MIB, turn * 4 * MIB)
+        check(data == noise(4 * MIB, turn), f"data at {turn * 4} MiB differs")
+    handle.shutdown()
+
+
+def serves_without(pool, node, says):
+    """One node is unusable: the server says which and why, serves all data, and status shows it."""
+    server = pool.serve("v")
+    for word in says:
+        check(word in server.errors(), f"the server does not name {word!r}:\n{server.errors()}")
+    intact(server)
+    states = {found["node"]: found for found in pool.status()["nodes"]}
+    check(states[node]["state"] == "down", f"status shows node {node} as {states[node]}")
+    server.stop()
+
+
+def superblocks(world):
+    pool = fresh(world, "superblock")
+    path = pool.node_path(2) / "superblock"
+    good = path.read_bytes()
+    for what, data, says in [
+        ("a flipped byte", good[:40] + bytes([good[40] ^ 1]) + good[41:], ["node.2/superblock"]),
+        ("an empty file", b"", ["node.2/superblock"]),
+        ("noise", noise(len(good), 1), ["node.2/superblock"]),
+        ("cut short", good[: len(good) // 2], ["node.2/superblock"]),
+    ]:
+        path.write_bytes(data)
+        try:
+            serves_without(pool, 2, says)
+        except Failure as failure:
+            raise Failure(f"superblock with {what}: {failure}") from failure
+        check(path.read_bytes() == data, f"{what}: a damaged superblock was overwritten")
+    path.unlink()
+    serves_without(pool, 2, ["node.2", "no superblock"])
+    path.write_bytes(good)
+    server = pool.serve("v")
+    pool.wait_until_whole("v")
+    intact(server)
+    server.stop()
+
+    # The pool's own files.
+    for name, says in [("pool.json", ["pool.json"]), ("pool.key", ["pool.key"])]:
+        path = pool.path / name
+        text = path.read_text()
+        path.write_text(text[: len(text) // 2])
+        refused("serve", pool.path / "v", "--nbd", f"unix:{world.file('x')}", says=says)
+        path.write_text(text)
+    path = pool.path / "pool.json"
+    text = path.read_text()
+    path.write_text(text.replace('"format": 1', '"format": 2'))
+    refused("status", pool.path, says=["pool.json", "newer version"])
+    path.write_text(text)
+
+
+def strangers(world):
+    """A folder of another pool, and two folders of this one in each other's place."""
+    pool, other = fresh(world, "here"), world.pool(name="there")
+    kept = world.file("kept")
+    shutil.move(pool.node_path(1), kept)
+    shutil.copytree(other.node_path(1), pool.node_path(1))
+    serves_without(pool, 1, ["node.1", "belongs elsewhere"])
+    shutil.rmtree(pool.node_path(1))
+    shutil.move(kept, pool.node_path(1))
+
+    for a, b in [(pool.node_path(3), pool.node_path(0))]:
+        shutil.move(a, kept)
+        shutil.move(b, a)
+        shutil.move(kept, b)
+    server = pool.serve("v")
+    check("node.0 belongs elsewhere" in server.errors(), server.errors())
+    check("node.3 belongs elsewhere" in server.errors(), server.errors())
+    intact(server)
+    server.stop()
+
+
+def data_files(world):
+    """Truncated, emptied, exchanged and overwritten chunk stores: scrub repairs what it finds."""
+    pool = fresh(world, "data")
+    for what, spoil in [
+        ("data cut to a half", lambda: cut(pool.node_path(1) / "data", 2)),
+        ("slots cut to a half", lambda: cut(pool.node_path(1) / "slots", 2)),
+        ("data of node 0 in node 1", lambda: shutil.copy(pool.node_path(0) / "data", pool.node_path(1) / "data")),
+        ("data and slots of node 0 in node 1", lambda: [
+            shutil.copy(pool.node_path(0) / name, pool.node_path(1) / name) for name in ("data", "slots")
+        ]),
+        ("noise in the slots", lambda: patch(pool.node_path(1) / "slots", 0, noise(MIB // 4, 4))),
+    ]:
+        spoil()
+        try:
+            server = pool.serve("v")
+            intact(server)
+            fieldstone("scrub", pool.path)
+            pool.wait_until_whole("v")
+            intact(server)
+            server.stop()
+            # Now that all is repaired, two other nodes may be lost.
+            away = world.file("away")
+            away.mkdir()
+            for index in (0, 2):
+                shutil.move(pool.node_path(index), away / f"node.{index}")
+                pool.node_path(index).write_text("not a folder")
+            server = pool.serve("v", options=["--no-auto-rebuild"])
+            intact(server)
+            server.stop()
+            for index in (0, 2):
+                pool.node_path(index).unlink()
+                shutil.move(away / f"node.{index}", pool.node_path(index))
+            away.rmdir()
+            server = pool.serve("v")
+            pool.wait_until_whole("v")
+            server.stop()
+        except Failure as failure:
+            raise Failure(f"{what}: {failure}") from failure
+
+
+def cut(path, parts):
+    with open(path, "r+b") as file:
+        file.truncate(path.stat().st_size // parts)
+
+
+def too_many_missing(world):
+    """M+1 nodes are gone: refused with their names; back again, everything is there."""
+    pool = fresh(world, "missing")
+    away = world.file("away")
+    away.mkdir()
+    lost = range(world.case.tolerance + 1)
+    for index in lost:
+        shutil.move(pool.node_path(index), away / f"node.{index}")
+        pool.node_path(index).write_text("not a folder")
+    server = pool.serve("v", wait=False)
+    # Either it refuses, or it waits for the nodes and says which; it must not serve.
+    wait_until(
+        "the server tells of the missing nodes",
+        lambda: all(f"node.{index}" in server.errors() for index in lost),
+        60,
+    )
+    check("serving" not in server.output(), "it serves with M+1 nodes missing")
+    if server.is_running():
+        server.kill()
+    # The same when the folders are gone altogether: new, empty ones are no replacement.
+    for index in lost:
+        pool.node_path(index).unlink()
+    server = pool.serve("v", wait=False)
+    wait_until(
+        "the server ends or serves",
+        lambda: not server.is_running() or "serving" in server.output() or "still opening" in server.errors(),
+        60,
+    )
+    if "serving" in server.output():
+        # Acceptable only if what is lost is an error and never wrong data.
+        handle = connect(server.uri("v"))
+        readable = 0
+        for turn in range(SIZE // MIB // 4):
+            try:
+                data = handle.pread(4 * MIB, turn * 4 * MIB)
+            except Exception:
+                continue
+            check(data == noise(4 * MIB, turn), f"data at {turn * 4} MiB is wrong, not an error")
+            readable += 1
+        check(readable < SIZE // MIB // 4, "all data is there without enough nodes")
+    server.kill()
+    for index in lost:
+        shutil.rmtree(pool.node_path(index), ignore_errors=True)
+        shutil.move(away / f"node.{index}", pool.node_path(index))
+    server = pool.serve("v")
+    intact(server)
+    server.stop()
+
+
+def scenario(world):
+    superblocks(world)
+    strangers(world)
+    data_files(world)
+    too_many_missing(world)
+    run("true")
+
+
+main(scenario, EVERY_CODE)

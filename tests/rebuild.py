@@ -1,0 +1,103 @@
+#!/usr/bin/python3
+"""Node folders are deleted while serving and while stopped; their shards are rebuilt."""
+
+import json
+import pathlib
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from device import connect, noise
+from scenario import main
+from world import EVERY_CASE, MIB, check, fieldstone, wait_until
+
+SIZE = 96 * MIB
+STEP = 4 * MIB
+
+
+def write_all(uri, generation):
+    handle = connect(uri)
+    for at in range(0, SIZE, STEP):
+        handle.pwrite(noise(STEP, f"{generation}/{at}"), at)
+    handle.flush()
+    handle.shutdown()
+
+
+def read_all(uri, generation):
+    handle = connect(uri)
+    for at in range(0, SIZE, STEP):
+        data = handle.pread(STEP, at)
+        check(data == noise(STEP, f"{generation}/{at}"), f"data at {at // MIB} MiB differs")
+    handle.shutdown()
+
+
+def lose(pool, *lost):
+    """Deletes folders under a server; nodes that are processes are replaced by empty ones."""
+    for index in lost:
+        pool.delete_node(index)
+    pool.start_missing_nodes()
+
+
+def scenario(world):
+    pool = world.pool()
+    pool.create_volume("v", SIZE)
+
+    # While serving: noticed, shown, rebuilt without being asked.
+    server = pool.serve("v", options=["--rebuild-limit", "64M"])
+    write_all(server.uri("v"), 1)
+    lose(pool, 1, 3)
+    degraded = wait_until(
+        "status shows missing shards",
+        lambda: (v := pool.volume_status("v"))["shards_missing"] and v, 30, 0.02,
+    )
+    check(degraded["protection"] == "degraded", f"protection is {degraded['protection']}")
+    check(degraded["segments_degraded"] > 0, "no segment is degraded")
+    read_all(server.uri("v"), 1)
+    pool.wait_until_whole("v")
+    whole = pool.volume_status("v")
+    check(whole["segments_degraded"] == 0 and whole["shards_missing"] == 0, f"{whole}")
+    rebuilt = whole["rebuild"]
+    check(rebuilt["shards_failed"] == 0, f"shards failed: {rebuilt}")
+    check(rebuilt["read_bytes"] > 0 and rebuilt["written_bytes"] > 0, f"no bytes told: {rebuilt}")
+    read_all(server.uri("v"), 1)
+
+    # The others may go now, with the server and all.
+    server.kill()
+    for index in (0, 2):
+        pool.delete_node(index)
+    pool.start_missing_nodes()
+    server = pool.serve("v")
+    read_all(server.uri("v"), 1)
+    pool.wait_until_whole("v")
+    write_all(server.uri("v"), 2)
+    server.stop()
+
+    # While stopped, with automatic rebuild off: the command does it, offline and online.
+    for index in (1, 2):
+        pool.delete_node(index)
+    pool.start_missing_nodes()
+    done = fieldstone("rebuild", pool.path, "--json").stdout
+    report = json.loads(done)
+    check(report["volume"] == "v" and report["shards_missing"] == 0, f"rebuild told {report}")
+    check(report["shards_done"] > 0 and report["read_bytes"] > 0, f"rebuild told {report}")
+    # Reading is bounded: K shards' worth of data for each shard, and little more.
+    check(report["read_bytes"] < 6 * SIZE, f"rebuild read {report['read_bytes']} bytes")
+
+    pool.delete_node(0)
+    pool.start_missing_nodes()
+    server = pool.serve("v", options=["--no-auto-rebuild"])
+    time.sleep(1)
+    check(pool.volume_status("v")["shards_missing"] > 0, "it rebuilt without being asked")
+    read_all(server.uri("v"), 2)
+    online = json.loads(fieldstone("rebuild", pool.path / "v", "--limit", "200M", "--json").stdout)
+    check(online["shards_missing"] == 0 and online["shards_done"] > 0, f"rebuild told {online}")
+    check(pool.volume_status("v")["shards_missing"] == 0, "shards are still missing")
+    # Nothing to do is done at once.
+    fieldstone("rebuild", pool.path)
+    read_all(server.uri("v"), 2)
+    shown = fieldstone("status", pool.path).stdout
+    check("v" in shown and "node" in shown, f"status for people: {shown}")
+    server.stop()
+
+
+main(scenario, EVERY_CASE)

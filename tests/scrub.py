@@ -1,0 +1,98 @@
+#!/usr/bin/python3
+"""A byte is flipped on a node's disk: reads give the right data, scrub finds it and repairs it."""
+
+import json
+import mmap
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from device import connect, noise
+from scenario import main
+from world import EVERY_CASE, MIB, check, fieldstone
+
+SIZE = 64 * MIB
+STEP = 4 * MIB
+
+
+def find_shard_byte(pool, data):
+    """Where, in some node's chunk store, these bytes of a sealed shard lie."""
+    places = []
+    for index in range(pool.count):
+        path = pool.node_path(index) / "data"
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            at = mapped.find(data)
+            if at >= 0:
+                places.append((index, path, at))
+    return places
+
+
+def flip(path, at):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 0x10]))
+
+
+def read_all(uri):
+    handle = connect(uri)
+    for at in range(0, SIZE, STEP):
+        check(handle.pread(STEP, at) == noise(STEP, at), f"data at {at // MIB} MiB differs")
+    handle.shutdown()
+
+
+def scrub(pool):
+    return json.loads(fieldstone("scrub", pool.path / "v", "--json").stdout)
+
+
+def scenario(world):
+    pool = world.pool()
+    pool.create_volume("v", SIZE)
+    server = pool.serve("v", options=["--cache", "0"])
+    handle = connect(server.uri("v"))
+    for at in range(0, SIZE, STEP):
+        handle.pwrite(noise(STEP, at), at)
+    handle.flush()
+    handle.shutdown()
+    clean = scrub(pool)
+    check(clean["damaged"] == 0 and clean["shards_done"] > 0, f"a clean scrub tells {clean}")
+
+    # A few bytes in the middle of what was written to 8 MiB, wherever they are stored.
+    probe = noise(STEP, 8 * MIB)[200_000:200_064]
+    places = find_shard_byte(pool, probe)
+    copies = 1 if world.case.code.startswith("rs") else 3
+    check(len(places) == copies, f"the bytes lie at {len(places)} places, expected {copies}")
+    index, path, at = places[0]
+    flip(path, at + 30)
+
+    # The damaged byte never reaches a client, before the scrub or after it.
+    read_all(server.uri("v"))
+    found = scrub(pool)
+    check(found["damaged"] + clean["damaged"] >= 0 and found["shards_failed"] == 0, f"{found}")
+    repaired = find_shard_byte(pool, probe)
+    check(len(repaired) == copies, f"after the scrub the bytes lie at {len(repaired)} places")
+    check(scrub(pool)["damaged"] == 0, "a second scrub still finds damage")
+    read_all(server.uri("v"))
+    server.stop()
+
+    # Offline, with two nodes hit at once, and no read in between that could have noticed.
+    hit = [find_shard_byte(pool, noise(STEP, at)[1000:1064])[0] for at in (0, 16 * MIB)]
+    for _, path, at in hit:
+        flip(path, at + 7)
+    found = scrub(pool)
+    check(found["damaged"] == 2, f"two bytes were flipped, scrub tells of {found['damaged']}")
+    check(found["shards_failed"] == 0, f"scrub could not repair: {found}")
+    check(scrub(pool)["damaged"] == 0, "a second scrub still finds damage")
+
+    # With other nodes lost, the repaired shards are what is left.
+    spare = [n for n in range(pool.count) if n not in {index for index, _, _ in hit}][:2]
+    for lost in spare:
+        pool.delete_node(lost)
+    pool.start_missing_nodes()
+    server = pool.serve("v", options=["--no-auto-rebuild"])
+    read_all(server.uri("v"))
+    server.stop()
+
+
+main(scenario, EVERY_CASE)

@@ -1,0 +1,78 @@
+#!/usr/bin/python3
+"""Volumes come and go: create, list, grow and remove, with a server and without one."""
+
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from device import connect, noise
+from scenario import main
+from world import EVERY_CASE, MIB, check, fieldstone
+
+
+def listed(pool):
+    lines = fieldstone("volume", "ls", pool.path, "--json").stdout.splitlines()
+    return {line["name"]: line for line in map(json.loads, lines)}
+
+
+def used_bytes(pool):
+    return sum(node["total_bytes"] - node["free_bytes"] for node in pool.status()["nodes"])
+
+
+def scenario(world):
+    pool = world.pool()
+    check(listed(pool) == {}, "an empty pool lists volumes")
+    for name, size in [("a", "32M"), ("b b", "48M"), ("grün", "4096")]:
+        pool.create_volume(name, size)
+    other = "copies:2" if world.case.code.startswith("rs") else "rs:2+1"
+    fieldstone("volume", "create", pool.path / "other", "--size", "32M", "--code", other)
+    seen = listed(pool)
+    check(set(seen) == {"a", "b b", "grün", "other"}, f"listed: {sorted(seen)}")
+    check(seen["b b"]["size_bytes"] == 48 * MIB and seen["other"]["code"] == other, f"{seen}")
+
+    server = pool.serve("a", "b b", "other", "grün")
+    for name in ("a", "b b", "other"):
+        handle = connect(server.uri(name.replace(" ", "%20")))
+        handle.pwrite(noise(20 * MIB, name), MIB)
+        handle.flush()
+        handle.shutdown()
+    check(listed(pool)["a"]["served"], "ls does not show that a volume is served")
+
+    # Made while others are served; grown while served, and seen by new connections.
+    fieldstone("volume", "create", pool.path / "late", "--size", "16M")
+    check("late" in listed(pool), "a volume made online is not listed")
+    fieldstone("volume", "grow", pool.path / "a", "--size", "40M")
+    handle = connect(server.uri("a"))
+    check(handle.get_size() == 40 * MIB, f"the grown volume has {handle.get_size()} bytes")
+    check(handle.pread(8 * MIB, 32 * MIB) == bytes(8 * MIB), "new space is not zero")
+    handle.pwrite(noise(MIB, 5), 39 * MIB)
+    check(handle.pread(20 * MIB, MIB) == noise(20 * MIB, "a"), "growing changed the data")
+    handle.shutdown()
+    server.stop()
+
+    fieldstone("volume", "grow", pool.path / "b b", "--size", "64M")
+    before = used_bytes(pool)
+    fieldstone("volume", "rm", pool.path / "other")
+    fieldstone("volume", "rm", pool.path / "late")
+    check(set(listed(pool)) == {"a", "b b", "grün"}, f"listed: {sorted(listed(pool))}")
+    after = used_bytes(pool)
+    check(before - after >= 20 * MIB, f"removing freed {before - after} bytes only")
+
+    server = pool.serve("a", "b b")
+    for name, size in [("a", 40), ("b b", 64)]:
+        handle = connect(server.uri(name.replace(" ", "%20")))
+        check(handle.get_size() == size * MIB, f"{name} has {handle.get_size()} bytes")
+        check(handle.pread(20 * MIB, MIB) == noise(20 * MIB, name), f"{name} lost data")
+        handle.shutdown()
+    server.stop()
+    # A name is free again after its volume is gone.
+    pool.create_volume("other", "16M")
+    server = pool.serve("other")
+    handle = connect(server.uri("other"))
+    check(handle.pread(16 * MIB, 0) == bytes(16 * MIB), "a new volume is not empty")
+    handle.shutdown()
+    server.stop()
+
+
+main(scenario, EVERY_CASE)
