@@ -1,5 +1,40 @@
 //! The storage node: policy handlers, request table and chunk store, as one state machine.
+//!
+//! Purpose: keep shards and journals for volumes, let nobody at them without a valid capability,
+//! let nobody write who was fenced off, and hand out no byte that does not match its checksum.
+//!
+//! # Structure (paper 003, network-accelerated DFS, sections III to V)
+//! The paper puts a file system's policies into three handlers that run on the packets of a
+//! request, around a bounded request table. The same three handlers and the same table are the
+//! node's modules:
+//!
+//! | module                  | what                                                              |
+//! |-------------------------|-------------------------------------------------------------------|
+//! | [`node`](Node)          | takes events, gives actions, counts                               |
+//! | `request_table`         | one entry per request under way                                   |
+//! | `handlers::header`      | capability, epoch, bounds: may this be done at all?               |
+//! | `handlers::payload`     | turns the request into disk operations                            |
+//! | `handlers::completion`  | follows up disk operations, verifies, replies                     |
+//! | `store`                 | shards in slots, safe against crashes: the essay is there         |
+//! | `volumes`               | epochs, fencing, roots, journals                                  |
+//! | `start`                 | what is read, checked and repaired before the first request       |
+//! | `limits`                | every bound                                                       |
+//!
+//! Replication (section V) is driven by the client here: the volume sends an append to each journal
+//! node itself, the paper's flat schedule. Forwarding among nodes would be one more action of the
+//! payload handler.
+//!
+//! The node does no I/O and reads no clock: see [`seam`].
 
+mod disk;
+mod handlers;
+pub mod limits;
+mod node;
+mod request_table;
 pub mod seam;
+mod start;
+mod store;
+mod volumes;
 
+pub use node::Node;
 pub use seam::{Action, DiskError, DiskId, DiskOp, DiskOutput, Event, FileId, NodeConfig, PeerId};

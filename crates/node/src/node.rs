@@ -1,0 +1,218 @@
+//! The node: routes events to the handlers and keeps the counters.
+
+use std::collections::VecDeque;
+
+use fieldstone_proto::{
+    NodeError, NodeStat, Reply, ReplyBody, Request, RequestBody, VolumeSummary,
+};
+
+use crate::disk::DiskQueue;
+use crate::handlers::header::Admission;
+use crate::limits::LISTED_ROOT_BYTES_MAX;
+use crate::request_table::{EntryId, RequestTable};
+use crate::seam::{Action, Event, NodeConfig, PeerId};
+use crate::start::{Phase, Start};
+use crate::store::Store;
+use crate::volumes::Volumes;
+
+/// What is counted since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) refused: u64,
+    pub(crate) corrupt_blocks: u64,
+}
+
+/// A storage node.
+///
+/// ```text
+///   let mut node = Node::new(config);
+///   node.start(now_ns);
+///   loop {
+///       while let Some(action) = node.next_action() { carry it out }
+///       node.handle(now_ns, next event);
+///   }
+/// ```
+///
+/// Until [`Node::is_ready`], requests other than [`RequestBody::Identify`] are answered
+/// [`NodeError::Busy`]; if the start failed, with [`NodeError::Io`] and the reason.
+#[derive(Debug)]
+pub struct Node {
+    pub(crate) config: NodeConfig,
+    pub(crate) phase: Phase,
+    pub(crate) disk: DiskQueue,
+    pub(crate) table: RequestTable,
+    pub(crate) store: Store,
+    pub(crate) volumes: Volumes,
+    /// Entries that wait for something to change in the store, in order.
+    pub(crate) parked: VecDeque<EntryId>,
+    pub(crate) counters: Counters,
+}
+
+impl Node {
+    /// A node that has not looked at its disk yet.
+    #[must_use]
+    pub fn new(config: NodeConfig) -> Self {
+        Self {
+            phase: Phase::New,
+            disk: DiskQueue::new(),
+            table: RequestTable::new(),
+            store: Store::new(config.slot_bytes, config.slots, config.incarnation),
+            volumes: Volumes::default(),
+            parked: VecDeque::new(),
+            counters: Counters::default(),
+            config,
+        }
+    }
+
+    /// Begins to find out what is on the disk. Call once.
+    pub fn start(&mut self, _now_ns: u64) {
+        self.phase = Phase::Starting(Start::new());
+        self.start_list();
+    }
+
+    /// True once requests are served.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        matches!(self.phase, Phase::Ready)
+    }
+
+    /// Why the start failed, if it did.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        match &self.phase {
+            Phase::Failed(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Takes an event. `now_ns` is the nodes' clock, against which capabilities expire.
+    pub fn handle(&mut self, now_ns: u64, event: Event) {
+        match event {
+            Event::Request { peer, request } => self.request(now_ns, peer, request),
+            Event::Disk { id, result } => match self.disk.take(id) {
+                Some(purpose) => self.complete_disk(purpose, result),
+                None => tracing::warn!(id = id.0, "completion of an unknown disk operation"),
+            },
+            Event::PeerLost { peer } => self.lose_peer(peer),
+        }
+        self.settle();
+    }
+
+    /// The next thing that the node wants done; ask until `None` after every event.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.disk.actions.pop_front()
+    }
+
+    /// Requests and disk operations under way; both zero when the node rests.
+    #[must_use]
+    pub fn in_flight(&self) -> (usize, usize) {
+        (self.table.len(), self.disk.in_flight())
+    }
+
+    /// Who the node is, its space and its counters.
+    #[must_use]
+    pub fn stat(&self) -> NodeStat {
+        NodeStat {
+            pool: self.config.pool,
+            node: self.config.node,
+            incarnation: self.config.incarnation,
+            slot_bytes: self.config.slot_bytes,
+            slots_total: self.config.slots,
+            slots_free: self.store.slots_free(),
+            read_bytes: self.counters.read_bytes,
+            written_bytes: self.counters.written_bytes,
+            refused: self.counters.refused,
+            corrupt_blocks: self.counters.corrupt_blocks,
+        }
+    }
+
+    /// For tests: panics unless the node's books agree with each other.
+    ///
+    /// # Panics
+    /// When a slot is lost or counted twice, or a request that has ended is still waited for.
+    pub fn assert_consistent(&self) {
+        if self.is_ready() {
+            self.store.check();
+        }
+        if self.table.len() == 0 {
+            assert!(self.parked.is_empty());
+            for volume in self.volumes.values() {
+                assert_eq!(volume.active, 0);
+                assert!(volume.ordered.is_empty() && volume.barrier.is_none());
+            }
+        }
+    }
+
+    fn request(&mut self, now_ns: u64, peer: PeerId, mut request: Request) {
+        let admission = match &self.phase {
+            Phase::Ready => self.admit(now_ns, peer, &mut request),
+            _ if request.body == RequestBody::Identify => {
+                Ok(Admission::Answer(ReplyBody::Stat(self.stat())))
+            }
+            Phase::New | Phase::Starting(_) => Err(NodeError::Busy),
+            Phase::Failed(reason) => Err(NodeError::Io(reason.clone())),
+        };
+        let result = match admission {
+            Ok(Admission::Entry(entry)) => return self.start_entry(entry),
+            Ok(Admission::Answer(body)) => Ok(body),
+            Err(error) => Err(error),
+        };
+        let reply = Reply { tag: request.tag, result, slots_free: self.store.slots_free() };
+        self.disk.actions.push_back(Action::Reply { peer, reply });
+    }
+
+    fn lose_peer(&mut self, peer: PeerId) {
+        self.table.lose_peer(peer);
+        for volume in self.volumes.values_mut() {
+            if volume.holder == Some(peer) {
+                volume.holder = None;
+            }
+        }
+    }
+
+    /// Ends what ended in the store and lets parked requests try again, until nothing changes.
+    fn settle(&mut self) {
+        loop {
+            while !self.store.done.is_empty() {
+                for (entry, result) in std::mem::take(&mut self.store.done) {
+                    self.end_part(entry, result);
+                }
+            }
+            if !std::mem::take(&mut self.store.changed) || self.parked.is_empty() {
+                break;
+            }
+            for entry in std::mem::take(&mut self.parked) {
+                self.start_entry(entry);
+            }
+        }
+        if self.is_ready() {
+            self.store.reclaim(!self.parked.is_empty(), &mut self.disk);
+        }
+    }
+
+    /// The answer to a request for the list of volumes.
+    pub(crate) fn list_volumes(&self) -> ReplyBody {
+        let mut room_bytes = LISTED_ROOT_BYTES_MAX;
+        let mut volumes: Vec<VolumeSummary> = self
+            .volumes
+            .values()
+            .filter(|volume| volume.known && volume.damaged.is_none())
+            .map(|volume| VolumeSummary {
+                volume: volume.record.volume,
+                epoch: volume.record.epoch,
+                root_version: volume.record.root_version,
+                root: volume.record.root.clone(),
+            })
+            .collect();
+        volumes.sort_by_key(|summary| summary.volume);
+        for summary in &mut volumes {
+            match room_bytes.checked_sub(summary.root.len()) {
+                Some(left) => room_bytes = left,
+                None => summary.root.clear(),
+            }
+        }
+        ReplyBody::Volumes(volumes)
+    }
+}

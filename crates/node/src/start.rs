@@ -1,0 +1,335 @@
+//! The start: finding out what is on the disk.
+//!
+//! Three stages, each with a bounded number of operations in flight:
+//! 1. list the files;
+//! 2. read every volume's record, every journal's header and all slot headers; on a new node create
+//!    `data` and then `slots` instead (so that `slots` never exists without `data`);
+//! 3. sync what was read, so that what the node shows is stable from here on (point 6 of
+//!    [`crate::store`]), and remove journals whose creation was never acknowledged.
+//!
+//! What is damaged is dealt with where it is. A volume's record that cannot be trusted makes that
+//! volume refuse everything but its removal. A journal header that cannot be read hides this
+//! journal. A slot header that does not pass its checksum is a free slot: it is what a torn write
+//! leaves. Slot headers that the disk cannot read take their slots out of use. Only a node whose
+//! slots and data files cannot be listed, created or synced, or whose slots were written by a newer
+//! release, fails to start.
+
+use std::collections::VecDeque;
+
+use fieldstone_proto::disk::{
+    DiskFormatError, JournalHeader, SlotHeader, VOLUME_FILE_BYTES, VolumeRecord,
+};
+use fieldstone_proto::{BLOCK_BYTES, JournalGen, NodeError, VolumeId};
+
+use crate::disk::{Purpose, node_error};
+use crate::handlers::completion::bytes_read;
+use crate::limits::{START_HEADERS_PER_READ, START_OPS_MAX};
+use crate::node::Node;
+use crate::seam::{DiskError, DiskOp, DiskOutput, FileId};
+use crate::store::{HEADER_BYTES, SlotIndex};
+use crate::volumes::{Journal, JournalStage, Volume};
+
+/// An operation of the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StartOp {
+    List,
+    ReadVolume(VolumeId),
+    ReadJournal(VolumeId, JournalGen),
+    /// The headers of so many slots from this one on.
+    ReadHeaders(u32, u32),
+    CreateData,
+    CreateSlots,
+    Sync(FileId),
+    RemoveJournal(VolumeId, JournalGen),
+}
+
+/// Where the node is in its life.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    New,
+    Starting(Start),
+    Ready,
+    Failed(String),
+}
+
+/// The start under way.
+#[derive(Debug)]
+pub(crate) struct Start {
+    todo: VecDeque<StartOp>,
+    in_flight: usize,
+    /// What to do when everything is read.
+    syncs: VecDeque<StartOp>,
+}
+
+impl Start {
+    pub(crate) fn new() -> Self {
+        Self { todo: VecDeque::from([StartOp::List]), in_flight: 0, syncs: VecDeque::new() }
+    }
+}
+
+impl Node {
+    pub(crate) fn start_list(&mut self) {
+        self.pump_start();
+    }
+
+    /// Keeps the operations of the start going.
+    fn pump_start(&mut self) {
+        let Phase::Starting(start) = &mut self.phase else { return };
+        let mut ops = Vec::new();
+        loop {
+            while start.in_flight < START_OPS_MAX
+                && let Some(op) = start.todo.pop_front()
+            {
+                start.in_flight += 1;
+                ops.push(op);
+            }
+            if start.in_flight > 0 || start.syncs.is_empty() {
+                break;
+            }
+            std::mem::swap(&mut start.todo, &mut start.syncs);
+        }
+        let finished = start.in_flight == 0;
+        for op in ops {
+            let disk_op = self.start_disk_op(op);
+            self.disk.submit(Purpose::Start(op), disk_op);
+        }
+        if finished {
+            self.phase = Phase::Ready;
+            self.store.finish_start(&mut self.disk);
+        }
+    }
+
+    fn start_disk_op(&self, op: StartOp) -> DiskOp {
+        let block = BLOCK_BYTES as u32;
+        match op {
+            StartOp::List => DiskOp::List,
+            StartOp::ReadVolume(id) => DiskOp::Read {
+                file: FileId::Volume(id),
+                offset_bytes: 0,
+                len_bytes: VOLUME_FILE_BYTES as u32,
+            },
+            StartOp::ReadJournal(id, generation) => DiskOp::Read {
+                file: FileId::Journal(id, generation),
+                offset_bytes: 0,
+                len_bytes: block,
+            },
+            StartOp::ReadHeaders(first, count) => DiskOp::Read {
+                file: FileId::Slots,
+                offset_bytes: u64::from(first) * u64::from(HEADER_BYTES),
+                len_bytes: count * HEADER_BYTES,
+            },
+            StartOp::CreateData => DiskOp::Create {
+                file: FileId::Data,
+                len_bytes: u64::from(self.config.slots) * u64::from(self.config.slot_bytes),
+                allocate: false,
+            },
+            StartOp::CreateSlots => DiskOp::Create {
+                file: FileId::Slots,
+                len_bytes: u64::from(self.config.slots) * u64::from(HEADER_BYTES),
+                allocate: true,
+            },
+            StartOp::Sync(file) => DiskOp::Sync { file },
+            StartOp::RemoveJournal(id, generation) => {
+                DiskOp::Remove { file: FileId::Journal(id, generation) }
+            }
+        }
+    }
+
+    /// An operation of the start ended.
+    pub(crate) fn start_op_ended(&mut self, op: StartOp, result: Result<DiskOutput, DiskError>) {
+        let Phase::Starting(start) = &mut self.phase else { return };
+        start.in_flight -= 1;
+        let result = match op {
+            StartOp::List => self.files_listed(result),
+            StartOp::ReadVolume(id) => {
+                self.volume_read(id, result);
+                Ok(())
+            }
+            StartOp::ReadJournal(id, generation) => {
+                self.journal_read_at_start(id, generation, result);
+                Ok(())
+            }
+            StartOp::ReadHeaders(first, count) => self.headers_read(first, count, result),
+            StartOp::CreateData => result
+                .map(|_| start.todo.push_back(StartOp::CreateSlots))
+                .map_err(|error| format!("creating the data file: {error}")),
+            StartOp::CreateSlots => {
+                result.map(|_| ()).map_err(|error| format!("creating the slots file: {error}"))
+            }
+            StartOp::Sync(file) => self.start_synced(file, result),
+            StartOp::RemoveJournal(id, generation) => {
+                if let Err(error) = result {
+                    tracing::warn!(%id, %generation, %error, "cannot remove an unfinished journal");
+                }
+                Ok(())
+            }
+        };
+        if let Err(reason) = result {
+            tracing::error!(%reason, "the node cannot start");
+            self.phase = Phase::Failed(reason);
+        }
+        self.pump_start();
+    }
+
+    fn files_listed(&mut self, result: Result<DiskOutput, DiskError>) -> Result<(), String> {
+        let files = match result {
+            Ok(DiskOutput::Files(files)) => files,
+            Ok(_) => return Err("listing the files: the disk returned something else".to_owned()),
+            Err(error) => return Err(format!("listing the files: {error}")),
+        };
+        let Phase::Starting(start) = &mut self.phase else { return Ok(()) };
+        let has_slots = files.contains(&FileId::Slots);
+        if has_slots && !files.contains(&FileId::Data) {
+            return Err("the data file is missing".to_owned());
+        }
+        for file in files {
+            match file {
+                FileId::Volume(id) => start.todo.push_back(StartOp::ReadVolume(id)),
+                FileId::Journal(id, generation) => {
+                    start.todo.push_back(StartOp::ReadJournal(id, generation));
+                }
+                FileId::Superblock | FileId::Slots | FileId::Data => {}
+            }
+        }
+        if !has_slots {
+            start.todo.push_back(StartOp::CreateData);
+            return Ok(());
+        }
+        let mut first = 0;
+        while first < self.config.slots {
+            let count = START_HEADERS_PER_READ.min(self.config.slots - first);
+            start.todo.push_back(StartOp::ReadHeaders(first, count));
+            first += count;
+        }
+        start.syncs.push_back(StartOp::Sync(FileId::Data));
+        start.syncs.push_back(StartOp::Sync(FileId::Slots));
+        Ok(())
+    }
+
+    fn volume_read(&mut self, id: VolumeId, result: Result<DiskOutput, DiskError>) {
+        let key = self.config.key;
+        let volume = self.volumes.entry(id).or_insert_with(|| Volume::unknown(id, &key));
+        volume.has_file = true;
+        let damaged = match bytes_read(result, VOLUME_FILE_BYTES as u32, "reading it") {
+            Ok(file) => match VolumeRecord::decode_file(&file, id) {
+                Ok(record) => {
+                    volume.set_record(record, &key);
+                    None
+                }
+                Err(DiskFormatError::Blank { .. }) => None,
+                Err(error) => Some(error.to_string()),
+            },
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(reason) = damaged {
+            tracing::warn!(%id, %reason, "the record of a volume is damaged");
+            volume.damaged = Some(format!("the record of volume {id} cannot be used: {reason}"));
+        }
+        if let Phase::Starting(start) = &mut self.phase {
+            start.syncs.push_back(StartOp::Sync(FileId::Volume(id)));
+        }
+    }
+
+    fn journal_read_at_start(
+        &mut self,
+        id: VolumeId,
+        generation: JournalGen,
+        result: Result<DiskOutput, DiskError>,
+    ) {
+        let Phase::Starting(start) = &mut self.phase else { return };
+        let header = match bytes_read(result, BLOCK_BYTES as u32, "reading it") {
+            Ok(block) => JournalHeader::decode(&block, id, generation),
+            Err(reason) => {
+                tracing::warn!(%id, %generation, %reason, "the header of a journal cannot be read");
+                return;
+            }
+        };
+        match header {
+            Ok(header) => {
+                let key = self.config.key;
+                let volume = self.volumes.entry(id).or_insert_with(|| Volume::unknown(id, &key));
+                let journal = Journal::new(header.ring_bytes, JournalStage::Ready);
+                volume.journals.insert(generation, journal);
+                start.syncs.push_back(StartOp::Sync(FileId::Journal(id, generation)));
+            }
+            Err(DiskFormatError::Blank { .. }) => {
+                start.syncs.push_back(StartOp::RemoveJournal(id, generation));
+            }
+            Err(reason) => {
+                tracing::warn!(%id, %generation, %reason, "the header of a journal is damaged");
+            }
+        }
+    }
+
+    fn headers_read(
+        &mut self,
+        first: u32,
+        count: u32,
+        result: Result<DiskOutput, DiskError>,
+    ) -> Result<(), String> {
+        let Phase::Starting(start) = &mut self.phase else { return Ok(()) };
+        let headers = match bytes_read(result, count * HEADER_BYTES, "reading slot headers") {
+            Ok(headers) => headers,
+            Err(reason) if count == 1 => {
+                tracing::warn!(slot = first, %reason, "a slot is out of use");
+                self.store.set_bad(SlotIndex(first));
+                return Ok(());
+            }
+            Err(_) => {
+                // Find out which of them it is.
+                start.todo.extend((first..first + count).map(|slot| StartOp::ReadHeaders(slot, 1)));
+                return Ok(());
+            }
+        };
+        for (slot, block) in (first..).zip(headers.chunks(BLOCK_BYTES)) {
+            match SlotHeader::decode(block) {
+                Ok(header) => self.adopt_header(slot, header),
+                Err(DiskFormatError::Blank { .. }) => {}
+                Err(error @ DiskFormatError::FutureVersion { .. }) => {
+                    return Err(format!("slot {slot}: {error}"));
+                }
+                Err(error) => tracing::warn!(slot, %error, "a slot header is torn or damaged"),
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt_header(&mut self, slot: u32, header: SlotHeader) {
+        let fits = header.meta.shard_bytes <= self.config.slot_bytes;
+        if header.slot == slot && header.incarnation == self.config.incarnation && fits {
+            self.store.adopt(SlotIndex(slot), header);
+        } else {
+            tracing::warn!(slot, "a slot header is in the wrong place or of another node");
+        }
+    }
+
+    fn start_synced(
+        &mut self,
+        file: FileId,
+        result: Result<DiskOutput, DiskError>,
+    ) -> Result<(), String> {
+        let Err(error) = result else { return Ok(()) };
+        let error = node_error(&error, "syncing it at start");
+        match file {
+            FileId::Volume(id) => {
+                if let Some(volume) = self.volumes.get_mut(&id) {
+                    volume.damaged.get_or_insert(format!("volume {id}: {error}"));
+                }
+            }
+            FileId::Journal(id, generation) => {
+                let volume = self.volumes.get_mut(&id);
+                let journal = volume.and_then(|volume| volume.journals.get_mut(&generation));
+                if let Some(journal) = journal {
+                    journal.broken = Some(error);
+                }
+            }
+            FileId::Superblock | FileId::Slots | FileId::Data => {
+                return Err(match error {
+                    NodeError::Io(reason) => format!("{file:?}: {reason}"),
+                    other => format!("{file:?}: {other}"),
+                });
+            }
+        }
+        Ok(())
+    }
+}

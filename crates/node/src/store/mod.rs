@@ -1,0 +1,508 @@
+//! The chunk store: shards in slots, safe against a crash at any moment.
+//!
+//! # Layout
+//! The file `data` is an array of slots of `slot_bytes`; a slot holds one shard. The file `slots`
+//! is an array of header blocks of 4 KiB, one per slot ([`fieldstone_proto::disk::SlotHeader`]). A
+//! valid header says: this slot holds this complete shard, and these are the checksums of its
+//! blocks. There is no other allocation record: which slots are free is found by reading `slots`
+//! at start, so allocation and content cannot disagree.
+//!
+//! # The life of a slot
+//! ```text
+//!            first write          last write done        header written
+//!   Free ---------------> Open ------------------> Sealing -----------> Sealed --+
+//!    ^                      | given up                 | given up         |      | rewritten
+//!    |                      v                          v          deleted |      v
+//!    |                   Leaving <-----------------------------------------  Superseded
+//!    |                      | no operation in flight on it any more           (Leaving once the
+//!    | slots synced         v                                                 new form is stable)
+//!    +---------- Erased <-- Erasing
+//! ```
+//!
+//! # What a power loss may do
+//! Writes that completed but were not synced may be there, be missing, or be there in part, each
+//! file and each 512-byte sector on its own. What holds nevertheless, and why:
+//!
+//! 1. *A shard is listed after a restart only if its header was written, so only if the writer
+//!    completed it.* A torn header fails its checksum and counts as a free slot.
+//! 2. *A synced shard is there and right.* The header is written after the data writes completed.
+//!    A round of [`Store::sync`] takes the shards whose headers are written, then syncs `data`,
+//!    then `slots`; both syncs begin after the writes that they are to cover ended.
+//! 3. *A shard that was not synced may be listed with missing data*, because the two files become
+//!    stable in no particular order. Its blocks then fail the checksums of its own header: it is
+//!    reported corrupt, never read as something else. Writing the header only after a sync of
+//!    `data` would close this gap at the price of a sync per seal; a volume does not need it, for
+//!    it keeps the journal until its shards are synced.
+//! 4. *A slot is reused only when its erased header is stable.* Otherwise the erasure could be
+//!    lost after the new shard's data reached the disk, and the old shard would be listed with
+//!    another shard's blocks. The checksums would find that out, but a complete-looking shard with
+//!    no good block is worse than none. So an erased slot waits for the next sync of `slots`.
+//!    Until that sync a deleted shard may come back after a power loss, whole and correct, because
+//!    nothing has touched its data. The volume, which knows that the segment is gone, deletes it
+//!    again.
+//! 5. *Rewriting a shard never loses it.* The new form goes into a slot of its own, and the old
+//!    one stays until the new one is stable. For that moment two headers name the same shard; at
+//!    start the one with the higher (epoch, sequence) wins and the other is erased. The newer
+//!    header must then not be one whose data was lost (point 3), so the header of a rewritten shard
+//!    is written only after a sync of `data`.
+//! 6. *What is seen after a start is stable.* After a mere process crash the files show writes
+//!    that were never synced. The node syncs its files before it is ready, so that nobody builds on
+//!    something that a later power loss takes away, and so that point 5 may erase the losers.
+//!
+//! # When the disk fails
+//! A write to an open shard that fails loses the whole open shard: its slot returns, and the writer
+//! writes the shard again, here or elsewhere. A failed sync is treated like the power loss that it
+//! may amount to: after it the system may have dropped what was written before, and a later
+//! sync would succeed without it. So everything that is not known to be stable is given up, the
+//! waiting [`fieldstone_proto::RequestBody::ShardSync`]s fail, and later ones tell the truth. A
+//! header that cannot be erased keeps its slot out of use; erasing it is tried again with later
+//! syncs.
+//!
+//! # Operations on the same blocks
+//! The disk completes operations in any order, so two writes to the same blocks, or a write and a
+//! read, must not be in flight together. The second of them is parked until the first ends. It
+//! happens when a writer repeats itself after losing its connection.
+
+mod reclaim;
+mod seal;
+mod slot;
+
+use std::collections::BTreeMap;
+
+use fieldstone_proto::disk::SlotHeader;
+use fieldstone_proto::{
+    BLOCK_BYTES, Epoch, NodeError, SealMeta, SegmentId, ShardIndex, ShardInfo, VolumeId,
+};
+
+pub(crate) use seal::DataWaiter;
+use seal::Round;
+use slot::{Busy, Content, Slot, Stage};
+pub(crate) use slot::{ShardKey, SlotIndex};
+
+use crate::disk::{DiskQueue, Purpose, SyncGroup};
+use crate::limits::SHARDS_PER_PAGE;
+use crate::request_table::EntryId;
+use crate::seam::{DiskOp, FileId};
+
+/// Length of a header block.
+pub(crate) const HEADER_BYTES: u32 = BLOCK_BYTES as u32;
+
+/// The forms of one shard.
+#[derive(Clone, Copy, Debug, Default)]
+struct Copies {
+    sealed: Option<SlotIndex>,
+    open: Option<SlotIndex>,
+}
+
+/// Who waits for a sync of the slots file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotsWaiter {
+    /// The round with this number, if it is still in progress.
+    Round(u64),
+    /// Erased slots, which become free.
+    Reclaim,
+    /// An entry.
+    Entry(EntryId),
+}
+
+/// Where a write may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placement {
+    /// Into this slot.
+    Slot(SlotIndex),
+    /// Not now; try again when something changed.
+    Park,
+}
+
+/// The blocks of a slot that an operation is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Blocks {
+    pub(crate) first: u32,
+    pub(crate) end: u32,
+}
+
+impl Blocks {
+    /// From a block-aligned range within a slot.
+    pub(crate) fn new(offset_bytes: u32, len_bytes: u32) -> Self {
+        Self { first: offset_bytes / HEADER_BYTES, end: (offset_bytes + len_bytes) / HEADER_BYTES }
+    }
+}
+
+/// The chunk store.
+#[derive(Debug)]
+pub(crate) struct Store {
+    slots: Vec<Slot>,
+    index: BTreeMap<ShardKey, Copies>,
+    /// Free slots; the last is taken first.
+    free: Vec<SlotIndex>,
+    slot_bytes: u32,
+    incarnation: u64,
+    next_sequence: u64,
+    /// Slots in Leaving, Erasing, Erased and Discarding: on their way to Free.
+    leaving: usize,
+    /// Slots in Superseded.
+    superseded: usize,
+    /// Slots in Erased whose erasure no sync covers yet.
+    erased: Vec<SlotIndex>,
+    /// Slots in Erased that the sync in flight covers.
+    erased_covered: Vec<SlotIndex>,
+    /// Slots in EraseFailed.
+    erase_failed: Vec<SlotIndex>,
+    /// Sealed since the last round began, with their sequence numbers.
+    unstable: Vec<(SlotIndex, u64)>,
+    round: Option<Round>,
+    /// Rounds begun so far.
+    rounds: u64,
+    round_waiting: Vec<EntryId>,
+    data_sync: SyncGroup<DataWaiter>,
+    slots_sync: SyncGroup<SlotsWaiter>,
+    /// Parts of entries that ended; the completion handler takes them.
+    pub(crate) done: Vec<(EntryId, Result<(), NodeError>)>,
+    /// Parked requests may be able to go on.
+    pub(crate) changed: bool,
+}
+
+impl Store {
+    pub(crate) fn new(slot_bytes: u32, slots: u32, incarnation: u64) -> Self {
+        Self {
+            slots: (0..slots).map(|_| Slot::free()).collect(),
+            index: BTreeMap::new(),
+            free: Vec::new(),
+            slot_bytes,
+            incarnation,
+            next_sequence: 1,
+            leaving: 0,
+            superseded: 0,
+            erased: Vec::new(),
+            erased_covered: Vec::new(),
+            erase_failed: Vec::new(),
+            unstable: Vec::new(),
+            round: None,
+            rounds: 0,
+            round_waiting: Vec::new(),
+            data_sync: SyncGroup::default(),
+            slots_sync: SyncGroup::default(),
+            done: Vec::new(),
+            changed: false,
+        }
+    }
+
+    /// Takes in a header found at start.
+    pub(crate) fn adopt(&mut self, slot: SlotIndex, header: SlotHeader) {
+        self.next_sequence = self.next_sequence.max(header.sequence + 1);
+        let content = Content::from_header(header);
+        let (key, rank) = (content.key, (content.epoch, content.sequence));
+        let state = &mut self.slots[slot.0 as usize];
+        state.stage = Stage::Sealed;
+        state.header_dirty = true;
+        state.content = Some(Box::new(content));
+        let copies = self.index.entry(key).or_default();
+        let loser = match copies.sealed {
+            Some(other) => {
+                let content = self.slots[other.0 as usize].content();
+                if (content.epoch, content.sequence) < rank {
+                    copies.sealed = Some(slot);
+                    other
+                } else {
+                    slot
+                }
+            }
+            None => {
+                copies.sealed = Some(slot);
+                return;
+            }
+        };
+        // Erased by `finish_start`, once everything on the disk is known to be stable.
+        self.slots[loser.0 as usize].stage = Stage::Superseded;
+    }
+
+    /// Takes a slot whose header cannot be read out of use.
+    pub(crate) fn set_bad(&mut self, slot: SlotIndex) {
+        self.slots[slot.0 as usize].stage = Stage::Bad;
+    }
+
+    /// All headers are in: sets up the free list and erases the losers.
+    pub(crate) fn finish_start(&mut self, disk: &mut DiskQueue) {
+        for at in (0..self.slots.len()).rev() {
+            let slot = SlotIndex(u32::try_from(at).expect("made from a u32"));
+            match self.slots[at].stage {
+                Stage::Free => self.free.push(slot),
+                Stage::Superseded => self.release(slot, None, disk),
+                _ => {}
+            }
+        }
+    }
+
+    /// Slots that are free or will be without anybody giving up anything.
+    pub(crate) fn slots_free(&self) -> u32 {
+        u32::try_from(self.free.len() + self.leaving).expect("at most the number of slots")
+    }
+
+    /// First byte of a slot in the data file.
+    fn data_at(&self, slot: SlotIndex) -> u64 {
+        u64::from(slot.0) * u64::from(self.slot_bytes)
+    }
+
+    fn header_at(slot: SlotIndex) -> u64 {
+        u64::from(slot.0) * u64::from(HEADER_BYTES)
+    }
+
+    /// Says where a write of `blocks` goes, taking a slot if the shard has no open one.
+    pub(crate) fn place(
+        &mut self,
+        key: ShardKey,
+        epoch: Epoch,
+        blocks: Blocks,
+        seal: Option<&SealMeta>,
+    ) -> Result<Placement, NodeError> {
+        let open = self.index.get(&key).and_then(|copies| copies.open);
+        if let Some(slot) = open {
+            let state = &self.slots[slot.0 as usize];
+            let content = state.content();
+            if content.seal.is_some() || content.conflicts(blocks.first, blocks.end, true) {
+                return Ok(Placement::Park);
+            }
+        }
+        if let Some(meta) = seal {
+            let wanted = meta.shard_bytes / HEADER_BYTES;
+            let completes = match open {
+                Some(slot) => self.slots[slot.0 as usize].content().completes(
+                    blocks.first,
+                    blocks.end,
+                    wanted,
+                ),
+                None => blocks.first == 0 && blocks.end >= wanted,
+            };
+            if !completes {
+                return Err(NodeError::Invalid(format!(
+                    "sealing a shard of {wanted} blocks that are not all written"
+                )));
+            }
+        }
+        if let Some(slot) = open {
+            return Ok(Placement::Slot(slot));
+        }
+        let Some(slot) = self.free.pop() else {
+            let coming = self.leaving + self.superseded > 0;
+            return if coming { Ok(Placement::Park) } else { Err(NodeError::NoSpace) };
+        };
+        let state = &mut self.slots[slot.0 as usize];
+        state.stage = Stage::Open;
+        state.content = Some(Box::new(Content::new(key, epoch)));
+        self.index.entry(key).or_default().open = Some(slot);
+        Ok(Placement::Slot(slot))
+    }
+
+    /// Notes a write in flight. Returns where in the data file it goes.
+    pub(crate) fn begin_write(
+        &mut self,
+        slot: SlotIndex,
+        entry: EntryId,
+        blocks: Blocks,
+        checksums: Vec<u32>,
+        seal: Option<SealMeta>,
+    ) -> u64 {
+        let at = self.data_at(slot) + u64::from(blocks.first) * u64::from(HEADER_BYTES);
+        let state = &mut self.slots[slot.0 as usize];
+        state.pins += 1;
+        let content = state.content_mut();
+        let Blocks { first, end } = blocks;
+        content.busy.push(Busy { entry, first, end, writes: true });
+        content.written.remove(first, end);
+        if content.checksums.is_empty() && first == 0 {
+            content.checksums = checksums;
+        } else {
+            if content.checksums.len() < end as usize {
+                content.checksums.resize(end as usize, 0);
+            }
+            content.checksums[first as usize..end as usize].copy_from_slice(&checksums);
+        }
+        content.seal = content.seal.or(seal.map(|meta| (entry, meta)));
+        at
+    }
+
+    /// A write ended. The entry's part ends here, or with the seal if it is the sealing one.
+    pub(crate) fn end_write(
+        &mut self,
+        slot: SlotIndex,
+        entry: EntryId,
+        result: Result<(), NodeError>,
+        disk: &mut DiskQueue,
+    ) {
+        self.changed = true;
+        let state = &mut self.slots[slot.0 as usize];
+        state.pins -= 1;
+        let content = state.content_mut();
+        let at = content.busy.iter().position(|busy| busy.entry == entry && busy.writes);
+        let busy = content.busy.swap_remove(at.expect("noted by begin_write"));
+        if let Some(error) = content.given_up.clone() {
+            self.done.push((entry, Err(error)));
+            return self.advance(slot, disk);
+        }
+        if let Err(error) = result {
+            // The busy mark is gone, so giving up ends the sealing entry's part too.
+            if content.seal.is_none_or(|(sealing, _)| sealing != entry) {
+                self.done.push((entry, Err(error.clone())));
+            }
+            return self.give_up(slot, &error, None, disk);
+        }
+        content.written.insert(busy.first, busy.end);
+        if content.seal.is_none_or(|(sealing, _)| sealing != entry) {
+            self.done.push((entry, Ok(())));
+        }
+        self.try_seal(slot, disk);
+    }
+
+    /// Finds the slot to read `blocks` of a shard from and pins it. `None` means try again later.
+    pub(crate) fn begin_read(
+        &mut self,
+        key: ShardKey,
+        entry: EntryId,
+        blocks: Blocks,
+    ) -> Result<Option<SlotIndex>, NodeError> {
+        let copies = self.index.get(&key).copied().ok_or(NodeError::NotFound)?;
+        let slot = copies.sealed.or(copies.open).ok_or(NodeError::NotFound)?;
+        let state = &mut self.slots[slot.0 as usize];
+        let content = state.content_mut();
+        if copies.sealed.is_some() {
+            if blocks.end as usize > content.checksums.len() {
+                return Err(NodeError::Invalid("reading past the end of the shard".to_owned()));
+            }
+        } else {
+            let Blocks { first, end } = blocks;
+            if content.conflicts(first, end, false) {
+                return Ok(None);
+            }
+            if !content.written.contains(first, end) {
+                return Err(NodeError::Invalid("reading blocks not yet written".to_owned()));
+            }
+            content.busy.push(Busy { entry, first, end, writes: false });
+        }
+        state.pins += 1;
+        Ok(Some(slot))
+    }
+
+    /// The checksums to hold what was read against.
+    pub(crate) fn checksums(&self, slot: SlotIndex, blocks: Blocks) -> &[u32] {
+        let checksums = &self.slots[slot.0 as usize].content().checksums;
+        &checksums[blocks.first as usize..blocks.end as usize]
+    }
+
+    /// A read ended.
+    pub(crate) fn end_read(&mut self, slot: SlotIndex, entry: EntryId, disk: &mut DiskQueue) {
+        let state = &mut self.slots[slot.0 as usize];
+        state.pins -= 1;
+        let content = state.content_mut();
+        if let Some(at) = content.busy.iter().position(|busy| busy.entry == entry) {
+            content.busy.swap_remove(at);
+            self.changed = true;
+        }
+        self.advance(slot, disk);
+    }
+
+    /// Pins the slot of a complete shard for verification; [`Self::end_read`] unpins it.
+    pub(crate) fn begin_verify(&mut self, key: ShardKey) -> Result<SlotIndex, NodeError> {
+        let slot =
+            self.index.get(&key).and_then(|copies| copies.sealed).ok_or(NodeError::NotFound)?;
+        self.slots[slot.0 as usize].pins += 1;
+        Ok(slot)
+    }
+
+    /// True when `block` is the header block of the complete shard in `slot`.
+    pub(crate) fn header_matches(&self, slot: SlotIndex, block: &[u8]) -> bool {
+        let expected = self.slots[slot.0 as usize].content().header(slot, self.incarnation);
+        SlotHeader::decode(block).is_ok_and(|header| header == expected)
+    }
+
+    /// Length of the complete shard in `slot`.
+    pub(crate) fn shard_bytes(&self, slot: SlotIndex) -> u32 {
+        self.slots[slot.0 as usize].content().meta.shard_bytes
+    }
+
+    /// Reads a part of a slot's data.
+    pub(crate) fn read_op(&self, slot: SlotIndex, offset_bytes: u32, len_bytes: u32) -> DiskOp {
+        let offset_bytes = self.data_at(slot) + u64::from(offset_bytes);
+        DiskOp::Read { file: FileId::Data, offset_bytes, len_bytes }
+    }
+
+    /// Reads a slot's header.
+    pub(crate) fn read_header_op(slot: SlotIndex) -> DiskOp {
+        let offset_bytes = Self::header_at(slot);
+        DiskOp::Read { file: FileId::Slots, offset_bytes, len_bytes: HEADER_BYTES }
+    }
+
+    /// The volume's complete shards from one segment to another, a page of them.
+    pub(crate) fn list(
+        &self,
+        volume: VolumeId,
+        from: SegmentId,
+        last: SegmentId,
+    ) -> (Vec<ShardInfo>, Option<SegmentId>) {
+        let mut shards: Vec<ShardInfo> = Vec::new();
+        if from > last {
+            return (shards, None);
+        }
+        let range = ShardKey { volume, segment: from, shard: ShardIndex(0) }..=ShardKey {
+            volume,
+            segment: last,
+            shard: ShardIndex(u8::MAX),
+        };
+        for (key, copies) in self.index.range(range) {
+            let Some(slot) = copies.sealed else { continue };
+            let full = shards.len() >= SHARDS_PER_PAGE;
+            if full && shards.last().is_some_and(|shard| shard.segment != key.segment) {
+                return (shards, Some(key.segment));
+            }
+            shards.push(ShardInfo {
+                segment: key.segment,
+                shard: key.shard,
+                meta: self.slots[slot.0 as usize].content().meta,
+            });
+        }
+        (shards, None)
+    }
+
+    /// The shards of the volume, in any form, of one segment or of all.
+    fn keys(&self, volume: VolumeId, segment: Option<SegmentId>) -> Vec<ShardKey> {
+        let first = segment.unwrap_or(SegmentId(0));
+        let last = segment.unwrap_or(SegmentId(u64::MAX));
+        let range = ShardKey { volume, segment: first, shard: ShardIndex(0) }..=ShardKey {
+            volume,
+            segment: last,
+            shard: ShardIndex(u8::MAX),
+        };
+        self.index.range(range).map(|(key, _)| *key).collect()
+    }
+
+    /// Panics unless every slot is accounted for exactly once.
+    pub(crate) fn check(&self) {
+        let count = |stage: Stage| self.slots.iter().filter(|slot| slot.stage == stage).count();
+        assert_eq!(count(Stage::Free), self.free.len());
+        let leaving = [Stage::Leaving, Stage::Erasing, Stage::Erased, Stage::Discarding];
+        assert_eq!(leaving.map(count).iter().sum::<usize>(), self.leaving);
+        assert_eq!(count(Stage::Superseded), self.superseded);
+        assert_eq!(count(Stage::EraseFailed), self.erase_failed.len());
+        assert_eq!(count(Stage::Erased), self.erased.len() + self.erased_covered.len());
+        let sealed = self.index.values().filter(|copies| copies.sealed.is_some()).count();
+        let open = self.index.values().filter(|copies| copies.open.is_some()).count();
+        assert_eq!(count(Stage::Sealed), sealed);
+        assert_eq!(count(Stage::Open) + count(Stage::Sealing), open);
+    }
+
+    fn write_header(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let incarnation = self.incarnation;
+        let state = &mut self.slots[slot.0 as usize];
+        state.header_dirty = true;
+        let content = state.content_mut();
+        content.sequence = sequence;
+        let block = content.header(slot, incarnation).encode();
+        let op = DiskOp::Write {
+            file: FileId::Slots,
+            offset_bytes: Self::header_at(slot),
+            data: vec![block],
+        };
+        disk.submit(Purpose::ShardHeader(slot), op);
+    }
+}

@@ -1,0 +1,244 @@
+//! Giving slots up, and making them free again.
+
+use fieldstone_proto::{NodeError, SegmentId, VolumeId};
+
+use super::{HEADER_BYTES, ShardKey, SlotIndex, SlotsWaiter, Stage, Store};
+use crate::disk::{DiskQueue, Purpose};
+use crate::limits::RECLAIM_FRACTION;
+use crate::request_table::EntryId;
+use crate::seam::{DiskOp, FileId};
+
+impl Store {
+    /// Deletes the volume's shards of a segment (of all segments for `None`). Returns of how many
+    /// slots the entry has to wait for the header's erasure; each ends a part of the entry.
+    pub(crate) fn delete(
+        &mut self,
+        volume: VolumeId,
+        segment: Option<SegmentId>,
+        entry: EntryId,
+        disk: &mut DiskQueue,
+    ) -> u32 {
+        let mut parts = 0;
+        for key in self.keys(volume, segment) {
+            let Some(copies) = self.index.remove(&key) else { continue };
+            let discard = segment.is_none();
+            if let Some(slot) = copies.open {
+                self.slots[slot.0 as usize].discard |= discard;
+                self.give_up(slot, &NodeError::NotFound, Some(entry), disk);
+                parts += 1;
+            }
+            let mut next = copies.sealed;
+            while let Some(slot) = next {
+                let state = &mut self.slots[slot.0 as usize];
+                state.discard |= discard;
+                if state.stage == Stage::Superseded {
+                    self.superseded -= 1;
+                }
+                next = self.slots[slot.0 as usize].content_mut().replaces.take();
+                self.release(slot, Some(entry), disk);
+                parts += 1;
+            }
+        }
+        parts
+    }
+
+    /// Gives up the volume's open shards; nothing is in flight on them.
+    pub(crate) fn drop_open(&mut self, volume: VolumeId, disk: &mut DiskQueue) {
+        for key in self.keys(volume, None) {
+            if let Some(slot) = self.index.get(&key).and_then(|copies| copies.open) {
+                self.give_up(slot, &NodeError::NotFound, None, disk);
+            }
+        }
+    }
+
+    /// Gives up a shard that is open or being sealed, for `error`.
+    pub(super) fn give_up(
+        &mut self,
+        slot: SlotIndex,
+        error: &NodeError,
+        waiter: Option<EntryId>,
+        disk: &mut DiskQueue,
+    ) {
+        let content = self.slots[slot.0 as usize].content_mut();
+        content.given_up = Some(error.clone());
+        let key = content.key;
+        if let Some((entry, _)) = content.seal.take() {
+            // With its own write still in flight, the entry learns it when that ends.
+            if !content.busy.iter().any(|busy| busy.entry == entry && busy.writes) {
+                self.done.push((entry, Err(error.clone())));
+            }
+        }
+        if let Some(copies) = self.index.get_mut(&key) {
+            copies.open = None;
+        }
+        self.forget_if_empty(key);
+        self.release(slot, waiter, disk);
+    }
+
+    pub(super) fn forget_if_empty(&mut self, key: ShardKey) {
+        if self.index.get(&key).is_some_and(|copies| copies.open.or(copies.sealed).is_none()) {
+            self.index.remove(&key);
+        }
+    }
+
+    /// Releases superseded slots, each with the one that it superseded.
+    pub(super) fn release_chain(&mut self, mut next: Option<SlotIndex>, disk: &mut DiskQueue) {
+        while let Some(slot) = next {
+            self.superseded -= 1;
+            next = self.slots[slot.0 as usize].content_mut().replaces.take();
+            self.release(slot, None, disk);
+        }
+    }
+
+    /// Puts a slot, which the index no longer names, on its way to the free list.
+    pub(super) fn release(
+        &mut self,
+        slot: SlotIndex,
+        waiter: Option<EntryId>,
+        disk: &mut DiskQueue,
+    ) {
+        let state = &mut self.slots[slot.0 as usize];
+        state.stage = Stage::Leaving;
+        state.waiter = waiter;
+        self.leaving += 1;
+        self.advance(slot, disk);
+    }
+
+    /// Erases the header of a leaving slot once nothing is in flight on it.
+    pub(super) fn advance(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
+        let state = &mut self.slots[slot.0 as usize];
+        if state.stage != Stage::Leaving || state.pins > 0 {
+            return;
+        }
+        state.content = None;
+        if state.header_dirty {
+            self.erase(slot, disk);
+        } else {
+            let waiter = state.waiter.take();
+            self.done.extend(waiter.map(|entry| (entry, Ok(()))));
+            self.discard_or_free(slot, disk);
+        }
+    }
+
+    fn erase(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
+        self.slots[slot.0 as usize].stage = Stage::Erasing;
+        let op = DiskOp::Write {
+            file: FileId::Slots,
+            offset_bytes: Self::header_at(slot),
+            data: vec![fieldstone_buf::zeroes(HEADER_BYTES as usize)],
+        };
+        disk.submit(Purpose::Erase(slot), op);
+    }
+
+    /// The erasure of a header ended.
+    pub(crate) fn erase_ended(&mut self, slot: SlotIndex, result: Result<(), NodeError>) {
+        self.changed = true;
+        let state = &mut self.slots[slot.0 as usize];
+        let again = std::mem::take(&mut state.erase_again);
+        if result.is_ok() && !again {
+            state.stage = Stage::Erased;
+            self.erased.push(slot);
+        } else {
+            state.stage = Stage::EraseFailed;
+            self.leaving -= 1;
+            self.erase_failed.push(slot);
+        }
+        let waiter = state.waiter.take();
+        self.done.extend(waiter.map(|entry| (entry, result)));
+    }
+
+    /// Tries again to erase the headers that could not be erased.
+    pub(super) fn retry_erasing(&mut self, disk: &mut DiskQueue) {
+        for slot in std::mem::take(&mut self.erase_failed) {
+            self.leaving += 1;
+            self.erase(slot, disk);
+        }
+    }
+
+    pub(crate) fn request_slots_sync(&mut self, waiter: SlotsWaiter, disk: &mut DiskQueue) {
+        if self.slots_sync.request(waiter) {
+            self.submit_slots_sync(disk);
+        }
+    }
+
+    fn submit_slots_sync(&mut self, disk: &mut DiskQueue) {
+        self.erased_covered.append(&mut self.erased);
+        disk.submit(Purpose::SyncSlots, DiskOp::Sync { file: FileId::Slots });
+    }
+
+    /// A sync of the slots file ended.
+    pub(crate) fn slots_synced(&mut self, result: &Result<(), NodeError>, disk: &mut DiskQueue) {
+        self.changed = true;
+        let mut waiters = self.slots_sync.finish();
+        match result {
+            Ok(()) => {
+                for slot in std::mem::take(&mut self.erased_covered) {
+                    self.slots[slot.0 as usize].header_dirty = false;
+                    self.discard_or_free(slot, disk);
+                }
+            }
+            Err(error) => {
+                waiters.extend(self.slots_sync.take_waiting());
+                self.doubt_erasures();
+                self.give_up_unstable(error, disk);
+            }
+        }
+        for waiter in waiters {
+            match waiter {
+                SlotsWaiter::Round(number) if result.is_ok() => self.finish_round(number, disk),
+                SlotsWaiter::Round(_) | SlotsWaiter::Reclaim => {}
+                SlotsWaiter::Entry(entry) => self.done.push((entry, result.clone())),
+            }
+        }
+        if self.slots_sync.begin() {
+            self.submit_slots_sync(disk);
+        }
+    }
+
+    /// A sync failed: no erasure that is not yet stable can be relied on any more.
+    fn doubt_erasures(&mut self) {
+        let mut erased = std::mem::take(&mut self.erased);
+        erased.append(&mut self.erased_covered);
+        for slot in erased {
+            self.slots[slot.0 as usize].stage = Stage::EraseFailed;
+            self.leaving -= 1;
+            self.erase_failed.push(slot);
+        }
+        for slot in self.slots.iter_mut().filter(|slot| slot.stage == Stage::Erasing) {
+            slot.erase_again = true;
+        }
+    }
+
+    fn discard_or_free(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
+        let offset_bytes = self.data_at(slot);
+        let state = &mut self.slots[slot.0 as usize];
+        if std::mem::take(&mut state.discard) {
+            state.stage = Stage::Discarding;
+            let len_bytes = u64::from(self.slot_bytes);
+            let op = DiskOp::Discard { file: FileId::Data, offset_bytes, len_bytes };
+            disk.submit(Purpose::Discard(slot), op);
+        } else {
+            self.set_free(slot);
+        }
+    }
+
+    /// A slot's space was given back, or not: either way it is free.
+    pub(crate) fn set_free(&mut self, slot: SlotIndex) {
+        self.slots[slot.0 as usize].stage = Stage::Free;
+        self.leaving -= 1;
+        self.free.push(slot);
+        self.changed = true;
+    }
+
+    /// Starts what brings slots back when someone waits for one, or when many wait for a sync.
+    pub(crate) fn reclaim(&mut self, someone_waits: bool, disk: &mut DiskQueue) {
+        let wanted = someone_waits && self.free.is_empty();
+        let many = self.erased.len() * RECLAIM_FRACTION >= self.slots.len();
+        if !self.erased.is_empty() && (wanted || many) && !self.slots_sync.is_running() {
+            self.request_slots_sync(SlotsWaiter::Reclaim, disk);
+        }
+        if wanted && self.leaving == 0 && self.superseded > 0 {
+            self.begin_round(disk);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Completing shards, and making them stable.
+
+use fieldstone_proto::NodeError;
+
+use super::{HEADER_BYTES, SlotIndex, SlotsWaiter, Stage, Store};
+use crate::disk::{DiskQueue, Purpose};
+use crate::request_table::EntryId;
+use crate::seam::{DiskOp, FileId};
+
+/// Who waits for a sync of the data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DataWaiter {
+    /// The round with this number, if it is still in progress.
+    Round(u64),
+    /// A rewritten shard, whose header may be written then.
+    Seal(SlotIndex),
+}
+
+/// A sync of both files for a set of complete shards.
+#[derive(Debug)]
+pub(super) struct Round {
+    number: u64,
+    seals: Vec<(SlotIndex, u64)>,
+    waiters: Vec<EntryId>,
+}
+
+impl Store {
+    /// Writes the header if the shard is to be sealed and all its data is in the file.
+    pub(super) fn try_seal(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
+        let state = &mut self.slots[slot.0 as usize];
+        let content = state.content_mut();
+        let Some((_, meta)) = content.seal else { return };
+        if content.is_written_to() {
+            return;
+        }
+        content.meta = meta;
+        content.checksums.truncate((meta.shard_bytes / HEADER_BYTES) as usize);
+        let key = content.key;
+        state.stage = Stage::Sealing;
+        state.pins += 1;
+        let rewrites = self.index.get(&key).is_some_and(|copies| copies.sealed.is_some());
+        if rewrites {
+            self.request_data_sync(DataWaiter::Seal(slot), disk);
+        } else {
+            self.write_header(slot, disk);
+        }
+    }
+
+    /// The write of a header ended.
+    pub(crate) fn header_written(
+        &mut self,
+        slot: SlotIndex,
+        result: Result<(), NodeError>,
+        disk: &mut DiskQueue,
+    ) {
+        self.changed = true;
+        let state = &mut self.slots[slot.0 as usize];
+        state.pins -= 1;
+        let content = state.content_mut();
+        if content.given_up.is_some() {
+            return self.advance(slot, disk);
+        }
+        if let Err(error) = result {
+            return self.give_up(slot, &error, None, disk);
+        }
+        let (entry, _) = content.seal.take().expect("only shards being sealed get a header");
+        let (key, sequence) = (content.key, content.sequence);
+        let copies = self.index.get_mut(&key).expect("its open form is in the index");
+        copies.open = None;
+        content.replaces = copies.sealed.replace(slot);
+        let old = content.replaces;
+        state.stage = Stage::Sealed;
+        self.unstable.push((slot, sequence));
+        if let Some(old) = old {
+            self.slots[old.0 as usize].stage = Stage::Superseded;
+            self.superseded += 1;
+        }
+        self.done.push((entry, Ok(())));
+    }
+
+    /// Makes everything complete stable; the entry's part ends then.
+    pub(crate) fn sync(&mut self, entry: EntryId, disk: &mut DiskQueue) {
+        let unsure = self.unstable.len() + self.erased.len() + self.erase_failed.len();
+        if unsure == 0 && self.round.is_none() {
+            self.done.push((entry, Ok(())));
+            return;
+        }
+        self.round_waiting.push(entry);
+        self.begin_round(disk);
+    }
+
+    /// Begins a round unless one is in progress.
+    pub(super) fn begin_round(&mut self, disk: &mut DiskQueue) {
+        if self.round.is_some() {
+            return;
+        }
+        self.rounds += 1;
+        self.round = Some(Round {
+            number: self.rounds,
+            seals: std::mem::take(&mut self.unstable),
+            waiters: std::mem::take(&mut self.round_waiting),
+        });
+        self.retry_erasing(disk);
+        self.request_data_sync(DataWaiter::Round(self.rounds), disk);
+    }
+
+    fn request_data_sync(&mut self, waiter: DataWaiter, disk: &mut DiskQueue) {
+        if self.data_sync.request(waiter) {
+            disk.submit(Purpose::SyncData, DiskOp::Sync { file: FileId::Data });
+        }
+    }
+
+    /// A sync of the data file ended.
+    pub(crate) fn data_synced(&mut self, result: &Result<(), NodeError>, disk: &mut DiskQueue) {
+        let mut waiters = self.data_sync.finish();
+        if let Err(error) = result {
+            // Those who wait for the next sync want to cover writes that this one may have lost.
+            waiters.extend(self.data_sync.take_waiting());
+            self.give_up_open(error, disk);
+            self.give_up_unstable(error, disk);
+        }
+        for waiter in waiters {
+            match waiter {
+                DataWaiter::Round(number) if result.is_ok() => {
+                    self.request_slots_sync(SlotsWaiter::Round(number), disk);
+                }
+                DataWaiter::Round(_) => {}
+                DataWaiter::Seal(slot) => self.data_of_seal_synced(slot, disk),
+            }
+        }
+        if self.data_sync.begin() {
+            disk.submit(Purpose::SyncData, DiskOp::Sync { file: FileId::Data });
+        }
+    }
+
+    fn data_of_seal_synced(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
+        let state = &mut self.slots[slot.0 as usize];
+        if state.content().given_up.is_some() {
+            state.pins -= 1;
+            self.advance(slot, disk);
+        } else {
+            self.write_header(slot, disk);
+        }
+    }
+
+    /// The round's sync of the slots file ended well.
+    pub(super) fn finish_round(&mut self, number: u64, disk: &mut DiskQueue) {
+        // A round that was given up may be followed by another before its syncs end.
+        let Some(round) = self.round.take_if(|round| round.number == number) else { return };
+        for (slot, sequence) in round.seals {
+            let Some(content) = self.slots[slot.0 as usize].content.as_deref_mut() else {
+                continue;
+            };
+            if content.sequence != sequence {
+                continue;
+            }
+            content.stable = true;
+            let old = content.replaces.take();
+            self.release_chain(old, disk);
+        }
+        self.done.extend(round.waiters.into_iter().map(|entry| (entry, Ok(()))));
+        if !self.round_waiting.is_empty() {
+            self.begin_round(disk);
+        }
+    }
+
+    /// A sync failed: gives up every open shard that holds data.
+    fn give_up_open(&mut self, error: &NodeError, disk: &mut DiskQueue) {
+        let open: Vec<SlotIndex> = self.index.values().filter_map(|copies| copies.open).collect();
+        for slot in open {
+            self.give_up(slot, error, None, disk);
+        }
+    }
+
+    /// A sync failed: gives up every complete shard that is not stable, and those whose headers are
+    /// being written, and fails who waits for them.
+    pub(super) fn give_up_unstable(&mut self, error: &NodeError, disk: &mut DiskQueue) {
+        let mut seals = std::mem::take(&mut self.unstable);
+        let mut waiters = std::mem::take(&mut self.round_waiting);
+        if let Some(round) = self.round.take() {
+            seals.extend(round.seals);
+            waiters.extend(round.waiters);
+        }
+        let sealing: Vec<SlotIndex> = self
+            .index
+            .values()
+            .filter_map(|copies| copies.open)
+            .filter(|slot| self.slots[slot.0 as usize].stage == Stage::Sealing)
+            .collect();
+        for slot in sealing {
+            self.give_up(slot, error, None, disk);
+        }
+        // Newest first, so that each falls back to the form before it.
+        seals.sort_by_key(|(_, sequence)| std::cmp::Reverse(*sequence));
+        for (slot, sequence) in seals {
+            let state = &mut self.slots[slot.0 as usize];
+            let current = state.stage == Stage::Sealed
+                && state.content.as_deref().is_some_and(|content| content.sequence == sequence);
+            if !current {
+                continue;
+            }
+            let content = state.content_mut();
+            let (key, old) = (content.key, content.replaces.take());
+            if let Some(old) = old {
+                self.slots[old.0 as usize].stage = Stage::Sealed;
+                self.superseded -= 1;
+            }
+            self.index.get_mut(&key).expect("complete shards are in the index").sealed = old;
+            self.forget_if_empty(key);
+            self.release(slot, None, disk);
+        }
+        self.done.extend(waiters.into_iter().map(|entry| (entry, Err(error.clone()))));
+    }
+}

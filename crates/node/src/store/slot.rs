@@ -1,0 +1,208 @@
+//! A slot: a fixed piece of the data file, its header block, and what lives in it.
+
+use fieldstone_proto::disk::{SLOT_BLOCKS_MAX, SlotHeader};
+use fieldstone_proto::{Epoch, NodeError, SealMeta, SegmentId, ShardIndex, VolumeId};
+
+use crate::request_table::EntryId;
+
+/// Number of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SlotIndex(pub(crate) u32);
+
+/// Names a shard on the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ShardKey {
+    pub(crate) volume: VolumeId,
+    pub(crate) segment: SegmentId,
+    pub(crate) shard: ShardIndex,
+}
+
+/// Where a slot is in its life; see the module text of [`crate::store`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// May be taken. Its header block holds no valid header, stably.
+    Free,
+    /// Takes a shard's blocks.
+    Open,
+    /// Its header is about to be written or being written.
+    Sealing,
+    /// Holds a complete shard.
+    Sealed,
+    /// Holds a complete shard whose rewritten form, in another slot, is not yet stable.
+    Superseded,
+    /// On its way out; waits for operations on it to end.
+    Leaving,
+    /// Its header is being erased.
+    Erasing,
+    /// Its header is erased, but not yet stably.
+    Erased,
+    /// Its header could not be erased; it will be tried again.
+    EraseFailed,
+    /// Its space is being given back to the file system.
+    Discarding,
+    /// Its header could not be read; out of use until the next start.
+    Bad,
+}
+
+/// A slot.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) stage: Stage,
+    /// Operations in flight on it; it cannot be reused until they end.
+    pub(crate) pins: u32,
+    /// Its header block may hold a valid header.
+    pub(crate) header_dirty: bool,
+    /// A sync of the slots file failed while its header was being erased: erase it again.
+    pub(crate) erase_again: bool,
+    /// Give its space back to the file system before it becomes free.
+    pub(crate) discard: bool,
+    /// The entry that waits for its header to be erased.
+    pub(crate) waiter: Option<EntryId>,
+    /// The shard in it.
+    pub(crate) content: Option<Box<Content>>,
+}
+
+impl Slot {
+    pub(crate) fn free() -> Self {
+        Self {
+            stage: Stage::Free,
+            pins: 0,
+            header_dirty: false,
+            erase_again: false,
+            discard: false,
+            waiter: None,
+            content: None,
+        }
+    }
+
+    /// The shard in a slot whose stage says that there is one.
+    pub(crate) fn content(&self) -> &Content {
+        self.content.as_deref().expect("open, sealing, sealed and pinned slots hold a shard")
+    }
+
+    /// As [`Self::content`], to change it.
+    pub(crate) fn content_mut(&mut self) -> &mut Content {
+        self.content.as_deref_mut().expect("open, sealing, sealed and pinned slots hold a shard")
+    }
+}
+
+/// An operation in flight on blocks of an open shard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Busy {
+    pub(crate) entry: EntryId,
+    pub(crate) first: u32,
+    pub(crate) end: u32,
+    pub(crate) writes: bool,
+}
+
+/// A shard, complete or being written.
+#[derive(Debug)]
+pub(crate) struct Content {
+    pub(crate) key: ShardKey,
+    pub(crate) epoch: Epoch,
+    /// The header's sequence number; 0 while there is no header.
+    pub(crate) sequence: u64,
+    /// What the header records, once there is one.
+    pub(crate) meta: SealMeta,
+    pub(crate) checksums: Vec<u32>,
+    /// Which blocks are in the file.
+    pub(crate) written: BlockSet,
+    /// Operations in flight while the shard is open.
+    pub(crate) busy: Vec<Busy>,
+    /// The entry that completes the shard.
+    pub(crate) seal: Option<(EntryId, SealMeta)>,
+    /// Why the shard was given up while operations were in flight.
+    pub(crate) given_up: Option<NodeError>,
+    /// A sync of data and header has succeeded since the header was written.
+    pub(crate) stable: bool,
+    /// The slot with the form before, kept until this one is stable.
+    pub(crate) replaces: Option<SlotIndex>,
+}
+
+impl Content {
+    pub(crate) fn new(key: ShardKey, epoch: Epoch) -> Self {
+        Self {
+            key,
+            epoch,
+            sequence: 0,
+            meta: SealMeta::default(),
+            checksums: Vec::new(),
+            written: BlockSet::default(),
+            busy: Vec::new(),
+            seal: None,
+            given_up: None,
+            stable: false,
+            replaces: None,
+        }
+    }
+
+    /// A complete shard as its header describes it.
+    pub(crate) fn from_header(header: SlotHeader) -> Self {
+        let key = ShardKey { volume: header.volume, segment: header.segment, shard: header.shard };
+        Self {
+            sequence: header.sequence,
+            meta: header.meta,
+            checksums: header.checksums,
+            stable: true,
+            ..Self::new(key, header.epoch)
+        }
+    }
+
+    /// The header of a complete shard.
+    pub(crate) fn header(&self, slot: SlotIndex, incarnation: u64) -> SlotHeader {
+        SlotHeader {
+            volume: self.key.volume,
+            segment: self.key.segment,
+            shard: self.key.shard,
+            epoch: self.epoch,
+            sequence: self.sequence,
+            incarnation,
+            slot: slot.0,
+            meta: self.meta,
+            checksums: self.checksums.clone(),
+        }
+    }
+
+    /// True when an operation in flight forbids one on these blocks: reads share, writes do not.
+    pub(crate) fn conflicts(&self, first: u32, end: u32, writes: bool) -> bool {
+        self.busy.iter().any(|b| (b.writes || writes) && b.first < end && first < b.end)
+    }
+
+    /// Writes are in flight.
+    pub(crate) fn is_written_to(&self) -> bool {
+        self.busy.iter().any(|busy| busy.writes)
+    }
+
+    /// True when the blocks `first..end`, with those written and being written, include the first
+    /// `blocks` blocks. Blocks behind them may be left from a writer that gave up.
+    pub(crate) fn completes(&self, first: u32, end: u32, blocks: u32) -> bool {
+        let mut set = self.written;
+        for busy in self.busy.iter().filter(|busy| busy.writes) {
+            set.insert(busy.first, busy.end);
+        }
+        set.insert(first, end);
+        set.contains(0, blocks)
+    }
+}
+
+/// A set of blocks of a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BlockSet([u64; SLOT_BLOCKS_MAX.div_ceil(64)]);
+
+impl BlockSet {
+    pub(crate) fn insert(&mut self, first: u32, end: u32) {
+        for block in first..end {
+            self.0[block as usize / 64] |= 1 << (block % 64);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, first: u32, end: u32) {
+        for block in first..end {
+            self.0[block as usize / 64] &= !(1 << (block % 64));
+        }
+    }
+
+    pub(crate) fn contains(&self, first: u32, end: u32) -> bool {
+        (first..end).all(|block| self.0[block as usize / 64] & (1 << (block % 64)) != 0)
+    }
+}

@@ -1,0 +1,265 @@
+//! Journals: rings that a volume's writer appends to and recovers from.
+//!
+//! The node checks bounds and epochs and stores bytes; what they mean is the volume's business. A
+//! journal file is a header block and the ring ([`fieldstone_proto::disk::JournalHeader`]).
+//! Creation is answered when the header is stable. Removal waits for operations in flight.
+//!
+//! A journal whose sync failed is lost for writing: the system may have dropped appends that were
+//! acknowledged, and a later sync would succeed without them. All further appends and syncs of this
+//! generation fail; the writer starts a new generation.
+
+use fieldstone_proto::disk::JournalHeader;
+use fieldstone_proto::{BLOCK_BYTES, JournalGen, NodeError, ReplyBody, VolumeId};
+
+use crate::disk::{CreateStep, Purpose, SyncGroup, node_error};
+use crate::limits::JOURNALS_MAX;
+use crate::node::Node;
+use crate::request_table::{EntryId, Task};
+use crate::seam::{DiskError, DiskOp, DiskOutput, FileId};
+
+/// Where a journal is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JournalStage {
+    /// Being made.
+    Creating,
+    /// In use.
+    Ready,
+    /// Being removed for the entry, or because it could not be made.
+    Removing(Option<EntryId>),
+}
+
+/// A journal.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    pub(crate) ring_bytes: u64,
+    pub(crate) stage: JournalStage,
+    /// Operations in flight on its file, other than those of making and removing it.
+    pub(crate) in_flight: u32,
+    pub(crate) sync: SyncGroup<EntryId>,
+    /// Why it can no longer be written.
+    pub(crate) broken: Option<NodeError>,
+}
+
+impl Journal {
+    pub(crate) fn new(ring_bytes: u64, stage: JournalStage) -> Self {
+        Self { ring_bytes, stage, in_flight: 0, sync: SyncGroup::default(), broken: None }
+    }
+}
+
+impl Node {
+    /// The journal, if it can be used.
+    pub(crate) fn journal(
+        &mut self,
+        volume: VolumeId,
+        generation: JournalGen,
+    ) -> Result<&mut Journal, NodeError> {
+        self.volumes
+            .get_mut(&volume)
+            .and_then(|volume| volume.journals.get_mut(&generation))
+            .filter(|journal| journal.stage == JournalStage::Ready)
+            .ok_or(NodeError::NotFound)
+    }
+
+    pub(crate) fn journal_create(
+        &mut self,
+        entry: EntryId,
+        generation: JournalGen,
+        ring_bytes: u64,
+    ) -> Result<(), NodeError> {
+        let id = self.table[entry].volume;
+        let volume = self.volumes.get_mut(&id).ok_or(NodeError::NotFound)?;
+        match volume.journals.get(&generation) {
+            Some(journal) if journal.stage != JournalStage::Ready => return Err(NodeError::Busy),
+            // A writer that repeats itself after losing its connection.
+            Some(journal) if journal.ring_bytes == ring_bytes => {
+                self.close(entry, Ok(ReplyBody::Done));
+                return Ok(());
+            }
+            Some(journal) => {
+                return Err(NodeError::Invalid(format!(
+                    "journal {generation} exists with a ring of {} bytes",
+                    journal.ring_bytes
+                )));
+            }
+            None => {}
+        }
+        if volume.journals.len() >= JOURNALS_MAX {
+            return Err(NodeError::Invalid(format!("more than {JOURNALS_MAX} journals")));
+        }
+        volume.journals.insert(generation, Journal::new(ring_bytes, JournalStage::Creating));
+        self.table[entry].task = Task::JournalCreate { generation, ring_bytes };
+        self.disk.submit(
+            Purpose::JournalCreate(entry, CreateStep::Create),
+            DiskOp::Create {
+                file: FileId::Journal(id, generation),
+                len_bytes: JournalHeader::RING_AT_BYTES + ring_bytes,
+                allocate: true,
+            },
+        );
+        Ok(())
+    }
+
+    pub(crate) fn journal_create_step(
+        &mut self,
+        entry: EntryId,
+        step: CreateStep,
+        result: Result<DiskOutput, DiskError>,
+    ) {
+        let id = self.table[entry].volume;
+        let Task::JournalCreate { generation, ring_bytes } = self.table[entry].task else {
+            unreachable!("the purpose is only used for this task")
+        };
+        let file = FileId::Journal(id, generation);
+        let journal = self
+            .volumes
+            .get_mut(&id)
+            .and_then(|volume| volume.journals.get_mut(&generation))
+            .expect("a journal being made stays until it is made or given up");
+        if let Err(error) = result {
+            journal.stage = JournalStage::Removing(None);
+            self.disk.submit(Purpose::JournalCleanup(id, generation), DiskOp::Remove { file });
+            return self.close(entry, Err(node_error(&error, "creating a journal")));
+        }
+        match step {
+            CreateStep::Create => {
+                let header = JournalHeader { volume: id, generation, ring_bytes };
+                let data = vec![header.encode()];
+                let op = DiskOp::Write { file, offset_bytes: 0, data };
+                self.disk.submit(Purpose::JournalCreate(entry, CreateStep::Write), op);
+            }
+            CreateStep::Write => {
+                let purpose = Purpose::JournalCreate(entry, CreateStep::Sync);
+                self.disk.submit(purpose, DiskOp::Sync { file });
+            }
+            CreateStep::Sync => {
+                journal.stage = JournalStage::Ready;
+                self.close(entry, Ok(ReplyBody::Done));
+            }
+        }
+    }
+
+    /// What is left of a journal that could not be made was removed, or could not be.
+    pub(crate) fn journal_cleaned_up(&mut self, id: VolumeId, generation: JournalGen) {
+        if let Some(volume) = self.volumes.get_mut(&id) {
+            volume.journals.remove(&generation);
+        }
+        self.journals_removed(id);
+    }
+
+    pub(crate) fn journal_sync(
+        &mut self,
+        entry: EntryId,
+        generation: JournalGen,
+    ) -> Result<(), NodeError> {
+        let id = self.table[entry].volume;
+        let journal = self.journal(id, generation)?;
+        if let Some(error) = &journal.broken {
+            return Err(error.clone());
+        }
+        let submit = journal.sync.request(entry);
+        self.table[entry].task = Task::JournalSync;
+        if submit {
+            let op = DiskOp::Sync { file: FileId::Journal(id, generation) };
+            self.disk.submit(Purpose::JournalSync(id, generation), op);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn journal_synced(
+        &mut self,
+        id: VolumeId,
+        generation: JournalGen,
+        result: Result<DiskOutput, DiskError>,
+    ) {
+        let journal = self
+            .volumes
+            .get_mut(&id)
+            .and_then(|volume| volume.journals.get_mut(&generation))
+            .expect("a journal stays while a sync of it is in flight");
+        let mut waiters = journal.sync.finish();
+        let answer = match result {
+            Ok(_) => Ok(ReplyBody::Done),
+            Err(error) => {
+                waiters.extend(journal.sync.take_waiting());
+                let error = node_error(&error, "syncing a journal");
+                journal.broken = Some(error.clone());
+                Err(error)
+            }
+        };
+        if journal.sync.begin() {
+            let op = DiskOp::Sync { file: FileId::Journal(id, generation) };
+            self.disk.submit(Purpose::JournalSync(id, generation), op);
+        }
+        for entry in waiters {
+            self.close(entry, answer.clone());
+        }
+        self.journal_pump_removal(id, generation);
+    }
+
+    /// Starts removing the volume's journals below `below`; returns how many.
+    pub(crate) fn journal_remove(&mut self, entry: EntryId, below: Option<JournalGen>) -> u32 {
+        let id = self.table[entry].volume;
+        let Some(volume) = self.volumes.get_mut(&id) else { return 0 };
+        let mut generations = Vec::new();
+        for (&generation, journal) in &mut volume.journals {
+            let chosen = below.is_none_or(|below| generation < below);
+            if chosen && journal.stage == JournalStage::Ready {
+                journal.stage = JournalStage::Removing(Some(entry));
+                generations.push(generation);
+            }
+        }
+        for &generation in &generations {
+            self.journal_pump_removal(id, generation);
+        }
+        u32::try_from(generations.len()).expect("at most JOURNALS_MAX")
+    }
+
+    /// Removes the file of a journal on its way out once nothing is in flight on it.
+    pub(crate) fn journal_pump_removal(&mut self, id: VolumeId, generation: JournalGen) {
+        let journal = self.volumes.get(&id).and_then(|volume| volume.journals.get(&generation));
+        let Some(journal) = journal else { return };
+        let JournalStage::Removing(Some(entry)) = journal.stage else { return };
+        if journal.in_flight == 0 && !journal.sync.is_running() {
+            let op = DiskOp::Remove { file: FileId::Journal(id, generation) };
+            self.disk.submit(Purpose::JournalRemove(entry, generation), op);
+        }
+    }
+
+    pub(crate) fn journal_removed(
+        &mut self,
+        entry: EntryId,
+        generation: JournalGen,
+        result: Result<DiskOutput, DiskError>,
+    ) {
+        let id = self.table[entry].volume;
+        let volume = self.volumes.get_mut(&id).expect("requests on it are in the table");
+        let result = match result {
+            Ok(_) | Err(DiskError::NotFound) => {
+                volume.journals.remove(&generation);
+                Ok(())
+            }
+            Err(error) => {
+                if let Some(journal) = volume.journals.get_mut(&generation) {
+                    journal.stage = JournalStage::Ready;
+                }
+                Err(node_error(&error, "removing a journal"))
+            }
+        };
+        self.end_part(entry, result);
+    }
+}
+
+/// Checks a range of a ring.
+pub(crate) fn check_range(
+    ring_bytes: u64,
+    offset_bytes: u64,
+    len_bytes: u64,
+) -> Result<(), NodeError> {
+    let aligned = (offset_bytes | len_bytes).is_multiple_of(BLOCK_BYTES as u64);
+    if !aligned || offset_bytes.checked_add(len_bytes).is_none_or(|end| end > ring_bytes) {
+        return Err(NodeError::Invalid(format!(
+            "{len_bytes} bytes at {offset_bytes} do not fit a ring of {ring_bytes} bytes"
+        )));
+    }
+    Ok(())
+}

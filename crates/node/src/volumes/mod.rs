@@ -1,0 +1,165 @@
+//! What a node knows about each volume: epoch, root, holder and journals.
+//!
+//! # Fencing
+//! A volume has one writer at a time, the one with the highest epoch. A fence raises the stored
+//! epoch, durably, before it is answered; from the moment on that it is accepted, requests with a
+//! lower epoch are refused, and it takes effect only when those that were let in before have ended.
+//! So after the answer nothing of an older writer can still reach a file: what the new writer reads
+//! of a journal is final. Shards that older writers left incomplete are given up.
+//!
+//! Two writers that fence with the same epoch cannot both succeed on one node, since an epoch that is not
+//! above the stored one is refused.
+//!
+//! # The holder
+//! So that a second writer does not take a volume from a live one by accident, a fence is refused
+//! with [`NodeError::InUse`] while the peer that holds the volume is connected, unless it asks for a
+//! takeover. The holder is the peer that fenced the volume or last used a right to write at the
+//! current epoch: a writer that lost its connection and came back with the same epoch is the holder
+//! again with its first write.
+//!
+//! # Order
+//! Fence, root and removal requests of one volume are carried out one after the other, in the order
+//! in which they came. Fence and removal also wait for all other requests on the volume to end.
+
+mod journal;
+mod record;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use bytes::Bytes;
+
+use fieldstone_proto::disk::VolumeRecord;
+use fieldstone_proto::{CapabilityKey, Epoch, JournalGen, JournalInfo, MasterKey, VolumeId};
+
+pub(crate) use journal::{Journal, JournalStage, check_range};
+pub(crate) use record::{check_epoch, join};
+
+use crate::request_table::EntryId;
+use crate::seam::PeerId;
+
+/// What the volume's requests in order are doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// None is being carried out.
+    Idle,
+    /// The first waits for other requests to end.
+    Draining,
+    /// The first is being carried out.
+    Running,
+}
+
+/// Whom a fence or removal under way keeps out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Barrier {
+    /// Epochs below this one.
+    Fence(Epoch),
+    /// Everyone.
+    Removal,
+}
+
+/// A volume as the node knows it.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    /// What is stored about it.
+    pub(crate) record: VolumeRecord,
+    /// The record is stored: the volume was fenced at least once.
+    pub(crate) known: bool,
+    /// The file for the record exists.
+    pub(crate) has_file: bool,
+    /// The stored record cannot be trusted, for this reason.
+    pub(crate) damaged: Option<String>,
+    /// The key of capabilities at the current epoch.
+    pub(crate) key: CapabilityKey,
+    /// The connected peer that writes the volume.
+    pub(crate) holder: Option<PeerId>,
+    pub(crate) journals: BTreeMap<JournalGen, Journal>,
+    /// Other requests on the volume in the table.
+    pub(crate) active: u32,
+    /// Fence, root and removal requests in order.
+    pub(crate) ordered: VecDeque<EntryId>,
+    pub(crate) turn: Turn,
+    pub(crate) barrier: Option<Barrier>,
+    /// The record being written.
+    pub(crate) writing: Option<VolumeRecord>,
+}
+
+impl Volume {
+    /// A volume of which nothing is stored.
+    pub(crate) fn unknown(id: VolumeId, key: &MasterKey) -> Self {
+        let record = VolumeRecord {
+            volume: id,
+            sequence: 0,
+            epoch: Epoch(0),
+            root_version: 0,
+            root: Bytes::new(),
+        };
+        Self {
+            record,
+            known: false,
+            has_file: false,
+            damaged: None,
+            key: key.derive(id, Epoch(0)),
+            holder: None,
+            journals: BTreeMap::new(),
+            active: 0,
+            ordered: VecDeque::new(),
+            turn: Turn::Idle,
+            barrier: None,
+            writing: None,
+        }
+    }
+
+    /// Replaces the record by one that is stable.
+    pub(crate) fn set_record(&mut self, record: VolumeRecord, key: &MasterKey) {
+        self.key = key.derive(record.volume, record.epoch);
+        self.record = record;
+        self.known = true;
+    }
+
+    /// The journals that can be used.
+    pub(crate) fn journal_infos(&self) -> Vec<JournalInfo> {
+        self.journals
+            .iter()
+            .filter(|(_, journal)| journal.stage == JournalStage::Ready)
+            .map(|(&generation, journal)| JournalInfo {
+                generation,
+                ring_bytes: journal.ring_bytes,
+            })
+            .collect()
+    }
+
+    /// Nothing is stored and nothing is going on.
+    pub(crate) fn is_forgettable(&self) -> bool {
+        !self.known
+            && self.damaged.is_none()
+            && self.journals.is_empty()
+            && self.ordered.is_empty()
+            && self.active == 0
+    }
+}
+
+/// The volumes by id.
+pub(crate) type Volumes = HashMap<VolumeId, Volume, BuildHasherDefault<IdHasher>>;
+
+/// Takes the low half of an id for its hash. Ids are random, and only someone with a signed
+/// capability can bring one into the map.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+
+    fn write_u128(&mut self, id: u128) {
+        // The table takes buckets from the low and tags from the high bits.
+        self.0 = (id as u64) ^ (id >> 64) as u64;
+    }
+}

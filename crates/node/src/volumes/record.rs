@@ -1,0 +1,298 @@
+//! Fence, root and removal: the requests that are carried out in order.
+//!
+//! The record is replaced by writing its next form to the other slot of the volume's file
+//! ([`fieldstone_proto::disk::VolumeRecord`]), syncing, and only then taking it over in memory. When
+//! that fails the old record stays in force and the next attempt goes to the same slot.
+//!
+//! A removal erases the slot headers, syncs them, and removes the journals and at last the record,
+//! so that a crash on the way leaves a volume that is known and can be removed again, never shards
+//! of a volume that nobody knows of.
+
+use bytes::Bytes;
+
+use fieldstone_proto::disk::{VOLUME_FILE_BYTES, VolumeRecord};
+use fieldstone_proto::{NodeError, ReplyBody, VolumeId, VolumeState};
+
+use super::{Barrier, Turn, Volume};
+use crate::disk::{CreateStep, Purpose, node_error};
+use crate::node::Node;
+use crate::request_table::{EntryId, RemoveStep, Task};
+use crate::seam::{DiskError, DiskOp, DiskOutput, FileId};
+use crate::store::SlotsWaiter;
+
+impl Node {
+    /// Queues a request that is carried out in order.
+    pub(crate) fn take_turn(&mut self, entry: EntryId, task: Task) {
+        let id = self.table[entry].volume;
+        self.table[entry].task = task;
+        let key = &self.config.key;
+        let volume = self.volumes.entry(id).or_insert_with(|| Volume::unknown(id, key));
+        volume.ordered.push_back(entry);
+        self.pump_turns(id);
+    }
+
+    /// Carries on with the volume's requests in order as far as possible.
+    pub(crate) fn pump_turns(&mut self, id: VolumeId) {
+        loop {
+            let Some(volume) = self.volumes.get_mut(&id) else { return };
+            let Some(&entry) = volume.ordered.front() else {
+                if volume.is_forgettable() && !volume.has_file {
+                    self.volumes.remove(&id);
+                }
+                return;
+            };
+            match volume.turn {
+                Turn::Running => return,
+                Turn::Idle => match self.admit_turn(id, entry) {
+                    Ok(true) => {}
+                    Ok(false) => self.end_turn(id, Ok(ReplyBody::Done)),
+                    Err(error) => self.end_turn(id, Err(error)),
+                },
+                Turn::Draining if volume.active > 0 => return,
+                Turn::Draining => {
+                    volume.turn = Turn::Running;
+                    self.run_turn(id, entry);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Checks the first request of the queue against the volume as it is now. False when it is
+    /// already fulfilled.
+    fn admit_turn(&mut self, id: VolumeId, entry: EntryId) -> Result<bool, NodeError> {
+        let volume = self.volumes.get_mut(&id).expect("it has requests");
+        let (peer, epoch) = (self.table[entry].peer, self.table[entry].epoch);
+        let current = volume.record.epoch;
+        if let (Some(reason), false) =
+            (&volume.damaged, matches!(self.table[entry].task, Task::Remove(_)))
+        {
+            return Err(NodeError::Io(reason.clone()));
+        }
+        match &self.table[entry].task {
+            Task::Fence { takeover } => {
+                if epoch <= current {
+                    return Err(NodeError::Fenced { sent: epoch, current });
+                }
+                if volume.holder.is_some_and(|holder| holder != peer) && !takeover {
+                    return Err(NodeError::InUse { current });
+                }
+                volume.barrier = Some(Barrier::Fence(epoch));
+            }
+            Task::PutRoot { version, root } => {
+                check_epoch(volume, epoch)?;
+                let stored = &volume.record;
+                if *version == stored.root_version && *root == stored.root {
+                    return Ok(false);
+                }
+                if *version <= stored.root_version {
+                    return Err(NodeError::Invalid(format!(
+                        "root version {version} is not above the stored {}",
+                        stored.root_version
+                    )));
+                }
+                // Needs no quiet: others neither see nor touch the root.
+                volume.turn = Turn::Running;
+                self.run_turn(id, entry);
+                return Ok(true);
+            }
+            Task::Remove(_) => {
+                if volume.damaged.is_none() {
+                    check_epoch(volume, epoch)?;
+                }
+                volume.barrier = Some(Barrier::Removal);
+            }
+            _ => unreachable!("only these tasks take turns"),
+        }
+        volume.turn = Turn::Draining;
+        Ok(true)
+    }
+
+    fn run_turn(&mut self, id: VolumeId, entry: EntryId) {
+        let volume = self.volumes.get_mut(&id).expect("it has requests");
+        let mut record = volume.record.clone();
+        record.sequence += 1;
+        match &self.table[entry].task {
+            Task::Fence { .. } => record.epoch = self.table[entry].epoch,
+            Task::PutRoot { version, root } => {
+                record.root_version = *version;
+                record.root = root.clone();
+            }
+            _ => return self.remove_step(id, entry),
+        }
+        self.write_record(record);
+    }
+
+    fn write_record(&mut self, record: VolumeRecord) {
+        let id = record.volume;
+        let file = FileId::Volume(id);
+        let volume = self.volumes.get_mut(&id).expect("it has requests");
+        let (step, op) = if volume.has_file {
+            let offset_bytes = record.offset_bytes();
+            (CreateStep::Write, DiskOp::Write { file, offset_bytes, data: vec![record.encode()] })
+        } else {
+            let len_bytes = VOLUME_FILE_BYTES as u64;
+            (CreateStep::Create, DiskOp::Create { file, len_bytes, allocate: true })
+        };
+        volume.writing = Some(record);
+        self.disk.submit(Purpose::Record(id, step), op);
+    }
+
+    /// A step of replacing the record ended.
+    pub(crate) fn record_step(
+        &mut self,
+        id: VolumeId,
+        step: CreateStep,
+        result: Result<DiskOutput, DiskError>,
+    ) {
+        let volume = self.volumes.get_mut(&id).expect("it has requests");
+        let record = volume.writing.take().expect("a record is being written");
+        if let Err(error) = result {
+            return self
+                .end_turn_and_go_on(id, Err(node_error(&error, "storing the epoch or root")));
+        }
+        match step {
+            CreateStep::Create => {
+                volume.has_file = true;
+                self.write_record(record);
+            }
+            CreateStep::Write => {
+                volume.writing = Some(record);
+                let op = DiskOp::Sync { file: FileId::Volume(id) };
+                self.disk.submit(Purpose::Record(id, CreateStep::Sync), op);
+            }
+            CreateStep::Sync => self.record_stored(id, record),
+        }
+    }
+
+    fn record_stored(&mut self, id: VolumeId, record: VolumeRecord) {
+        let volume = self.volumes.get_mut(&id).expect("it has requests");
+        let epoch_before = volume.record.epoch;
+        volume.set_record(record, &self.config.key);
+        let entry = *volume.ordered.front().expect("the request that stores it");
+        let request = &self.table[entry];
+        if matches!(request.task, Task::PutRoot { .. }) {
+            return self.end_turn_and_go_on(id, Ok(ReplyBody::Done));
+        }
+        volume.holder = (!request.peer_lost).then_some(request.peer);
+        let (record, journals) = (volume.record.clone(), volume.journal_infos());
+        self.store.drop_open(id, &mut self.disk);
+        let state = VolumeState {
+            epoch_before,
+            root_version: record.root_version,
+            root: record.root,
+            journals,
+            stat: self.stat(),
+        };
+        self.end_turn_and_go_on(id, Ok(ReplyBody::VolumeState(state)));
+    }
+
+    /// Ends the first request of the queue.
+    fn end_turn(&mut self, id: VolumeId, result: Result<ReplyBody, NodeError>) {
+        let volume = self.volumes.get_mut(&id).expect("it has requests");
+        volume.turn = Turn::Idle;
+        volume.barrier = None;
+        let entry = volume.ordered.pop_front().expect("a request has its turn");
+        self.close(entry, result);
+    }
+
+    fn end_turn_and_go_on(&mut self, id: VolumeId, result: Result<ReplyBody, NodeError>) {
+        self.end_turn(id, result);
+        self.pump_turns(id);
+    }
+
+    /// Enters the next step of a removal; steps without work are passed over.
+    fn remove_step(&mut self, id: VolumeId, entry: EntryId) {
+        loop {
+            let Task::Remove(step) = self.table[entry].task else {
+                unreachable!("the other tasks write a record")
+            };
+            let next = match step {
+                RemoveStep::Queued => RemoveStep::Shards,
+                RemoveStep::Shards => RemoveStep::Sync,
+                RemoveStep::Sync => RemoveStep::Journals,
+                RemoveStep::Journals | RemoveStep::Record => RemoveStep::Record,
+            };
+            self.table[entry].task = Task::Remove(next);
+            let parts = match next {
+                RemoveStep::Shards => self.store.delete(id, None, entry, &mut self.disk),
+                RemoveStep::Sync => {
+                    self.store.request_slots_sync(SlotsWaiter::Entry(entry), &mut self.disk);
+                    1
+                }
+                RemoveStep::Journals => self.journal_remove(entry, None),
+                RemoveStep::Queued | RemoveStep::Record => {
+                    let op = DiskOp::Remove { file: FileId::Volume(id) };
+                    self.disk.submit(Purpose::RecordRemove(entry), op);
+                    1
+                }
+            };
+            self.table[entry].outstanding = parts;
+            if parts > 0 {
+                return;
+            }
+        }
+    }
+
+    /// A step of a removal ended.
+    pub(crate) fn remove_step_ended(&mut self, entry: EntryId) {
+        let id = self.table[entry].volume;
+        match self.table[entry].error.take() {
+            Some(error) => self.end_turn_and_go_on(id, Err(error)),
+            None => self.remove_step(id, entry),
+        }
+    }
+
+    /// The volume's record was removed, or could not be.
+    pub(crate) fn record_removed(&mut self, entry: EntryId, result: Result<DiskOutput, DiskError>) {
+        let id = self.table[entry].volume;
+        let result = match result {
+            Ok(_) | Err(DiskError::NotFound) => {
+                let key = &self.config.key;
+                let volume = self.volumes.get_mut(&id).expect("it has requests");
+                // Later requests in the queue meet an unknown volume.
+                let ordered = std::mem::take(&mut volume.ordered);
+                *volume = Volume { ordered, ..Volume::unknown(id, key) };
+                Ok(ReplyBody::Done)
+            }
+            Err(error) => Err(node_error(&error, "removing the volume's record")),
+        };
+        self.end_turn_and_go_on(id, result);
+    }
+
+    /// A journal is gone: the volume may be nothing any more.
+    pub(crate) fn journals_removed(&mut self, id: VolumeId) {
+        self.pump_turns(id);
+    }
+}
+
+/// Requires that the volume is at the request's epoch.
+pub(crate) fn check_epoch(volume: &Volume, sent: fieldstone_proto::Epoch) -> Result<(), NodeError> {
+    if let Some(reason) = &volume.damaged {
+        return Err(NodeError::Io(reason.clone()));
+    }
+    if !volume.known {
+        return Err(NodeError::NotFound);
+    }
+    let current = match volume.barrier {
+        Some(Barrier::Removal) => return Err(NodeError::NotFound),
+        Some(Barrier::Fence(epoch)) if sent < epoch => epoch,
+        _ => volume.record.epoch,
+    };
+    match sent.cmp(&current) {
+        std::cmp::Ordering::Less => Err(NodeError::Fenced { sent, current }),
+        std::cmp::Ordering::Equal => Ok(()),
+        std::cmp::Ordering::Greater => Err(NodeError::Invalid(format!(
+            "epoch {sent} is above the volume's {current}: fence first"
+        ))),
+    }
+}
+
+/// One piece of bytes out of several.
+pub(crate) fn join(payload: &[Bytes]) -> Bytes {
+    match payload {
+        [] => Bytes::new(),
+        [one] => one.clone(),
+        many => Bytes::from(many.concat()),
+    }
+}

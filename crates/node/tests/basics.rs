@@ -1,0 +1,306 @@
+//! Each operation once, and the rules of capabilities, epochs and bounds.
+
+mod common;
+
+use bytes::Bytes;
+use common::{World, cap, config};
+use fieldstone_node::{Event, PeerId};
+use fieldstone_proto::{
+    CapabilityError, Epoch, JournalGen, JournalInfo, Lsn, NodeError, ReplyBody, RequestBody,
+    Rights, SealMeta, SegmentId, ShardIndex, VolumeId, VolumeState, crc32c_blocks,
+};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+const VOLUME: VolumeId = VolumeId(5);
+const PEER: PeerId = PeerId(1);
+
+fn world() -> World {
+    let mut world = World::new(config(16384, 8), ChaCha8Rng::seed_from_u64(1));
+    fence(&mut world, PEER, 1, false).expect("a new volume");
+    world
+}
+
+fn fence(
+    world: &mut World,
+    peer: PeerId,
+    epoch: u64,
+    takeover: bool,
+) -> Result<VolumeState, NodeError> {
+    let body = RequestBody::Fence { takeover };
+    match world.call(peer, cap(VOLUME, Epoch(epoch)), body, &Bytes::new())? {
+        ReplyBody::VolumeState(state) => Ok(state),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn call(world: &mut World, body: RequestBody, payload: &Bytes) -> Result<ReplyBody, NodeError> {
+    world.call(PEER, cap(VOLUME, Epoch(1)), body, payload)
+}
+
+fn ask(world: &mut World, body: RequestBody) -> Result<ReplyBody, NodeError> {
+    call(world, body, &Bytes::new())
+}
+
+fn pattern(seed: u8, len: usize) -> Bytes {
+    (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed) ^ (at >> 8) as u8).collect()
+}
+
+fn write_body(segment: u64, data: &Bytes, offset_bytes: u32, seal: Option<u32>) -> RequestBody {
+    RequestBody::ShardWrite {
+        segment: SegmentId(segment),
+        shard: ShardIndex(2),
+        offset_bytes,
+        checksums: crc32c_blocks(data),
+        seal: seal.map(|shard_bytes| SealMeta { shard_bytes, ..SealMeta::default() }),
+    }
+}
+
+fn read_body(segment: u64, offset_bytes: u32, len_bytes: u32) -> RequestBody {
+    let segment = SegmentId(segment);
+    RequestBody::ShardRead { segment, shard: ShardIndex(2), offset_bytes, len_bytes }
+}
+
+fn write_shard(world: &mut World, segment: u64, data: &Bytes) -> Result<ReplyBody, NodeError> {
+    let len = u32::try_from(data.len()).expect("small");
+    call(world, write_body(segment, data, 0, Some(len)), data)
+}
+
+fn listed(world: &mut World) -> Vec<u64> {
+    match ask(world, RequestBody::ShardList { from: SegmentId(0) }).expect("listing") {
+        ReplyBody::Shards { shards, next: None } => {
+            shards.iter().map(|shard| shard.segment.0).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_shard_is_written_read_listed_verified_and_deleted() {
+    let mut world = world();
+    let data = pattern(1, 16384);
+    let (first, rest) = (data.slice(..4096), data.slice(4096..));
+    call(&mut world, write_body(7, &first, 0, None), &first).unwrap();
+    assert_eq!(listed(&mut world), [0u64; 0], "incomplete shards are not listed");
+    assert_eq!(ask(&mut world, read_body(7, 0, 4096)), Ok(ReplyBody::Data(first)));
+    assert!(matches!(ask(&mut world, read_body(7, 4096, 4096)), Err(NodeError::Invalid(_))));
+    call(&mut world, write_body(7, &rest, 4096, Some(16384)), &rest).unwrap();
+    assert_eq!(listed(&mut world), [7]);
+    assert_eq!(ask(&mut world, read_body(7, 0, 16384)), Ok(ReplyBody::Data(data.clone())));
+    assert_eq!(
+        ask(&mut world, read_body(7, 8192, 4096)),
+        Ok(ReplyBody::Data(data.slice(8192..12288)))
+    );
+    let verify = RequestBody::ShardVerify { segment: SegmentId(7), shard: ShardIndex(2) };
+    assert_eq!(ask(&mut world, verify.clone()), Ok(ReplyBody::Done));
+    assert_eq!(world.node.stat().slots_free, 7);
+    assert_eq!(world.node.stat().written_bytes, 16384);
+    assert_eq!(ask(&mut world, RequestBody::ShardSync), Ok(ReplyBody::Done));
+    let delete = RequestBody::ShardDelete { segments: vec![SegmentId(7), SegmentId(8)] };
+    assert_eq!(ask(&mut world, delete), Ok(ReplyBody::Done));
+    assert_eq!(ask(&mut world, read_body(7, 0, 4096)), Err(NodeError::NotFound));
+    assert_eq!(ask(&mut world, verify), Err(NodeError::NotFound));
+    assert_eq!(world.node.stat().slots_free, 8);
+}
+
+#[test]
+fn a_full_node_says_so_and_recovers_after_deletes() {
+    let mut world = world();
+    let data = pattern(2, 8192);
+    for segment in 1..=8 {
+        write_shard(&mut world, segment, &data).unwrap();
+    }
+    assert_eq!(write_shard(&mut world, 9, &data), Err(NodeError::NoSpace));
+    let segments = (1..=8).map(SegmentId).collect();
+    ask(&mut world, RequestBody::ShardDelete { segments }).unwrap();
+    for segment in 11..=18 {
+        write_shard(&mut world, segment, &data).unwrap();
+    }
+    assert_eq!(world.node.stat().slots_free, 0);
+}
+
+#[test]
+fn journals_are_made_appended_read_and_deleted() {
+    let mut world = world();
+    let generation = JournalGen(3);
+    let create = RequestBody::JournalCreate { generation, ring_bytes: 16384 };
+    assert_eq!(ask(&mut world, create.clone()), Ok(ReplyBody::Done));
+    assert_eq!(ask(&mut world, create), Ok(ReplyBody::Done), "repeating is fine");
+    let data = pattern(3, 8192);
+    let append = |lsn| RequestBody::JournalAppend { generation, lsn: Lsn(lsn) };
+    call(&mut world, append(16384 * 9 + 8192), &data).unwrap();
+    assert!(matches!(call(&mut world, append(12288), &data), Err(NodeError::Invalid(_))));
+    assert!(matches!(call(&mut world, append(100), &data), Err(NodeError::Invalid(_))));
+    ask(&mut world, RequestBody::JournalSync { generation }).unwrap();
+    world.crash(true);
+    world.start();
+    let state = fence(&mut world, PeerId(2), 2, false).unwrap();
+    assert_eq!(state.epoch_before, Epoch(1));
+    assert_eq!(state.journals, [JournalInfo { generation, ring_bytes: 16384 }]);
+    let mut ask = |body| world.call(PeerId(2), cap(VOLUME, Epoch(2)), body, &Bytes::new());
+    let read = RequestBody::JournalRead { generation, offset_bytes: 8192, len_bytes: 8192 };
+    assert_eq!(ask(read.clone()), Ok(ReplyBody::Data(data)));
+    assert_eq!(ask(RequestBody::JournalDelete { below: JournalGen(3) }), Ok(ReplyBody::Done));
+    assert!(ask(read.clone()).is_ok(), "only older generations go");
+    assert_eq!(ask(RequestBody::JournalDelete { below: JournalGen(4) }), Ok(ReplyBody::Done));
+    assert_eq!(ask(read), Err(NodeError::NotFound));
+}
+
+#[test]
+fn fencing_follows_epoch_and_holder() {
+    let mut world = world();
+    let fenced = |sent, current| NodeError::Fenced { sent: Epoch(sent), current: Epoch(current) };
+    assert_eq!(fence(&mut world, PEER, 1, true), Err(fenced(1, 1)), "not twice the same");
+    let other = PeerId(2);
+    assert_eq!(fence(&mut world, other, 2, false), Err(NodeError::InUse { current: Epoch(1) }));
+    assert!(fence(&mut world, PEER, 2, false).is_ok(), "the holder may raise its epoch");
+    assert!(fence(&mut world, other, 3, true).is_ok(), "a takeover is possible");
+    assert_eq!(ask(&mut world, RequestBody::ShardSync), Err(fenced(1, 3)));
+    world.node.handle(0, Event::PeerLost { peer: other });
+    assert!(fence(&mut world, PEER, 4, false).is_ok(), "nobody holds it any more");
+    world.node.handle(0, Event::PeerLost { peer: PEER });
+    let sync = RequestBody::ShardSync;
+    assert!(world.call(PeerId(3), cap(VOLUME, Epoch(4)), sync, &Bytes::new()).is_ok());
+    let refused = fence(&mut world, other, 5, false);
+    assert_eq!(refused, Err(NodeError::InUse { current: Epoch(4) }), "it came back and writes");
+    let early = world.call(other, cap(VOLUME, Epoch(9)), RequestBody::ShardSync, &Bytes::new());
+    assert!(matches!(early, Err(NodeError::Invalid(_))));
+    world.crash(true);
+    world.start();
+    assert_eq!(fence(&mut world, other, 4, true), Err(fenced(4, 4)));
+    assert_eq!(fence(&mut world, other, 5, false).unwrap().epoch_before, Epoch(4));
+}
+
+#[test]
+fn roots_and_volumes_are_kept_and_removed() {
+    let mut world = world();
+    let root = pattern(4, 50_000);
+    assert_eq!(call(&mut world, RequestBody::PutRoot { version: 3 }, &root), Ok(ReplyBody::Done));
+    assert_eq!(call(&mut world, RequestBody::PutRoot { version: 3 }, &root), Ok(ReplyBody::Done));
+    let lower = call(&mut world, RequestBody::PutRoot { version: 2 }, &root);
+    assert!(matches!(lower, Err(NodeError::Invalid(_))));
+    write_shard(&mut world, 1, &pattern(5, 4096)).unwrap();
+    ask(&mut world, RequestBody::JournalCreate { generation: JournalGen(1), ring_bytes: 4096 })
+        .unwrap();
+    world.crash(false);
+    world.start();
+    match ask(&mut world, RequestBody::ListVolumes).unwrap() {
+        ReplyBody::Volumes(volumes) => {
+            assert_eq!(volumes.len(), 1);
+            assert_eq!((volumes[0].volume, volumes[0].epoch), (VOLUME, Epoch(1)));
+            assert_eq!((volumes[0].root_version, &volumes[0].root), (3, &root));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(listed(&mut world), [1]);
+    assert_eq!(ask(&mut world, RequestBody::RemoveVolume), Ok(ReplyBody::Done));
+    assert_eq!(ask(&mut world, RequestBody::RemoveVolume), Err(NodeError::NotFound));
+    assert_eq!(ask(&mut world, RequestBody::ListVolumes), Ok(ReplyBody::Volumes(vec![])));
+    assert_eq!(world.node.stat().slots_free, 8);
+    assert_eq!(world.disk.files.len(), 2, "only slots and data are left");
+}
+
+#[test]
+fn capabilities_are_enforced_and_counted() {
+    let mut world = world();
+    let refuse = |error| Err(NodeError::Capability(error));
+    let none = Bytes::new();
+    let mut forged = cap(VOLUME, Epoch(1));
+    forged.mac[3] ^= 1;
+    let forged_answer = world.call(PEER, forged, RequestBody::ShardSync, &none);
+    assert_eq!(forged_answer, refuse(CapabilityError::Forged));
+    let key = common::KEY.derive(VOLUME, Epoch(1));
+    let mut reader = cap(VOLUME, Epoch(1));
+    reader.rights = Rights::READ;
+    reader.segment_last = SegmentId(9);
+    let reader = reader.signed(&key);
+    for body in [RequestBody::ShardSync, RequestBody::ListVolumes, RequestBody::RemoveVolume] {
+        assert_eq!(world.call(PEER, reader, body, &none), refuse(CapabilityError::Rights));
+    }
+    assert_eq!(
+        world.call(PEER, reader, read_body(10, 0, 4096), &none),
+        refuse(CapabilityError::Range)
+    );
+    assert_eq!(world.call(PEER, reader, read_body(9, 0, 4096), &none), Err(NodeError::NotFound));
+    let mut late = cap(VOLUME, Epoch(1));
+    late.expires_ns = common::NOW_NS;
+    let late = late.signed(&key);
+    assert_eq!(world.call(PEER, late, RequestBody::Stat, &none), refuse(CapabilityError::Expired));
+    assert_eq!(world.node.stat().refused, 6);
+    let identify = world.call(PEER, forged, RequestBody::Identify, &none);
+    assert!(matches!(identify, Ok(ReplyBody::Stat(stat)) if stat.incarnation == 77));
+}
+
+#[test]
+fn damage_is_reported_and_counted_never_returned() {
+    let mut world = world();
+    let data = pattern(6, 12288);
+    write_shard(&mut world, 1, &data).unwrap();
+    let stored = &mut world.disk.files.get_mut(&fieldstone_node::FileId::Data).unwrap().current;
+    let at = stored.windows(4096).position(|window| window == &data[8192..]).unwrap();
+    stored[at + 17] ^= 4;
+    let corrupt = Err(NodeError::Corrupt { offset_bytes: 8192 });
+    assert_eq!(ask(&mut world, read_body(1, 4096, 8192)), corrupt);
+    assert!(ask(&mut world, read_body(1, 0, 8192)).is_ok());
+    let verify = RequestBody::ShardVerify { segment: SegmentId(1), shard: ShardIndex(2) };
+    assert_eq!(ask(&mut world, verify.clone()), corrupt);
+    assert_eq!(world.node.stat().corrupt_blocks, 2);
+    // Rewriting repairs it; the slot with the damage comes back once the new one is stable.
+    write_shard(&mut world, 1, &data).unwrap();
+    assert_eq!(ask(&mut world, verify.clone()), Ok(ReplyBody::Done));
+    assert_eq!(world.node.stat().slots_free, 6);
+    ask(&mut world, RequestBody::ShardSync).unwrap();
+    assert_eq!(world.node.stat().slots_free, 7);
+    // A damaged header is found before it costs the shard at the next start.
+    let slots = &mut world.disk.files.get_mut(&fieldstone_node::FileId::Slots).unwrap().current;
+    let at = slots.windows(8).rposition(|window| window == b"FSTNSLOT").unwrap();
+    slots[at + 2000] ^= 1;
+    assert_eq!(ask(&mut world, verify), Err(NodeError::Corrupt { offset_bytes: 0 }));
+    // Damage on the way in is refused before it is stored.
+    let body = write_body(2, &data, 0, Some(12288));
+    let damaged = pattern(7, 12288);
+    assert_eq!(call(&mut world, body, &damaged), Err(NodeError::Corrupt { offset_bytes: 0 }));
+    assert_eq!(world.node.stat().slots_free, 7);
+}
+
+#[test]
+fn nonsense_is_refused_without_touching_the_disk() {
+    let mut world = world();
+    let data = pattern(8, 8192);
+    let odd = pattern(8, 5000);
+    let none = Bytes::new();
+    let mut short_sums = write_body(1, &data, 0, None);
+    if let RequestBody::ShardWrite { checksums, .. } = &mut short_sums {
+        checksums.pop();
+    }
+    let generation = JournalGen(1);
+    let cases: Vec<(RequestBody, &Bytes)> = vec![
+        (short_sums, &data),
+        (write_body(1, &odd, 0, None), &odd),
+        (write_body(1, &data, 512, None), &data),
+        (write_body(1, &data, 12288, None), &data),
+        (write_body(1, &data, u32::MAX - 4095, None), &data),
+        (write_body(1, &data, 0, Some(16384)), &data),
+        (write_body(1, &data, 0, Some(0)), &data),
+        (write_body(1, &data, 0, Some(20480)), &data),
+        (read_body(1, 0, 0), &none),
+        (read_body(1, 4095, 4096), &none),
+        (read_body(1, u32::MAX - 4095, 8192), &none),
+        (RequestBody::ShardSync, &data),
+        (RequestBody::JournalCreate { generation, ring_bytes: 5000 }, &none),
+        (RequestBody::JournalCreate { generation, ring_bytes: 1 << 50 }, &none),
+        (RequestBody::PutRoot { version: 0 }, &data),
+        (RequestBody::ShardDelete { segments: vec![SegmentId(1); 5000] }, &none),
+    ];
+    for (body, payload) in cases {
+        let shown = format!("{body:?}");
+        let tag = world.send(PEER, cap(VOLUME, Epoch(1)), body, payload);
+        let answer = world.take(tag).expect("answered at once");
+        assert!(matches!(answer, Err(NodeError::Invalid(_))), "{shown}: {answer:?}");
+        assert_eq!(world.node.in_flight(), (0, 0));
+    }
+    let huge = Bytes::from(vec![0; 61_441]);
+    let answer = call(&mut world, RequestBody::PutRoot { version: 1 }, &huge);
+    assert!(matches!(answer, Err(NodeError::Invalid(_))));
+    assert_eq!(world.node.stat().slots_free, 8);
+}

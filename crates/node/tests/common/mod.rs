@@ -1,0 +1,139 @@
+//! A small world for a node alone: a disk with faults, and a way to run requests.
+
+pub mod disk;
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use disk::Disk;
+use fieldstone_node::{Action, Event, Node, NodeConfig, PeerId};
+use fieldstone_proto::{
+    Capability, Epoch, MasterKey, NodeError, NodeIndex, PoolId, Reply, ReplyBody, Request,
+    RequestBody, Rights, Tag, VolumeId,
+};
+use rand_chacha::ChaCha8Rng;
+
+pub const KEY: MasterKey = MasterKey([9; 16]);
+pub const NOW_NS: u64 = 1_000;
+
+pub fn config(slot_bytes: u32, slots: u32) -> NodeConfig {
+    NodeConfig {
+        pool: PoolId(1),
+        node: NodeIndex(0),
+        incarnation: 77,
+        key: KEY,
+        slot_bytes,
+        slots,
+        verify_payload: true,
+    }
+}
+
+/// A node and its disk.
+pub struct World {
+    pub node: Node,
+    pub disk: Disk,
+    pub rng: ChaCha8Rng,
+    pub replies: HashMap<Tag, (PeerId, Reply)>,
+    next_tag: u64,
+}
+
+impl World {
+    pub fn new(config: NodeConfig, rng: ChaCha8Rng) -> Self {
+        let node = Node::new(config);
+        let disk = Disk::default();
+        let mut world = Self { node, disk, rng, replies: HashMap::new(), next_tag: 0 };
+        world.start();
+        world
+    }
+
+    /// Starts the node and runs it until it is ready; faults are off meanwhile.
+    pub fn start(&mut self) {
+        let faults = std::mem::take(&mut self.disk.faults);
+        self.node.start(NOW_NS);
+        self.settle();
+        assert!(self.node.is_ready(), "{:?}", self.node.failure());
+        self.disk.faults = faults;
+    }
+
+    /// The node's process dies; what it had in flight may have happened or not.
+    pub fn crash(&mut self, power_loss: bool) {
+        self.pump();
+        self.disk.crash(power_loss, &mut self.rng);
+        let config = self.node_config();
+        self.node = Node::new(config);
+    }
+
+    fn node_config(&self) -> NodeConfig {
+        let stat = self.node.stat();
+        config(stat.slot_bytes, stat.slots_total)
+    }
+
+    /// Sends a request.
+    pub fn send(
+        &mut self,
+        peer: PeerId,
+        cap: Capability,
+        body: RequestBody,
+        payload: &Bytes,
+    ) -> Tag {
+        self.next_tag += 1;
+        let tag = Tag(self.next_tag);
+        let payload = if payload.is_empty() { vec![] } else { vec![payload.clone()] };
+        let request = Request { tag, capability: cap, body, payload };
+        self.node.handle(NOW_NS, Event::Request { peer, request });
+        self.pump();
+        tag
+    }
+
+    /// Carries the node's actions to disk and replies.
+    pub fn pump(&mut self) {
+        while let Some(action) = self.node.next_action() {
+            match action {
+                Action::Disk { id, op } => self.disk.submit(id, op),
+                Action::Reply { peer, reply } => {
+                    let before = self.replies.insert(reply.tag, (peer, reply));
+                    assert!(before.is_none(), "two replies for one request");
+                }
+            }
+        }
+    }
+
+    /// Completes one disk operation at random; false if there is none.
+    pub fn step(&mut self) -> bool {
+        let Some((id, result)) = self.disk.complete_one(&mut self.rng) else { return false };
+        self.node.handle(NOW_NS, Event::Disk { id, result });
+        self.pump();
+        self.node.assert_consistent();
+        true
+    }
+
+    /// Runs until nothing is in flight.
+    pub fn settle(&mut self) {
+        self.pump();
+        while self.step() {}
+        assert_eq!(self.node.in_flight(), (0, 0), "something hangs");
+    }
+
+    /// Sends a request and runs until everything has ended.
+    pub fn call(
+        &mut self,
+        peer: PeerId,
+        cap: Capability,
+        body: RequestBody,
+        payload: &Bytes,
+    ) -> Result<ReplyBody, NodeError> {
+        let tag = self.send(peer, cap, body, payload);
+        self.settle();
+        self.take(tag).expect("every request is answered")
+    }
+
+    /// The result of a request, if there is one.
+    pub fn take(&mut self, tag: Tag) -> Option<Result<ReplyBody, NodeError>> {
+        self.replies.remove(&tag).map(|(_, reply)| reply.result)
+    }
+}
+
+/// A capability for everything.
+pub fn cap(volume: VolumeId, epoch: Epoch) -> Capability {
+    Capability::issue(&KEY.derive(volume, epoch), volume, epoch, Rights::ALL, u64::MAX)
+}
