@@ -38,15 +38,9 @@ def scenario(world):
         world, "flushes", uri, *jobs, "--rw=randwrite", "--bs=16k", "--iodepth=8", "--fsync=64",
         "--verify_backlog=256", "--number_ios=1500",
     )
-    # Trims among the writes, another client beside it on the rest of the device.
-    fio(
-        world, "trims", uri, "--rw=randwrite", "--bs=8k", "--size=64M", "--iodepth=16",
-        "--trim_percentage=30", "--trim_backlog=64", "--trim_verify_zero=1",
-    )
-    run(
-        "fio", "--name=trimwrite", "--ioengine=nbd", uri, "--rw=randtrimwrite", "--bs=16k",
-        "--size=64M", "--offset=64M", "--iodepth=8", seconds=300,
-    )
+    # Every block is trimmed, written and verified, beside jobs that read and write.
+    fio(world, "trims", uri, *jobs, "--rw=randtrimwrite", "--bs=16k", "--iodepth=8")
+    fio(world, "beside", uri, *jobs, "--rw=randrw", "--bs=8k", "--iodepth=8", "--rwmixread=30")
     server.stop()
 
     # What the last verified run wrote is verified again by a fio that only reads.

@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, noise
 from scenario import main
-from world import MIB, EVERY_CODE, check
+from world import EVERY_CODE, MIB, Failure, check
 
 OPTION_MAGIC, REQUEST_MAGIC = b"IHAVEOPT", 0x25609513
 OPT_EXPORT_NAME, OPT_LIST, OPT_GO, OPT_STRUCTURED = 1, 3, 7, 8
@@ -35,7 +35,13 @@ def send(path, parts, half_close=True):
         link.connect(str(path))
         try:
             for part in parts:
-                link.sendall(part)
+                # A server that will not take more while nobody reads its answers is right.
+                link.settimeout(1)
+                try:
+                    link.sendall(part)
+                except TimeoutError:
+                    break
+            link.settimeout(10)
             if half_close:
                 link.shutdown(socket.SHUT_WR)
             got = b""
@@ -101,7 +107,10 @@ def scenario(world):
     witness.pwrite(data, 0)
 
     for what, parts in hand_made():
-        got = send(server.socket, parts)
+        try:
+            got = send(server.socket, parts)
+        except TimeoutError as late:
+            raise Failure(f"{what}: neither an answer nor an end") from late
         check(server.is_running(), f"{what}: the server ended:\n{server.errors()}")
         check(got[:16] == b"NBDMAGICIHAVEOPT" or not got, f"{what}: greeted with {got[:16]}")
         check(witness.pread(4096, 0) == data[:4096], f"{what}: another connection suffers")
