@@ -10,6 +10,7 @@ mod bench;
 mod command;
 mod control;
 mod engine;
+mod listen;
 mod logging;
 mod metrics;
 mod nbd_disk;

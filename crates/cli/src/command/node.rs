@@ -7,9 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use fieldstone_proto::NodeIndex;
 use fieldstone_uring::host::{FolderError, Host, HostConfig, LocalNodeConfig, Service};
-use fieldstone_uring::{Address, Caching, Listener};
+use fieldstone_uring::{Address, Caching};
 
 use crate::engine::MissingNode;
+use crate::listen;
 use crate::pool::{Pool, is_pool};
 use crate::signals::Signals;
 
@@ -32,7 +33,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let signals = Signals::install()?;
     let (pool, index) = locate(&args.dir)?;
-    let listener = Listener::bind(&args.listen)?;
+    let listener = listen::bind(&args.listen)?;
     let opening = pool.opening(index, MissingNode::Replace)?;
     let folder = opening.run()?;
     if folder.created {

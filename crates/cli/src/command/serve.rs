@@ -17,6 +17,7 @@ use crate::control::ControlServer;
 use crate::engine::{
     Engine, EngineOptions, FixedNode, MissingNode, OpenDevice, Served, VolumeOptions,
 };
+use crate::listen;
 use crate::metrics::MetricsServer;
 use crate::pool::Pool;
 use crate::signals::Signals;
@@ -147,7 +148,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn bind(addresses: &[Address]) -> anyhow::Result<Vec<Listener>> {
-    addresses.iter().map(|address| Ok(Listener::bind(address)?)).collect()
+    addresses.iter().map(|address| Ok(listen::bind(address)?)).collect()
 }
 
 /// The pool and the volumes of it that are to be served.
@@ -265,7 +266,7 @@ fn serve(
         Some(address) => Some(MetricsServer::start(address, Arc::clone(&served))?),
         None => None,
     };
-    announce(open, &addresses, metrics.as_ref())?;
+    announce(open, &addresses, metrics.as_ref());
     let outcome = wait(engine, signals);
     drop((control, metrics));
     if !engine.handle().drain(DRAIN) {
@@ -274,21 +275,20 @@ fn serve(
     outcome
 }
 
-fn announce(
-    open: &[OpenDevice],
-    addresses: &[String],
-    metrics: Option<&MetricsServer>,
-) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+/// Says that everything is ready. A server whose stdout is closed serves all the same.
+fn announce(open: &[OpenDevice], addresses: &[String], metrics: Option<&MetricsServer>) {
+    let mut text = String::new();
     for device in open {
         let size = units::size(device.info.size_bytes);
-        writeln!(out, "serving {} ({size}) on {}", device.name, addresses.join(" "))?;
+        text.push_str(&format!("serving {} ({size}) on {}\n", device.name, addresses.join(" ")));
     }
     if let Some(metrics) = metrics {
-        writeln!(out, "metrics on {}", metrics.url())?;
+        text.push_str(&format!("metrics on {}\n", metrics.url()));
     }
-    out.flush()?;
-    Ok(())
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        tracing::debug!("cannot say that the server is ready: {error}");
+    }
 }
 
 /// Waits for the end: a signal, a call to stop, or a failure.

@@ -13,6 +13,7 @@
 //! Each time a node is opened its disk gets a new *era*. Completions of an earlier era (the folder
 //! vanished, the node was dropped, operations were still in flight) are thrown away.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
@@ -26,6 +27,9 @@ use super::folder::{self, Identity, NodeFolder};
 use super::message::Message;
 use super::token::{Kind, token};
 use crate::{Caching, Creation, Event, File, FileOptions, Payload, Reactor, Sender, Space};
+
+/// Buffered writes up to this length are made where they stand; see the reactor's `write_inline`.
+const INLINE_BYTES: usize = 256 << 10;
 
 /// Something for the chore thread.
 #[derive(Debug)]
@@ -248,7 +252,14 @@ impl Disk {
             }
             DiskOp::Write { file, offset_bytes, data } => {
                 let data = self.writable(data);
-                reactor.write(self.file(file)?, offset_bytes, data, token);
+                let short = data.iter().map(Bytes::len).sum::<usize>() <= INLINE_BYTES;
+                let inline = self.caching == Caching::Buffered && short;
+                let file = self.file(file)?;
+                if inline {
+                    reactor.write_inline(file, offset_bytes, data, token);
+                } else {
+                    reactor.write(file, offset_bytes, data, token);
+                }
             }
             DiskOp::Sync { file } => reactor.fsync(self.file(file)?, true, token),
             DiskOp::Discard { file, offset_bytes, len_bytes } => {
@@ -331,5 +342,7 @@ impl Disk {
 
 fn open(folder: &Path, id: FileId, caching: Caching) -> std::io::Result<File> {
     let options = FileOptions { write: true, creation: Creation::Existing, caching };
-    File::open(&folder.join(folder::file_name(id)), options)
+    let file = File::open(&folder.join(folder::file_name(id)), options)?;
+    folder::mark_used(&file.as_fd())?;
+    Ok(file)
 }

@@ -15,13 +15,19 @@
 //!   A folder with data and without a superblock is damaged, and is left alone.
 //! - A folder that is locked while `listen` exists is run by a node process: connect to it.
 //!   Locked without `listen`, it is run by a server: keep out.
+//! - A process that was killed may leave operations in the kernel that are still under way, and that
+//!   would write into slots that a successor gives away anew. Every file that a node uses therefore
+//!   carries a shared `flock` on the very descriptor that operations use: the kernel keeps it until
+//!   the last of them is done. A successor waits for all of them before it looks at anything.
 //! - What was opened is remembered by the superblock's device and inode, so that a folder that
 //!   vanishes or is replaced under a running server is noticed.
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use fieldstone_node::{FileId, NodeConfig};
 use fieldstone_proto::disk::{DiskFormatError, Superblock};
@@ -221,6 +227,7 @@ impl Opening {
             created = true;
         }
         let lock = self.lock()?;
+        wait_for_stragglers(path)?;
         let identity = Identity::of(path).map_err(at(&path.join(SUPERBLOCK)))?;
         let superblock = read_superblock(path)?;
         check(path, &superblock, &self.expected)?;
@@ -231,7 +238,7 @@ impl Opening {
     /// Takes the lock. A holder that has announced no address yet gets a moment to do so.
     fn lock(&self) -> Result<LockFile, FolderError> {
         const TRIES: u32 = 20;
-        const PAUSE: std::time::Duration = std::time::Duration::from_millis(25);
+        const PAUSE: Duration = Duration::from_millis(25);
         let lock = self.path.join(LOCK);
         let mut tries = 0;
         loop {
@@ -265,6 +272,38 @@ pub fn random() -> u64 {
         .and_then(|mut file| file.read_exact(&mut bytes))
         .expect("every Linux has /dev/urandom");
     u64::from_le_bytes(bytes)
+}
+
+/// Waits until no operation of a predecessor is under way on any of the node's files.
+fn wait_for_stragglers(folder: &Path) -> Result<(), FolderError> {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const PAUSE: Duration = Duration::from_millis(5);
+    let start = Instant::now();
+    for id in list(folder).map_err(at(folder))? {
+        let path = folder.join(file_name(id));
+        let file = fs::File::open(&path).map_err(at(&path))?;
+        while let Err(error) = flock(&file, libc::LOCK_EX) {
+            if error.kind() != io::ErrorKind::WouldBlock || start.elapsed() > PATIENCE {
+                return Err(FolderError::Io { path, source: error });
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+    Ok(())
+}
+
+/// Marks a file as being used through this descriptor; see the module's rules.
+///
+/// # Errors
+/// Somebody holds the file for itself alone.
+pub(super) fn mark_used(file: &impl AsRawFd) -> io::Result<()> {
+    flock(file, libc::LOCK_SH)
+}
+
+fn flock(file: &impl AsRawFd, kind: libc::c_int) -> io::Result<()> {
+    // SAFETY: flock() on an open descriptor takes no pointers.
+    let failed = unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) };
+    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Where the node process of a folder said that it listens.
@@ -406,7 +445,6 @@ pub(super) fn create_file(path: &Path, len_bytes: u64, allocate: bool) -> io::Re
 }
 
 fn reserve(file: &fs::File, len_bytes: u64) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
     let len =
         libc::off_t::try_from(len_bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
     // SAFETY: the descriptor is open; the call takes no pointers.
@@ -483,6 +521,23 @@ mod tests {
         drop(again);
         let stranger = opening(&path, 4, false).run().expect_err("another node");
         assert!(stranger.to_string().contains("node.3"), "{stranger}");
+    }
+
+    #[test]
+    fn a_predecessors_operations_are_waited_for() {
+        let temp = tempfile::tempdir().expect("temp");
+        let path = temp.path().join("node.0");
+        create(&path, &superblock(0)).expect("made");
+        let data = fs::File::create(path.join("data")).expect("writable");
+        mark_used(&data).expect("free");
+        let release = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(60));
+            drop(data);
+        });
+        let start = Instant::now();
+        opening(&path, 0, false).run().expect("free in the end");
+        assert!(start.elapsed() >= Duration::from_millis(50));
+        release.join().expect("no panic");
     }
 
     #[test]

@@ -1,0 +1,336 @@
+//! The client of the block benchmarks: fio, the same for every contender.
+//!
+//! NBD servers are driven by fio's `nbd` engine, which is libnbd on one connection in one thread.
+//! The raw disk is driven by fio's `io_uring` engine with O_DIRECT on a file.
+//!
+//! What is read from fio's JSON: I/Os, bandwidth and the distribution of the total latency (from
+//! the call to the completion), and the CPU time and context switches of the job, which fio takes
+//! from the kernel's accounting around the I/O alone, so that starting fio is not counted.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+/// Order and direction of the accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// From the start to the end, again and again.
+    SequentialRead,
+    /// The same, writing.
+    SequentialWrite,
+    /// Uniformly distributed over the device.
+    RandomRead,
+    /// The same, writing.
+    RandomWrite,
+}
+
+impl Pattern {
+    /// All of them.
+    pub const ALL: [Self; 4] =
+        [Self::SequentialRead, Self::SequentialWrite, Self::RandomRead, Self::RandomWrite];
+
+    /// As fio has it, and as cases are named.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SequentialRead => "read",
+            Self::SequentialWrite => "write",
+            Self::RandomRead => "randread",
+            Self::RandomWrite => "randwrite",
+        }
+    }
+
+    /// True for the ones that read.
+    pub fn reads(self) -> bool {
+        matches!(self, Self::SequentialRead | Self::RandomRead)
+    }
+
+    /// True for the ones in order.
+    pub fn is_sequential(self) -> bool {
+        matches!(self, Self::SequentialRead | Self::SequentialWrite)
+    }
+}
+
+/// What one run of fio does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Order and direction.
+    pub pattern: Pattern,
+    /// Size of one access.
+    pub block_bytes: u64,
+    /// Accesses in flight.
+    pub depth: u32,
+}
+
+/// What fio works on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// The default export of an NBD server on a unix socket.
+    Nbd(PathBuf),
+    /// A file, past the page cache.
+    File(PathBuf),
+}
+
+/// What one run of fio measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// I/Os completed.
+    pub ios: u64,
+    /// I/Os per second.
+    pub iops: f64,
+    /// Bandwidth.
+    pub bytes_per_second: f64,
+    /// Mean latency.
+    pub mean_us: f64,
+    /// Half of the I/Os took longer.
+    pub p50_us: f64,
+    /// One I/O of a hundred took longer.
+    pub p99_us: f64,
+    /// CPU time of the client.
+    pub cpu_s: f64,
+    /// Context switches of the client.
+    pub switches: u64,
+    /// How long it ran.
+    pub seconds: f64,
+}
+
+/// The version of fio, if it is installed and has the nbd engine.
+pub fn version() -> anyhow::Result<String> {
+    let run = |argument: &str| {
+        let output = Command::new("fio").arg(argument).stderr(Stdio::null()).output();
+        output.context("cannot run fio, the client of this benchmark; install the package fio")
+    };
+    let version = run("--version")?;
+    let engines = run("--enghelp")?;
+    if !String::from_utf8_lossy(&engines.stdout).lines().any(|line| line.trim() == "nbd") {
+        bail!("this fio was built without its nbd engine; Debian's package fio has it");
+    }
+    Ok(String::from_utf8_lossy(&version.stdout).trim().to_owned())
+}
+
+/// Arguments of a run that takes `seconds`. The seed makes every contender of a round see the same
+/// addresses.
+pub fn measure(
+    device: &Device,
+    load: Load,
+    size_bytes: u64,
+    seconds: f64,
+    seed: u64,
+) -> Vec<String> {
+    let mut arguments = common(device, load, size_bytes);
+    arguments.extend([
+        "--time_based=1".to_owned(),
+        // Milliseconds, so that fractions of a second work.
+        format!("--runtime={}ms", (seconds * 1e3).round()),
+        // Without a map of what was touched: an access is as likely to hit any block, and fio
+        // spends no time on the map.
+        "--norandommap=1".to_owned(),
+        format!("--randseed={seed}"),
+    ]);
+    arguments
+}
+
+/// Arguments of a run that writes every byte of the device once, in order.
+pub fn fill(device: &Device, size_bytes: u64) -> Vec<String> {
+    let load = Load { pattern: Pattern::SequentialWrite, block_bytes: 1 << 20, depth: 4 };
+    let mut arguments = common(device, load, size_bytes);
+    arguments.push("--end_fsync=1".to_owned());
+    arguments
+}
+
+fn common(device: &Device, load: Load, size_bytes: u64) -> Vec<String> {
+    let mut arguments = match device {
+        Device::Nbd(socket) => vec!["--ioengine=nbd".to_owned(), format!("--uri={}", uri(socket))],
+        Device::File(path) => vec![
+            "--ioengine=io_uring".to_owned(),
+            "--direct=1".to_owned(),
+            // A colon separates several files.
+            format!("--filename={}", path.display().to_string().replace(':', "\\:")),
+        ],
+    };
+    arguments.extend([
+        "--name=cell".to_owned(),
+        format!("--rw={}", load.pattern.name()),
+        format!("--bs={}", load.block_bytes),
+        format!("--iodepth={}", load.depth),
+        format!("--size={size_bytes}"),
+        "--lat_percentiles=1".to_owned(),
+        "--clat_percentiles=0".to_owned(),
+        "--percentile_list=50:99".to_owned(),
+        "--eta=never".to_owned(),
+        "--output-format=json".to_owned(),
+    ]);
+    arguments
+}
+
+/// The NBD URI of the default export on a unix socket.
+pub fn uri(socket: &Path) -> String {
+    let mut encoded = String::new();
+    for byte in socket.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' => {
+                encoded.push(char::from(*byte));
+            }
+            other => encoded.push_str(&format!("%{other:02X}")),
+        }
+    }
+    format!("nbd+unix:///?socket={encoded}")
+}
+
+/// Runs fio and reads what it measured.
+pub fn run(arguments: &[String], pattern: Pattern) -> anyhow::Result<Measured> {
+    let mut command = Command::new("fio");
+    command.args(arguments).stdin(Stdio::null());
+    super::process::leave_with_us(&mut command);
+    let output = command.output().context("cannot run fio")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        let reason = String::from_utf8_lossy(&output.stderr);
+        bail!("fio ended with {}: {}", output.status, last_words(&reason, &said));
+    }
+    parse(&said, pattern)
+}
+
+/// The line that says most about a failure.
+fn last_words(stderr: &str, stdout: &str) -> String {
+    let mut lines = stderr.lines().chain(stdout.lines()).filter(|line| {
+        let line = line.to_lowercase();
+        line.contains("error") || line.contains("fail") || line.contains("err=")
+    });
+    lines.next().unwrap_or("it did not say why").trim().to_owned()
+}
+
+/// Reads the JSON of a run with one job.
+pub fn parse(text: &str, pattern: Pattern) -> anyhow::Result<Measured> {
+    // Warnings may come first.
+    let start = text.find("{\n").or_else(|| text.find('{'));
+    let json = start.map_or("", |start| &text[start..]);
+    let report: Report = serde_json::from_str(json).context("fio's JSON is not as expected")?;
+    let job = report.jobs.first().context("fio reports no job")?;
+    if job.error != 0 {
+        let error = std::io::Error::from_raw_os_error(job.error);
+        bail!("fio's I/O failed: {error}");
+    }
+    let side = if pattern.reads() { &job.read } else { &job.write };
+    if side.total_ios == 0 {
+        bail!("fio completed no I/O");
+    }
+    let percentile = |name: &str| {
+        let found = side.lat_ns.percentile.get(name).copied();
+        found.map(|ns| ns / 1e3).with_context(|| format!("fio reports no percentile {name}"))
+    };
+    Ok(Measured {
+        ios: side.total_ios,
+        iops: side.iops,
+        bytes_per_second: side.bw_bytes,
+        mean_us: side.lat_ns.mean / 1e3,
+        p50_us: percentile("50.000000")?,
+        p99_us: percentile("99.000000")?,
+        cpu_s: (job.usr_cpu + job.sys_cpu) / 100.0 * job.job_runtime / 1e3,
+        switches: job.ctx,
+        seconds: side.runtime / 1e3,
+    })
+}
+
+#[derive(Deserialize)]
+struct Report {
+    jobs: Vec<Job>,
+}
+
+#[derive(Deserialize)]
+struct Job {
+    error: i32,
+    read: Side,
+    write: Side,
+    /// Milliseconds, as are `runtime`s.
+    job_runtime: f64,
+    /// Per cent of `job_runtime`.
+    usr_cpu: f64,
+    sys_cpu: f64,
+    ctx: u64,
+}
+
+#[derive(Deserialize)]
+struct Side {
+    total_ios: u64,
+    iops: f64,
+    bw_bytes: f64,
+    runtime: f64,
+    lat_ns: Latency,
+}
+
+#[derive(Deserialize)]
+struct Latency {
+    mean: f64,
+    #[serde(default)]
+    percentile: std::collections::BTreeMap<String, f64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What fio 3.33 printed for a second of 4k random reads from `nbdkit memory`.
+    const SAMPLE: &str = include_str!("fio_sample.json");
+
+    #[test]
+    fn a_stored_report_is_read() {
+        let measured = parse(SAMPLE, Pattern::RandomRead).expect("the sample is complete");
+        assert_eq!(measured.ios, 59_731);
+        assert!((measured.iops - 59_671.328_671).abs() < 1e-6);
+        assert_eq!(measured.bytes_per_second, 244_413_762.0);
+        assert!((measured.mean_us - 535.595_290_168).abs() < 1e-9);
+        assert_eq!(measured.p50_us, 585.728);
+        assert_eq!(measured.p99_us, 1531.904);
+        assert!((measured.cpu_s - 0.467).abs() < 1e-9, "46.7 % of one second");
+        assert_eq!(measured.switches, 38_901);
+        assert_eq!(measured.seconds, 1.001);
+    }
+
+    #[test]
+    fn words_before_the_report_do_no_harm() {
+        let noisy = format!("fio: this platform does not support process shared mutexes\n{SAMPLE}");
+        assert_eq!(
+            parse(&noisy, Pattern::RandomRead).expect("it reads"),
+            parse(SAMPLE, Pattern::RandomRead).expect("it reads")
+        );
+    }
+
+    #[test]
+    fn a_report_without_our_numbers_is_an_error() {
+        let error = parse(SAMPLE, Pattern::RandomWrite).expect_err("nothing was written");
+        assert!(error.to_string().contains("no I/O"), "{error}");
+        let failed = SAMPLE.replace("\"error\" : 0", "\"error\" : 28");
+        let error = parse(&failed, Pattern::RandomRead).expect_err("the job failed");
+        assert!(error.to_string().contains("No space"), "{error}");
+        assert!(parse("", Pattern::RandomRead).is_err());
+        assert!(parse("{\"jobs\": []}", Pattern::RandomRead).is_err());
+        assert!(parse(&SAMPLE[..SAMPLE.len() / 2], Pattern::RandomRead).is_err());
+        let without = SAMPLE.replace("\"99.000000\"", "\"98.000000\"");
+        assert!(parse(&without, Pattern::RandomRead).is_err());
+    }
+
+    #[test]
+    fn arguments_say_everything() {
+        let load = Load { pattern: Pattern::RandomWrite, block_bytes: 4096, depth: 32 };
+        let nbd = Device::Nbd(PathBuf::from("/run/a b&c.sock"));
+        let arguments = measure(&nbd, load, 1 << 30, 0.25, 7).join(" ");
+        for part in [
+            "--ioengine=nbd",
+            "--uri=nbd+unix:///?socket=/run/a%20b%26c.sock",
+            "--rw=randwrite",
+            "--bs=4096",
+            "--iodepth=32",
+            "--size=1073741824",
+            "--runtime=250ms",
+            "--time_based=1",
+            "--randseed=7",
+        ] {
+            assert!(arguments.contains(part), "{part} is missing in {arguments}");
+        }
+        let filled = fill(&Device::File(PathBuf::from("/d/a:b")), 1 << 20).join(" ");
+        assert!(filled.contains("--filename=/d/a\\:b") && filled.contains("--direct=1"));
+        assert!(!filled.contains("--runtime"), "every byte is written: {filled}");
+    }
+}

@@ -1,0 +1,299 @@
+//! The servers under test: started, watched through /proc, ended.
+//!
+//! What a server costs is read from the kernel, not from the server:
+//!
+//! - CPU time from `/proc/PID/stat`, which includes threads that have ended; its unit is the
+//!   clock tick, 10 ms, which is 0.3 % of a run of three seconds.
+//! - CPU time at rest from `/proc/PID/task/*/schedstat`, in nanoseconds, where no thread ends.
+//! - Context switches from `/proc/PID/task/*/status`. A thread takes its count with it when it
+//!   ends, and some servers end threads together with a connection, so a [`SwitchCounter`] looks
+//!   ten times a second and remembers.
+//!
+//! Kernel threads (write-back of the page cache) work for a server without being counted for it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+/// How long a server may take until it answers on its socket.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often context switches are looked at.
+const SWITCH_STEP: Duration = Duration::from_millis(100);
+
+/// A server process. It is killed when this is dropped, and by the kernel should this process die
+/// without dropping anything.
+pub struct Server {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Starts a program and waits until it accepts connections on `socket`.
+    pub fn start(words: &[String], socket: &Path, log: &Path) -> anyhow::Result<Self> {
+        let (program, arguments) = words.split_first().context("a command has a program")?;
+        let output = fs::File::create(log).with_context(|| format!("{}", log.display()))?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null());
+        command.stdout(output.try_clone()?).stderr(output);
+        leave_with_us(&mut command);
+        let child = command.spawn().with_context(|| format!("cannot run {program}"))?;
+        let mut server = Self { child, log: log.to_path_buf() };
+        server.wait_ready(socket)?;
+        Ok(server)
+    }
+
+    fn wait_ready(&mut self, socket: &Path) -> anyhow::Result<()> {
+        let start = Instant::now();
+        while UnixStream::connect(socket).is_err() {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("it ended with {status}: {}", self.last_words());
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("it does not answer after {} s: {}", PATIENCE.as_secs(), self.last_words());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    fn last_words(&self) -> String {
+        let said = fs::read_to_string(&self.log).unwrap_or_default();
+        said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(nothing)").to_owned()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// An error if it has ended.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => bail!("the server ended with {status}: {}", self.last_words()),
+        }
+    }
+
+    /// CPU time so far, of threads that have ended as well.
+    pub fn cpu(&self) -> anyhow::Result<Duration> {
+        let path = format!("/proc/{}/stat", self.pid());
+        let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+        cpu_ticks(&text).map(ticks).with_context(|| format!("{path} is not as expected"))
+    }
+
+    /// CPU time so far of the threads that there are.
+    pub fn cpu_of_threads(&self) -> anyhow::Result<Duration> {
+        let mut sum_ns = 0;
+        for thread in threads(self.pid())? {
+            // A thread may end between the two calls.
+            let text = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
+            sum_ns += first_number(&text).unwrap_or(0);
+        }
+        Ok(Duration::from_nanos(sum_ns))
+    }
+
+    /// Waits until the server does nothing any more: what it put off during a run is done. Gives
+    /// up after `limit`.
+    pub fn settle(&self, limit: Duration) -> anyhow::Result<()> {
+        const STEP: Duration = Duration::from_millis(100);
+        /// Part of a core that counts as doing nothing.
+        const QUIET: f64 = 0.02;
+        let start = Instant::now();
+        let mut before = self.cpu_of_threads()?;
+        while start.elapsed() < limit {
+            std::thread::sleep(STEP);
+            let now = self.cpu_of_threads()?;
+            if now.saturating_sub(before) < STEP.mul_f64(QUIET) {
+                return Ok(());
+            }
+            before = now;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Makes a child end with this process, and not get the terminal's signals: this process decides.
+pub fn leave_with_us(command: &mut Command) {
+    command.process_group(0);
+    // SAFETY: between fork and exec only this system call is made, which allocates nothing and
+    // takes no lock. The kernel then kills the child when this thread, the main one, ends.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+}
+
+/// Counts context switches of a process until it is asked for the number.
+pub struct SwitchCounter {
+    stop: Sender<()>,
+    thread: JoinHandle<u64>,
+}
+
+impl SwitchCounter {
+    /// Starts to count.
+    pub fn start(pid: u32) -> anyhow::Result<Self> {
+        let (stop, stopped) = mpsc::channel();
+        let mut seen = Seen::default();
+        seen.look(pid);
+        let thread = std::thread::Builder::new().name("switches".to_owned()).spawn(move || {
+            while stopped.recv_timeout(SWITCH_STEP) == Err(RecvTimeoutError::Timeout) {
+                seen.look(pid);
+            }
+            seen.look(pid);
+            seen.total()
+        })?;
+        Ok(Self { stop, thread })
+    }
+
+    /// The number of switches since the start.
+    pub fn finish(self) -> u64 {
+        // Fails only if the thread has ended, and then its result is there.
+        let _ = self.stop.send(());
+        self.thread.join().unwrap_or(0)
+    }
+}
+
+/// Context switches of each thread: at the first look, and at the last.
+#[derive(Default)]
+struct Seen {
+    threads: BTreeMap<PathBuf, (u64, u64)>,
+    looked: bool,
+}
+
+impl Seen {
+    fn look(&mut self, pid: u32) {
+        for thread in threads(pid).unwrap_or_default() {
+            let text = fs::read_to_string(thread.join("status")).unwrap_or_default();
+            if let Some(count) = switches(&text) {
+                self.note(thread, count);
+            }
+        }
+        self.looked = true;
+    }
+
+    fn note(&mut self, thread: PathBuf, count: u64) {
+        // A thread that was not there at the first look began with zero.
+        let first = if self.looked { 0 } else { count };
+        self.threads.entry(thread).or_insert((first, count)).1 = count;
+    }
+
+    fn total(&self) -> u64 {
+        self.threads.values().map(|(first, last)| last.saturating_sub(*first)).sum()
+    }
+}
+
+/// The folders of a process's threads.
+fn threads(pid: u32) -> anyhow::Result<Vec<PathBuf>> {
+    let path = format!("/proc/{pid}/task");
+    let entries = fs::read_dir(&path).with_context(|| path.clone())?;
+    Ok(entries.flatten().map(|entry| entry.path()).collect())
+}
+
+/// utime + stime of a `/proc/PID/stat`. The second field is the name in brackets, which may
+/// contain anything, so fields are counted from the last bracket.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let after = &stat[stat.rfind(')')? + 1..];
+    let mut fields = after.split_ascii_whitespace().skip(11);
+    let utime: u64 = fields.next()?.parse().ok()?;
+    let stime: u64 = fields.next()?.parse().ok()?;
+    Some(utime + stime)
+}
+
+fn ticks(count: u64) -> Duration {
+    // SAFETY: asks for a number, touches no memory of ours.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    let per_second = u64::try_from(per_second).ok().filter(|rate| *rate > 0).unwrap_or(100);
+    Duration::from_nanos(count * (1_000_000_000 / per_second))
+}
+
+fn first_number(text: &str) -> Option<u64> {
+    text.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Voluntary and other switches of a `/proc/PID/task/TID/status`.
+fn switches(status: &str) -> Option<u64> {
+    let field = |name: &str| -> Option<u64> {
+        status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    };
+    Some(field("voluntary_ctxt_switches:")? + field("nonvoluntary_ctxt_switches:")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_does_not_shift_the_fields() {
+        let stat = "77 (a) b (c)) S 1 77 77 0 -1 4194560 5 0 0 0 1200 34 7 8 20 0 1 0 99 1 1";
+        assert_eq!(cpu_ticks(stat), Some(1234));
+        assert_eq!(cpu_ticks("77 (a) S 1"), None);
+        assert_eq!(cpu_ticks(""), None);
+    }
+
+    #[test]
+    fn switches_are_summed() {
+        let status = "Name:\tx\nvoluntary_ctxt_switches:\t40\nnonvoluntary_ctxt_switches:\t2\n";
+        assert_eq!(switches(status), Some(42));
+        assert_eq!(switches("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn threads_that_come_and_go_are_counted() {
+        let mut seen = Seen::default();
+        seen.note(PathBuf::from("old"), 100);
+        seen.looked = true;
+        seen.note(PathBuf::from("new"), 5);
+        seen.note(PathBuf::from("old"), 130);
+        // "new" has ended; its last count stays.
+        seen.note(PathBuf::from("old"), 150);
+        assert_eq!(seen.total(), 50 + 5);
+    }
+
+    #[test]
+    fn our_own_numbers_are_plausible() {
+        let pid = std::process::id();
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).expect("procfs");
+        let before = cpu_ticks(&text).map(ticks).expect("it parses");
+        let counter = SwitchCounter::start(pid).expect("a thread starts");
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(60) {
+            std::hint::spin_loop();
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(counter.finish() >= 1, "sleeping is a switch");
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).expect("procfs");
+        let after = cpu_ticks(&text).map(ticks).expect("it parses");
+        assert!(after > before, "{before:?} {after:?}");
+    }
+
+    #[test]
+    fn a_server_that_ends_tells_why() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let words = ["sh", "-c", "echo the disk is on fire >&2; exit 3"].map(str::to_owned);
+        let socket = folder.path().join("no.sock");
+        let started = Server::start(&words, &socket, &folder.path().join("log"));
+        let error = format!("{:#}", started.err().expect("it ended"));
+        assert!(error.contains("on fire") && error.contains('3'), "{error}");
+        let missing = ["no-such-program-anywhere".to_owned()];
+        assert!(Server::start(&missing, &socket, &folder.path().join("log")).is_err());
+    }
+}
