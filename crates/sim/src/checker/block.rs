@@ -116,9 +116,9 @@ impl Block {
         values
     }
 
-    /// True when anything may still change without a new write, or several values are possible.
+    /// True when several values are possible, other than by failed writes coming true.
     pub fn is_unsettled(&self) -> bool {
-        !self.live.is_empty() || !self.zombies.is_empty() || self.configs.len() > 1
+        !self.live.is_empty() || (self.zombies.is_empty() && self.configs.len() > 1)
     }
 
     /// A write was submitted.

@@ -204,7 +204,7 @@ impl<C: Cast> World<'_, C> {
                 self.network.partition(old, node);
                 let delay_ns = self.fault_dice.between(1, lives_ns * 2);
                 // The node is not impaired: its link to the active volume is whole.
-                let what = Recovery::Link(old);
+                let what = Recovery::StaleLink(old);
                 self.schedule.after(delay_ns, Happening::Recover { node, what });
             }
         }
@@ -219,7 +219,7 @@ impl<C: Cast> World<'_, C> {
         match what {
             Recovery::Start => self.start_node(node),
             Recovery::Speed => host.slowness = 1,
-            Recovery::Link(client) => {
+            Recovery::Link(client) | Recovery::StaleLink(client) => {
                 let lossy = self.fault_dice.chance(500);
                 self.network.heal(now, client, node, lossy);
             }
@@ -236,6 +236,8 @@ impl<C: Cast> World<'_, C> {
                 self.recover_after(node, MS, Recovery::Start);
             }
         }
-        self.atlas.ends(node, now);
+        if !matches!(what, Recovery::StaleLink(_)) {
+            self.atlas.ends(node, now);
+        }
     }
 }

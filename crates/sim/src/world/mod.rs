@@ -65,6 +65,8 @@ enum Recovery {
     Speed,
     /// The link to this volume process is whole again.
     Link(ClientId),
+    /// The link to this succeeded volume process is whole again: the node was never impaired.
+    StaleLink(ClientId),
     /// The disk works again; the process is restarted.
     Disk,
     /// The damaged node is replaced by an empty one.
@@ -82,7 +84,7 @@ pub struct Failure {
 
 /// The id of the volume of every run.
 const VOLUME: VolumeId = VolumeId(0x5eed);
-/// How often the world looks at what must hold all the time, at first.
+/// How often the world looks at what must hold all the time; more rarely the longer the run.
 const AUDIT_GAP_NS: u64 = 20_000_000;
 /// Longest virtual time that a request may take.
 const REQUEST_NS_MAX: u64 = 120_000_000_000;
@@ -240,7 +242,8 @@ impl<'a, C: Cast> World<'a, C> {
     }
 
     fn audit_due(&mut self) {
-        self.schedule.after(AUDIT_GAP_NS, Happening::Audit);
+        let gap_ns = AUDIT_GAP_NS.max(self.now().0 / 1000);
+        self.schedule.after(gap_ns, Happening::Audit);
         self.check_for_stuck_requests();
         let Some(active) = self.active else { return };
         if !self.is_whole(active) {

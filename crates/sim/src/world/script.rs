@@ -20,11 +20,11 @@ use crate::trace::Who;
 /// Longest virtual time for opening, closing or a round of reads.
 const STEP_NS_MAX: u64 = 200_000_000_000;
 /// Longest virtual time for the users' work.
-const WORK_NS_MAX: u64 = 7_200_000_000_000;
+const WORK_NS_MAX: u64 = 1_800_000_000_000;
 /// Longest virtual time until the volume is whole after the last fault.
 const WHOLE_NS_MAX: u64 = 600_000_000_000;
 /// Most events of a run: a run that does nothing forever must end too.
-const EVENTS_MAX: u64 = 20_000_000;
+const EVENTS_MAX: u64 = 3_000_000;
 /// Blocks per request when everything is read or trimmed.
 const SWEEP_BLOCKS: u64 = 16;
 /// Segments that may be in use on an empty volume: open ones, and two checkpoints.
