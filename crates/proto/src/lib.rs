@@ -12,6 +12,7 @@ pub mod capability;
 pub mod disk;
 pub mod ids;
 pub mod message;
+pub mod wire;
 
 pub use capability::{Capability, CapabilityError, CapabilityKey, MasterKey, Rights};
 pub use ids::{Epoch, JournalGen, Lsn, NodeIndex, PoolId, SegmentId, ShardIndex, VolumeId};

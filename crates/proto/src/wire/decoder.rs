@@ -1,0 +1,184 @@
+//! From a stream of bytes to messages.
+
+use bytes::Bytes;
+use fieldstone_buf::AlignedBuf;
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::{Header, WIRE_HEADER_BYTES, WireError, WireErrorKind};
+use crate::{Reply, Request, crc32c};
+
+/// A message that a [`Decoder`] can make: [`Request`] or [`Reply`].
+pub trait Message: Sized + sealed::Parts {}
+
+impl Message for Request {}
+impl Message for Reply {}
+
+pub(super) mod sealed {
+    use super::super::{Header, WireError};
+    use bytes::Bytes;
+
+    /// What the decoder must know about a kind of message.
+    pub trait Parts: Sized {
+        /// The header's direction byte.
+        const DIRECTION: u8;
+        /// Longest body.
+        const BODY_BYTES_MAX: usize;
+        /// Makes the message of its parts.
+        fn decode(header: &Header, body: &[u8], payload: Bytes) -> Result<Self, WireError>;
+    }
+}
+
+/// Takes a connection's bytes in pieces of any size and gives messages.
+///
+/// A payload is copied once, from the piece it came in to an aligned buffer of its own, which can
+/// go to a file with `O_DIRECT` as it is.
+#[derive(Debug)]
+pub struct Decoder<M> {
+    stage: Stage,
+    header: Header,
+    /// Bytes of the current part that are there.
+    filled: usize,
+    body: Vec<u8>,
+    payload: AlignedBuf,
+    failed: Option<WireError>,
+    message: std::marker::PhantomData<M>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Header,
+    Body,
+    Payload,
+}
+
+impl<M: Message> Default for Decoder<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M: Message> Decoder<M> {
+    /// A decoder at the start of a connection.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            stage: Stage::Header,
+            header: Header::new_zeroed(),
+            filled: 0,
+            body: Vec::new(),
+            payload: AlignedBuf::zeroed(0),
+            failed: None,
+            message: std::marker::PhantomData,
+        }
+    }
+
+    /// True between two messages: the connection may end here.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.stage == Stage::Header && self.filled == 0
+    }
+
+    /// Takes bytes from the front of `input` until a message is complete or `input` is used up.
+    /// Call it again with what is left of `input` after a message.
+    ///
+    /// # Errors
+    /// What is wrong with the stream. Nothing can be decoded after an error; it is repeated.
+    pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<M>, WireError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let result = self.advance(input);
+        if let Err(error) = &result {
+            self.failed = Some(error.clone());
+        }
+        result
+    }
+
+    fn advance(&mut self, input: &mut &[u8]) -> Result<Option<M>, WireError> {
+        loop {
+            match self.stage {
+                Stage::Header => {
+                    let header = &mut self.header.as_mut_bytes()[self.filled..];
+                    self.filled += fill(header, input);
+                    self.check_magic_early()?;
+                    if self.filled < WIRE_HEADER_BYTES {
+                        return Ok(None);
+                    }
+                    self.header.check(M::DIRECTION, M::BODY_BYTES_MAX)?;
+                    self.body.clear();
+                    self.stage = Stage::Body;
+                }
+                Stage::Body => {
+                    let missing = self.header.body_len() - self.body.len();
+                    let piece = split_front(input, missing);
+                    self.body.extend_from_slice(piece);
+                    if self.body.len() < self.header.body_len() {
+                        return Ok(None);
+                    }
+                    let at = WIRE_HEADER_BYTES;
+                    check_crc("body", self.header.body_crc.get(), &self.body, at)?;
+                    self.payload = AlignedBuf::zeroed(self.header.payload_len());
+                    self.filled = 0;
+                    self.stage = Stage::Payload;
+                }
+                Stage::Payload => {
+                    self.filled += fill(&mut self.payload[self.filled..], input);
+                    if self.filled < self.header.payload_len() {
+                        return Ok(None);
+                    }
+                    return self.finish().map(Some);
+                }
+            }
+        }
+    }
+
+    /// Something that speaks another protocol may wait for an answer before it sends 40 bytes.
+    fn check_magic_early(&self) -> Result<(), WireError> {
+        let there = self.filled.min(4);
+        if self.header.magic[..there] == super::MAGIC[..there] {
+            Ok(())
+        } else {
+            Err(WireErrorKind::Magic(self.header.magic).at(0))
+        }
+    }
+
+    fn finish(&mut self) -> Result<M, WireError> {
+        let at = WIRE_HEADER_BYTES + self.body.len();
+        check_crc("payload", self.header.payload_crc.get(), &self.payload, at)?;
+        let payload = match self.payload.len() {
+            0 => Bytes::new(),
+            _ => std::mem::replace(&mut self.payload, AlignedBuf::zeroed(0)).freeze(),
+        };
+        let message = M::decode(&self.header, &self.body, payload)?;
+        self.stage = Stage::Header;
+        self.header = Header::new_zeroed();
+        self.filled = 0;
+        // A long body was an exception; its memory is not kept.
+        if self.body.capacity() > super::REQUEST_BODY_BYTES_MAX {
+            self.body = Vec::new();
+        }
+        Ok(message)
+    }
+}
+
+fn check_crc(what: &'static str, found: u32, bytes: &[u8], at: usize) -> Result<(), WireError> {
+    let computed = crc32c(bytes);
+    if found == computed {
+        Ok(())
+    } else {
+        Err(WireErrorKind::Checksum { what, found, computed }.at(at))
+    }
+}
+
+fn split_front<'a>(input: &mut &'a [u8], len: usize) -> &'a [u8] {
+    let (front, rest) = input.split_at(len.min(input.len()));
+    *input = rest;
+    front
+}
+
+/// Copies what fits from the front of `input`; returns how much.
+fn fill(space: &mut [u8], input: &mut &[u8]) -> usize {
+    let piece = split_front(input, space.len());
+    space[..piece.len()].copy_from_slice(piece);
+    piece.len()
+}

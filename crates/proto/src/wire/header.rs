@@ -1,0 +1,61 @@
+//! The fixed start of a message.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{WIRE_HEADER_BYTES, WIRE_VERSION, WireError, WireErrorKind, check_len};
+use crate::{PAYLOAD_BYTES_MAX, crc32c};
+
+pub(super) const MAGIC: [u8; 4] = *b"FSTW";
+
+/// The header as it lies on the wire.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    pub(super) magic: [u8; 4],
+    pub(super) version: U16,
+    pub(super) direction: u8,
+    pub(super) op: u8,
+    pub(super) tag: U64,
+    pub(super) slots_free: U32,
+    pub(super) body_len: U32,
+    pub(super) payload_len: U32,
+    pub(super) body_crc: U32,
+    pub(super) payload_crc: U32,
+    pub(super) header_crc: U32,
+}
+
+/// Bytes of the header that its checksum covers.
+pub(super) const COVERED_BYTES: usize = WIRE_HEADER_BYTES - 4;
+
+impl Header {
+    pub(super) fn body_len(&self) -> usize {
+        self.body_len.get() as usize
+    }
+
+    pub(super) fn payload_len(&self) -> usize {
+        self.payload_len.get() as usize
+    }
+
+    /// Checks everything that can be checked without the body.
+    pub(super) fn check(&self, direction: u8, body_max: usize) -> Result<(), WireError> {
+        if self.magic != MAGIC {
+            return Err(WireErrorKind::Magic(self.magic).at(0));
+        }
+        let (found, computed) = (self.header_crc.get(), crc32c(&self.as_bytes()[..COVERED_BYTES]));
+        if found != computed {
+            let what = "header";
+            return Err(WireErrorKind::Checksum { what, found, computed }.at(COVERED_BYTES));
+        }
+        let version = self.version.get();
+        if version != WIRE_VERSION {
+            return Err(WireErrorKind::Version { found: version, known: WIRE_VERSION }.at(4));
+        }
+        if self.direction != direction {
+            let value = u64::from(self.direction);
+            return Err(WireErrorKind::Value { what: "the direction", value }.at(6));
+        }
+        check_len("body", self.body_len(), body_max).map_err(|kind| kind.at(20))?;
+        check_len("payload", self.payload_len(), PAYLOAD_BYTES_MAX).map_err(|kind| kind.at(24))
+    }
+}

@@ -1,0 +1,261 @@
+//! Requests as bytes.
+
+use bytes::Bytes;
+
+use super::body::{Reader, Writer};
+use super::decoder::sealed::Parts;
+use super::{Envelope, Header, REQUEST_BODY_BYTES_MAX, WireError, WireErrorKind, assemble};
+use crate::{
+    Capability, Epoch, JournalGen, Lsn, Request, RequestBody, Rights, SealMeta, SegmentId,
+    SegmentKind, ShardIndex, Tag, VolumeId,
+};
+
+/// The operations' numbers.
+mod op {
+    pub(super) const IDENTIFY: u8 = 0;
+    pub(super) const LIST_VOLUMES: u8 = 1;
+    pub(super) const FENCE: u8 = 2;
+    pub(super) const PUT_ROOT: u8 = 3;
+    pub(super) const JOURNAL_CREATE: u8 = 4;
+    pub(super) const JOURNAL_APPEND: u8 = 5;
+    pub(super) const JOURNAL_SYNC: u8 = 6;
+    pub(super) const JOURNAL_READ: u8 = 7;
+    pub(super) const JOURNAL_DELETE: u8 = 8;
+    pub(super) const SHARD_WRITE: u8 = 9;
+    pub(super) const SHARD_SYNC: u8 = 10;
+    pub(super) const SHARD_READ: u8 = 11;
+    pub(super) const SHARD_VERIFY: u8 = 12;
+    pub(super) const SHARD_DELETE: u8 = 13;
+    pub(super) const SHARD_LIST: u8 = 14;
+    pub(super) const REMOVE_VOLUME: u8 = 15;
+    pub(super) const STAT: u8 = 16;
+}
+
+/// The request as a gather list: header and body, then the payload's own parts.
+///
+/// # Errors
+/// [`WireErrorKind::TooLong`] when the request is above the bounds of a message.
+pub fn encode_request(request: &Request) -> Result<Vec<Bytes>, WireError> {
+    let mut out = Writer::new();
+    put_capability(&mut out, &request.capability);
+    let op = put_body(&mut out, &request.body);
+    let envelope = Envelope {
+        direction: Request::DIRECTION,
+        op,
+        tag: request.tag,
+        slots_free: 0,
+        body_max: Request::BODY_BYTES_MAX,
+    };
+    assemble(&envelope, out.0, &request.payload)
+}
+
+fn put_capability(out: &mut Writer, capability: &Capability) {
+    out.u128(capability.volume.0);
+    out.u64(capability.epoch.0);
+    out.u32(capability.rights.0);
+    out.u64(capability.segment_first.0);
+    out.u64(capability.segment_last.0);
+    out.u64(capability.expires_ns);
+    out.raw(&capability.mac);
+}
+
+fn get_capability(body: &mut Reader<'_>) -> Result<Capability, WireError> {
+    let what = "the capability";
+    Ok(Capability {
+        volume: VolumeId(body.u128(what)?),
+        epoch: Epoch(body.u64(what)?),
+        rights: Rights(body.u32(what)?),
+        segment_first: SegmentId(body.u64(what)?),
+        segment_last: SegmentId(body.u64(what)?),
+        expires_ns: body.u64(what)?,
+        mac: body.array(what)?,
+    })
+}
+
+/// Writes the fields of an operation; returns its number.
+fn put_body(out: &mut Writer, body: &RequestBody) -> u8 {
+    match body {
+        RequestBody::Identify => op::IDENTIFY,
+        RequestBody::ListVolumes => op::LIST_VOLUMES,
+        RequestBody::Fence { takeover } => {
+            out.u8(u8::from(*takeover));
+            op::FENCE
+        }
+        RequestBody::PutRoot { version } => {
+            out.u64(*version);
+            op::PUT_ROOT
+        }
+        RequestBody::JournalCreate { generation, ring_bytes } => {
+            out.u64(generation.0);
+            out.u64(*ring_bytes);
+            op::JOURNAL_CREATE
+        }
+        RequestBody::JournalAppend { generation, lsn } => {
+            out.u64(generation.0);
+            out.u64(lsn.0);
+            op::JOURNAL_APPEND
+        }
+        RequestBody::JournalSync { generation } => {
+            out.u64(generation.0);
+            op::JOURNAL_SYNC
+        }
+        RequestBody::JournalRead { generation, offset_bytes, len_bytes } => {
+            out.u64(generation.0);
+            out.u64(*offset_bytes);
+            out.u32(*len_bytes);
+            op::JOURNAL_READ
+        }
+        RequestBody::JournalDelete { below } => {
+            out.u64(below.0);
+            op::JOURNAL_DELETE
+        }
+        shard => put_shard_body(out, shard),
+    }
+}
+
+fn put_shard_body(out: &mut Writer, body: &RequestBody) -> u8 {
+    match body {
+        RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal } => {
+            out.u64(segment.0);
+            out.u8(shard.0);
+            out.u32(*offset_bytes);
+            out.u8(u8::from(seal.is_some()));
+            if let Some(meta) = seal {
+                put_meta(out, meta);
+            }
+            out.count(checksums.len());
+            checksums.iter().for_each(|&crc| out.u32(crc));
+            op::SHARD_WRITE
+        }
+        RequestBody::ShardRead { segment, shard, offset_bytes, len_bytes } => {
+            out.u64(segment.0);
+            out.u8(shard.0);
+            out.u32(*offset_bytes);
+            out.u32(*len_bytes);
+            op::SHARD_READ
+        }
+        RequestBody::ShardVerify { segment, shard } => {
+            out.u64(segment.0);
+            out.u8(shard.0);
+            op::SHARD_VERIFY
+        }
+        RequestBody::ShardDelete { segments } => {
+            out.count(segments.len());
+            segments.iter().for_each(|segment| out.u64(segment.0));
+            op::SHARD_DELETE
+        }
+        RequestBody::ShardList { from } => {
+            out.u64(from.0);
+            op::SHARD_LIST
+        }
+        RequestBody::ShardSync => op::SHARD_SYNC,
+        RequestBody::RemoveVolume => op::REMOVE_VOLUME,
+        _ => op::STAT,
+    }
+}
+
+pub(super) fn put_meta(out: &mut Writer, meta: &SealMeta) {
+    out.u8(meta.kind as u8);
+    out.u64(meta.lsn_first.0);
+    out.u64(meta.lsn_end.0);
+    out.u32(meta.shard_bytes);
+}
+
+pub(super) fn get_meta(body: &mut Reader<'_>) -> Result<SealMeta, WireError> {
+    let kind = match body.u8("the kind of the segment")? {
+        0 => SegmentKind::Data,
+        1 => SegmentKind::Checkpoint,
+        other => return Err(body.value_error("the kind of the segment", u64::from(other), 1)),
+    };
+    Ok(SealMeta {
+        kind,
+        lsn_first: Lsn(body.u64("the first log position")?),
+        lsn_end: Lsn(body.u64("the last log position")?),
+        shard_bytes: body.u32("the length of the shard")?,
+    })
+}
+
+impl Parts for Request {
+    const DIRECTION: u8 = 0;
+    const BODY_BYTES_MAX: usize = REQUEST_BODY_BYTES_MAX;
+
+    fn decode(header: &Header, body: &[u8], payload: Bytes) -> Result<Self, WireError> {
+        let mut reader = Reader::new(body);
+        let capability = get_capability(&mut reader)?;
+        let body = match header.op {
+            op::FENCE..=op::JOURNAL_DELETE => get_volume_body(header.op, &mut reader)?,
+            other => get_shard_body(other, &mut reader)?,
+        };
+        reader.finish()?;
+        let payload = if payload.is_empty() { Vec::new() } else { vec![payload] };
+        Ok(Request { tag: Tag(header.tag.get()), capability, body, payload })
+    }
+}
+
+fn get_volume_body(op: u8, body: &mut Reader<'_>) -> Result<RequestBody, WireError> {
+    if op == op::FENCE {
+        return Ok(RequestBody::Fence { takeover: body.flag("takeover")? });
+    }
+    if op == op::PUT_ROOT {
+        return Ok(RequestBody::PutRoot { version: body.u64("the root's version")? });
+    }
+    let generation = JournalGen(body.u64("the journal's generation")?);
+    Ok(match op {
+        op::JOURNAL_CREATE => {
+            let ring_bytes = body.u64("the size of the ring")?;
+            RequestBody::JournalCreate { generation, ring_bytes }
+        }
+        op::JOURNAL_APPEND => {
+            let lsn = Lsn(body.u64("the log position")?);
+            RequestBody::JournalAppend { generation, lsn }
+        }
+        op::JOURNAL_SYNC => RequestBody::JournalSync { generation },
+        op::JOURNAL_READ => RequestBody::JournalRead {
+            generation,
+            offset_bytes: body.u64("the offset")?,
+            len_bytes: body.u32("the length")?,
+        },
+        _ => RequestBody::JournalDelete { below: generation },
+    })
+}
+
+fn get_shard_body(op: u8, body: &mut Reader<'_>) -> Result<RequestBody, WireError> {
+    Ok(match op {
+        op::IDENTIFY => RequestBody::Identify,
+        op::LIST_VOLUMES => RequestBody::ListVolumes,
+        op::SHARD_SYNC => RequestBody::ShardSync,
+        op::REMOVE_VOLUME => RequestBody::RemoveVolume,
+        op::STAT => RequestBody::Stat,
+        op::SHARD_WRITE => get_shard_write(body)?,
+        op::SHARD_READ => RequestBody::ShardRead {
+            segment: SegmentId(body.u64("the segment")?),
+            shard: ShardIndex(body.u8("the shard")?),
+            offset_bytes: body.u32("the offset")?,
+            len_bytes: body.u32("the length")?,
+        },
+        op::SHARD_VERIFY => RequestBody::ShardVerify {
+            segment: SegmentId(body.u64("the segment")?),
+            shard: ShardIndex(body.u8("the shard")?),
+        },
+        op::SHARD_DELETE => {
+            let count = body.count(8, "the segments")?;
+            let segments = (0..count).map(|_| body.u64("the segments").map(SegmentId));
+            RequestBody::ShardDelete { segments: segments.collect::<Result<_, _>>()? }
+        }
+        op::SHARD_LIST => RequestBody::ShardList { from: SegmentId(body.u64("the segment")?) },
+        other => {
+            let value = u64::from(other);
+            return Err(WireErrorKind::Value { what: "the operation", value }.at(7));
+        }
+    })
+}
+
+fn get_shard_write(body: &mut Reader<'_>) -> Result<RequestBody, WireError> {
+    let segment = SegmentId(body.u64("the segment")?);
+    let shard = ShardIndex(body.u8("the shard")?);
+    let offset_bytes = body.u32("the offset")?;
+    let seal = if body.flag("the seal's presence")? { Some(get_meta(body)?) } else { None };
+    let count = body.count(4, "the checksums")?;
+    let checksums = (0..count).map(|_| body.u32("the checksums")).collect::<Result<_, _>>()?;
+    Ok(RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal })
+}

@@ -1,0 +1,422 @@
+use bytes::Bytes;
+use proptest::prelude::*;
+use zerocopy::FromBytes;
+
+use super::*;
+use crate::{
+    Capability, CapabilityError, Epoch, JournalGen, JournalInfo, Lsn, NodeError, NodeIndex,
+    NodeStat, PoolId, Reply, ReplyBody, Request, RequestBody, Rights, SealMeta, SegmentId,
+    SegmentKind, ShardIndex, ShardInfo, VolumeId, VolumeState, VolumeSummary,
+};
+
+fn joined(parts: &[Bytes]) -> Vec<u8> {
+    parts.concat()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Decodes one message that makes up all of `bytes`.
+fn decode<M: decoder::Message>(bytes: &[u8]) -> Result<Option<M>, WireError> {
+    let mut rest = bytes;
+    let message = Decoder::new().feed(&mut rest)?;
+    assert!(rest.is_empty() || message.is_some());
+    Ok(message)
+}
+
+fn capability() -> Capability {
+    Capability {
+        volume: VolumeId(0x0102),
+        epoch: Epoch(3),
+        rights: Rights(7),
+        segment_first: SegmentId(0),
+        segment_last: SegmentId(u64::MAX),
+        expires_ns: 0x1122_3344,
+        mac: [0xab; 16],
+    }
+}
+
+/// The checksums here come from a bitwise implementation outside this project.
+#[test]
+fn golden_request() {
+    let request = Request {
+        tag: Tag(0x55),
+        capability: capability(),
+        body: RequestBody::ShardWrite {
+            segment: SegmentId(9),
+            shard: ShardIndex(4),
+            offset_bytes: 4096,
+            checksums: vec![0xdead_beef],
+            seal: Some(SealMeta {
+                kind: SegmentKind::Checkpoint,
+                lsn_first: Lsn(1),
+                lsn_end: Lsn(2),
+                shard_bytes: 8192,
+            }),
+        },
+        payload: vec![Bytes::from_static(b"field"), Bytes::from_static(b"stone")],
+    };
+    let bytes = joined(&encode_request(&request).unwrap());
+    let golden = concat!(
+        "46535457",
+        "0100",
+        "00",
+        "09",
+        "5500000000000000",
+        "00000000",
+        "6f000000",
+        "0a000000",
+        "73fee353",
+        "ba1238a2",
+        "b3124981",
+        "02010000000000000000000000000000",
+        "0300000000000000",
+        "07000000",
+        "0000000000000000",
+        "ffffffffffffffff",
+        "4433221100000000",
+        "abababababababababababababababab",
+        "0900000000000000",
+        "04",
+        "00100000",
+        "01",
+        "01",
+        "0100000000000000",
+        "0200000000000000",
+        "00200000",
+        "01000000",
+        "efbeadde",
+        "6669656c6473746f6e65"
+    );
+    assert_eq!(hex(&bytes), golden);
+}
+
+#[test]
+fn golden_reply() {
+    let fenced = NodeError::Fenced { sent: Epoch(1), current: Epoch(2) };
+    let reply = Reply { tag: Tag(7), result: Err(fenced), slots_free: 258 };
+    let bytes = joined(&encode_reply(&reply).unwrap());
+    let golden = concat!(
+        "46535457",
+        "0100",
+        "01",
+        "81",
+        "0700000000000000",
+        "02010000",
+        "10000000",
+        "00000000",
+        "5a6d0422",
+        "00000000",
+        "bc1bb7ed",
+        "0100000000000000",
+        "0200000000000000"
+    );
+    assert_eq!(hex(&bytes), golden);
+}
+
+fn meta() -> impl Strategy<Value = SealMeta> {
+    (any::<bool>(), any::<u64>(), any::<u64>(), any::<u32>()).prop_map(
+        |(data, a, b, shard_bytes)| {
+            let kind = if data { SegmentKind::Data } else { SegmentKind::Checkpoint };
+            SealMeta { kind, lsn_first: Lsn(a), lsn_end: Lsn(b), shard_bytes }
+        },
+    )
+}
+
+fn request_body() -> impl Strategy<Value = RequestBody> {
+    let id = any::<u64>();
+    prop_oneof![
+        Just(RequestBody::Identify),
+        Just(RequestBody::ListVolumes),
+        Just(RequestBody::ShardSync),
+        Just(RequestBody::RemoveVolume),
+        Just(RequestBody::Stat),
+        any::<bool>().prop_map(|takeover| RequestBody::Fence { takeover }),
+        id.prop_map(|version| RequestBody::PutRoot { version }),
+        (id, id).prop_map(|(generation, ring_bytes)| RequestBody::JournalCreate {
+            generation: JournalGen(generation),
+            ring_bytes
+        }),
+        (id, id).prop_map(|(generation, lsn)| RequestBody::JournalAppend {
+            generation: JournalGen(generation),
+            lsn: Lsn(lsn)
+        }),
+        id.prop_map(|generation| RequestBody::JournalSync { generation: JournalGen(generation) }),
+        (id, id, any::<u32>()).prop_map(|(generation, offset_bytes, len_bytes)| {
+            let generation = JournalGen(generation);
+            RequestBody::JournalRead { generation, offset_bytes, len_bytes }
+        }),
+        id.prop_map(|below| RequestBody::JournalDelete { below: JournalGen(below) }),
+        (
+            id,
+            any::<u8>(),
+            any::<u32>(),
+            proptest::collection::vec(any::<u32>(), 0..800),
+            proptest::option::of(meta())
+        )
+            .prop_map(|(segment, shard, offset_bytes, checksums, seal)| {
+                let (segment, shard) = (SegmentId(segment), ShardIndex(shard));
+                RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal }
+            }),
+        (id, any::<u8>(), any::<u32>(), any::<u32>()).prop_map(
+            |(segment, shard, offset_bytes, len_bytes)| {
+                let (segment, shard) = (SegmentId(segment), ShardIndex(shard));
+                RequestBody::ShardRead { segment, shard, offset_bytes, len_bytes }
+            }
+        ),
+        (id, any::<u8>()).prop_map(|(segment, shard)| RequestBody::ShardVerify {
+            segment: SegmentId(segment),
+            shard: ShardIndex(shard)
+        }),
+        proptest::collection::vec(id.prop_map(SegmentId), 0..100)
+            .prop_map(|segments| RequestBody::ShardDelete { segments }),
+        id.prop_map(|from| RequestBody::ShardList { from: SegmentId(from) }),
+    ]
+}
+
+fn bytes(max: usize) -> impl Strategy<Value = Bytes> {
+    proptest::collection::vec(any::<u8>(), 0..max).prop_map(Bytes::from)
+}
+
+prop_compose! {
+    fn request()(
+        tag in any::<u64>(),
+        volume in any::<u128>(),
+        numbers in any::<[u64; 4]>(),
+        rights in any::<u32>(),
+        mac in any::<[u8; 16]>(),
+        body in request_body(),
+        payload in proptest::collection::vec(bytes(3000), 0..4),
+    ) -> Request {
+        let capability = Capability {
+            volume: VolumeId(volume),
+            epoch: Epoch(numbers[0]),
+            rights: Rights(rights),
+            segment_first: SegmentId(numbers[1]),
+            segment_last: SegmentId(numbers[2]),
+            expires_ns: numbers[3],
+            mac,
+        };
+        Request { tag: Tag(tag), capability, body, payload }
+    }
+}
+
+prop_compose! {
+    fn stat()(pool in any::<u128>(), node in any::<u16>(), a in any::<[u64; 5]>(), b in any::<[u32; 3]>())
+        -> NodeStat
+    {
+        NodeStat {
+            pool: PoolId(pool), node: NodeIndex(node), incarnation: a[0], slot_bytes: b[0],
+            slots_total: b[1], slots_free: b[2], read_bytes: a[1], written_bytes: a[2],
+            refused: a[3], corrupt_blocks: a[4],
+        }
+    }
+}
+
+prop_compose! {
+    fn volume_state()(
+        numbers in any::<[u64; 2]>(), root in bytes(2000), stat in stat(),
+        journals in proptest::collection::vec(any::<(u64, u64)>(), 0..9),
+    ) -> VolumeState {
+        let journals = journals.into_iter().map(|(generation, ring_bytes)| {
+            JournalInfo { generation: JournalGen(generation), ring_bytes }
+        });
+        VolumeState {
+            epoch_before: Epoch(numbers[0]), root_version: numbers[1], root,
+            journals: journals.collect(), stat,
+        }
+    }
+}
+
+fn reply_result() -> impl Strategy<Value = Result<ReplyBody, NodeError>> {
+    let summary = (any::<u128>(), any::<u64>(), any::<u64>(), bytes(500)).prop_map(
+        |(volume, epoch, root_version, root)| VolumeSummary {
+            volume: VolumeId(volume),
+            epoch: Epoch(epoch),
+            root_version,
+            root,
+        },
+    );
+    let shard = (any::<u64>(), any::<u8>(), meta()).prop_map(|(segment, shard, meta)| ShardInfo {
+        segment: SegmentId(segment),
+        shard: ShardIndex(shard),
+        meta,
+    });
+    let reason = prop_oneof![
+        Just(CapabilityError::Forged),
+        Just(CapabilityError::Expired),
+        Just(CapabilityError::Rights),
+        Just(CapabilityError::Range),
+    ];
+    prop_oneof![
+        Just(Ok(ReplyBody::Done)),
+        bytes(5000).prop_map(|data| Ok(ReplyBody::Data(data))),
+        stat().prop_map(|stat| Ok(ReplyBody::Stat(stat))),
+        proptest::collection::vec(summary, 0..5).prop_map(|all| Ok(ReplyBody::Volumes(all))),
+        volume_state().prop_map(|state| Ok(ReplyBody::VolumeState(state))),
+        (proptest::collection::vec(shard, 0..50), proptest::option::of(any::<u64>()))
+            .prop_map(|(shards, next)| Ok(ReplyBody::Shards { shards, next: next.map(SegmentId) })),
+        reason.prop_map(|reason| Err(NodeError::Capability(reason))),
+        any::<(u64, u64)>().prop_map(|(sent, current)| Err(NodeError::Fenced {
+            sent: Epoch(sent),
+            current: Epoch(current)
+        })),
+        any::<u64>().prop_map(|epoch| Err(NodeError::InUse { current: Epoch(epoch) })),
+        Just(Err(NodeError::NotFound)),
+        any::<u32>().prop_map(|offset_bytes| Err(NodeError::Corrupt { offset_bytes })),
+        Just(Err(NodeError::NoSpace)),
+        Just(Err(NodeError::Busy)),
+        "\\PC{0,40}".prop_map(|reason| Err(NodeError::Invalid(reason))),
+        "\\PC{0,40}".prop_map(|reason| Err(NodeError::Io(reason))),
+        Just(Err(NodeError::Unreachable)),
+    ]
+}
+
+prop_compose! {
+    fn reply()(tag in any::<u64>(), result in reply_result(), slots_free in any::<u32>()) -> Reply {
+        Reply { tag: Tag(tag), result, slots_free }
+    }
+}
+
+/// The form in which a request arrives: its payload in one piece.
+fn arrived(request: &Request) -> Request {
+    let payload = joined(&request.payload);
+    let payload = if payload.is_empty() { vec![] } else { vec![Bytes::from(payload)] };
+    Request { payload, ..request.clone() }
+}
+
+/// Feeds a stream cut at the given distances.
+fn decode_cut<M: decoder::Message>(stream: &[u8], cuts: &[usize]) -> Vec<M> {
+    let mut decoder = Decoder::new();
+    let mut messages = Vec::new();
+    let mut rest = stream;
+    let mut cuts = cuts.iter().cycle();
+    while !rest.is_empty() {
+        let len = cuts.next().copied().unwrap_or(1).clamp(1, rest.len());
+        let (mut piece, tail) = rest.split_at(len);
+        while !piece.is_empty() {
+            messages.extend(decoder.feed(&mut piece).unwrap());
+        }
+        rest = tail;
+    }
+    assert!(decoder.is_idle());
+    messages
+}
+
+proptest! {
+    #[test]
+    fn requests_round_trip_however_the_stream_is_cut(
+        requests in proptest::collection::vec(request(), 1..4),
+        cuts in proptest::collection::vec(1usize..2000, 1..6),
+    ) {
+        let stream: Vec<u8> =
+            requests.iter().flat_map(|request| joined(&encode_request(request).unwrap())).collect();
+        let expected: Vec<Request> = requests.iter().map(arrived).collect();
+        let got: Vec<Request> = decode_cut(&stream, &cuts);
+        prop_assert!(got.iter().flat_map(|r| &r.payload).all(|p| p.as_ptr().addr() % 4096 == 0));
+        prop_assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn replies_round_trip_however_the_stream_is_cut(
+        replies in proptest::collection::vec(reply(), 1..4),
+        cuts in proptest::collection::vec(1usize..2000, 1..6),
+    ) {
+        let stream: Vec<u8> =
+            replies.iter().flat_map(|reply| joined(&encode_reply(reply).unwrap())).collect();
+        prop_assert_eq!(decode_cut::<Reply>(&stream, &cuts), replies);
+    }
+
+    #[test]
+    fn every_flipped_bit_is_an_error(request in request(), at in any::<prop::sample::Index>()) {
+        let mut stream = joined(&encode_request(&request).unwrap());
+        let bit = at.index(stream.len() * 8);
+        stream[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(decode::<Request>(&stream).is_err());
+    }
+
+    /// Bodies of any content behind a correct header: no panic, no allocation beyond the message.
+    #[test]
+    fn any_body_gives_a_message_or_an_error(
+        op in any::<u8>(), fields in proptest::collection::vec(any::<u8>(), 0..300), short in 0usize..100,
+    ) {
+        let mut message = vec![0; WIRE_HEADER_BYTES];
+        message.extend_from_slice(&fields[..fields.len().saturating_sub(short)]);
+        for (direction, body_max) in [(0, REQUEST_BODY_BYTES_MAX), (1, REPLY_BODY_BYTES_MAX)] {
+            let envelope = Envelope { direction, op, tag: Tag(1), slots_free: 0, body_max };
+            let stream = joined(&assemble(&envelope, message.clone(), &[]).unwrap());
+            let error = if direction == 0 {
+                decode::<Request>(&stream).err()
+            } else {
+                decode::<Reply>(&stream).err()
+            };
+            if let Some(error) = error {
+                prop_assert!(error.at_byte <= stream.len(), "{}", error);
+            }
+        }
+    }
+
+    #[test]
+    fn noise_is_refused(noise in proptest::collection::vec(any::<u8>(), 4..200)) {
+        prop_assume!(noise[..4] != MAGIC);
+        let error = decode::<Reply>(&noise).unwrap_err();
+        prop_assert_eq!(error.at_byte, 0);
+        prop_assert!(matches!(error.kind, WireErrorKind::Magic(_)));
+    }
+}
+
+fn header_with(change: fn(&mut Header)) -> Vec<u8> {
+    let envelope = Envelope { direction: 0, op: 0, tag: Tag(1), slots_free: 0, body_max: 100 };
+    let bytes = joined(&assemble(&envelope, vec![0; WIRE_HEADER_BYTES], &[]).unwrap());
+    let mut header = Header::read_from_bytes(&bytes).unwrap();
+    change(&mut header);
+    header.header_crc = crc32c(&header.as_bytes()[..COVERED_BYTES]).into();
+    header.as_bytes().to_vec()
+}
+
+#[test]
+fn lengths_and_versions_are_checked_before_anything_is_allocated() {
+    let refuse = |change| decode::<Request>(&header_with(change)).unwrap_err();
+    let long = refuse(|header| header.body_len = (u32::MAX).into());
+    assert_eq!(
+        long.to_string(),
+        "byte 20 of the message: the body is 4294967295 long, more than 65536"
+    );
+    let long = refuse(|header| header.payload_len = (5 << 20).into());
+    assert!(matches!(long.kind, WireErrorKind::TooLong { what: "payload", .. }));
+    let future = refuse(|header| header.version = 2.into());
+    assert_eq!(future.kind, WireErrorKind::Version { found: 2, known: 1 });
+    let wrong = refuse(|header| header.direction = 1);
+    assert_eq!((wrong.at_byte, matches!(wrong.kind, WireErrorKind::Value { .. })), (6, true));
+    let short = refuse(|_| {});
+    assert_eq!(short.kind, WireErrorKind::Truncated("the capability"));
+}
+
+#[test]
+fn errors_stay_and_long_messages_are_not_made() {
+    let mut decoder = Decoder::<Request>::new();
+    let mut noise: &[u8] = b"GET / HTTP/1.1";
+    let first = decoder.feed(&mut noise).unwrap_err();
+    let mut more: &[u8] = b"FSTW";
+    assert_eq!(decoder.feed(&mut more).unwrap_err(), first);
+    let mut request = Request {
+        tag: Tag(1),
+        capability: capability(),
+        body: RequestBody::PutRoot { version: 1 },
+        payload: vec![Bytes::from(vec![0; PAYLOAD_BYTES_MAX]), Bytes::from_static(b"x")],
+    };
+    let error = encode_request(&request).unwrap_err();
+    assert!(matches!(error.kind, WireErrorKind::TooLong { what: "payload", .. }));
+    request.payload.clear();
+    request.body = RequestBody::ShardDelete { segments: vec![SegmentId(1); 9000] };
+    let error = encode_request(&request).unwrap_err();
+    assert!(matches!(error.kind, WireErrorKind::TooLong { what: "body", .. }));
+    let reason = "ü".repeat(2000);
+    let reply = Reply { tag: Tag(1), result: Err(NodeError::Io(reason)), slots_free: 0 };
+    let bytes = joined(&encode_reply(&reply).unwrap());
+    let Some(Reply { result: Err(NodeError::Io(cut)), .. }) = decode(&bytes).unwrap() else {
+        panic!("a reply")
+    };
+    assert_eq!(cut, "ü".repeat(512));
+}
