@@ -72,7 +72,7 @@ impl Scenario {
         };
         let (profile, nodes) = draw_pool(&mut dice);
         let device_blocks = dice.pick(&[256, 512, 1024, 2048]);
-        let geometry = draw_geometry(&mut dice, device_blocks);
+        let geometry = draw_geometry(&mut dice, &profile, device_blocks);
         let needed = needed_slots(&profile, nodes, &geometry);
         let slots = match kind {
             Kind::Full => needed * dice.between(40, 90) / 100 + SLOTS_SPARE,
@@ -153,12 +153,15 @@ fn draw_pool(dice: &mut Dice) -> (Profile, u16) {
     }
 }
 
-fn draw_geometry(dice: &mut Dice, device_blocks: u64) -> Geometry {
+fn draw_geometry(dice: &mut Dice, profile: &Profile, device_blocks: u64) -> Geometry {
+    let shard_bytes = dice.pick(&[32 << 10, 64 << 10]);
+    let segment_bytes = u64::from(shard_bytes) * profile.k() as u64;
     Geometry {
         size_bytes: device_blocks * BLOCK_BYTES,
-        shard_bytes: dice.pick(&[32 << 10, 64 << 10]),
+        shard_bytes,
         unit_bytes: dice.pick(&[4 << 10, 8 << 10, 16 << 10]),
-        ring_bytes: dice.pick(&[128 << 10, 256 << 10, 512 << 10]),
+        // A smaller ring would close segments before they are full, which wastes slots.
+        ring_bytes: (segment_bytes * dice.pick(&[2, 4, 8])).max(128 << 10),
     }
 }
 
