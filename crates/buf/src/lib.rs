@@ -51,7 +51,8 @@ impl AlignedBuf {
         let mut buffer = Self::allocate(total, false);
         let mut at = 0;
         for part in parts {
-            // SAFETY: the parts sum to `total`, so every copy ends inside the allocation.
+            assert!(part.len() <= total - at, "the iterator gave longer parts the second time");
+            // SAFETY: checked just above: the copy ends inside the allocation.
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     part.as_ptr(),

@@ -150,6 +150,8 @@ pub struct Core {
     /// Segments that are taken out of the table and not yet known to be gone from the nodes.
     pub segments_freeing: u64,
     pub gc_running: bool,
+    /// Collection found nothing more to gain although space is short.
+    pub gc_stuck: bool,
     pub sync_running: bool,
     pub segments_since_checkpoint: u64,
 }
@@ -218,6 +220,7 @@ impl Core {
             rebuild_again: false,
             segments_freeing: 0,
             gc_running: false,
+            gc_stuck: false,
             sync_running: false,
             segments_since_checkpoint: 0,
             config,

@@ -55,7 +55,11 @@ impl Core {
         self.gc_running = true;
         self.spawn_with(|ctx| async move {
             collect(&ctx).await;
-            ctx.with(|core| core.gc_running = false);
+            ctx.with(|core| {
+                core.gc_running = false;
+                // Users that wait for space are told that there is none, until something changes.
+                core.gc_stuck = core.starved();
+            });
         });
     }
 
@@ -85,6 +89,7 @@ async fn collect(ctx: &Ctx) {
     let lock = ctx.with(|core| core.maintenance_lock.clone());
     let _guard = lock.acquire().await;
     let mut tried = Vec::new();
+    let mut last_free = None;
     // Every round frees a segment, moves one, or ends: the bound is a safeguard against a bug.
     for _ in 0..100_000 {
         let (free, marks, dead, serving, victim) = ctx.with(|core| {
@@ -100,10 +105,18 @@ async fn collect(ctx: &Ctx) {
         });
         let plenty = free + dead as u64 >= marks.high;
         let urgent = free < marks.low && dead > 0;
-        if long || (urgent && (dead >= DEAD_BATCH || plenty || free < marks.reserve + 2)) {
+        // A checkpoint closes the open segment, however little is in it, and takes room for itself
+        // until the one before is gone: it pays only after several segments have died.
+        let tight = free <= ctx.with(|core| core.checkpoint_segments()) + 1;
+        if long || (urgent && (dead >= DEAD_BATCH || plenty || tight)) {
             if !write_checkpoint(ctx, false).await {
                 return;
             }
+            let free = ctx.with(|core| core.segments_free());
+            if !long && last_free.is_some_and(|last| free <= last) {
+                return; // what is moved takes as much room as it gives back
+            }
+            last_free = Some(free);
             continue;
         }
         if free >= marks.high || (plenty && !urgent) {
@@ -383,6 +396,7 @@ pub async fn free_segments(ctx: &Ctx, handles: &[Handle]) {
     }
     ctx.with(|core| {
         core.segments_freeing -= ids.len() as u64;
+        core.gc_stuck = false;
         core.start_rebuild(); // shards may have waited for room
     });
 }

@@ -498,7 +498,7 @@ impl Core {
             return Admission::Refuse(BlockError::NoSpace);
         }
         if mutation.kind == EntryKind::Data && self.starved() {
-            if !self.gc_can_help() {
+            if self.gc_stuck {
                 return Admission::Refuse(BlockError::NoSpace);
             }
             self.log.starved_since.get_or_insert(self.now);
@@ -634,6 +634,7 @@ impl Core {
 
     /// Clears a range of the map.
     pub fn clear_map(&mut self, range: std::ops::Range<u64>, to: Location) {
+        self.gc_stuck = false;
         let segments = &mut self.segments;
         self.map.clear(range, to, |gone| {
             if let Some((handle, _)) = gone.stored()

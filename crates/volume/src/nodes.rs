@@ -49,6 +49,7 @@ impl Core {
         match result {
             Ok(()) => {
                 self.node_mut(node).reason.clear();
+                self.gc_stuck = false;
                 if self.log.nodes.len() <= self.code.m() {
                     // The journal was short of a copy; it moves to have it again.
                     self.log.moving = true;

@@ -299,6 +299,7 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
         }
     }
     load_checkpoint(ctx, &root, &listed).await?;
+    discard_leftovers(ctx, &root, &mut listed).await;
     let records = if root.clean { BTreeMap::new() } else { read_rings(ctx, &root, states).await? };
     let chain = find_chain(ctx, &root, &listed, &records).await?;
     let start = choose_start(&root, &chain, &records);
@@ -685,6 +686,26 @@ fn highest_lsn(root: &Root, listed: &Listed, records: &Records) -> Lsn {
     let segments = listed.values().flatten().map(|(_, info)| info.meta.lsn_end).max();
     let newest = records.values().map(|found| found.header.end()).max();
     [Some(root.checkpoint_lsn), segments, newest].into_iter().flatten().max().unwrap_or_default()
+}
+
+/// Deletes what writers left that did not get as far as a root, or not to deleting. They may hold
+/// the very slots that this opening needs for its checkpoint.
+async fn discard_leftovers(ctx: &Ctx, root: &Root, listed: &mut Listed) {
+    let leftover = |id: &SegmentId, shards: &[(NodeIndex, ShardInfo)]| match shards[0].1.meta.kind {
+        SegmentKind::Checkpoint => !root.checkpoint_segments.contains(id),
+        SegmentKind::Data => {
+            epoch_of(*id) != root.epoch && ctx.with(|core| core.segments.find(*id).is_none())
+        }
+    };
+    let ids: Vec<SegmentId> =
+        listed.iter().filter(|(id, shards)| leftover(id, shards)).map(|(id, _)| *id).collect();
+    let up = ctx.with(|core| core.up_nodes());
+    for chunk in ids.chunks(1024) {
+        ctx.call_all(&up, &RequestBody::ShardDelete { segments: chunk.to_vec() }).await;
+    }
+    for id in ids {
+        listed.remove(&id);
+    }
 }
 
 /// Deletes the shards that nothing names, and journals of the past.

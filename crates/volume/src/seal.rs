@@ -21,6 +21,9 @@ use crate::status::{NodeHealth, Phase};
 /// Pause before shards that could not be written are tried on other nodes.
 const RETRY_MS: u64 = 50;
 
+/// Times that an opening tries to write a segment.
+const OPENING_ATTEMPTS: u64 = 20;
+
 /// A shard ready to be written.
 #[derive(Clone)]
 pub struct Shard {
@@ -79,6 +82,10 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
             if matches!(core.phase, Phase::Failed(_) | Phase::Closed) {
                 return Some(false);
             }
+            // Lost nodes come back only to a volume that serves: an opening starts over instead.
+            if core.phase == Phase::Opening && attempt >= OPENING_ATTEMPTS {
+                return Some(false);
+            }
             (segment.shards.len() - segment.missing() >= k).then_some(true)
         });
         if let Some(done) = done {
@@ -119,7 +126,7 @@ pub async fn sync_segments(ctx: &Ctx) {
         return;
     }
     let results = ctx.call_all(&nodes, &RequestBody::ShardSync).await;
-    ctx.with(|core| {
+    let progress = ctx.with(|core| {
         for (node, result) in results {
             let Err(error) = result else { continue };
             for handle in &handles {
@@ -135,15 +142,22 @@ pub async fn sync_segments(ctx: &Ctx) {
             }
         }
         let k = core.code.k();
+        let mut progress = false;
         for handle in handles {
             let Some(segment) = core.segments.get_mut(handle) else { continue };
             if segment.shards.len() - segment.missing() >= k {
                 segment.state = State::Durable;
+                progress = true;
             }
         }
         core.trim_log();
         core.start_rebuild();
+        progress
     });
+    if !progress {
+        // Too few shards are left for any of them: rebuild or a node has to help first.
+        ctx.sleep_ms(RETRY_MS).await;
+    }
 }
 
 impl Core {

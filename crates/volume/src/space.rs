@@ -11,7 +11,7 @@ use fieldstone_proto::SegmentKind;
 
 use crate::core::{Core, Node};
 use crate::footer::footer_blocks;
-use crate::segment::{Segment, State};
+use crate::segment::State;
 use crate::status::NodeHealth;
 
 /// Free segments that only collection, trims and checkpoints may use, beside those that a
@@ -86,8 +86,10 @@ impl Core {
     #[must_use]
     pub fn capacity_blocks(&self) -> u64 {
         let own = self.segments.iter().filter(|(_, s)| s.kind == SegmentKind::Data).count() as u64;
-        // Nodes that are away for a while count: the pool does not become smaller by it.
-        let segments = own + self.segments_freeing + self.segments_fitting(|_| true);
+        // Nodes that are away for a while count with what they last had: the pool does not become
+        // smaller by it.
+        let fitting = self.segments_free().max(self.segments_fitting(|_| true));
+        let segments = own + self.segments_freeing + fitting;
         // What collection needs to find garbage worth moving is kept from users as well.
         let keep = self.marks().high + segments / 32;
         segments.saturating_sub(keep) * self.data_blocks()
@@ -103,16 +105,5 @@ impl Core {
     #[must_use]
     pub fn starved(&self) -> bool {
         self.segments_free() < self.marks().reserve
-    }
-
-    /// There is garbage to collect, or dead segments to free.
-    #[must_use]
-    pub fn gc_can_help(&self) -> bool {
-        self.gc_running
-            || self.segments.iter().any(|(_, s)| {
-                s.kind == SegmentKind::Data
-                    && (s.state < State::Durable
-                        || u64::from(s.live_blocks) < self.data_blocks() * 15 / 16)
-            })
     }
 }
