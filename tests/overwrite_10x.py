@@ -37,7 +37,7 @@ def overwrite(uri, dice, newest, version, total):
             running[cookie] = first, version
             written += SPAN * BLOCK
         handle.poll(-1)
-        while (cookie := handle.aio_peek_command_completed()) > 0:
+        while running and (cookie := handle.aio_peek_command_completed()) > 0:
             first, done = running.pop(cookie)
             # An error here, ENOSPC above all, fails the case.
             handle.aio_command_completed(cookie)

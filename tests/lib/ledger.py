@@ -120,7 +120,7 @@ class Ledger:
         running[cookie] = ("write", numbers, version, bool(fua))
 
     def _retire(self, handle, busy, running):
-        while (cookie := handle.aio_peek_command_completed()) > 0:
+        while running and (cookie := handle.aio_peek_command_completed()) > 0:
             what = running.pop(cookie)
             handle.aio_command_completed(cookie)
             if what[0] == "flush":

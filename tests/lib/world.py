@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import subprocess
@@ -35,6 +36,9 @@ ENVIRONMENT = dict(os.environ, LC_ALL="C", PATH="/usr/sbin:/usr/bin:/sbin:/bin:"
 START_SECONDS = 60
 COMMAND_SECONDS = 120
 MIB = 1 << 20
+# A server of a few small volumes that wants more than this has a leak; it is told so by the kernel
+# before the machine suffers.
+ADDRESS_SPACE_MAX = 4 << 30
 
 
 class Skip(Exception):
@@ -107,6 +111,10 @@ def refused(*arguments, says, seconds=COMMAND_SECONDS):
     return result.stderr
 
 
+def _limit_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_MAX, ADDRESS_SPACE_MAX))
+
+
 class Case:
     """A protection code, and where the nodes run: "inside" the server, or as "processes"."""
 
@@ -158,6 +166,7 @@ class Process:
                 stdout=out,
                 stderr=err,
                 env=ENVIRONMENT,
+                preexec_fn=_limit_memory,
             )
         world.processes.append(self)
 
