@@ -663,6 +663,7 @@ impl Core {
             generation: self.log.generation,
             lsn,
             previous_end,
+            trimmed: self.log.trimmed,
             segment: segment.id,
             segment_block: contents.blocks() - record.blocks,
             entries: record.entries,

@@ -120,6 +120,8 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         }
         Err(error) => return Err(error),
     }
+    // What it lists counts as stable from then on, whether it was told to sync it before or not.
+    ctx.call(node, RequestBody::ShardSync).await?;
     let listed = list_shards(ctx, node).await?;
     // From the comparison on the node takes part in everything, so nothing can slip between.
     let (extra, below) = ctx.with(|core| {
@@ -152,7 +154,7 @@ pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, 
             let limit = Nanos::from_ms(core.config.node_timeout_ms);
             (connected, core.nodes.len(), core.nodes_needed(), waited, limit)
         });
-        let patient = waited < Nanos::from_ms(grace_ms);
+        let patient = waited < Nanos::from_ms(grace_ms.min(limit.0 / 2_000_000));
         if connected.len() == all || (connected.len() >= needed && !patient) {
             return Ok(connected);
         }

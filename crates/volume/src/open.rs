@@ -41,8 +41,10 @@ use crate::status::{NodeHealth, Phase};
 
 /// How long to wait for all nodes before going on without the missing ones.
 const GRACE_MS: u64 = 1_000;
-/// Times that an opening starts over.
-const ATTEMPTS_MAX: u32 = 12;
+/// Times that an opening starts over, with longer and longer pauses: a minute in all.
+const ATTEMPTS_MAX: u32 = 64;
+/// Longest pause between two attempts.
+const PAUSE_MS_MAX: u64 = 1_000;
 /// Bytes of the ring that are asked for at a time.
 const RING_READ_BYTES: u64 = 1 << 20;
 
@@ -68,7 +70,7 @@ impl From<NodeError> for Failure {
 /// Opens (or creates) the volume.
 pub async fn open(ctx: Ctx) {
     let mut why = String::new();
-    for _ in 0..ATTEMPTS_MAX {
+    for attempt_number in 0..u64::from(ATTEMPTS_MAX) {
         let connected = match wait_for_nodes(&ctx, GRACE_MS).await {
             Ok(connected) => connected,
             Err(error) => return ctx.with(|core| core.fail(error)),
@@ -82,7 +84,7 @@ pub async fn open(ctx: Ctx) {
             return;
         }
         ctx.with(Core::forget_attempt);
-        ctx.sleep_ms(50).await;
+        ctx.sleep_ms((20 * (attempt_number + 1)).min(PAUSE_MS_MAX)).await;
     }
     ctx.with(|core| core.fail(format!("opening failed {ATTEMPTS_MAX} times, at last: {why}")));
 }
@@ -303,6 +305,7 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
     let records = if root.clean { BTreeMap::new() } else { read_rings(ctx, &root, states).await? };
     let chain = find_chain(ctx, &root, &listed, &records).await?;
     let start = choose_start(&root, &chain, &records);
+    check_nothing_lost(&root, start, &records)?;
     replay_footers(ctx, &chain, start).await?;
     let highest = highest_lsn(&root, &listed, &records);
     let replay = replay_records(ctx, start, &records, root.geometry.ring_bytes);
@@ -339,6 +342,13 @@ fn newest_root(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<Root, F
     let Some((node, state)) = newest else {
         return Err(Failure::Final("no node has a root of the volume: it does not exist".into()));
     };
+    let knowing = states.iter().filter(|(_, state)| state.root_version > 0).count();
+    let needed = ctx.with(|core| core.nodes_needed());
+    if knowing < needed {
+        return Err(Failure::Again(format!(
+            "only {knowing} of the nodes know the volume, {needed} are needed: the others are empty"
+        )));
+    }
     let root = Root::decode(&state.root)
         .map_err(|error| Failure::Final(format!("root on {node}: {error}")))?;
     let volume = ctx.with(|core| core.config.volume);
@@ -642,6 +652,19 @@ fn choose_start(root: &Root, chain: &[Link], records: &Records) -> Lsn {
         }
     }
     best.0
+}
+
+/// Refuses to go back in time: what was durable once must be found again.
+fn check_nothing_lost(root: &Root, start: Lsn, records: &Records) -> Result<(), Failure> {
+    let end = reach(start, records, root.geometry.ring_bytes);
+    let durable = records.values().map(|found| found.header.trimmed).max().unwrap_or_default();
+    if end < durable {
+        return Err(Failure::Again(format!(
+            "the log is readable up to position {end}, but was stored up to {durable}: too many \
+             nodes are missing or damaged; bring them back"
+        )));
+    }
+    Ok(())
 }
 
 async fn replay_footers(ctx: &Ctx, chain: &[Link], start: Lsn) -> Result<(), Failure> {

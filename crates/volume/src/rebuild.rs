@@ -195,13 +195,14 @@ async fn write_shard(
         checksums: made.checksums,
         seal: Some(meta),
     };
+    let session = ctx.with(|core| core.node(node).session);
     let call = ctx.with(|core| core.call(node, body, vec![made.data]));
     let result = call.await;
     ctx.with(|core| {
         let good = result.is_ok();
         // The segment may have been freed, and its handle taken over, meanwhile.
         if core.segments.get(handle).is_some_and(|segment| segment.id == id) {
-            core.shard_written(handle, shard, node, result.map(|_| ()));
+            core.shard_written(handle, shard, (node, session), result.map(|_| ()));
         }
         if good {
             core.rebuild.shards_done += 1;

@@ -7,8 +7,8 @@
 //! next turn of the ring instead, and `previous_end` lets a reader tell a skip from a gap.
 //!
 //! Header block, little endian: magic 8, version 4, crc32c 4 (of the whole block with this field
-//! zero), volume 16, epoch 8, generation 8, lsn 8, previous_end 8, segment 8, segment_block 4,
-//! payload blocks 4, entries 4, then per entry 24 bytes ([`Entry`]), then per payload block its
+//! zero), volume 16, epoch 8, generation 8, lsn 8, previous_end 8, trimmed 8, segment 8,
+//! segment_block 4, payload blocks 4, entries 4, then per entry 24 bytes ([`Entry`]), then per payload block its
 //! CRC-32C 4.
 
 use bytes::Bytes;
@@ -19,7 +19,7 @@ use crate::codec::{FormatError, Reader, Writer};
 
 const MAGIC: &[u8; 8] = b"FSJOURN\x01";
 const VERSION: u32 = 1;
-const FIXED_BYTES: usize = 84;
+const FIXED_BYTES: usize = 92;
 
 /// Bytes of a record's header.
 pub const HEADER_BYTES: usize = BLOCK_BYTES;
@@ -99,6 +99,9 @@ pub struct Header {
     pub lsn: Lsn,
     /// Where the record before this one ended.
     pub previous_end: Lsn,
+    /// Everything before was stored in durable segments when this was written: a log that does not
+    /// reach back to here has lost data.
+    pub trimmed: Lsn,
     /// The segment that its blocks belong to.
     pub segment: SegmentId,
     /// The segment's block where its payload begins.
@@ -134,6 +137,7 @@ impl Header {
         w.u64(self.generation.0);
         w.u64(self.lsn.0);
         w.u64(self.previous_end.0);
+        w.u64(self.trimmed.0);
         w.u64(self.segment.0);
         w.u32(self.segment_block);
         w.u32(u32::try_from(self.checksums.len()).expect("bounded"));
@@ -182,6 +186,7 @@ impl Header {
         }
         let (epoch, generation) = (Epoch(r.u64()?), JournalGen(r.u64()?));
         let (lsn, previous_end) = (Lsn(r.u64()?), Lsn(r.u64()?));
+        let trimmed = Lsn(r.u64()?);
         let (segment, segment_block) = (SegmentId(r.u64()?), r.u32()?);
         let (blocks, entries) = (r.u32()?, r.u32()? as usize);
         if blocks > RECORD_BLOCKS_MAX || entries > RECORD_ENTRIES_MAX {
@@ -195,6 +200,7 @@ impl Header {
             generation,
             lsn,
             previous_end,
+            trimmed,
             segment,
             segment_block,
             entries,
@@ -215,6 +221,7 @@ mod tests {
             generation: JournalGen(4),
             lsn: Lsn(4096 * 9),
             previous_end: Lsn(4096 * 8),
+            trimmed: Lsn(4096 * 2),
             segment: SegmentId(12),
             segment_block: 40,
             entries: (0..entries)

@@ -72,10 +72,12 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
                 })
                 .collect()
         });
+        let sessions: Vec<u64> =
+            ctx.with(|core| targets.iter().map(|(_, node)| core.node(*node).session).collect());
         let results = crate::exec::all(calls).await;
         let done = ctx.with(|core| {
-            for ((shard, node), result) in targets.iter().zip(results) {
-                core.shard_written(handle, *shard, *node, result.map(|_| ()));
+            for (((shard, node), result), session) in targets.iter().zip(results).zip(sessions) {
+                core.shard_written(handle, *shard, (*node, session), result.map(|_| ()));
             }
             let k = core.code.k();
             let Some(segment) = core.segments.get(handle) else { return Some(false) };
@@ -233,17 +235,19 @@ impl Core {
             .collect()
     }
 
-    /// A node answered the write of a shard.
+    /// A node answered the write of a shard that it was sent in `session`.
     pub fn shard_written(
         &mut self,
         handle: Handle,
         shard: usize,
-        node: NodeIndex,
+        (node, session): (NodeIndex, u64),
         result: Result<(), NodeError>,
     ) {
         match result {
+            // The node was lost after it answered: what it has is for its joining to tell, which
+            // may have deleted this very shard.
+            Ok(()) if self.node(node).session != session => {}
             Ok(()) => {
-                // A node that was lost right after it answered keeps the shard: joining tells.
                 if let Some(segment) = self.segments.get_mut(handle) {
                     segment.shards[shard] = Some(node);
                 }
