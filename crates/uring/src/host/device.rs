@@ -23,7 +23,7 @@ use slab::Slab;
 
 use super::control::{DeviceSnapshot, Job};
 use super::message::{DeviceId, Link, Message, Origin, Router, node_core};
-use super::node_remote::{Heard, RemoteNode};
+use super::node_remote::{Heard, RemoteNode, split_index};
 use super::token::{Kind, token};
 use crate::{Endpoint, Reactor};
 
@@ -139,6 +139,8 @@ pub struct Device {
     closing: Option<mpsc::Sender<Result<(), String>>>,
     timer: Option<Nanos>,
     dirty: bool,
+    /// Kept for its memory.
+    heard: Vec<Heard>,
 }
 
 impl Device {
@@ -168,6 +170,7 @@ impl Device {
             closing: None,
             timer: None,
             dirty: true,
+            heard: Vec::new(),
         };
         for (index, place) in places.iter().flat_map(|places| places.iter()).enumerate() {
             let node = NodeIndex(u16::try_from(index).expect("a pool has at most 65535 nodes"));
@@ -250,20 +253,26 @@ impl Device {
     }
 
     /// Something happened to the socket of a remote node.
-    pub fn remote_event(
+    pub(super) fn remote_event(
         &mut self,
         kind: Kind,
-        node: u32,
+        index: u32,
         event: crate::Event,
         now: Nanos,
         reactor: &mut Reactor,
     ) {
-        let mut heard = Vec::new();
-        if let Some(NodeLink::Remote(remote)) = self.links.get_mut(node as usize) {
-            remote.event(kind, event, now, reactor, &mut heard);
+        let (node, attempt) = split_index(index);
+        let mut heard = std::mem::take(&mut self.heard);
+        if let Some(NodeLink::Remote(remote)) = self.links.get_mut(usize::from(node.0)) {
+            remote.event(kind, attempt, event, reactor, &mut heard);
         }
-        let Ok(node) = u16::try_from(node).map(NodeIndex) else { return };
-        for heard in heard {
+        self.listen(node, &mut heard, now);
+        self.heard = heard;
+    }
+
+    /// Tells the volume what came from a remote node.
+    fn listen(&mut self, node: NodeIndex, heard: &mut Vec<Heard>, now: Nanos) {
+        for heard in heard.drain(..) {
             let event = match heard {
                 Heard::Up => Event::NodeUp(node),
                 Heard::Down => Event::NodeDown(node),
@@ -353,14 +362,23 @@ impl Device {
                 break;
             }
         }
-        for link in &mut self.links {
-            if let NodeLink::Remote(remote) = link {
-                remote.flush(reactor);
-            }
-        }
+        self.flush_links(now, reactor);
         self.answer_calls();
         self.set_timer(reactor);
         true
+    }
+
+    /// Sends what is queued for remote nodes.
+    fn flush_links(&mut self, now: Nanos, reactor: &mut Reactor) {
+        let mut heard = std::mem::take(&mut self.heard);
+        for index in 0..self.links.len() {
+            if let NodeLink::Remote(remote) = &mut self.links[index] {
+                remote.flush(reactor, &mut heard);
+                let node = u16::try_from(index).expect("a pool has at most 65535 nodes");
+                self.listen(NodeIndex(node), &mut heard, now);
+            }
+        }
+        self.heard = heard;
     }
 
     /// Carries out what the volume wants done.
@@ -377,7 +395,7 @@ impl Device {
                         let to = node_core(node, router.cores());
                         router.send(to, Message::ToNode { node, link, request });
                     }
-                    Some(NodeLink::Remote(remote)) => remote.send(request),
+                    Some(NodeLink::Remote(remote)) => remote.send(&request),
                     None => tracing::error!("{node} is not of this pool"),
                 },
             }

@@ -198,6 +198,12 @@ impl Router {
         self.local.pop_front()
     }
 
+    /// True when no message for this core waits.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.local.is_empty()
+    }
+
     /// A mailbox of this core, for other threads.
     #[must_use]
     pub fn own_sender(&self) -> Sender<Message> {

@@ -33,6 +33,7 @@
 //! | [`node_local`], [`disk`], [`folder`] | a storage node in this process, its files, its folder |
 //! | [`node_remote`] | a node in another process, as a device sees it |
 //! | [`node_server`] | other processes, as a node sees them |
+//! | [`node_session`] | a conversation with one node, for calls |
 //! | [`control`] | the calls themselves, and what is told |
 
 pub mod control;
@@ -48,6 +49,7 @@ pub mod node_server;
 pub mod node_session;
 mod remote_session;
 mod token;
+mod wire_socket;
 pub mod worker;
 
 pub use control::{CoreSnapshot, DeviceSnapshot, Job};

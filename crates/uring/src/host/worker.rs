@@ -130,7 +130,7 @@ impl Worker {
                 }
             }
             Kind::PeerReceive => self.peers.received(index, event, &mut self.router),
-            Kind::PeerSend => self.peers.sent(index, &event),
+            Kind::PeerSend => self.peers.sent(index, event),
             Kind::Housekeeping => self.keep_house(),
         }
     }
@@ -180,7 +180,7 @@ impl Worker {
                 }
             }
             Message::FromNode { node, link, reply } => match link.device {
-                Link::SOCKET => self.peers.reply(link, reply),
+                Link::SOCKET => self.peers.reply(link, &reply),
                 device => {
                     if let Some(device) = self.devices.get_mut(&DeviceId(device)) {
                         device.reply(node, link, reply, now);
@@ -239,8 +239,8 @@ impl Worker {
             if busy {
                 continue;
             }
-            let more = self.nbd.pump_sockets(&mut self.reactor);
-            if !(self.peers.pump(&mut self.router, &mut self.reactor) | more) {
+            self.peers.pump(&mut self.router, &mut self.reactor);
+            if !self.nbd.pump_sockets(&mut self.reactor) && self.router.is_quiet() {
                 break;
             }
         }
