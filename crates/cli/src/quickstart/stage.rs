@@ -86,8 +86,8 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     row("write 4 KiB at random", &writes);
     let degraded = stage.volume()?;
     println!(
-        "  {:<24} {} reads decoded, {} of {} segments degraded, none lost",
-        "state", degraded.degraded_reads, degraded.segments_degraded, degraded.segments
+        "  {:<24} {} reads decoded, {} segments degraded, {} lost",
+        "state", degraded.degraded_reads, degraded.segments_degraded, degraded.segments_lost
     );
 
     println!("\n{} replaced by empty ones", names(&victims));

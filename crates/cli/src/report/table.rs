@@ -216,7 +216,8 @@ pub fn stage_table(io: &IoReport, indent: &str) -> String {
         "{indent}{:<6} {:<11} {:>10} {:>9} {:>9} {:>9}",
         "op", "stage", "count", "p50", "p99", "p99.9"
     );
-    for stage in io.stages.iter().filter(|stage| stage.count > 0) {
+    // What takes less than the clock can tell is not worth a line.
+    for stage in io.stages.iter().filter(|stage| stage.p999_ns > 0) {
         let _ = writeln!(
             text,
             "{indent}{:<6} {:<11} {:>10} {:>9} {:>9} {:>9}",

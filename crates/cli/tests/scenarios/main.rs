@@ -3,5 +3,6 @@
 
 mod common;
 mod control;
+mod processes;
 mod refusals;
 mod serving;
