@@ -28,6 +28,9 @@
 //! | `Usurp`      | a second volume process takes over while the first is alive, perhaps          |
 //! |              | cut off. The first must do no harm, and acknowledge nothing that is not there  |
 //!
+//! An impaired node is struck at most a few more times before the volume is whole, and all processes
+//! die at most a few times before one serves: opening and rebuilding have to get on at some time.
+//!
 //! After `KillAll` and `PowerAll` every node counts as impaired until the volume is whole, so no
 //! node-impairing fault follows before.
 //!
@@ -136,9 +139,14 @@ impl Weights {
     }
 }
 
+/// Faults that strike one node before the volume is whole again.
+const STRIKES_MAX: u32 = 6;
+
 /// What is wrong with a node.
 #[derive(Clone, Copy, Debug, Default)]
 struct Impairment {
+    /// Faults that struck it since it was sound.
+    strikes: u32,
     /// Faults that are not over.
     ongoing: u32,
     ended_at: Nanos,
@@ -164,8 +172,11 @@ impl Atlas {
     /// True when `fault` may strike `node` now.
     #[must_use]
     pub fn allows(&self, fault: Fault, node: NodeIndex) -> bool {
-        let new = usize::from(!self.impaired.contains_key(&node));
-        self.impaired.len() + new <= self.impaired_max
+        let known = self.impaired.get(&node);
+        if known.is_some_and(|impairment| impairment.strikes >= STRIKES_MAX) {
+            return false;
+        }
+        self.impaired.len() + usize::from(known.is_none()) <= self.impaired_max
             || (self.beyond && fault.is_harmless_to_data())
     }
 
@@ -177,7 +188,9 @@ impl Atlas {
 
     /// A fault strikes `node`.
     pub fn begins(&mut self, node: NodeIndex) {
-        self.impaired.entry(node).or_default().ongoing += 1;
+        let impairment = self.impaired.entry(node).or_default();
+        impairment.ongoing += 1;
+        impairment.strikes += 1;
     }
 
     /// A fault of `node` is over; its consequences need not be.
@@ -237,6 +250,19 @@ mod tests {
         assert!(!atlas.allows(Fault::NodeKill, NodeIndex(1)));
         atlas.whole(Nanos(21));
         assert!(atlas.allows(Fault::NodeKill, NodeIndex(1)));
+    }
+
+    #[test]
+    fn a_node_is_not_struck_forever() {
+        let mut atlas = Atlas::new(1, true);
+        for _ in 0..STRIKES_MAX {
+            assert!(atlas.allows(Fault::NodeKill, NodeIndex(0)));
+            atlas.begins(NodeIndex(0));
+            atlas.ends(NodeIndex(0), Nanos(5));
+        }
+        assert!(!atlas.allows(Fault::NodeKill, NodeIndex(0)));
+        atlas.whole(Nanos(6));
+        assert!(atlas.allows(Fault::NodeKill, NodeIndex(0)));
     }
 
     #[test]

@@ -16,7 +16,7 @@ impl fmt::Display for BriefRequest<'_> {
         let Request { tag, capability, body, payload } = self.0;
         write!(f, "#{} epoch {} ", tag.0, capability.epoch)?;
         match body {
-            RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal } => write!(
+            RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal, .. } => write!(
                 f,
                 "ShardWrite segment {segment} shard {shard} at {offset_bytes} blocks {} seal {}",
                 checksums.len(),
