@@ -4,7 +4,8 @@
 //! cache and coding it later share one allocation. Buffers made here start on a 4 KiB boundary,
 //! which `O_DIRECT` demands and which costs nothing elsewhere; freezing one keeps the alignment.
 
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+mod pool;
+
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -68,16 +69,13 @@ impl AlignedBuf {
     }
 
     fn allocate(len_bytes: usize, zero: bool) -> Self {
-        let capacity_bytes = len_bytes.next_multiple_of(ALIGN_BYTES).max(ALIGN_BYTES);
-        let layout = Self::layout(capacity_bytes);
-        // SAFETY: the layout's size is never zero.
-        let pointer = unsafe { if zero { alloc_zeroed(layout) } else { alloc(layout) } };
-        let Some(pointer) = NonNull::new(pointer) else { handle_alloc_error(layout) };
+        let capacity_bytes = pool::capacity_for(len_bytes);
+        let pointer = pool::take(capacity_bytes);
+        if zero {
+            // SAFETY: the allocation holds at least len_bytes bytes.
+            unsafe { pointer.as_ptr().write_bytes(0, len_bytes) }
+        }
         Self { pointer, len_bytes: if zero { len_bytes } else { 0 }, capacity_bytes }
-    }
-
-    fn layout(capacity_bytes: usize) -> Layout {
-        Layout::from_size_align(capacity_bytes, ALIGN_BYTES).expect("buffer sizes fit in isize")
     }
 
     /// Drops everything behind the first `len_bytes` bytes.
@@ -94,8 +92,8 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout in `allocate`.
-        unsafe { dealloc(self.pointer.as_ptr(), Self::layout(self.capacity_bytes)) }
+        // SAFETY: taken with this capacity in `allocate`, and owned by this buffer alone.
+        unsafe { pool::give(self.pointer, self.capacity_bytes) }
     }
 }
 

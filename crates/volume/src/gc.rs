@@ -325,9 +325,7 @@ pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<Handle>> {
             return None;
         }
         ctx.with(|core| {
-            if let Some(segment) = core.segments.get_mut(handle) {
-                segment.state = State::Sealed;
-            }
+            core.segments.set_state(handle, State::Sealed);
         });
         handles.push(handle);
     }

@@ -420,7 +420,7 @@ impl Core {
         let contents = segment.contents.as_ref().expect("an open segment is in memory");
         let blocks = contents.blocks() + footer_blocks(contents.entries.len());
         segment.shard_bytes = layout.shard_blocks_for(blocks) * BLOCK_BYTES as u32;
-        segment.state = State::Closed;
+        self.segments.set_state(handle, State::Closed);
         self.segments_since_checkpoint += 1;
         self.spawn_with(move |ctx| crate::seal::seal(ctx, handle));
     }
@@ -444,9 +444,10 @@ impl Core {
             room: self.log.record_blocks(),
             parts: Vec::new(),
         };
+        // Looked at once a record: its few blocks fit into what the reserve leaves.
+        let mut space = UserSpace { blocks: self.space_for_user(), starved: self.starved() };
         while record.room > 0 && record.entries.len() < RECORD_ENTRIES_MAX {
             let internal = !self.log.internal.is_empty();
-            let space = if internal { u64::MAX } else { self.space_for_user() };
             let queue = if internal { &mut self.log.internal } else { &mut self.log.queue };
             let Some(mut mutation) = queue.pop_front() else { break };
             let room = self.segment_room(handle, RECORD_ENTRIES_MAX);
@@ -454,7 +455,11 @@ impl Core {
                 self.requeue(mutation, internal);
                 break;
             }
-            match self.admit(&mutation, space) {
+            let admission = match internal {
+                true => Admission::Take,
+                false => self.admit(&mutation, &mut space),
+            };
+            match admission {
                 Admission::Refuse(error) => {
                     self.refuse(&mutation, error);
                     continue;
@@ -488,16 +493,18 @@ impl Core {
         queue.push_front(mutation);
     }
 
-    /// Whether a user's change may be appended now. `space`: blocks that users may still fill.
-    fn admit(&mut self, mutation: &Mutation, space: u64) -> Admission {
-        if space == u64::MAX || mutation.kind == EntryKind::Trim {
+    /// Whether a user's change may be appended now.
+    fn admit(&mut self, mutation: &Mutation, space: &mut UserSpace) -> Admission {
+        if mutation.kind == EntryKind::Trim {
             return Admission::Take;
         }
         let end = mutation.block + u64::from(mutation.count);
-        if self.map.holes_in(mutation.block..end) > space {
+        let taken = self.map.holes_in(mutation.block..end);
+        if taken > space.blocks {
             return Admission::Refuse(BlockError::NoSpace);
         }
-        if mutation.kind == EntryKind::Data && self.starved() {
+        space.blocks -= taken;
+        if mutation.kind == EntryKind::Data && space.starved {
             if self.gc_stuck {
                 return Admission::Refuse(BlockError::NoSpace);
             }
@@ -764,6 +771,12 @@ impl Core {
             self.log.records.pop_front();
         }
     }
+}
+
+/// What users may still take, as seen at the start of a record.
+struct UserSpace {
+    blocks: u64,
+    starved: bool,
 }
 
 enum Admission {

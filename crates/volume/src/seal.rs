@@ -40,8 +40,8 @@ pub async fn seal(ctx: Ctx, handle: Handle) {
         return;
     }
     ctx.with(|core| {
+        core.segments.set_state(handle, State::Sealed);
         if let Some(segment) = core.segments.get_mut(handle) {
-            segment.state = State::Sealed;
             segment.contents = None;
             if segment.missing() > 0 {
                 core.start_rebuild();
@@ -148,7 +148,7 @@ pub async fn sync_segments(ctx: &Ctx) {
         for handle in handles {
             let Some(segment) = core.segments.get_mut(handle) else { continue };
             if segment.shards.len() - segment.missing() >= k {
-                segment.state = State::Durable;
+                core.segments.set_state(handle, State::Durable);
                 progress = true;
             }
         }

@@ -100,7 +100,7 @@ pub struct Segment {
     pub id: SegmentId,
     /// What it holds.
     pub kind: SegmentKind,
-    /// Where it is in its life.
+    /// Where it is in its life; [`SegmentTable::set_state`] changes it.
     pub state: State,
     /// Where its part of the log begins.
     pub lsn_first: Lsn,
@@ -136,12 +136,16 @@ pub struct SegmentTable {
     slots: Vec<Option<Segment>>,
     free: Vec<Handle>,
     by_id: BTreeMap<SegmentId, Handle>,
+    data: usize,
+    unsealed: usize,
 }
 
 impl SegmentTable {
     /// Adds a segment.
     pub fn insert(&mut self, segment: Segment) -> Handle {
         let id = segment.id;
+        self.data += usize::from(segment.kind == SegmentKind::Data);
+        self.unsealed += usize::from(segment.state < State::Sealed);
         let handle = match self.free.pop() {
             Some(handle) => {
                 self.slots[handle as usize] = Some(segment);
@@ -160,6 +164,8 @@ impl SegmentTable {
     pub fn remove(&mut self, handle: Handle) -> Option<Segment> {
         let segment = self.slots.get_mut(handle as usize)?.take()?;
         self.by_id.remove(&segment.id);
+        self.data -= usize::from(segment.kind == SegmentKind::Data);
+        self.unsealed -= usize::from(segment.state < State::Sealed);
         self.free.push(handle);
         Some(segment)
     }
@@ -173,6 +179,28 @@ impl SegmentTable {
     /// The segment with this handle, to change.
     pub fn get_mut(&mut self, handle: Handle) -> Option<&mut Segment> {
         self.slots.get_mut(handle as usize)?.as_mut()
+    }
+
+    /// Takes a segment on to the next state of its life.
+    pub fn set_state(&mut self, handle: Handle, state: State) {
+        let Some(segment) = self.slots.get_mut(handle as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let before = std::mem::replace(&mut segment.state, state);
+        self.unsealed -= usize::from(before < State::Sealed);
+        self.unsealed += usize::from(state < State::Sealed);
+    }
+
+    /// Number of segments that hold blocks of the device.
+    #[must_use]
+    pub fn data(&self) -> u64 {
+        self.data as u64
+    }
+
+    /// Number of segments whose shards are not written yet.
+    #[must_use]
+    pub fn unsealed(&self) -> u64 {
+        self.unsealed as u64
     }
 
     /// The handle of the segment with this name.

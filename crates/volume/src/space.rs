@@ -7,11 +7,8 @@
 //! Collection begins when fewer than `low` segments are free and ends at `high`. Users wait
 //! (briefly: one segment has to be freed) only when the reserve is reached.
 
-use fieldstone_proto::SegmentKind;
-
 use crate::core::{Core, Node};
 use crate::footer::footer_blocks;
-use crate::segment::State;
 use crate::status::NodeHealth;
 
 /// Free segments that only collection, trims and checkpoints may use, beside those that a
@@ -56,8 +53,7 @@ impl Core {
             let sum: u64 = free.iter().map(|f| (*f).min(t)).sum();
             if sum >= t * width as u64 { low = t } else { high = t - 1 }
         }
-        let unwritten = self.segments.iter().filter(|(_, s)| s.state < State::Sealed).count();
-        low.saturating_sub(unwritten as u64)
+        low.saturating_sub(self.segments.unsealed())
     }
 
     /// Segments that a checkpoint takes at most, given the map's present size.
@@ -85,7 +81,7 @@ impl Core {
     /// Blocks that the volume can hold in all before the pool is full.
     #[must_use]
     pub fn capacity_blocks(&self) -> u64 {
-        let own = self.segments.iter().filter(|(_, s)| s.kind == SegmentKind::Data).count() as u64;
+        let own = self.segments.data();
         // Nodes that are away for a while count with what they last had: the pool does not become
         // smaller by it.
         let fitting = self.segments_free().max(self.segments_fitting(|_| true));
