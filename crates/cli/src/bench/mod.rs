@@ -1,4 +1,17 @@
-//! `fieldstone bench`: the registry of benchmarks. Each benchmark is one file of this folder.
+//! `fieldstone bench`: the registry of benchmarks, and what they share.
+//!
+//! Each benchmark is one file of this folder, or one folder if it is large (`nbd/`). It takes the
+//! common options, prints tables on stdout, and writes rows as JSON lines (`row`). Contenders take
+//! turns within one run, medians and ratios are reported, and a peer that is not installed is
+//! reported as missing.
+
+mod chart;
+mod fio;
+mod nbd;
+mod process;
+mod row;
+mod stats;
+mod table;
 
 use std::path::PathBuf;
 
@@ -8,12 +21,14 @@ pub struct Args {
     /// The benchmark to run, or LIST to list them all.
     #[arg(value_name = "LIST|NAME", default_value = "LIST")]
     name: String,
-    /// Also write the JSON lines to this file.
+    /// Write the rows to this file as JSON, one per line; - for stdout.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Draw the results as a page.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    #[command(flatten)]
+    nbd: nbd::Options,
 }
 
 /// One benchmark: its name, what it measures, and how to run it.
@@ -24,7 +39,11 @@ struct Bench {
 }
 
 /// Every benchmark there is.
-const BENCHES: &[Bench] = &[];
+const BENCHES: &[Bench] = &[Bench {
+    name: "nbd",
+    about: "our NBD servers against nbdkit, qemu-nbd and the raw disk; --sweep for the papers' grid",
+    run: nbd::run,
+}];
 
 /// Lists the benchmarks or runs one.
 pub fn run(args: &Args) -> anyhow::Result<()> {

@@ -72,7 +72,11 @@ pub fn default_node_bytes(folder: &Path, nodes: u16) -> anyhow::Result<u64> {
     Ok(share.min(NODE_BYTES_MAX) / u64::from(SLOT_BYTES) * u64::from(SLOT_BYTES))
 }
 
-fn free_bytes(folder: &Path) -> anyhow::Result<u64> {
+/// Free space of the file system around `folder`.
+///
+/// # Errors
+/// When the file system cannot be asked.
+pub fn free_bytes(folder: &Path) -> anyhow::Result<u64> {
     let name = CString::new(folder.as_os_str().as_bytes())
         .with_context(|| format!("{} contains a zero byte", folder.display()))?;
     let mut info = std::mem::MaybeUninit::<libc::statvfs>::zeroed();

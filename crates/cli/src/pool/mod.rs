@@ -28,7 +28,7 @@ use fieldstone_codes::Profile;
 use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
 
 pub use format::PoolFile;
-pub use layout::{Layout, default_node_bytes, geometry};
+pub use layout::{Layout, default_node_bytes, free_bytes, geometry};
 
 /// The file that makes a folder a pool.
 pub const POOL_FILE: &str = "pool.json";

@@ -46,18 +46,8 @@ fn target(ours: Contender, theirs: Contender, pattern: Pattern) -> Option<f64> {
     }
 }
 
-/// A row before it is written: the comparison it makes.
-pub struct Comparison {
-    /// Ours.
-    pub contender: Contender,
-    /// Theirs; none when no peer took part.
-    pub peer: Option<Contender>,
-    /// The row.
-    pub row: Row,
-}
-
 /// All rows of a run.
-pub fn compare(cases: &[Case], results: &Results) -> Vec<Comparison> {
+pub fn compare(cases: &[Case], results: &Results) -> Vec<Row> {
     let mut rows = Vec::new();
     for (index, case) in cases.iter().enumerate() {
         for contender in Contender::ALL.into_iter().filter(|contender| contender.is_ours()) {
@@ -101,16 +91,13 @@ impl Found<'_> {
         format!("{}/{}", self.case.name(), self.contender.name())
     }
 
-    fn speed(&self, results: &Results, peer: Option<(Contender, &Summary)>) -> Comparison {
+    fn speed(&self, results: &Results, peer: Option<(Contender, &Summary)>) -> Row {
         let theirs = peer.map(|(_, theirs)| theirs);
-        let numbers = (
-            Some(self.ours.headline(self.case)),
-            theirs.map(|theirs| theirs.headline(self.case)),
-        );
+        let numbers =
+            (Some(self.ours.headline(self.case)), theirs.map(|theirs| theirs.headline(self.case)));
         let unit = headline_unit(self.case);
-        let target = peer.and_then(|(peer, _)| {
-            target(self.contender, peer, self.case.load.pattern)
-        });
+        let target =
+            peer.and_then(|(peer, _)| target(self.contender, peer, self.case.load.pattern));
         let mut row = Row::new(NAME, self.name(), unit, Better::More, numbers)
             .limit(self.limit)
             .at_least(target);
@@ -123,10 +110,10 @@ impl Found<'_> {
                 row.more.insert("ratio_max".to_owned(), json!(high));
             }
         }
-        Comparison { contender: self.contender, peer: peer.map(|(peer, _)| peer), row }
+        row
     }
 
-    fn costs(&self, peer: Contender, theirs: &Summary) -> [Comparison; 2] {
+    fn costs(&self, peer: Contender, theirs: &Summary) -> [Row; 2] {
         let pair = |value: fn(&Summary) -> Option<f64>| (value(&self.ours), value(theirs));
         let all = pair(|summary| Some(summary.cpu_us_per_io()));
         let server = pair(|summary| summary.server_cpu_us_per_io);
@@ -140,7 +127,7 @@ impl Found<'_> {
                     Row::new(NAME, self.name(), unit, Better::Less, numbers).at_least(target);
                 row.peer = Some(peer.name().to_owned());
                 row.seconds = self.ours.seconds + theirs.seconds;
-                Comparison { contender: self.contender, peer: Some(peer), row }
+                row
             },
         )
     }
@@ -154,7 +141,7 @@ fn details(contender: Contender, ours: &Summary, theirs: Option<&Summary>) -> Ma
     more
 }
 
-fn idle(results: &Results) -> Vec<Comparison> {
+fn idle(results: &Results) -> Vec<Row> {
     let mut rows = Vec::new();
     for (contender, ours) in &results.idle_percent {
         if !contender.is_ours() {
@@ -165,11 +152,11 @@ fn idle(results: &Results) -> Vec<Comparison> {
         let theirs = peer.and_then(|peer| results.idle_percent.get(&peer).copied());
         let numbers = (Some(*ours), theirs);
         let name = format!("idle/{}", contender.name());
-        let mut row = Row::new(NAME, name, "% of a core", Better::Less, numbers)
-            .at_most(IDLE_PERCENT_MAX);
+        let mut row =
+            Row::new(NAME, name, "% of a core", Better::Less, numbers).at_most(IDLE_PERCENT_MAX);
         row.peer = peer.map(|peer| peer.name().to_owned());
         row.seconds = 3.0;
-        rows.push(Comparison { contender: *contender, peer, row });
+        rows.push(row);
     }
     rows
 }
@@ -211,18 +198,15 @@ mod tests {
     #[test]
     fn a_full_run_makes_every_comparison_once() {
         let rows = compare(&standard(), &results(&[]));
-        let keys: BTreeSet<_> =
-            rows.iter().map(|row| (&row.row.case, row.row.unit, &row.row.peer)).collect();
+        let keys: BTreeSet<_> = rows.iter().map(|row| (&row.case, row.unit, &row.peer)).collect();
         assert_eq!(keys.len(), rows.len(), "case, unit and peer are unique");
         // 8 pairs in 6 cases; the 5 with a server as the peer also compare costs twice; 4 at rest.
         assert_eq!(rows.len(), 6 * (8 + 5 * 2) + 4);
         let find = |case: &str, peer: &str, unit: &str| {
             let found = rows.iter().find(|row| {
-                row.row.case == case
-                    && row.row.peer.as_deref() == Some(peer)
-                    && row.row.unit == unit
+                row.case == case && row.peer.as_deref() == Some(peer) && row.unit == unit
             });
-            &found.expect("the comparison is made").row
+            found.expect("the comparison is made")
         };
         let row = find("4k-randread-qd32/rs:4+2", "nbdkit-file", "IOPS");
         assert_eq!((row.ours, row.theirs, row.ratio), (Some(4000.0), Some(5000.0), Some(0.8)));
@@ -245,10 +229,9 @@ mod tests {
     #[test]
     fn a_missing_peer_leaves_a_row_without_a_ratio() {
         let rows = compare(&standard(), &results(&[Contender::NbdkitMemory, Contender::RawDisk]));
-        let ram: Vec<_> =
-            rows.iter().filter(|row| row.row.case == "4k-randread-qd1/ram").collect();
+        let ram: Vec<_> = rows.iter().filter(|row| row.case == "4k-randread-qd1/ram").collect();
         assert_eq!(ram.len(), 1);
-        let row = &ram[0].row;
+        let row = ram[0];
         assert_eq!((row.ours, &row.peer, row.theirs), (Some(1000.0), &None, None));
         assert_eq!((row.ratio, row.pass, row.limit), (None, None, None));
     }

@@ -242,10 +242,10 @@ fn run_to_end(words: &[String]) -> anyhow::Result<()> {
 /// A command as a person would type it: this program by its name.
 fn shown(words: &[String]) -> String {
     let mut words = words.to_vec();
-    if let Some(program) = words.first_mut() {
-        if let Some(name) = Path::new(program.as_str()).file_name() {
-            *program = name.to_string_lossy().into_owned();
-        }
+    if let Some(program) = words.first_mut()
+        && let Some(name) = Path::new(program.as_str()).file_name()
+    {
+        *program = name.to_string_lossy().into_owned();
     }
     words.join(" ")
 }
@@ -282,7 +282,7 @@ mod tests {
     fn pools_have_room_for_the_log() {
         let rs = Contender::Rs.code().expect("a code");
         assert_eq!(rs.node_bytes(1 << 30), 768 << 20);
-        assert_eq!(Contender::Rs.disk_bytes(1 << 30), 6 * 768 << 20);
+        assert_eq!(Contender::Rs.disk_bytes(1 << 30), (6 * 768) << 20);
         let copies = Contender::Copies.code().expect("a code");
         assert_eq!(copies.node_bytes(1 << 30), 1536 << 20);
         assert_eq!(rs.node_bytes(1 << 20), 128 << 20);

@@ -81,9 +81,8 @@ impl Plan<'_> {
 
     /// The contenders with anything to do.
     pub fn wanted(&self) -> Vec<Contender> {
-        let busy = |contender: &Contender| {
-            (0..self.cases.len()).any(|case| self.takes(case, *contender))
-        };
+        let busy =
+            |contender: &Contender| (0..self.cases.len()).any(|case| self.takes(case, *contender));
         self.contenders.iter().copied().filter(busy).collect()
     }
 
@@ -286,7 +285,8 @@ mod tests {
         let cases = case::standard();
         assert_eq!(plan(&cases, &[]).wanted(), Contender::ALL);
         assert_eq!(plan(&cases, &[]).steps(), 9 * (6 + 1));
-        let choices = ["4k-randread-qd1/ram", "nbdkit-memory"].map(|text| text.parse().expect("ok"));
+        let choices =
+            ["4k-randread-qd1/ram", "nbdkit-memory"].map(|text| text.parse().expect("ok"));
         let plan = plan(&cases, &choices);
         assert_eq!(plan.wanted(), [Contender::Ram, Contender::NbdkitMemory]);
         assert_eq!(plan.steps(), (1 + 1) + (1 + 6));

@@ -127,7 +127,8 @@ mod tests {
 
     fn cell(iops: f64, ios: u64, cpu_s: f64) -> Cell {
         let bytes_per_second = iops * 4096.0;
-        let fio = Measured { ios, iops, bytes_per_second, cpu_s, seconds: 2.0, ..Measured::default() };
+        let fio =
+            Measured { ios, iops, bytes_per_second, cpu_s, seconds: 2.0, ..Measured::default() };
         Cell { fio, server_cpu_s: cpu_s * 2.0, deferred_cpu_s: cpu_s, server_switches: ios }
     }
 
