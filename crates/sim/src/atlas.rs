@@ -32,9 +32,12 @@
 //! die at most a few times before one serves: opening and rebuilding have to get on at some time.
 //!
 //! After `KillAll` and `PowerAll` every node counts as impaired until the volume is whole, so no
-//! node-impairing fault follows before.
+//! node-impairing fault follows before. The nodes come back one by one; but no volume is opened
+//! before all are back that no fault of their own had impaired: a volume that opened without them
+//! would go on without what only they have, as if they were the nodes that are lost for good.
 //!
-//! In a scenario *beyond*, `NodeKill`, `Partition` and `ConnectionLoss` ignore the bound of `m`.
+//! In a scenario *beyond* (only in pools of more than 2m nodes, where any two sets of nodes that a
+//! volume opens with have a node in common), `NodeKill`, `Partition` and `ConnectionLoss` ignore the bound of `m`.
 //! Then requests may fail, but every one must be answered, nothing wrong may be read, and
 //! when the nodes are back all must be there. In a scenario *full*, requests may fail for lack of
 //! space, and trimming must help.
@@ -151,6 +154,8 @@ struct Impairment {
     ongoing: u32,
     ended_at: Nanos,
     needs_scrub: bool,
+    /// It was struck by a fault of its own, not only when everything died.
+    own: bool,
 }
 
 /// Keeps account of impaired nodes.
@@ -191,6 +196,18 @@ impl Atlas {
         let impairment = self.impaired.entry(node).or_default();
         impairment.ongoing += 1;
         impairment.strikes += 1;
+        impairment.own = true;
+    }
+
+    /// Everything dies, `node` with it.
+    pub fn dies_with_all(&mut self, node: NodeIndex) {
+        self.impaired.entry(node).or_default().ongoing += 1;
+    }
+
+    /// A volume may be opened although `node` is away.
+    #[must_use]
+    pub fn may_be_missed(&self, node: NodeIndex) -> bool {
+        self.impaired.get(&node).is_some_and(|impairment| impairment.own)
     }
 
     /// A fault of `node` is over; its consequences need not be.

@@ -70,7 +70,10 @@ impl Scenario {
             1 => Kind::Full,
             _ => Kind::Within,
         };
-        let (profile, nodes) = draw_pool(&mut dice);
+        let (profile, mut nodes) = draw_pool(&mut dice);
+        if kind == Kind::Beyond {
+            nodes = nodes.max(2 * profile.m() as u16 + 1);
+        }
         let device_blocks = dice.pick(&[256, 512, 1024, 2048]);
         let geometry = draw_geometry(&mut dice, &profile, device_blocks);
         let needed = needed_slots(&profile, nodes, &geometry);

@@ -16,12 +16,11 @@ impl fmt::Display for BriefRequest<'_> {
         let Request { tag, capability, body, payload } = self.0;
         write!(f, "#{} epoch {} ", tag.0, capability.epoch)?;
         match body {
-            RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal, .. } => write!(
-                f,
-                "ShardWrite segment {segment} shard {shard} at {offset_bytes} blocks {} seal {}",
-                checksums.len(),
-                seal.is_some()
-            )?,
+            RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal, .. } => {
+                let (blocks, sealed) = (checksums.len(), seal.is_some());
+                write!(f, "ShardWrite segment {segment} shard {shard} at {offset_bytes} ")?;
+                write!(f, "blocks {blocks} seal {sealed}")?;
+            }
             RequestBody::ShardDelete { segments } => {
                 write!(f, "ShardDelete")?;
                 for segment in segments {

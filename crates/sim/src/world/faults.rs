@@ -183,7 +183,8 @@ impl<C: Cast> World<'_, C> {
             }
             self.stop_node(node, fault == Fault::PowerAll);
             let away_ns = self.draw_ns(&[(1, 3), (5, 300)]);
-            self.recover_after(node, away_ns, Recovery::Start);
+            self.atlas.dies_with_all(node);
+            self.schedule.after(away_ns, Happening::Recover { node, what: Recovery::Start });
         }
         self.schedule_open(0);
     }

@@ -15,6 +15,8 @@ use crate::trace::Who;
 
 /// Rounds of "take actions, poll" at one moment before a volume is said to spin.
 const ROUNDS_MAX: u32 = 10_000;
+/// Pause before opening is tried again while nodes are awaited.
+const OPEN_AGAIN_NS: u64 = 5_000_000;
 /// Times that an opening may fail in a row: the nodes may still hold the dead writer's place.
 const OPENING_FAILURES_MAX: u32 = 100;
 
@@ -38,6 +40,12 @@ struct Link {
 impl<C: Cast> World<'_, C> {
     pub(super) fn open_due(&mut self) {
         self.open_pending = false;
+        let missed = |(index, host): (u16, &super::nodes::NodeHost<C::Node>)| {
+            host.process.is_none() && !self.atlas.may_be_missed(NodeIndex(index))
+        };
+        if (0u16..).zip(&self.nodes).any(missed) {
+            return self.schedule_open(OPEN_AGAIN_NS);
+        }
         if self.active.is_none() {
             let takeover = self.opening_failures >= 3 || self.world_dice.chance(300);
             self.start_volume(takeover);
