@@ -24,6 +24,11 @@ use super::message::{DeviceId, Message, Origin, Router};
 use super::token::{Kind, token};
 use crate::{Event, Reactor, Socket, Want};
 
+/// NBD connections of one core; more are closed at once. Each may hold
+/// [`Limits::max_memory_bytes`], so this is no promise of memory but a guard against a client that
+/// connects in a loop.
+pub const CONNECTIONS_MAX: usize = 1024;
+
 /// What a listener is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
@@ -112,6 +117,10 @@ impl NbdServer {
     /// Takes a connection over.
     pub fn accept(&mut self, socket: Socket) {
         let Some(exports) = self.exports.clone() else { return };
+        if self.connections.len() >= CONNECTIONS_MAX {
+            tracing::warn!("refused an NBD connection: there are {CONNECTIONS_MAX} already");
+            return;
+        }
         self.accepted += 1;
         self.generation = self.generation.wrapping_add(1);
         let mut session = Session::new(Arc::clone(&exports.list), Limits::default());

@@ -13,6 +13,10 @@ use super::token::{Kind, token};
 use super::wire_socket::{Broken, WireSocket};
 use crate::{Event, Reactor, Socket};
 
+/// Connections of one core to its nodes; more are closed at once. One per volume and server is
+/// needed.
+pub const PEERS_MAX: usize = 4096;
+
 struct Peer {
     socket: WireSocket<Request>,
     node: NodeIndex,
@@ -37,6 +41,10 @@ fn link(attempt: u32) -> Link {
 impl NodeServer {
     /// Takes a connection over.
     pub fn accept(&mut self, socket: Socket, node: NodeIndex, router: &mut Router) {
+        if self.peers.len() >= PEERS_MAX {
+            tracing::warn!("refused a connection to {node}: there are {PEERS_MAX} already");
+            return;
+        }
         self.last = self.last.wrapping_add(1);
         let attempt = self.last;
         let receive = token(Kind::PeerReceive, 0, attempt);
