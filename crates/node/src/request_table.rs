@@ -148,11 +148,20 @@ impl std::ops::IndexMut<EntryId> for RequestTable {
     }
 }
 
-/// The shard that a parked body is about.
-pub(crate) fn shard_of(body: &RequestBody) -> Option<(SegmentId, ShardIndex)> {
-    match body {
-        RequestBody::ShardWrite { segment, shard, .. }
-        | RequestBody::ShardRead { segment, shard, .. } => Some((*segment, *shard)),
-        _ => None,
+/// What a request that may be parked is about; such requests on one target stay in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Shard(SegmentId, ShardIndex),
+    Journal(JournalGen),
+}
+
+impl Target {
+    pub(crate) fn of(body: &RequestBody) -> Option<Self> {
+        match body {
+            RequestBody::ShardWrite { segment, shard, .. }
+            | RequestBody::ShardRead { segment, shard, .. } => Some(Self::Shard(*segment, *shard)),
+            RequestBody::JournalAppend { generation, .. } => Some(Self::Journal(*generation)),
+            _ => None,
+        }
     }
 }

@@ -191,6 +191,10 @@ impl Node {
             self.volumes.get_mut(&volume).and_then(|volume| volume.journals.get_mut(&generation))
         {
             journal.in_flight -= 1;
+            if let Some(at) = journal.appends.iter().position(|(other, _)| *other == entry) {
+                journal.appends.swap_remove(at);
+                self.store.changed |= !self.parked.is_empty();
+            }
         }
         let result = match result {
             Ok(DiskOutput::Data(data)) => Ok(ReplyBody::Data(data)),

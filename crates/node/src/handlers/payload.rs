@@ -13,7 +13,7 @@ use fieldstone_proto::{BLOCK_BYTES, JournalGen, Lsn, NodeError, ReplyBody, Reque
 use super::bounds::payload_len;
 use crate::disk::Purpose;
 use crate::node::Node;
-use crate::request_table::{EntryId, Task, shard_of};
+use crate::request_table::{EntryId, Target, Task};
 use crate::seam::{DiskOp, FileId};
 use crate::store::{Blocks, Placement, ShardKey, Store};
 use crate::volumes::check_range;
@@ -75,7 +75,8 @@ impl Node {
             }
             RequestBody::ShardSync => {
                 self.table[entry].outstanding = 1;
-                self.store.sync(entry, &mut self.disk);
+                let volume = self.table[entry].volume;
+                self.store.sync(entry, volume, &mut self.disk);
                 Ok(())
             }
             RequestBody::ShardDelete { segments } => {
@@ -92,15 +93,17 @@ impl Node {
         }
     }
 
-    /// A request on a shard that others are already parked for goes behind them.
+    /// A request on a shard or journal that others are already parked for goes behind them.
     fn must_queue(&self, entry: EntryId, body: &RequestBody) -> bool {
+        if self.parked.is_empty() {
+            return false;
+        }
         let volume = self.table[entry].volume;
-        let Some(shard) = shard_of(body) else { return false };
+        let Some(target) = Target::of(body) else { return false };
         self.parked.iter().any(|&other| {
-            other != entry
-                && self.table[other].volume == volume
-                && matches!(&self.table[other].task,
-                    Task::Parked(parked) if shard_of(&parked.0) == Some(shard))
+            let same = |parked: &RequestBody| Target::of(parked) == Some(target);
+            self.table[other].volume == volume
+                && matches!(&self.table[other].task, Task::Parked(parked) if same(&parked.0))
         })
     }
 
@@ -138,7 +141,7 @@ impl Node {
         let key = ShardKey { volume: self.table[entry].volume, segment, shard };
         let blocks = Blocks::new(offset_bytes, written_bytes);
         let epoch = self.table[entry].epoch;
-        let slot = match self.store.place(key, epoch, blocks, seal.as_ref())? {
+        let slot = match self.store.place(key, epoch, blocks, seal.as_ref(), &mut self.disk)? {
             Placement::Slot(slot) => slot,
             Placement::Park => {
                 self.park(entry, body, payload);
@@ -186,7 +189,13 @@ impl Node {
         }
         let offset_bytes = lsn.0 % journal.ring_bytes;
         check_range(journal.ring_bytes, offset_bytes, len_bytes as u64)?;
+        let range = offset_bytes..offset_bytes + len_bytes as u64;
+        if journal.is_written_to(&range) {
+            self.park(entry, RequestBody::JournalAppend { generation, lsn }, payload);
+            return Ok(());
+        }
         journal.in_flight += 1;
+        journal.appends.push((entry, range));
         let appended_bytes = u32::try_from(len_bytes).expect("bounded by PAYLOAD_BYTES_MAX");
         self.table[entry].task = Task::JournalIo { generation, appended_bytes };
         let op = DiskOp::Write {

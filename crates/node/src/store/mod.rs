@@ -53,10 +53,21 @@
 //! A write to an open shard that fails loses the whole open shard: its slot returns, and the writer
 //! writes the shard again, here or elsewhere. A failed sync is treated like the power loss that it
 //! may amount to: after it the system may have dropped what was written before, and a later
-//! sync would succeed without it. So everything that is not known to be stable is given up, the
-//! waiting [`fieldstone_proto::RequestBody::ShardSync`]s fail, and later ones tell the truth. A
+//! sync would succeed without it. So everything that is not known to be stable is given up, and the
+//! writer is told: the waiting [`fieldstone_proto::RequestBody::ShardSync`]s fail, and so does the
+//! next one of a volume that lost a shard which none of those was sent after. A
 //! header that cannot be erased keeps its slot out of use; erasing it is tried again with later
 //! syncs.
+//!
+//! Such an answer may be lost with its connection, and a connection may break because the node
+//! started anew: to a writer the two look alike. So after a break everything that was acknowledged and
+//! not yet synced is in doubt, and the writer asks what is there
+//! ([`fieldstone_proto::RequestBody::ShardList`]).
+//!
+//! One thing is out of reach: when a sync failed, then only the process dies, the system's memory
+//! still shows the dropped writes to the next start, whose own sync succeeds, and a power loss after
+//! that takes them. Data lost so fails its checksums; a header lost so is a missing shard, which
+//! the volume finds and rebuilds; an erasure lost so brings a deleted shard back.
 //!
 //! # Operations on the same blocks
 //! The disk completes operations in any order, so two writes to the same blocks, or a write and a
@@ -75,7 +86,7 @@ use fieldstone_proto::{
 };
 
 pub(crate) use seal::DataWaiter;
-use seal::Round;
+use seal::{Round, Seal, SyncWaiter};
 use slot::{Busy, Content, Slot, Stage};
 pub(crate) use slot::{ShardKey, SlotIndex};
 
@@ -148,12 +159,16 @@ pub(crate) struct Store {
     erased_covered: Vec<SlotIndex>,
     /// Slots in EraseFailed.
     erase_failed: Vec<SlotIndex>,
-    /// Sealed since the last round began, with their sequence numbers.
-    unstable: Vec<(SlotIndex, u64)>,
+    /// Sealed since the last round began.
+    unstable: Vec<Seal>,
+    /// Shards completed so far.
+    seals: u64,
+    /// Volumes that lost complete shards to a failed sync and have not been told.
+    lost: BTreeMap<VolumeId, NodeError>,
     round: Option<Round>,
     /// Rounds begun so far.
     rounds: u64,
-    round_waiting: Vec<EntryId>,
+    round_waiting: Vec<SyncWaiter>,
     data_sync: SyncGroup<DataWaiter>,
     slots_sync: SyncGroup<SlotsWaiter>,
     /// Parts of entries that ended; the completion handler takes them.
@@ -177,6 +192,8 @@ impl Store {
             erased_covered: Vec::new(),
             erase_failed: Vec::new(),
             unstable: Vec::new(),
+            seals: 0,
+            lost: BTreeMap::new(),
             round: None,
             rounds: 0,
             round_waiting: Vec::new(),
@@ -254,6 +271,7 @@ impl Store {
         epoch: Epoch,
         blocks: Blocks,
         seal: Option<&SealMeta>,
+        disk: &mut DiskQueue,
     ) -> Result<Placement, NodeError> {
         let open = self.index.get(&key).and_then(|copies| copies.open);
         if let Some(slot) = open {
@@ -274,9 +292,13 @@ impl Store {
                 None => blocks.first == 0 && blocks.end >= wanted,
             };
             if !completes {
-                return Err(NodeError::Invalid(format!(
-                    "sealing a shard of {wanted} blocks that are not all written"
-                )));
+                let text = format!("sealing a shard of {wanted} blocks that are not all written");
+                let error = NodeError::Invalid(text);
+                // Its first part failed and was lost. Nobody will complete what is left.
+                if let Some(slot) = open {
+                    self.give_up(slot, &error, None, disk);
+                }
+                return Err(error);
             }
         }
         if let Some(slot) = open {

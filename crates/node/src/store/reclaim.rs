@@ -19,6 +19,9 @@ impl Store {
         disk: &mut DiskQueue,
     ) -> u32 {
         let mut parts = 0;
+        if segment.is_none() {
+            self.lost.remove(&volume);
+        }
         for key in self.keys(volume, segment) {
             let Some(copies) = self.index.remove(&key) else { continue };
             let discard = segment.is_none();
@@ -42,8 +45,8 @@ impl Store {
         parts
     }
 
-    /// Gives up the volume's open shards; nothing is in flight on them.
-    pub(crate) fn drop_open(&mut self, volume: VolumeId, disk: &mut DiskQueue) {
+    /// A new writer has taken over: gives up the volume's open shards, on which nothing is in flight.
+    pub(crate) fn take_over(&mut self, volume: VolumeId, disk: &mut DiskQueue) {
         for key in self.keys(volume, None) {
             if let Some(slot) = self.index.get(&key).and_then(|copies| copies.open) {
                 self.give_up(slot, &NodeError::NotFound, None, disk);

@@ -1,6 +1,6 @@
 //! Completing shards, and making them stable.
 
-use fieldstone_proto::NodeError;
+use fieldstone_proto::{NodeError, VolumeId};
 
 use super::{HEADER_BYTES, SlotIndex, SlotsWaiter, Stage, Store};
 use crate::disk::{DiskQueue, Purpose};
@@ -20,8 +20,27 @@ pub(crate) enum DataWaiter {
 #[derive(Debug)]
 pub(super) struct Round {
     number: u64,
-    seals: Vec<(SlotIndex, u64)>,
-    waiters: Vec<EntryId>,
+    seals: Vec<Seal>,
+    waiters: Vec<SyncWaiter>,
+}
+
+/// A completed shard that is not known to be stable.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seal {
+    slot: SlotIndex,
+    /// The header's; tells whether the slot still holds this shard.
+    sequence: u64,
+    /// How many shards had been completed before it.
+    rank: u64,
+}
+
+/// A request to make everything complete stable.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SyncWaiter {
+    entry: EntryId,
+    volume: VolumeId,
+    /// How many shards were complete when it came: it speaks for those and no later ones.
+    rank: u64,
 }
 
 impl Store {
@@ -70,7 +89,8 @@ impl Store {
         content.replaces = copies.sealed.replace(slot);
         let old = content.replaces;
         state.stage = Stage::Sealed;
-        self.unstable.push((slot, sequence));
+        self.unstable.push(Seal { slot, sequence, rank: self.seals });
+        self.seals += 1;
         if let Some(old) = old {
             self.slots[old.0 as usize].stage = Stage::Superseded;
             self.superseded += 1;
@@ -79,13 +99,17 @@ impl Store {
     }
 
     /// Makes everything complete stable; the entry's part ends then.
-    pub(crate) fn sync(&mut self, entry: EntryId, disk: &mut DiskQueue) {
+    pub(crate) fn sync(&mut self, entry: EntryId, volume: VolumeId, disk: &mut DiskQueue) {
+        if let Some(error) = self.lost.remove(&volume) {
+            self.done.push((entry, Err(error)));
+            return;
+        }
         let unsure = self.unstable.len() + self.erased.len() + self.erase_failed.len();
         if unsure == 0 && self.round.is_none() {
             self.done.push((entry, Ok(())));
             return;
         }
-        self.round_waiting.push(entry);
+        self.round_waiting.push(SyncWaiter { entry, volume, rank: self.seals });
         self.begin_round(disk);
     }
 
@@ -147,7 +171,7 @@ impl Store {
     pub(super) fn finish_round(&mut self, number: u64, disk: &mut DiskQueue) {
         // A round that was given up may be followed by another before its syncs end.
         let Some(round) = self.round.take_if(|round| round.number == number) else { return };
-        for (slot, sequence) in round.seals {
+        for Seal { slot, sequence, .. } in round.seals {
             let Some(content) = self.slots[slot.0 as usize].content.as_deref_mut() else {
                 continue;
             };
@@ -158,7 +182,7 @@ impl Store {
             let old = content.replaces.take();
             self.release_chain(old, disk);
         }
-        self.done.extend(round.waiters.into_iter().map(|entry| (entry, Ok(()))));
+        self.done.extend(round.waiters.into_iter().map(|waiter| (waiter.entry, Ok(()))));
         if !self.round_waiting.is_empty() {
             self.begin_round(disk);
         }
@@ -191,8 +215,8 @@ impl Store {
             self.give_up(slot, error, None, disk);
         }
         // Newest first, so that each falls back to the form before it.
-        seals.sort_by_key(|(_, sequence)| std::cmp::Reverse(*sequence));
-        for (slot, sequence) in seals {
+        seals.sort_by_key(|seal| std::cmp::Reverse(seal.sequence));
+        for Seal { slot, sequence, rank } in seals {
             let state = &mut self.slots[slot.0 as usize];
             let current = state.stage == Stage::Sealed
                 && state.content.as_deref().is_some_and(|content| content.sequence == sequence);
@@ -208,7 +232,10 @@ impl Store {
             self.index.get_mut(&key).expect("complete shards are in the index").sealed = old;
             self.forget_if_empty(key);
             self.release(slot, None, disk);
+            if !waiters.iter().any(|waiter| waiter.volume == key.volume && waiter.rank > rank) {
+                self.lost.insert(key.volume, error.clone());
+            }
         }
-        self.done.extend(waiters.into_iter().map(|entry| (entry, Err(error.clone()))));
+        self.done.extend(waiters.into_iter().map(|waiter| (waiter.entry, Err(error.clone()))));
     }
 }

@@ -1,12 +1,15 @@
 //! Journals: rings that a volume's writer appends to and recovers from.
 //!
-//! The node checks bounds and epochs and stores bytes; what they mean is the volume's business. A
+//! The node checks bounds and epochs and stores bytes; what they mean is the volume's business. Of two
+//! appends to the same bytes the later one stays: it waits for the other to end. A
 //! journal file is a header block and the ring ([`fieldstone_proto::disk::JournalHeader`]).
 //! Creation is answered when the header is stable. Removal waits for operations in flight.
 //!
 //! A journal whose sync failed is lost for writing: the system may have dropped appends that were
 //! acknowledged, and a later sync would succeed without them. All further appends and syncs of this
 //! generation fail; the writer starts a new generation.
+
+use std::ops::Range;
 
 use fieldstone_proto::disk::JournalHeader;
 use fieldstone_proto::{BLOCK_BYTES, JournalGen, NodeError, ReplyBody, VolumeId};
@@ -35,6 +38,8 @@ pub(crate) struct Journal {
     pub(crate) stage: JournalStage,
     /// Operations in flight on its file, other than those of making and removing it.
     pub(crate) in_flight: u32,
+    /// The appends among them, with the range of the ring that each writes.
+    pub(crate) appends: Vec<(EntryId, Range<u64>)>,
     pub(crate) sync: SyncGroup<EntryId>,
     /// Why it can no longer be written.
     pub(crate) broken: Option<NodeError>,
@@ -42,7 +47,19 @@ pub(crate) struct Journal {
 
 impl Journal {
     pub(crate) fn new(ring_bytes: u64, stage: JournalStage) -> Self {
-        Self { ring_bytes, stage, in_flight: 0, sync: SyncGroup::default(), broken: None }
+        Self {
+            ring_bytes,
+            stage,
+            in_flight: 0,
+            appends: Vec::new(),
+            sync: SyncGroup::default(),
+            broken: None,
+        }
+    }
+
+    /// True when an append in flight writes a part of the range.
+    pub(crate) fn is_written_to(&self, range: &Range<u64>) -> bool {
+        self.appends.iter().any(|(_, other)| other.start < range.end && range.start < other.end)
     }
 }
 

@@ -176,7 +176,7 @@ impl Node {
         }
         volume.holder = (!request.peer_lost).then_some(request.peer);
         let (record, journals) = (volume.record.clone(), volume.journal_infos());
-        self.store.drop_open(id, &mut self.disk);
+        self.store.take_over(id, &mut self.disk);
         let state = VolumeState {
             epoch_before,
             root_version: record.root_version,

@@ -77,6 +77,8 @@ pub struct Disk {
     pub files: BTreeMap<FileId, File>,
     in_flight: Vec<InFlight>,
     writes: u64,
+    /// A failed sync dropped something that reads still show.
+    dropped: bool,
     pub faults: Faults,
 }
 
@@ -127,7 +129,10 @@ impl Disk {
                 _ => {}
             }
         }
-        if power_loss {
+        let dropped = std::mem::take(&mut self.dropped);
+        // What a failed sync dropped and memory still shows is outside the faults that a node can
+        // survive (see the store's text), so it does not outlive the process here.
+        if power_loss || dropped {
             for file in self.files.values_mut() {
                 file.lose_power(rng);
             }
@@ -188,6 +193,7 @@ impl Disk {
                 for (number, at, bytes) in std::mem::take(&mut file.unsynced) {
                     if fails && rng.random() {
                         // Gone for good, though reads still show it.
+                        self.dropped = true;
                     } else if fails || number > mark {
                         file.unsynced.push((number, at, bytes));
                     } else {

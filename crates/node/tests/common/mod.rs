@@ -2,7 +2,7 @@
 
 pub mod disk;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use disk::Disk;
@@ -33,7 +33,7 @@ pub struct World {
     pub node: Node,
     pub disk: Disk,
     pub rng: ChaCha8Rng,
-    pub replies: HashMap<Tag, (PeerId, Reply)>,
+    pub replies: BTreeMap<Tag, (PeerId, Reply)>,
     next_tag: u64,
 }
 
@@ -41,7 +41,7 @@ impl World {
     pub fn new(config: NodeConfig, rng: ChaCha8Rng) -> Self {
         let node = Node::new(config);
         let disk = Disk::default();
-        let mut world = Self { node, disk, rng, replies: HashMap::new(), next_tag: 0 };
+        let mut world = Self { node, disk, rng, replies: BTreeMap::new(), next_tag: 0 };
         world.start();
         world
     }

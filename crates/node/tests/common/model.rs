@@ -1,0 +1,65 @@
+//! What a node may answer: a model of one volume on it, kept by its writer.
+//!
+//! Every attempt to write a shard has a number, its salt, which rises per shard and is part of every
+//! block, so that what is read tells which attempt it is from.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use fieldstone_proto::{SegmentId, ShardIndex};
+
+pub type Key = (SegmentId, ShardIndex);
+
+/// What is known of a shard.
+#[derive(Clone, Debug, Default)]
+pub struct Shard {
+    /// The last salt used, and the number of blocks of each attempt.
+    pub last_salt: u64,
+    pub blocks: BTreeMap<u64, u32>,
+    /// The attempt whose completion was acknowledged last, if nothing was in doubt since.
+    pub sealed: Option<u64>,
+    /// The attempt that must survive everything but a deletion.
+    pub synced: Option<u64>,
+    /// Deletions asked for so far.
+    pub deletions: u64,
+    /// A deletion was asked for since `synced` was set.
+    pub may_be_gone: bool,
+    /// It was there and damaged after the last start, which its writer did not rule out.
+    pub damaged: bool,
+    /// A write is in flight.
+    pub busy: bool,
+}
+
+impl Shard {
+    /// The attempt that must be there, in this form or a later one.
+    pub fn must_survive(&self) -> Option<u64> {
+        self.synced.filter(|_| !self.may_be_gone)
+    }
+}
+
+/// A block's content: its names, then words that follow from them.
+pub fn block(key: Key, salt: u64, index: u32) -> Vec<u8> {
+    let mut word = key.0.0 << 40 ^ u64::from(key.1.0) << 32 ^ salt << 8 ^ u64::from(index);
+    let mut out = Vec::with_capacity(4096);
+    out.extend_from_slice(&salt.to_le_bytes());
+    while out.len() < 4096 {
+        word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ 0x5bd1_e995;
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+    out
+}
+
+/// The blocks `first..end` of an attempt.
+pub fn blocks(key: Key, salt: u64, first: u32, end: u32) -> Bytes {
+    (first..end).flat_map(|index| block(key, salt, index)).collect::<Vec<u8>>().into()
+}
+
+/// The attempt that `data`, which starts at block `first`, is from. Panics if it is from none.
+pub fn salt_of(key: Key, shard: &Shard, first: u32, data: &[u8]) -> u64 {
+    let salt = u64::from_le_bytes(data[..8].try_into().expect("at least one block"));
+    assert!(shard.blocks.contains_key(&salt), "{key:?} was never written with salt {salt}");
+    for (index, found) in (first..).zip(data.chunks(4096)) {
+        assert!(found == block(key, salt, index), "wrong bytes in block {index} of {key:?}");
+    }
+    salt
+}
