@@ -67,6 +67,15 @@ fn node_line(node: &NodeReport) -> String {
 }
 
 fn volume_text(volume: &VolumeReport) -> String {
+    let mut rows = Vec::new();
+    if !volume.reason.is_empty() {
+        rows.push(("reason", volume.reason.clone()));
+    }
+    // Memory has no id, and nothing more to tell.
+    if !volume.id.is_empty() {
+        rows.extend(space_rows(volume));
+        rows.extend(state_rows(volume));
+    }
     let mut text = format!(
         "volume {}  {}  {}  {}  {}\n",
         volume.name,
@@ -75,57 +84,54 @@ fn volume_text(volume: &VolumeReport) -> String {
         volume.phase,
         volume.protection
     );
-    let mut row = |name: &str, words: String| {
+    for (name, words) in rows {
         let _ = writeln!(text, "  {name:<10} {words}");
-    };
-    if !volume.reason.is_empty() {
-        row("reason", volume.reason.clone());
     }
-    if volume.id.is_empty() {
-        if let Some(io) = &volume.io {
-            text.push_str(&io_text(io));
-        }
-        return text;
+    if let Some(io) = &volume.io {
+        text.push_str(&io_text(io));
     }
-    row(
-        "data",
-        format!("{} live, room for {}", size(volume.live_bytes), size(volume.capacity_bytes)),
-    );
-    row(
-        "segments",
-        format!(
-            "{} ({} degraded, {} lost, {} to be freed), {} shards missing",
-            volume.segments,
-            volume.segments_degraded,
-            volume.segments_lost,
-            volume.segments_pending_free,
-            volume.shards_missing
-        ),
+    text
+}
+
+fn space_rows(volume: &VolumeReport) -> [(&'static str, String); 5] {
+    let data =
+        format!("{} live, room for {}", size(volume.live_bytes), size(volume.capacity_bytes));
+    let segments = format!(
+        "{} ({} degraded, {} lost, {} to be freed), {} shards missing",
+        volume.segments,
+        volume.segments_degraded,
+        volume.segments_lost,
+        volume.segments_pending_free,
+        volume.shards_missing
     );
     let nodes: Vec<String> = volume.journal_nodes.iter().map(ToString::to_string).collect();
-    row(
-        "journal",
-        format!(
-            "{} of {} in use, on nodes {}",
-            size(volume.journal_used_bytes),
-            size(volume.journal_ring_bytes),
-            nodes.join(" ")
-        ),
+    let journal = format!(
+        "{} of {} in use, on nodes {}",
+        size(volume.journal_used_bytes),
+        size(volume.journal_ring_bytes),
+        nodes.join(" ")
     );
-    row(
-        "writing",
-        format!(
-            "{} by users, {} moved by garbage collection (longest pause {}), {} sent to nodes",
-            size(volume.user_written_bytes),
-            size(volume.moved_bytes),
-            duration_ns(volume.gc_pause_max_ns),
-            size(volume.sent_bytes)
-        ),
+    let writing = format!(
+        "{} by users, {} moved by garbage collection (longest pause {}), {} sent to nodes",
+        size(volume.user_written_bytes),
+        size(volume.moved_bytes),
+        duration_ns(volume.gc_pause_max_ns),
+        size(volume.sent_bytes)
     );
-    row(
-        "memory",
-        format!("extent map {}, {} checkpoints", size(volume.map_bytes), volume.checkpoints),
-    );
+    let memory =
+        format!("extent map {}, {} checkpoints", size(volume.map_bytes), volume.checkpoints);
+    [
+        ("data", data),
+        ("segments", segments),
+        ("journal", journal),
+        ("writing", writing),
+        ("memory", memory),
+    ]
+}
+
+/// What is not as it should be, and what is done about it.
+fn state_rows(volume: &VolumeReport) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
     let not_up: Vec<String> = volume
         .nodes
         .iter()
@@ -136,20 +142,17 @@ fn volume_text(volume: &VolumeReport) -> String {
         })
         .collect();
     if !not_up.is_empty() {
-        row("nodes", not_up.join(", "));
+        rows.push(("nodes", not_up.join(", ")));
     }
     if volume.degraded_reads > 0 {
-        row("decoded", format!("{} reads", volume.degraded_reads));
+        rows.push(("decoded", format!("{} reads", volume.degraded_reads)));
     }
     for (name, progress) in [("rebuild", &volume.rebuild), ("scrub", &volume.scrub)] {
         if progress.running || progress.shards_done + progress.shards_failed > 0 {
-            row(name, progress_text(progress));
+            rows.push((name, progress_text(progress)));
         }
     }
-    if let Some(io) = &volume.io {
-        text.push_str(&io_text(io));
-    }
-    text
+    rows
 }
 
 /// A rebuild or scrub in one line.
