@@ -12,6 +12,12 @@ use crate::bench::row::{Better, Row};
 /// Name of this benchmark.
 pub const NAME: &str = "nbd";
 
+/// Unit of what client and server cost together.
+pub const CPU_UNIT: &str = "us of CPU per I/O";
+
+/// Unit of what the server alone costs.
+pub const SERVER_CPU_UNIT: &str = "us of server CPU per I/O";
+
 /// Largest part of a core that a server of ours may take at rest, in per cent.
 const IDLE_PERCENT_MAX: f64 = 0.5;
 
@@ -121,15 +127,12 @@ impl Found<'_> {
             (Contender::Ram, Contender::NbdkitMemory) => Some(1.0),
             _ => None,
         };
-        [("us of CPU per I/O", all, target), ("us of server CPU per I/O", server, None)].map(
-            |(unit, numbers, target)| {
-                let mut row =
-                    Row::new(NAME, self.name(), unit, Better::Less, numbers).at_least(target);
-                row.peer = Some(peer.name().to_owned());
-                row.seconds = self.ours.seconds + theirs.seconds;
-                row
-            },
-        )
+        [(CPU_UNIT, all, target), (SERVER_CPU_UNIT, server, None)].map(|(unit, numbers, target)| {
+            let mut row = Row::new(NAME, self.name(), unit, Better::Less, numbers).at_least(target);
+            row.peer = Some(peer.name().to_owned());
+            row.seconds = self.ours.seconds + theirs.seconds;
+            row
+        })
     }
 }
 

@@ -134,6 +134,14 @@ pub struct Setup {
     pub program: PathBuf,
 }
 
+impl Setup {
+    /// A command as the report shows it: the folder of this run, which is gone by then, is DIR.
+    fn shown(&self, words: &[String]) -> String {
+        let line = shown(words).replace(&self.folder.display().to_string(), "DIR");
+        line.replace(&self.sockets.display().to_string(), "DIR")
+    }
+}
+
 /// A contender that is ready.
 pub struct Running {
     /// Which.
@@ -161,14 +169,14 @@ pub fn start(contender: Contender, setup: &Setup) -> anyhow::Result<Running> {
     if let Some(code) = contender.code() {
         for words in pool_commands(setup, &folder, &code) {
             run_to_end(&words)?;
-            commands.push(shown(&words));
+            commands.push(setup.shown(&words));
         }
     }
     let socket = setup.sockets.join(format!("{}.sock", contender.name().replace([':', '+'], "-")));
     let words = serve_command(contender, setup, &folder, &file, &socket);
     let log = setup.folder.join(format!("{}.log", contender.name()));
     let server = Server::start(&words, &socket, &log)?;
-    commands.push(shown(&words));
+    commands.push(setup.shown(&words));
     Ok(Running { contender, device: Device::Nbd(socket), server: Some(server), commands })
 }
 

@@ -1,6 +1,7 @@
 //! A run as text: each case with all contenders, then the ratios beside what is to be reached.
 
 use super::case::Case;
+use super::compare::{CPU_UNIT, SERVER_CPU_UNIT};
 use super::contender::Contender;
 use super::measure::Results;
 use super::summary::{Summary, summary};
@@ -16,7 +17,10 @@ pub fn report(cases: &[Case], results: &Results, rows: &[Row], setting: &[String
         }
     }
     if !rows.is_empty() {
-        text.push_str("ours over theirs (more than 1 is better for us; range over the rounds)\n");
+        text.push_str(
+            "ours against theirs: more than 1 is better for us, in speed and in CPU time per I/O \
+             (client and server); range over the rounds\n",
+        );
         text.push_str(&ratio_table(rows));
         text.push('\n');
     }
@@ -79,12 +83,33 @@ fn case_row(contender: Contender, found: &Summary, raw: Option<&Summary>) -> Vec
     ]
 }
 
+/// One line for every comparison of speed, with the cost in CPU time beside it.
 fn ratio_table(rows: &[Row]) -> String {
-    let mut table =
-        Table::new(&["", "against", "unit", "ours", "theirs", "ratio", "range", "target", ""]);
-    for row in rows.iter().filter(|row| row.target_unit != Some("at most")) {
+    let mut table = Table::new(&[
+        "",
+        "against",
+        "unit",
+        "ours",
+        "theirs",
+        "ratio",
+        "range",
+        "target",
+        "",
+        "CPU ratio",
+        "target",
+        "",
+    ]);
+    let costs = |of: &Row| {
+        let same = |row: &&Row| row.case == of.case && row.peer == of.peer && row.unit == CPU_UNIT;
+        rows.iter().find(same)
+    };
+    let is_speed = |row: &&Row| {
+        row.target_unit != Some("at most") && ![CPU_UNIT, SERVER_CPU_UNIT].contains(&row.unit)
+    };
+    for row in rows.iter().filter(is_speed) {
         let extent = row.more.get("ratio_min").zip(row.more.get("ratio_max"));
         let extent = extent.and_then(|(low, high)| Some((low.as_f64()?, high.as_f64()?)));
+        let costs = costs(row);
         table.row(vec![
             row.case.clone(),
             row.peer.clone().unwrap_or_else(|| "-".to_owned()),
@@ -93,11 +118,19 @@ fn ratio_table(rows: &[Row]) -> String {
             number(row.theirs),
             number(row.ratio),
             extent.map_or(String::new(), |(low, high)| format!("{low:.2}-{high:.2}")),
-            row.target.map_or(String::new(), |target| format!(">= {target}")),
+            least(Some(row)),
             verdict(row).to_owned(),
+            costs.map_or(String::new(), |costs| number(costs.ratio)),
+            least(costs),
+            costs.map_or("", verdict).to_owned(),
         ]);
     }
     table.text()
+}
+
+fn least(row: Option<&Row>) -> String {
+    let target = row.and_then(|row| row.target);
+    target.map_or(String::new(), |target| format!(">= {target}"))
 }
 
 fn rest_table(results: &Results, rows: &[Row]) -> String {
