@@ -9,6 +9,11 @@
 //! A **failed write** may take effect once at any later time (a log may find it at recovery)
 //! until a write that was submitted after the failure is acknowledged.
 //!
+//! A read may return a write that is still in flight. If the process dies before that write is
+//! acknowledged, the write may be gone all the same: a volatile cache in front of a disk behaves
+//! like that too. So `lasting` keeps the configurations as they would be without such reads, and
+//! takes their place when the process dies.
+//!
 //! Next to the configurations, the block keeps **entries**: each value with the moments at which
 //! it stopped being possible for readers (`superseded_at`) and was overwritten by an acknowledged
 //! write (`overwritten_at`). A flush that started after `overwritten_at` makes the value impossible
@@ -26,6 +31,8 @@ pub type Value = u32;
 const NEVER: Tick = Tick::MAX;
 /// Writes in flight on one block at a time; the workload keeps to it.
 pub(crate) const LIVE_MAX: usize = 4;
+
+type Configs = SmallVec<[Config; 2]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Config {
@@ -66,7 +73,10 @@ struct Entry {
 /// The model of one block.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
-    configs: SmallVec<[Config; 2]>,
+    configs: Configs,
+    /// The configurations without what only reads of unacknowledged writes have ruled out;
+    /// `None` if they are the same.
+    lasting: Option<Configs>,
     live: SmallVec<[Live; 1]>,
     zombies: SmallVec<[Zombie; 1]>,
     entries: SmallVec<[Entry; 2]>,
@@ -88,6 +98,7 @@ impl Block {
         };
         Self {
             configs: SmallVec::from_slice(&[Config { value: 0, applied: 0 }]),
+            lasting: None,
             live: SmallVec::new(),
             zombies: SmallVec::new(),
             entries: SmallVec::from_slice(&[entry]),
@@ -148,13 +159,16 @@ impl Block {
     /// A write was acknowledged.
     pub fn acknowledged(&mut self, write: u32, fua: bool, now: Tick) -> Result<(), Violation> {
         let Some(live) = self.end(write, now) else { return Ok(()) };
-        self.configs.retain(|config| config.applied & live.bit != 0);
+        self.retain(|config| config.applied & live.bit != 0);
         if self.configs.is_empty() {
             return Err(Violation::LostWrite { write });
         }
         self.zombies.retain(|zombie| zombie.failed_at > live.since);
         self.unmask(live.bit);
         self.close();
+        if self.lasting.as_ref() == Some(&self.configs) {
+            self.lasting = None;
+        }
         self.refresh(now);
         let current = self.possible();
         for entry in &mut self.entries {
@@ -202,6 +216,7 @@ impl Block {
         {
             // It was seen, so it has happened.
             let bit = live.bit;
+            self.lasting.get_or_insert_with(|| self.configs.clone());
             self.configs.retain(|config| config.applied & bit != 0);
             self.refresh(now);
         }
@@ -220,14 +235,19 @@ impl Block {
 
     /// No write was near the read, so `value` is what the block holds.
     fn settle(&mut self, value: Value, now: Tick) {
-        if self.configs.len() == 1 && self.zombies.is_empty() {
+        if self.configs.len() == 1 && self.zombies.is_empty() && self.lasting.is_none() {
             return;
         }
-        self.configs.retain(|config| config.value == value);
+        let sure = self.entries.iter().any(|entry| entry.value == value && !entry.failed);
+        if sure {
+            self.retain(|config| config.value == value);
+        } else {
+            self.lasting.get_or_insert_with(|| self.configs.clone());
+            self.configs.retain(|config| config.value == value);
+        }
         self.zombies.retain(|zombie| zombie.value != value);
         self.close();
         self.refresh(now);
-        let sure = self.entries.iter().any(|entry| entry.value == value && !entry.failed);
         let current = self.possible();
         for entry in self.entries.iter_mut().filter(|_| sure) {
             if !current.contains(&entry.value) && entry.overwritten_at == NEVER {
@@ -259,7 +279,11 @@ impl Block {
         }
         self.live.clear();
         self.zombies.clear();
-        self.dedup_unmasked();
+        self.forget_unacknowledged_reads();
+        for config in &mut self.configs {
+            config.applied = 0;
+        }
+        dedup(&mut self.configs);
         self.touched_at = now;
         self.refresh(now);
     }
@@ -270,6 +294,7 @@ impl Block {
             live.frozen = true;
         }
         self.zombies.clear();
+        self.forget_unacknowledged_reads();
         self.touched_at = now;
         self.refresh(now);
     }
@@ -279,6 +304,7 @@ impl Block {
         self.live.clear();
         self.zombies.clear();
         self.configs.clear();
+        self.lasting = None;
         for entry in &mut self.entries {
             entry.written_at = entry.written_at.min(now);
             entry.failed = false;
@@ -291,56 +317,37 @@ impl Block {
         self.refresh(now);
     }
 
+    fn forget_unacknowledged_reads(&mut self) {
+        if let Some(lasting) = self.lasting.take() {
+            self.configs = lasting;
+        }
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(&Config) -> bool) {
+        self.configs.retain(|config| keep(config));
+        if let Some(lasting) = &mut self.lasting {
+            lasting.retain(|config| keep(config));
+        }
+    }
+
     fn unmask(&mut self, bit: u8) {
-        for config in &mut self.configs {
-            config.applied &= !bit;
-        }
-        self.dedup();
-    }
-
-    fn dedup_unmasked(&mut self) {
-        for config in &mut self.configs {
-            config.applied = 0;
-        }
-        self.dedup();
-    }
-
-    fn dedup(&mut self) {
-        let mut kept: SmallVec<[Config; 2]> = SmallVec::new();
-        for config in &self.configs {
-            if !kept.contains(config) {
-                kept.push(*config);
+        for configs in std::iter::once(&mut self.configs).chain(&mut self.lasting) {
+            for config in configs.iter_mut() {
+                config.applied &= !bit;
             }
+            dedup(configs);
         }
-        self.configs = kept;
     }
 
     /// Closes the configurations under "one more write takes effect".
     fn close(&mut self) {
-        if self.live.is_empty() && self.zombies.is_empty() {
+        let Self { configs, lasting, live, zombies, .. } = self;
+        if live.is_empty() && zombies.is_empty() {
             return;
         }
-        let mut index = 0;
-        while index < self.configs.len() {
-            let from = self.configs[index];
-            for live in &self.live {
-                if !live.frozen && from.applied & live.bit == 0 {
-                    let to = Config { value: live.value, applied: from.applied | live.bit };
-                    if !self.configs.contains(&to) {
-                        self.configs.push(to);
-                    }
-                }
-            }
-            for zombie in &self.zombies {
-                // A failed write lies before those submitted after its failure.
-                let later =
-                    |live: &Live| live.since > zombie.failed_at && from.applied & live.bit != 0;
-                let to = Config { value: zombie.value, applied: from.applied };
-                if !self.live.iter().any(later) && !self.configs.contains(&to) {
-                    self.configs.push(to);
-                }
-            }
-            index += 1;
+        close(configs, live, zombies);
+        if let Some(lasting) = lasting {
+            close(lasting, live, zombies);
         }
     }
 
@@ -353,5 +360,37 @@ impl Block {
                 entry.superseded_at = now;
             }
         }
+    }
+}
+
+fn dedup(configs: &mut Configs) {
+    let mut kept = Configs::new();
+    for config in configs.iter() {
+        if !kept.contains(config) {
+            kept.push(*config);
+        }
+    }
+    *configs = kept;
+}
+
+fn close(configs: &mut Configs, live: &[Live], zombies: &[Zombie]) {
+    let mut index = 0;
+    while index < configs.len() {
+        let from = configs[index];
+        for live in live.iter().filter(|live| !live.frozen && from.applied & live.bit == 0) {
+            let to = Config { value: live.value, applied: from.applied | live.bit };
+            if !configs.contains(&to) {
+                configs.push(to);
+            }
+        }
+        for zombie in zombies {
+            // A failed write lies before those submitted after its failure.
+            let later = |live: &Live| live.since > zombie.failed_at && from.applied & live.bit != 0;
+            let to = Config { value: zombie.value, applied: from.applied };
+            if !live.iter().any(later) && !configs.contains(&to) {
+                configs.push(to);
+            }
+        }
+        index += 1;
     }
 }

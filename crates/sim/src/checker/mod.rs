@@ -5,7 +5,8 @@
 //! 1. **Linearizable**: every read returns a value that the block could hold at some moment of
 //!    the read, given all requests and their answers.
 //! 2. **Acknowledged writes survive** the death of the volume process, and the loss of as many
-//!    nodes as the fault atlas allows.
+//!    nodes as the fault atlas allows. A write in flight then has happened or has not, even if a
+//!    read had shown it already.
 //! 3. **Flushed writes survive** a power failure of everything: afterwards a block holds the last
 //!    flushed value, or one written (or in flight) since. FUA is a flush of its own blocks.
 //! 4. A **failed** write may or may not have happened; it may come true late, but not after a

@@ -128,6 +128,20 @@ fn acknowledged_writes_survive_the_process_and_flights_are_decided() {
 }
 
 #[test]
+fn a_write_seen_in_flight_may_be_gone_with_the_process() {
+    let mut bench = Bench::new();
+    bench.write(1);
+    bench.begin(2);
+    bench.read(2).expect("already there");
+    assert_eq!(bench.possible(&[0, 1, 2]), [2]);
+    bench.checker.process_died(A);
+    bench.checker.succeeded_by(B);
+    assert_eq!(bench.possible(&[0, 1, 2]), [1, 2]);
+    bench.read_by(B, 1).expect("it was never acknowledged");
+    assert!(bench.read_by(B, 2).is_err(), "now it is decided");
+}
+
+#[test]
 fn flushed_writes_survive_a_power_failure() {
     let mut bench = Bench::new();
     bench.write(1);
