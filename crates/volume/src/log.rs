@@ -418,6 +418,12 @@ impl Core {
         let layout = self.layout;
         let segment = self.segments.get_mut(handle).expect("the open segment exists");
         let contents = segment.contents.as_ref().expect("an open segment is in memory");
+        if contents.entries.is_empty() {
+            // There is nothing to store. Sealing it would take slots for nothing, again and again
+            // while the ring is full and users wait for space.
+            self.segments.remove(handle);
+            return;
+        }
         let blocks = contents.blocks() + footer_blocks(contents.entries.len());
         segment.shard_bytes = layout.shard_blocks_for(blocks) * BLOCK_BYTES as u32;
         self.segments.set_state(handle, State::Closed);
