@@ -1,9 +1,7 @@
 //! Each operation once, and the rules of capabilities, epochs and bounds.
 
-mod common;
-
+use crate::world::{World, cap, config};
 use bytes::Bytes;
-use common::{World, cap, config};
 use fieldstone_node::{Event, PeerId};
 use fieldstone_proto::{
     CapabilityError, Epoch, JournalGen, JournalInfo, Lsn, NodeError, ReplyBody, RequestBody,
@@ -209,7 +207,7 @@ fn capabilities_are_enforced_and_counted() {
     forged.mac[3] ^= 1;
     let forged_answer = world.call(PEER, forged, RequestBody::ShardSync, &none);
     assert_eq!(forged_answer, refuse(CapabilityError::Forged));
-    let key = common::KEY.derive(VOLUME, Epoch(1));
+    let key = crate::world::KEY.derive(VOLUME, Epoch(1));
     let mut reader = cap(VOLUME, Epoch(1));
     reader.rights = Rights::READ;
     reader.segment_last = SegmentId(9);
@@ -223,7 +221,7 @@ fn capabilities_are_enforced_and_counted() {
     );
     assert_eq!(world.call(PEER, reader, read_body(9, 0, 4096), &none), Err(NodeError::NotFound));
     let mut late = cap(VOLUME, Epoch(1));
-    late.expires_ns = common::NOW_NS;
+    late.expires_ns = crate::world::NOW_NS;
     let late = late.signed(&key);
     assert_eq!(world.call(PEER, late, RequestBody::Stat, &none), refuse(CapabilityError::Expired));
     assert_eq!(world.node.stat().refused, 6);

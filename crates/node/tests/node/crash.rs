@@ -10,24 +10,20 @@
 //! - journal blocks that were synced are there;
 //! - no slot is lost: when everything is deleted, all are free.
 //!
-//! A failing seed runs alone with `SEED=123 cargo test -p fieldstone-node --test crash`; more seeds
+//! A failing seed runs alone with `SEED=123 cargo test -p fieldstone-node --test node crash`; more seeds
 //! than the usual ones with `SEEDS=100000`.
-
-mod common;
-#[path = "common/model.rs"]
-mod model;
 
 use std::collections::BTreeMap;
 
+use crate::disk::Faults;
+use crate::model::{self, Key, Shard, salt_of};
+use crate::world::{World, cap, config};
 use bytes::Bytes;
-use common::disk::Faults;
-use common::{World, cap, config};
 use fieldstone_node::{Event, PeerId};
 use fieldstone_proto::{
     Capability, Epoch, JournalGen, Lsn, NodeError, ReplyBody, RequestBody, SealMeta, SegmentId,
     ShardIndex, ShardInfo, Tag, VolumeId, crc32c_blocks,
 };
-use model::{Key, Shard, salt_of};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

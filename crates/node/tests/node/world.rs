@@ -1,11 +1,9 @@
 //! A small world for a node alone: a disk with faults, and a way to run requests.
 
-pub mod disk;
-
 use std::collections::BTreeMap;
 
+use crate::disk::Disk;
 use bytes::Bytes;
-use disk::Disk;
 use fieldstone_node::{Action, Event, Node, NodeConfig, PeerId};
 use fieldstone_proto::{
     Capability, Epoch, MasterKey, NodeError, NodeIndex, PoolId, Reply, ReplyBody, Request,

@@ -1,0 +1,8 @@
+//! The node on a disk with faults: each operation, requests in flight together, and crashes.
+
+mod basics;
+mod crash;
+mod disk;
+mod model;
+mod order;
+mod world;
