@@ -6,7 +6,7 @@
 //! that was acknowledged on the nodes that were not lost.
 
 use bytes::Bytes;
-use fieldstone_proto::{JournalGen, NodeError, NodeIndex, RequestBody};
+use fieldstone_proto::{JournalGen, Lsn, NodeError, NodeIndex, RequestBody};
 
 use crate::core::{Core, Ctx};
 use crate::root::Root;
@@ -156,9 +156,10 @@ pub async fn write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIn
     if !all_good(ctx, ctx.call_all(nodes, &create).await) {
         return false;
     }
-    let mut at = 0;
+    let mut from = Lsn(0);
     loop {
-        // A few records at a time bound what is in flight.
+        // A few records at a time bound what is in flight. Meanwhile the front of the log may be
+        // trimmed, so the place in it is a position of the log, not a count of records.
         let calls: Vec<_> = ctx.with(|core| {
             let epoch = core.epoch;
             let mut calls = Vec::new();
@@ -166,7 +167,7 @@ pub async fn write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIn
                 .log
                 .records
                 .iter_mut()
-                .skip(at)
+                .skip_while(|record| record.header.lsn < from)
                 .take(8)
                 .map(|record| {
                     record.header.generation = generation;
@@ -176,7 +177,9 @@ pub async fn write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIn
                     (record.header.lsn, payload)
                 })
                 .collect();
-            at += messages.len();
+            if let Some((last, _)) = messages.last() {
+                from = last.plus(1);
+            }
             for (lsn, payload) in messages {
                 for node in nodes {
                     let body = RequestBody::JournalAppend { generation, lsn };
