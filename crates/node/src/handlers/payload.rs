@@ -126,7 +126,14 @@ impl Node {
         body: RequestBody,
         payload: Vec<Bytes>,
     ) -> Result<(), NodeError> {
-        let RequestBody::ShardWrite { segment, shard, offset_bytes, ref checksums, seal } = body
+        let RequestBody::ShardWrite {
+            segment,
+            shard,
+            offset_bytes,
+            ref checksums,
+            seal,
+            data_first,
+        } = body
         else {
             unreachable!("matched by the caller")
         };
@@ -149,7 +156,7 @@ impl Node {
             }
         };
         let RequestBody::ShardWrite { checksums, .. } = body else { unreachable!("matched above") };
-        let offset_bytes = self.store.begin_write(slot, entry, blocks, checksums, seal);
+        let offset_bytes = self.store.begin_write(slot, entry, blocks, checksums, (seal, data_first));
         let descriptor = &mut self.table[entry];
         descriptor.task = Task::ShardWrite { slot, written_bytes };
         descriptor.outstanding = 1;

@@ -31,8 +31,9 @@
 //! 3. *A shard that was not synced may be listed with missing data*, because the two files become
 //!    stable in no particular order. Its blocks then fail the checksums of its own header: it is
 //!    reported corrupt, never read as something else. Writing the header only after a sync of
-//!    `data` would close this gap at the price of a sync per seal; a volume does not need it, for
-//!    it keeps the journal until its shards are synced.
+//!    `data` closes this gap at the price of a sync per seal. A new segment does not need it, for
+//!    the volume keeps the journal until its shards are synced; a rebuilt shard does, since a shard
+//!    that is listed counts as good: the writer asks for it (`data_first`).
 //! 4. *A slot is reused only when its erased header is stable.* Otherwise the erasure could be
 //!    lost after the new shard's data reached the disk, and the old shard would be listed with
 //!    another shard's blocks. The checksums would find that out, but a complete-looking shard with
@@ -322,7 +323,7 @@ impl Store {
         entry: EntryId,
         blocks: Blocks,
         checksums: Vec<u32>,
-        seal: Option<SealMeta>,
+        (seal, data_first): (Option<SealMeta>, bool),
     ) -> u64 {
         let at = self.data_at(slot) + u64::from(blocks.first) * u64::from(HEADER_BYTES);
         let state = &mut self.slots[slot.0 as usize];
@@ -340,6 +341,7 @@ impl Store {
             content.checksums[first as usize..end as usize].copy_from_slice(&checksums);
         }
         content.seal = content.seal.or(seal.map(|meta| (entry, meta)));
+        content.data_first |= data_first;
         at
     }
 

@@ -54,11 +54,11 @@ impl Store {
         }
         content.meta = meta;
         content.checksums.truncate((meta.shard_bytes / HEADER_BYTES) as usize);
-        let key = content.key;
+        let (key, data_first) = (content.key, content.data_first);
         state.stage = Stage::Sealing;
         state.pins += 1;
         let rewrites = self.index.get(&key).is_some_and(|copies| copies.sealed.is_some());
-        if rewrites {
+        if rewrites || data_first {
             self.request_data_sync(DataWaiter::Seal(slot), disk);
         } else {
             self.write_header(slot, disk);

@@ -111,6 +111,8 @@ pub(crate) struct Content {
     pub(crate) busy: Vec<Busy>,
     /// The entry that completes the shard.
     pub(crate) seal: Option<(EntryId, SealMeta)>,
+    /// Its header waits until its data is stable.
+    pub(crate) data_first: bool,
     /// Why the shard was given up while operations were in flight.
     pub(crate) given_up: Option<NodeError>,
     /// A sync of data and header has succeeded since the header was written.
@@ -130,6 +132,7 @@ impl Content {
             written: BlockSet::default(),
             busy: Vec::new(),
             seal: None,
+            data_first: false,
             given_up: None,
             stable: false,
             replaces: None,

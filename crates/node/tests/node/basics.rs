@@ -51,6 +51,7 @@ fn write_body(segment: u64, data: &Bytes, offset_bytes: u32, seal: Option<u32>) 
         offset_bytes,
         checksums: crc32c_blocks(data),
         seal: seal.map(|shard_bytes| SealMeta { shard_bytes, ..SealMeta::default() }),
+        data_first: false,
     }
 }
 

@@ -270,6 +270,7 @@ impl Run {
                 offset_bytes: first * 4096,
                 checksums: crc32c_blocks(&data),
                 seal: (end == blocks).then_some(meta),
+                data_first: false,
             };
             self.send(body, &data, Pending::Write(key, salt));
         }
@@ -517,6 +518,7 @@ impl Run {
                 offset_bytes: 0,
                 checksums: crc32c_blocks(&data),
                 seal: Some(SealMeta { shard_bytes: 4096, ..SealMeta::default() }),
+                data_first: false,
             };
             let answer = self.world.call(PeerId(self.peer), self.cap(), body, &data);
             assert_eq!(answer, Ok(ReplyBody::Done), "slot {segment} cannot be used");

@@ -5,4 +5,5 @@ mod crash;
 mod disk;
 mod model;
 mod order;
+mod start;
 mod world;

@@ -43,6 +43,7 @@ fn write(segment: u64, offset_bytes: u32, data: &Bytes, seal: Option<u32>) -> Re
         offset_bytes,
         checksums: crc32c_blocks(data),
         seal: seal.map(|shard_bytes| SealMeta { shard_bytes, ..SealMeta::default() }),
+        data_first: false,
     }
 }
 

@@ -1,0 +1,203 @@
+//! What a node makes of what it finds: torn, damaged, foreign, newer.
+
+use bytes::Bytes;
+use fieldstone_node::{FileId, Node, PeerId};
+use fieldstone_proto::{
+    Epoch, JournalGen, NodeError, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex,
+    VolumeId, crc32c, crc32c_blocks,
+};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::disk::Faults;
+use crate::world::{NOW_NS, World, cap, config};
+
+const VOLUME: VolumeId = VolumeId(5);
+const PEER: PeerId = PeerId(1);
+const SLOTS: u32 = 4;
+
+/// A node with a root, a journal and one shard per slot but the last; stable, and not running.
+fn stopped() -> World {
+    let mut world = World::new(config(8192, SLOTS), ChaCha8Rng::seed_from_u64(3));
+    let mut call = |body, payload: &Bytes| world.call(PEER, cap(VOLUME, Epoch(1)), body, payload);
+    let none = Bytes::new();
+    assert!(call(RequestBody::Fence { takeover: false }, &none).is_ok());
+    assert!(call(RequestBody::PutRoot { version: 1 }, &Bytes::from_static(b"root")).is_ok());
+    let create = RequestBody::JournalCreate { generation: JournalGen(1), ring_bytes: 4096 };
+    assert!(call(create, &none).is_ok());
+    let data = Bytes::from(vec![8; 8192]);
+    for segment in 1..u64::from(SLOTS) {
+        let body = RequestBody::ShardWrite {
+            segment: SegmentId(segment),
+            shard: ShardIndex(0),
+            offset_bytes: 0,
+            checksums: crc32c_blocks(&data),
+            seal: Some(SealMeta { shard_bytes: 8192, ..SealMeta::default() }),
+            data_first: false,
+        };
+        assert!(call(body, &data).is_ok());
+    }
+    assert!(call(RequestBody::ShardSync, &none).is_ok());
+    world.crash(true);
+    world
+}
+
+fn bytes_of(world: &mut World, file: FileId) -> &mut Vec<u8> {
+    &mut world.disk.files.get_mut(&file).expect("the file exists").current
+}
+
+fn ask(world: &mut World, epoch: u64, body: RequestBody) -> Result<ReplyBody, NodeError> {
+    world.call(PEER, cap(VOLUME, Epoch(epoch)), body, &Bytes::new())
+}
+
+fn listed(world: &mut World) -> Vec<u64> {
+    match ask(world, 1, RequestBody::ShardList { from: SegmentId(0) }) {
+        Ok(ReplyBody::Shards { shards, .. }) => shards.iter().map(|info| info.segment.0).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Starts and returns why that failed.
+fn refused(world: &mut World) -> String {
+    world.node.start(NOW_NS);
+    world.settle();
+    assert!(!world.node.is_ready());
+    let reason = world.node.failure().expect("a reason").to_owned();
+    let answer = ask(world, 1, RequestBody::ShardSync);
+    assert_eq!(answer, Err(NodeError::Io(reason.clone())), "requests are told why");
+    reason
+}
+
+#[test]
+fn a_node_that_is_starting_is_busy_but_says_who_it_is() {
+    let mut world = stopped();
+    world.node.start(NOW_NS);
+    world.pump();
+    let sync = world.send(PEER, cap(VOLUME, Epoch(1)), RequestBody::ShardSync, &Bytes::new());
+    assert_eq!(world.take(sync), Some(Err(NodeError::Busy)));
+    let who = world.send(PEER, cap(VOLUME, Epoch(1)), RequestBody::Identify, &Bytes::new());
+    assert!(matches!(world.take(who), Some(Ok(ReplyBody::Stat(_)))));
+    world.settle();
+    assert_eq!(listed(&mut world), [1, 2, 3]);
+}
+
+#[test]
+fn a_damaged_slot_header_costs_its_shard_and_no_other() {
+    let mut world = stopped();
+    let slots = bytes_of(&mut world, FileId::Slots);
+    slots[4096 + 1100] ^= 1;
+    world.start();
+    assert_eq!(listed(&mut world), [1, 3]);
+    assert_eq!(world.node.stat().slots_free, 2);
+}
+
+#[test]
+fn a_slot_header_in_the_wrong_place_or_of_another_node_is_not_believed() {
+    let mut world = stopped();
+    let slots = bytes_of(&mut world, FileId::Slots);
+    slots.copy_within(0..4096, 3 * 4096);
+    let foreign = &mut slots[4096..8192];
+    foreign[56] ^= 1;
+    let crc = crc32c(&foreign[12..]);
+    foreign[8..12].copy_from_slice(&crc.to_le_bytes());
+    world.start();
+    assert_eq!(listed(&mut world), [1, 3]);
+}
+
+#[test]
+fn slots_written_by_a_newer_release_stop_the_start() {
+    let mut world = stopped();
+    let header = &mut bytes_of(&mut world, FileId::Slots)[..4096];
+    header[12] = 2;
+    let crc = crc32c(&header[12..]);
+    header[8..12].copy_from_slice(&crc.to_le_bytes());
+    let reason = refused(&mut world);
+    assert_eq!(
+        reason,
+        "slot 0: the slot header has version 2, this program knows versions up to 1"
+    );
+}
+
+#[test]
+fn a_missing_data_file_stops_the_start() {
+    let mut world = stopped();
+    world.disk.files.remove(&FileId::Data);
+    assert_eq!(refused(&mut world), "the data file is missing");
+}
+
+#[test]
+fn a_disk_that_cannot_sync_stops_the_start() {
+    let mut world = stopped();
+    world.disk.faults = Faults { sync_one_in: 1, ..Faults::default() };
+    assert!(refused(&mut world).contains("injected"));
+}
+
+#[test]
+fn a_damaged_volume_record_refuses_everything_but_removal() {
+    let mut world = stopped();
+    bytes_of(&mut world, FileId::Volume(VOLUME))[41] ^= 1;
+    world.start();
+    let fence = RequestBody::Fence { takeover: true };
+    for (epoch, body) in
+        [(1, RequestBody::ShardSync), (9, fence.clone()), (1, RequestBody::PutRoot { version: 9 })]
+    {
+        let answer = ask(&mut world, epoch, body);
+        assert!(
+            matches!(&answer, Err(NodeError::Io(why)) if why.contains("damaged")),
+            "{answer:?}"
+        );
+    }
+    assert_eq!(ask(&mut world, 1, RequestBody::RemoveVolume), Ok(ReplyBody::Done));
+    assert_eq!(world.node.stat().slots_free, SLOTS);
+    assert!(ask(&mut world, 2, fence).is_ok(), "as good as new");
+}
+
+#[test]
+fn a_volume_file_without_a_record_is_as_good_as_none() {
+    let mut world = stopped();
+    bytes_of(&mut world, FileId::Volume(VOLUME)).fill(0);
+    world.start();
+    assert_eq!(ask(&mut world, 1, RequestBody::ShardSync), Err(NodeError::NotFound));
+    let Ok(ReplyBody::VolumeState(state)) =
+        ask(&mut world, 1, RequestBody::Fence { takeover: false })
+    else {
+        panic!("fencing an unknown volume makes it known")
+    };
+    assert_eq!((state.epoch_before, state.root_version), (Epoch(0), 0));
+    assert_eq!(state.journals.len(), 1, "what is there is kept");
+    assert_eq!(listed(&mut world), [1, 2, 3]);
+}
+
+#[test]
+fn an_unfinished_journal_is_removed_and_a_damaged_one_hidden() {
+    let mut world = stopped();
+    let journal = FileId::Journal(VOLUME, JournalGen(1));
+    bytes_of(&mut world, journal)[40] ^= 1;
+    world.start();
+    let read =
+        RequestBody::JournalRead { generation: JournalGen(1), offset_bytes: 0, len_bytes: 4096 };
+    assert_eq!(ask(&mut world, 1, read), Err(NodeError::NotFound));
+    assert!(world.disk.files.contains_key(&journal), "a person may want to look at it");
+    world.crash(false);
+    bytes_of(&mut world, journal)[..4096].fill(0);
+    world.start();
+    assert!(!world.disk.files.contains_key(&journal));
+}
+
+#[test]
+fn slots_whose_headers_cannot_be_read_are_out_of_use() {
+    let mut world = stopped();
+    world.disk.faults = Faults { read_one_in: 2, ..Faults::default() };
+    let config = config(8192, SLOTS);
+    for _ in 0..50 {
+        world.node = Node::new(config.clone());
+        world.node.start(NOW_NS);
+        world.settle();
+        assert!(world.node.is_ready());
+        assert!(world.node.stat().slots_free <= 1, "an unreadable slot may hold a shard");
+    }
+    world.disk.faults = Faults::default();
+    world.crash(false);
+    world.start();
+    assert_eq!(listed(&mut world), [1, 2, 3]);
+}
