@@ -380,9 +380,10 @@ impl Core {
         }
         if let Some(open) = self.log.open {
             let first = self.segments.get(open).map_or(self.log.next, |s| s.lsn_first);
-            if (self.log.next.0 - first.0) * 2 > self.log.ring_bytes
-                || self.log.used_bytes() * 4 > self.log.ring_bytes * 3
-            {
+            // Below a half it is the closed segments' records that fill the ring, and they go when
+            // those are durable. Closing this one as well would spend a slot on every node for the
+            // few records in it, with each further record again.
+            if (self.log.next.0 - first.0) * 2 > self.log.ring_bytes {
                 self.close_open_segment();
             }
         }
