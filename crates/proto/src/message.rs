@@ -116,6 +116,9 @@ pub enum RequestBody {
         checksums: Vec<u32>,
         /// Completes the shard.
         seal: Option<SealMeta>,
+        /// The slot header waits until the data is stable, so that a power loss never leaves a
+        /// shard that is listed without its data. For shards that no journal stands behind.
+        data_first: bool,
     },
     /// Makes all completed shard writes and seals of the node stable.
     ShardSync,

@@ -194,6 +194,8 @@ async fn write_shard(
         offset_bytes: 0,
         checksums: made.checksums,
         seal: Some(meta),
+        // No journal stands behind it: it may be listed only with its data.
+        data_first: true,
     };
     let session = ctx.with(|core| core.node(node).session);
     let call = ctx.with(|core| core.call(node, body, vec![made.data]));

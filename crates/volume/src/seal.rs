@@ -67,6 +67,7 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
                         offset_bytes: 0,
                         checksums: shards[*shard].checksums.clone(),
                         seal: Some(meta),
+                        data_first: false,
                     };
                     core.call(*node, body, vec![shards[*shard].data.clone()])
                 })

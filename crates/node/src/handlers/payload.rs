@@ -156,7 +156,8 @@ impl Node {
             }
         };
         let RequestBody::ShardWrite { checksums, .. } = body else { unreachable!("matched above") };
-        let offset_bytes = self.store.begin_write(slot, entry, blocks, checksums, (seal, data_first));
+        let offset_bytes =
+            self.store.begin_write(slot, entry, blocks, checksums, (seal, data_first));
         let descriptor = &mut self.table[entry];
         descriptor.task = Task::ShardWrite { slot, written_bytes };
         descriptor.outstanding = 1;

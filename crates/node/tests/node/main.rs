@@ -5,5 +5,6 @@ mod crash;
 mod disk;
 mod model;
 mod order;
+mod rebuilt;
 mod start;
 mod world;

@@ -120,6 +120,15 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A byte of 0 to `last`.
+    pub(super) fn choice(&mut self, last: u8, what: &'static str) -> Result<u8, WireError> {
+        let at = self.at;
+        match self.u8(what)? {
+            value if value <= last => Ok(value),
+            value => Err(bad_value(what, u64::from(value), at)),
+        }
+    }
+
     /// The number of items of a list, which all fit in what is left of the body.
     pub(super) fn count(
         &mut self,

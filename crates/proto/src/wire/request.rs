@@ -115,11 +115,15 @@ fn put_body(out: &mut Writer, body: &RequestBody) -> u8 {
 
 fn put_shard_body(out: &mut Writer, body: &RequestBody) -> u8 {
     match body {
-        RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal } => {
+        RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal, data_first } => {
             out.u64(segment.0);
             out.u8(shard.0);
             out.u32(*offset_bytes);
-            out.u8(u8::from(seal.is_some()));
+            out.u8(match (seal, data_first) {
+                (None, _) => 0,
+                (Some(_), false) => 1,
+                (Some(_), true) => 2,
+            });
             if let Some(meta) = seal {
                 put_meta(out, meta);
             }
@@ -254,8 +258,10 @@ fn get_shard_write(body: &mut Reader<'_>) -> Result<RequestBody, WireError> {
     let segment = SegmentId(body.u64("the segment")?);
     let shard = ShardIndex(body.u8("the shard")?);
     let offset_bytes = body.u32("the offset")?;
-    let seal = if body.flag("the seal's presence")? { Some(get_meta(body)?) } else { None };
+    let sealing = body.choice(2, "the seal's presence")?;
+    let seal = if sealing > 0 { Some(get_meta(body)?) } else { None };
+    let data_first = sealing == 2;
     let count = body.count(4, "the checksums")?;
     let checksums = (0..count).map(|_| body.u32("the checksums")).collect::<Result<_, _>>()?;
-    Ok(RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal })
+    Ok(RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal, data_first })
 }

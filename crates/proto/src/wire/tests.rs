@@ -54,6 +54,7 @@ fn golden_request() {
                 lsn_end: Lsn(2),
                 shard_bytes: 8192,
             }),
+            data_first: false,
         },
         payload: vec![Bytes::from_static(b"field"), Bytes::from_static(b"stone")],
     };
@@ -153,11 +154,21 @@ fn request_body() -> impl Strategy<Value = RequestBody> {
             any::<u8>(),
             any::<u32>(),
             proptest::collection::vec(any::<u32>(), 0..800),
-            proptest::option::of(meta())
+            proptest::option::of(meta()),
+            any::<bool>()
         )
-            .prop_map(|(segment, shard, offset_bytes, checksums, seal)| {
+            .prop_map(|(segment, shard, offset_bytes, checksums, seal, data_first)| {
                 let (segment, shard) = (SegmentId(segment), ShardIndex(shard));
-                RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal }
+                // Says something about the seal, and means nothing without one.
+                let data_first = data_first && seal.is_some();
+                RequestBody::ShardWrite {
+                    segment,
+                    shard,
+                    offset_bytes,
+                    checksums,
+                    seal,
+                    data_first,
+                }
             }),
         (id, any::<u8>(), any::<u32>(), any::<u32>()).prop_map(
             |(segment, shard, offset_bytes, len_bytes)| {
