@@ -3,7 +3,8 @@
 //! One writer at a time drives a volume with many requests in flight; the disk completes them in
 //! any order. At random moments the process dies, with or without power. After the restart:
 //! - every shard that a successful sync covered, and that nobody deleted, reads back right, in that
-//!   form or a later one; every other is absent, right, or reported corrupt; never wrong bytes;
+//!   form or a later one; every other is absent, right, or reported corrupt; never wrong bytes, and
+//!   not even corrupt when it was written with `data_first`;
 //! - what is shown after the restart stays, whatever power loss follows;
 //! - the epoch is between the last one acknowledged and the last one asked for;
 //! - the root is the last one acknowledged or a later one, whole;
@@ -167,7 +168,11 @@ impl Run {
                         assert_eq!(self.shards[&key].blocks[&salt], blocks);
                         Some(salt)
                     }
-                    Err(NodeError::Corrupt { .. }) => None,
+                    Err(NodeError::Corrupt { .. }) => {
+                        let data_first = &self.shards[&key].data_first;
+                        assert!(!data_first.contains(&info.meta.lsn_first.0), "header before data");
+                        None
+                    }
                     other => panic!("{key:?}: {other:?}"),
                 }
             });
@@ -179,6 +184,7 @@ impl Run {
             *shard = Shard {
                 last_salt: shard.last_salt,
                 blocks: std::mem::take(&mut shard.blocks),
+                data_first: std::mem::take(&mut shard.data_first),
                 deletions: shard.deletions,
                 sealed: found,
                 synced: found,
@@ -251,10 +257,14 @@ impl Run {
 
     fn write(&mut self, key: Key) {
         let blocks = 1 + self.random(u64::from(SLOT_BLOCKS)) as u32;
+        let data_first = self.random(4) == 0;
         let shard = self.shards.get_mut(&key).expect("made by the caller");
         shard.last_salt += 1;
         let salt = shard.last_salt;
         shard.blocks.insert(salt, blocks);
+        if data_first {
+            shard.data_first.insert(salt);
+        }
         shard.busy = true;
         let cut = self.random(u64::from(blocks)) as u32;
         let parts: Vec<(u32, u32)> =
@@ -270,7 +280,7 @@ impl Run {
                 offset_bytes: first * 4096,
                 checksums: crc32c_blocks(&data),
                 seal: (end == blocks).then_some(meta),
-                data_first: false,
+                data_first,
             };
             self.send(body, &data, Pending::Write(key, salt));
         }

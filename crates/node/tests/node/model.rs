@@ -3,7 +3,7 @@
 //! Every attempt to write a shard has a number, its salt, which rises per shard and is part of every
 //! block, so that what is read tells which attempt it is from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use fieldstone_proto::{SegmentId, ShardIndex};
@@ -16,6 +16,8 @@ pub struct Shard {
     /// The last salt used, and the number of blocks of each attempt.
     pub last_salt: u64,
     pub blocks: BTreeMap<u64, u32>,
+    /// The attempts whose header waited for the data.
+    pub data_first: BTreeSet<u64>,
     /// The attempt whose completion was acknowledged last, if nothing was in doubt since.
     pub sealed: Option<u64>,
     /// The attempt that must survive everything but a deletion.
