@@ -35,7 +35,6 @@ def scenario(world):
     check(run("nbdinfo", "--size", server.uri("second")).stdout.strip() == str(96 * MIB), "--size")
     listed = info("--list", server.uri())["exports"]
     check([e["export-name"] for e in listed] == ["first", "second"], f"--list gives {listed}")
-    run("nbdinfo", "--is", "structured", server.uri("first"), ok=None)
     run("nbdinfo", "--can", "multi-conn", server.uri("first"))
     run("nbdinfo", "--is", "read-only", server.uri("first"), ok=(2,))
     missing = run("nbdinfo", server.uri("third"), ok=(1,)).stderr
