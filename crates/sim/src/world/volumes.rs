@@ -281,6 +281,8 @@ impl<C: Cast> World<'_, C> {
         self.network.client_died(now, client);
         self.checker.process_died(client);
         self.in_flight.retain(|_, request| request.client != client);
+        // No answer of the dead will set the users to work again.
+        self.schedule_work(0);
         if self.active == Some(client) {
             self.active = None;
             let delay_ns = self.world_dice.between(1_000, 100_000_000);
