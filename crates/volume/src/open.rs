@@ -309,6 +309,7 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
     replay_footers(ctx, &chain, start).await?;
     let highest = highest_lsn(&root, &listed, &records);
     let replay = replay_records(ctx, start, &records, root.geometry.ring_bytes);
+    sync_rings(ctx, &root, states).await?;
     // What the old chain holds is named by the new checkpoint; everything else is garbage.
     let ring = root.geometry.ring_bytes;
     let base = Lsn((highest.0 / ring + 2) * ring);
@@ -317,6 +318,9 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
         let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
         crate::checkpoint::encode(&core.map, &core.segments, blocks)
     });
+    // What is replayed is stable in the rings: its segments give the room that it takes again, so
+    // that a full pool can be opened however often.
+    discard_garbage(ctx, &listed, false).await;
     let handles = store_checkpoint(ctx, &bytes)
         .await
         .ok_or_else(|| Failure::Again("the checkpoint could not be written".into()))?;
@@ -332,7 +336,7 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
         old_checkpoint.iter().filter_map(|id| core.segments.find(*id)).collect::<Vec<_>>()
     });
     free_segments(ctx, &old).await;
-    discard_garbage(ctx, &listed).await;
+    discard_garbage(ctx, &listed, true).await;
     Ok(())
 }
 
@@ -514,6 +518,22 @@ async fn read_rings(
         scan_ring(&ring, root, volume, &mut records);
     }
     Ok(records)
+}
+
+/// Makes the rings that the replay relies on stable.
+async fn sync_rings(
+    ctx: &Ctx,
+    root: &Root,
+    states: &[(NodeIndex, VolumeState)],
+) -> Result<(), Failure> {
+    let generation = root.generation;
+    let holds = |state: &VolumeState| state.journals.iter().any(|j| j.generation == generation);
+    let nodes: Vec<NodeIndex> =
+        states.iter().filter(|(_, state)| holds(state)).map(|(node, _)| *node).collect();
+    for (_, result) in ctx.call_all(&nodes, &RequestBody::JournalSync { generation }).await {
+        result?;
+    }
+    Ok(())
 }
 
 fn scan_ring(ring: &Bytes, root: &Root, volume: fieldstone_proto::VolumeId, records: &mut Records) {
@@ -731,8 +751,8 @@ async fn discard_leftovers(ctx: &Ctx, root: &Root, listed: &mut Listed) {
     }
 }
 
-/// Deletes the shards that nothing names, and journals of the past.
-async fn discard_garbage(ctx: &Ctx, listed: &Listed) {
+/// Deletes the shards that nothing names, and with `journals` those of the past.
+async fn discard_garbage(ctx: &Ctx, listed: &Listed, journals: bool) {
     let (up, below) = ctx.with(|core| (core.up_nodes(), core.log.generation));
     for node in &up {
         let garbage: Vec<SegmentId> = ctx.with(|core| {
@@ -756,5 +776,7 @@ async fn discard_garbage(ctx: &Ctx, listed: &Listed) {
             let _ = ctx.call(*node, body).await;
         }
     }
-    ctx.call_all(&up, &RequestBody::JournalDelete { below }).await;
+    if journals {
+        ctx.call_all(&up, &RequestBody::JournalDelete { below }).await;
+    }
 }
