@@ -7,6 +7,7 @@
 
 mod chart;
 mod fio;
+mod machine;
 mod nbd;
 mod process;
 mod row;

@@ -36,7 +36,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use self::case::Choice;
 use self::contender::{Contender, Setup};
 use self::measure::{Plan, Results};
-use super::{fio, row};
+use super::{fio, machine, row};
 use crate::signals::Signals;
 use crate::units;
 
@@ -104,11 +104,12 @@ pub fn run(args: &super::Args) -> anyhow::Result<()> {
     let folder = Folder::make(options.dir.as_deref())?;
     let setup = folder.setup(options)?;
     check_space(&plan, &setup)?;
+    let machine = machine::describe();
     let bar = progress_bar();
     let results = measure::measure(&plan, &setup, &signals, &bar);
     bar.finish_and_clear();
     let results = results?;
-    let setting = setting(&plan, options, &client, &results);
+    let setting = setting(&plan, options, &[machine, vec![client]].concat(), &results);
     report(args, &plan, &results, &setting)
 }
 
@@ -187,26 +188,24 @@ fn report(
 }
 
 /// How the numbers were made, in lines.
-fn setting(plan: &Plan<'_>, options: &Options, client: &str, results: &Results) -> Vec<String> {
+fn setting(
+    plan: &Plan<'_>,
+    options: &Options,
+    machine: &[String],
+    results: &Results,
+) -> Vec<String> {
     let command: Vec<String> = std::env::args().skip(1).collect();
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load: Vec<&str> = load.split_ascii_whitespace().take(3).collect();
-    let mut lines = vec![
-        format!("made by: fieldstone {} (commit {})", command.join(" "), row::COMMIT),
-        format!(
-            "medians of {} interleaved rounds of {} s per cell, devices of {}, {client}",
-            plan.rounds,
-            plan.seconds,
-            units::size(options.size)
-        ),
-        format!(
-            "machine: {cpus} CPUs, Linux {}, load at the end {}",
-            kernel.trim(),
-            load.join(" ")
-        ),
-    ];
+    let made_by = format!("made by: fieldstone {} (commit {})", command.join(" "), row::COMMIT);
+    let rounds = format!(
+        "{} of {} interleaved rounds of {} s per cell, devices of {}",
+        if options.sweep { "means" } else { "medians" },
+        plan.rounds,
+        plan.seconds,
+        units::size(options.size)
+    );
+    let mut lines = vec![made_by, rounds];
+    lines.extend_from_slice(machine);
+    lines.push(format!("load at the end: {}", machine::load()));
     for (contender, commands) in &results.commands {
         for command in commands {
             lines.push(format!("  {}: {command}", contender.name()));
