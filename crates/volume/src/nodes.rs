@@ -4,15 +4,21 @@
 //! again (which is refused, and fine, if it still has our epoch), gets the root, and lists its
 //! shards: known ones count again, others are deleted, and those that should be there and are not
 //! count as missing. A blank replacement is just a node where everything is missing.
+//!
+//! A listed shard need not be whole: if the node lost power before the shard was synced, its header
+//! may be there without its data. Only shards that were known to be stable on the node when it was
+//! lost count as they are; all others are verified first.
 
 use std::collections::HashSet;
 
 use fieldstone_block::Nanos;
-use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardInfo};
+use fieldstone_proto::{
+    NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardIndex, ShardInfo,
+};
 
 use crate::core::{Core, Ctx};
 use crate::rebuild::list_shards;
-use crate::segment::State;
+use crate::segment::{Segment, State};
 use crate::status::{NodeHealth, Phase};
 
 impl Core {
@@ -62,18 +68,42 @@ impl Core {
         }
     }
 
-    /// Compares what a node has with what it should have. Returns what it should delete.
-    pub fn reconcile(&mut self, node: NodeIndex, listed: &[ShardInfo]) -> Vec<SegmentId> {
+    /// True when a shard that a node lists may lack its data.
+    fn unsure(&self, node: NodeIndex, info: &ShardInfo) -> bool {
+        let known = self.segments.find(info.segment).and_then(|handle| self.segments.get(handle));
+        known.is_some_and(|segment| {
+            let counted = segment.shards.get(usize::from(info.shard.0)) == Some(&Some(node));
+            segment.state >= State::Closed && !(counted && segment.state == State::Durable)
+        })
+    }
+
+    /// Compares what a node has with what it should have; `bad` are those of the listed shards
+    /// that did not pass their verification. Returns what the node should delete.
+    fn reconcile(
+        &mut self,
+        node: NodeIndex,
+        listed: &[ShardInfo],
+        bad: &HashSet<(SegmentId, ShardIndex)>,
+    ) -> Vec<SegmentId> {
         let mut extra = Vec::new();
         let mut found: HashSet<SegmentId> = HashSet::new();
         for info in listed {
+            if bad.contains(&(info.segment, info.shard)) {
+                extra.push(info.segment);
+                continue;
+            }
             let known = self.segments.find(info.segment);
             let segment = known.and_then(|handle| self.segments.get_mut(handle));
-            let Some(segment) = segment.filter(|s| s.state >= State::Sealed) else {
+            let index = usize::from(info.shard.0);
+            // Of a segment that is being sealed only what the node has acknowledged counts.
+            let counts = |s: &&mut Segment| {
+                s.state >= State::Sealed
+                    || (s.state == State::Closed && s.shards.get(index) == Some(&Some(node)))
+            };
+            let Some(segment) = segment.filter(counts) else {
                 extra.push(info.segment);
                 continue;
             };
-            let index = usize::from(info.shard.0);
             let fits = info.meta.shard_bytes == segment.shard_bytes
                 && info.meta.kind == segment.kind
                 && index < segment.shards.len();
@@ -84,9 +114,13 @@ impl Core {
             }
             segment.shards[index] = Some(node);
         }
+        // Deleting takes every shard of the segment from the node, those that fit included.
+        for id in &extra {
+            found.remove(id);
+        }
         for handle in self.segments.handles() {
             let Some(segment) = self.segments.get_mut(handle) else { continue };
-            if segment.state < State::Sealed || found.contains(&segment.id) {
+            if segment.state < State::Closed || found.contains(&segment.id) {
                 continue;
             }
             for shard in &mut segment.shards {
@@ -123,12 +157,13 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     // What it lists counts as stable from then on, whether it was told to sync it before or not.
     ctx.call(node, RequestBody::ShardSync).await?;
     let listed = list_shards(ctx, node).await?;
+    let bad = verify_unsure(ctx, node, &listed).await?;
     // From the comparison on the node takes part in everything, so nothing can slip between.
     let (extra, below) = ctx.with(|core| {
         if core.node(node).session != session {
             return (Vec::new(), core.log.generation);
         }
-        let extra = core.reconcile(node, &listed);
+        let extra = core.reconcile(node, &listed, &bad);
         core.node_mut(node).health = NodeHealth::Up;
         (extra, core.log.generation)
     });
@@ -140,6 +175,28 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     }
     ctx.call(node, RequestBody::JournalDelete { below }).await?;
     Ok(())
+}
+
+/// Verifies the listed shards that may lack their data. Returns those that do.
+async fn verify_unsure(
+    ctx: &Ctx,
+    node: NodeIndex,
+    listed: &[ShardInfo],
+) -> Result<HashSet<(SegmentId, ShardIndex)>, NodeError> {
+    let unsure: Vec<&ShardInfo> =
+        ctx.with(|core| listed.iter().filter(|info| core.unsure(node, info)).collect());
+    let mut bad = HashSet::new();
+    for info in unsure {
+        let (segment, shard) = (info.segment, info.shard);
+        match ctx.call(node, RequestBody::ShardVerify { segment, shard }).await {
+            Ok(_) => {}
+            Err(NodeError::Corrupt { .. } | NodeError::NotFound) => {
+                bad.insert((segment, shard));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bad)
 }
 
 /// Waits until enough nodes are connected to open the volume.
