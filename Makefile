@@ -41,7 +41,7 @@ unit: ## Unit and property tests of all crates, and a bounded smoke run of the f
 	$(CARGO) test --workspace --locked
 
 simulate: build ## Seeds SEEDS (0..2000) of the seeded world
-	$(FIELDSTONE) sim --seeds $(SEEDS)
+	$(FIELDSTONE) sim --seeds $(SEEDS) --open crates/sim/open-seeds.txt
 
 scenarios: build ## Scenarios with real clients; `tests/run NAME …` runs some of them
 	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run

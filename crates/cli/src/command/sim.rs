@@ -1,10 +1,12 @@
 //! `fieldstone sim`: the seeded world.
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use fieldstone_sim::{Failure, Options, Outcome, run_many};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -24,9 +26,26 @@ pub struct Args {
     /// Threads. [default: the number of CPUs]
     #[arg(long, value_name = "J")]
     jobs: Option<usize>,
+    /// A list of seeds whose failures are known and not yet mended, one a line, `#` for comments.
+    /// They are run, and told of, but do not make the campaign fail.
+    #[arg(long, value_name = "FILE", requires = "seeds")]
+    open: Option<PathBuf>,
     /// Print one JSON object per run.
     #[arg(long)]
     json: bool,
+}
+
+/// The seeds of a list: the first word of each line that is not a comment.
+fn read_open(path: &Path) -> anyhow::Result<BTreeSet<u64>> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("the list of open seeds {} cannot be read", path.display()))?;
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    lines
+        .filter(|line| !line.is_empty())
+        .map(|line| {
+            line.parse().with_context(|| format!("{}: {line:?} is not a seed", path.display()))
+        })
+        .collect()
 }
 
 fn parse_range(text: &str) -> Result<Range<u64>, String> {
@@ -74,7 +93,8 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
     let bar = seed_bar(seeds.end - seeds.start);
     let start = Instant::now();
     let (mut runs, mut ops, mut virtual_ns) = (0u64, 0u64, 0u64);
-    let mut failed = Vec::new();
+    let open = args.open.as_deref().map(read_open).transpose()?.unwrap_or_default();
+    let (mut failed, mut still_open) = (Vec::new(), Vec::new());
     run_many(
         seeds.clone(),
         jobs,
@@ -89,7 +109,8 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
             }
             if outcome.failure.is_some() {
                 bar.suspend(|| eprintln!("{}", sentence(&outcome)));
-                failed.push(outcome.seed);
+                if open.contains(&outcome.seed) { &mut still_open } else { &mut failed }
+                    .push(outcome.seed);
             }
             failed.len() < FAILURES_MAX
         },
@@ -102,6 +123,14 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
             start.elapsed().as_secs_f64(),
             failed.len()
         );
+        if !still_open.is_empty() {
+            println!("{} more failed that are known and open: {still_open:?}", still_open.len());
+        }
+        let mended: Vec<_> =
+            open.iter().filter(|s| seeds.contains(s) && !still_open.contains(s)).collect();
+        if !mended.is_empty() {
+            println!("listed as open, but passed: {mended:?}");
+        }
     }
     if let Some(seed) = failed.iter().min() {
         bail!("{} seeds failed; see the first with `fieldstone sim --seed {seed}`", failed.len());
@@ -166,5 +195,21 @@ fn verdict(outcome: &Outcome) -> anyhow::Result<()> {
     match &outcome.failure {
         Some(failure) => bail!("seed {} failed {}", outcome.seed, told(failure)),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_open_seeds_may_have_comments_and_nothing_else() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("open");
+        std::fs::write(&file, "# why\n12\n\n7 # lost shard\n").expect("written");
+        assert_eq!(read_open(&file).expect("read"), BTreeSet::from([7, 12]));
+        std::fs::write(&file, "twelve\n").expect("written");
+        assert!(read_open(&file).expect_err("refused").to_string().contains("twelve"));
+        assert!(read_open(&folder.path().join("none")).is_err());
     }
 }
