@@ -290,6 +290,7 @@ async fn wait_durable(ctx: &Ctx, lsn: Lsn) -> bool {
 pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<Handle>> {
     let capacity = ctx.with(|core| core.layout.segment_blocks() as usize * BLOCK_BYTES);
     let mut handles = Vec::new();
+    let mut written = Vec::new();
     for chunk in bytes.chunks(capacity) {
         let (handle, shards, meta) = ctx.with(|core| {
             let layout = core.layout;
@@ -328,9 +329,20 @@ pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<Handle>> {
             core.segments.set_state(handle, State::Sealed);
         });
         handles.push(handle);
+        written.push((handle, shards, meta));
     }
     loop {
         sync_segments(ctx).await;
+        // Its blocks are in no journal: what syncing lost is written again from here.
+        for (handle, shards, meta) in &written {
+            let short = ctx.with(|core| {
+                let k = core.code.k();
+                core.segments.get(*handle).is_some_and(|s| s.shards.len() - s.missing() < k)
+            });
+            if short && !store(ctx, *handle, shards, *meta).await {
+                return None;
+            }
+        }
         let (done, over) = ctx.with(|core| {
             let durable = |handle: &Handle| {
                 core.segments.get(*handle).is_some_and(|s| s.state == State::Durable)

@@ -3,17 +3,20 @@
 //! Data blocks keep the checksums that were computed when they were written, so a bit that flips
 //! anywhere between then and a read is noticed. A shard whose node fails is left missing (the
 //! segment is degraded and rebuilt later); a segment with fewer than k shards written is retried
-//! until nodes come back, and its records stay in the journal as long.
+//! until nodes come back, and its records stay in the journal as long. Its blocks stay in memory
+//! until it is durable: should syncing fail on so many nodes that fewer than k shards are left, it
+//! is sealed again. What is held in memory is bounded by the ring, since the ring keeps the same.
 
 use bytes::Bytes;
 use fieldstone_accel::Job;
 use fieldstone_buf::AlignedBuf;
 use fieldstone_proto::{
-    BLOCK_BYTES, NodeError, NodeIndex, RequestBody, SealMeta, SegmentKind, ShardIndex,
+    BLOCK_BYTES, NodeError, NodeIndex, RequestBody, SealMeta, SegmentId, SegmentKind, ShardIndex,
     crc32c_blocks,
 };
+use smallvec::SmallVec;
 
-use crate::core::{Core, Ctx};
+use crate::core::{CallResult, Core, Ctx};
 use crate::footer::Footer;
 use crate::segment::{Handle, State};
 use crate::status::{NodeHealth, Phase};
@@ -41,11 +44,8 @@ pub async fn seal(ctx: Ctx, handle: Handle) {
     }
     ctx.with(|core| {
         core.segments.set_state(handle, State::Sealed);
-        if let Some(segment) = core.segments.get_mut(handle) {
-            segment.contents = None;
-            if segment.missing() > 0 {
-                core.start_rebuild();
-            }
+        if core.segments.get(handle).is_some_and(|segment| segment.missing() > 0) {
+            core.start_rebuild();
         }
         core.consider_gc();
     });
@@ -105,58 +105,26 @@ pub async fn sync_segments_task(ctx: Ctx) {
     ctx.with(|core| core.sync_running = false);
 }
 
+/// A segment that is being synced, and where its shards were when that began.
+type Synced = (Handle, SegmentId, SmallVec<[Option<NodeIndex>; 8]>);
+
 /// Makes the segments that are sealed now durable.
 pub async fn sync_segments(ctx: &Ctx) {
-    let (handles, nodes) = ctx.with(|core| {
-        let handles: Vec<Handle> = core
-            .segments
-            .iter()
-            .filter(|(_, s)| s.state == State::Sealed)
-            .map(|(handle, _)| handle)
-            .collect();
-        let mut nodes: Vec<NodeIndex> = handles
-            .iter()
-            .filter_map(|handle| core.segments.get(*handle))
-            .flat_map(|segment| segment.shards.iter().flatten().copied())
-            .collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        (handles, nodes)
+    let sealed: Vec<Synced> = ctx.with(|core| {
+        let sealed = core.segments.iter().filter(|(_, s)| s.state == State::Sealed);
+        sealed.map(|(handle, s)| (handle, s.id, s.shards.iter().copied().collect())).collect()
     });
-    if handles.is_empty() {
+    if sealed.is_empty() {
         // Wait for a segment that is being sealed.
         ctx.sleep_ms(1).await;
         return;
     }
+    let mut nodes: Vec<NodeIndex> =
+        sealed.iter().flat_map(|(_, _, shards)| shards.iter().flatten().copied()).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
     let results = ctx.call_all(&nodes, &RequestBody::ShardSync).await;
-    let progress = ctx.with(|core| {
-        for (node, result) in results {
-            let Err(error) = result else { continue };
-            for handle in &handles {
-                let Some(segment) = core.segments.get_mut(*handle) else { continue };
-                for shard in &mut segment.shards {
-                    if *shard == Some(node) {
-                        *shard = None;
-                    }
-                }
-            }
-            if error != NodeError::Unreachable {
-                core.give_up_node(node, &format!("sync: {error}"));
-            }
-        }
-        let k = core.code.k();
-        let mut progress = false;
-        for handle in handles {
-            let Some(segment) = core.segments.get_mut(handle) else { continue };
-            if segment.shards.len() - segment.missing() >= k {
-                core.segments.set_state(handle, State::Durable);
-                progress = true;
-            }
-        }
-        core.trim_log();
-        core.start_rebuild();
-        progress
-    });
+    let progress = ctx.with(|core| core.synced_segments(&sealed, results));
     if !progress {
         // Too few shards are left for any of them: rebuild or a node has to help first.
         ctx.sleep_ms(RETRY_MS).await;
@@ -164,6 +132,53 @@ pub async fn sync_segments(ctx: &Ctx) {
 }
 
 impl Core {
+    /// The nodes answered the sync of `sealed` segments, whose shards were then where is said.
+    /// True if at least one of the segments is durable now.
+    fn synced_segments(
+        &mut self,
+        sealed: &[Synced],
+        results: Vec<(NodeIndex, CallResult)>,
+    ) -> bool {
+        let mut failed = Vec::new();
+        for (node, result) in results {
+            let Err(error) = result else { continue };
+            failed.push(node);
+            if error != NodeError::Unreachable {
+                self.give_up_node(node, &format!("sync: {error}"));
+            }
+        }
+        let k = self.code.k();
+        let mut progress = false;
+        for (handle, id, before) in sealed {
+            let handle = *handle;
+            let Some(segment) = self.segments.get_mut(handle) else { continue };
+            if segment.id != *id || segment.state != State::Sealed {
+                continue;
+            }
+            // What came to a node since then was not covered by the sync.
+            let mut stable = 0;
+            for (shard, before) in segment.shards.iter_mut().zip(before) {
+                match *shard {
+                    Some(node) if failed.contains(&node) => *shard = None,
+                    Some(_) if *shard == *before => stable += 1,
+                    _ => {}
+                }
+            }
+            let left = segment.shards.len() - segment.missing();
+            if stable >= k {
+                segment.contents = None;
+                self.segments.set_state(handle, State::Durable);
+                progress = true;
+            } else if left < k && segment.contents.is_some() {
+                self.segments.set_state(handle, State::Closed);
+                self.spawn_with(move |ctx| seal(ctx, handle));
+            }
+        }
+        self.trim_log();
+        self.start_rebuild();
+        progress
+    }
+
     /// Lays a closed segment out on its shards and codes it.
     fn make_shards(&mut self, handle: Handle) -> Option<(Vec<Shard>, SealMeta)> {
         let layout = self.layout;
