@@ -71,11 +71,12 @@ impl Node {
         }
         match &self.table[entry].task {
             Task::Fence { takeover } => {
-                if epoch <= current {
-                    return Err(NodeError::Fenced { sent: epoch, current });
-                }
+                // Being in use comes first, so that it can be asked with an epoch that changes nothing.
                 if volume.holder.is_some_and(|holder| holder != peer) && !takeover {
                     return Err(NodeError::InUse { current });
+                }
+                if epoch <= current {
+                    return Err(NodeError::Fenced { sent: epoch, current });
                 }
                 volume.barrier = Some(Barrier::Fence(epoch));
             }
