@@ -127,6 +127,9 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Failure> {
     {
         return Err(Failure::Final("the volume exists already".into()));
     }
+    if opening == (Opening::Open { takeover: false }) {
+        probe(ctx, connected).await?;
+    }
     let states = fence(ctx, connected, Epoch(known.0 + 1), &opening).await?;
     match opening {
         Opening::Create { name, profile, geometry } => {
@@ -145,6 +148,20 @@ async fn volumes(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Vec<VolumeSummary>, F
         }
     }
     Ok(found)
+}
+
+/// Makes sure that no node holds the volume for a living writer before any is fenced. A fence that
+/// only some nodes accept would leave them with an epoch that shuts the living writer out. Epoch 0
+/// is below every stored one, so nothing changes.
+async fn probe(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(), Failure> {
+    ctx.with(|core| core.set_epoch(Epoch(0)));
+    for (_, result) in ctx.call_all(nodes, &RequestBody::Fence { takeover: false }).await {
+        match result {
+            Ok(_) | Err(NodeError::Fenced { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 async fn fence(
