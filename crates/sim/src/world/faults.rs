@@ -225,9 +225,11 @@ impl<C: Cast> World<'_, C> {
                 self.network.heal(now, client, node, lossy);
             }
             Recovery::Disk => {
-                // A machine whose disk failed is rebooted: what failed to sync is not believed.
+                // A machine whose disk failed is rebooted: what failed to sync is not believed. A
+                // process that was restarted meanwhile may have believed it, as on Linux.
                 host.disk.faults = DiskFaults::default();
                 host.disk.power_loss();
+                self.epochs[usize::from(node.0)] = Epoch(0);
                 self.stop_node(node, false);
                 self.recover_after(node, MS, Recovery::Start);
             }
