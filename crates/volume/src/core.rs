@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashSet, VecDeque};
 use std::future::Future;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use fieldstone_codes::{Code, Profile};
 use fieldstone_crush::{NodeWeight, PoolMap};
 use fieldstone_proto::{
     Capability, Epoch, JournalGen, NodeError, NodeIndex, NodeStat, Reply, ReplyBody, Request,
-    RequestBody, Rights, Tag,
+    RequestBody, Rights, SegmentId, Tag,
 };
 use slab::Slab;
 
@@ -144,6 +144,9 @@ pub struct Core {
     pub counters: Counters,
     pub rebuild: Progress,
     pub scrub: Progress,
+    /// Shards that were found damaged since the scrub began: a verdict that comes late, after the
+    /// shard was made anew, must not count again.
+    pub damaged: HashSet<(SegmentId, u32)>,
     pub rebuild_running: bool,
     /// Something changed while a rebuild ran: it makes another pass.
     pub rebuild_again: bool,
@@ -216,6 +219,7 @@ impl Core {
             counters: Counters::default(),
             rebuild: Progress::default(),
             scrub: Progress::default(),
+            damaged: HashSet::new(),
             rebuild_running: false,
             rebuild_again: false,
             segments_freeing: 0,

@@ -9,7 +9,9 @@
 //!    ended. Segments that may not have been durable (their records may still be in the ring) are
 //!    verified in full and end the chain if fewer than k of their shards are good.
 //! 4. *Journal*: valid records of the generation, from any of its nodes, give further chains.
-//!    Replay starts at that segment boundary from which the records reach furthest.
+//!    Replay starts at that segment boundary from which the records reach furthest, the latest of
+//!    those: what good segments hold is not replayed, because records that were trimmed may survive
+//!    in fewer rings than a loss of nodes takes.
 //! 5. *New start*: a new generation at fresh log positions takes what was replayed, a new checkpoint
 //!    and a root are written, and only that root makes the opening count: a crash before it finds
 //!    everything as it was. Whatever the new root does not name is then deleted.
@@ -338,6 +340,12 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
     // What is replayed is stable in the rings: its segments give the room that it takes again, so
     // that a full pool can be opened however often.
     discard_garbage(ctx, &listed, false).await;
+    // The new checkpoint vouches for the segments found: they must be stable, and their bad shards
+    // must not come back with a power loss, since the next opening believes what is listed.
+    let up = ctx.with(|core| core.up_nodes());
+    for (_, result) in ctx.call_all(&up, &RequestBody::ShardSync).await {
+        result?;
+    }
     let handles = store_checkpoint(ctx, &bytes)
         .await
         .ok_or_else(|| Failure::Again("the checkpoint could not be written".into()))?;
@@ -677,14 +685,14 @@ fn next_record(end: Lsn, records: &Records, ring: u64) -> Option<&Found> {
         .filter(|found| found.header.previous_end == end)
 }
 
-/// The boundary from which replay reaches furthest; the earliest of those.
+/// The boundary from which replay reaches furthest; the latest of those.
 fn choose_start(root: &Root, chain: &[Link], records: &Records) -> Lsn {
     let ring = root.geometry.ring_bytes;
     let boundaries = std::iter::once(root.checkpoint_lsn).chain(chain.iter().map(|link| link.end));
     let mut best = (root.checkpoint_lsn, root.checkpoint_lsn);
     for (index, boundary) in boundaries.enumerate() {
         let end = reach(boundary, records, ring);
-        if index == 0 || end > best.1 {
+        if index == 0 || end >= best.1 {
             best = (boundary, end);
         }
     }

@@ -300,7 +300,7 @@ impl Core {
                 let Some(segment) = self.segments.get_mut(handle) else { return };
                 if segment.shards[shard as usize] == Some(node) {
                     segment.shards[shard as usize] = None;
-                    self.scrub.damaged += 1;
+                    self.scrub.damaged += u64::from(self.damaged.insert((segment.id, shard)));
                     self.start_rebuild();
                 }
             }

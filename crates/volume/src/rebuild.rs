@@ -238,6 +238,7 @@ pub async fn scrub(ctx: Ctx) {
             }
         }
         core.scrub = Progress { running: true, ..Progress::default() };
+        core.damaged.clear();
         core.scrub.shards_total = shards.len() as u64;
         shards
     });
@@ -258,7 +259,9 @@ pub async fn scrub(ctx: Ctx) {
                 Err(error) if alive => {
                     core.scrub.shards_failed += u64::from(error == NodeError::Unreachable);
                     let shard = u32::try_from(shard).expect("at most 255 shards");
-                    core.shard_failed(handle, shard, node, &error);
+                    if !core.damaged.contains(&(id, shard)) {
+                        core.shard_failed(handle, shard, node, &error);
+                    }
                 }
                 Err(_) => core.scrub.shards_done += 1, // freed while the scrub ran
             }
