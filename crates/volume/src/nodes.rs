@@ -159,13 +159,13 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     let listed = list_shards(ctx, node).await?;
     let bad = verify_unsure(ctx, node, &listed).await?;
     // From the comparison on the node takes part in everything, so nothing can slip between.
-    let (extra, below) = ctx.with(|core| {
+    let extra = ctx.with(|core| {
         if core.node(node).session != session {
-            return (Vec::new(), core.log.generation);
+            return Vec::new();
         }
         let extra = core.reconcile(node, &listed, &bad);
         core.node_mut(node).health = NodeHealth::Up;
-        (extra, core.log.generation)
+        extra
     });
     for chunk in extra.chunks(1024) {
         ctx.call(node, RequestBody::ShardDelete { segments: chunk.to_vec() }).await?;
@@ -173,7 +173,11 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     if !crate::journal::put_root(ctx, |_| {}).await {
         ctx.sleep_ms(20).await;
     }
-    ctx.call(node, RequestBody::JournalDelete { below }).await?;
+    // While the journal moves, the generation that the root names is still the one that counts.
+    let committed = ctx.with(|core| core.root.as_ref().map(|root| root.generation));
+    if let Some(below) = committed {
+        ctx.call(node, RequestBody::JournalDelete { below }).await?;
+    }
     Ok(())
 }
 
