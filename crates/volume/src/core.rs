@@ -543,11 +543,31 @@ impl Ctx {
         nodes: &[NodeIndex],
         body: &RequestBody,
     ) -> Vec<(NodeIndex, CallResult)> {
-        let calls: Vec<_> = self.with(|core| {
-            nodes.iter().map(|node| core.call(*node, body.clone(), Vec::new())).collect()
+        let calls = self.with(|core| {
+            nodes.iter().map(|node| (*node, core.call(*node, body.clone(), Vec::new()))).collect()
         });
-        let results = crate::exec::all(calls).await;
-        nodes.iter().copied().zip(results).collect()
+        self.wait_all(calls).await
+    }
+
+    /// Waits for the answers to several calls that were just made. An error of a node that was
+    /// lost and is back when the last answer comes in says nothing of the node as it is now: it counts
+    /// as unreachable.
+    pub async fn wait_all(
+        &self,
+        calls: Vec<(NodeIndex, Awaited<CallResult>)>,
+    ) -> Vec<(NodeIndex, CallResult)> {
+        let nodes: Vec<(NodeIndex, u64)> = self
+            .with(|core| calls.iter().map(|(node, _)| (*node, core.node(*node).session)).collect());
+        let results = crate::exec::all(calls.into_iter().map(|(_, call)| call).collect()).await;
+        self.with(|core| {
+            let answer = |((node, session), result): ((NodeIndex, u64), CallResult)| {
+                let outdated = core.node(node).session != session;
+                let result =
+                    if outdated && result.is_err() { Err(NodeError::Unreachable) } else { result };
+                (node, result)
+            };
+            nodes.into_iter().zip(results).map(answer).collect()
+        })
     }
 
     /// Waits.

@@ -191,11 +191,7 @@ pub async fn write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIn
         if calls.is_empty() {
             break;
         }
-        let mut results = Vec::new();
-        for (node, call) in calls {
-            results.push((node, call.await));
-        }
-        if !all_good(ctx, results) {
+        if !all_good(ctx, ctx.wait_all(calls).await) {
             return false;
         }
     }
@@ -238,18 +234,18 @@ pub async fn put_root_on(ctx: &Ctx, root: &Root, nodes: &[NodeIndex]) -> bool {
             .iter()
             .map(|node| {
                 let body = RequestBody::PutRoot { version: root.version };
-                core.call(*node, body, vec![encoded.clone()])
+                (*node, core.call(*node, body, vec![encoded.clone()]))
             })
             .collect()
     });
-    let results = crate::exec::all(calls).await;
+    let results = ctx.wait_all(calls).await;
     ctx.with(|core| {
         let mut taken = 0;
-        for (node, result) in nodes.iter().zip(results) {
+        for (node, result) in results {
             match result {
                 Ok(_) => taken += 1,
                 Err(NodeError::Unreachable) => {}
-                Err(error) => core.give_up_node(*node, &format!("root: {error}")),
+                Err(error) => core.give_up_node(node, &format!("root: {error}")),
             }
         }
         if taken >= core.nodes_needed() {
