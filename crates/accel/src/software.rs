@@ -38,7 +38,7 @@ fn code(map: &Arc<LinearMap>, inputs: &[Bytes]) -> Result<Vec<Bytes>, ShapeError
     let inputs: Vec<&[u8]> = inputs.iter().map(|input| &input[..]).collect();
     let element_bytes = map.element_bytes(&inputs)?;
     let lengths = map.shape().output_elements.iter().map(|&n| n as usize * element_bytes);
-    let mut outputs: Vec<AlignedBuf> = lengths.map(AlignedBuf::zeroed).collect();
+    let mut outputs: Vec<AlignedBuf> = lengths.map(AlignedBuf::stale).collect();
     let mut slices: Vec<&mut [u8]> = outputs.iter_mut().map(|output| &mut output[..]).collect();
     map.execute(&inputs, &mut slices)?;
     Ok(outputs.into_iter().map(AlignedBuf::freeze).collect())

@@ -30,18 +30,25 @@ impl AlignedBuf {
     /// A buffer of `len_bytes` zero bytes.
     #[must_use]
     pub fn zeroed(len_bytes: usize) -> Self {
-        Self::allocate(len_bytes, true)
+        let mut buffer = Self::stale(len_bytes);
+        buffer.fill(0);
+        buffer
+    }
+
+    /// A buffer of `len_bytes` bytes of some earlier buffer: for a reader that overwrites all of
+    /// them, or cuts off or clears what it did not. Nothing else may be done with it, as the bytes
+    /// may be another user's.
+    #[must_use]
+    pub fn stale(len_bytes: usize) -> Self {
+        let capacity_bytes = pool::capacity_for(len_bytes);
+        Self { pointer: pool::take(capacity_bytes), len_bytes, capacity_bytes }
     }
 
     /// A buffer that holds a copy of `source`.
     #[must_use]
     pub fn copy_from(source: &[u8]) -> Self {
-        let mut buffer = Self::allocate(source.len(), false);
-        // SAFETY: the allocation holds source.len() bytes and cannot overlap `source`.
-        unsafe {
-            std::ptr::copy_nonoverlapping(source.as_ptr(), buffer.pointer.as_ptr(), source.len());
-        }
-        buffer.len_bytes = source.len();
+        let mut buffer = Self::stale(source.len());
+        buffer.copy_from_slice(source);
         buffer
     }
 
@@ -49,33 +56,15 @@ impl AlignedBuf {
     #[must_use]
     pub fn concat<'a>(parts: impl IntoIterator<Item = &'a [u8]> + Clone) -> Self {
         let total: usize = parts.clone().into_iter().map(<[u8]>::len).sum();
-        let mut buffer = Self::allocate(total, false);
-        let mut at = 0;
+        let mut buffer = Self::stale(total);
+        let mut rest = &mut buffer[..];
         for part in parts {
-            assert!(part.len() <= total - at, "the iterator gave longer parts the second time");
-            // SAFETY: checked just above: the copy ends inside the allocation.
-            unsafe {
-                std::ptr::copy_nonoverlapping(
-                    part.as_ptr(),
-                    buffer.pointer.as_ptr().add(at),
-                    part.len(),
-                );
-            }
-            at += part.len();
+            let (place, behind) = rest.split_at_mut(part.len());
+            place.copy_from_slice(part);
+            rest = behind;
         }
-        assert_eq!(at, total, "the iterator gave other parts the second time");
-        buffer.len_bytes = total;
+        assert!(rest.is_empty(), "the iterator gave other parts the second time");
         buffer
-    }
-
-    fn allocate(len_bytes: usize, zero: bool) -> Self {
-        let capacity_bytes = pool::capacity_for(len_bytes);
-        let pointer = pool::take(capacity_bytes);
-        if zero {
-            // SAFETY: the allocation holds at least len_bytes bytes.
-            unsafe { pointer.as_ptr().write_bytes(0, len_bytes) }
-        }
-        Self { pointer, len_bytes: if zero { len_bytes } else { 0 }, capacity_bytes }
     }
 
     /// Drops everything behind the first `len_bytes` bytes.
@@ -92,7 +81,7 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: taken with this capacity in `allocate`, and owned by this buffer alone.
+        // SAFETY: taken with this capacity in `stale`, and owned by this buffer alone.
         unsafe { pool::give(self.pointer, self.capacity_bytes) }
     }
 }
@@ -100,14 +89,14 @@ impl Drop for AlignedBuf {
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the first len_bytes bytes are initialised and owned.
+        // SAFETY: the pool's memory is initialised; the first len_bytes bytes are owned.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len_bytes) }
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the first len_bytes bytes are initialised and exclusively owned.
+        // SAFETY: the pool's memory is initialised; the first len_bytes bytes are exclusively owned.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len_bytes) }
     }
 }

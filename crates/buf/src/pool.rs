@@ -5,8 +5,12 @@
 //! to the system, which then clears fresh pages for the next one. So each thread keeps some freed
 //! buffers in lists by size class; a buffer freed on another thread than it was made on simply joins
 //! that thread's lists. Bounds: [`CLASS_BYTES_MAX`] per class, so a few dozen MiB per thread.
+//!
+//! All of this memory is initialised, always: it is cleared once, when it comes from the allocator,
+//! and holds some earlier buffer's bytes after that. So what is about to be overwritten need not be
+//! cleared again ([`AlignedBuf::stale`](crate::AlignedBuf::stale)), and that is sound.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 
@@ -50,14 +54,14 @@ fn class_of(capacity_bytes: usize) -> Option<usize> {
     (capacity_bytes <= KEPT_BYTES_MAX).then(|| (capacity_bytes / ALIGN_BYTES).ilog2() as usize)
 }
 
-/// Memory of a capacity that [`capacity_for`] gave; its content is arbitrary.
+/// Initialised memory of a capacity that [`capacity_for`] gave; its content is arbitrary.
 pub fn take(capacity_bytes: usize) -> NonNull<u8> {
     let kept = class_of(capacity_bytes)
         .and_then(|class| LISTS.try_with(|lists| lists.borrow_mut().0[class].pop()).ok().flatten());
     kept.unwrap_or_else(|| {
         let layout = layout(capacity_bytes);
         // SAFETY: the layout's size is never zero.
-        let pointer = unsafe { alloc(layout) };
+        let pointer = unsafe { alloc_zeroed(layout) };
         NonNull::new(pointer).unwrap_or_else(|| handle_alloc_error(layout))
     })
 }

@@ -104,7 +104,7 @@ impl Inbox {
     ///
     /// [`Inbox::take_payload`] must be called before the next [`Inbox::space`].
     pub fn open_payload(&mut self, len_bytes: usize) {
-        self.payload = Some(Payload { buffer: AlignedBuf::zeroed(len_bytes), filled: 0 });
+        self.payload = Some(Payload { buffer: AlignedBuf::stale(len_bytes), filled: 0 });
     }
 
     /// The payload opened, once it is complete.

@@ -279,6 +279,8 @@ impl Core {
 pub struct ShardBuilder {
     layout: crate::layout::Layout,
     buffers: Vec<AlignedBuf>,
+    /// How much of each buffer is laid out; what is behind that is stale.
+    ends: Vec<usize>,
     checksums: Vec<Vec<u32>>,
 }
 
@@ -290,7 +292,8 @@ impl ShardBuilder {
         let zero = fieldstone_proto::crc32c(&[0; BLOCK_BYTES]);
         Self {
             layout,
-            buffers: (0..layout.k).map(|_| AlignedBuf::zeroed(bytes)).collect(),
+            buffers: (0..layout.k).map(|_| AlignedBuf::stale(bytes)).collect(),
+            ends: vec![0; layout.k as usize],
             checksums: (0..layout.k).map(|_| vec![zero; shard_blocks as usize]).collect(),
         }
     }
@@ -304,7 +307,9 @@ impl ShardBuilder {
             let to = range.offset_bytes as usize;
             let bytes = blocks * BLOCK_BYTES;
             let from = at * BLOCK_BYTES;
+            self.extend(shard, to);
             self.buffers[shard][to..to + bytes].copy_from_slice(&data[from..from + bytes]);
+            self.ends[shard] = self.ends[shard].max(to + bytes);
             let block = to / BLOCK_BYTES;
             self.checksums[shard][block..block + blocks]
                 .copy_from_slice(&checksums[at..at + blocks]);
@@ -312,7 +317,17 @@ impl ShardBuilder {
         }
     }
 
-    fn finish(self) -> Vec<Shard> {
+    /// Makes zeroes of what lies between the end of a shard, as far as it is laid out, and `to`.
+    fn extend(&mut self, shard: usize, to: usize) {
+        if let Some(gap) = self.buffers[shard].get_mut(self.ends[shard]..to) {
+            gap.fill(0);
+        }
+    }
+
+    fn finish(mut self) -> Vec<Shard> {
+        for shard in 0..self.buffers.len() {
+            self.extend(shard, self.buffers[shard].len());
+        }
         self.buffers
             .into_iter()
             .zip(self.checksums)

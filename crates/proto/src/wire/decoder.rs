@@ -117,7 +117,7 @@ impl<M: Message> Decoder<M> {
                     }
                     let at = WIRE_HEADER_BYTES;
                     check_crc("body", self.header.body_crc.get(), &self.body, at)?;
-                    self.payload = AlignedBuf::zeroed(self.header.payload_len());
+                    self.payload = AlignedBuf::stale(self.header.payload_len());
                     self.filled = 0;
                     self.stage = Stage::Payload;
                 }

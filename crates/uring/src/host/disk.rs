@@ -247,7 +247,7 @@ impl Disk {
         let token = token(Kind::Disk, u32::from(self.node.0), index);
         match op {
             DiskOp::Read { file, offset_bytes, len_bytes } => {
-                let buffer = AlignedBuf::zeroed(len_bytes as usize);
+                let buffer = AlignedBuf::stale(len_bytes as usize);
                 reactor.read(self.file(file)?, offset_bytes, buffer, token);
             }
             DiskOp::Write { file, offset_bytes, data } => {
@@ -322,8 +322,11 @@ impl Disk {
         }
         let result = match (event.result, kept, event.payload) {
             (Err(error), _, _) => Err(disk_error(&error)),
-            // Behind the end of the file the buffer still holds the zeroes it was made with.
-            (Ok(_), Kept::Read, Payload::Buffer(buffer)) => Ok(DiskOutput::Data(buffer.freeze())),
+            (Ok(read_bytes), Kept::Read, Payload::Buffer(mut buffer)) => {
+                // Behind the end of the file are zeroes.
+                buffer[read_bytes as usize..].fill(0);
+                Ok(DiskOutput::Data(buffer.freeze()))
+            }
             (Ok(_), _, _) => Ok(DiskOutput::Done),
         };
         Some((id, result))
