@@ -7,8 +7,10 @@
 //! # What is looked up and what is kept
 //!
 //! A read is a hit if every line it touches is there; else the whole of it goes to the backend,
-//! widened to whole lines, so that small reads fill lines for those that follow. Reads and writes
-//! longer than 256 KiB pass by: streaming would only push out what is worth keeping.
+//! widened to whole lines, so that small reads fill lines for those that follow. Reads of 64 KiB and
+//! more (a stream, or a stream's small reads that the scheduler merged) are looked up, but what they
+//! bring is not kept: it would push out what is worth keeping, and keeping it costs more than reading
+//! it again. Reads and writes longer than 256 KiB pass by.
 //!
 //! A write updates the lines that were there (all lines, with
 //! [`CacheOptions::write_allocate`]). Lines hold [`Bytes`]: what a small read gave is kept as it is,
@@ -54,6 +56,8 @@ pub struct CacheOptions {
     pub capacity_bytes: u64,
     /// Longer requests neither look up nor insert. At most 256 KiB.
     pub bypass_bytes: u32,
+    /// Reads of this length and longer insert nothing.
+    pub stream_bytes: u32,
     /// A write also inserts lines that were not there.
     pub write_allocate: bool,
 }
@@ -63,6 +67,7 @@ impl Default for CacheOptions {
         CacheOptions {
             capacity_bytes: 32 * 1024 * 1024,
             bypass_bytes: 256 * 1024,
+            stream_bytes: 64 * 1024,
             write_allocate: false,
         }
     }
@@ -239,6 +244,10 @@ impl<B: Backend> Cache<B> {
         }
         self.stats.misses += 1;
         self.stats.miss_bytes += u64::from(len);
+        if len >= self.options.stream_bytes {
+            let flight = Flight::Plain { id: request.id };
+            return self.send(request, flight, now);
+        }
         let start = offset - offset % LINE;
         let end = (offset + u64::from(len)).next_multiple_of(LINE).min(self.info.size_bytes);
         let skip = u32::try_from(offset - start).expect("less than a line");

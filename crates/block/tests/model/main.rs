@@ -131,6 +131,7 @@ fn cache_keeps_the_contract() {
             let options = CacheOptions {
                 capacity_bytes: [2 << 12, 1 << 20][seed as usize % 2],
                 bypass_bytes: [16 << 10, 256 << 10][seed as usize / 2 % 2],
+                stream_bytes: [8 << 10, u32::MAX][seed as usize / 4 % 2],
                 write_allocate: seed % 3 == 0,
             };
             Cache::new(chaos, options)

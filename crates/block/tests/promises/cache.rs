@@ -120,6 +120,24 @@ fn small_reads_fetch_the_line_for_those_that_follow() {
 }
 
 #[test]
+fn a_stream_is_looked_up_and_not_kept() {
+    let (mut cache, hand) = cache(1024);
+    let stream = |cache: &mut Cache<Manual>| {
+        cache.submit(request(1, Op::Read, 0, 64 * 1024, 0), Nanos(1));
+    };
+    stream(&mut cache);
+    hand.answer(0, 1);
+    poll(&mut cache, 1);
+    assert_eq!((cache.stats().held_bytes, cache.stats().misses), (0, 1));
+
+    (0..16).for_each(|line| assert!(read(&mut cache, &hand, line, 2).1));
+    stream(&mut cache);
+    assert!(hand.pending().is_empty());
+    assert_eq!(bytes_of(poll(&mut cache, 1)[0].1.as_ref().unwrap()), vec![2; 64 * 1024]);
+    assert_eq!((cache.stats().hits, cache.stats().misses), (1, 17));
+}
+
+#[test]
 fn long_reads_pass_by_and_capacity_zero_is_off() {
     let (mut cache_on, hand) = cache(1024);
     cache_on.submit(request(1, Op::Read, 0, 512 * 1024, 0), Nanos(1));
@@ -135,7 +153,7 @@ fn long_reads_pass_by_and_capacity_zero_is_off() {
 #[test]
 fn a_line_does_not_hold_on_to_a_large_buffer() {
     let (mut cache, hand) = cache(1024);
-    for (len, shared) in [(4 * LINE_BYTES, true), (16 * LINE_BYTES, false)] {
+    for (len, shared) in [(4 * LINE_BYTES, true), (8 * LINE_BYTES, false)] {
         let offset = u64::from(len);
         cache.submit(request(1, Op::Read, offset, len, 0), Nanos(1));
         hand.answer(0, 1);
