@@ -91,9 +91,16 @@ impl Socket {
     /// # Errors
     /// The descriptor is not a socket.
     pub fn set_buffers(&self, send_bytes: u32, receive_bytes: u32) -> io::Result<()> {
-        let clamp = |bytes: u32| libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
-        self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUF, clamp(send_bytes))?;
+        self.set_send_buffer(send_bytes)?;
         self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUF, clamp(receive_bytes))
+    }
+
+    /// The sending half of [`Socket::set_buffers`]. A Unix socket has no other buffer.
+    ///
+    /// # Errors
+    /// The descriptor is not a socket.
+    pub fn set_send_buffer(&self, send_bytes: u32) -> io::Result<()> {
+        self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUF, clamp(send_bytes))
     }
 
     fn set_option(&self, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
@@ -123,6 +130,10 @@ impl Socket {
     pub(crate) fn raw(&self) -> RawFd {
         self.descriptor.as_raw_fd()
     }
+}
+
+fn clamp(bytes: u32) -> libc::c_int {
+    libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX)
 }
 
 impl AsFd for Socket {

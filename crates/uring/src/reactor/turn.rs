@@ -18,6 +18,9 @@ use crate::socket::Socket;
 const BELL: u64 = u64::MAX;
 /// User data of cancellations, whose results nobody needs.
 const CANCEL: u64 = u64::MAX - 1;
+/// Send buffer of accepted Unix sockets. The system's 208 KiB hold one answer of 128 KiB: with
+/// several in flight each one would wait for the client to wake up and read the one before.
+const UNIX_SEND_BYTES: u32 = 1 << 20;
 /// How often in a row a step may fail with `EINTR` or `EAGAIN`.
 const MAX_REPEATS: u8 = 16;
 
@@ -421,8 +424,10 @@ impl Reactor {
 fn accepted(raw: RawFd, tcp: bool) -> Socket {
     // SAFETY: the kernel made the descriptor for this result, and nobody else has seen it.
     let socket = unsafe { Socket::from_fresh(raw) };
-    if tcp && let Err(error) = socket.set_no_delay() {
-        tracing::debug!(%error, "accepted connection keeps its delay");
+    // TCP sizes its buffers by itself.
+    let tuned = if tcp { socket.set_no_delay() } else { socket.set_send_buffer(UNIX_SEND_BYTES) };
+    if let Err(error) = tuned {
+        tracing::debug!(%error, "an accepted connection stays as the system made it");
     }
     socket
 }
