@@ -4,7 +4,9 @@
 //! is slow at that (it splits and merges chunks to find the alignment) and hands large buffers back
 //! to the system, which then clears fresh pages for the next one. So each thread keeps some freed
 //! buffers in lists by size class; a buffer freed on another thread than it was made on simply joins
-//! that thread's lists. Bounds: [`CLASS_BYTES_MAX`] per class, so a few dozen MiB per thread.
+//! that thread's lists. A thread keeps at most [`LISTS_BYTES_MAX`]: a volume holds what it wrote until
+//! a segment is durable, so buffers come back by the megabyte. When that is reached, the class that
+//! holds the most gives way.
 //!
 //! All of this memory is initialised, always: it is cleared once, when it comes from the allocator,
 //! and holds some earlier buffer's bytes after that. So what is about to be overwritten need not be
@@ -18,19 +20,46 @@ use crate::ALIGN_BYTES;
 
 /// Sizes that are kept: [`ALIGN_BYTES`] times powers of two up to this.
 const KEPT_BYTES_MAX: usize = 2 << 20;
-/// Most bytes that a thread keeps of one class.
-const CLASS_BYTES_MAX: usize = 8 << 20;
+/// Most bytes that a thread keeps.
+const LISTS_BYTES_MAX: usize = 64 << 20;
 const CLASSES: usize = (KEPT_BYTES_MAX / ALIGN_BYTES).ilog2() as usize + 1;
 
 #[derive(Default)]
-struct Lists([Vec<NonNull<u8>>; CLASSES]);
+struct Lists {
+    /// Buffers that were allocated with the class's layout.
+    of_class: [Vec<NonNull<u8>>; CLASSES],
+    bytes: usize,
+}
+
+impl Lists {
+    fn take(&mut self, class: usize) -> Option<NonNull<u8>> {
+        let pointer = self.of_class[class].pop()?;
+        self.bytes -= ALIGN_BYTES << class;
+        Some(pointer)
+    }
+
+    fn give(&mut self, class: usize, pointer: NonNull<u8>) {
+        self.of_class[class].push(pointer);
+        self.bytes += ALIGN_BYTES << class;
+        while self.bytes > LISTS_BYTES_MAX {
+            let fullest = (0..CLASSES).max_by_key(|class| self.of_class[*class].len() << class);
+            self.free_one(fullest.expect("there are classes"));
+        }
+    }
+
+    fn free_one(&mut self, class: usize) {
+        if let Some(pointer) = self.take(class) {
+            // SAFETY: allocated with this layout, and nobody uses it.
+            unsafe { dealloc(pointer.as_ptr(), layout(ALIGN_BYTES << class)) }
+        }
+    }
+}
 
 impl Drop for Lists {
     fn drop(&mut self) {
-        for (class, list) in self.0.iter_mut().enumerate() {
-            for pointer in list.drain(..) {
-                // SAFETY: buffers in this list were allocated with the class's layout.
-                unsafe { dealloc(pointer.as_ptr(), layout(ALIGN_BYTES << class)) }
+        for class in 0..CLASSES {
+            while !self.of_class[class].is_empty() {
+                self.free_one(class);
             }
         }
     }
@@ -57,7 +86,7 @@ fn class_of(capacity_bytes: usize) -> Option<usize> {
 /// Initialised memory of a capacity that [`capacity_for`] gave; its content is arbitrary.
 pub fn take(capacity_bytes: usize) -> NonNull<u8> {
     let kept = class_of(capacity_bytes)
-        .and_then(|class| LISTS.try_with(|lists| lists.borrow_mut().0[class].pop()).ok().flatten());
+        .and_then(|class| LISTS.try_with(|lists| lists.borrow_mut().take(class)).ok().flatten());
     kept.unwrap_or_else(|| {
         let layout = layout(capacity_bytes);
         // SAFETY: the layout's size is never zero.
@@ -71,18 +100,9 @@ pub fn take(capacity_bytes: usize) -> NonNull<u8> {
 /// # Safety
 /// `pointer` came from [`take`] with this capacity, and nothing uses it any more.
 pub unsafe fn give(pointer: NonNull<u8>, capacity_bytes: usize) {
+    // A thread that is ending has no lists any more.
     let kept = class_of(capacity_bytes).is_some_and(|class| {
-        // A thread that is ending has no lists any more.
-        LISTS
-            .try_with(|lists| {
-                let list = &mut lists.borrow_mut().0[class];
-                let room = (list.len() + 1) * capacity_bytes <= CLASS_BYTES_MAX;
-                if room {
-                    list.push(pointer);
-                }
-                room
-            })
-            .unwrap_or(false)
+        LISTS.try_with(|lists| lists.borrow_mut().give(class, pointer)).is_ok()
     });
     if !kept {
         // SAFETY: allocated with this layout in `take`, which the caller vouches for.
@@ -92,6 +112,7 @@ pub unsafe fn give(pointer: NonNull<u8>, capacity_bytes: usize) {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::AlignedBuf;
 
     #[test]
@@ -103,6 +124,21 @@ mod tests {
                 buffer.fill(0xa5);
             }
         }
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_no_class_starves_another() {
+        let kept = |len: usize| {
+            let class = class_of(capacity_for(len)).expect("kept");
+            LISTS.with(|lists| lists.borrow().of_class[class].len() * capacity_for(len))
+        };
+        for len in [4096, 1 << 20] {
+            let many = (0..2 * LISTS_BYTES_MAX / len).map(|_| AlignedBuf::stale(len));
+            drop(many.collect::<Vec<_>>());
+            LISTS.with(|lists| assert!(lists.borrow().bytes <= LISTS_BYTES_MAX));
+            assert!(kept(len) >= LISTS_BYTES_MAX / 2);
+        }
+        assert!(kept(4096) >= LISTS_BYTES_MAX / 4);
     }
 
     #[test]
