@@ -161,7 +161,7 @@ pub async fn write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIn
         // A few records at a time bound what is in flight. Meanwhile the front of the log may be
         // trimmed, so the place in it is a position of the log, not a count of records.
         let calls: Vec<_> = ctx.with(|core| {
-            let epoch = core.epoch;
+            let (epoch, trimmed) = (core.epoch, core.log.trimmed);
             let mut calls = Vec::new();
             let messages: Vec<_> = core
                 .log
@@ -172,6 +172,7 @@ pub async fn write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIn
                 .map(|record| {
                     record.header.generation = generation;
                     record.header.epoch = epoch;
+                    record.header.trimmed = trimmed;
                     let mut payload: Vec<Bytes> = vec![record.header.encode()];
                     payload.extend(record.payload.iter().cloned());
                     (record.header.lsn, payload)
@@ -221,6 +222,7 @@ pub async fn put_root(ctx: &Ctx, change: impl FnOnce(&mut Root)) -> bool {
         core.root_version += 1;
         root.version = core.root_version;
         root.epoch = core.epoch;
+        root.trimmed = core.log.trimmed;
         (root, core.up_nodes())
     });
     put_root_on(ctx, &root, &nodes).await

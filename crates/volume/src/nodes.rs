@@ -138,7 +138,11 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     let epoch = ctx.with(|core| core.epoch);
     match ctx.call(node, RequestBody::Fence { takeover: true }).await {
         Ok(ReplyBody::VolumeState(state)) => {
-            ctx.with(|core| core.node_mut(node).stat = state.stat);
+            ctx.with(|core| {
+                core.node_mut(node).stat = state.stat;
+                // It may have one of a writer before that never counted; it takes only higher ones.
+                core.root_version = core.root_version.max(state.root_version);
+            });
         }
         Ok(_) => return Err(NodeError::Invalid("not a volume state".into())),
         Err(NodeError::Fenced { current, .. }) if current == epoch => {

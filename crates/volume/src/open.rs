@@ -3,7 +3,7 @@
 //! 1. *Fence*: every reachable node gets an epoch above all that any of them knows, and refuses the
 //!    writer before from then on. All but `missing_max` of the nodes must take part; any such set
 //!    meets every set that a root was committed on.
-//! 2. *Root*: the highest version found. It names checkpoint, journal and epoch.
+//! 2. *Root*: the newest found, by epoch and version. It names checkpoint, journal and epoch.
 //! 3. *Segments*: nodes list their shards. Segments of the checkpoint count, and after it the chain
 //!    of segments of the root's epoch, each beginning at the log position where the one before
 //!    ended. Segments that may not have been durable (their records may still be in the ring) are
@@ -11,7 +11,8 @@
 //! 4. *Journal*: valid records of the generation, from any of its nodes, give further chains.
 //!    Replay starts at that segment boundary from which the records reach furthest, the latest of
 //!    those: what good segments hold is not replayed, because records that were trimmed may survive
-//!    in fewer rings than a loss of nodes takes.
+//!    in fewer rings than a loss of nodes takes. If the log does not reach as far as the root or a
+//!    record says that it was trimmed, the opening refuses, and has deleted nothing.
 //! 5. *New start*: a new generation at fresh log positions takes what was replayed, a new checkpoint
 //!    and a root are written, and only that root makes the opening count: a crash before it finds
 //!    everything as it was. Whatever the new root does not name is then deleted.
@@ -190,6 +191,8 @@ async fn fence(
         }
         let highest = states.iter().flat_map(|(_, s)| &s.journals).map(|j| j.generation.0).max();
         core.journals_made = core.journals_made.max(highest.unwrap_or(0));
+        // Nodes take only higher versions, and may have some that never counted.
+        core.root_version = states.iter().map(|(_, s)| s.root_version).max().unwrap_or(0);
     });
     Ok(states)
 }
@@ -217,6 +220,7 @@ async fn create(
         journal_nodes: Vec::new(),
         checkpoint_lsn: Lsn(0),
         checkpoint_bytes: 0,
+        trimmed: Lsn(0),
         checkpoint_segments: Vec::new(),
         clean: false,
         name,
@@ -262,6 +266,7 @@ async fn commit(
         root.epoch = core.epoch;
         root.generation = generation;
         root.journal_nodes.clone_from(&nodes);
+        root.trimmed = core.log.trimmed;
         root.clean = false;
         core.up_nodes()
     });
@@ -311,7 +316,6 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
         .parse()
         .map_err(|error| Failure::Final(format!("profile {}: {error}", root.profile)))?;
     ctx.with(|core| core.adopt(root.name.clone(), profile, root.geometry));
-    ctx.with(|core| core.root_version = root.version);
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
     let mut listed: BTreeMap<SegmentId, Vec<(NodeIndex, ShardInfo)>> = BTreeMap::new();
     for node in &nodes {
@@ -320,11 +324,13 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
         }
     }
     load_checkpoint(ctx, &root, &listed).await?;
-    discard_leftovers(ctx, &root, &mut listed).await;
     let records = if root.clean { BTreeMap::new() } else { read_rings(ctx, &root, states).await? };
     let chain = find_chain(ctx, &root, &listed, &records).await?;
     let start = choose_start(&root, &chain, &records);
-    check_nothing_lost(&root, start, &records)?;
+    let trimmed = trimmed_up_to(&root, &records);
+    check_nothing_lost(&root, start, trimmed, &records)?;
+    // Nothing is deleted before it is known that nothing is lost.
+    discard_leftovers(ctx, &root, &mut listed).await;
     replay_footers(ctx, &chain, start).await?;
     let highest = highest_lsn(&root, &listed, &records);
     let replay = replay_records(ctx, start, &records, root.geometry.ring_bytes);
@@ -366,9 +372,18 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
 }
 
 fn newest_root(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<Root, Failure> {
-    let newest =
-        states.iter().filter(|(_, s)| s.root_version > 0).max_by_key(|(_, s)| s.root_version);
-    let Some((node, state)) = newest else {
+    let mut newest: Option<(NodeIndex, Root)> = None;
+    for (node, state) in states.iter().filter(|(_, state)| state.root_version > 0) {
+        let root = Root::decode(&state.root)
+            .map_err(|error| Failure::Final(format!("root on {node}: {error}")))?;
+        let newer = |(_, known): &(NodeIndex, Root)| {
+            (root.epoch, root.version) > (known.epoch, known.version)
+        };
+        if newest.as_ref().is_none_or(newer) {
+            newest = Some((*node, root));
+        }
+    }
+    let Some((node, root)) = newest else {
         return Err(Failure::Final("no node has a root of the volume: it does not exist".into()));
     };
     let knowing = states.iter().filter(|(_, state)| state.root_version > 0).count();
@@ -378,8 +393,6 @@ fn newest_root(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<Root, F
             "only {knowing} of the nodes know the volume, {needed} are needed: the others are empty"
         )));
     }
-    let root = Root::decode(&state.root)
-        .map_err(|error| Failure::Final(format!("root on {node}: {error}")))?;
     let volume = ctx.with(|core| core.config.volume);
     if root.volume != volume {
         return Err(Failure::Final(format!("the root on {node} is of volume {}", root.volume)));
@@ -699,13 +712,23 @@ fn choose_start(root: &Root, chain: &[Link], records: &Records) -> Lsn {
     best.0
 }
 
+/// How far the log is known to have been trimmed: everything before was in durable segments once, and
+/// every record behind was on all nodes of the journal.
+fn trimmed_up_to(root: &Root, records: &Records) -> Lsn {
+    records.values().map(|found| found.header.trimmed).fold(root.trimmed, Lsn::max)
+}
+
 /// Refuses to go back in time: what was durable once must be found again.
-fn check_nothing_lost(root: &Root, start: Lsn, records: &Records) -> Result<(), Failure> {
+fn check_nothing_lost(
+    root: &Root,
+    start: Lsn,
+    trimmed: Lsn,
+    records: &Records,
+) -> Result<(), Failure> {
     let end = reach(start, records, root.geometry.ring_bytes);
-    let durable = records.values().map(|found| found.header.trimmed).max().unwrap_or_default();
-    if end < durable {
+    if end < trimmed {
         return Err(Failure::Again(format!(
-            "the log is readable up to position {end}, but was stored up to {durable}: too many \
+            "the log is readable up to position {end}, but was stored up to {trimmed}: too many \
              nodes are missing or damaged; bring them back"
         )));
     }
@@ -803,5 +826,48 @@ async fn discard_garbage(ctx: &Ctx, listed: &Listed, journals: bool) {
     }
     if journals {
         ctx.call_all(&up, &RequestBody::JournalDelete { below }).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root(checkpoint_lsn: Lsn, trimmed: Lsn) -> Root {
+        Root {
+            version: 1,
+            volume: fieldstone_proto::VolumeId(1),
+            epoch: Epoch(1),
+            geometry: crate::seam::Geometry {
+                size_bytes: 1 << 20,
+                shard_bytes: 1 << 16,
+                unit_bytes: 4096,
+                ring_bytes: 1 << 18,
+            },
+            generation: JournalGen(2),
+            journal_nodes: Vec::new(),
+            checkpoint_lsn,
+            checkpoint_bytes: 0,
+            trimmed,
+            checkpoint_segments: Vec::new(),
+            clean: false,
+            name: String::new(),
+            profile: String::new(),
+        }
+    }
+
+    #[test]
+    fn an_empty_journal_does_not_hide_that_segments_are_missing() {
+        let (first, middle, last) = (Lsn(0x1000), Lsn(0x3000), Lsn(0x7000));
+        let (root, records) = (root(first, last), Records::new());
+        let trimmed = trimmed_up_to(&root, &records);
+        let found = |chain: &[Link]| {
+            let start = choose_start(&root, chain, &records);
+            check_nothing_lost(&root, start, trimmed, &records).is_ok()
+        };
+        let link = |first, end| Link { handle: 0, first, end };
+        assert!(!found(&[]));
+        assert!(!found(&[link(first, middle)]));
+        assert!(found(&[link(first, middle), link(middle, last)]));
     }
 }

@@ -1,14 +1,19 @@
 //! The root record: the one small thing that a volume replaces in place, kept on every node.
 //!
 //! It names the newest checkpoint and the journal. Replacing it is the commit point of opening, of
-//! a journal move and of a checkpoint. A reader takes the highest version among the nodes it
-//! reaches; it must reach all but `missing_max` of them, so it meets at least one that has the
-//! last committed one.
+//! a journal move and of a checkpoint. A reader takes the highest epoch, and of that the
+//! highest version, among the nodes it reaches; it must reach all but `missing_max` of them, so it
+//! meets at least one that has the last committed one. (A version alone would not do: a writer that
+//! was cut off may have counted further on the few nodes it had left than its successor did.)
+//!
+//! It also says how far the log was trimmed when it was written, which no record may be left to
+//! tell: a journal that has just moved can be empty. A log that does not reach so far has lost data.
 //!
 //! Layout, little endian: magic 8, version 4, crc32c 4 (of everything with this field zero), root
 //! version 8, volume 16, epoch 8, geometry 8+4+4+8, generation 8, checkpoint lsn 8, checkpoint
-//! length 8, flags 4, then name and profile with 16-bit lengths, then counts (32 bits) and values
-//! of journal nodes (16 bits each) and checkpoint segments (64 bits each).
+//! length 8, trimmed 8, flags 4, then name and profile with 16-bit lengths, then counts (32 bits) and values
+//! of journal nodes (16 bits each) and checkpoint segments (64 bits each). Version 1 lacks
+//! `trimmed`.
 
 use fieldstone_proto::crc32c;
 use fieldstone_proto::{Epoch, JournalGen, Lsn, NodeIndex, ROOT_BYTES_MAX, SegmentId, VolumeId};
@@ -17,7 +22,7 @@ use crate::codec::{FormatError, Reader, Writer};
 use crate::seam::Geometry;
 
 const MAGIC: &[u8; 8] = b"FSROOT\0\x01";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What the root of a volume says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +43,8 @@ pub struct Root {
     pub checkpoint_lsn: Lsn,
     /// Length of the checkpoint's encoding in bytes; zero if there is none yet.
     pub checkpoint_bytes: u64,
+    /// Everything before was stored in durable segments when the root was written.
+    pub trimmed: Lsn,
     /// The segments that hold the checkpoint, in order.
     pub checkpoint_segments: Vec<SegmentId>,
     /// The last writer closed the volume: the journal holds nothing that the checkpoint lacks.
@@ -66,6 +73,7 @@ impl Root {
         w.u64(self.generation.0);
         w.u64(self.checkpoint_lsn.0);
         w.u64(self.checkpoint_bytes);
+        w.u64(self.trimmed.0);
         w.u32(u32::from(self.clean));
         w.bytes16(self.name.as_bytes());
         w.bytes16(self.profile.as_bytes());
@@ -92,11 +100,11 @@ impl Root {
         if r.bytes(8)? != MAGIC {
             return Err(FormatError::Magic("volume root"));
         }
-        let version = r.u32()?;
-        if version > VERSION {
+        let format = r.u32()?;
+        if format > VERSION {
             return Err(FormatError::Version {
                 what: "volume root",
-                found: version,
+                found: format,
                 known: VERSION,
             });
         }
@@ -114,7 +122,9 @@ impl Root {
             ring_bytes: r.u64()?,
         };
         let (generation, checkpoint_lsn) = (JournalGen(r.u64()?), Lsn(r.u64()?));
-        let (checkpoint_bytes, clean) = (r.u64()?, r.u32()? != 0);
+        let checkpoint_bytes = r.u64()?;
+        let trimmed = if format >= 2 { Lsn(r.u64()?) } else { checkpoint_lsn };
+        let clean = r.u32()? != 0;
         let text = |bytes: &[u8]| {
             String::from_utf8(bytes.to_vec())
                 .map_err(|_| FormatError::Value("a name that is not UTF-8".into()))
@@ -139,6 +149,7 @@ impl Root {
             journal_nodes,
             checkpoint_lsn,
             checkpoint_bytes,
+            trimmed,
             checkpoint_segments,
             clean,
             name,
@@ -151,6 +162,9 @@ impl Root {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Where the encoding says how far the log was trimmed.
+    const TRIMMED_AT: usize = 96;
 
     fn sample() -> Root {
         Root {
@@ -167,6 +181,7 @@ mod tests {
             journal_nodes: vec![NodeIndex(1), NodeIndex(4)],
             checkpoint_lsn: Lsn(4096),
             checkpoint_bytes: 999,
+            trimmed: Lsn(8192),
             checkpoint_segments: vec![SegmentId(5), SegmentId(6)],
             clean: true,
             name: "vol".into(),
@@ -177,6 +192,18 @@ mod tests {
     #[test]
     fn roots_survive() {
         assert_eq!(Root::decode(&sample().encode()), Ok(sample()));
+    }
+
+    #[test]
+    fn version_1_was_trimmed_up_to_its_checkpoint() {
+        let mut bytes = sample().encode();
+        bytes.drain(TRIMMED_AT..TRIMMED_AT + 8);
+        bytes[8] = 1;
+        bytes[12..16].fill(0);
+        let crc = crc32c(&bytes);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        let expected = Root { trimmed: sample().checkpoint_lsn, ..sample() };
+        assert_eq!(Root::decode(&bytes), Ok(expected));
     }
 
     proptest! {
@@ -198,7 +225,7 @@ mod tests {
         let error = Root::decode(&bytes).expect_err("a newer version");
         assert_eq!(
             error.to_string(),
-            "volume root has format version 200, this release knows up to 1"
+            "volume root has format version 200, this release knows up to 2"
         );
     }
 }
