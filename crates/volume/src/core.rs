@@ -22,6 +22,7 @@ use fieldstone_proto::{
 };
 use slab::Slab;
 
+use crate::damage::Damage;
 use crate::exec::{Awaited, Filler, Lock, Task, slot};
 use crate::layout::Layout;
 use crate::log::Log;
@@ -147,6 +148,8 @@ pub struct Core {
     /// Shards that were found damaged since the scrub began: a verdict that comes late, after the
     /// shard was made anew, must not count again.
     pub damaged: HashSet<(SegmentId, u32)>,
+    /// Where shards that were found bad still lie.
+    pub damage: Damage,
     pub rebuild_running: bool,
     /// Something changed while a rebuild ran: it makes another pass.
     pub rebuild_again: bool,
@@ -220,6 +223,7 @@ impl Core {
             rebuild: Progress::default(),
             scrub: Progress::default(),
             damaged: HashSet::new(),
+            damage: Damage::default(),
             rebuild_running: false,
             rebuild_again: false,
             segments_freeing: 0,

@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`seam`] (what it needs from its world), `log` (how a write becomes a
 //! record), `seal` (how records become shards), `read`, `open` (recovery), `gc` (how space comes
-//! back), `rebuild`, `journal` and `nodes` (what happens when nodes fail and return). The formats
+//! back), `rebuild`, `damage`, `journal` and `nodes` (what happens when nodes fail and return). The formats
 //! are in `record`, `footer`, `checkpoint` and `root`; `core` holds the state and the plumbing.
 //!
 //! # How to drive it
@@ -19,6 +19,7 @@
 mod checkpoint;
 mod codec;
 mod core;
+mod damage;
 mod exec;
 mod footer;
 mod gc;

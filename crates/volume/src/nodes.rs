@@ -7,14 +7,13 @@
 //!
 //! A listed shard need not be whole: if the node lost power before the shard was synced, its header
 //! may be there without its data. Only shards that were known to be stable on the node when it was
-//! lost count as they are; all others are verified first.
+//! lost count as they are; all others are verified first, and the bad ones are deleted, stably, before
+//! the node counts.
 
 use std::collections::HashSet;
 
 use fieldstone_block::Nanos;
-use fieldstone_proto::{
-    NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardIndex, ShardInfo,
-};
+use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardInfo};
 
 use crate::core::{Core, Ctx};
 use crate::rebuild::list_shards;
@@ -77,21 +76,11 @@ impl Core {
         })
     }
 
-    /// Compares what a node has with what it should have; `bad` are those of the listed shards
-    /// that did not pass their verification. Returns what the node should delete.
-    fn reconcile(
-        &mut self,
-        node: NodeIndex,
-        listed: &[ShardInfo],
-        bad: &HashSet<(SegmentId, ShardIndex)>,
-    ) -> Vec<SegmentId> {
+    /// Compares what a node has with what it should have. Returns what it should delete.
+    fn reconcile(&mut self, node: NodeIndex, listed: &[ShardInfo]) -> Vec<SegmentId> {
         let mut extra = Vec::new();
         let mut found: HashSet<SegmentId> = HashSet::new();
         for info in listed {
-            if bad.contains(&(info.segment, info.shard)) {
-                extra.push(info.segment);
-                continue;
-            }
             let known = self.segments.find(info.segment);
             let segment = known.and_then(|handle| self.segments.get_mut(handle));
             let index = usize::from(info.shard.0);
@@ -160,20 +149,24 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     }
     // What it lists counts as stable from then on, whether it was told to sync it before or not.
     ctx.call(node, RequestBody::ShardSync).await?;
-    let listed = list_shards(ctx, node).await?;
+    let mut listed = list_shards(ctx, node).await?;
     let bad = verify_unsure(ctx, node, &listed).await?;
+    if !bad.is_empty() {
+        // They are gone for good before the node counts: a power loss must not bring them back.
+        delete(ctx, node, bad.iter().copied().collect()).await?;
+        ctx.call(node, RequestBody::ShardSync).await?;
+        listed.retain(|info| !bad.contains(&info.segment));
+    }
     // From the comparison on the node takes part in everything, so nothing can slip between.
     let extra = ctx.with(|core| {
         if core.node(node).session != session {
             return Vec::new();
         }
-        let extra = core.reconcile(node, &listed, &bad);
+        let extra = core.reconcile(node, &listed);
         core.node_mut(node).health = NodeHealth::Up;
         extra
     });
-    for chunk in extra.chunks(1024) {
-        ctx.call(node, RequestBody::ShardDelete { segments: chunk.to_vec() }).await?;
-    }
+    delete(ctx, node, extra).await?;
     if !crate::journal::put_root(ctx, |_| {}).await {
         ctx.sleep_ms(20).await;
     }
@@ -185,12 +178,19 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     Ok(())
 }
 
-/// Verifies the listed shards that may lack their data. Returns those that do.
+async fn delete(ctx: &Ctx, node: NodeIndex, segments: Vec<SegmentId>) -> Result<(), NodeError> {
+    for chunk in segments.chunks(1024) {
+        ctx.call(node, RequestBody::ShardDelete { segments: chunk.to_vec() }).await?;
+    }
+    Ok(())
+}
+
+/// Verifies the listed shards that may lack their data. Returns the segments of those that do.
 async fn verify_unsure(
     ctx: &Ctx,
     node: NodeIndex,
     listed: &[ShardInfo],
-) -> Result<HashSet<(SegmentId, ShardIndex)>, NodeError> {
+) -> Result<HashSet<SegmentId>, NodeError> {
     let unsure: Vec<&ShardInfo> =
         ctx.with(|core| listed.iter().filter(|info| core.unsure(node, info)).collect());
     let mut bad = HashSet::new();
@@ -199,7 +199,7 @@ async fn verify_unsure(
         match ctx.call(node, RequestBody::ShardVerify { segment, shard }).await {
             Ok(_) => {}
             Err(NodeError::Corrupt { .. } | NodeError::NotFound) => {
-                bad.insert((segment, shard));
+                bad.insert(segment);
             }
             Err(error) => return Err(error),
         }

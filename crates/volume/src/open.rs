@@ -99,6 +99,7 @@ impl Core {
         self.map = crate::map::Map::new(self.geometry.size_bytes / BLOCK_BYTES as u64);
         self.segments = crate::segment::SegmentTable::default();
         self.segments_made = 0;
+        self.damage = crate::damage::Damage::default();
         for node in &mut self.nodes {
             node.health = NodeHealth::Down;
         }

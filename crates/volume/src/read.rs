@@ -300,6 +300,9 @@ impl Core {
                 let Some(segment) = self.segments.get_mut(handle) else { return };
                 if segment.shards[shard as usize] == Some(node) {
                     segment.shards[shard as usize] = None;
+                    if *error != NodeError::NotFound {
+                        self.damage.note(segment.id, node);
+                    }
                     self.scrub.damaged += u64::from(self.damaged.insert((segment.id, shard)));
                     self.start_rebuild();
                 }

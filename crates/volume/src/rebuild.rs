@@ -11,6 +11,7 @@ use fieldstone_proto::{
 };
 
 use crate::core::{Core, Ctx};
+use crate::damage::{clear_the_way, delete_superseded};
 use crate::layout::ShardRange;
 use crate::read::decode_range;
 use crate::seal::Shard;
@@ -31,7 +32,7 @@ impl Core {
         }
         if self.rebuild_running {
             self.rebuild_again = true;
-        } else if self.segments.iter().any(|(_, s)| s.degraded()) {
+        } else if !self.damage.is_empty() || self.segments.iter().any(|(_, s)| s.degraded()) {
             self.begin_rebuild();
         }
     }
@@ -120,7 +121,8 @@ async fn rebuild(ctx: Ctx) {
             break;
         }
     }
-    // What was written becomes stable before the rebuild is called done.
+    delete_superseded(&ctx).await;
+    // What was written and deleted becomes stable before the rebuild is called done.
     let nodes = ctx.with(|core| core.up_nodes());
     for (node, result) in ctx.call_all(&nodes, &RequestBody::ShardSync).await {
         if let Err(error) = result
@@ -197,6 +199,7 @@ async fn write_shard(
         // No journal stands behind it: it may be listed only with its data.
         data_first: true,
     };
+    clear_the_way(ctx, id, node).await;
     let session = ctx.with(|core| core.node(node).session);
     let call = ctx.with(|core| core.call(node, body, vec![made.data]));
     let result = call.await;

@@ -1,0 +1,83 @@
+//! Shards that were found bad, until they are gone.
+//!
+//! A shard that a read or a scrub found bad no longer counts, and rebuild makes it anew, perhaps on
+//! another node. Its node still lists the bad form, and a later opening could take it for good. So
+//! it is deleted as soon as its segment has all its shards again, not before, and the sync that
+//! ends the rebuild makes the deletion stable: when the volume is whole, no power loss brings the
+//! bad form back. A node that is away meanwhile is compared when it joins (see `nodes`).
+//!
+//! Bound: one note per shard found bad, gone with the rebuild that it starts.
+
+use std::collections::BTreeSet;
+
+use fieldstone_proto::{NodeIndex, RequestBody, SegmentId};
+
+use crate::core::{Core, Ctx};
+use crate::segment::Segment;
+
+/// Where shards that were found bad still lie.
+#[derive(Default)]
+pub struct Damage(BTreeSet<(SegmentId, NodeIndex)>);
+
+impl Damage {
+    /// A shard of the segment is bad on this node.
+    pub fn note(&mut self, segment: SegmentId, node: NodeIndex) {
+        self.0.insert((segment, node));
+    }
+
+    /// True when no bad shard is known.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Core {
+    fn has_bad(&self, segment: SegmentId, node: NodeIndex) -> bool {
+        self.damage.0.contains(&(segment, node))
+    }
+
+    /// The bad shards that are superseded: their segments have all shards, on other nodes.
+    fn take_superseded(&mut self) -> Vec<(SegmentId, NodeIndex)> {
+        let segments = &self.segments;
+        let find = |id| segments.find(id).and_then(|handle| segments.get(handle));
+        let (settled, kept): (BTreeSet<_>, BTreeSet<_>) = std::mem::take(&mut self.damage.0)
+            .into_iter()
+            .partition(|(id, _)| find(*id).is_none_or(|segment| segment.missing() == 0));
+        self.damage.0 = kept;
+        // Where the shard was written anew on its own node, the bad form is gone.
+        let elsewhere =
+            |segment: &Segment, node: &NodeIndex| !segment.shards.contains(&Some(*node));
+        settled
+            .into_iter()
+            .filter(|(id, node)| find(*id).is_some_and(|segment| elsewhere(segment, node)))
+            .collect()
+    }
+}
+
+/// Deletes the bad shards that are superseded.
+pub async fn delete_superseded(ctx: &Ctx) {
+    let calls = ctx.with(|core| {
+        let doomed = core.take_superseded();
+        doomed
+            .into_iter()
+            .map(|(segment, node)| {
+                let body = RequestBody::ShardDelete { segments: vec![segment] };
+                (node, core.call(node, body, Vec::new()))
+            })
+            .collect()
+    });
+    // A node that misses this has been lost, and is compared when it joins.
+    ctx.wait_all(calls).await;
+}
+
+/// Makes way for a shard on a node that may have a bad one of the same segment: a node deletes all
+/// shards of a segment together, so afterwards it would be too late.
+pub async fn clear_the_way(ctx: &Ctx, segment: SegmentId, node: NodeIndex) {
+    if !ctx.with(|core| core.has_bad(segment, node)) {
+        return;
+    }
+    let body = RequestBody::ShardDelete { segments: vec![segment] };
+    if ctx.call(node, body).await.is_ok() {
+        ctx.with(|core| core.damage.0.remove(&(segment, node)));
+    }
+}
