@@ -5,23 +5,26 @@
 //! 7-bit groups: sequential data shrinks to almost nothing, random data to about 6 bytes a block.
 //!
 //! Layout: magic 8, version 4, crc32c 4 (of everything with this field zero), blocks of the device
-//! 8, then the number of segments and each one's id, lsn_first, lsn_end, shard_bytes, then the
+//! 8, then the number of segments and each one's id, lsn_first, lsn_end, shard_bytes, number of
+//! shards and for each shard 1 + the node on which it is stable, or 0 if there is none, then the
 //! number of runs and each one's distance from the end of the run before, count, and place: 0
-//! reserved, or 1 + index of the segment followed by the block. All numbers in 7-bit groups.
+//! reserved, or 1 + index of the segment followed by the block. All numbers in 7-bit groups. Version 1
+//! lacks the shards.
 
 use std::collections::HashMap;
 
-use fieldstone_proto::{Lsn, SegmentId, SegmentKind, crc32c};
+use fieldstone_proto::{Lsn, NodeIndex, SegmentId, SegmentKind, crc32c};
+use smallvec::SmallVec;
 
 use crate::codec::{FormatError, Reader, Writer};
 use crate::map::{Location, Map, SEGMENT_BLOCKS_MAX};
-use crate::segment::{Handle, SegmentTable};
+use crate::segment::{Handle, SegmentTable, State};
 
 const MAGIC: &[u8; 8] = b"FSCHECK\x01";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
-/// A segment as a checkpoint records it; where its shards lie is for the nodes to tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A segment as a checkpoint records it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentRecord {
     /// Its name.
     pub id: SegmentId,
@@ -31,6 +34,8 @@ pub struct SegmentRecord {
     pub lsn_end: Lsn,
     /// Length of each shard in bytes.
     pub shard_bytes: u32,
+    /// The node on which each shard is known to be stable. What other nodes list is to be verified.
+    pub shards: SmallVec<[Option<NodeIndex>; 8]>,
 }
 
 /// A run of stored or reserved blocks, with the segment given by its index in the list.
@@ -75,6 +80,12 @@ pub fn encode(map: &Map, segments: &SegmentTable, blocks: u64) -> Vec<u8> {
         w.varint(segment.lsn_first.0);
         w.varint(segment.lsn_end.0);
         w.varint(u64::from(segment.shard_bytes));
+        w.varint(segment.shards.len() as u64);
+        // A shard of a segment that is not durable may yet lose its data.
+        let stable = segment.state == State::Durable;
+        for node in segment.shards.iter().map(|node| node.filter(|_| stable)) {
+            w.varint(node.map_or(0, |node| 1 + u64::from(node.0)));
+        }
     }
     let stored = || map.runs(0..blocks).filter(|run| run.location != Location::HOLE);
     w.varint(stored().count() as u64);
@@ -126,6 +137,7 @@ pub fn decode(bytes: &[u8]) -> Result<Checkpoint, FormatError> {
             lsn_first: Lsn(r.varint()?),
             lsn_end: Lsn(r.varint()?),
             shard_bytes: number32(r.varint()?)?,
+            shards: if version >= 2 { decode_shards(&mut r)? } else { SmallVec::new() },
         });
     }
     let mut runs = Vec::new();
@@ -150,12 +162,27 @@ pub fn decode(bytes: &[u8]) -> Result<Checkpoint, FormatError> {
     Ok(Checkpoint { blocks, segments, runs })
 }
 
+fn decode_shards(r: &mut Reader<'_>) -> Result<SmallVec<[Option<NodeIndex>; 8]>, FormatError> {
+    let node = |value: u64| {
+        u16::try_from(value - 1)
+            .map(NodeIndex)
+            .map_err(|_| FormatError::Value(format!("there is no node {value}")))
+    };
+    // The count is checked by the reads themselves: each value takes a byte of the input.
+    (0..r.varint()?)
+        .map(|_| match r.varint()? {
+            0 => Ok(None),
+            value => node(value).map(Some),
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segment::{Segment, State};
+    use crate::segment::Segment;
     use proptest::prelude::*;
-    use smallvec::SmallVec;
+    use smallvec::smallvec;
 
     fn segment(id: u64, live_blocks: u32) -> Segment {
         Segment {
@@ -165,7 +192,7 @@ mod tests {
             lsn_first: Lsn(id * 10),
             lsn_end: Lsn(id * 10 + 5),
             shard_bytes: 65536,
-            shards: SmallVec::new(),
+            shards: smallvec![Some(NodeIndex(3)), None, Some(NodeIndex(u16::MAX))],
             live_blocks,
             contents: None,
         }
@@ -217,5 +244,35 @@ mod tests {
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(decode(&bytes).is_err());
         }
+    }
+
+    #[test]
+    fn only_stable_shards_are_named() {
+        let mut segments = SegmentTable::default();
+        segments.insert(segment(1, 1));
+        segments.insert(Segment { state: State::Sealed, ..segment(2, 1) });
+        let checkpoint = decode(&encode(&Map::new(100), &segments, 100)).expect("just encoded");
+        assert_eq!(checkpoint.segments[0].shards, segment(1, 1).shards);
+        assert!(checkpoint.segments[1].shards.iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn version_1_names_no_shards() {
+        let mut bytes = encode(&Map::new(100), &SegmentTable::default(), 100);
+        bytes[8] = 1;
+        bytes[12..16].fill(0);
+        let mut w = Writer(bytes);
+        let runs = w.0.pop();
+        let segments = w.0.len() - 1;
+        w.0[segments] = 1;
+        for value in [7, 10, 15, 65536] {
+            w.varint(value);
+        }
+        w.0.extend(runs);
+        let crc = crc32c(&w.0);
+        w.0[12..16].copy_from_slice(&crc.to_le_bytes());
+        let checkpoint = decode(&w.0).expect("version 1 is known");
+        assert_eq!(checkpoint.segments.len(), 1);
+        assert!(checkpoint.segments[0].shards.is_empty());
     }
 }

@@ -150,6 +150,8 @@ pub struct Core {
     pub damaged: HashSet<(SegmentId, u32)>,
     /// Where shards that were found bad still lie.
     pub damage: Damage,
+    /// Shards lie where the last checkpoint does not name them.
+    pub placement_changed: bool,
     pub rebuild_running: bool,
     /// Something changed while a rebuild ran: it makes another pass.
     pub rebuild_again: bool,
@@ -224,6 +226,7 @@ impl Core {
             scrub: Progress::default(),
             damaged: HashSet::new(),
             damage: Damage::default(),
+            placement_changed: false,
             rebuild_running: false,
             rebuild_again: false,
             segments_freeing: 0,

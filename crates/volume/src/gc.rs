@@ -41,10 +41,19 @@ impl Core {
         if self.phase != Phase::Serving || self.gc_running {
             return;
         }
-        let long = CHECKPOINT_EVERY.max(self.checkpoint_segments() * 32);
-        if self.segments_free() < self.marks().low || self.segments_since_checkpoint >= long {
+        if self.segments_free() < self.marks().low || self.checkpoint_pays() {
             self.start_gc();
         }
+    }
+
+    /// A checkpoint would shorten the next opening: the log behind the last one is long, or it does
+    /// not name the shards that were made or came back since, so that they would be verified. The
+    /// latter is not worth the room that it takes where space is short.
+    fn checkpoint_pays(&self) -> bool {
+        let long = CHECKPOINT_EVERY.max(self.checkpoint_segments() * 32);
+        let settled = self.placement_changed && !self.rebuild_running;
+        self.segments_since_checkpoint >= long
+            || (settled && self.segments_free() >= self.marks().low)
     }
 
     /// Starts collection, if it does not run.
@@ -100,9 +109,7 @@ async fn collect(ctx: &Ctx) {
         if !serving {
             return;
         }
-        let long = ctx.with(|core| {
-            core.segments_since_checkpoint >= CHECKPOINT_EVERY.max(core.checkpoint_segments() * 32)
-        });
+        let long = ctx.with(|core| core.checkpoint_pays());
         let plenty = free + dead as u64 >= marks.high;
         let urgent = free < marks.low && dead > 0;
         // A checkpoint closes the open segment, however little is in it, and takes room for itself
@@ -243,6 +250,7 @@ pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
     let (lsn, bytes, dead) = ctx.with(|core| {
         core.close_open_segment();
         core.segments_since_checkpoint = 0;
+        core.placement_changed = false;
         let dead: Vec<Handle> = core
             .segments
             .iter()

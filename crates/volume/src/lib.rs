@@ -1,8 +1,8 @@
 //! The log-structured volume: a block device whose data is a log, protected by codes.
 //!
 //! Read in this order: [`seam`] (what it needs from its world), `log` (how a write becomes a
-//! record), `seal` (how records become shards), `read`, `open` (recovery), `gc` (how space comes
-//! back), `rebuild`, `damage`, `journal` and `nodes` (what happens when nodes fail and return). The formats
+//! record), `seal` (how records become shards), `read`, `open` and `vouch` (recovery), `gc` (how
+//! space comes back), `rebuild`, `damage`, `journal` and `nodes` (what happens when nodes fail and return). The formats
 //! are in `record`, `footer`, `checkpoint` and `root`; `core` holds the state and the plumbing.
 //!
 //! # How to drive it
@@ -39,6 +39,7 @@ mod segment;
 mod space;
 mod status;
 mod volume;
+mod vouch;
 
 pub use codec::FormatError;
 pub use seam::{Action, Event, Geometry, Opening, VolumeConfig};

@@ -93,14 +93,13 @@ impl Core {
                 extra.push(info.segment);
                 continue;
             };
-            let fits = info.meta.shard_bytes == segment.shard_bytes
-                && info.meta.kind == segment.kind
-                && index < segment.shards.len();
+            let fits = segment.fits(info);
             let elsewhere = fits && segment.shards[index].is_some_and(|other| other != node);
             if !fits || elsewhere || !found.insert(info.segment) {
                 extra.push(info.segment);
                 continue;
             }
+            self.placement_changed |= segment.shards[index] != Some(node);
             segment.shards[index] = Some(node);
         }
         // Deleting takes every shard of the segment from the node, those that fit included.

@@ -6,8 +6,8 @@
 //! 2. *Root*: the newest found, by epoch and version. It names checkpoint, journal and epoch.
 //! 3. *Segments*: nodes list their shards. Segments of the checkpoint count, and after it the chain
 //!    of segments of the root's epoch, each beginning at the log position where the one before
-//!    ended. Segments that may not have been durable (their records may still be in the ring) are
-//!    verified in full and end the chain if fewer than k of their shards are good.
+//!    ended. Shards that the checkpoint does not name are verified (see `vouch`). A segment of which
+//!    fewer than k shards are good ends the chain, unless it is known to have been durable.
 //! 4. *Journal*: valid records of the generation, from any of its nodes, give further chains.
 //!    Replay starts at that segment boundary from which the records reach furthest, the latest of
 //!    those: what good segments hold is not replayed, because records that were trimmed may survive
@@ -41,6 +41,7 @@ use crate::root::Root;
 use crate::seam::Opening;
 use crate::segment::{Segment, State, epoch_of};
 use crate::status::{NodeHealth, Phase};
+use crate::vouch::{Listed, settle};
 
 /// How long to wait for all nodes before going on without the missing ones.
 const GRACE_MS: u64 = 1_000;
@@ -318,7 +319,7 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
         .map_err(|error| Failure::Final(format!("profile {}: {error}", root.profile)))?;
     ctx.with(|core| core.adopt(root.name.clone(), profile, root.geometry));
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
-    let mut listed: BTreeMap<SegmentId, Vec<(NodeIndex, ShardInfo)>> = BTreeMap::new();
+    let mut listed = Listed::new();
     for node in &nodes {
         for info in list_shards(ctx, *node).await? {
             listed.entry(info.segment).or_default().push((*node, info));
@@ -326,9 +327,9 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
     }
     load_checkpoint(ctx, &root, &listed).await?;
     let records = if root.clean { BTreeMap::new() } else { read_rings(ctx, &root, states).await? };
-    let chain = find_chain(ctx, &root, &listed, &records).await?;
-    let start = choose_start(&root, &chain, &records);
     let trimmed = trimmed_up_to(&root, &records);
+    let chain = find_chain(ctx, &root, &listed, trimmed).await?;
+    let start = choose_start(&root, &chain, &records);
     check_nothing_lost(&root, start, trimmed, &records)?;
     // Nothing is deleted before it is known that nothing is lost.
     discard_leftovers(ctx, &root, &mut listed).await;
@@ -339,16 +340,17 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
     // What the old chain holds is named by the new checkpoint; everything else is garbage.
     let ring = root.geometry.ring_bytes;
     let base = Lsn((highest.0 / ring + 2) * ring);
-    let bytes = ctx.with(|core| {
-        core.drop_segments_from(&chain, start);
-        let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
-        crate::checkpoint::encode(&core.map, &core.segments, blocks)
-    });
+    ctx.with(|core| core.drop_segments_from(&chain, start));
     // What is replayed is stable in the rings: its segments give the room that it takes again, so
     // that a full pool can be opened however often.
     discard_garbage(ctx, &listed, false).await;
-    // The new checkpoint vouches for the segments found: they must be stable, and their bad shards
-    // must not come back with a power loss, since the next opening believes what is listed.
+    let bytes = ctx.with(|core| {
+        core.placement_changed = false;
+        let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
+        crate::checkpoint::encode(&core.map, &core.segments, blocks)
+    });
+    // The new checkpoint vouches for the shards it names: they must be stable, and the bad ones
+    // must not come back with a power loss.
     let up = ctx.with(|core| core.up_nodes());
     for (_, result) in ctx.call_all(&up, &RequestBody::ShardSync).await {
         result?;
@@ -464,8 +466,6 @@ impl Core {
     }
 }
 
-type Listed = BTreeMap<SegmentId, Vec<(NodeIndex, ShardInfo)>>;
-
 async fn load_checkpoint(ctx: &Ctx, root: &Root, listed: &Listed) -> Result<(), Failure> {
     let mut bytes = Vec::new();
     for id in &root.checkpoint_segments {
@@ -475,6 +475,12 @@ async fn load_checkpoint(ctx: &Ctx, root: &Root, listed: &Listed) -> Result<(), 
             let kind = SegmentKind::Checkpoint;
             core.insert_listed(*id, kind, (Lsn(0), Lsn(0)), shard_bytes, shards)
         });
+        // It is read in full right away, so only which form of a shard to read is in doubt.
+        let doubtful = ctx.with(|core| {
+            let found = core.segments.get(handle).map(|s| s.shards.clone()).unwrap_or_default();
+            core.doubtful(handle, shards, &found)
+        });
+        settle(ctx, &doubtful).await?;
         let blocks = ctx.with(|core| shard_bytes / BLOCK_BYTES as u32 * core.layout.k);
         let data = read_segment(ctx, handle, 0, blocks).await.map_err(|error| {
             Failure::Again(format!("the checkpoint (segment {id}) cannot be read: {error}"))
@@ -490,13 +496,16 @@ async fn load_checkpoint(ctx: &Ctx, root: &Root, listed: &Listed) -> Result<(), 
         .ok_or_else(|| Failure::Again("the checkpoint is shorter than the root says".into()))?;
     let checkpoint = crate::checkpoint::decode(bytes)
         .map_err(|error| Failure::Final(format!("checkpoint: {error}")))?;
-    ctx.with(|core| {
+    let doubtful = ctx.with(|core| {
         let mut handles = Vec::with_capacity(checkpoint.segments.len());
+        let mut doubtful = Vec::new();
         for record in &checkpoint.segments {
             let shards = listed.get(&record.id).map_or(&[][..], Vec::as_slice);
             let lsn = (record.lsn_first, record.lsn_end);
             let kind = SegmentKind::Data;
-            handles.push(core.insert_listed(record.id, kind, lsn, record.shard_bytes, shards));
+            let handle = core.insert_listed(record.id, kind, lsn, record.shard_bytes, shards);
+            doubtful.extend(core.doubtful(handle, shards, &record.shards));
+            handles.push(handle);
         }
         for run in &checkpoint.runs {
             for i in 0..run.count {
@@ -512,7 +521,9 @@ async fn load_checkpoint(ctx: &Ctx, root: &Root, listed: &Listed) -> Result<(), 
                 segment.live_blocks += run.count;
             }
         }
+        doubtful
     });
+    settle(ctx, &doubtful).await?;
     Ok(())
 }
 
@@ -604,12 +615,13 @@ struct Link {
     end: Lsn,
 }
 
-/// The chain of segments behind the checkpoint.
+/// The chain of segments behind the checkpoint. All its shards are verified, for nothing vouches for
+/// them; a segment that was durable once stays in it whatever is left of it.
 async fn find_chain(
     ctx: &Ctx,
     root: &Root,
     listed: &Listed,
-    records: &Records,
+    trimmed: Lsn,
 ) -> Result<Vec<Link>, Failure> {
     let mut by_start: HashMap<Lsn, SegmentId> = HashMap::new();
     for (id, shards) in listed {
@@ -622,11 +634,6 @@ async fn find_chain(
             by_start.insert(meta.lsn_first, *id);
         }
     }
-    // Records further back than a ring from the newest cannot be there any more, so segments before
-    // that were durable when they were overwritten.
-    let newest = records.keys().next_back().map_or(Lsn(0), |lsn| *lsn);
-    let reach = by_start.keys().max().map_or(newest, |lsn| newest.max(*lsn));
-    let certain = Lsn(reach.0.saturating_sub(2 * root.geometry.ring_bytes));
     let mut chain = Vec::new();
     let mut at = root.checkpoint_lsn;
     while let Some(id) = by_start.get(&at) {
@@ -640,8 +647,9 @@ async fn find_chain(
             let lsn = (meta.lsn_first, meta.lsn_end);
             core.insert_listed(*id, meta.kind, lsn, meta.shard_bytes, shards)
         });
-        let there = if meta.lsn_end > certain { verify(ctx, handle).await } else { k };
-        if there < k {
+        let doubtful = ctx.with(|core| core.doubtful(handle, shards, &[]));
+        let good = settle(ctx, &doubtful).await?.first().copied().unwrap_or(0);
+        if good < k && meta.lsn_end > trimmed {
             ctx.with(|core| core.segments.remove(handle));
             break;
         }
@@ -649,37 +657,6 @@ async fn find_chain(
         at = meta.lsn_end;
     }
     Ok(chain)
-}
-
-/// Checks all shards of a segment; those that are bad count as missing. Returns how many are good.
-async fn verify(ctx: &Ctx, handle: crate::segment::Handle) -> usize {
-    let calls: Vec<_> = ctx.with(|core| {
-        let Some(segment) = core.segments.get(handle) else { return Vec::new() };
-        let id = segment.id;
-        let shards: Vec<_> = segment.shards.iter().copied().enumerate().collect();
-        shards
-            .into_iter()
-            .filter_map(|(shard, node)| {
-                let body = RequestBody::ShardVerify {
-                    segment: id,
-                    shard: fieldstone_proto::ShardIndex(u8::try_from(shard).ok()?),
-                };
-                Some((shard, core.call(node?, body, Vec::new())))
-            })
-            .collect()
-    });
-    let mut good = 0;
-    for (shard, call) in calls {
-        let result = call.await;
-        ctx.with(|core| {
-            if result.is_ok() {
-                good += 1;
-            } else if let Some(segment) = core.segments.get_mut(handle) {
-                segment.shards[shard] = None;
-            }
-        });
-    }
-    good
 }
 
 /// Where records lead, from `at` on, without a gap.
@@ -808,13 +785,13 @@ async fn discard_garbage(ctx: &Ctx, listed: &Listed, journals: bool) {
             listed
                 .iter()
                 .filter(|(_, shards)| shards.iter().any(|(holder, _)| holder == node))
-                .filter(|(id, shards)| match core.segments.find(**id) {
+                .filter(|(id, _)| match core.segments.find(**id) {
                     None => true,
-                    Some(handle) => core.segments.get(handle).is_some_and(|segment| {
-                        shards.iter().filter(|(holder, _)| holder == node).any(|(_, info)| {
-                            segment.shards.get(usize::from(info.shard.0)) != Some(&Some(*node))
-                        })
-                    }),
+                    // A node deletes all shards of a segment together.
+                    Some(handle) => core
+                        .segments
+                        .get(handle)
+                        .is_some_and(|segment| !segment.shards.contains(&Some(*node))),
                 })
                 .map(|(id, _)| *id)
                 .collect()

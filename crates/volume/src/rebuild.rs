@@ -143,6 +143,7 @@ async fn rebuild(ctx: Ctx) {
         if again || place || full {
             core.retry_rebuild();
         }
+        core.consider_gc();
     });
 }
 
@@ -210,6 +211,7 @@ async fn write_shard(
             core.shard_written(handle, shard, (node, session), result.map(|_| ()));
         }
         if good {
+            core.placement_changed = true;
             core.rebuild.shards_done += 1;
             core.rebuild.written_bytes += bytes;
         } else {

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use fieldstone_proto::{BLOCK_BYTES, Epoch, Lsn, NodeIndex, SegmentId, SegmentKind};
+use fieldstone_proto::{BLOCK_BYTES, Epoch, Lsn, NodeIndex, SegmentId, SegmentKind, ShardInfo};
 use smallvec::SmallVec;
 
 use crate::record::Entry;
@@ -121,6 +121,14 @@ impl Segment {
     #[must_use]
     pub fn missing(&self) -> usize {
         self.shards.iter().filter(|node| node.is_none()).count()
+    }
+
+    /// What a node lists can be one of its shards.
+    #[must_use]
+    pub fn fits(&self, info: &ShardInfo) -> bool {
+        usize::from(info.shard.0) < self.shards.len()
+            && info.meta.shard_bytes == self.shard_bytes
+            && info.meta.kind == self.kind
     }
 
     /// Its shards are written, and some are missing.

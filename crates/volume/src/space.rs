@@ -59,7 +59,8 @@ impl Core {
     /// Segments that a checkpoint takes at most, given the map's present size.
     #[must_use]
     pub fn checkpoint_segments(&self) -> u64 {
-        let bytes = self.map.used_blocks() * 8 + self.segments.len() as u64 * 24 + 4096;
+        let per_segment = 24 + 3 * self.layout.width() as u64;
+        let bytes = self.map.used_blocks() * 8 + self.segments.len() as u64 * per_segment + 4096;
         bytes.div_ceil(u64::from(self.layout.segment_blocks()) * 4096)
     }
 

@@ -1,0 +1,175 @@
+//! Which of the shards that nodes list count when a volume is opened.
+//!
+//! A node lists what its slot headers say, and that proves little. The header of a shard that was
+//! not synced may have survived a power loss without its data; a shard that was found damaged and
+//! made anew on another node is still there if its node was away, or if the power failed before its
+//! deletion was stable. The writer before knew all that; the next one must not trust such a shard, or it
+//! believes a segment whole that is not, and the next loss of a node loses data.
+//!
+//! So the checkpoint *names* the node of every shard that was known to be stable when it was
+//! written. A listed form of a shard is *sure* if the checkpoint names it and no other node lists
+//! the same shard. Every other form is *doubtful*: it is verified on its node before it counts. The
+//! segments behind the checkpoint are named nowhere, so all their shards are doubtful.
+//!
+//! What does not count is deleted, stably, before the opening commits. Where too few good shards
+//! are left to read a segment, every form stays: blocks of it may still be whole.
+//!
+//! The names alone would not do: a shard may rot where it is named. While the volume serves,
+//! `damage` sees to it that a shard found bad is gone before the volume is whole again.
+
+use std::collections::BTreeMap;
+
+use fieldstone_proto::{NodeError, NodeIndex, RequestBody, SegmentId, ShardIndex, ShardInfo};
+
+use crate::core::{CallResult, Core, Ctx};
+use crate::segment::{Handle, Segment};
+
+/// Most verifications in flight.
+const VERIFIES_MAX: usize = 64;
+
+/// What the nodes list, by segment.
+pub type Listed = BTreeMap<SegmentId, Vec<(NodeIndex, ShardInfo)>>;
+
+/// A form of a shard that one node lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    handle: Handle,
+    segment: SegmentId,
+    shard: ShardIndex,
+    node: NodeIndex,
+}
+
+impl Core {
+    /// The listed forms of a segment's shards that count only if they are verified.
+    pub fn doubtful(
+        &self,
+        handle: Handle,
+        listed: &[(NodeIndex, ShardInfo)],
+        named: &[Option<NodeIndex>],
+    ) -> Vec<Form> {
+        let Some(segment) = self.segments.get(handle) else { return Vec::new() };
+        doubtful(segment, listed, named)
+            .into_iter()
+            .map(|(shard, node)| Form { handle, segment: segment.id, shard, node })
+            .collect()
+    }
+
+    /// Takes the verdicts on all doubtful forms of one segment. Returns how many shards are good.
+    fn judge(&mut self, verdicts: &[(Form, bool)]) -> usize {
+        let k = self.code.k();
+        let Some((form, _)) = verdicts.first() else { return 0 };
+        let Some(segment) = self.segments.get_mut(form.handle) else { return 0 };
+        let mut shards = segment.shards.clone();
+        for (form, _) in verdicts {
+            shards[usize::from(form.shard.0)] = None;
+        }
+        for (form, _) in verdicts.iter().filter(|(_, good)| *good) {
+            shards[usize::from(form.shard.0)].get_or_insert(form.node);
+        }
+        let good = shards.iter().flatten().count();
+        if good >= k {
+            segment.shards = shards;
+        }
+        good
+    }
+}
+
+fn doubtful(
+    segment: &Segment,
+    listed: &[(NodeIndex, ShardInfo)],
+    named: &[Option<NodeIndex>],
+) -> Vec<(ShardIndex, NodeIndex)> {
+    let fits: Vec<(ShardIndex, NodeIndex)> = listed
+        .iter()
+        .filter(|(_, info)| segment.fits(info))
+        .map(|(node, info)| (info.shard, *node))
+        .collect();
+    let sure = |(shard, node): &(ShardIndex, NodeIndex)| {
+        let forms = fits.iter().filter(|(other, _)| other == shard).count();
+        forms == 1 && named.get(usize::from(shard.0)) == Some(&Some(*node))
+    };
+    fits.iter().filter(|form| !sure(form)).copied().collect()
+}
+
+/// Verifies doubtful forms, those of a segment next to each other, and counts the good ones only.
+/// Returns how many good shards each of their segments has.
+///
+/// # Errors
+/// A node could not tell now.
+pub async fn settle(ctx: &Ctx, forms: &[Form]) -> Result<Vec<usize>, NodeError> {
+    let mut verdicts = Vec::with_capacity(forms.len());
+    for forms in forms.chunks(VERIFIES_MAX) {
+        let calls = ctx.with(|core| {
+            let verify = |form: &Form| {
+                let (segment, shard) = (form.segment, form.shard);
+                core.call(form.node, RequestBody::ShardVerify { segment, shard }, Vec::new())
+            };
+            forms.iter().map(verify).collect()
+        });
+        let results = crate::exec::all(calls).await;
+        for (form, result) in forms.iter().zip(results) {
+            verdicts.push((*form, verdict(result)?));
+        }
+    }
+    Ok(ctx.with(|core| {
+        verdicts.chunk_by(|a, b| a.0.handle == b.0.handle).map(|some| core.judge(some)).collect()
+    }))
+}
+
+fn verdict(result: CallResult) -> Result<bool, NodeError> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(NodeError::Corrupt { .. } | NodeError::NotFound | NodeError::Io(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::State;
+    use fieldstone_proto::{Lsn, SealMeta, SegmentKind};
+    use smallvec::smallvec;
+
+    const A: NodeIndex = NodeIndex(0);
+    const B: NodeIndex = NodeIndex(1);
+    const C: NodeIndex = NodeIndex(2);
+
+    fn segment() -> Segment {
+        Segment {
+            id: SegmentId(1),
+            kind: SegmentKind::Data,
+            state: State::Durable,
+            lsn_first: Lsn(0),
+            lsn_end: Lsn(5),
+            shard_bytes: 8192,
+            shards: smallvec![None; 2],
+            live_blocks: 0,
+            contents: None,
+        }
+    }
+
+    fn info(shard: u8, shard_bytes: u32) -> ShardInfo {
+        let meta = SealMeta { shard_bytes, kind: SegmentKind::Data, ..SealMeta::default() };
+        ShardInfo { segment: SegmentId(1), shard: ShardIndex(shard), meta }
+    }
+
+    #[test]
+    fn only_what_is_named_and_listed_once_is_sure() {
+        let named = [Some(A), Some(B)];
+        let sound = [(A, info(0, 8192)), (B, info(1, 8192))];
+        assert_eq!(doubtful(&segment(), &sound, &named), vec![]);
+        let moved = [(A, info(0, 8192)), (C, info(1, 8192))];
+        assert_eq!(doubtful(&segment(), &moved, &named), vec![(ShardIndex(1), C)]);
+        let twice = [(A, info(0, 8192)), (C, info(0, 8192))];
+        let both = vec![(ShardIndex(0), A), (ShardIndex(0), C)];
+        assert_eq!(doubtful(&segment(), &twice, &named), both);
+        assert_eq!(doubtful(&segment(), &sound, &[]).len(), 2, "a chain's segment is not named");
+    }
+
+    #[test]
+    fn what_does_not_fit_the_segment_is_no_form_of_it() {
+        let listed = [(A, info(0, 4096)), (B, info(7, 8192)), (C, info(0, 8192))];
+        assert_eq!(doubtful(&segment(), &listed, &[Some(C), None]), vec![]);
+    }
+}
