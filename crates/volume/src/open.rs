@@ -12,7 +12,8 @@
 //!    Replay starts at that segment boundary from which the records reach furthest, the latest of
 //!    those: what good segments hold is not replayed, because records that were trimmed may survive
 //!    in fewer rings than a loss of nodes takes. If the log does not reach as far as the root or a
-//!    record says that it was trimmed, the opening refuses, and has deleted nothing.
+//!    record says that it was trimmed, the opening refuses, and has deleted nothing. Segments of
+//!    which the writer before may not have written all shards are made whole.
 //! 5. *New start*: a new generation at fresh log positions takes what was replayed, a new checkpoint
 //!    and a root are written, and only that root makes the opening count: a crash before it finds
 //!    everything as it was. Whatever the new root does not name is then deleted.
@@ -35,7 +36,7 @@ use crate::journal::{put_root_on, write_generation};
 use crate::map::Location;
 use crate::nodes::wait_for_nodes;
 use crate::read::read_segment;
-use crate::rebuild::list_shards;
+use crate::rebuild::{list_shards, rebuild_segment};
 use crate::record::{Entry, EntryKind, HEADER_BYTES, Header};
 use crate::root::Root;
 use crate::seam::Opening;
@@ -344,6 +345,7 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
     // What is replayed is stable in the rings: its segments give the room that it takes again, so
     // that a full pool can be opened however often.
     discard_garbage(ctx, &listed, false).await;
+    strengthen(ctx, &chain, start, trimmed).await;
     let bytes = ctx.with(|core| {
         core.placement_changed = false;
         let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
@@ -711,6 +713,15 @@ fn check_nothing_lost(
         )));
     }
     Ok(())
+}
+
+/// Makes those segments of the chain whole, as far as there are nodes, that the journal still backed.
+/// The writer may have died while it wrote their shards: their data is on fewer nodes than the
+/// journal, which this opening is about to give up.
+async fn strengthen(ctx: &Ctx, chain: &[Link], start: Lsn, trimmed: Lsn) {
+    for link in chain.iter().filter(|link| link.first < start && link.end > trimmed) {
+        rebuild_segment(ctx, link.handle).await;
+    }
 }
 
 async fn replay_footers(ctx: &Ctx, chain: &[Link], start: Lsn) -> Result<(), Failure> {

@@ -148,7 +148,7 @@ async fn rebuild(ctx: Ctx) {
 }
 
 /// Makes the missing shards of a segment. True if at least one was made.
-async fn rebuild_segment(ctx: &Ctx, handle: Handle) -> bool {
+pub async fn rebuild_segment(ctx: &Ctx, handle: Handle) -> bool {
     let targets = ctx.with(|core| core.place_missing(handle, 0));
     let missing = ctx.with(|core| core.segments.get(handle).map_or(0, |s| s.missing()));
     ctx.with(|core| core.rebuild.shards_failed += (missing - targets.len().min(missing)) as u64);
