@@ -32,7 +32,8 @@ impl Damage {
 }
 
 impl Core {
-    fn has_bad(&self, segment: SegmentId, node: NodeIndex) -> bool {
+    /// A node still has a bad shard of the segment.
+    pub fn has_bad(&self, segment: SegmentId, node: NodeIndex) -> bool {
         self.damage.0.contains(&(segment, node))
     }
 

@@ -720,7 +720,9 @@ fn check_nothing_lost(
 /// journal, which this opening is about to give up.
 async fn strengthen(ctx: &Ctx, chain: &[Link], start: Lsn, trimmed: Lsn) {
     for link in chain.iter().filter(|link| link.first < start && link.end > trimmed) {
-        rebuild_segment(ctx, link.handle).await;
+        // The writer had room for it, so this may use the reserve.
+        let targets = ctx.with(|core| core.place_missing(link.handle, 0));
+        rebuild_segment(ctx, link.handle, targets).await;
     }
 }
 

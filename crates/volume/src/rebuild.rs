@@ -2,8 +2,9 @@
 //!
 //! Rebuild goes over the segments with missing shards, oldest first, makes each missing shard from
 //! the others (the repair plan says what to read) and writes it to a node that holds no shard of
-//! the segment and has room, preferably the one that placement names. It ends when a pass makes no
-//! progress, so it always ends; it starts again when a node joins or a shard turns out bad.
+//! the segment and has room beyond its part of the reserve, preferably the one that placement
+//! names. It ends when a pass makes no progress, so it always ends; it starts again when a node
+//! joins or a shard turns out bad.
 
 use fieldstone_proto::{
     BLOCK_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex,
@@ -57,6 +58,19 @@ impl Core {
 
     fn degraded(&self) -> Vec<Handle> {
         self.segments.iter().filter(|(_, s)| s.degraded()).map(|(handle, _)| handle).collect()
+    }
+
+    /// Nodes for the missing shards of a segment, without those that have only their part of the
+    /// reserve left. It is for what makes room: where no checkpoint fits, no volume can be opened.
+    fn rebuild_targets(&self, handle: Handle) -> Vec<(usize, NodeIndex)> {
+        let Some(id) = self.segments.get(handle).map(|segment| segment.id) else {
+            return Vec::new();
+        };
+        let reserved = self.slots_reserved();
+        // Where a bad shard makes way for the new one, nothing is taken.
+        let has_room =
+            |node| u64::from(self.node(node).slots_free) > reserved || self.has_bad(id, node);
+        self.place_missing_on(handle, 0, has_room)
     }
 
     /// Shards on nodes that are down count as missing if there are other nodes to take them.
@@ -113,7 +127,8 @@ async fn rebuild(ctx: Ctx) {
             if ctx.with(|core| !matches!(core.phase, Phase::Serving)) {
                 break;
             }
-            progress |= rebuild_segment(&ctx, handle).await;
+            let targets = ctx.with(|core| core.rebuild_targets(handle));
+            progress |= rebuild_segment(&ctx, handle, targets).await;
             ctx.with(|core| core.rebuild.elapsed_ns = core.now.since(began).0);
         }
         let again = ctx.with(|core| std::mem::take(&mut core.rebuild_again));
@@ -147,9 +162,8 @@ async fn rebuild(ctx: Ctx) {
     });
 }
 
-/// Makes the missing shards of a segment. True if at least one was made.
-pub async fn rebuild_segment(ctx: &Ctx, handle: Handle) -> bool {
-    let targets = ctx.with(|core| core.place_missing(handle, 0));
+/// Makes missing shards of a segment, each on its node. True if at least one was made.
+pub async fn rebuild_segment(ctx: &Ctx, handle: Handle, targets: Vec<(usize, NodeIndex)>) -> bool {
     let missing = ctx.with(|core| core.segments.get(handle).map_or(0, |s| s.missing()));
     ctx.with(|core| core.rebuild.shards_failed += (missing - targets.len().min(missing)) as u64);
     let mut progress = false;

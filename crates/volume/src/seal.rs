@@ -226,6 +226,16 @@ impl Core {
 
     /// A node for each shard of the segment that is not written yet, as far as there are nodes.
     pub fn place_missing(&self, handle: Handle, attempt: u64) -> Vec<(usize, NodeIndex)> {
+        self.place_missing_on(handle, attempt, |_| true)
+    }
+
+    /// As [`Self::place_missing`], on nodes of a choice only.
+    pub fn place_missing_on(
+        &self,
+        handle: Handle,
+        attempt: u64,
+        chosen: impl Fn(NodeIndex) -> bool,
+    ) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
         let weights: Vec<u32> = (0u16..)
             .map(NodeIndex)
@@ -233,7 +243,7 @@ impl Core {
             .map(|(index, node)| {
                 let used = segment.shards.contains(&Some(index));
                 let usable = node.health == NodeHealth::Up && !node.full && !used;
-                if usable { 0x1_0000 } else { 0 }
+                if usable && chosen(index) { 0x1_0000 } else { 0 }
             })
             .collect();
         let volume = self.config.volume.0;

@@ -2,7 +2,8 @@
 //!
 //! A segment takes one slot on each of its nodes. From the free slots that nodes report follows how
 //! many more segments fit. Of those a reserve is kept from users, so that collection, trims and
-//! checkpoints can always go on: a full pool must still be able to give space back.
+//! checkpoints can always go on: a full pool must still be able to give space back. Rebuild leaves it
+//! alone as well.
 //!
 //! Collection begins when fewer than `low` segments are free and ends at `high`. Users wait
 //! (briefly: one segment has to be freed) only when the reserve is reached.
@@ -71,6 +72,12 @@ impl Core {
         let reserve = RESERVE_SEGMENTS + self.checkpoint_segments();
         let low = reserve + 2 + (own + self.segments_free()) / 32;
         Marks { reserve, low, high: low + 3 }
+    }
+
+    /// A node's part of the reserve, in slots.
+    #[must_use]
+    pub fn slots_reserved(&self) -> u64 {
+        (self.marks().reserve * self.layout.width() as u64).div_ceil(self.nodes.len() as u64)
     }
 
     /// Blocks of users that fit into a segment with the worst footer that it may have.
