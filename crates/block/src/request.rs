@@ -45,7 +45,9 @@ pub enum Op {
     Write,
     /// Make every write completed before this request was submitted stable.
     Flush,
-    /// Forget the content: reads give zeroes afterwards; space is released.
+    /// Forget the content: reads give zeroes afterwards, and space is released. Only the backend's
+    /// whole blocks inside the range are trimmed: where `Align` stands in front of larger blocks,
+    /// the bytes of a block that the range covers in part keep their content.
     Trim,
     /// Reads give zeroes afterwards; `no_hole` keeps space reserved.
     WriteZeroes,
