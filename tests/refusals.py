@@ -21,7 +21,7 @@ def command_line(world, pool):
     refused("volume", "create", path / "w", "--size", "1M", "--code", "rs:40+2", says=["42"])
     refused("pool", "create", path, says=[str(path), "already"])
     refused("pool", "create", world.file("p2"), "--nodes", "3", says=["6", "3"])
-    refused("status", world.file("nopool"), says=["not a pool"])
+    refused("status", world.file("nopool"), says=["nopool", "not a pool"])
     refused("volume", "grow", path / "v", "--size", "1M", says=["shrink"])
     refused("node", path, "--listen", sock, says=["node.0"])
     refused("node", path / "node.77", "--listen", sock, says=["node.77"])

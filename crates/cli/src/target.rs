@@ -40,10 +40,7 @@ pub fn volume_path(path: &Path) -> anyhow::Result<VolumePath> {
     let name =
         name.to_str().with_context(|| format!("the volume name in {shown} is not valid UTF-8"))?;
     check_name(name)?;
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
-        _ => PathBuf::from("."),
-    };
+    let parent = folder_of(path);
     if !pool::is_pool(&parent) {
         if pool::is_pool(path) {
             bail!("{shown} is a pool, not a volume; name a volume of it: {shown}/VOLUME");
@@ -58,13 +55,28 @@ pub fn volume_path(path: &Path) -> anyhow::Result<VolumePath> {
     Ok(VolumePath { pool: parent, volume: name.to_owned() })
 }
 
+/// The DIR of `DIR/VOLUME`.
+fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}
+
 /// Reads `DIR` or `DIR/VOLUME`.
 ///
 /// # Errors
-/// As [`volume_path`], when `path` itself is not a pool.
+/// When `path` is not a pool, nor DIR one, or as [`volume_path`].
 pub fn target(path: &Path) -> anyhow::Result<Target> {
     if pool::is_pool(path) {
         return Ok(Target { pool: path.to_path_buf(), volume: None });
+    }
+    if !pool::is_pool(&folder_of(path)) {
+        let (shown, file) = (path.display(), pool::POOL_FILE);
+        bail!(
+            "{shown} is not a pool (it has no {file}), nor the volume of one; make one with \
+             `fieldstone pool create {shown}`"
+        );
     }
     let volume = volume_path(path)?;
     Ok(Target { pool: volume.pool, volume: Some(volume.volume) })
@@ -106,5 +118,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let error = volume_path(&folder.path().join("v")).expect_err("no pool there");
         assert!(error.to_string().contains("pool create"), "{error}");
+        let error = target(&folder.path().join("nopool")).expect_err("no pool there");
+        assert!(error.to_string().contains("nopool is not a pool"), "{error}");
     }
 }
