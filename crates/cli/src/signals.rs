@@ -76,9 +76,9 @@ fn blocked_set() -> anyhow::Result<libc::sigset_t> {
         // SAFETY: the set is initialised and the signal exists.
         unsafe { libc::sigaddset(&raw mut set, signal) };
     }
-    // SAFETY: the set is initialised; the old mask is not asked for.
-    let failed =
-        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+    let old_mask = std::ptr::null_mut();
+    // SAFETY: the set is initialised; a null pointer says that the old mask is not asked for.
+    let failed = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, old_mask) };
     if failed != 0 {
         bail!("cannot take over SIGTERM and SIGINT: error {failed}");
     }

@@ -34,10 +34,11 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     if failed != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: every index is below the size of the set.
-    Ok((0..libc::CPU_SETSIZE as usize)
-        .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) })
-        .collect())
+    let allowed = |cpu: &usize| {
+        // SAFETY: every index asked for is below the size of the set.
+        unsafe { libc::CPU_ISSET(*cpu, &set) }
+    };
+    Ok((0..libc::CPU_SETSIZE as usize).filter(allowed).collect())
 }
 
 /// Raises the soft limit on open files to `wanted`, or as far as the hard limit lets it, and

@@ -177,11 +177,11 @@ impl Reactor {
         self.counters.enters += 1;
         self.counters.waits += u64::from(may_sleep);
         let submitter = self.ring.submitter();
+        let wanted = u32::from(may_sleep);
         // SAFETY: the flags say that the argument is extended, which `args` is; it and the
         // timeout it points to outlive the call. Every queued entry points only to memory that its
         // flight owns (see `put`).
-        let outcome =
-            unsafe { submitter.enter(to_submit, u32::from(may_sleep), flags.bits(), Some(&args)) };
+        let outcome = unsafe { submitter.enter(to_submit, wanted, flags.bits(), Some(&args)) };
         match outcome {
             Ok(submitted) => {
                 self.counters.sqes += submitted as u64;
