@@ -102,7 +102,13 @@ def permissions(world):
         return
     denied = run(*become, binary, "serve", pool.path / "v", "--nbd", "tcp:127.0.0.1:0", ok=(1,))
     check("pool.key" in denied.stderr, f"the file is not named: {denied.stderr}")
-    run(*become, binary, "pool", "create", world.file("mine"), ok=(1,))
+    denied = run(*become, binary, "pool", "create", world.file("mine"), ok=(1,))
+    check("mine" in denied.stderr and "ermission denied" in denied.stderr, denied.stderr)
+    pool.path.chmod(0o700)
+    for command in (["status", pool.path], ["serve", pool.path / "v", "--nbd", "tcp:127.0.0.1:0"]):
+        denied = run(*become, binary, *command, ok=(1,))
+        check(str(pool.path) in denied.stderr and "ermission denied" in denied.stderr, denied.stderr)
+    pool.path.chmod(0o755)
     node = pool.node_path(0)
     denied = run(*become, binary, "node", node, "--listen", "tcp:127.0.0.1:0", ok=(1,))
     check("ermission denied" in denied.stderr, f"no reason: {denied.stderr}")

@@ -41,8 +41,8 @@ pub fn volume_path(path: &Path) -> anyhow::Result<VolumePath> {
         name.to_str().with_context(|| format!("the volume name in {shown} is not valid UTF-8"))?;
     check_name(name)?;
     let parent = folder_of(path);
-    if !pool::is_pool(&parent) {
-        if pool::is_pool(path) {
+    if !pool::may_be_pool(&parent) {
+        if pool::may_be_pool(path) {
             bail!("{shown} is a pool, not a volume; name a volume of it: {shown}/VOLUME");
         }
         bail!(
@@ -68,10 +68,10 @@ fn folder_of(path: &Path) -> PathBuf {
 /// # Errors
 /// When `path` is not a pool, nor DIR one, or as [`volume_path`].
 pub fn target(path: &Path) -> anyhow::Result<Target> {
-    if pool::is_pool(path) {
+    if pool::may_be_pool(path) {
         return Ok(Target { pool: path.to_path_buf(), volume: None });
     }
-    if !pool::is_pool(&folder_of(path)) {
+    if !pool::may_be_pool(&folder_of(path)) {
         let (shown, file) = (path.display(), pool::POOL_FILE);
         bail!(
             "{shown} is not a pool (it has no {file}), nor the volume of one; make one with \

@@ -57,6 +57,12 @@ pub fn is_pool(folder: &Path) -> bool {
     folder.join(POOL_FILE).exists()
 }
 
+/// True when `folder` is a pool's, or may not be looked into: opening it tells which.
+pub fn may_be_pool(folder: &Path) -> bool {
+    let denied = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+    folder.join(POOL_FILE).try_exists().unwrap_or_else(denied)
+}
+
 impl Pool {
     /// Reads the description and the key of the pool at `folder`.
     ///
