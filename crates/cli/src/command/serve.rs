@@ -202,7 +202,8 @@ fn pipeline(args: &Args, memory: bool) -> PipelineOptions {
     };
     PipelineOptions {
         scheduler: SchedulerOptions { policy, ..SchedulerOptions::default() },
-        // Caching memory in memory would only copy it.
+        // Caching memory in memory would only copy it. The scheduler stays: it costs nothing there
+        // that can be measured, and so the device goes the way that volumes go.
         cache: CacheOptions {
             capacity_bytes: if memory { 0 } else { args.cache },
             ..CacheOptions::default()
