@@ -1,12 +1,14 @@
 #!/usr/bin/python3
-"""Damaged, foreign, swapped and truncated node files: named, survived, and repaired."""
+"""Damaged, foreign, newer, swapped and truncated node files: named, survived, and repaired."""
 
 import pathlib
 import shutil
+import struct
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from device import connect, noise
+from device import BLOCK, connect, noise
+from formats import crc32c, resealed
 from scenario import main
 from world import EVERY_CODE, MIB, Failure, check, fieldstone, refused, wait_until
 
@@ -17,6 +19,11 @@ def patch(path, at, data):
     with open(path, "r+b") as file:
         file.seek(at)
         file.write(data)
+
+
+def newer(record):
+    """A record of a node's files as a later release might write it."""
+    return resealed(record[:12] + struct.pack("<I", 9) + record[16:])
 
 
 def fresh(world, name):
@@ -61,6 +68,7 @@ def superblocks(world):
         ("an empty file", b"", ["node.2/superblock"]),
         ("noise", noise(len(good), 1), ["node.2/superblock"]),
         ("cut short", good[:50], ["node.2/superblock"]),
+        ("a newer version", newer(good[:512]) + good[512:], ["node.2", "version 9"]),
     ]:
         path.write_bytes(data)
         try:
@@ -115,6 +123,49 @@ def strangers(world):
     server.stop()
 
 
+def newer_root(world):
+    """Roots that a later release wrote: named, and left as they are, with all that they name."""
+    pool = fresh(world, "root")
+    paths = [path for index in range(pool.count) for path in pool.node_path(index).glob("volume.*")]
+    before = {path: path.read_bytes() for path in paths}
+    for path in paths:
+        record = bytearray(path.read_bytes())
+        for slot in range(0, len(record), 65536):
+            (length,) = struct.unpack_from("<I", record, slot + 56)
+            if length == 0:
+                continue
+            struct.pack_into("<I", record, slot + BLOCK + 8, 9)
+            root = record[slot + BLOCK : slot + BLOCK + length]
+            struct.pack_into("<I", record, slot + 60, crc32c(root))
+            record[slot : slot + 512] = resealed(bytes(record[slot : slot + 512]))
+        path.write_bytes(record)
+    forged = {path: path.read_bytes() for path in paths}
+    refused("serve", pool.path / "v", "--nbd", f"unix:{world.file('x')}", says=["root", "version 9"])
+    refused("volume", "ls", pool.path, says=["root", "version 9"])
+    refused("volume", "rm", pool.path / "v", says=["version 9"])
+    for path in paths:
+        check(path.read_bytes() == forged[path], f"{path} was changed")
+        path.write_bytes(before[path])
+    server = pool.serve("v")
+    intact(server)
+    server.stop()
+
+
+def change_headers(path, change):
+    """Changes the headers of all shards in a node's slots."""
+    slots = bytearray(path.read_bytes())
+    for at in range(0, len(slots), BLOCK):
+        if slots[at : at + 8] == b"FSTNSLOT":
+            header = change(bytearray(slots[at : at + BLOCK]))
+            slots[at : at + BLOCK] = resealed(bytes(header))
+    path.write_bytes(slots)
+
+
+def of_another_volume(header):
+    header[16:32] = bytes(range(16))
+    return header
+
+
 def data_files(world):
     """Truncated, emptied, exchanged and overwritten chunk stores: scrub repairs what it finds."""
     pool = fresh(world, "data")
@@ -125,6 +176,7 @@ def data_files(world):
         ("data and slots of node 0 in node 1", lambda: [
             shutil.copy(pool.node_path(0) / name, pool.node_path(1) / name) for name in ("data", "slots")
         ]),
+        ("shards of another volume", lambda: change_headers(pool.node_path(1) / "slots", of_another_volume)),
         ("noise in the slots", lambda: patch(pool.node_path(1) / "slots", 0, noise(MIB // 4, 4))),
     ]:
         spoil()
@@ -212,6 +264,7 @@ def too_many_missing(world):
 def scenario(world):
     superblocks(world)
     strangers(world)
+    newer_root(world)
     data_files(world)
     too_many_missing(world)
 

@@ -20,7 +20,7 @@ use super::device::NodePlace;
 use super::folder;
 use super::message::DeviceId;
 use super::token::{Kind, token};
-use super::wire_socket::WireSocket;
+use super::wire_socket::{Broken, WireSocket};
 use crate::{Endpoint, Event, Payload, Reactor, Token};
 
 /// The first pause before connecting again.
@@ -205,7 +205,12 @@ impl RemoteNode {
         match broken {
             Ok(()) => self.flush(reactor, heard),
             Err(error) => {
-                tracing::info!("the connection to {} is lost: {error}", self.node);
+                match &error {
+                    Broken::Wire(error) => {
+                        tracing::warn!("{} is not understood: {error}", self.node)
+                    }
+                    other => tracing::info!("the connection to {} is lost: {other}", self.node),
+                }
                 self.hang_up(reactor);
                 self.wait(reactor);
                 heard.push(Heard::Down);

@@ -101,7 +101,11 @@ impl NodeServer {
             Ok(()) => self.mark(attempt),
             Err(Broken::Closed) => self.broken.push(attempt),
             Err(error) => {
-                tracing::info!("closed a connection: {error}");
+                match &error {
+                    // No message, or one of a newer release: whoever runs the peer must know.
+                    Broken::Wire(error) => tracing::warn!("closed a connection: {error}"),
+                    other => tracing::info!("closed a connection: {other}"),
+                }
                 self.broken.push(attempt);
             }
         }
