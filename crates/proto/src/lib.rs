@@ -10,6 +10,7 @@
 
 pub mod capability;
 pub mod disk;
+pub mod fuzz;
 pub mod ids;
 pub mod message;
 pub mod wire;

@@ -49,7 +49,8 @@ pub use decoder::{Decoder, Message};
 pub use reply::encode_reply;
 pub use request::encode_request;
 
-use header::{COVERED_BYTES, Header, MAGIC};
+pub(crate) use header::Header;
+use header::{COVERED_BYTES, MAGIC};
 
 use crate::{PAYLOAD_BYTES_MAX, Tag, crc32c};
 
@@ -178,6 +179,27 @@ fn assemble(
     parts.push(Bytes::from(message));
     parts.extend(payload.iter().filter(|part| !part.is_empty()).cloned());
     Ok(parts)
+}
+
+/// Makes a header that passes every check of it with what follows it, for fuzzing. The lengths stay
+/// what they are, as far as there are bytes for them. Gives the lengths of body and payload.
+pub(crate) fn mend_header<M: Message>(header: &mut Header, behind: &[u8]) -> (usize, usize) {
+    let bounded = |len: u32, max: usize| (len as usize).min(max);
+    let body = bounded(header.body_len.get(), M::BODY_BYTES_MAX.min(behind.len()));
+    let payload = bounded(header.payload_len.get(), PAYLOAD_BYTES_MAX.min(behind.len() - body));
+    let (body_bytes, rest) = behind.split_at(body);
+    *header = Header {
+        magic: MAGIC,
+        version: WIRE_VERSION.into(),
+        direction: M::DIRECTION,
+        body_len: U32::new(u32::try_from(body).expect("a few MiB at most")),
+        payload_len: U32::new(u32::try_from(payload).expect("a few MiB at most")),
+        body_crc: crc32c(body_bytes).into(),
+        payload_crc: crc32c(&rest[..payload]).into(),
+        ..*header
+    };
+    header.header_crc = crc32c(&header.as_bytes()[..COVERED_BYTES]).into();
+    (body, payload)
 }
 
 fn crc_of_parts(parts: &[Bytes]) -> u32 {

@@ -1,0 +1,265 @@
+//! Fuzzing the decoder of the wire: any bytes in, and the properties that must hold whatever they
+//! are.
+//!
+//! The input's first byte says from which side the bytes come, the second how the stream is cut,
+//! and whether its frames are mended: checksums and lengths put right, for a fuzzer does not guess
+//! checksums, and would never get past the header. The rest is what the peer sends. Checked:
+//!
+//! - nothing panics, and every byte is taken or the stream has failed for good;
+//! - however the stream is cut, the same messages come out of it, and the same error at the same byte;
+//! - a message that was understood can be said again, and means the same then.
+//!
+//! [`wire`] is used by the cargo-fuzz target in the repository's `fuzz/` folder and by a property
+//! test; [`seeds`] gives valid streams to start from.
+
+use bytes::Bytes;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::wire::{Decoder, Header, Message, WIRE_HEADER_BYTES, WireError, mend_header};
+use crate::wire::{encode_reply, encode_request};
+use crate::{
+    Capability, CapabilityError, Epoch, JournalGen, JournalInfo, Lsn, NodeError, NodeStat, Reply,
+    ReplyBody, Request, RequestBody, SealMeta, SegmentId, SegmentKind, ShardIndex, ShardInfo, Tag,
+    VolumeId, VolumeState, VolumeSummary,
+};
+
+/// Bits of the second byte: mend the frames, and the length of the pieces above it.
+const MEND: u8 = 1;
+
+/// How far an input came, so that a test can tell whether its inputs are any good.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// Messages that were understood.
+    pub messages: u32,
+    /// The stream ended with an error.
+    pub failed: bool,
+}
+
+/// Feeds `input` to a decoder.
+///
+/// # Panics
+/// If a property does not hold: that is the finding.
+pub fn wire(input: &[u8]) -> Survey {
+    let (options, stream) = input.split_at(input.len().min(2));
+    let [from_node, schedule] = [0, 1].map(|at| options.get(at).copied().unwrap_or(0));
+    if from_node & 1 == 0 {
+        check(stream, schedule, |request: &Request| encode_request(request))
+    } else {
+        check(stream, schedule, |reply: &Reply| encode_reply(reply))
+    }
+}
+
+type Encoded = Result<Vec<Bytes>, WireError>;
+
+fn check<M>(stream: &[u8], schedule: u8, encode: impl Fn(&M) -> Encoded) -> Survey
+where
+    M: Message + std::fmt::Debug + PartialEq,
+{
+    let mut stream = stream.to_vec();
+    if schedule & MEND != 0 {
+        mend::<M>(&mut stream);
+    }
+    let whole = decode::<M>(&stream, stream.len().max(1));
+    let cut = decode::<M>(&stream, usize::from(schedule >> 1) + 1);
+    assert_eq!(whole.0, cut.0, "the messages depend on how the stream is cut");
+    // Where it is and which it is: a wrong magic is told as soon as its first byte is there.
+    let place = |error: WireError| (error.at_byte, std::mem::discriminant(&error.kind));
+    let (messages, error) = whole;
+    assert_eq!(error.clone().map(place), cut.1.map(place), "the error depends on it");
+    for message in &messages {
+        let said = encode(message).expect("what came in a message fits in one").concat();
+        let (again, error) = decode::<M>(&said, said.len());
+        assert_eq!((again.len(), &error), (1, &None), "{message:?} is not understood");
+        // Not the message itself: a text that is no UTF-8 is put right when it is read.
+        let again = encode(&again[0]).expect("it was a message").concat();
+        assert_eq!(again, said, "{message:?} changes when it is said again");
+    }
+    let count = u32::try_from(messages.len()).expect("a message has 40 bytes");
+    Survey { messages: count, failed: error.is_some() }
+}
+
+/// All messages of a stream that comes in pieces of `piece_bytes`, and the error that ends it.
+fn decode<M: Message>(stream: &[u8], piece_bytes: usize) -> (Vec<M>, Option<WireError>) {
+    let mut decoder = Decoder::new();
+    let mut messages = Vec::new();
+    for mut piece in stream.chunks(piece_bytes) {
+        loop {
+            match decoder.feed(&mut piece) {
+                Ok(Some(message)) => messages.push(message),
+                Ok(None) => break,
+                Err(error) => {
+                    assert_eq!(decoder.feed(&mut &[][..]).err(), Some(error.clone()));
+                    return (messages, Some(error));
+                }
+            }
+        }
+        assert!(piece.is_empty(), "{} bytes were not taken", piece.len());
+    }
+    (messages, None)
+}
+
+/// Makes whole frames of a stream: what is wrong with it afterwards is in the bodies.
+fn mend<M: Message>(stream: &mut [u8]) {
+    let mut rest = stream;
+    while let Some((header, behind)) = rest.split_at_mut_checked(WIRE_HEADER_BYTES) {
+        let mut mended = Header::read_from_bytes(header).expect("it has the length of a header");
+        let (body, payload) = mend_header::<M>(&mut mended, behind);
+        header.copy_from_slice(mended.as_bytes());
+        rest = &mut behind[body + payload..];
+    }
+}
+
+/// Valid inputs for [`wire`]. Together they use every request and reply.
+#[must_use]
+pub fn seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for schedule in [0, MEND, 6 << 1, 99 << 1 | MEND] {
+        let requests = requests().into_iter().map(|body| {
+            let payload = match &body {
+                RequestBody::ShardWrite { .. } => vec![Bytes::from_static(b"fieldstone")],
+                _ => Vec::new(),
+            };
+            let request = Request { tag: Tag(1), capability: Capability::default(), body, payload };
+            encode_request(&request).expect("it is short").concat()
+        });
+        let replies = replies().into_iter().map(|result| {
+            let reply = Reply { tag: Tag(2), result, slots_free: 3 };
+            encode_reply(&reply).expect("it is short").concat()
+        });
+        seeds.push([vec![0, schedule], requests.collect::<Vec<_>>().concat()].concat());
+        seeds.push([vec![1, schedule], replies.collect::<Vec<_>>().concat()].concat());
+    }
+    seeds
+}
+
+fn meta() -> SealMeta {
+    let kind = SegmentKind::Checkpoint;
+    SealMeta { kind, lsn_first: Lsn(1), lsn_end: Lsn(2), shard_bytes: 4096 }
+}
+
+fn requests() -> Vec<RequestBody> {
+    let (segment, shard, generation) = (SegmentId(4), ShardIndex(5), JournalGen(6));
+    let (offset_bytes, len_bytes) = (4096, 8192);
+    let write = |seal, data_first| RequestBody::ShardWrite {
+        segment,
+        shard,
+        offset_bytes,
+        checksums: vec![7, 8],
+        seal,
+        data_first,
+    };
+    vec![
+        RequestBody::Identify,
+        RequestBody::ListVolumes,
+        RequestBody::Fence { takeover: true },
+        RequestBody::PutRoot { version: 9 },
+        RequestBody::JournalCreate { generation, ring_bytes: 1 << 20 },
+        RequestBody::JournalAppend { generation, lsn: Lsn(10) },
+        RequestBody::JournalSync { generation },
+        RequestBody::JournalRead { generation, offset_bytes: 4096, len_bytes },
+        RequestBody::JournalDelete { below: generation },
+        write(None, false),
+        write(Some(meta()), false),
+        write(Some(meta()), true),
+        RequestBody::ShardSync,
+        RequestBody::ShardRead { segment, shard, offset_bytes, len_bytes },
+        RequestBody::ShardVerify { segment, shard },
+        RequestBody::ShardDelete { segments: vec![segment, SegmentId(11)] },
+        RequestBody::ShardList { from: segment },
+        RequestBody::RemoveVolume,
+        RequestBody::Stat,
+    ]
+}
+
+fn replies() -> Vec<Result<ReplyBody, NodeError>> {
+    let (epoch, root) = (Epoch(12), Bytes::from_static(b"root"));
+    let volume =
+        VolumeSummary { volume: VolumeId(13), epoch, root_version: 14, root: root.clone() };
+    let shard = ShardInfo { segment: SegmentId(15), shard: ShardIndex(16), meta: meta() };
+    let state = VolumeState {
+        epoch_before: epoch,
+        root_version: 17,
+        root,
+        journals: vec![JournalInfo { generation: JournalGen(18), ring_bytes: 4096 }],
+        stat: NodeStat::default(),
+    };
+    vec![
+        Ok(ReplyBody::Done),
+        Ok(ReplyBody::Data(Bytes::from_static(b"data"))),
+        Ok(ReplyBody::Stat(NodeStat::default())),
+        Ok(ReplyBody::Volumes(vec![volume])),
+        Ok(ReplyBody::VolumeState(state)),
+        Ok(ReplyBody::Shards { shards: vec![shard], next: Some(SegmentId(19)) }),
+        Ok(ReplyBody::Shards { shards: vec![shard, shard], next: None }),
+        Err(NodeError::Capability(CapabilityError::Range)),
+        Err(NodeError::Fenced { sent: epoch, current: Epoch(20) }),
+        Err(NodeError::InUse { current: epoch }),
+        Err(NodeError::NotFound),
+        Err(NodeError::Corrupt { offset_bytes: 4096 }),
+        Err(NodeError::NoSpace),
+        Err(NodeError::Busy),
+        Err(NodeError::Invalid("why".to_owned())),
+        Err(NodeError::Io("ärger".to_owned())),
+        Err(NodeError::Unreachable),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn seeds_are_understood_to_the_end() {
+        for seed in seeds() {
+            let survey = wire(&seed);
+            let count = if seed[0] == 0 { requests().len() } else { replies().len() };
+            assert_eq!((survey.messages as usize, survey.failed), (count, false));
+        }
+    }
+
+    /// Changes, cuts or doubles a stretch behind the first two bytes.
+    fn mutate(input: &mut Vec<u8>, kind: u8, at: usize, len: usize, byte: u8) {
+        let end = (at + len).min(input.len());
+        match kind % 5 {
+            0 => input[at] ^= byte,
+            1 => input[at..end].fill(byte),
+            2 => drop(input.drain(at..end)),
+            3 => {
+                let copy = input[at..end].to_vec();
+                input.splice(at..at, copy);
+            }
+            _ => input.truncate(end),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+        #[test]
+        fn mutated_streams_keep_every_property(
+            seed in any::<prop::sample::Selector>(),
+            schedule in any::<u8>(),
+            changes in proptest::collection::vec(
+                (any::<u8>(), any::<prop::sample::Index>(), 1usize..300, any::<u8>()), 1..6
+            ),
+        ) {
+            let mut input = seed.select(seeds());
+            input[1] = schedule;
+            for (kind, at, len, byte) in changes {
+                if input.len() > 2 {
+                    let at = 2 + at.index(input.len() - 2);
+                    mutate(&mut input, kind, at, len, byte);
+                }
+            }
+            wire(&input);
+        }
+
+        #[test]
+        fn random_bytes_keep_every_property(
+            input in proptest::collection::vec(any::<u8>(), 0..600)
+        ) {
+            wire(&input);
+        }
+    }
+}
