@@ -207,7 +207,7 @@ impl RemoteNode {
             Err(error) => {
                 match &error {
                     Broken::Wire(error) => {
-                        tracing::warn!("{} is not understood: {error}", self.node)
+                        tracing::warn!("{} is not understood: {error}", self.node);
                     }
                     other => tracing::info!("the connection to {} is lost: {other}", self.node),
                 }
