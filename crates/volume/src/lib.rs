@@ -1,9 +1,10 @@
 //! The log-structured volume: a block device whose data is a log, protected by codes.
 //!
 //! Read in this order: [`seam`] (what it needs from its world), `log` (how a write becomes a
-//! record), `seal` (how records become shards), `read`, `open` and `vouch` (recovery), `gc` (how
-//! space comes back), `rebuild`, `damage`, `journal` and `nodes` (what happens when nodes fail and return). The formats
-//! are in `record`, `footer`, `checkpoint` and `root`; `core` holds the state and the plumbing.
+//! record), `seal` (how records become shards), `read`, `decode`, `open` and `vouch` (recovery), `gc`
+//! (how space comes back), `rebuild`, `damage`, `journal` and `nodes` (what happens when nodes fail
+//! and return). The formats are in `record`, `footer`, `checkpoint` and `root`; `core` holds the
+//! state and the plumbing.
 //!
 //! # How to drive it
 //! Give it [`Event`]s and block requests, call [`fieldstone_block::Backend::poll`] after each batch
@@ -20,6 +21,7 @@ mod checkpoint;
 mod codec;
 mod core;
 mod damage;
+mod decode;
 mod exec;
 mod footer;
 mod gc;

@@ -6,17 +6,19 @@
 //! them from the other shards.
 
 use bytes::Bytes;
-use fieldstone_accel::Job;
 use fieldstone_block::{BlockError, Completion, Payload, Piece, Request, Stage};
 use fieldstone_buf::AlignedBuf;
-use fieldstone_proto::{BLOCK_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody, ShardIndex};
+use fieldstone_proto::{
+    BLOCK_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardIndex,
+};
 use slab::Slab;
 use smallvec::SmallVec;
 
 use crate::core::{CallResult, Core, Ctx, Waiter};
+use crate::decode::decode_range;
 use crate::layout::ShardRange;
 use crate::map::{Location, Run};
-use crate::segment::Handle;
+use crate::segment::{Handle, Segment};
 use crate::status::NodeHealth;
 
 /// Attempts to read a piece before the read fails.
@@ -51,13 +53,6 @@ impl Reads {
     pub fn idle(&self) -> bool {
         self.reads.is_empty()
     }
-}
-
-/// Where a range of a segment can be had.
-struct Source {
-    segment: fieldstone_proto::SegmentId,
-    node: Option<NodeIndex>,
-    range: ShardRange,
 }
 
 impl Core {
@@ -104,20 +99,19 @@ impl Core {
         }
     }
 
-    fn source(&self, handle: Handle, range: ShardRange) -> Option<Source> {
-        let segment = self.segments.get(handle)?;
-        let node = segment.shards[range.shard as usize]
-            .filter(|node| self.node(*node).health == NodeHealth::Up);
-        Some(Source { segment: segment.id, node, range })
+    /// The node that holds a range, if it can be asked.
+    fn source(&self, segment: &Segment, range: ShardRange) -> Option<NodeIndex> {
+        segment.shards[range.shard as usize]
+            .filter(|node| self.node(*node).health == NodeHealth::Up)
     }
 
     fn start_piece(&mut self, read: usize, piece: usize, handle: Handle, range: ShardRange) {
-        match self.source(handle, range) {
-            Some(Source { segment, node: Some(node), .. }) => {
-                let body = read_body(segment, range);
-                self.send(node, body, Vec::new(), Waiter::Read { read, piece });
+        let segment = self.segments.get(handle);
+        match segment.and_then(|segment| Some((segment.id, self.source(segment, range)?))) {
+            Some((id, node)) => {
+                self.send(node, read_body(id, range), Vec::new(), Waiter::Read { read, piece });
             }
-            _ => self.retry_piece(read, piece),
+            None => self.retry_piece(read, piece),
         }
     }
 
@@ -197,7 +191,7 @@ impl Core {
     }
 }
 
-fn read_body(segment: fieldstone_proto::SegmentId, range: ShardRange) -> RequestBody {
+fn read_body(segment: SegmentId, range: ShardRange) -> RequestBody {
     RequestBody::ShardRead {
         segment,
         shard: ShardIndex(u8::try_from(range.shard).expect("at most 255 shards")),
@@ -270,160 +264,52 @@ pub async fn read_segment(
         return Ok(parts);
     }
     let mut parts = Vec::new();
+    // While one part is read the segment may go and its handle be given to another one.
+    let id =
+        ctx.with(|core| core.segments.get(handle).map(|segment| segment.id)).ok_or_else(gone)?;
     let ranges: Vec<ShardRange> = ctx.with(|core| core.layout.ranges(block, count).collect());
     for range in ranges {
-        parts.push(read_range(ctx, handle, range).await?);
+        parts.push(read_range(ctx, id, range).await?);
     }
     Ok(parts)
 }
 
-async fn read_range(ctx: &Ctx, handle: Handle, range: ShardRange) -> Result<Bytes, BlockError> {
-    let source = ctx.with(|core| core.source(handle, range));
-    let Some(source) = source else {
-        return Err(BlockError::Io("the segment is gone".into()));
-    };
-    if let Some(node) = source.node {
-        match ctx.call(node, read_body(source.segment, source.range)).await {
+async fn read_range(ctx: &Ctx, id: SegmentId, range: ShardRange) -> Result<Bytes, BlockError> {
+    let node =
+        ctx.with(|core| Some(core.source(core.segments.named(id)?, range))).ok_or_else(gone)?;
+    if let Some(node) = node {
+        match ctx.call(node, read_body(id, range)).await {
             Ok(ReplyBody::Data(data)) => return Ok(data),
-            Err(error) => ctx.with(|core| core.shard_failed(handle, range.shard, node, &error)),
+            Err(error) => ctx.with(|core| core.shard_failed(id, range.shard, node, &error)),
             Ok(_) => {}
         }
     }
-    decode_range(ctx, handle, range).await
+    decode_range(ctx, id, range).await
+}
+
+fn gone() -> BlockError {
+    BlockError::Io("the segment is gone".into())
 }
 
 impl Core {
     /// A shard could not be read: remember what is wrong with it, so that it is rebuilt.
-    pub fn shard_failed(&mut self, handle: Handle, shard: u32, node: NodeIndex, error: &NodeError) {
+    pub fn shard_failed(&mut self, id: SegmentId, shard: u32, node: NodeIndex, error: &NodeError) {
         match error {
             NodeError::Corrupt { .. } | NodeError::NotFound => {
-                let Some(segment) = self.segments.get_mut(handle) else { return };
+                let handle = self.segments.find(id);
+                let segment = handle.and_then(|handle| self.segments.get_mut(handle));
+                let Some(segment) = segment else { return };
                 if segment.shards[shard as usize] == Some(node) {
                     segment.shards[shard as usize] = None;
                     if *error != NodeError::NotFound {
-                        self.damage.note(segment.id, node);
+                        self.damage.note(id, node);
                     }
-                    self.scrub.damaged += u64::from(self.damaged.insert((segment.id, shard)));
+                    self.scrub.damaged += u64::from(self.damaged.insert((id, shard)));
                     self.start_rebuild();
                 }
             }
             NodeError::Io(_) => self.give_up_node(node, &format!("read: {error}")),
             _ => {}
-        }
-    }
-
-    /// The shards of a segment that can be read now, other than `except`.
-    pub fn available(&self, handle: Handle, except: usize) -> Vec<(usize, NodeIndex)> {
-        let Some(segment) = self.segments.get(handle) else { return Vec::new() };
-        segment
-            .shards
-            .iter()
-            .enumerate()
-            .filter(|(shard, _)| *shard != except)
-            .filter_map(|(shard, node)| Some((shard, (*node)?)))
-            .filter(|(_, node)| self.node(*node).health == NodeHealth::Up)
-            .collect()
-    }
-}
-
-/// Makes a range of a shard from other shards.
-///
-/// # Errors
-/// Too few shards are there.
-pub async fn decode_range(
-    ctx: &Ctx,
-    handle: Handle,
-    range: ShardRange,
-) -> Result<Bytes, BlockError> {
-    let lost = range.shard as usize;
-    // Each attempt loses at least one shard that looked available, so this ends.
-    loop {
-        let (plan, nodes, segment, whole) = ctx.with(|core| {
-            let available = core.available(handle, lost);
-            let shards: Vec<usize> = available.iter().map(|(shard, _)| *shard).collect();
-            let plan = core.code.repair(&[lost], &shards).map_err(|error| {
-                let k = core.code.k();
-                BlockError::Io(format!(
-                    "{} of the {k} shards needed are there ({error})",
-                    shards.len()
-                ))
-            })?;
-            let segment = core.segments.get(handle).map(|s| (s.id, s.shard_bytes));
-            let (id, shard_bytes) =
-                segment.ok_or_else(|| BlockError::Io("the segment is gone".into()))?;
-            Ok::<_, BlockError>((plan, available, id, shard_bytes))
-        })?;
-        let elements = ctx.with(|core| core.code.elements());
-        // With one element per shard, coding works byte by byte and a range needs just that range.
-        let (offset, len) = if elements == 1 {
-            (range.offset_bytes, range.count * BLOCK_BYTES as u32)
-        } else {
-            (0, whole)
-        };
-        let element_bytes = u64::from(len / elements);
-        let calls: Vec<_> = ctx.with(|core| {
-            plan.reads
-                .iter()
-                .map(|read| {
-                    let node = nodes.iter().find(|(shard, _)| *shard == read.shard);
-                    let (_, node) = node.expect("plans read available shards");
-                    let parts: Vec<_> = read
-                        .byte_ranges(element_bytes)
-                        .map(|bytes| {
-                            let body = RequestBody::ShardRead {
-                                segment,
-                                shard: ShardIndex(u8::try_from(read.shard).expect("small")),
-                                offset_bytes: offset + u32::try_from(bytes.start).expect("small"),
-                                len_bytes: u32::try_from(bytes.end - bytes.start).expect("small"),
-                            };
-                            core.call(*node, body, Vec::new())
-                        })
-                        .collect();
-                    (read.shard, *node, parts)
-                })
-                .collect()
-        });
-        let mut inputs = Vec::with_capacity(calls.len());
-        for (shard, node, parts) in calls {
-            let mut data = Vec::with_capacity(parts.len());
-            for result in crate::exec::all(parts).await {
-                match result {
-                    Ok(ReplyBody::Data(bytes)) => data.push(bytes),
-                    Ok(_) => {}
-                    Err(error) => ctx.with(|core| {
-                        core.shard_failed(
-                            handle,
-                            u32::try_from(shard).expect("small"),
-                            node,
-                            &error,
-                        );
-                    }),
-                }
-            }
-            let got: usize = data.iter().map(Bytes::len).sum();
-            inputs.push(match data.len() {
-                1 => data.swap_remove(0),
-                _ => AlignedBuf::concat(data.iter().map(|part| &part[..])).freeze(),
-            });
-            ctx.with(|core| core.rebuild.read_bytes += got as u64);
-        }
-        let expected: Vec<u64> =
-            plan.reads.iter().map(|r| u64::from(r.element_count()) * element_bytes).collect();
-        if inputs.iter().zip(&expected).all(|(input, len)| input.len() as u64 == *len) {
-            let job = Job::Code { map: std::sync::Arc::clone(&plan.map), inputs };
-            let output = ctx.with(|core| core.engine.run(job));
-            let output = output.map_err(|error| BlockError::Io(error.to_string()))?;
-            let shard = output.into_shards().and_then(|mut shards| shards.pop());
-            let shard = shard.ok_or_else(|| BlockError::Io("decoding gave nothing".into()))?;
-            if elements == 1 {
-                return Ok(shard);
-            }
-            let from = range.offset_bytes as usize;
-            return Ok(shard.slice(from..from + range.count as usize * BLOCK_BYTES));
-        }
-        if ctx.with(|core| core.available(handle, lost).len()) >= nodes.len() {
-            // Nothing became known to be bad: wait for the cause (a busy node) to pass.
-            return Err(BlockError::Io("a node did not deliver a shard".into()));
         }
     }
 }

@@ -7,14 +7,12 @@
 //! joins or a shard turns out bad.
 
 use fieldstone_proto::{
-    BLOCK_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex,
-    crc32c_blocks,
+    NodeError, NodeIndex, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex, crc32c_blocks,
 };
 
 use crate::core::{Core, Ctx};
 use crate::damage::{clear_the_way, delete_superseded};
-use crate::layout::ShardRange;
-use crate::read::decode_range;
+use crate::decode::decode;
 use crate::seal::Shard;
 use crate::segment::{Handle, State};
 use crate::status::{NodeHealth, Phase, Progress};
@@ -165,23 +163,23 @@ async fn rebuild(ctx: Ctx) {
 /// Makes missing shards of a segment, each on its node. True if at least one was made.
 pub async fn rebuild_segment(ctx: &Ctx, handle: Handle, targets: Vec<(usize, NodeIndex)>) -> bool {
     let missing = ctx.with(|core| core.segments.get(handle).map_or(0, |s| s.missing()));
-    ctx.with(|core| core.rebuild.shards_failed += (missing - targets.len().min(missing)) as u64);
+    ctx.with(|core| core.rebuild.shards_failed += missing.saturating_sub(targets.len()) as u64);
+    let Some((id, meta)) = ctx.with(|core| segment_meta(core, handle)) else { return false };
+    let lost: Vec<usize> = targets.iter().map(|(shard, _)| *shard).collect();
+    if lost.is_empty() {
+        return false;
+    }
+    let Ok(decoded) = decode(ctx, id, &lost, 0..meta.shard_bytes).await else {
+        ctx.with(|core| core.rebuild.shards_failed += lost.len() as u64);
+        return false;
+    };
+    ctx.with(|core| core.rebuild.read_bytes += decoded.read_bytes);
     let mut progress = false;
-    for (shard, node) in targets {
-        let Some((id, meta)) = ctx.with(|core| segment_meta(core, handle)) else { return progress };
-        let range = ShardRange {
-            shard: u32::try_from(shard).expect("at most 255 shards"),
-            offset_bytes: 0,
-            count: meta.shard_bytes / BLOCK_BYTES as u32,
-        };
-        let Ok(data) = decode_range(ctx, handle, range).await else {
-            ctx.with(|core| core.rebuild.shards_failed += 1);
-            continue;
-        };
+    for ((shard, node), data) in targets.into_iter().zip(decoded.shards) {
         let made = Shard { checksums: crc32c_blocks(&data), data };
         progress |= write_shard(ctx, handle, (id, shard), node, made, meta).await;
-        throttle(ctx, u64::from(meta.shard_bytes)).await;
     }
+    throttle(ctx, decoded.read_bytes).await;
     progress
 }
 
@@ -279,7 +277,7 @@ pub async fn scrub(ctx: Ctx) {
                     core.scrub.shards_failed += u64::from(error == NodeError::Unreachable);
                     let shard = u32::try_from(shard).expect("at most 255 shards");
                     if !core.damaged.contains(&(id, shard)) {
-                        core.shard_failed(handle, shard, node, &error);
+                        core.shard_failed(id, shard, node, &error);
                     }
                 }
                 Err(_) => core.scrub.shards_done += 1, // freed while the scrub ran

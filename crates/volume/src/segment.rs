@@ -217,6 +217,12 @@ impl SegmentTable {
         self.by_id.get(&id).copied()
     }
 
+    /// The segment with this name.
+    #[must_use]
+    pub fn named(&self, id: SegmentId) -> Option<&Segment> {
+        self.get(self.find(id)?)
+    }
+
     /// All segments, oldest name first.
     pub fn iter(&self) -> impl Iterator<Item = (Handle, &Segment)> {
         self.by_id.values().filter_map(|handle| Some((*handle, self.get(*handle)?)))
