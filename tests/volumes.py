@@ -3,12 +3,15 @@
 
 import json
 import pathlib
+import signal
+import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, noise
 from scenario import main
-from world import EVERY_CASE, MIB, check, fieldstone
+from world import EVERY_CASE, FIELDSTONE, MIB, check, fieldstone
 
 
 def listed(pool):
@@ -18,6 +21,23 @@ def listed(pool):
 
 def used_bytes(pool):
     return sum(node["total_bytes"] - node["free_bytes"] for node in pool.status()["nodes"])
+
+
+def grow_while_nodes_sleep(pool):
+    """A volume is larger when the nodes know it, and not before; then it stays so."""
+    server = pool.serve("other")
+    for node in pool.nodes.values():
+        node.process.send_signal(signal.SIGSTOP)
+    command = [FIELDSTONE, "volume", "grow", pool.path / "other", "--size", "48M"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as growing:
+        time.sleep(2)
+        answered = growing.poll() is not None
+        for node in pool.nodes.values():
+            node.process.send_signal(signal.SIGCONT)
+        check(not answered, "growing was answered by nodes that sleep")
+        check(growing.wait(60) == 0, f"growing ended with {growing.returncode}")
+    server.kill()
+    check(listed(pool)["other"]["size_bytes"] == 48 * MIB, "the new size did not survive")
 
 
 def scenario(world):
@@ -51,6 +71,8 @@ def scenario(world):
     handle.shutdown()
     server.stop()
 
+    if world.case.nodes == "processes":
+        grow_while_nodes_sleep(pool)
     fieldstone("volume", "grow", pool.path / "b b", "--size", "64M")
     before = used_bytes(pool)
     fieldstone("volume", "rm", pool.path / "other")

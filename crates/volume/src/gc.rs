@@ -376,18 +376,17 @@ async fn name_checkpoint(
     clean: bool,
 ) -> Option<Vec<SegmentId>> {
     loop {
-        let (ids, old, size) = ctx.with(|core| {
+        let (ids, old) = ctx.with(|core| {
             let ids: Vec<SegmentId> =
                 handles.iter().filter_map(|h| Some(core.segments.get(*h)?.id)).collect();
             let old = core.root.as_ref().map(|root| root.checkpoint_segments.clone());
-            (ids, old.unwrap_or_default(), core.geometry.size_bytes)
+            (ids, old.unwrap_or_default())
         });
         let placed = crate::journal::put_root(ctx, |root| {
             root.checkpoint_lsn = lsn;
             root.checkpoint_bytes = bytes;
             root.checkpoint_segments = ids;
             root.clean = clean;
-            root.geometry.size_bytes = size;
         })
         .await;
         if placed {

@@ -18,6 +18,9 @@ use crate::seam::{Action, Event, Geometry, Opening, VolumeConfig};
 use crate::segment::State;
 use crate::status::{NodeStatus, Phase, Status};
 
+/// Pause before a root is written again that too few nodes took.
+const ROOT_RETRY_MS: u64 = 20;
+
 /// A volume. See the crate's documentation for how it works and how it is driven.
 pub struct Volume {
     core: Rc<RefCell<Core>>,
@@ -102,19 +105,14 @@ impl Volume {
         }
     }
 
-    /// Grows the device to `size_bytes`, rounded up to a block. Smaller sizes change nothing.
+    /// Grows the device to `size_bytes`, rounded up to a block. Smaller sizes change nothing. It is
+    /// larger as soon as the root that says so is stable.
     pub fn request_grow(&mut self, size_bytes: u64) {
         let mut core = self.core.borrow_mut();
         let size_bytes = size_bytes.next_multiple_of(BLOCK_BYTES as u64);
-        if size_bytes <= core.geometry.size_bytes || core.phase != Phase::Serving {
-            return;
+        if size_bytes > core.geometry.size_bytes && core.phase == Phase::Serving {
+            core.spawn_with(move |ctx| grow(ctx, size_bytes));
         }
-        core.geometry.size_bytes = size_bytes;
-        core.map.grow(size_bytes / BLOCK_BYTES as u64);
-        core.spawn_with(move |ctx| async move {
-            // The size is in the root; a crash before it is written leaves the old size.
-            crate::journal::put_root(&ctx, |root| root.geometry.size_bytes = size_bytes).await;
-        });
     }
 
     /// What it tells about itself.
@@ -256,6 +254,23 @@ fn extents(core: &Core, request: &Request) -> Vec<Extent> {
         }
     }
     extents
+}
+
+/// Makes the device larger. The root comes first: were a write behind the old end acknowledged
+/// before it, a crash could leave the old size, and with it no place for what was written.
+async fn grow(ctx: Ctx, size_bytes: u64) {
+    while ctx.with(|core| core.phase == Phase::Serving) {
+        let placed = crate::journal::put_root(&ctx, |root| {
+            root.geometry.size_bytes = root.geometry.size_bytes.max(size_bytes);
+        });
+        if placed.await {
+            return ctx.with(|core| {
+                core.geometry.size_bytes = core.geometry.size_bytes.max(size_bytes);
+                core.map.grow(core.geometry.size_bytes / BLOCK_BYTES as u64);
+            });
+        }
+        ctx.sleep_ms(ROOT_RETRY_MS).await;
+    }
 }
 
 async fn close(ctx: Ctx) {
