@@ -20,6 +20,8 @@ pub(crate) enum Purpose {
     ShardData(EntryId),
     /// The header that seals a slot.
     ShardHeader(SlotIndex),
+    /// The note of what an open slot was taken for.
+    OpenNote(SlotIndex),
     /// A part of a shard, for a reader.
     ShardRead(EntryId),
     /// The slot header, for verification.

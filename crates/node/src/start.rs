@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 
 use fieldstone_proto::disk::{
-    DiskFormatError, JournalHeader, SlotHeader, VOLUME_FILE_BYTES, VolumeRecord,
+    DiskFormatError, JournalHeader, OpenNote, SlotHeader, VOLUME_FILE_BYTES, VolumeRecord,
 };
 use fieldstone_proto::{BLOCK_BYTES, JournalGen, NodeError, VolumeId};
 
@@ -26,7 +26,7 @@ use crate::handlers::completion::bytes_read;
 use crate::limits::{START_HEADERS_PER_READ, START_OPS_MAX};
 use crate::node::Node;
 use crate::seam::{DiskError, DiskOp, DiskOutput, FileId};
-use crate::store::{HEADER_BYTES, SlotIndex};
+use crate::store::{HEADER_BYTES, RECORD_BYTES, SlotIndex};
 use crate::volumes::{Journal, JournalStage, Volume};
 
 /// An operation of the start.
@@ -115,8 +115,8 @@ impl Node {
             },
             StartOp::ReadHeaders(first, count) => DiskOp::Read {
                 file: FileId::Slots,
-                offset_bytes: u64::from(first) * u64::from(HEADER_BYTES),
-                len_bytes: count * HEADER_BYTES,
+                offset_bytes: u64::from(first) * u64::from(RECORD_BYTES),
+                len_bytes: count * RECORD_BYTES,
             },
             StartOp::CreateData => DiskOp::Create {
                 file: FileId::Data,
@@ -125,7 +125,7 @@ impl Node {
             },
             StartOp::CreateSlots => DiskOp::Create {
                 file: FileId::Slots,
-                len_bytes: u64::from(self.config.slots) * u64::from(HEADER_BYTES),
+                len_bytes: u64::from(self.config.slots) * u64::from(RECORD_BYTES),
                 allocate: true,
             },
             StartOp::Sync(file) => DiskOp::Sync { file },
@@ -268,7 +268,7 @@ impl Node {
         result: Result<DiskOutput, DiskError>,
     ) -> Result<(), String> {
         let Phase::Starting(start) = &mut self.phase else { return Ok(()) };
-        let headers = match bytes_read(result, count * HEADER_BYTES, "reading slot headers") {
+        let headers = match bytes_read(result, count * RECORD_BYTES, "reading slot headers") {
             Ok(headers) => headers,
             Err(reason) if count == 1 => {
                 tracing::warn!(slot = first, %reason, "a slot is out of use");
@@ -281,17 +281,37 @@ impl Node {
                 return Ok(());
             }
         };
-        for (slot, block) in (first..).zip(headers.chunks(BLOCK_BYTES)) {
-            match SlotHeader::decode(block) {
-                Ok(header) => self.adopt_header(slot, header),
+        for (slot, record) in (first..).zip(headers.chunks(RECORD_BYTES as usize)) {
+            let (header, note) = record.split_at(HEADER_BYTES as usize);
+            match SlotHeader::decode(header) {
+                Ok(header) => {
+                    self.adopt_header(slot, header);
+                    continue;
+                }
                 Err(DiskFormatError::Blank { .. }) => {}
                 Err(error @ DiskFormatError::FutureVersion { .. }) => {
                     return Err(format!("slot {slot}: {error}"));
                 }
                 Err(error) => tracing::warn!(slot, %error, "a slot header is torn or damaged"),
             }
+            match OpenNote::decode(note) {
+                Ok(note) => self.adopt_note(slot, note),
+                Err(DiskFormatError::Blank { .. }) => {}
+                Err(error @ DiskFormatError::FutureVersion { .. }) => {
+                    return Err(format!("slot {slot}: {error}"));
+                }
+                Err(error) => tracing::warn!(slot, %error, "an open note is torn or damaged"),
+            }
         }
         Ok(())
+    }
+
+    fn adopt_note(&mut self, slot: u32, note: OpenNote) {
+        if note.slot == slot && note.incarnation == self.config.incarnation {
+            self.store.adopt_open(SlotIndex(slot), note);
+        } else {
+            tracing::warn!(slot, "an open note is in the wrong place or of another node");
+        }
     }
 
     fn adopt_header(&mut self, slot: u32, header: SlotHeader) {

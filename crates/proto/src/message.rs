@@ -104,7 +104,9 @@ pub enum RequestBody {
     },
     /// Writes the payload into a shard at `offset_bytes`, taking a slot at the first write of the
     /// shard. With `seal`, the shard's slot header is written once the data is, which makes the
-    /// shard complete and listed; it becomes stable with the next [`RequestBody::ShardSync`].
+    /// shard complete; it becomes stable with the next [`RequestBody::ShardSync`]. Without, the
+    /// shard is open: what was written to it outlives the node's process and its writer, and
+    /// becomes stable with the next sync like a complete shard.
     ShardWrite {
         /// The segment.
         segment: SegmentId,
@@ -122,7 +124,8 @@ pub enum RequestBody {
     },
     /// Makes all completed shard writes and seals of the node stable.
     ShardSync,
-    /// Reads a part of a shard, checked against its checksums. Block-aligned.
+    /// Reads a part of a shard, checked against its checksums. Block-aligned. Of an open shard
+    /// that the node found at its start it knows no checksums: the reader has to check the blocks.
     ShardRead {
         /// The segment.
         segment: SegmentId,
@@ -145,7 +148,7 @@ pub enum RequestBody {
         /// The segments.
         segments: Vec<SegmentId>,
     },
-    /// Lists the volume's complete shards with a segment id of at least `from`, ascending.
+    /// Lists the volume's shards, complete and open, with a segment id of at least `from`, ascending.
     ShardList {
         /// The first segment id asked for.
         from: SegmentId,
@@ -251,15 +254,23 @@ pub struct VolumeState {
     pub stat: NodeStat,
 }
 
-/// A complete shard on a node.
+/// A shard on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardInfo {
     /// The segment.
     pub segment: SegmentId,
     /// Which of its shards.
     pub shard: ShardIndex,
-    /// What its slot header records.
+    /// What its slot header records; all zero while the shard is open.
     pub meta: SealMeta,
+}
+
+impl ShardInfo {
+    /// The shard is not complete.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.meta.shard_bytes == 0
+    }
 }
 
 /// Why a node refused or failed a request.

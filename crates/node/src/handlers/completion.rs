@@ -26,6 +26,10 @@ impl Node {
                 let result = done(result, "writing a slot header");
                 self.store.header_written(slot, result, &mut self.disk);
             }
+            Purpose::OpenNote(slot) => {
+                let result = done(result, "noting an open shard");
+                self.store.note_written(slot, &result, &mut self.disk);
+            }
             Purpose::ShardRead(entry) => self.shard_read_ended(entry, result),
             Purpose::VerifyHeader(entry) => self.verify_header_ended(entry, result),
             Purpose::VerifyData(entry) => self.verify_data_ended(entry, result),
@@ -108,7 +112,7 @@ impl Node {
             unreachable!("the purpose is only used for this task")
         };
         let result = bytes_read(result, len_bytes, "reading a shard").and_then(|data| {
-            let checksums = self.store.checksums(slot, Blocks::new(offset_bytes, len_bytes));
+            let checksums = self.store.checksums(slot, Blocks::new(offset_bytes, len_bytes))?;
             match mismatches(&data, checksums) {
                 (0, _) => {
                     self.counters.read_bytes += u64::from(len_bytes);
@@ -160,7 +164,10 @@ impl Node {
             Err(error) => return self.end_verify(entry, Err(error)),
         };
         self.counters.read_bytes += u64::from(len_bytes);
-        let checksums = self.store.checksums(slot, Blocks::new(offset_bytes, len_bytes));
+        let checksums = match self.store.checksums(slot, Blocks::new(offset_bytes, len_bytes)) {
+            Ok(checksums) => checksums,
+            Err(error) => return self.end_verify(entry, Err(error)),
+        };
         let (bad, first) = mismatches(&data, checksums);
         if bad > 0 {
             self.counters.corrupt_blocks += bad;

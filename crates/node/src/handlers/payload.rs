@@ -158,9 +158,10 @@ impl Node {
         let RequestBody::ShardWrite { checksums, .. } = body else { unreachable!("matched above") };
         let offset_bytes =
             self.store.begin_write(slot, entry, blocks, checksums, (seal, data_first));
+        let noting = seal.is_none() && self.store.note_open(slot, entry, &mut self.disk);
         let descriptor = &mut self.table[entry];
         descriptor.task = Task::ShardWrite { slot, written_bytes };
-        descriptor.outstanding = 1;
+        descriptor.outstanding = 1 + u32::from(noting);
         let op = DiskOp::Write { file: FileId::Data, offset_bytes, data: payload };
         self.disk.submit(Purpose::ShardData(entry), op);
         Ok(())

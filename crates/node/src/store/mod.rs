@@ -50,9 +50,18 @@
 //!    that were never synced. The node syncs its files before it is ready, so that nobody builds on
 //!    something that a later power loss takes away, and so that point 5 may erase the losers.
 //!
+//! # Open shards that count
+//! A shard that comes in one piece is nothing until it is complete. One that is written piece by
+//! piece counts from its first acknowledged piece: its writer has it nowhere else. So the slot is
+//! noted ([`fieldstone_proto::disk::OpenNote`], in the block behind the header) before the first
+//! piece is acknowledged, a sync covers what is written to it, a new writer finds it listed, and
+//! only a deletion (or a failed sync) gives it up: not even a failed write of another piece does. After a restart the node knows which shard is in the slot but
+//! neither which blocks are written nor their checksums; the writer's journal knows both. Header
+//! and note are erased together.
+//!
 //! # When the disk fails
-//! A write to an open shard that fails loses the whole open shard: its slot returns, and the writer
-//! writes the shard again, here or elsewhere. A failed sync is treated like the power loss that it
+//! A write that fails loses the whole shard if nothing of it counts yet: its slot returns, and the
+//! writer writes the shard again, here or elsewhere. A failed sync is treated like the power loss that it
 //! may amount to: after it the system may have dropped what was written before, and a later
 //! sync would succeed without it. So everything that is not known to be stable is given up, and the
 //! writer is told: the waiting [`fieldstone_proto::RequestBody::ShardSync`]s fail, and so does the
@@ -75,6 +84,7 @@
 //! read, must not be in flight together. The second of them is parked until the first ends. It
 //! happens when a writer repeats itself after losing its connection.
 
+mod open;
 mod reclaim;
 mod seal;
 mod slot;
@@ -88,7 +98,7 @@ use fieldstone_proto::{
 
 pub(crate) use seal::DataWaiter;
 use seal::{Round, Seal, SyncWaiter};
-use slot::{Busy, Content, Slot, Stage};
+use slot::{Busy, Content, Noted, Slot, Stage};
 pub(crate) use slot::{ShardKey, SlotIndex};
 
 use crate::disk::{DiskQueue, Purpose, SyncGroup};
@@ -98,6 +108,9 @@ use crate::seam::{DiskOp, FileId};
 
 /// Length of a header block.
 pub(crate) const HEADER_BYTES: u32 = BLOCK_BYTES as u32;
+
+/// Length of what the slots file holds of a slot: its header and its open note.
+pub(crate) const RECORD_BYTES: u32 = 2 * HEADER_BYTES;
 
 /// The forms of one shard.
 #[derive(Clone, Copy, Debug, Default)]
@@ -162,6 +175,8 @@ pub(crate) struct Store {
     erase_failed: Vec<SlotIndex>,
     /// Sealed since the last round began.
     unstable: Vec<Seal>,
+    /// Open shards were written to since the last round began.
+    open_unstable: bool,
     /// Shards completed so far.
     seals: u64,
     /// Volumes that lost complete shards to a failed sync and have not been told.
@@ -193,6 +208,7 @@ impl Store {
             erased_covered: Vec::new(),
             erase_failed: Vec::new(),
             unstable: Vec::new(),
+            open_unstable: false,
             seals: 0,
             lost: BTreeMap::new(),
             round: None,
@@ -262,7 +278,7 @@ impl Store {
     }
 
     fn header_at(slot: SlotIndex) -> u64 {
-        u64::from(slot.0) * u64::from(HEADER_BYTES)
+        u64::from(slot.0) * u64::from(RECORD_BYTES)
     }
 
     /// Says where a write of `blocks` goes, taking a slot if the shard has no open one.
@@ -295,8 +311,11 @@ impl Store {
             if !completes {
                 let text = format!("sealing a shard of {wanted} blocks that are not all written");
                 let error = NodeError::Invalid(text);
-                // Its first part failed and was lost. Nobody will complete what is left.
-                if let Some(slot) = open {
+                // Its first part failed and was lost. Nobody will complete what is left, unless
+                // what is left counts.
+                if let Some(slot) = open
+                    && !self.slots[slot.0 as usize].content().is_noted()
+                {
                     self.give_up(slot, &error, None, disk);
                 }
                 return Err(error);
@@ -363,6 +382,16 @@ impl Store {
             self.done.push((entry, Err(error)));
             return self.advance(slot, disk);
         }
+        if let Err(error) = &result
+            && content.is_noted()
+        {
+            // What was written to it before counts, and stays.
+            content.failed.get_or_insert(error.clone());
+            if content.seal.is_none_or(|(sealing, _)| sealing != entry) {
+                self.done.push((entry, result));
+            }
+            return self.try_seal(slot, disk);
+        }
         if let Err(error) = result {
             // The busy mark is gone, so giving up ends the sealing entry's part too.
             if content.seal.is_none_or(|(sealing, _)| sealing != entry) {
@@ -371,6 +400,7 @@ impl Store {
             return self.give_up(slot, &error, None, disk);
         }
         content.written.insert(busy.first, busy.end);
+        self.open_unstable |= !matches!(content.noted, Noted::No);
         if content.seal.is_none_or(|(sealing, _)| sealing != entry) {
             self.done.push((entry, Ok(())));
         }
@@ -397,7 +427,7 @@ impl Store {
             if content.conflicts(first, end, false) {
                 return Ok(None);
             }
-            if !content.written.contains(first, end) {
+            if !content.written.contains(first, end) && !content.found {
                 return Err(NodeError::Invalid("reading blocks not yet written".to_owned()));
             }
             content.busy.push(Busy { entry, first, end, writes: false });
@@ -406,10 +436,18 @@ impl Store {
         Ok(Some(slot))
     }
 
-    /// The checksums to hold what was read against.
-    pub(crate) fn checksums(&self, slot: SlotIndex, blocks: Blocks) -> &[u32] {
-        let checksums = &self.slots[slot.0 as usize].content().checksums;
-        &checksums[blocks.first as usize..blocks.end as usize]
+    /// The checksums to hold what was read against; an empty list for blocks of an open shard that
+    /// was found at start.
+    ///
+    /// # Errors
+    /// The shard was completed meanwhile, and is shorter than that.
+    pub(crate) fn checksums(&self, slot: SlotIndex, blocks: Blocks) -> Result<&[u32], NodeError> {
+        let content = self.slots[slot.0 as usize].content();
+        if content.found && !content.written.contains(blocks.first, blocks.end) {
+            return Ok(&[]);
+        }
+        let checksums = content.checksums.get(blocks.first as usize..blocks.end as usize);
+        checksums.ok_or_else(|| NodeError::Invalid("reading past the end of the shard".to_owned()))
     }
 
     /// A read ended.
@@ -455,7 +493,7 @@ impl Store {
         DiskOp::Read { file: FileId::Slots, offset_bytes, len_bytes: HEADER_BYTES }
     }
 
-    /// The volume's complete shards from one segment to another, a page of them.
+    /// The volume's shards from one segment to another, a page of them.
     pub(crate) fn list(
         &self,
         volume: VolumeId,
@@ -472,16 +510,15 @@ impl Store {
             shard: ShardIndex(u8::MAX),
         };
         for (key, copies) in self.index.range(range) {
-            let Some(slot) = copies.sealed else { continue };
             let full = shards.len() >= SHARDS_PER_PAGE;
             if full && shards.last().is_some_and(|shard| shard.segment != key.segment) {
                 return (shards, Some(key.segment));
             }
-            shards.push(ShardInfo {
-                segment: key.segment,
-                shard: key.shard,
-                meta: self.slots[slot.0 as usize].content().meta,
-            });
+            let content = |slot: SlotIndex| self.slots[slot.0 as usize].content();
+            let info = |meta| ShardInfo { segment: key.segment, shard: key.shard, meta };
+            shards.extend(copies.sealed.map(|slot| info(content(slot).meta)));
+            let noted = copies.open.filter(|slot| content(*slot).is_noted());
+            shards.extend(noted.map(|_| info(SealMeta::default())));
         }
         (shards, None)
     }

@@ -2,7 +2,8 @@
 
 use fieldstone_proto::{NodeError, SegmentId, VolumeId};
 
-use super::{HEADER_BYTES, ShardKey, SlotIndex, SlotsWaiter, Stage, Store};
+use super::slot::Noted;
+use super::{RECORD_BYTES, ShardKey, SlotIndex, SlotsWaiter, Stage, Store};
 use crate::disk::{DiskQueue, Purpose};
 use crate::limits::RECLAIM_FRACTION;
 use crate::request_table::EntryId;
@@ -45,10 +46,13 @@ impl Store {
         parts
     }
 
-    /// A new writer has taken over: gives up the volume's open shards, on which nothing is in flight.
+    /// A new writer has taken over: gives up the volume's open shards, on which nothing is in
+    /// flight, but for those that were noted: the new writer may need what is in them.
     pub(crate) fn take_over(&mut self, volume: VolumeId, disk: &mut DiskQueue) {
         for key in self.keys(volume, None) {
-            if let Some(slot) = self.index.get(&key).and_then(|copies| copies.open) {
+            if let Some(slot) = self.index.get(&key).and_then(|copies| copies.open)
+                && !self.slots[slot.0 as usize].content().is_noted()
+            {
                 self.give_up(slot, &NodeError::NotFound, None, disk);
             }
         }
@@ -65,6 +69,11 @@ impl Store {
         let content = self.slots[slot.0 as usize].content_mut();
         content.given_up = Some(error.clone());
         let key = content.key;
+        if let Noted::Writing(entries) = std::mem::take(&mut content.noted) {
+            self.done.extend(entries.into_iter().map(|entry| (entry, Err(error.clone()))));
+            // The note's own end finds nobody waiting.
+            content.noted = Noted::Writing(Vec::new());
+        }
         if let Some((entry, _)) = content.seal.take() {
             // With its own write still in flight, the entry learns it when that ends.
             if !content.busy.iter().any(|busy| busy.entry == entry && busy.writes) {
@@ -128,7 +137,7 @@ impl Store {
         let op = DiskOp::Write {
             file: FileId::Slots,
             offset_bytes: Self::header_at(slot),
-            data: vec![fieldstone_buf::zeroes(HEADER_BYTES as usize)],
+            data: vec![fieldstone_buf::zeroes(RECORD_BYTES as usize)],
         };
         disk.submit(Purpose::Erase(slot), op);
     }
@@ -183,6 +192,7 @@ impl Store {
             Err(error) => {
                 waiters.extend(self.slots_sync.take_waiting());
                 self.doubt_erasures();
+                self.give_up_open(error, disk);
                 self.give_up_unstable(error, disk);
             }
         }

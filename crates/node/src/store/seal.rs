@@ -2,6 +2,7 @@
 
 use fieldstone_proto::{NodeError, VolumeId};
 
+use super::slot::Noted;
 use super::{HEADER_BYTES, SlotIndex, SlotsWaiter, Stage, Store};
 use crate::disk::{DiskQueue, Purpose};
 use crate::request_table::EntryId;
@@ -48,11 +49,18 @@ impl Store {
     pub(super) fn try_seal(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
         let state = &mut self.slots[slot.0 as usize];
         let content = state.content_mut();
-        let Some((_, meta)) = content.seal else { return };
-        if content.is_written_to() {
+        if content.is_written_to() || matches!(content.noted, Noted::Writing(_)) {
+            return;
+        }
+        let failed = content.failed.take();
+        let Some((entry, meta)) = content.seal else { return };
+        if let Some(error) = failed {
+            content.seal = None;
+            self.done.push((entry, Err(error)));
             return;
         }
         content.meta = meta;
+        content.found = false;
         content.checksums.truncate((meta.shard_bytes / HEADER_BYTES) as usize);
         let (key, data_first) = (content.key, content.data_first);
         state.stage = Stage::Sealing;
@@ -105,7 +113,7 @@ impl Store {
             return;
         }
         let unsure = self.unstable.len() + self.erased.len() + self.erase_failed.len();
-        if unsure == 0 && self.round.is_none() {
+        if unsure == 0 && !self.open_unstable && self.round.is_none() {
             self.done.push((entry, Ok(())));
             return;
         }
@@ -119,6 +127,7 @@ impl Store {
             return;
         }
         self.rounds += 1;
+        self.open_unstable = false;
         self.round = Some(Round {
             number: self.rounds,
             seals: std::mem::take(&mut self.unstable),
@@ -189,9 +198,13 @@ impl Store {
     }
 
     /// A sync failed: gives up every open shard that holds data.
-    fn give_up_open(&mut self, error: &NodeError, disk: &mut DiskQueue) {
+    pub(super) fn give_up_open(&mut self, error: &NodeError, disk: &mut DiskQueue) {
         let open: Vec<SlotIndex> = self.index.values().filter_map(|copies| copies.open).collect();
         for slot in open {
+            let content = self.slots[slot.0 as usize].content();
+            if content.is_noted() {
+                self.lost.insert(content.key.volume, error.clone());
+            }
             self.give_up(slot, error, None, disk);
         }
     }

@@ -1,6 +1,6 @@
 //! A slot: a fixed piece of the data file, its header block, and what lives in it.
 
-use fieldstone_proto::disk::{SLOT_BLOCKS_MAX, SlotHeader};
+use fieldstone_proto::disk::{OpenNote, SLOT_BLOCKS_MAX, SlotHeader};
 use fieldstone_proto::{Epoch, NodeError, SealMeta, SegmentId, ShardIndex, VolumeId};
 
 use crate::request_table::EntryId;
@@ -95,6 +95,18 @@ pub(crate) struct Busy {
     pub(crate) writes: bool,
 }
 
+/// How far the note of an open shard is.
+#[derive(Debug, Default)]
+pub(crate) enum Noted {
+    /// There is none: the shard is complete, or comes in one piece.
+    #[default]
+    No,
+    /// It is being written, and these entries wait for it.
+    Writing(Vec<EntryId>),
+    /// It is written.
+    Yes,
+}
+
 /// A shard, complete or being written.
 #[derive(Debug)]
 pub(crate) struct Content {
@@ -107,8 +119,15 @@ pub(crate) struct Content {
     pub(crate) checksums: Vec<u32>,
     /// Which blocks are in the file.
     pub(crate) written: BlockSet,
+    /// How far its open note is.
+    pub(crate) noted: Noted,
+    /// An open shard that was found at start: what is written and what its checksums are is
+    /// not known.
+    pub(crate) found: bool,
     /// Operations in flight while the shard is open.
     pub(crate) busy: Vec<Busy>,
+    /// Why one of the writes in flight failed: they do not complete the shard.
+    pub(crate) failed: Option<NodeError>,
     /// The entry that completes the shard.
     pub(crate) seal: Option<(EntryId, SealMeta)>,
     /// Its header waits until its data is stable.
@@ -130,6 +149,9 @@ impl Content {
             meta: SealMeta::default(),
             checksums: Vec::new(),
             written: BlockSet::default(),
+            noted: Noted::No,
+            found: false,
+            failed: None,
             busy: Vec::new(),
             seal: None,
             data_first: false,
@@ -148,6 +170,35 @@ impl Content {
             checksums: header.checksums,
             stable: true,
             ..Self::new(key, header.epoch)
+        }
+    }
+
+    /// An open shard as its note tells of it.
+    pub(crate) fn from_note(note: OpenNote) -> Self {
+        let key = ShardKey { volume: note.volume, segment: note.segment, shard: note.shard };
+        Self {
+            sequence: note.sequence,
+            noted: Noted::Yes,
+            found: true,
+            ..Self::new(key, note.epoch)
+        }
+    }
+
+    /// Its open note is written.
+    pub(crate) fn is_noted(&self) -> bool {
+        matches!(self.noted, Noted::Yes)
+    }
+
+    /// The note of an open shard.
+    pub(crate) fn note(&self, slot: SlotIndex, incarnation: u64) -> OpenNote {
+        OpenNote {
+            volume: self.key.volume,
+            segment: self.key.segment,
+            shard: self.key.shard,
+            epoch: self.epoch,
+            sequence: self.sequence,
+            incarnation,
+            slot: slot.0,
         }
     }
 

@@ -43,7 +43,8 @@ enum Pending {
     Delete(Vec<Key>),
     /// What a success would make stable: attempt and number of deletions.
     Sync(Vec<(Key, u64, u64)>),
-    Read(Key, u32),
+    /// First block, and whether the shard was one that the start found open when it was asked for.
+    Read(Key, u32, bool),
     Root(u64),
     /// Block of the ring and salt.
     Append(usize, u64),
@@ -144,8 +145,17 @@ impl Run {
     fn check_shards(&mut self) {
         let list = self.ask(RequestBody::ShardList { from: SegmentId(0) });
         let Ok(ReplyBody::Shards { shards: listed, next: None }) = list else { panic!("{list:?}") };
-        let listed: BTreeMap<Key, ShardInfo> =
-            listed.into_iter().map(|info| ((info.segment, info.shard), info)).collect();
+        for info in &listed {
+            let key = (info.segment, info.shard);
+            let shard = self.shards.get_mut(&key);
+            shard.unwrap_or_else(|| panic!("{key:?} was never written")).found_open =
+                info.is_open();
+        }
+        let listed: BTreeMap<Key, ShardInfo> = listed
+            .into_iter()
+            .filter(|info| !info.is_open())
+            .map(|info| ((info.segment, info.shard), info))
+            .collect();
         for key in listed.keys() {
             assert!(self.shards.contains_key(key), "{key:?} was never written");
         }
@@ -182,6 +192,7 @@ impl Run {
                 assert!(found >= synced, "{key:?}: {found} instead of {synced} or later");
             }
             *shard = Shard {
+                found_open: shard.found_open,
                 last_salt: shard.last_salt,
                 blocks: std::mem::take(&mut shard.blocks),
                 data_first: std::mem::take(&mut shard.data_first),
@@ -321,7 +332,8 @@ impl Run {
             offset_bytes: first * 4096,
             len_bytes: (end - first) * 4096,
         };
-        self.send(body, &Bytes::new(), Pending::Read(key, first));
+        let found_open = self.shards.get(&key).is_some_and(|shard| shard.found_open);
+        self.send(body, &Bytes::new(), Pending::Read(key, first, found_open));
     }
 
     fn append(&mut self) {
@@ -375,6 +387,7 @@ impl Run {
                 shard.busy = false;
                 if good {
                     shard.sealed = Some(salt);
+                    shard.found_open = false;
                 }
             }
             Pending::Delete(keys) => {
@@ -396,9 +409,14 @@ impl Run {
                     shard.sealed = shard.sealed.filter(|_| shard.sealed == shard.must_survive());
                 }
             }
-            Pending::Read(key, first) => {
+            Pending::Read(key, first, found_open) => {
                 if let Ok(ReplyBody::Data(data)) = result {
-                    salt_of(key, &self.shards[&key], first, &data);
+                    // The pieces of an open shard may be from several attempts.
+                    let shard = &self.shards[&key];
+                    let blocks = (first..).zip(data.chunks(4096)).filter(|_| !found_open);
+                    for (index, block) in blocks {
+                        salt_of(key, shard, index, block);
+                    }
                 } else {
                     let corrupt = matches!(result, Err(NodeError::Corrupt { .. }));
                     assert!(!corrupt || self.shards[&key].damaged, "damage out of nothing");

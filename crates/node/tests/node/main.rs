@@ -4,6 +4,7 @@ mod basics;
 mod crash;
 mod disk;
 mod model;
+mod open;
 mod order;
 mod rebuilt;
 mod start;

@@ -28,6 +28,8 @@ pub struct Shard {
     pub may_be_gone: bool,
     /// It was there and damaged after the last start, which its writer did not rule out.
     pub damaged: bool,
+    /// The start found it open: which of its blocks are written the node does not know.
+    pub found_open: bool,
     /// A write is in flight.
     pub busy: bool,
 }

@@ -57,6 +57,9 @@ fn listed(world: &mut World) -> Vec<u64> {
     }
 }
 
+/// What the slots file holds of a slot.
+const RECORD_BYTES: usize = 8192;
+
 /// Starts and returns why that failed.
 fn refused(world: &mut World) -> String {
     world.node.start(NOW_NS);
@@ -85,7 +88,7 @@ fn a_node_that_is_starting_is_busy_but_says_who_it_is() {
 fn a_damaged_slot_header_costs_its_shard_and_no_other() {
     let mut world = stopped();
     let slots = bytes_of(&mut world, FileId::Slots);
-    slots[4096 + 1100] ^= 1;
+    slots[RECORD_BYTES + 1100] ^= 1;
     world.start();
     assert_eq!(listed(&mut world), [1, 3]);
     assert_eq!(world.node.stat().slots_free, 2);
@@ -95,8 +98,8 @@ fn a_damaged_slot_header_costs_its_shard_and_no_other() {
 fn a_slot_header_in_the_wrong_place_or_of_another_node_is_not_believed() {
     let mut world = stopped();
     let slots = bytes_of(&mut world, FileId::Slots);
-    slots.copy_within(0..4096, 3 * 4096);
-    let foreign = &mut slots[4096..8192];
+    slots.copy_within(0..4096, 3 * RECORD_BYTES);
+    let foreign = &mut slots[RECORD_BYTES..RECORD_BYTES + 4096];
     foreign[56] ^= 1;
     let crc = crc32c(&foreign[12..]);
     foreign[8..12].copy_from_slice(&crc.to_le_bytes());

@@ -19,11 +19,13 @@
 //! slot header fills its block, so there "torn" and "damaged" look the same.
 
 mod journal;
+mod open;
 mod slot;
 mod superblock;
 mod volume;
 
 pub use journal::JournalHeader;
+pub use open::OpenNote;
 pub use slot::{SLOT_BLOCKS_MAX, SlotHeader};
 pub use superblock::{CODE_BYTES_MAX, Superblock};
 pub use volume::{VOLUME_FILE_BYTES, VOLUME_SLOT_BYTES, VolumeRecord};

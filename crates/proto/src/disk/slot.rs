@@ -1,4 +1,5 @@
-//! A slot header: what a slot of the data file holds. One block per slot in the file `slots`.
+//! A slot header: what a slot of the data file holds. The first of two blocks that each slot has in
+//! the file `slots`; the second is for the open note.
 //!
 //! | offset | bytes | field                                                 |
 //! |-------:|------:|-------------------------------------------------------|

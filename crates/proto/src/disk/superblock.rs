@@ -21,13 +21,13 @@ use fieldstone_buf::AlignedBuf;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{DiskFormatError, Kind, PREFIX_BYTES, SECTOR_BYTES, SLOT_BLOCKS_MAX};
+use super::{DiskFormatError, Kind, PREFIX_BYTES, SECTOR_BYTES, SLOT_BLOCKS_MAX, u32_at};
 use crate::{BLOCK_BYTES, MasterKey, NodeIndex, PoolId};
 
 /// Longest code string, in bytes.
 pub const CODE_BYTES_MAX: usize = 64;
 
-const KIND: Kind = Kind { what: "superblock", magic: *b"FSTNSUPR", version: 1 };
+const KIND: Kind = Kind { what: "superblock", magic: *b"FSTNSUPR", version: 2 };
 
 /// Who a node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,6 +101,11 @@ impl Superblock {
     pub fn decode(bytes: &[u8]) -> Result<Self, DiskFormatError> {
         let sector = KIND.cut(bytes, SECTOR_BYTES)?;
         KIND.open(sector)?;
+        if u32_at(sector, 12) == 1 {
+            return Err(KIND.invalid(
+                "version 1 lays slots out differently and is no longer read: make the pool anew",
+            ));
+        }
         let (layout, _) = Layout::ref_from_prefix(sector).expect("a sector is longer");
         let code = layout
             .code

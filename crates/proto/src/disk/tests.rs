@@ -41,7 +41,7 @@ fn superblock_bytes_are_fixed() {
     let bytes = superblock().encode().unwrap();
     assert_eq!(bytes.len(), BLOCK_BYTES);
     assert_eq!(&bytes[..8], b"FSTNSUPR");
-    assert_eq!(bytes[12..16], [1, 0, 0, 0]);
+    assert_eq!(bytes[12..16], [2, 0, 0, 0]);
     assert_eq!(bytes[16..24], [0xff, 0xee, 0xdd, 0xcc, 0xbb, 0xaa, 0x99, 0x88]);
     assert_eq!(bytes[32..40], [0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01]);
     assert_eq!(bytes[40..56], [0x5a; 16]);
@@ -65,8 +65,12 @@ fn superblock_errors_name_the_cause() {
     let error = refuse(&future);
     assert_eq!(
         error.to_string(),
-        "the superblock has version 9, this program knows versions up to 1"
+        "the superblock has version 9, this program knows versions up to 2"
     );
+    future[12] = 1;
+    let crc = crate::crc32c(&future[12..SECTOR_BYTES]);
+    future[8..12].copy_from_slice(&crc.to_le_bytes());
+    assert!(refuse(&future).to_string().contains("make the pool anew"));
     for field in [
         Superblock { code: "x".repeat(65), ..superblock() },
         Superblock { slot_bytes: 4097, ..superblock() },
@@ -143,6 +147,19 @@ proptest! {
         let mut damaged = bytes.to_vec();
         damaged[bit / 8] ^= 1 << (bit % 8);
         prop_assert!(SlotHeader::decode(&damaged).is_err());
+    }
+
+    #[test]
+    fn open_notes_round_trip_and_every_flipped_bit_shows(
+        header in any_slot_header(), bit in 0usize..SECTOR_BYTES * 8
+    ) {
+        let SlotHeader { volume, segment, shard, epoch, sequence, incarnation, slot, .. } = header;
+        let note = OpenNote { volume, segment, shard, epoch, sequence, incarnation, slot };
+        let bytes = note.encode();
+        prop_assert_eq!(OpenNote::decode(&bytes).unwrap(), note);
+        let mut damaged = bytes.to_vec();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(OpenNote::decode(&damaged).is_err());
     }
 
     #[test]

@@ -1,0 +1,100 @@
+//! An open note: which shard a slot was taken for, before the shard is complete.
+//!
+//! It lies in the block behind the slot's header, so that completing the shard cannot tear it: a
+//! writer whose data is nowhere else relies on finding the shard's blocks again after a restart.
+//! A valid slot header overrules it.
+//!
+//! | offset | bytes | field                                                 |
+//! |-------:|------:|-------------------------------------------------------|
+//! |      0 |    16 | prefix, magic `FSTNOPEN`                              |
+//! |     16 |    16 | volume                                                |
+//! |     32 |     8 | segment                                               |
+//! |     40 |     8 | epoch of the writer                                   |
+//! |     48 |     8 | sequence: which of two notes of a shard is newer      |
+//! |     56 |     8 | incarnation of the node                               |
+//! |     64 |     4 | number of this slot                                   |
+//! |     68 |     1 | which shard of the segment                            |
+//! |     69 |   443 | zero                                                  |
+//! |    512 |  3584 | zero, not covered by the checksum                     |
+
+use bytes::Bytes;
+use fieldstone_buf::AlignedBuf;
+use zerocopy::little_endian::{U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{DiskFormatError, Kind, PREFIX_BYTES, SECTOR_BYTES};
+use crate::{BLOCK_BYTES, Epoch, SegmentId, ShardIndex, VolumeId};
+
+const KIND: Kind = Kind { what: "open note", magic: *b"FSTNOPEN", version: 1 };
+
+/// What a slot was taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenNote {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The segment.
+    pub segment: SegmentId,
+    /// Which of its shards.
+    pub shard: ShardIndex,
+    /// Epoch of the writer.
+    pub epoch: Epoch,
+    /// Rises with every note and header that the node writes.
+    pub sequence: u64,
+    /// Incarnation of the node.
+    pub incarnation: u64,
+    /// Number of the slot.
+    pub slot: u32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Layout {
+    prefix: [u8; PREFIX_BYTES],
+    volume: U128,
+    segment: U64,
+    epoch: U64,
+    sequence: U64,
+    incarnation: U64,
+    slot: U32,
+    shard: u8,
+}
+
+impl OpenNote {
+    /// The note as one block.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let layout = Layout {
+            prefix: [0; PREFIX_BYTES],
+            volume: self.volume.0.into(),
+            segment: self.segment.0.into(),
+            epoch: self.epoch.0.into(),
+            sequence: self.sequence.into(),
+            incarnation: self.incarnation.into(),
+            slot: self.slot.into(),
+            shard: self.shard.0,
+        };
+        let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+        block[..size_of::<Layout>()].copy_from_slice(layout.as_bytes());
+        KIND.seal(&mut block[..SECTOR_BYTES]);
+        block.freeze()
+    }
+
+    /// Reads a note from its block.
+    ///
+    /// # Errors
+    /// [`DiskFormatError::Blank`] for a slot that was never noted or was erased; else what is wrong.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DiskFormatError> {
+        let sector = KIND.cut(bytes, SECTOR_BYTES)?;
+        KIND.open(sector)?;
+        let (layout, _) = Layout::ref_from_prefix(sector).expect("a sector is longer");
+        Ok(Self {
+            volume: VolumeId(layout.volume.get()),
+            segment: SegmentId(layout.segment.get()),
+            shard: ShardIndex(layout.shard),
+            epoch: Epoch(layout.epoch.get()),
+            sequence: layout.sequence.get(),
+            incarnation: layout.incarnation.get(),
+            slot: layout.slot.get(),
+        })
+    }
+}
