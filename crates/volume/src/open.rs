@@ -332,7 +332,14 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
     let chain = find_chain(ctx, &root, &listed, trimmed).await?;
     let start = choose_start(&root, &chain, &records);
     check_nothing_lost(&root, start, trimmed, &records)?;
-    // Nothing is deleted before it is known that nothing is lost.
+    // Nothing is deleted before it is known that nothing is lost, now or with the next node: a root
+    // that only some nodes have may never have been committed, and the one before it still needs
+    // what this one does without.
+    if states.iter().any(|(_, state)| state.root_version != root.version)
+        && !put_root_on(ctx, &root, &nodes).await
+    {
+        return Err(Failure::Again("too few nodes took the root that was found".into()));
+    }
     discard_leftovers(ctx, &root, &mut listed).await;
     replay_footers(ctx, &chain, start).await?;
     let highest = highest_lsn(&root, &listed, &records);
