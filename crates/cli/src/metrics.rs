@@ -112,6 +112,9 @@ const VOLUME_FIELDS: &[(&str, &str, &str, Field)] = &[
     ("segments_lost", "gauge", "Segments that cannot be read.", |v| v.segments_lost),
     ("shards_missing", "gauge", "Shards missing.", |v| v.shards_missing),
     ("journal_used_bytes", "gauge", "Log that only the journal holds.", |v| v.journal_used_bytes),
+    ("journal_whole", "gauge", "1 while the journal has all its copies.", |v| {
+        u64::from(v.journal_whole)
+    }),
     ("user_written_bytes_total", "counter", "Bytes that users wrote.", |v| v.user_written_bytes),
     ("moved_bytes_total", "counter", "Bytes that garbage collection moved.", |v| v.moved_bytes),
     ("sent_bytes_total", "counter", "Bytes sent to nodes.", |v| v.sent_bytes),

@@ -59,7 +59,8 @@ impl VolumeProcess for Volume {
             && up
             && status.segments_degraded == 0
             && status.shards_missing == 0
-            && !status.rebuild.running;
+            && !status.rebuild.running
+            && status.journal_whole;
         let used = |node: &fieldstone_volume::NodeStatus| {
             u64::from(node.slots_total.saturating_sub(node.slots_free))
         };

@@ -64,6 +64,12 @@ impl Core {
         self.spawn_with(move_journal);
     }
 
+    /// The journal is on as many nodes as it should be, and stays there.
+    pub fn journal_whole(&self) -> bool {
+        let wanted = (self.code.m() + 1).min(self.nodes.len());
+        !self.log.moving && self.log.nodes.len() >= wanted
+    }
+
     /// Journal nodes for a generation: m + 1 of those that are up, or as many as there are.
     pub fn choose_journal_nodes(&self, generation: JournalGen) -> Vec<NodeIndex> {
         let weights: Vec<u32> = self

@@ -58,6 +58,7 @@ impl Core {
                 if self.log.nodes.len() <= self.code.m() {
                     // The journal was short of a copy; it moves to have it again.
                     self.log.moving = true;
+                    self.log.moving_again = true; // the move under way does not know of the node
                     self.start_mover();
                 }
                 self.start_rebuild();

@@ -103,6 +103,9 @@ pub struct Status {
     pub journal_used_bytes: u64,
     /// Size of the journal ring.
     pub journal_ring_bytes: u64,
+    /// As many nodes as the profile asks for hold the journal, and it is not being moved. Until
+    /// then the loss of fewer nodes than that is too much.
+    pub journal_whole: bool,
     /// The nodes that hold the journal.
     pub journal_nodes: Vec<NodeIndex>,
     /// Nodes.

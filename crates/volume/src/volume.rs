@@ -350,6 +350,7 @@ fn status(core: &Core) -> Status {
             .count() as u64,
         journal_used_bytes: core.log.used_bytes(),
         journal_ring_bytes: core.log.ring_bytes,
+        journal_whole: core.journal_whole(),
         journal_nodes: core.log.nodes.clone(),
         nodes,
         user_written_bytes: core.counters.user_written_bytes,

@@ -127,6 +127,7 @@ fn volume_report(status: &Status) -> VolumeReport {
         shards_missing: status.shards_missing,
         journal_used_bytes: status.journal_used_bytes,
         journal_ring_bytes: status.journal_ring_bytes,
+        journal_whole: status.journal_whole,
         journal_nodes: status.journal_nodes.iter().map(|node| node.0).collect(),
         user_written_bytes: status.user_written_bytes,
         moved_bytes: status.moved_bytes,

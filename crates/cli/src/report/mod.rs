@@ -119,6 +119,8 @@ pub struct VolumeReport {
     pub journal_used_bytes: u64,
     /// Size of the journal ring.
     pub journal_ring_bytes: u64,
+    /// It is on as many nodes as the profile asks for, and is not being moved.
+    pub journal_whole: bool,
     /// The nodes that hold the journal.
     pub journal_nodes: Vec<u16>,
     /// Bytes that users wrote.

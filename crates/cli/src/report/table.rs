@@ -106,10 +106,11 @@ fn space_rows(volume: &VolumeReport) -> [(&'static str, String); 5] {
     );
     let nodes: Vec<String> = volume.journal_nodes.iter().map(ToString::to_string).collect();
     let journal = format!(
-        "{} of {} in use, on nodes {}",
+        "{} of {} in use, on nodes {}{}",
         size(volume.journal_used_bytes),
         size(volume.journal_ring_bytes),
-        nodes.join(" ")
+        nodes.join(" "),
+        if volume.journal_whole { "" } else { ", short of copies" }
     );
     let writing = format!(
         "{} by users, {} moved by garbage collection (longest pause {}), {} sent to nodes",
