@@ -195,6 +195,8 @@ mod tests {
             shards: smallvec![Some(NodeIndex(3)), None, Some(NodeIndex(u16::MAX))],
             live_blocks,
             contents: None,
+            rows: None,
+            detached: false,
         }
     }
 

@@ -78,6 +78,17 @@ pub enum Waiter {
         /// Sequence number of the batch.
         batch: u64,
     },
+    /// Rows of a detached record.
+    Row {
+        /// The journal that its header was sent to.
+        generation: JournalGen,
+        /// Sequence number of the batch.
+        batch: u64,
+        /// The segment.
+        segment: SegmentId,
+        /// Which of its shards.
+        shard: usize,
+    },
 }
 
 struct Call {
@@ -405,6 +416,9 @@ impl Core {
             Waiter::Append { generation, batch } => {
                 self.append_replied(call.node, generation, batch, result);
             }
+            Waiter::Row { generation, batch, segment, shard } => {
+                self.row_replied(call.node, generation, batch, (segment, shard), result);
+            }
         }
     }
 
@@ -423,7 +437,7 @@ impl Core {
         for (_, tag) in in_flight {
             self.finish_call(tag, Err(NodeError::Unreachable));
         }
-        if self.log.nodes.contains(&node) {
+        if self.log.nodes.contains(&node) || self.has_rows(node) {
             self.log.moving = true;
             self.log.moving_again = true;
         }

@@ -321,6 +321,8 @@ pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<Handle>> {
                 shards: SmallVec::from_elem(None, layout.width()),
                 live_blocks: 0,
                 contents: None,
+                rows: None,
+                detached: false,
             });
             let meta = SealMeta {
                 kind: SegmentKind::Checkpoint,

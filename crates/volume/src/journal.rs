@@ -31,13 +31,22 @@ pub async fn sync_journal(ctx: Ctx) {
             ctx.sleep_ms(WAIT_MS / 10).await;
             continue;
         }
-        let results = ctx.call_all(&nodes, &RequestBody::JournalSync { generation }).await;
+        let calls = ctx.with(|core| {
+            let rows = core.row_nodes().into_iter().map(|node| (node, RequestBody::ShardSync));
+            let rings = nodes.iter().map(|node| (*node, RequestBody::JournalSync { generation }));
+            let wanted: Vec<_> = rings.chain(rows).collect();
+            wanted
+                .into_iter()
+                .map(|(node, body)| (node, core.call(node, body, Vec::new())))
+                .collect()
+        });
+        let results = ctx.wait_all(calls).await;
         let mut good = true;
         for (node, result) in results {
             let Err(error) = result else { continue };
             good = false;
             ctx.with(|core| {
-                if core.log.generation == generation {
+                if core.log.generation == generation && nodes.contains(&node) {
                     core.log.moving = true;
                 }
                 if !matches!(error, NodeError::Unreachable | NodeError::NotFound) {
@@ -179,6 +188,7 @@ pub async fn write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIn
                     record.header.generation = generation;
                     record.header.epoch = epoch;
                     record.header.trimmed = trimmed;
+                    record.header.detached = false;
                     let mut payload: Vec<Bytes> = vec![record.header.encode()];
                     payload.extend(record.payload.iter().cloned());
                     (record.header.lsn, payload)

@@ -42,6 +42,12 @@ impl Layout {
         self.k * self.shard_blocks
     }
 
+    /// Data blocks of a row: one unit on each data shard.
+    #[must_use]
+    pub fn row_blocks(&self) -> u32 {
+        self.k * self.unit_blocks
+    }
+
     /// Shards of a segment.
     #[must_use]
     pub fn width(&self) -> usize {

@@ -1,10 +1,10 @@
 //! The log-structured volume: a block device whose data is a log, protected by codes.
 //!
 //! Read in this order: [`seam`] (what it needs from its world), `log` (how a write becomes a
-//! record), `seal` (how records become shards), `read`, `decode`, `open` and `vouch` (recovery), `gc`
-//! (how space comes back), `rebuild`, `damage`, `journal` and `nodes` (what happens when nodes fail
-//! and return). The formats are in `record`, `footer`, `checkpoint` and `root`; `core` holds the
-//! state and the plumbing.
+//! record), `rows` (how large writes go around the journal), `seal` (how records become shards),
+//! `read` and `decode`, `open` and `vouch` (recovery), `gc` (how space comes back), `rebuild`,
+//! `damage`, `journal` and `nodes` (what happens when nodes fail and return). The formats
+//! are in `record`, `footer`, `checkpoint` and `root`; `core` holds the state and the plumbing.
 //!
 //! # How to drive it
 //! Give it [`Event`]s and block requests, call [`fieldstone_block::Backend::poll`] after each batch
@@ -35,6 +35,7 @@ mod read;
 mod rebuild;
 mod record;
 mod root;
+mod rows;
 mod seal;
 pub mod seam;
 mod segment;

@@ -27,6 +27,7 @@ use crate::map::Location;
 use crate::record::{
     Entry, EntryKind, HEADER_BYTES, Header, RECORD_BLOCKS_MAX, RECORD_ENTRIES_MAX,
 };
+use crate::rows::Shape;
 use crate::segment::{Contents, Handle, Segment, State, segment_id};
 use crate::status::Phase;
 
@@ -51,6 +52,8 @@ pub struct Mutation {
     data: Bytes,
     /// Collection: only blocks that still lie here (consecutively) are moved.
     from: Option<Location>,
+    /// It was large when it came: what is left of it may go into rows.
+    large: bool,
 }
 
 /// A request of which some part is not yet acknowledged.
@@ -69,7 +72,15 @@ struct Batch {
     end: Lsn,
     /// Journal nodes that have not answered.
     waiting: SmallVec<[NodeIndex; 4]>,
+    /// Writes of its rows that have not been answered.
+    rows: u32,
     parts: Vec<usize>,
+}
+
+impl Batch {
+    fn is_stored(&self) -> bool {
+        self.waiting.is_empty() && self.rows == 0
+    }
 }
 
 /// A record that may still be needed: to send it again when the journal moves.
@@ -160,7 +171,7 @@ impl Log {
     }
 
     /// Most payload blocks of a record: small rings take small records, so that several fit.
-    fn record_blocks(&self) -> u32 {
+    pub fn record_blocks(&self) -> u32 {
         let eighth = self.ring_bytes / 8 / BLOCK_BYTES as u64;
         u32::try_from(eighth.saturating_sub(1)).unwrap_or(u32::MAX).clamp(1, RECORD_BLOCKS_MAX)
     }
@@ -169,6 +180,24 @@ impl Log {
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.next.0 - self.trimmed.0
+    }
+
+    /// Rows of some record are being written.
+    #[must_use]
+    pub fn rows_in_flight(&self) -> bool {
+        self.batches.iter().any(|batch| batch.rows > 0)
+    }
+
+    /// Blocks of large writes at the front of the users' queue; counting ends above `enough`.
+    fn large_queued(&self, enough: u32) -> u32 {
+        let mut blocks = 0u32;
+        for mutation in self.queue.iter().take_while(|mutation| mutation.large) {
+            blocks = blocks.saturating_add(mutation.count);
+            if blocks > enough {
+                break;
+            }
+        }
+        blocks
     }
 
     /// Nothing waits, nothing is in flight.
@@ -190,7 +219,8 @@ impl Core {
         let origin = Origin::User(Box::new(request));
         let pending =
             self.log.pending.insert(Pending { origin, parts: 1, fua, end: Lsn(0), error: None });
-        self.log.queue.push_back(Mutation { pending, kind, block, count, data, from: None });
+        let large = kind == EntryKind::Data && self.is_large(count);
+        self.log.queue.push_back(Mutation { pending, kind, block, count, data, from: None, large });
     }
 
     /// Takes a change by the volume itself.
@@ -210,7 +240,8 @@ impl Core {
             error: None,
         });
         let Entry { kind, block, count, .. } = entry;
-        self.log.internal.push_back(Mutation { pending, kind, block, count, data, from });
+        let large = false;
+        self.log.internal.push_back(Mutation { pending, kind, block, count, data, from, large });
     }
 
     /// A user's flush: covers everything acknowledged by now.
@@ -408,6 +439,8 @@ impl Core {
             shards: SmallVec::from_elem(None, self.layout.width()),
             live_blocks: 0,
             contents: Some(Contents::default()),
+            rows: None,
+            detached: false,
         });
         self.log.open = Some(handle);
         handle
@@ -443,12 +476,23 @@ impl Core {
     /// Builds and sends one record. Returns false if nothing could be taken.
     fn append_one(&mut self) -> bool {
         let handle = self.open_segment();
+        let queued = match self.log.internal.is_empty() {
+            true => self.log.large_queued(2 * self.log.record_blocks()),
+            false => 0,
+        };
+        let room = self.segment_room(handle, RECORD_ENTRIES_MAX);
+        let (room, detached) = match self.record_shape(handle, queued, room) {
+            Shape::Whole(room) => (room, false),
+            Shape::Detached(room) => (room, true),
+            Shape::Hold => return false,
+        };
         let mut record = RecordBuilder {
             handle,
             entries: Vec::new(),
             payload: Vec::new(),
             blocks: 0,
-            room: self.log.record_blocks(),
+            room,
+            detached,
             parts: Vec::new(),
         };
         // Looked at once a record: its few blocks fit into what the reserve leaves.
@@ -671,6 +715,11 @@ impl Core {
         segment.lsn_end = lsn.plus(bytes);
         let contents = segment.contents.as_mut().expect("an open segment is in memory");
         contents.checksums.extend_from_slice(&checksums);
+        let segment_block = contents.blocks() - record.blocks;
+        // Space may have run out in the middle of a row.
+        let row = self.layout.row_blocks();
+        let detached = record.detached && record.blocks > 0 && record.blocks.is_multiple_of(row);
+        segment.detached |= detached;
         let header = Header {
             volume: self.config.volume,
             epoch: self.epoch,
@@ -679,22 +728,30 @@ impl Core {
             previous_end,
             trimmed: self.log.trimmed,
             segment: segment.id,
-            segment_block: contents.blocks() - record.blocks,
+            segment_block,
+            detached,
             entries: record.entries,
             checksums,
         };
         self.log.next = header.end();
         self.log.batches_made += 1;
         let sequence = self.log.batches_made;
+        let rows = match detached {
+            true => self.send_rows(record.handle, segment_block, &header.checksums, sequence),
+            false => 0,
+        };
         self.log.batches.push_back(Batch {
             sequence,
             end: header.end(),
             waiting: SmallVec::from_slice(&self.log.nodes),
+            rows,
             parts: record.parts,
         });
         let mut payload = Vec::with_capacity(1 + record.payload.len());
         payload.push(header.encode());
-        payload.extend(record.payload.iter().cloned());
+        if !detached {
+            payload.extend(record.payload.iter().cloned());
+        }
         self.log.records.push_back(KeptRecord { header, payload: record.payload });
         let generation = self.log.generation;
         for node in self.log.nodes.clone() {
@@ -733,14 +790,26 @@ impl Core {
         }
     }
 
-    fn journal_broken(&mut self) {
+    /// A node has the rows of a batch.
+    pub fn row_stored(&mut self, batch: u64) {
+        let Some(front) = self.log.batches.front().map(|b| b.sequence) else { return };
+        let index = batch.checked_sub(front).and_then(|i| usize::try_from(i).ok());
+        let Some(batch) = index.and_then(|i| self.log.batches.get_mut(i)) else { return };
+        batch.rows = batch.rows.saturating_sub(1);
+        if !self.log.moving {
+            self.acknowledge();
+        }
+    }
+
+    /// The journal has to move: a record, or rows that stand for one, may be missing somewhere.
+    pub fn journal_broken(&mut self) {
         self.log.moving = true;
         self.log.moving_again = true;
     }
 
     /// Acknowledges the records at the front of the log that all journal nodes have.
     fn acknowledge(&mut self) {
-        while self.log.batches.front().is_some_and(|batch| batch.waiting.is_empty()) {
+        while self.log.batches.front().is_some_and(Batch::is_stored) {
             let batch = self.log.batches.pop_front().expect("seen above");
             self.log.acked = batch.end;
             for pending in batch.parts {
@@ -755,9 +824,11 @@ impl Core {
     pub fn acknowledge_all(&mut self) {
         for batch in &mut self.log.batches {
             batch.waiting.clear();
+            batch.rows = 0;
         }
         self.acknowledge();
         self.log.acked = self.log.next;
+        self.forget_rows();
     }
 
     /// Forgets the records that durable segments hold.
@@ -798,5 +869,7 @@ struct RecordBuilder {
     payload: Vec<Bytes>,
     blocks: u32,
     room: u32,
+    /// It is to be sent as rows, if it comes out as whole rows.
+    detached: bool,
     parts: Vec<usize>,
 }

@@ -71,10 +71,11 @@ impl Core {
     /// True when a shard that a node lists may lack its data.
     fn unsure(&self, node: NodeIndex, info: &ShardInfo) -> bool {
         let known = self.segments.find(info.segment).and_then(|handle| self.segments.get(handle));
-        known.is_some_and(|segment| {
-            let counted = segment.shards.get(usize::from(info.shard.0)) == Some(&Some(node));
-            segment.state >= State::Closed && !(counted && segment.state == State::Durable)
-        })
+        !info.is_open()
+            && known.is_some_and(|segment| {
+                let counted = segment.shards.get(usize::from(info.shard.0)) == Some(&Some(node));
+                segment.state >= State::Closed && !(counted && segment.state == State::Durable)
+            })
     }
 
     /// Compares what a node has with what it should have. Returns what it should delete.
@@ -82,6 +83,15 @@ impl Core {
         let mut extra = Vec::new();
         let mut found: HashSet<SegmentId> = HashSet::new();
         for info in listed {
+            if info.is_open() {
+                // Rows may be needed by an opening until the journal has their records whole.
+                let known = self.segments.find(info.segment);
+                let needed = known.and_then(|handle| self.segments.get(handle));
+                if !needed.is_some_and(|s| s.detached && s.state < State::Durable) {
+                    extra.push(info.segment);
+                }
+                continue;
+            }
             let known = self.segments.find(info.segment);
             let segment = known.and_then(|handle| self.segments.get_mut(handle));
             let index = usize::from(info.shard.0);

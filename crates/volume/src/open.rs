@@ -13,14 +13,15 @@
 //!    those: what good segments hold is not replayed, because records that were trimmed may survive
 //!    in fewer rings than a loss of nodes takes. If the log does not reach as far as the root or a
 //!    record says that it was trimmed, the opening refuses, and has deleted nothing. Segments of
-//!    which the writer before may not have written all shards are made whole.
+//!    which the writer before may not have written all shards are made whole. Records without
+//!    their blocks (see `rows`) get them from the shards first.
 //! 5. *New start*: a new generation at fresh log positions takes what was replayed, a new checkpoint
 //!    and a root are written, and only that root makes the opening count: a crash before it finds
 //!    everything as it was. Whatever the new root does not name is then deleted.
 //!
 //! If a node is lost on the way, the opening starts over with what is left, with a higher epoch.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
 use fieldstone_proto::{
@@ -39,6 +40,7 @@ use crate::read::read_segment;
 use crate::rebuild::{list_shards, rebuild_segment};
 use crate::record::{Entry, EntryKind, HEADER_BYTES, Header};
 use crate::root::Root;
+use crate::rows::{Places, read_detached};
 use crate::seam::Opening;
 use crate::segment::{Segment, State, epoch_of};
 use crate::status::{NodeHealth, Phase};
@@ -321,15 +323,26 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
     ctx.with(|core| core.adopt(root.name.clone(), profile, root.geometry));
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
     let mut listed = Listed::new();
+    let mut open: Vec<(NodeIndex, SegmentId)> = Vec::new();
+    let mut places = Places::new();
     for node in &nodes {
         for info in list_shards(ctx, *node).await? {
-            listed.entry(info.segment).or_default().push((*node, info));
+            places.entry(info.segment).or_default().push((info.shard, *node));
+            if info.is_open() {
+                open.push((*node, info.segment));
+            } else {
+                listed.entry(info.segment).or_default().push((*node, info));
+            }
         }
     }
     load_checkpoint(ctx, &root, &listed).await?;
-    let records = if root.clean { BTreeMap::new() } else { read_rings(ctx, &root, states).await? };
+    let mut records = match root.clean {
+        true => Records::new(),
+        false => read_rings(ctx, &root, states).await?,
+    };
     let trimmed = trimmed_up_to(&root, &records);
     let chain = find_chain(ctx, &root, &listed, trimmed).await?;
+    let sources = attach(ctx, &root, &chain, &mut records, &places).await?;
     let start = choose_start(&root, &chain, &records);
     check_nothing_lost(&root, start, trimmed, &records)?;
     // Nothing is deleted before it is known that nothing is lost, now or with the next node: a root
@@ -351,7 +364,9 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
     ctx.with(|core| core.drop_segments_from(&chain, start));
     // What is replayed is stable in the rings: its segments give the room that it takes again, so
     // that a full pool can be opened however often.
-    discard_garbage(ctx, &listed, false).await;
+    let garbage = listed.iter().filter(|(id, _)| !sources.contains(id));
+    let garbage = garbage.map(|(id, shards)| (*id, shards.clone())).collect();
+    discard_garbage(ctx, &garbage, false).await;
     strengthen(ctx, &chain, start, trimmed).await;
     let bytes = ctx.with(|core| {
         core.placement_changed = false;
@@ -380,6 +395,7 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
     });
     free_segments(ctx, &old).await;
     discard_garbage(ctx, &listed, true).await;
+    discard_open(ctx, &open).await;
     Ok(())
 }
 
@@ -444,6 +460,8 @@ impl Core {
             shards,
             live_blocks: 0,
             contents: None,
+            rows: None,
+            detached: false,
         })
     }
 
@@ -539,7 +557,8 @@ async fn load_checkpoint(ctx: &Ctx, root: &Root, listed: &Listed) -> Result<(), 
 /// A record found in a ring.
 struct Found {
     header: Header,
-    payload: Bytes,
+    /// Its blocks; those of a detached record are fetched if they are needed.
+    payload: Option<Bytes>,
 }
 
 type Records = BTreeMap<Lsn, Found>;
@@ -610,11 +629,41 @@ fn scan_ring(ring: &Bytes, root: &Root, volume: fieldstone_proto::VolumeId, reco
         if !good || to > ring.len() {
             continue;
         }
+        if header.detached {
+            records.insert(header.lsn, Found { header, payload: None });
+            continue;
+        }
         let payload = ring.slice(from..to);
         if crc32c_blocks(&payload) == header.checksums {
-            records.insert(header.lsn, Found { header, payload });
+            records.insert(header.lsn, Found { header, payload: Some(payload) });
         }
     }
+}
+
+/// Gets the blocks of the detached records that may be replayed: those behind the checkpoint, of
+/// segments that are not in the chain. Tells which segments the blocks come from.
+async fn attach(
+    ctx: &Ctx,
+    root: &Root,
+    chain: &[Link],
+    records: &mut Records,
+    places: &Places,
+) -> Result<HashSet<SegmentId>, Failure> {
+    let chained: HashSet<SegmentId> = ctx.with(|core| {
+        chain.iter().filter_map(|link| Some(core.segments.get(link.handle)?.id)).collect()
+    });
+    let mut sources = HashSet::new();
+    for (_, found) in records.range_mut(root.checkpoint_lsn..) {
+        let segment = found.header.segment;
+        if found.payload.is_some() || chained.contains(&segment) {
+            continue;
+        }
+        found.payload = read_detached(ctx, &found.header, places).await?;
+        if found.payload.is_some() {
+            sources.insert(segment);
+        }
+    }
+    Ok(sources)
 }
 
 /// A segment of the chain.
@@ -682,7 +731,7 @@ fn next_record(end: Lsn, records: &Records, ring: u64) -> Option<&Found> {
     let here = records.get(&end);
     let turn = Lsn(end.0.next_multiple_of(ring));
     here.or_else(|| records.get(&turn).filter(|_| turn != end))
-        .filter(|found| found.header.previous_end == end)
+        .filter(|found| found.header.previous_end == end && found.payload.is_some())
 }
 
 /// The boundary from which replay reaches furthest; the latest of those.
@@ -754,15 +803,16 @@ fn replay_records(ctx: &Ctx, start: Lsn, records: &Records, ring: u64) -> Vec<(E
     let mut at = start;
     while let Some(found) = next_record(at, records, ring) {
         let mut from = 0;
+        let payload = found.payload.as_deref().unwrap_or_default();
         for entry in &found.header.entries {
             let bytes = match entry.kind {
                 EntryKind::Data => entry.count as usize * BLOCK_BYTES,
                 _ => 0,
             };
-            if from + bytes > found.payload.len() || entry.block + u64::from(entry.count) > blocks {
+            if from + bytes > payload.len() || entry.block + u64::from(entry.count) > blocks {
                 break; // contradicts its own checksum: a bug of the writer, not damage
             }
-            let data = fieldstone_buf::AlignedBuf::copy_from(&found.payload[from..from + bytes]);
+            let data = fieldstone_buf::AlignedBuf::copy_from(&payload[from..from + bytes]);
             changes.push((*entry, data.freeze()));
             from += bytes;
         }
@@ -794,6 +844,21 @@ async fn discard_leftovers(ctx: &Ctx, root: &Root, listed: &mut Listed) {
     }
     for id in ids {
         listed.remove(&id);
+    }
+}
+
+/// Deletes the open shards that writers before left, now that their blocks are in the log anew.
+async fn discard_open(ctx: &Ctx, open: &[(NodeIndex, SegmentId)]) {
+    let garbage: Vec<(NodeIndex, SegmentId)> = ctx.with(|core| {
+        let holds = |node: &NodeIndex, id: &SegmentId| {
+            let segment = core.segments.find(*id).and_then(|handle| core.segments.get(handle));
+            segment.is_some_and(|segment| segment.shards.contains(&Some(*node)))
+        };
+        open.iter().filter(|(node, id)| !holds(node, id)).copied().collect()
+    });
+    for (node, id) in garbage {
+        // A node that misses this is compared again when it joins.
+        let _ = ctx.call(node, RequestBody::ShardDelete { segments: vec![id] }).await;
     }
 }
 

@@ -8,8 +8,8 @@
 //!
 //! Header block, little endian: magic 8, version 4, crc32c 4 (of the whole block with this field
 //! zero), volume 16, epoch 8, generation 8, lsn 8, previous_end 8, trimmed 8, segment 8,
-//! segment_block 4, payload blocks 4, entries 4, then per entry 24 bytes ([`Entry`]), then per payload block its
-//! CRC-32C 4.
+//! segment_block 4, payload blocks 4, entries 4, flags 4 (bit 0: detached), then per entry 24 bytes
+//! ([`Entry`]), then per payload block its CRC-32C 4.
 
 use bytes::Bytes;
 use fieldstone_buf::AlignedBuf;
@@ -19,7 +19,7 @@ use crate::codec::{FormatError, Reader, Writer};
 
 const MAGIC: &[u8; 8] = b"FSJOURN\x01";
 const VERSION: u32 = 1;
-const FIXED_BYTES: usize = 92;
+const FIXED_BYTES: usize = 96;
 
 /// Bytes of a record's header.
 pub const HEADER_BYTES: usize = BLOCK_BYTES;
@@ -106,6 +106,8 @@ pub struct Header {
     pub segment: SegmentId,
     /// The segment's block where its payload begins.
     pub segment_block: u32,
+    /// Its blocks are not behind the header but in rows of the segment's shards (see `rows`).
+    pub detached: bool,
     /// What it changes, in order.
     pub entries: Vec<Entry>,
     /// CRC-32C of each payload block.
@@ -142,6 +144,7 @@ impl Header {
         w.u32(self.segment_block);
         w.u32(u32::try_from(self.checksums.len()).expect("bounded"));
         w.u32(u32::try_from(self.entries.len()).expect("bounded"));
+        w.u32(u32::from(self.detached));
         for entry in &self.entries {
             entry.encode(&mut w);
         }
@@ -189,6 +192,7 @@ impl Header {
         let trimmed = Lsn(r.u64()?);
         let (segment, segment_block) = (SegmentId(r.u64()?), r.u32()?);
         let (blocks, entries) = (r.u32()?, r.u32()? as usize);
+        let detached = r.u32()? & 1 != 0;
         if blocks > RECORD_BLOCKS_MAX || entries > RECORD_ENTRIES_MAX {
             return Err(FormatError::Value(format!("{blocks} blocks, {entries} entries")));
         }
@@ -203,6 +207,7 @@ impl Header {
             trimmed,
             segment,
             segment_block,
+            detached,
             entries,
             checksums,
         })
@@ -224,6 +229,7 @@ mod tests {
             trimmed: Lsn(4096 * 2),
             segment: SegmentId(12),
             segment_block: 40,
+            detached: entries % 2 == 1,
             entries: (0..entries)
                 .map(|i| Entry {
                     kind: [EntryKind::Data, EntryKind::Trim, EntryKind::Reserve][i % 3],

@@ -7,6 +7,8 @@
 //! until it is durable: should syncing fail on so many nodes that fewer than k shards are left, it
 //! is sealed again. What is held in memory is bounded by the ring, since the ring keeps the same.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use fieldstone_accel::Job;
 use fieldstone_buf::AlignedBuf;
@@ -18,6 +20,7 @@ use smallvec::SmallVec;
 
 use crate::core::{CallResult, Core, Ctx};
 use crate::footer::Footer;
+use crate::rows::complete_rows;
 use crate::segment::{Handle, State};
 use crate::status::{NodeHealth, Phase};
 
@@ -38,12 +41,25 @@ pub struct Shard {
 
 /// Seals a closed segment.
 pub async fn seal(ctx: Ctx, handle: Handle) {
-    let Some((shards, meta)) = ctx.with(|core| core.make_shards(handle)) else { return };
-    if !store(&ctx, handle, &shards, meta).await {
-        return;
+    let Some(meta) = ctx.with(|core| core.seal_meta(handle)) else { return };
+    complete_rows(&ctx, handle, meta).await;
+    let short = ctx.with(|core| {
+        let k = core.code.k();
+        core.segments.get(handle).is_some_and(|s| s.shards.len() - s.missing() < k)
+    });
+    if short {
+        let shards = ctx.with(|core| {
+            let rows = core.segments.get(handle)?.shard_bytes / core.geometry.unit_bytes;
+            core.make_shards(handle, 0..rows)
+        });
+        let Some(shards) = shards else { return };
+        if !store(&ctx, handle, &shards, meta).await {
+            return;
+        }
     }
     ctx.with(|core| {
         core.segments.set_state(handle, State::Sealed);
+        core.drop_rows(handle);
         if core.segments.get(handle).is_some_and(|segment| segment.missing() > 0) {
             core.start_rebuild();
         }
@@ -168,6 +184,7 @@ impl Core {
             if stable >= k {
                 segment.contents = None;
                 self.segments.set_state(handle, State::Durable);
+                self.drop_rows(handle);
                 progress = true;
             } else if left < k && segment.contents.is_some() {
                 self.segments.set_state(handle, State::Closed);
@@ -179,36 +196,45 @@ impl Core {
         progress
     }
 
-    /// Lays a closed segment out on its shards and codes it.
-    fn make_shards(&mut self, handle: Handle) -> Option<(Vec<Shard>, SealMeta)> {
-        let layout = self.layout;
+    /// What the headers of a closed segment's shards are to say.
+    fn seal_meta(&self, handle: Handle) -> Option<SealMeta> {
         let segment = self.segments.get(handle)?;
-        let contents = segment.contents.as_ref()?;
-        let footer = Footer {
-            volume: self.config.volume,
-            segment: segment.id,
-            lsn_first: segment.lsn_first,
-            lsn_end: segment.lsn_end,
-            entries: contents.entries.clone(),
-        }
-        .encode();
-        let meta = SealMeta {
+        Some(SealMeta {
             kind: SegmentKind::Data,
             lsn_first: segment.lsn_first,
             lsn_end: segment.lsn_end,
             shard_bytes: segment.shard_bytes,
-        };
-        let shard_blocks = segment.shard_bytes / BLOCK_BYTES as u32;
-        let mut builder = ShardBuilder::new(layout, shard_blocks);
-        for (first, data) in contents.chunks() {
+        })
+    }
+
+    /// Lays rows of a closed segment out on its shards and codes them.
+    pub fn make_shards(&mut self, handle: Handle, rows: Range<u32>) -> Option<Vec<Shard>> {
+        let layout = self.layout;
+        let segment = self.segments.get(handle)?;
+        let contents = segment.contents.as_ref()?;
+        let (begin, end) = (rows.start * layout.row_blocks(), rows.end * layout.row_blocks());
+        let mut builder = ShardBuilder::new(layout, (rows.end - rows.start) * layout.unit_blocks);
+        let mut at = begin;
+        let stop = end.min(contents.blocks()).max(begin);
+        contents.read(begin, stop - begin, |data| {
             let count = data.len() / BLOCK_BYTES;
-            let sums = &contents.checksums[*first as usize..*first as usize + count];
-            builder.put(*first, data, sums);
+            let sums = &contents.checksums[at as usize..at as usize + count];
+            builder.put(at - begin, &data, sums);
+            at += u32::try_from(count).expect("small");
+        });
+        if end * BLOCK_BYTES as u32 >= layout.k * segment.shard_bytes {
+            let footer = Footer {
+                volume: self.config.volume,
+                segment: segment.id,
+                lsn_first: segment.lsn_first,
+                lsn_end: segment.lsn_end,
+                entries: contents.entries.clone(),
+            }
+            .encode();
+            let footer_blocks = u32::try_from(footer.len() / BLOCK_BYTES).expect("small");
+            builder.put(end - begin - footer_blocks, &footer, &crc32c_blocks(&footer));
         }
-        let footer_blocks = u32::try_from(footer.len() / BLOCK_BYTES).expect("small");
-        let first = layout.k * shard_blocks - footer_blocks;
-        builder.put(first, &footer, &crc32c_blocks(&footer));
-        Some((self.code_shards(builder), meta))
+        Some(self.code_shards(builder))
     }
 
     /// Adds the parity shards.
@@ -237,11 +263,15 @@ impl Core {
         chosen: impl Fn(NodeIndex) -> bool,
     ) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
+        let missing = |shard: &usize| segment.shards[*shard].is_none();
+        let kept: SmallVec<[Option<NodeIndex>; 8]> = (0..segment.shards.len())
+            .map(|shard| self.row_node(segment, shard).filter(|_| missing(&shard)))
+            .collect();
         let weights: Vec<u32> = (0u16..)
             .map(NodeIndex)
             .zip(&self.nodes)
             .map(|(index, node)| {
-                let used = segment.shards.contains(&Some(index));
+                let used = segment.shards.contains(&Some(index)) || kept.contains(&Some(index));
                 let usable = node.health == NodeHealth::Up && !node.full && !used;
                 if usable && chosen(index) { 0x1_0000 } else { 0 }
             })
@@ -253,11 +283,12 @@ impl Core {
         let node = |placed: usize| NodeIndex(u16::try_from(placed).expect("nodes are 16 bits"));
         // A missing shard goes where placement puts it; what placement offers for shards that are
         // there already serves those that it left without a node.
-        let there = |shard: &usize| segment.shards[*shard].is_some();
-        let mut spare = (0..placed.len()).filter(there).filter_map(|shard| placed[shard]);
+        let settled = |shard: &usize| !missing(shard) || kept[*shard].is_some();
+        let mut spare = (0..placed.len()).filter(settled).filter_map(|shard| placed[shard]);
+        let mut other = |shard: usize| Some(node(placed[shard].or_else(|| spare.next())?));
         (0..placed.len())
-            .filter(|shard| !there(shard))
-            .filter_map(|shard| Some((shard, node(placed[shard].or_else(|| spare.next())?))))
+            .filter(missing)
+            .filter_map(|shard| Some((shard, kept[shard].or_else(|| other(shard))?)))
             .collect()
     }
 

@@ -12,6 +12,7 @@ use fieldstone_proto::{BLOCK_BYTES, Epoch, Lsn, NodeIndex, SegmentId, SegmentKin
 use smallvec::SmallVec;
 
 use crate::record::Entry;
+use crate::rows::Rows;
 
 /// A segment's number in the table; the map refers to segments by it. Reused after deletion.
 pub type Handle = u32;
@@ -87,11 +88,6 @@ impl Contents {
             index += 1;
         }
     }
-
-    /// The chunks, in order.
-    pub fn chunks(&self) -> impl Iterator<Item = &(u32, Bytes)> {
-        self.chunks.iter()
-    }
 }
 
 /// One segment.
@@ -112,11 +108,21 @@ pub struct Segment {
     pub shards: SmallVec<[Option<NodeIndex>; 8]>,
     /// Blocks of the map that lie in it.
     pub live_blocks: u32,
-    /// Its blocks, until it is sealed.
+    /// Its blocks, until it is durable.
     pub contents: Option<Contents>,
+    /// Where rows of it were written before it is sealed, if any were.
+    pub rows: Option<Rows>,
+    /// The journal has records of it without their blocks.
+    pub detached: bool,
 }
 
 impl Segment {
+    /// Number of blocks that it has in memory.
+    #[must_use]
+    pub fn contents_blocks(&self) -> u32 {
+        self.contents.as_ref().map_or(0, Contents::blocks)
+    }
+
     /// Shards that are missing.
     #[must_use]
     pub fn missing(&self) -> usize {

@@ -1,0 +1,521 @@
+//! Rows: large writes go to their shards at once, and not through the journal.
+//!
+//! A row is one unit on each data shard and one on each parity shard. A write through the journal
+//! is stored m + 1 times there and (k + m) / k times in its segment; one that fills rows need only
+//! be stored in the segment. So when enough data of large writes waits, whole rows of the open
+//! segment are coded and written to all its shards as they are, and the journal gets the record's
+//! header alone: where the record would be in the log, what it changes, and the checksums of its
+//! blocks. Such a record is *detached*. It is acknowledged when the header is on every journal node
+//! and the rows are on every shard, so it survives the loss of any m nodes like any other.
+//!
+//! - *Place in the log.* A detached record takes the positions that it would take with its blocks,
+//!   which stay unwritten in the ring. So it can be sent again whole at the same position: a journal
+//!   move does that with every record. Whatever goes wrong with rows, the answer is to move the
+//!   journal, after which nothing depends on them.
+//! - *Node.* The shards are open until the segment is sealed; the node notes them, so they
+//!   outlive its process and its writer, and a sync makes them stable (`node/src/store`).
+//! - *Flush.* The nodes with rows of segments that are not durable are synced with the journal.
+//! - *Sealing* writes the rows that are not there yet, those with the footer among them.
+//! - *Opening* reads the blocks of detached records from the shards, checks them against the
+//!   header, and makes those that are missing from the other shards. A record whose blocks cannot be
+//!   had ends the log there: it was never acknowledged.
+//!
+//! Rows are only written while all nodes that the segment needs are up and there is plenty of
+//! room: a degraded or full pool writes through the journal. A row's worth of data has to wait; it
+//! is held back for more only while other rows are in flight, so nothing waits for data that may
+//! not come.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+use fieldstone_accel::Job;
+use fieldstone_buf::AlignedBuf;
+use fieldstone_proto::{
+    BLOCK_BYTES, JournalGen, NodeError, NodeIndex, ReplyBody, RequestBody, SealMeta, SegmentId,
+    ShardIndex, crc32c, crc32c_blocks,
+};
+use smallvec::SmallVec;
+
+use crate::core::{CallResult, Core, Ctx, Waiter};
+use crate::layout::Layout;
+use crate::record::Header;
+use crate::segment::{Handle, Segment, State};
+use crate::status::{NodeHealth, Phase};
+
+/// A write of at least so many blocks may go into rows, and one of a row in any case.
+const LARGE_BLOCKS: u32 = 16;
+
+/// Who keeps the rows of a shard.
+#[derive(Clone, Copy)]
+struct Keeper {
+    node: NodeIndex,
+    /// The connection that the rows went over; what came over an earlier one may be gone.
+    session: u64,
+    /// It did not take some of them.
+    lost: bool,
+}
+
+/// Where the shards of an unsealed segment are that rows were written to.
+pub struct Rows {
+    /// The keeper of each shard.
+    keepers: SmallVec<[Keeper; 8]>,
+    /// Which rows were written.
+    written: Vec<bool>,
+    /// Nothing went wrong with any of them: more may follow.
+    intact: bool,
+}
+
+impl Rows {
+    fn keeps(&self, node: NodeIndex) -> bool {
+        self.keepers.iter().any(|keeper| keeper.node == node)
+    }
+}
+
+/// What the next record is to be.
+pub enum Shape {
+    /// Through the journal, with at most so many blocks.
+    Whole(u32),
+    /// Rows of so many blocks.
+    Detached(u32),
+    /// Nothing yet: more data makes a row, and other rows are in flight.
+    Hold,
+}
+
+impl Core {
+    /// True if a write of `blocks` blocks is worth putting into rows.
+    pub fn is_large(&self, blocks: u32) -> bool {
+        blocks >= LARGE_BLOCKS.min(self.layout.row_blocks())
+    }
+
+    /// What the next record of the open segment is to be, with `queued` blocks of large writes at
+    /// the front of the queue and room for `room` blocks in the segment.
+    pub fn record_shape(&mut self, handle: Handle, queued: u32, room: u32) -> Shape {
+        let most = self.log.record_blocks();
+        let row = self.layout.row_blocks();
+        if queued == 0 || row > most || !self.rows_possible() {
+            return Shape::Whole(most);
+        }
+        let filled = self.segments.get(handle).map_or(0, |s| s.contents_blocks()) % row;
+        let to_boundary = (row - filled) % row;
+        let rows = queued.saturating_sub(to_boundary).min(room.saturating_sub(to_boundary)) / row;
+        if rows == 0 {
+            // The end of a segment that has no room for a row goes through the journal.
+            let fits = room >= to_boundary + row;
+            return if fits && self.log.rows_in_flight() {
+                Shape::Hold
+            } else {
+                Shape::Whole(most)
+            };
+        }
+        if to_boundary > 0 {
+            return Shape::Whole(to_boundary.min(most));
+        }
+        if !self.rows_ready(handle) {
+            return Shape::Whole(most);
+        }
+        Shape::Detached((rows * row).min(most / row * row))
+    }
+
+    fn rows_possible(&self) -> bool {
+        self.phase == Phase::Serving && self.code.elements() == 1 && !self.closing
+    }
+
+    /// Finds a node for every shard, if that was not done yet.
+    fn rows_ready(&mut self, handle: Handle) -> bool {
+        let Some(segment) = self.segments.get(handle) else { return false };
+        if let Some(rows) = &segment.rows {
+            return rows.intact;
+        }
+        // An opening stores what is in the ring once more before it gives rows up. So much is left
+        // even when the ring has been filled again behind them.
+        let segment_bytes = u64::from(self.layout.segment_blocks()) * BLOCK_BYTES as u64;
+        let ring_segments = self.log.ring_bytes.div_ceil(segment_bytes) + 1;
+        if self.segments_free() <= self.marks().high + 2 * ring_segments {
+            return false;
+        }
+        let width = self.layout.width();
+        let mut keepers = SmallVec::new();
+        let placed = self.place_missing(handle, 0);
+        for shard in 0..width {
+            let Some((_, node)) = placed.iter().find(|(placed, _)| *placed == shard) else {
+                return false;
+            };
+            keepers.push(Keeper { node: *node, session: self.node(*node).session, lost: false });
+        }
+        let count = self.layout.shard_blocks / self.layout.unit_blocks;
+        let rows = Rows { keepers, written: vec![false; count as usize], intact: true };
+        if let Some(segment) = self.segments.get_mut(handle) {
+            segment.rows = Some(rows);
+        }
+        true
+    }
+
+    /// Codes whole rows of the open segment, from block `first` on, and writes them to the shards.
+    /// Returns the number of writes, which count towards batch `batch`.
+    pub fn send_rows(&mut self, handle: Handle, first: u32, checksums: &[u32], batch: u64) -> u32 {
+        let layout = self.layout;
+        let (unit, row) = (layout.unit_blocks as usize, layout.row_blocks() as usize);
+        let k = layout.k as usize;
+        let segment = self.segments.get(handle).expect("the open segment exists");
+        let contents = segment.contents.as_ref().expect("an open segment is in memory");
+        let id = segment.id;
+        let mut pieces: Vec<(Vec<Bytes>, Vec<u32>)> = vec![Default::default(); layout.width()];
+        for row_at in (0..checksums.len()).step_by(row) {
+            let mut inputs = Vec::with_capacity(k);
+            for shard in 0..k {
+                let at = row_at + shard * unit;
+                let mut parts: SmallVec<[Bytes; 2]> = SmallVec::new();
+                let block = first + u32::try_from(at).expect("small");
+                contents.read(block, layout.unit_blocks, |part| parts.push(part));
+                let data = match parts.len() {
+                    1 => parts.remove(0),
+                    _ => AlignedBuf::concat(parts.iter().map(|part| &part[..])).freeze(),
+                };
+                pieces[shard].0.push(data.clone());
+                pieces[shard].1.extend_from_slice(&checksums[at..at + unit]);
+                inputs.push(data);
+            }
+            let job = Job::Code { map: std::sync::Arc::clone(self.code.encode()), inputs };
+            let output = self.engine.run(job).expect("the shape of a row fits its code");
+            let parity = output.into_shards().expect("a code job gives shards");
+            for (piece, data) in pieces[k..].iter_mut().zip(parity) {
+                piece.1.extend(crc32c_blocks(&data));
+                piece.0.push(data);
+            }
+        }
+        let first_row = first / layout.row_blocks();
+        let generation = self.log.generation;
+        let segment = self.segments.get_mut(handle).expect("the open segment exists");
+        let rows = segment.rows.as_mut().expect("made before the record");
+        let count = checksums.len() / row;
+        rows.written[first_row as usize..first_row as usize + count].fill(true);
+        let keepers = rows.keepers.clone();
+        for (shard, (keeper, (data, checksums))) in keepers.iter().zip(pieces).enumerate() {
+            let body = RequestBody::ShardWrite {
+                segment: id,
+                shard: shard_index(shard),
+                offset_bytes: first_row * layout.unit_blocks * BLOCK_BYTES as u32,
+                checksums,
+                seal: None,
+                data_first: false,
+            };
+            self.send(
+                keeper.node,
+                body,
+                data,
+                Waiter::Row { generation, batch, segment: id, shard },
+            );
+        }
+        u32::try_from(layout.width()).expect("at most 255 shards")
+    }
+
+    /// A node answered the write of rows.
+    pub fn row_replied(
+        &mut self,
+        node: NodeIndex,
+        generation: JournalGen,
+        batch: u64,
+        (segment, shard): (SegmentId, usize),
+        result: CallResult,
+    ) {
+        // Once the journal has moved it has the record whole.
+        let counts = generation == self.log.generation;
+        let Err(error) = result else {
+            if counts {
+                self.row_stored(batch);
+            }
+            return;
+        };
+        if let Some(handle) = self.segments.find(segment)
+            && let Some(rows) = self.segments.get_mut(handle).and_then(|s| s.rows.as_mut())
+        {
+            rows.keepers[shard].lost = true;
+            rows.intact = false;
+        }
+        if counts {
+            self.journal_broken();
+        }
+        match error {
+            NodeError::NoSpace => self.node_mut(node).full = true,
+            NodeError::Unreachable | NodeError::Busy | NodeError::Fenced { .. } => {}
+            error => self.give_up_node(node, &format!("write: {error}")),
+        }
+    }
+
+    /// The node has blocks that the journal lacks.
+    pub fn has_rows(&self, node: NodeIndex) -> bool {
+        self.segments.iter().any(|(_, segment)| {
+            segment.detached
+                && segment.state < State::Durable
+                && (segment.shards.contains(&Some(node))
+                    || segment.rows.as_ref().is_some_and(|rows| rows.keeps(node)))
+        })
+    }
+
+    /// The nodes that have to be synced for the log to be stable, beside those of the journal.
+    pub fn row_nodes(&self) -> Vec<NodeIndex> {
+        let mut nodes: Vec<NodeIndex> = Vec::new();
+        for (_, segment) in self.segments.iter().filter(|(_, s)| s.detached) {
+            if segment.state < State::Durable {
+                let rows = segment.rows.iter().flat_map(|rows| &rows.keepers);
+                nodes.extend(rows.map(|keeper| keeper.node));
+                nodes.extend(segment.shards.iter().flatten());
+            }
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    /// The journal has every record whole: nothing depends on rows any more.
+    pub fn forget_rows(&mut self) {
+        for handle in self.segments.handles() {
+            let Some(segment) = self.segments.get_mut(handle) else { continue };
+            segment.detached = false;
+            if let Some(rows) = &mut segment.rows {
+                rows.intact = false;
+            }
+            if segment.state >= State::Sealed {
+                self.drop_rows(handle);
+            }
+        }
+    }
+
+    /// The shards of a closed segment that rows were written to and are still there, and for each
+    /// run of rows that is not there yet its first row and its shards.
+    fn rest_of_rows(&mut self, handle: Handle) -> Option<RestOfRows> {
+        let segment = self.segments.get(handle)?;
+        let rows = segment.rows.as_ref()?;
+        let there: Vec<(usize, NodeIndex, u64)> = (0..)
+            .zip(&rows.keepers)
+            .filter(|(_, keeper)| self.still_keeps(keeper))
+            .map(|(shard, keeper)| (shard, keeper.node, keeper.session))
+            .collect();
+        let total = segment.shard_bytes / BLOCK_BYTES as u32 / self.layout.unit_blocks;
+        let mut runs: Vec<Range<u32>> = Vec::new();
+        for row in (0..total).filter(|row| !rows.written[*row as usize]) {
+            match runs.last_mut() {
+                Some(run) if run.end == row => run.end += 1,
+                _ => runs.push(row..row + 1),
+            }
+        }
+        let shards = runs
+            .into_iter()
+            .map(|run| Some((run.start, self.make_shards(handle, run)?)))
+            .collect::<Option<_>>()?;
+        Some(RestOfRows { there, shards })
+    }
+
+    fn still_keeps(&self, keeper: &Keeper) -> bool {
+        let state = self.node(keeper.node);
+        !keeper.lost && state.health == NodeHealth::Up && state.session == keeper.session
+    }
+
+    /// The node that a shard of the segment is best written to because it has a slot for it.
+    pub fn row_node(&self, segment: &Segment, shard: usize) -> Option<NodeIndex> {
+        let keeper = segment.rows.as_ref().map(|rows| rows.keepers[shard])?;
+        let node = self.node(keeper.node);
+        let usable = node.health == NodeHealth::Up && (!node.full || self.still_keeps(&keeper));
+        (usable && !segment.shards.contains(&Some(keeper.node))).then_some(keeper.node)
+    }
+
+    /// The segment is sealed: what rows are left on nodes that its shards are not on goes. If it
+    /// lacks shards, the journal has to have its records whole again first.
+    pub fn drop_rows(&mut self, handle: Handle) {
+        let Some(segment) = self.segments.get_mut(handle) else { return };
+        if segment.detached && segment.missing() > 0 && segment.state < State::Durable {
+            return self.journal_broken();
+        }
+        let Some(rows) = segment.rows.take() else { return };
+        let (id, shards) = (segment.id, segment.shards.clone());
+        for Keeper { node, .. } in rows.keepers {
+            if shards.contains(&Some(node)) || !self.node(node).connected {
+                continue; // a node that is away is compared when it joins
+            }
+            let body = RequestBody::ShardDelete { segments: vec![id] };
+            let _ = self.call(node, body, Vec::new());
+        }
+    }
+}
+
+struct RestOfRows {
+    there: Vec<(usize, NodeIndex, u64)>,
+    shards: Vec<(u32, Vec<crate::seal::Shard>)>,
+}
+
+/// Completes the shards of a closed segment that rows were written to.
+pub async fn complete_rows(ctx: &Ctx, handle: Handle, meta: SealMeta) {
+    let Some(rest) = ctx.with(|core| core.rest_of_rows(handle)) else { return };
+    let calls: Vec<_> = ctx.with(|core| {
+        let Some(id) = core.segments.get(handle).map(|segment| segment.id) else {
+            return Vec::new();
+        };
+        let unit_bytes = core.layout.unit_blocks * BLOCK_BYTES as u32;
+        let last = rest.shards.len().saturating_sub(1);
+        let mut calls = Vec::new();
+        for (shard, node, session) in &rest.there {
+            for (at, (first_row, shards)) in rest.shards.iter().enumerate() {
+                let body = RequestBody::ShardWrite {
+                    segment: id,
+                    shard: shard_index(*shard),
+                    offset_bytes: first_row * unit_bytes,
+                    checksums: shards[*shard].checksums.clone(),
+                    seal: (at == last).then_some(meta),
+                    data_first: false,
+                };
+                let call = core.call(*node, body, vec![shards[*shard].data.clone()]);
+                calls.push((*shard, *node, *session, at == last, call));
+            }
+        }
+        calls
+    });
+    for (shard, node, session, seals, call) in calls {
+        let result = call.await;
+        ctx.with(|core| match result {
+            Ok(_) if !seals => {}
+            result => {
+                core.shard_written(handle, shard, (node, session), result.map(|_| ()));
+            }
+        });
+    }
+}
+
+/// Where shards of segments are, in whatever form.
+pub type Places = BTreeMap<SegmentId, Vec<(ShardIndex, NodeIndex)>>;
+
+/// Reads the blocks of a detached record. `None` if they cannot be had.
+///
+/// # Errors
+/// A node was lost on the way.
+pub async fn read_detached(
+    ctx: &Ctx,
+    header: &Header,
+    places: &Places,
+) -> Result<Option<Bytes>, NodeError> {
+    let Some(places) = places.get(&header.segment) else { return Ok(None) };
+    let layout = ctx.with(|core| core.layout);
+    let k = layout.k as usize;
+    let blocks = u32::try_from(header.checksums.len()).expect("a record is small");
+    let row = layout.row_blocks();
+    if blocks == 0 || !blocks.is_multiple_of(row) || !header.segment_block.is_multiple_of(row) {
+        return Ok(None);
+    }
+    let rows = blocks / row;
+    let range = PieceRange {
+        segment: header.segment,
+        offset_bytes: header.segment_block / row * layout.unit_blocks * BLOCK_BYTES as u32,
+        len_bytes: rows * layout.unit_blocks * BLOCK_BYTES as u32,
+    };
+    let mut pieces: Vec<Option<Bytes>> = vec![None; layout.width()];
+    for (shard, piece) in pieces.iter_mut().enumerate().take(k) {
+        let sums = piece_checksums(&layout, shard, &header.checksums);
+        *piece = range.read(ctx, places, shard, |data| crc32c_blocks(data) == sums).await?;
+    }
+    let bad: Vec<usize> = (0..k).filter(|shard| pieces[*shard].is_none()).collect();
+    if !bad.is_empty() {
+        for (shard, piece) in pieces.iter_mut().enumerate().skip(k) {
+            *piece = range.read(ctx, places, shard, |_| true).await?;
+        }
+        if !ctx.with(|core| repair_pieces(core, &layout, &bad, &mut pieces, &header.checksums)) {
+            return Ok(None);
+        }
+    }
+    let mut data = AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES);
+    let unit_bytes = layout.unit_blocks as usize * BLOCK_BYTES;
+    for (at, unit) in data.chunks_exact_mut(unit_bytes).enumerate() {
+        let (shard, row) = (at % k, at / k);
+        let piece = pieces[shard].as_ref().expect("read or repaired above");
+        unit.copy_from_slice(&piece[row * unit_bytes..(row + 1) * unit_bytes]);
+    }
+    Ok(Some(data.freeze()))
+}
+
+/// The same range of every shard.
+struct PieceRange {
+    segment: SegmentId,
+    offset_bytes: u32,
+    len_bytes: u32,
+}
+
+impl PieceRange {
+    /// Reads it of one shard, from the first node that has it as `good` wants it.
+    async fn read(
+        &self,
+        ctx: &Ctx,
+        places: &[(ShardIndex, NodeIndex)],
+        shard: usize,
+        good: impl Fn(&[u8]) -> bool,
+    ) -> Result<Option<Bytes>, NodeError> {
+        let shard = shard_index(shard);
+        for (_, node) in places.iter().filter(|(placed, _)| *placed == shard) {
+            let body = RequestBody::ShardRead {
+                segment: self.segment,
+                shard,
+                offset_bytes: self.offset_bytes,
+                len_bytes: self.len_bytes,
+            };
+            match ctx.call(*node, body).await {
+                Ok(ReplyBody::Data(data)) if good(&data) => return Ok(Some(data)),
+                Err(NodeError::Unreachable) => return Err(NodeError::Unreachable),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The checksums of a data shard's part of a record.
+fn piece_checksums(layout: &Layout, shard: usize, checksums: &[u32]) -> Vec<u32> {
+    let unit = layout.unit_blocks as usize;
+    let units = checksums.chunks_exact(unit).skip(shard).step_by(layout.k as usize);
+    units.flatten().copied().collect()
+}
+
+/// Makes the pieces in `bad` from the others, with those parity pieces that lead to the right
+/// checksums: parity has none of its own in a record.
+fn repair_pieces(
+    core: &mut Core,
+    layout: &Layout,
+    bad: &[usize],
+    pieces: &mut [Option<Bytes>],
+    checksums: &[u32],
+) -> bool {
+    let k = layout.k as usize;
+    let parity: Vec<usize> = (k..pieces.len()).filter(|shard| pieces[*shard].is_some()).collect();
+    if parity.len() < bad.len() {
+        return false;
+    }
+    // Few shards, few of them parity: all choices are tried.
+    for choice in 0u64..1 << parity.len().min(16) {
+        if choice.count_ones() as usize != bad.len() {
+            continue;
+        }
+        let chosen =
+            parity.iter().enumerate().filter(|(i, _)| choice >> i & 1 == 1).map(|(_, p)| *p);
+        let sources: Vec<usize> =
+            (0..k).filter(|shard| pieces[*shard].is_some()).chain(chosen).collect();
+        let Ok(plan) = core.code.repair(bad, &sources) else { continue };
+        let inputs: Vec<Bytes> =
+            plan.reads.iter().filter_map(|read| pieces[read.shard].clone()).collect();
+        let job = Job::Code { map: std::sync::Arc::clone(&plan.map), inputs };
+        let Some(made) = core.engine.run(job).ok().and_then(|output| output.into_shards()) else {
+            continue;
+        };
+        let right = bad.iter().zip(&made).all(|(shard, data)| {
+            let sums = piece_checksums(layout, *shard, checksums);
+            data.chunks_exact(BLOCK_BYTES).zip(&sums).all(|(block, sum)| crc32c(block) == *sum)
+        });
+        if right && made.len() == bad.len() {
+            for (shard, data) in bad.iter().zip(made) {
+                pieces[*shard] = Some(data);
+            }
+            return true;
+        }
+    }
+    false
+}
+
+fn shard_index(shard: usize) -> ShardIndex {
+    ShardIndex(u8::try_from(shard).expect("at most 255 shards"))
+}
