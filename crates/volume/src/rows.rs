@@ -163,7 +163,7 @@ impl Core {
         let mut pieces: Vec<(Vec<Bytes>, Vec<u32>)> = vec![Default::default(); layout.width()];
         for row_at in (0..checksums.len()).step_by(row) {
             let mut inputs = Vec::with_capacity(k);
-            for shard in 0..k {
+            for (shard, piece) in pieces.iter_mut().enumerate().take(k) {
                 let at = row_at + shard * unit;
                 let mut parts: SmallVec<[Bytes; 2]> = SmallVec::new();
                 let block = first + u32::try_from(at).expect("small");
@@ -172,8 +172,8 @@ impl Core {
                     1 => parts.remove(0),
                     _ => AlignedBuf::concat(parts.iter().map(|part| &part[..])).freeze(),
                 };
-                pieces[shard].0.push(data.clone());
-                pieces[shard].1.extend_from_slice(&checksums[at..at + unit]);
+                piece.0.push(data.clone());
+                piece.1.extend_from_slice(&checksums[at..at + unit]);
                 inputs.push(data);
             }
             let job = Job::Code { map: std::sync::Arc::clone(self.code.encode()), inputs };
@@ -334,7 +334,7 @@ impl Core {
                 continue; // a node that is away is compared when it joins
             }
             let body = RequestBody::ShardDelete { segments: vec![id] };
-            let _ = self.call(node, body, Vec::new());
+            drop(self.call(node, body, Vec::new()));
         }
     }
 }

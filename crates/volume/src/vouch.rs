@@ -146,6 +146,8 @@ mod tests {
             shards: smallvec![None; 2],
             live_blocks: 0,
             contents: None,
+            rows: None,
+            detached: false,
         }
     }
 
