@@ -41,7 +41,7 @@ def find_all(path, data):
 def is_listed(node, at):
     """True when the slot around byte `at` of a node's data holds a shard, and no left-over of one."""
     with open(node / "slots", "rb") as slots:
-        slots.seek(at // SLOT * BLOCK)
+        slots.seek(at // SLOT * 2 * BLOCK)  # a header and an open note per slot
         return slots.read(BLOCK) != bytes(BLOCK)
 
 
