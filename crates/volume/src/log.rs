@@ -418,6 +418,11 @@ impl Core {
                 self.close_open_segment();
             }
         }
+        self.start_sync();
+    }
+
+    /// Starts making sealed segments durable, if that is not under way.
+    pub fn start_sync(&mut self) {
         if !self.sync_running {
             self.sync_running = true;
             self.spawn_with(crate::seal::sync_segments_task);
@@ -496,7 +501,11 @@ impl Core {
             parts: Vec::new(),
         };
         // Looked at once a record: its few blocks fit into what the reserve leaves.
-        let mut space = UserSpace { blocks: self.space_for_user(), starved: self.starved() };
+        let mut space = UserSpace {
+            blocks: self.space_for_user(),
+            starved: self.starved(),
+            lent: self.room_is_lent(),
+        };
         while record.room > 0 && record.entries.len() < RECORD_ENTRIES_MAX {
             let internal = !self.log.internal.is_empty();
             let queue = if internal { &mut self.log.internal } else { &mut self.log.queue };
@@ -555,6 +564,10 @@ impl Core {
             return Admission::Refuse(BlockError::NoSpace);
         }
         space.blocks -= taken;
+        if mutation.kind == EntryKind::Data && space.lent {
+            self.start_sync();
+            return Admission::Wait;
+        }
         if mutation.kind == EntryKind::Data && space.starved {
             if self.gc_stuck {
                 return Admission::Refuse(BlockError::NoSpace);
@@ -719,7 +732,6 @@ impl Core {
         // Space may have run out in the middle of a row.
         let row = self.layout.row_blocks();
         let detached = record.detached && record.blocks > 0 && record.blocks.is_multiple_of(row);
-        segment.detached |= detached;
         let header = Header {
             volume: self.config.volume,
             epoch: self.epoch,
@@ -736,6 +748,9 @@ impl Core {
         self.log.next = header.end();
         self.log.batches_made += 1;
         let sequence = self.log.batches_made;
+        if detached {
+            self.segments.set_detached(record.handle, true);
+        }
         let rows = match detached {
             true => self.send_rows(record.handle, segment_block, &header.checksums, sequence),
             false => 0,
@@ -855,6 +870,7 @@ impl Core {
 struct UserSpace {
     blocks: u64,
     starved: bool,
+    lent: bool,
 }
 
 enum Admission {

@@ -127,11 +127,9 @@ impl Core {
         if let Some(rows) = &segment.rows {
             return rows.intact;
         }
-        // An opening stores what is in the ring once more before it gives rows up. So much is left
-        // even when the ring has been filled again behind them.
-        let segment_bytes = u64::from(self.layout.segment_blocks()) * BLOCK_BYTES as u64;
-        let ring_segments = self.log.ring_bytes.div_ceil(segment_bytes) + 1;
-        if self.segments_free() <= self.marks().high + 2 * ring_segments {
+        // Rows borrow room until their segment is durable; see `space`.
+        if self.segments_free() <= self.marks().reserve + self.segments.row_backed() + 2 {
+            self.start_sync();
             return false;
         }
         let width = self.layout.width();
@@ -272,11 +270,12 @@ impl Core {
     pub fn forget_rows(&mut self) {
         for handle in self.segments.handles() {
             let Some(segment) = self.segments.get_mut(handle) else { continue };
-            segment.detached = false;
             if let Some(rows) = &mut segment.rows {
                 rows.intact = false;
             }
-            if segment.state >= State::Sealed {
+            let sealed = segment.state >= State::Sealed;
+            self.segments.set_detached(handle, false);
+            if sealed {
                 self.drop_rows(handle);
             }
         }

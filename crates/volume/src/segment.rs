@@ -112,7 +112,7 @@ pub struct Segment {
     pub contents: Option<Contents>,
     /// Where rows of it were written before it is sealed, if any were.
     pub rows: Option<Rows>,
-    /// The journal has records of it without their blocks.
+    /// The journal has records of it without their blocks; [`SegmentTable::set_detached`] changes it.
     pub detached: bool,
 }
 
@@ -137,6 +137,10 @@ impl Segment {
             && info.meta.kind == self.kind
     }
 
+    fn row_backed(&self) -> bool {
+        self.detached && matches!(self.state, State::Closed | State::Sealed)
+    }
+
     /// Its shards are written, and some are missing.
     #[must_use]
     pub fn degraded(&self) -> bool {
@@ -152,6 +156,7 @@ pub struct SegmentTable {
     by_id: BTreeMap<SegmentId, Handle>,
     data: usize,
     unsealed: usize,
+    row_backed: usize,
 }
 
 impl SegmentTable {
@@ -160,6 +165,7 @@ impl SegmentTable {
         let id = segment.id;
         self.data += usize::from(segment.kind == SegmentKind::Data);
         self.unsealed += usize::from(segment.state < State::Sealed);
+        self.row_backed += usize::from(segment.row_backed());
         let handle = match self.free.pop() {
             Some(handle) => {
                 self.slots[handle as usize] = Some(segment);
@@ -180,6 +186,7 @@ impl SegmentTable {
         self.by_id.remove(&segment.id);
         self.data -= usize::from(segment.kind == SegmentKind::Data);
         self.unsealed -= usize::from(segment.state < State::Sealed);
+        self.row_backed -= usize::from(segment.row_backed());
         self.free.push(handle);
         Some(segment)
     }
@@ -200,9 +207,27 @@ impl SegmentTable {
         let Some(segment) = self.slots.get_mut(handle as usize).and_then(Option::as_mut) else {
             return;
         };
+        self.row_backed -= usize::from(segment.row_backed());
         let before = std::mem::replace(&mut segment.state, state);
+        self.row_backed += usize::from(segment.row_backed());
         self.unsealed -= usize::from(before < State::Sealed);
         self.unsealed += usize::from(state < State::Sealed);
+    }
+
+    /// Notes whether the journal has records of a segment without their blocks.
+    pub fn set_detached(&mut self, handle: Handle, detached: bool) {
+        let Some(segment) = self.slots.get_mut(handle as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        self.row_backed -= usize::from(segment.row_backed());
+        segment.detached = detached;
+        self.row_backed += usize::from(segment.row_backed());
+    }
+
+    /// Number of complete segments whose blocks only their own shards hold, not yet stable.
+    #[must_use]
+    pub fn row_backed(&self) -> u64 {
+        self.row_backed as u64
     }
 
     /// Number of segments that hold blocks of the device.

@@ -105,6 +105,15 @@ impl Core {
         self.capacity_blocks().saturating_sub(self.map.used_blocks())
     }
 
+    /// What is left beyond the reserve is lent to segments whose blocks only their own shards hold:
+    /// an opening stores those once more before it gives them up. They need to become durable, which
+    /// takes no room, before more is written.
+    #[must_use]
+    pub fn room_is_lent(&self) -> bool {
+        let lent = self.segments.row_backed();
+        lent > 0 && !self.starved() && self.segments_free() < self.marks().reserve + lent
+    }
+
     /// Only the reserve is left.
     #[must_use]
     pub fn starved(&self) -> bool {
