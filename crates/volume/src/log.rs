@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use fieldstone_block::{BlockError, Completion, Payload, Request, Stage};
+use fieldstone_block::{BlockError, Completion, Nanos, Payload, Request, Stage};
 use fieldstone_proto::{
     BLOCK_BYTES, JournalGen, Lsn, NodeError, NodeIndex, RequestBody, SegmentKind, crc32c_blocks,
 };
@@ -129,7 +129,7 @@ pub struct Log {
     /// A task is syncing the journal.
     pub journal_sync_running: bool,
     /// Since when a user's change has been waiting for space.
-    starved_since: Option<fieldstone_block::Nanos>,
+    starved_since: Option<Nanos>,
 }
 
 impl Log {
@@ -182,10 +182,16 @@ impl Log {
         self.next.0 - self.trimmed.0
     }
 
-    /// Rows of some record are being written.
+    /// Nothing but large writes waits.
     #[must_use]
-    pub fn rows_in_flight(&self) -> bool {
-        self.batches.iter().any(|batch| batch.rows > 0)
+    pub fn only_large_waits(&self) -> bool {
+        self.queue.iter().all(|mutation| mutation.large)
+    }
+
+    /// Records are on their way.
+    #[must_use]
+    pub fn records_in_flight(&self) -> bool {
+        !self.batches.is_empty()
     }
 
     /// Blocks of large writes at the front of the users' queue; counting ends above `enough`.

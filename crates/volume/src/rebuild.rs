@@ -148,6 +148,7 @@ async fn rebuild(ctx: Ctx) {
         core.rebuild.running = false;
         core.rebuild.elapsed_ns = core.now.since(began).0;
         core.rebuild_running = false;
+        core.drop_left_rows();
         // What failed for a passing reason is tried again; what has no place waits for a node.
         let again = std::mem::take(&mut core.rebuild_again);
         let degraded = core.degraded();

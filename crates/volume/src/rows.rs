@@ -21,9 +21,9 @@
 //!   had ends the log there: it was never acknowledged.
 //!
 //! Rows are only written while all nodes that the segment needs are up and there is plenty of
-//! room: a degraded or full pool writes through the journal. A row's worth of data has to wait; it
-//! is held back for more only while other rows are in flight, so nothing waits for data that may
-//! not come.
+//! room: a degraded or full pool writes through the journal. Less than a row is held back for more only
+//! while other records are in flight and no small write waits behind it, so nothing waits for data
+//! that may not come.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -78,7 +78,7 @@ pub enum Shape {
     Whole(u32),
     /// Rows of so many blocks.
     Detached(u32),
-    /// Nothing yet: more data makes a row, and other rows are in flight.
+    /// Nothing yet: more data makes a row, and other records are in flight.
     Hold,
 }
 
@@ -102,10 +102,9 @@ impl Core {
         if rows == 0 {
             // The end of a segment that has no room for a row goes through the journal.
             let fits = room >= to_boundary + row;
-            return if fits && self.log.rows_in_flight() {
-                Shape::Hold
-            } else {
-                Shape::Whole(most)
+            return match fits && self.hold_back() {
+                true => Shape::Hold,
+                false => Shape::Whole(most),
             };
         }
         if to_boundary > 0 {
@@ -115,6 +114,11 @@ impl Core {
             return Shape::Whole(most);
         }
         Shape::Detached((rows * row).min(most / row * row))
+    }
+
+    /// Whether what waits, less than a row, is held back for more.
+    fn hold_back(&self) -> bool {
+        self.log.records_in_flight() && self.log.only_large_waits()
     }
 
     fn rows_possible(&self) -> bool {
@@ -319,6 +323,16 @@ impl Core {
         (usable && !segment.shards.contains(&Some(keeper.node))).then_some(keeper.node)
     }
 
+    /// Rebuild has ended: rows that could not be dropped meanwhile are.
+    pub fn drop_left_rows(&mut self) {
+        let left =
+            self.segments.iter().filter(|(_, s)| s.state >= State::Sealed && s.rows.is_some());
+        let left: Vec<Handle> = left.map(|(handle, _)| handle).collect();
+        for handle in left {
+            self.drop_rows(handle);
+        }
+    }
+
     /// The segment is sealed: what rows are left on nodes that its shards are not on goes. If it
     /// lacks shards, the journal has to have its records whole again first.
     pub fn drop_rows(&mut self, handle: Handle) {
@@ -326,6 +340,10 @@ impl Core {
         if segment.detached && segment.missing() > 0 && segment.state < State::Durable {
             return self.journal_broken();
         }
+        if self.rebuild_running {
+            return; // it may just be writing the shard there; it ends with `drop_left_rows`
+        }
+        let Some(segment) = self.segments.get_mut(handle) else { return };
         let Some(rows) = segment.rows.take() else { return };
         let (id, shards) = (segment.id, segment.shards.clone());
         for Keeper { node, .. } in rows.keepers {
