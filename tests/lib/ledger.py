@@ -26,8 +26,8 @@ from world import Failure, check
 
 HEADER = struct.Struct("<4sIQQ")
 MAGIC = b"blok"
-# Blocks of one request at most.
-SPAN_MAX = 32
+# Blocks of one request at most: more than a row of any case, so that some go around the journal.
+SPAN_MAX = 96
 NOISE = random.Random(0).randbytes(256 << 10)
 
 

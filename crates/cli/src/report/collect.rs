@@ -145,7 +145,7 @@ fn volume_report(status: &Status) -> VolumeReport {
 fn protection(status: &Status) -> &'static str {
     if status.segments_lost > 0 {
         "lost"
-    } else if status.segments_degraded > 0 || status.shards_missing > 0 {
+    } else if status.segments_degraded > 0 || status.shards_missing > 0 || !status.journal_whole {
         "degraded"
     } else {
         "healthy"
