@@ -139,8 +139,11 @@ pub async fn sync_segments(ctx: &Ctx) {
         sealed.iter().flat_map(|(_, _, shards)| shards.iter().flatten().copied()).collect();
     nodes.sort_unstable();
     nodes.dedup();
+    let sessions: Vec<u64> =
+        ctx.with(|core| nodes.iter().map(|node| core.node(*node).session).collect());
     let results = ctx.call_all(&nodes, &RequestBody::ShardSync).await;
-    let progress = ctx.with(|core| core.synced_segments(&sealed, results));
+    let answers = results.into_iter().zip(sessions).collect();
+    let progress = ctx.with(|core| core.synced_segments(&sealed, answers));
     if !progress {
         // Too few shards are left for any of them: rebuild or a node has to help first.
         ctx.sleep_ms(RETRY_MS).await;
@@ -148,16 +151,23 @@ pub async fn sync_segments(ctx: &Ctx) {
 }
 
 impl Core {
-    /// The nodes answered the sync of `sealed` segments, whose shards were then where is said.
-    /// True if at least one of the segments is durable now.
+    /// The nodes answered the sync of `sealed` segments, whose shards were then where is said, in the
+    /// sessions given. True if at least one of the segments is durable now.
     fn synced_segments(
         &mut self,
         sealed: &[Synced],
-        results: Vec<(NodeIndex, CallResult)>,
+        answers: Vec<((NodeIndex, CallResult), u64)>,
     ) -> bool {
-        let mut failed = Vec::new();
-        for (node, result) in results {
+        let (mut failed, mut back) = (Vec::new(), Vec::new());
+        for ((node, result), session) in answers {
             let Err(error) = result else { continue };
+            let state = self.node(node);
+            if state.session != session && state.health == NodeHealth::Up {
+                // It was lost and has joined since, which told what it has: to forget that would leave
+                // shards on it that nobody knows of.
+                back.push(node);
+                continue;
+            }
             failed.push(node);
             if error != NodeError::Unreachable {
                 self.give_up_node(node, &format!("sync: {error}"));
@@ -176,6 +186,7 @@ impl Core {
             for (shard, before) in segment.shards.iter_mut().zip(before) {
                 match *shard {
                     Some(node) if failed.contains(&node) => *shard = None,
+                    Some(node) if back.contains(&node) => {}
                     Some(_) if *shard == *before => stable += 1,
                     _ => {}
                 }
