@@ -50,6 +50,8 @@ use crate::vouch::{Listed, settle};
 const GRACE_MS: u64 = 1_000;
 /// Times that an opening starts over, with longer and longer pauses: a minute in all.
 const ATTEMPTS_MAX: u32 = 64;
+/// Of those, the first that wait for missing nodes if the log's last record lacks blocks.
+const PATIENT_ATTEMPTS: u64 = 40;
 /// Longest pause between two attempts.
 const PAUSE_MS_MAX: u64 = 1_000;
 /// Bytes of the ring that are asked for at a time.
@@ -82,7 +84,8 @@ pub async fn open(ctx: Ctx) {
             Ok(connected) => connected,
             Err(error) => return ctx.with(|core| core.fail(error)),
         };
-        match attempt(&ctx, &connected).await {
+        let patient = attempt_number < PATIENT_ATTEMPTS;
+        match attempt(&ctx, &connected, patient).await {
             Ok(()) => return ctx.with(Core::begin_serving),
             Err(Failure::Final(error)) => return ctx.with(|core| core.fail(error)),
             Err(Failure::Again(error)) => why = error,
@@ -126,7 +129,7 @@ impl Core {
     }
 }
 
-async fn attempt(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Failure> {
+async fn attempt(ctx: &Ctx, connected: &[NodeIndex], patient: bool) -> Result<(), Failure> {
     let summaries = volumes(ctx, connected).await?;
     let known = summaries.iter().map(|summary| summary.epoch).max().unwrap_or_default();
     let opening = ctx.with(|core| core.config.opening.clone());
@@ -143,7 +146,7 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Failure> {
         Opening::Create { name, profile, geometry } => {
             create(ctx, &states, name, profile.to_string(), geometry).await
         }
-        Opening::Open { .. } => recover(ctx, &states).await,
+        Opening::Open { .. } => recover(ctx, &states, patient).await,
     }
 }
 
@@ -314,7 +317,11 @@ async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), F
     }
 }
 
-async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), Failure> {
+async fn recover(
+    ctx: &Ctx,
+    states: &[(NodeIndex, VolumeState)],
+    patient: bool,
+) -> Result<(), Failure> {
     let root = newest_root(ctx, states)?;
     let profile: fieldstone_codes::Profile = root
         .profile
@@ -345,6 +352,9 @@ async fn recover(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<(), F
     let sources = attach(ctx, &root, &chain, &mut records, &places).await?;
     let start = choose_start(&root, &chain, &records);
     check_nothing_lost(&root, start, trimmed, &records)?;
+    if patient && nodes.len() < ctx.with(|core| core.nodes.len()) {
+        check_not_cut_short(&root, start, &records)?;
+    }
     // Nothing is deleted before it is known that nothing is lost, now or with the next node: a root
     // that only some nodes have may never have been committed, and the one before it still needs
     // what this one does without.
@@ -780,6 +790,21 @@ async fn strengthen(ctx: &Ctx, chain: &[Link], start: Lsn, trimmed: Lsn) {
         let targets = ctx.with(|core| core.place_missing(link.handle, 0));
         rebuild_segment(ctx, link.handle, targets).await;
     }
+}
+
+/// A record whose blocks cannot be had was most likely never acknowledged. But if nodes are damaged
+/// and others only away, it may have been: those that are away are waited for, some seconds.
+fn check_not_cut_short(root: &Root, start: Lsn, records: &Records) -> Result<(), Failure> {
+    let ring = root.geometry.ring_bytes;
+    let end = reach(start, records, ring);
+    let turn = Lsn(end.0.next_multiple_of(ring));
+    let next = records.get(&end).or_else(|| records.get(&turn));
+    if next.is_some_and(|found| found.header.previous_end == end && found.payload.is_none()) {
+        return Err(Failure::Again(format!(
+            "blocks of the record at position {end} cannot be read while nodes are missing"
+        )));
+    }
+    Ok(())
 }
 
 async fn replay_footers(ctx: &Ctx, chain: &[Link], start: Lsn) -> Result<(), Failure> {
