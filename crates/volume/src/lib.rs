@@ -2,8 +2,8 @@
 //!
 //! Read in this order: [`seam`] (what it needs from its world), `log` (how a write becomes a
 //! record), `rows` (how large writes go around the journal), `seal` (how records become shards),
-//! `read` and `decode`, `open` and `vouch` (recovery), `gc` (how space comes back), `rebuild`,
-//! `damage`, `journal` and `nodes` (what happens when nodes fail and return). The formats
+//! `read` and `decode`, `open`, `vouch` and `detached` (recovery), `gc` (how space comes back),
+//! `rebuild`, `damage`, `journal` and `nodes` (what happens when nodes fail and return). The formats
 //! are in `record`, `footer`, `checkpoint` and `root`; `core` holds the state and the plumbing.
 //!
 //! # How to drive it
@@ -22,6 +22,7 @@ mod codec;
 mod core;
 mod damage;
 mod decode;
+mod detached;
 mod exec;
 mod footer;
 mod gc;

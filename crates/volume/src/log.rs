@@ -194,6 +194,12 @@ impl Log {
         !self.batches.is_empty()
     }
 
+    /// The batch with this number, unless it was acknowledged.
+    fn batch_mut(&mut self, sequence: u64) -> Option<&mut Batch> {
+        let index = sequence.checked_sub(self.batches.front()?.sequence)?;
+        self.batches.get_mut(usize::try_from(index).ok()?)
+    }
+
     /// Blocks of large writes at the front of the users' queue; counting ends above `enough`.
     fn large_queued(&self, enough: u32) -> u32 {
         let mut blocks = 0u32;
@@ -795,9 +801,7 @@ impl Core {
         }
         match result {
             Ok(_) => {
-                let Some(front) = self.log.batches.front().map(|b| b.sequence) else { return };
-                let index = batch.checked_sub(front).and_then(|i| usize::try_from(i).ok());
-                let Some(batch) = index.and_then(|i| self.log.batches.get_mut(i)) else { return };
+                let Some(batch) = self.log.batch_mut(batch) else { return };
                 batch.waiting.retain(|waiting| *waiting != node);
                 if !self.log.moving {
                     self.acknowledge();
@@ -813,9 +817,7 @@ impl Core {
 
     /// A node has the rows of a batch.
     pub fn row_stored(&mut self, batch: u64) {
-        let Some(front) = self.log.batches.front().map(|b| b.sequence) else { return };
-        let index = batch.checked_sub(front).and_then(|i| usize::try_from(i).ok());
-        let Some(batch) = index.and_then(|i| self.log.batches.get_mut(i)) else { return };
+        let Some(batch) = self.log.batch_mut(batch) else { return };
         batch.rows = batch.rows.saturating_sub(1);
         if !self.log.moving {
             self.acknowledge();

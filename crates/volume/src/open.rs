@@ -31,6 +31,7 @@ use fieldstone_proto::{
 use smallvec::SmallVec;
 
 use crate::core::{Core, Ctx};
+use crate::detached::{Places, read_detached};
 use crate::exec::slot;
 use crate::gc::{free_segments, join, read_footer, store_checkpoint};
 use crate::journal::{put_root_on, write_generation};
@@ -40,7 +41,6 @@ use crate::read::read_segment;
 use crate::rebuild::{list_shards, rebuild_segment};
 use crate::record::{Entry, EntryKind, HEADER_BYTES, Header};
 use crate::root::Root;
-use crate::rows::{Places, read_detached};
 use crate::seam::Opening;
 use crate::segment::{Segment, State, epoch_of};
 use crate::status::{NodeHealth, Phase};

@@ -1,0 +1,155 @@
+//! Detached records, read again: an opening gets their blocks from the shards that have them as rows.
+//!
+//! The record's header, which every journal node has, says where in the segment the blocks are and
+//! what their checksums are (see `rows`). What a data shard gives is held against those. Parity has
+//! no checksums in a record, so it is tried: what is decoded with it is right or it is not.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use fieldstone_accel::Job;
+use fieldstone_buf::AlignedBuf;
+use fieldstone_proto::{
+    BLOCK_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardIndex, crc32c,
+    crc32c_blocks,
+};
+
+use crate::core::{Core, Ctx};
+use crate::layout::Layout;
+use crate::record::Header;
+use crate::rows::shard_index;
+
+/// Where shards of segments are, in whatever form.
+pub type Places = BTreeMap<SegmentId, Vec<(ShardIndex, NodeIndex)>>;
+
+/// Reads the blocks of a detached record. `None` if they cannot be had.
+///
+/// # Errors
+/// A node was lost on the way.
+pub async fn read_detached(
+    ctx: &Ctx,
+    header: &Header,
+    places: &Places,
+) -> Result<Option<Bytes>, NodeError> {
+    let Some(places) = places.get(&header.segment) else { return Ok(None) };
+    let layout = ctx.with(|core| core.layout);
+    let k = layout.k as usize;
+    let blocks = u32::try_from(header.checksums.len()).expect("a record is small");
+    let row = layout.row_blocks();
+    if blocks == 0 || !blocks.is_multiple_of(row) || !header.segment_block.is_multiple_of(row) {
+        return Ok(None);
+    }
+    let rows = blocks / row;
+    let range = PieceRange {
+        segment: header.segment,
+        offset_bytes: header.segment_block / row * layout.unit_blocks * BLOCK_BYTES as u32,
+        len_bytes: rows * layout.unit_blocks * BLOCK_BYTES as u32,
+    };
+    let mut pieces: Vec<Option<Bytes>> = vec![None; layout.width()];
+    for (shard, piece) in pieces.iter_mut().enumerate().take(k) {
+        let sums = piece_checksums(&layout, shard, &header.checksums);
+        *piece = range.read(ctx, places, shard, |data| crc32c_blocks(data) == sums).await?;
+    }
+    let bad: Vec<usize> = (0..k).filter(|shard| pieces[*shard].is_none()).collect();
+    if !bad.is_empty() {
+        for (shard, piece) in pieces.iter_mut().enumerate().skip(k) {
+            *piece = range.read(ctx, places, shard, |_| true).await?;
+        }
+        if !ctx.with(|core| repair_pieces(core, &layout, &bad, &mut pieces, &header.checksums)) {
+            return Ok(None);
+        }
+    }
+    let mut data = AlignedBuf::stale(blocks as usize * BLOCK_BYTES);
+    let unit_bytes = layout.unit_blocks as usize * BLOCK_BYTES;
+    for (at, unit) in data.chunks_exact_mut(unit_bytes).enumerate() {
+        let (shard, row) = (at % k, at / k);
+        let piece = pieces[shard].as_ref().expect("read or repaired above");
+        unit.copy_from_slice(&piece[row * unit_bytes..(row + 1) * unit_bytes]);
+    }
+    Ok(Some(data.freeze()))
+}
+
+/// The same range of every shard.
+struct PieceRange {
+    segment: SegmentId,
+    offset_bytes: u32,
+    len_bytes: u32,
+}
+
+impl PieceRange {
+    /// Reads it of one shard, from the first node that has it as `good` wants it.
+    async fn read(
+        &self,
+        ctx: &Ctx,
+        places: &[(ShardIndex, NodeIndex)],
+        shard: usize,
+        good: impl Fn(&[u8]) -> bool,
+    ) -> Result<Option<Bytes>, NodeError> {
+        let shard = shard_index(shard);
+        for (_, node) in places.iter().filter(|(placed, _)| *placed == shard) {
+            let body = RequestBody::ShardRead {
+                segment: self.segment,
+                shard,
+                offset_bytes: self.offset_bytes,
+                len_bytes: self.len_bytes,
+            };
+            match ctx.call(*node, body).await {
+                Ok(ReplyBody::Data(data)) if good(&data) => return Ok(Some(data)),
+                Err(NodeError::Unreachable) => return Err(NodeError::Unreachable),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The checksums of a data shard's part of a record.
+fn piece_checksums(layout: &Layout, shard: usize, checksums: &[u32]) -> Vec<u32> {
+    let unit = layout.unit_blocks as usize;
+    let units = checksums.chunks_exact(unit).skip(shard).step_by(layout.k as usize);
+    units.flatten().copied().collect()
+}
+
+/// Makes the pieces in `bad` from the others, with those parity pieces that lead to the right
+/// checksums: parity has none of its own in a record.
+fn repair_pieces(
+    core: &mut Core,
+    layout: &Layout,
+    bad: &[usize],
+    pieces: &mut [Option<Bytes>],
+    checksums: &[u32],
+) -> bool {
+    let k = layout.k as usize;
+    let parity: Vec<usize> = (k..pieces.len()).filter(|shard| pieces[*shard].is_some()).collect();
+    if parity.len() < bad.len() {
+        return false;
+    }
+    // Few shards, few of them parity: all choices are tried.
+    for choice in 0u64..1 << parity.len().min(16) {
+        if choice.count_ones() as usize != bad.len() {
+            continue;
+        }
+        let chosen =
+            parity.iter().enumerate().filter(|(i, _)| choice >> i & 1 == 1).map(|(_, p)| *p);
+        let sources: Vec<usize> =
+            (0..k).filter(|shard| pieces[*shard].is_some()).chain(chosen).collect();
+        let Ok(plan) = core.code.repair(bad, &sources) else { continue };
+        let inputs: Vec<Bytes> =
+            plan.reads.iter().filter_map(|read| pieces[read.shard].clone()).collect();
+        let job = Job::Code { map: std::sync::Arc::clone(&plan.map), inputs };
+        let Some(made) = core.engine.run(job).ok().and_then(|output| output.into_shards()) else {
+            continue;
+        };
+        let right = bad.iter().zip(&made).all(|(shard, data)| {
+            let sums = piece_checksums(layout, *shard, checksums);
+            data.chunks_exact(BLOCK_BYTES).zip(&sums).all(|(block, sum)| crc32c(block) == *sum)
+        });
+        if right && made.len() == bad.len() {
+            for (shard, data) in bad.iter().zip(made) {
+                pieces[*shard] = Some(data);
+            }
+            return true;
+        }
+    }
+    false
+}
