@@ -9,7 +9,7 @@
 //!
 //! What is damaged is dealt with where it is. A volume's record that cannot be trusted makes that
 //! volume refuse everything but its removal. A journal header that cannot be read hides this
-//! journal. A slot header that does not pass its checksum is a free slot: it is what a torn write
+//! journal. A slot whose header and open note do not pass their checksums is free: it is what a torn write
 //! leaves. Slot headers that the disk cannot read take their slots out of use. Only a node whose
 //! slots and data files cannot be listed, created or synced, or whose slots were written by a newer
 //! release, fails to start.

@@ -3,7 +3,7 @@
 //! Let `m` be the losses that the volume's profile repairs. At any time at most `m` nodes are
 //! **impaired**. A node is impaired from the moment when one of these faults strikes it until the
 //! fault is over *and* the volume has said, over a connection made since, that it is whole (every
-//! node up, no shard missing, nothing being rebuilt):
+//! node up, no shard missing, nothing being rebuilt, the journal on all the nodes it should be on):
 //!
 //! | fault             | what happens                                                            |
 //! |-------------------|-------------------------------------------------------------------------|

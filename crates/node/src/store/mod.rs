@@ -23,8 +23,9 @@
 //! Writes that completed but were not synced may be there, be missing, or be there in part, each
 //! file and each 512-byte sector on its own. What holds nevertheless, and why:
 //!
-//! 1. *A shard is listed after a restart only if its header was written, so only if the writer
-//!    completed it.* A torn header fails its checksum and counts as a free slot.
+//! 1. *A shard is listed as complete after a restart only if its header was written, so only if the
+//!    writer completed it.* A torn header fails its checksum; its slot is open if there is a note
+//!    (see below), and free otherwise.
 //! 2. *A synced shard is there and right.* The header is written after the data writes completed.
 //!    A round of [`Store::sync`] takes the shards whose headers are written, then syncs `data`,
 //!    then `slots`; both syncs begin after the writes that they are to cover ended.
