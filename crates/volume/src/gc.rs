@@ -62,12 +62,14 @@ impl Core {
             return;
         }
         self.gc_running = true;
-        self.spawn_with(|ctx| async move {
+        let written = self.counters.user_written_bytes;
+        self.spawn_with(move |ctx| async move {
             collect(&ctx).await;
             ctx.with(|core| {
                 core.gc_running = false;
                 // Users that wait for space are told that there is none, until something changes.
-                core.gc_stuck = core.starved();
+                // If some were served meanwhile there was: others may get theirs the same way.
+                core.gc_stuck = core.starved() && core.counters.user_written_bytes == written;
             });
         });
     }
@@ -98,7 +100,8 @@ async fn collect(ctx: &Ctx) {
     let lock = ctx.with(|core| core.maintenance_lock.clone());
     let _guard = lock.acquire().await;
     let mut tried = Vec::new();
-    let mut last_free = None;
+    // Free segments after the last checkpoint, and what users had written until then.
+    let mut last_checkpoint = None;
     // Every round frees a segment, moves one, or ends: the bound is a safeguard against a bug.
     for _ in 0..100_000 {
         let (free, marks, dead, serving, victim) = ctx.with(|core| {
@@ -119,11 +122,12 @@ async fn collect(ctx: &Ctx) {
             if !write_checkpoint(ctx, false).await {
                 return;
             }
-            let free = ctx.with(|core| core.segments_free());
-            if !long && last_free.is_some_and(|last| free <= last) {
+            let now = ctx.with(|core| (core.segments_free(), core.counters.user_written_bytes));
+            let in_vain = |last: (u64, u64)| now.0 <= last.0 && now.1 == last.1;
+            if !long && last_checkpoint.is_some_and(in_vain) {
                 return; // what is moved takes as much room as it gives back
             }
-            last_free = Some(free);
+            last_checkpoint = Some(now);
             continue;
         }
         if free >= marks.high || (plenty && !urgent) {

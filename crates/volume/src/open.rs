@@ -24,6 +24,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
+use fieldstone_block::Nanos;
 use fieldstone_proto::{
     BLOCK_BYTES, Epoch, JournalGen, Lsn, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId,
     SegmentKind, ShardInfo, VolumeState, VolumeSummary, crc32c_blocks,
@@ -50,8 +51,8 @@ use crate::vouch::{Listed, settle};
 const GRACE_MS: u64 = 1_000;
 /// Times that an opening starts over, with longer and longer pauses: a minute in all.
 const ATTEMPTS_MAX: u32 = 64;
-/// Of those, the first that wait for missing nodes if the log's last record lacks blocks.
-const PATIENT_ATTEMPTS: u64 = 40;
+/// How long an opening after a crash waits for missing nodes that may have what no other has.
+const PATIENCE_MS: u64 = 5_000;
 /// Longest pause between two attempts.
 const PAUSE_MS_MAX: u64 = 1_000;
 /// Bytes of the ring that are asked for at a time.
@@ -79,13 +80,13 @@ impl From<NodeError> for Failure {
 /// Opens (or creates) the volume.
 pub async fn open(ctx: Ctx) {
     let mut why = String::new();
+    let patient_until = ctx.with(|core| core.now.plus(Nanos::from_ms(PATIENCE_MS)));
     for attempt_number in 0..u64::from(ATTEMPTS_MAX) {
         let connected = match wait_for_nodes(&ctx, GRACE_MS).await {
             Ok(connected) => connected,
             Err(error) => return ctx.with(|core| core.fail(error)),
         };
-        let patient = attempt_number < PATIENT_ATTEMPTS;
-        match attempt(&ctx, &connected, patient).await {
+        match attempt(&ctx, &connected, patient_until).await {
             Ok(()) => return ctx.with(Core::begin_serving),
             Err(Failure::Final(error)) => return ctx.with(|core| core.fail(error)),
             Err(Failure::Again(error)) => why = error,
@@ -129,7 +130,11 @@ impl Core {
     }
 }
 
-async fn attempt(ctx: &Ctx, connected: &[NodeIndex], patient: bool) -> Result<(), Failure> {
+async fn attempt(
+    ctx: &Ctx,
+    connected: &[NodeIndex],
+    patient_until: Nanos,
+) -> Result<(), Failure> {
     let summaries = volumes(ctx, connected).await?;
     let known = summaries.iter().map(|summary| summary.epoch).max().unwrap_or_default();
     let opening = ctx.with(|core| core.config.opening.clone());
@@ -146,7 +151,7 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex], patient: bool) -> Result<()
         Opening::Create { name, profile, geometry } => {
             create(ctx, &states, name, profile.to_string(), geometry).await
         }
-        Opening::Open { .. } => recover(ctx, &states, patient).await,
+        Opening::Open { .. } => recover(ctx, &states, patient_until).await,
     }
 }
 
@@ -320,9 +325,12 @@ async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), F
 async fn recover(
     ctx: &Ctx,
     states: &[(NodeIndex, VolumeState)],
-    patient: bool,
+    patient_until: Nanos,
 ) -> Result<(), Failure> {
     let root = newest_root(ctx, states)?;
+    if !root.clean {
+        wait_for_journal(ctx, &root, states, patient_until).await?;
+    }
     let profile: fieldstone_codes::Profile = root
         .profile
         .parse()
@@ -352,7 +360,7 @@ async fn recover(
     let sources = attach(ctx, &root, &chain, &mut records, &places).await?;
     let start = choose_start(&root, &chain, &records);
     check_nothing_lost(&root, start, trimmed, &records)?;
-    if patient && nodes.len() < ctx.with(|core| core.nodes.len()) {
+    if ctx.with(|core| nodes.len() < core.nodes.len() && core.now < patient_until) {
         check_not_cut_short(&root, start, &records)?;
     }
     // Nothing is deleted before it is known that nothing is lost, now or with the next node: a root
@@ -606,6 +614,38 @@ async fn read_rings(
         scan_ring(&ring, root, volume, &mut records);
     }
     Ok(records)
+}
+
+/// Waits a while for the nodes of the journal that are missing. Every acknowledged write is on all of
+/// them, but m nodes may have lost what they had, and nothing tells that of a ring: as long as all are
+/// there, one of them has everything.
+async fn wait_for_journal(
+    ctx: &Ctx,
+    root: &Root,
+    states: &[(NodeIndex, VolumeState)],
+    patient_until: Nanos,
+) -> Result<(), Failure> {
+    let takes_part = |node: &NodeIndex| states.iter().any(|(present, _)| present == node);
+    let missing: Vec<NodeIndex> =
+        root.journal_nodes.iter().copied().filter(|node| !takes_part(node)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    tracing::info!(?missing, "waiting for nodes that have a copy of the journal");
+    loop {
+        let (came, over) = ctx.with(|core| {
+            let came = missing.iter().copied().find(|node| core.node(*node).connected);
+            let closed = matches!(core.phase, Phase::Failed(_) | Phase::Closed);
+            (came, closed || core.now >= patient_until)
+        });
+        if let Some(node) = came {
+            return Err(Failure::Again(format!("{node} came while the volume was opened")));
+        }
+        if over {
+            return Ok(());
+        }
+        ctx.sleep_ms(20).await;
+    }
 }
 
 /// Makes the rings that the replay relies on stable.

@@ -24,11 +24,26 @@ pub(crate) struct Change {
     pub pages: Vec<Page>,
 }
 
+impl Change {
+    /// The numbers of its pages.
+    fn pages(&self) -> std::ops::Range<usize> {
+        self.first_page..self.first_page + self.pages.len()
+    }
+
+    /// Its pages, each a change of its own.
+    fn split(self) -> impl Iterator<Item = Change> {
+        (self.first_page..)
+            .zip(self.pages)
+            .map(|(first_page, page)| Change { first_page, pages: vec![page] })
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Unsynced {
     number: u64,
     change: Change,
-    /// A sync that covered it failed: no later sync makes it stable (as on Linux).
+    /// A sync that covered it failed: no later sync makes it stable (as on Linux). Where a later
+    /// write became stable, it is gone for good.
     abandoned: bool,
 }
 
@@ -40,6 +55,8 @@ pub(crate) struct SimFile {
     len_bytes: u64,
     current: Vec<Page>,
     stable: Vec<Page>,
+    /// By page, the number of the write that is stable there.
+    stable_since: Vec<u64>,
     unsynced: Vec<Unsynced>,
     writes: u64,
 }
@@ -72,7 +89,7 @@ impl SimFile {
         let new = |page: &usize| {
             *page >= reserved_pages && self.current.get(*page).is_none_or(Option::is_none)
         };
-        (change.first_page..change.first_page + change.pages.len()).filter(new).count() as u64
+        change.pages().filter(new).count() as u64
     }
 
     /// Reads from the page cache; zeroes behind the end.
@@ -103,11 +120,14 @@ impl SimFile {
 
     /// Makes the writes up to `covered` stable.
     pub fn sync(&mut self, covered: u64) {
-        let Self { unsynced, stable, .. } = self;
+        let Self { unsynced, stable, stable_since, .. } = self;
         unsynced.retain(|write| {
             let done = write.number <= covered && !write.abandoned;
             if done {
+                let pages = write.change.pages();
                 apply(stable, &write.change);
+                stable_since.resize(stable.len(), 0);
+                stable_since[pages].fill(write.number);
             }
             !done
         });
@@ -131,7 +151,15 @@ impl SimFile {
 
     /// The power failed: what was not synced is kept, lost or torn.
     pub fn power_loss(&mut self, in_flight: Vec<Change>, sector_bytes: usize, dice: &mut Dice) {
-        let mut writes: Vec<Change> = self.unsynced.drain(..).map(|write| write.change).collect();
+        let mut writes = Vec::new();
+        for Unsynced { number, change, abandoned } in self.unsynced.drain(..) {
+            if !abandoned {
+                writes.push(change);
+                continue;
+            }
+            let since = |page: usize| self.stable_since.get(page).copied().unwrap_or(0);
+            writes.extend(change.split().filter(|part| since(part.first_page) < number));
+        }
         writes.extend(in_flight);
         dice.shuffle(&mut writes);
         // Some failures lose all, some nearly nothing; a fair coin per write would hide both.
@@ -152,10 +180,7 @@ impl SimFile {
     /// Flips one bit of a stable page that the page cache agrees with; false if there is none.
     pub fn flip_bit(&mut self, dice: &mut Dice) -> Option<u64> {
         let dirty = |page: usize| {
-            self.unsynced.iter().any(|write| {
-                (write.change.first_page..write.change.first_page + write.change.pages.len())
-                    .contains(&page)
-            })
+            self.unsynced.iter().any(|write| write.change.pages().contains(&page))
         };
         let clean: Vec<usize> =
             (0..self.stable.len()).filter(|page| self.stable[*page].is_some()).collect();

@@ -128,6 +128,21 @@ fn a_failed_sync_is_never_made_good() {
 }
 
 #[test]
+fn what_a_failed_sync_left_does_not_replace_what_is_stable_since() {
+    for seed in 0..300 {
+        let mut bench = Bench::new(seed, 1 << 20);
+        bench.write(0, 1).expect("a write");
+        bench.disk.faults = DiskFaults { sync_error_per_mille: 1000, ..DiskFaults::default() };
+        bench.run(DiskOp::Sync { file: FILE }).expect_err("injected");
+        bench.disk.faults = DiskFaults::default();
+        bench.write(1, 2).expect("a write"); // pages 1 and 2; page 0 is still what failed
+        bench.run(DiskOp::Sync { file: FILE }).expect("a sync");
+        bench.disk.power_loss();
+        assert_eq!(bench.page(1)[..], [2; 4096]);
+    }
+}
+
+#[test]
 fn errors_full_devices_and_flipped_bits_show() {
     let mut bench = Bench::new(3, 1 << 17);
     bench.write(0, 1).expect("reserved");
