@@ -83,25 +83,24 @@ impl Core {
         let mut extra = Vec::new();
         let mut found: HashSet<SegmentId> = HashSet::new();
         for info in listed {
-            if info.is_open() {
-                // Rows may be needed by an opening until the journal has their records whole.
-                let known = self.segments.find(info.segment);
-                let needed = known.and_then(|handle| self.segments.get(handle));
-                if !needed.is_some_and(|s| s.detached && s.state < State::Durable) {
-                    extra.push(info.segment);
-                }
-                continue;
-            }
             let known = self.segments.find(info.segment);
-            let segment = known.and_then(|handle| self.segments.get_mut(handle));
+            // Rows may be needed by an opening until the journal has their records whole, whether the
+            // shard was completed since or not.
+            let needed = known
+                .and_then(|handle| self.segments.get(handle))
+                .is_some_and(|s| s.detached && s.state < State::Durable);
             let index = usize::from(info.shard.0);
             // Of a segment that is being sealed only what the node has acknowledged counts.
             let counts = |s: &&mut Segment| {
                 s.state >= State::Sealed
                     || (s.state == State::Closed && s.shards.get(index) == Some(&Some(node)))
             };
-            let Some(segment) = segment.filter(counts) else {
-                extra.push(info.segment);
+            let segment = known.filter(|_| !info.is_open());
+            let segment = segment.and_then(|handle| self.segments.get_mut(handle)).filter(counts);
+            let Some(segment) = segment else {
+                if !needed {
+                    extra.push(info.segment);
+                }
                 continue;
             };
             let fits = segment.fits(info);

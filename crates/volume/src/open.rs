@@ -130,11 +130,7 @@ impl Core {
     }
 }
 
-async fn attempt(
-    ctx: &Ctx,
-    connected: &[NodeIndex],
-    patient_until: Nanos,
-) -> Result<(), Failure> {
+async fn attempt(ctx: &Ctx, connected: &[NodeIndex], patient_until: Nanos) -> Result<(), Failure> {
     let summaries = volumes(ctx, connected).await?;
     let known = summaries.iter().map(|summary| summary.epoch).max().unwrap_or_default();
     let opening = ctx.with(|core| core.config.opening.clone());

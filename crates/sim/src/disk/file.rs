@@ -179,9 +179,8 @@ impl SimFile {
 
     /// Flips one bit of a stable page that the page cache agrees with; false if there is none.
     pub fn flip_bit(&mut self, dice: &mut Dice) -> Option<u64> {
-        let dirty = |page: usize| {
-            self.unsynced.iter().any(|write| write.change.pages().contains(&page))
-        };
+        let dirty =
+            |page: usize| self.unsynced.iter().any(|write| write.change.pages().contains(&page));
         let clean: Vec<usize> =
             (0..self.stable.len()).filter(|page| self.stable[*page].is_some()).collect();
         if clean.is_empty() {
