@@ -26,7 +26,8 @@
 //! | `KillAll`    | every process dies, no page cache is lost. Acknowledged writes must be there   |
 //! | `PowerAll`   | every machine loses power. Flushed writes must be there                        |
 //! | `Usurp`      | a second volume process takes over while the first is alive, perhaps          |
-//! |              | cut off. The first must do no harm, and acknowledge nothing that is not there  |
+//! |              | cut off. The first must do no harm, and acknowledge nothing that is not there. |
+//! |              | Nodes that it is cut off from count as impaired, unless they are more than `m` |
 //!
 //! An impaired node is struck at most a few more times before the volume is whole, and all processes
 //! die at most a few times before one serves: opening and rebuilding have to get on at some time.
@@ -183,6 +184,19 @@ impl Atlas {
         }
         self.impaired.len() + usize::from(known.is_none()) <= self.impaired_max
             || (self.beyond && fault.is_harmless_to_data())
+    }
+
+    /// True when all of `nodes` may be impaired together, with those that are.
+    #[must_use]
+    pub fn allows_all(&self, nodes: &[NodeIndex]) -> bool {
+        let added = nodes.iter().filter(|node| !self.impaired.contains_key(node)).count();
+        self.impaired.len() + added <= self.impaired_max
+    }
+
+    /// How many nodes may be impaired.
+    #[must_use]
+    pub fn impaired_max(&self) -> usize {
+        self.impaired_max
     }
 
     /// True when more nodes are impaired than the code survives.

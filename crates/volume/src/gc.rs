@@ -361,7 +361,12 @@ pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<Handle>> {
             let durable = |handle: &Handle| {
                 core.segments.get(*handle).is_some_and(|s| s.state == State::Durable)
             };
-            let over = matches!(core.phase, Phase::Failed(_) | Phase::Closed);
+            let over = match core.phase {
+                Phase::Failed(_) | Phase::Closed => true,
+                // Nodes come back to a volume that serves only.
+                Phase::Opening => !core.writable(),
+                _ => false,
+            };
             (handles.iter().all(durable), over)
         });
         if over {

@@ -90,10 +90,14 @@ impl Core {
                 .and_then(|handle| self.segments.get(handle))
                 .is_some_and(|s| s.detached && s.state < State::Durable);
             let index = usize::from(info.shard.0);
-            // Of a segment that is being sealed only what the node has acknowledged counts.
+            // Of a segment that is being sealed, what the node has acknowledged counts, and what was
+            // found whole and is nowhere else: the node was lost before its answer was noted.
             let counts = |s: &&mut Segment| {
+                let placed = s.shards.get(index).copied().flatten();
                 s.state >= State::Sealed
-                    || (s.state == State::Closed && s.shards.get(index) == Some(&Some(node)))
+                    || (s.state == State::Closed
+                        && (placed == Some(node)
+                            || (placed.is_none() && !s.shards.contains(&Some(node)))))
             };
             let segment = known.filter(|_| !info.is_open());
             let segment = segment.and_then(|handle| self.segments.get_mut(handle)).filter(counts);

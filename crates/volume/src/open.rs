@@ -297,14 +297,15 @@ async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), F
         ctx.with(|core| core.queue_internal(entry, data, None, filler));
         waiting.push_back(awaited);
     }
-    // Only the log itself can tell that a journal node was lost, so it is looked at, not awaited.
+    // Only the log itself can tell that a node was lost, so it is looked at, not awaited.
     loop {
         let (idle, broken, over) = ctx.with(|core| {
             let over = matches!(core.phase, Phase::Failed(_) | Phase::Closed);
-            (core.log.idle(), core.log.moving, over)
+            // Fewer nodes than are needed: nothing becomes durable, and no room in the ring free.
+            (core.log.idle(), core.log.moving || !core.writable(), over)
         });
         if broken || over {
-            return Err(Failure::Again("a journal node was lost".into()));
+            return Err(Failure::Again("a node was lost".into()));
         }
         if idle {
             return Ok(());

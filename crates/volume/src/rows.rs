@@ -226,11 +226,8 @@ impl Core {
             }
             return;
         };
-        if let Some(handle) = self.segments.find(segment)
-            && let Some(rows) = self.segments.get_mut(handle).and_then(|s| s.rows.as_mut())
-        {
-            rows.keepers[shard].lost = true;
-            rows.intact = false;
+        if let Some(handle) = self.segments.find(segment) {
+            self.lose_row(handle, shard);
         }
         if counts {
             self.journal_broken();
@@ -305,6 +302,20 @@ impl Core {
             .map(|run| Some((run.start, self.make_shards(handle, run)?)))
             .collect::<Option<_>>()?;
         Some(RestOfRows { there, shards })
+    }
+
+    /// The shard's keeper did not take some of its rows.
+    fn row_lost(&self, handle: Handle, shard: usize) -> bool {
+        let rows = self.segments.get(handle).and_then(|segment| segment.rows.as_ref());
+        rows.is_some_and(|rows| rows.keepers[shard].lost)
+    }
+
+    fn lose_row(&mut self, handle: Handle, shard: usize) {
+        let rows = self.segments.get_mut(handle).and_then(|segment| segment.rows.as_mut());
+        if let Some(rows) = rows {
+            rows.keepers[shard].lost = true;
+            rows.intact = false;
+        }
     }
 
     fn still_keeps(&self, keeper: &Keeper) -> bool {
@@ -388,7 +399,12 @@ pub async fn complete_rows(ctx: &Ctx, handle: Handle, meta: SealMeta) {
         let result = call.await;
         ctx.with(|core| match result {
             Ok(_) if !seals => {}
+            // It lacks rows that the node did not take: that was dealt with when it said so.
+            Err(NodeError::Invalid(_)) if core.row_lost(handle, shard) => {}
             result => {
+                if result.is_err() {
+                    core.lose_row(handle, shard);
+                }
                 core.shard_written(handle, shard, (node, session), result.map(|_| ()));
             }
         });

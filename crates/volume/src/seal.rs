@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use crate::core::{CallResult, Core, Ctx};
 use crate::footer::Footer;
 use crate::rows::complete_rows;
-use crate::segment::{Handle, State};
+use crate::segment::{Handle, Segment, State};
 use crate::status::{NodeHealth, Phase};
 
 /// Pause before shards that could not be written are tried on other nodes.
@@ -29,6 +29,8 @@ const RETRY_MS: u64 = 50;
 
 /// Times that an opening tries to write a segment.
 const OPENING_ATTEMPTS: u64 = 20;
+/// Times that shards are tried on nodes that can take them although k are written.
+const WHOLE_ATTEMPTS: u64 = 3;
 
 /// A shard ready to be written.
 #[derive(Clone)]
@@ -43,10 +45,7 @@ pub struct Shard {
 pub async fn seal(ctx: Ctx, handle: Handle) {
     let Some(meta) = ctx.with(|core| core.seal_meta(handle)) else { return };
     complete_rows(&ctx, handle, meta).await;
-    let short = ctx.with(|core| {
-        let k = core.code.k();
-        core.segments.get(handle).is_some_and(|s| s.shards.len() - s.missing() < k)
-    });
+    let short = ctx.with(|core| core.segments.get(handle).is_some() && !core.stored_well(handle));
     if short {
         let shards = ctx.with(|core| {
             let rows = core.segments.get(handle)?.shard_bytes / core.geometry.unit_bytes;
@@ -67,8 +66,8 @@ pub async fn seal(ctx: Ctx, handle: Handle) {
     });
 }
 
-/// Writes the shards of a segment that are not written yet, until at least k are. Returns false if
-/// the volume failed meanwhile.
+/// Writes the shards of a segment that are not written yet, until at least k are, and as many as
+/// there are nodes for. Returns false if the volume failed meanwhile.
 pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) -> bool {
     for attempt in 0u64.. {
         let targets = ctx.with(|core| core.place_missing(handle, attempt));
@@ -96,16 +95,17 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
             for (((shard, node), result), session) in targets.iter().zip(results).zip(sessions) {
                 core.shard_written(handle, *shard, (*node, session), result.map(|_| ()));
             }
-            let k = core.code.k();
-            let Some(segment) = core.segments.get(handle) else { return Some(false) };
-            if matches!(core.phase, Phase::Failed(_) | Phase::Closed) {
+            if core.segments.get(handle).is_none()
+                || matches!(core.phase, Phase::Failed(_) | Phase::Closed)
+            {
                 return Some(false);
             }
             // Lost nodes come back only to a volume that serves: an opening starts over instead.
             if core.phase == Phase::Opening && attempt >= OPENING_ATTEMPTS {
                 return Some(false);
             }
-            (segment.shards.len() - segment.missing() >= k).then_some(true)
+            let enough = core.stored(handle) && attempt >= WHOLE_ATTEMPTS;
+            (enough || core.stored_well(handle)).then_some(true)
         });
         if let Some(done) = done {
             return done;
@@ -151,6 +151,19 @@ pub async fn sync_segments(ctx: &Ctx) {
 }
 
 impl Core {
+    /// Enough shards of the segment are written that it can be relied on. With fewer nodes than an
+    /// opening needs, nothing is.
+    fn stored(&self, handle: Handle) -> bool {
+        let written = |s: &Segment| s.shards.len() - s.missing() >= self.code.k();
+        self.segments.get(handle).is_some_and(written) && self.writable()
+    }
+
+    /// As [`Self::stored`], and no node could take a shard that is missing.
+    fn stored_well(&self, handle: Handle) -> bool {
+        let whole = self.segments.get(handle).is_some_and(|segment| segment.missing() == 0);
+        self.stored(handle) && (whole || self.place_missing(handle, 0).is_empty())
+    }
+
     /// The nodes answered the sync of `sealed` segments, whose shards were then where is said, in the
     /// sessions given. True if at least one of the segments is durable now.
     fn synced_segments(
@@ -173,7 +186,7 @@ impl Core {
                 self.give_up_node(node, &format!("sync: {error}"));
             }
         }
-        let k = self.code.k();
+        let (k, writable) = (self.code.k(), self.writable());
         let mut progress = false;
         for (handle, id, before) in sealed {
             let handle = *handle;
@@ -192,7 +205,7 @@ impl Core {
                 }
             }
             let left = segment.shards.len() - segment.missing();
-            if stable >= k {
+            if stable >= k && writable {
                 segment.contents = None;
                 self.segments.set_state(handle, State::Durable);
                 self.drop_rows(handle);
@@ -316,8 +329,17 @@ impl Core {
             // may have deleted this very shard.
             Ok(()) if self.node(node).session != session => {}
             Ok(()) => {
-                if let Some(segment) = self.segments.get_mut(handle) {
-                    segment.shards[shard] = Some(node);
+                let Some(segment) = self.segments.get_mut(handle) else { return };
+                match segment.shards[shard] {
+                    // A node came back with it meanwhile. Two of one shard are one too many: which of
+                    // them counts must never be in doubt.
+                    Some(other) if other != node => {
+                        if !segment.shards.contains(&Some(node)) {
+                            let body = RequestBody::ShardDelete { segments: vec![segment.id] };
+                            drop(self.call(node, body, Vec::new()));
+                        }
+                    }
+                    _ => segment.shards[shard] = Some(node),
                 }
             }
             Err(NodeError::NoSpace) => self.node_mut(node).full = true,

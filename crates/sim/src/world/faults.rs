@@ -199,13 +199,19 @@ impl<C: Cast> World<'_, C> {
         let lives_ns = self.draw_ns(&[(1, 20), (100, 2000)]);
         self.schedule.after(lives_ns, Happening::EndStale { client: old });
         self.stale_ops_left = self.fault_dice.between(0, 30) as u32;
-        for index in 0..self.nodes.len() {
-            if self.fault_dice.chance(500) {
-                let node = NodeIndex(index as u16);
+        let nodes = (0..self.nodes.len()).map(|index| NodeIndex(index as u16));
+        let cut: Vec<NodeIndex> = nodes.filter(|_| self.fault_dice.chance(500)).collect();
+        // Until it is fenced the first goes on, and stores nothing on nodes that it is cut off from:
+        // to what it makes they are impaired. Of more than it could do without, it makes nothing.
+        let counts = self.atlas.allows_all(&cut);
+        if counts || cut.len() > self.atlas.impaired_max() {
+            for node in cut {
                 self.network.partition(old, node);
                 let delay_ns = self.fault_dice.between(1, lives_ns * 2);
-                // The node is not impaired: its link to the active volume is whole.
-                let what = Recovery::StaleLink(old);
+                if counts {
+                    self.atlas.begins(node);
+                }
+                let what = Recovery::StaleLink { client: old, counts };
                 self.schedule.after(delay_ns, Happening::Recover { node, what });
             }
         }
@@ -220,7 +226,7 @@ impl<C: Cast> World<'_, C> {
         match what {
             Recovery::Start => self.start_node(node),
             Recovery::Speed => host.slowness = 1,
-            Recovery::Link(client) | Recovery::StaleLink(client) => {
+            Recovery::Link(client) | Recovery::StaleLink { client, .. } => {
                 let lossy = self.fault_dice.chance(500);
                 self.network.heal(now, client, node, lossy);
             }
@@ -239,7 +245,7 @@ impl<C: Cast> World<'_, C> {
                 self.recover_after(node, MS, Recovery::Start);
             }
         }
-        if !matches!(what, Recovery::StaleLink(_)) {
+        if !matches!(what, Recovery::StaleLink { counts: false, .. }) {
             self.atlas.ends(node, now);
         }
     }

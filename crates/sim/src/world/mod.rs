@@ -65,8 +65,9 @@ enum Recovery {
     Speed,
     /// The link to this volume process is whole again.
     Link(ClientId),
-    /// The link to this succeeded volume process is whole again: the node was never impaired.
-    StaleLink(ClientId),
+    /// The link to this succeeded volume process is whole again; the node need not have counted as
+    /// impaired.
+    StaleLink { client: ClientId, counts: bool },
     /// The disk works again; the process is restarted.
     Disk,
     /// The damaged node is replaced by an empty one.
