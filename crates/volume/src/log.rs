@@ -502,6 +502,10 @@ impl Core {
             Shape::Whole(room) => (room, false),
             Shape::Detached(room) => (room, true),
             Shape::Hold => return false,
+            Shape::Close => {
+                self.close_open_segment();
+                return true;
+            }
         };
         let mut record = RecordBuilder {
             handle,

@@ -77,6 +77,9 @@ pub enum Shape {
     Detached(u32),
     /// Nothing yet: more data makes a row, and other records are in flight.
     Hold,
+    /// Rows, at the beginning of the next segment: this one has no room for a row any more. To fill
+    /// it with a part of one would shift all rows of the next.
+    Close,
 }
 
 impl Core {
@@ -93,7 +96,11 @@ impl Core {
         if queued == 0 || row > most || !self.rows_possible() {
             return Shape::Whole(most);
         }
-        let filled = self.segments.get(handle).map_or(0, |s| s.contents_blocks()) % row;
+        let blocks = self.segments.get(handle).map_or(0, Segment::contents_blocks);
+        if queued >= row && room < row && blocks > 0 && self.room_for_rows() {
+            return Shape::Close;
+        }
+        let filled = blocks % row;
         let to_boundary = (row - filled) % row;
         let rows = queued.saturating_sub(to_boundary).min(room.saturating_sub(to_boundary)) / row;
         if rows == 0 {
@@ -122,14 +129,18 @@ impl Core {
         self.phase == Phase::Serving && self.code.elements() == 1 && !self.closing
     }
 
+    /// Rows borrow room until their segment is durable; see `space`.
+    fn room_for_rows(&self) -> bool {
+        self.segments_free() > self.marks().reserve + self.segments.row_backed() + 2
+    }
+
     /// Finds a node for every shard, if that was not done yet.
     fn rows_ready(&mut self, handle: Handle) -> bool {
         let Some(segment) = self.segments.get(handle) else { return false };
         if let Some(rows) = &segment.rows {
             return rows.intact;
         }
-        // Rows borrow room until their segment is durable; see `space`.
-        if self.segments_free() <= self.marks().reserve + self.segments.row_backed() + 2 {
+        if !self.room_for_rows() {
             self.start_sync();
             return false;
         }

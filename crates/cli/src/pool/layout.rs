@@ -2,8 +2,9 @@
 //!
 //! - **Slot = shard = 1 MiB.** A segment of rs:4+2 then holds 4 MiB of data: large enough that its
 //!   shards are written sequentially, small enough that collecting garbage moves little at a time.
-//! - **Unit = 64 KiB.** Bytes of a segment that lie together on one shard: a 4 KiB read meets one
-//!   node, a 128 KiB read two or three in parallel.
+//! - **Unit = 128 KiB / k**, a power of two from 16 to 64 KiB. Bytes of a segment that lie together on
+//!   one shard: a 4 KiB read meets one node. A row of units is then at most 128 KiB, which is what
+//!   large writes mostly come in: each fills rows on its own, and goes around the journal.
 //! - **Ring = 64 MiB**, less for small volumes: how much acknowledged data only the journal holds
 //!   at most, which bounds the replay after a crash.
 //! - **Node = a fair share of 80 % of the free space**, at most 64 GiB. Files are sparse: nothing is
@@ -20,7 +21,9 @@ use fieldstone_volume::Geometry;
 pub const SLOT_BYTES: u32 = 1 << 20;
 /// The largest slot whose checksums fit its header block.
 pub const SLOT_BYTES_MAX: u32 = 3 << 20;
-const UNIT_BYTES: u32 = 64 << 10;
+const ROW_BYTES: u32 = 128 << 10;
+const UNIT_BYTES_MIN: u32 = 16 << 10;
+const UNIT_BYTES_MAX: u32 = 64 << 10;
 const RING_BYTES_MAX: u64 = 64 << 20;
 const RING_BYTES_MIN: u64 = 16 << 20;
 const NODE_BYTES_MAX: u64 = 64 << 30;
@@ -91,13 +94,15 @@ pub fn free_bytes(folder: &Path) -> anyhow::Result<u64> {
     Ok(info.f_bavail.saturating_mul(info.f_frsize))
 }
 
-/// The sizes of a new volume of `size_bytes` on nodes with `layout`.
-pub fn geometry(size_bytes: u64, layout: Layout) -> Geometry {
+/// The sizes of a new volume of `size_bytes`, in segments of `k` data shards, on nodes with `layout`.
+pub fn geometry(size_bytes: u64, k: usize, layout: Layout) -> Geometry {
+    let shards = u32::try_from(k.next_power_of_two()).unwrap_or(u32::MAX);
+    let unit_bytes = (ROW_BYTES / shards).clamp(UNIT_BYTES_MIN, UNIT_BYTES_MAX);
     let ring_bytes = (size_bytes / 8)
         .clamp(RING_BYTES_MIN, RING_BYTES_MAX)
         .min(layout.node_bytes() / 4)
         .next_multiple_of(1 << 20);
-    Geometry { size_bytes, shard_bytes: layout.slot_bytes, unit_bytes: UNIT_BYTES, ring_bytes }
+    Geometry { size_bytes, shard_bytes: layout.slot_bytes, unit_bytes, ring_bytes }
 }
 
 #[cfg(test)]
@@ -116,8 +121,9 @@ mod tests {
     #[test]
     fn geometry_fits_the_format() {
         let layout = Layout { slot_bytes: SLOT_BYTES, slots: 4096 };
-        for size_bytes in [4096, 1 << 20, 1 << 30, 1 << 42] {
-            let geometry = geometry(size_bytes, layout);
+        for (size_bytes, k) in [(4096, 1), (1 << 20, 3), (1 << 30, 4), (1 << 42, 255)] {
+            let geometry = geometry(size_bytes, k, layout);
+            assert!(geometry.unit_bytes.is_multiple_of(4096));
             assert!(geometry.shard_bytes.is_multiple_of(geometry.unit_bytes));
             assert!(geometry.ring_bytes.is_multiple_of(4096));
             assert!(geometry.ring_bytes <= RING_BYTES_MAX);
