@@ -224,11 +224,11 @@ impl Atlas {
         self.impaired.get(&node).is_some_and(|impairment| impairment.own)
     }
 
-    /// A fault of `node` is over; its consequences need not be.
-    pub fn ends(&mut self, node: NodeIndex, now: Nanos) {
+    /// A fault of `node` is over at this time, now or soon; its consequences need not be.
+    pub fn ends(&mut self, node: NodeIndex, at: Nanos) {
         if let Some(impairment) = self.impaired.get_mut(&node) {
             impairment.ongoing = impairment.ongoing.saturating_sub(1);
-            impairment.ended_at = now;
+            impairment.ended_at = impairment.ended_at.max(at);
         }
     }
 

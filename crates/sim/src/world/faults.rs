@@ -220,15 +220,19 @@ impl<C: Cast> World<'_, C> {
     }
 
     pub(super) fn recover_due(&mut self, node: NodeIndex, what: Recovery) {
-        let now = self.now();
+        let mut over_at = self.now();
         self.note(Who::World, "recover", u64::from(node.0), format_args!("{node} {what:?}"));
         let host = &mut self.nodes[usize::from(node.0)];
         match what {
             Recovery::Start => self.start_node(node),
-            Recovery::Speed => host.slowness = 1,
+            Recovery::Speed => {
+                host.slowness = 1;
+                // What it is doing takes as long as it was to take.
+                over_at = over_at.max(host.disk_busy_until);
+            }
             Recovery::Link(client) | Recovery::StaleLink { client, .. } => {
                 let lossy = self.fault_dice.chance(500);
-                self.network.heal(now, client, node, lossy);
+                self.network.heal(over_at, client, node, lossy);
             }
             Recovery::Disk => {
                 // A machine whose disk failed is rebooted: what failed to sync is not believed. A
@@ -246,7 +250,7 @@ impl<C: Cast> World<'_, C> {
             }
         }
         if !matches!(what, Recovery::StaleLink { counts: false, .. }) {
-            self.atlas.ends(node, now);
+            self.atlas.ends(node, over_at);
         }
     }
 }

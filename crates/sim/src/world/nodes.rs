@@ -1,5 +1,6 @@
 //! Hosts of node processes: a disk that outlives them, and lives that come and go.
 
+use fieldstone_block::Nanos;
 use fieldstone_node::{Action, DiskId, Event, NodeConfig};
 use fieldstone_proto::{NodeIndex, ReplyBody};
 
@@ -20,6 +21,8 @@ pub(super) struct NodeHost<N> {
     pub incarnation: u64,
     /// How many times slower than usual its disk is.
     pub slowness: u64,
+    /// When the last of the disk's operations under way ends.
+    pub disk_busy_until: Nanos,
 }
 
 impl<C: Cast> World<'_, C> {
@@ -27,7 +30,14 @@ impl<C: Cast> World<'_, C> {
         let dice = Dice::new(self.scenario.seed, "disk", u64::from(node.0));
         let disk = SimDisk::new(dice, self.scenario.disk, u64::MAX);
         let incarnation = self.world_dice.word();
-        self.nodes.push(NodeHost { process: None, disk, life: 0, incarnation, slowness: 1 });
+        self.nodes.push(NodeHost {
+            process: None,
+            disk,
+            life: 0,
+            incarnation,
+            slowness: 1,
+            disk_busy_until: Nanos(0),
+        });
         self.start_node(node);
     }
 
@@ -123,6 +133,8 @@ impl<C: Cast> World<'_, C> {
                     let text = self.trace.is_written().then(|| super::describe::brief_disk(&op));
                     let slowness = host.slowness;
                     let delay_ns = host.disk.submit(id, op) * slowness;
+                    let ends_at = self.schedule.now().plus(Nanos(delay_ns));
+                    host.disk_busy_until = host.disk_busy_until.max(ends_at);
                     self.schedule.after(delay_ns, Happening::Disk { node, life, id });
                     let text = text.unwrap_or_default();
                     self.note(who, "disk", id.0, format_args!("#{} {text}", id.0));
