@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`seam`] (what it needs from its world), `log` (how a write becomes a
 //! record), `rows` (how large writes go around the journal), `seal` (how records become shards),
-//! `read` and `decode`, `open`, `vouch` and `detached` (recovery), `gc` (how space comes back),
+//! `read` and `decode`, `open` (recovery, a folder of its own), `gc` (how space comes back),
 //! `rebuild`, `damage`, `journal` and `nodes` (what happens when nodes fail and return). The formats
 //! are in `record`, `footer`, `checkpoint` and `root`; `core` holds the state and the plumbing.
 //!
@@ -22,7 +22,6 @@ mod codec;
 mod core;
 mod damage;
 mod decode;
-mod detached;
 mod exec;
 mod footer;
 mod gc;
@@ -43,7 +42,6 @@ mod segment;
 mod space;
 mod status;
 mod volume;
-mod vouch;
 
 pub use codec::FormatError;
 pub use seam::{Action, Event, Geometry, Opening, VolumeConfig};

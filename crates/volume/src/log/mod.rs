@@ -1,0 +1,287 @@
+//! The log: how changes become records of the journal and blocks of the open segment.
+//!
+//! Changes queue up while the volume handles events (`pending`); [`Core::pump_log`] then packs as
+//! many as fit into one record, updates the map, appends the blocks to the open segment in memory
+//! and sends the record to all journal nodes (`append`). A change is acknowledged when every journal
+//! node has its record *and all records before it*, because recovery replays a prefix of the log: an
+//! acknowledged record behind a hole would be lost.
+//!
+//! Bounds: [`BATCHES_MAX`] records in flight; the ring bounds what is unsealed, and so the memory
+//! that this module holds; when the ring fills up, segments are closed, sealed and synced, and the
+//! queue waits meanwhile (backpressure towards the front-end).
+
+mod append;
+mod pending;
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use fieldstone_block::Nanos;
+use fieldstone_proto::{BLOCK_BYTES, JournalGen, Lsn, NodeError, NodeIndex, SegmentKind};
+use slab::Slab;
+use smallvec::SmallVec;
+
+use crate::core::{CallResult, Core};
+use crate::map::Location;
+use crate::record::{EntryKind, Header, RECORD_BLOCKS_MAX};
+use crate::segment::{Handle, State};
+use pending::Pending;
+
+/// Most records in flight to the journal nodes.
+const BATCHES_MAX: usize = 16;
+
+/// A change that waits to be appended.
+pub struct Mutation {
+    /// Key of its [`Pending`].
+    pending: usize,
+    kind: EntryKind,
+    block: u64,
+    count: u32,
+    data: Bytes,
+    /// Collection: only blocks that still lie here (consecutively) are moved.
+    from: Option<Location>,
+    /// It was large when it came: what is left of it may go into rows.
+    large: bool,
+}
+
+struct Batch {
+    sequence: u64,
+    end: Lsn,
+    /// Journal nodes that have not answered.
+    waiting: SmallVec<[NodeIndex; 4]>,
+    /// Writes of its rows that have not been answered.
+    rows: u32,
+    parts: Vec<usize>,
+}
+
+impl Batch {
+    fn is_stored(&self) -> bool {
+        self.waiting.is_empty() && self.rows == 0
+    }
+}
+
+/// A record that may still be needed: to send it again when the journal moves.
+pub struct KeptRecord {
+    /// Its header.
+    pub header: Header,
+    /// Its blocks.
+    pub payload: Vec<Bytes>,
+}
+
+/// The log of a volume.
+pub struct Log {
+    /// The journal in use.
+    pub generation: JournalGen,
+    /// The nodes that hold it.
+    pub nodes: Vec<NodeIndex>,
+    /// Size of its ring.
+    pub ring_bytes: u64,
+    /// Where the next record goes (or the turn of the ring after it).
+    pub next: Lsn,
+    /// Everything before is stored in durable segments.
+    pub trimmed: Lsn,
+    /// Everything before is on all journal nodes.
+    pub acked: Lsn,
+    /// Everything before is stable.
+    pub synced: Lsn,
+    /// The journal has to move to other nodes; nothing is appended meanwhile.
+    pub moving: bool,
+    /// A node of the journal was lost while it was being moved.
+    pub moving_again: bool,
+    /// A task is moving it.
+    pub mover_running: bool,
+    /// The segment that takes blocks.
+    pub open: Option<Handle>,
+    /// Records from `trimmed` on.
+    pub records: VecDeque<KeptRecord>,
+    /// Changes by users.
+    queue: VecDeque<Mutation>,
+    /// Changes by the volume itself: they go first and may use the reserve.
+    internal: VecDeque<Mutation>,
+    batches: VecDeque<Batch>,
+    batches_made: u64,
+    pending: Slab<Pending>,
+    /// Who waits for the log to be stable up to a position.
+    syncs: Vec<(Lsn, usize)>,
+    /// A task is syncing the journal.
+    pub journal_sync_running: bool,
+    /// Since when a user's change has been waiting for space.
+    starved_since: Option<Nanos>,
+}
+
+impl Log {
+    /// An empty log.
+    #[must_use]
+    pub fn new(ring_bytes: u64) -> Self {
+        Self {
+            generation: JournalGen(0),
+            nodes: Vec::new(),
+            ring_bytes,
+            next: Lsn(0),
+            trimmed: Lsn(0),
+            acked: Lsn(0),
+            synced: Lsn(0),
+            moving: false,
+            moving_again: false,
+            mover_running: false,
+            open: None,
+            records: VecDeque::new(),
+            queue: VecDeque::new(),
+            internal: VecDeque::new(),
+            batches: VecDeque::new(),
+            batches_made: 0,
+            pending: Slab::new(),
+            syncs: Vec::new(),
+            journal_sync_running: false,
+            starved_since: None,
+        }
+    }
+
+    /// Starts an empty log at `lsn`.
+    pub fn start_at(&mut self, generation: JournalGen, nodes: Vec<NodeIndex>, lsn: Lsn) {
+        self.generation = generation;
+        self.nodes = nodes;
+        self.next = lsn;
+        self.trimmed = lsn;
+        self.acked = lsn;
+        self.synced = lsn;
+    }
+
+    /// Most payload blocks of a record: small rings take small records, so that several fit.
+    pub fn record_blocks(&self) -> u32 {
+        let eighth = self.ring_bytes / 8 / BLOCK_BYTES as u64;
+        u32::try_from(eighth.saturating_sub(1)).unwrap_or(u32::MAX).clamp(1, RECORD_BLOCKS_MAX)
+    }
+
+    /// Bytes of the ring that are in use.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.next.0 - self.trimmed.0
+    }
+
+    /// Nothing but large writes waits.
+    #[must_use]
+    pub fn only_large_waits(&self) -> bool {
+        self.queue.iter().all(|mutation| mutation.large)
+    }
+
+    /// Records are on their way.
+    #[must_use]
+    pub fn records_in_flight(&self) -> bool {
+        !self.batches.is_empty()
+    }
+
+    /// The batch with this number, unless it was acknowledged.
+    fn batch_mut(&mut self, sequence: u64) -> Option<&mut Batch> {
+        let index = sequence.checked_sub(self.batches.front()?.sequence)?;
+        self.batches.get_mut(usize::try_from(index).ok()?)
+    }
+
+    /// Blocks of large writes at the front of the users' queue; counting ends above `enough`.
+    fn large_queued(&self, enough: u32) -> u32 {
+        let mut blocks = 0u32;
+        for mutation in self.queue.iter().take_while(|mutation| mutation.large) {
+            blocks = blocks.saturating_add(mutation.count);
+            if blocks > enough {
+                break;
+            }
+        }
+        blocks
+    }
+
+    /// Nothing waits, nothing is in flight.
+    #[must_use]
+    pub fn idle(&self) -> bool {
+        self.queue.is_empty()
+            && self.internal.is_empty()
+            && self.batches.is_empty()
+            && self.pending.is_empty()
+    }
+}
+
+impl Core {
+    /// A journal node answered an append.
+    pub fn append_replied(
+        &mut self,
+        node: NodeIndex,
+        generation: JournalGen,
+        batch: u64,
+        result: CallResult,
+    ) {
+        if generation != self.log.generation {
+            return;
+        }
+        match result {
+            Ok(_) => {
+                let Some(batch) = self.log.batch_mut(batch) else { return };
+                batch.waiting.retain(|waiting| *waiting != node);
+                if !self.log.moving {
+                    self.acknowledge();
+                }
+            }
+            Err(NodeError::Unreachable) => self.journal_broken(),
+            Err(error) => {
+                self.journal_broken();
+                self.give_up_node(node, &format!("journal: {error}"));
+            }
+        }
+    }
+
+    /// A node has the rows of a batch.
+    pub fn row_stored(&mut self, batch: u64) {
+        let Some(batch) = self.log.batch_mut(batch) else { return };
+        batch.rows = batch.rows.saturating_sub(1);
+        if !self.log.moving {
+            self.acknowledge();
+        }
+    }
+
+    /// The journal has to move: a record, or rows that stand for one, may be missing somewhere.
+    pub fn journal_broken(&mut self) {
+        self.log.moving = true;
+        self.log.moving_again = true;
+    }
+
+    /// Acknowledges the records at the front of the log that all journal nodes have.
+    fn acknowledge(&mut self) {
+        while self.log.batches.front().is_some_and(Batch::is_stored) {
+            let batch = self.log.batches.pop_front().expect("seen above");
+            self.log.acked = batch.end;
+            for pending in batch.parts {
+                let entry = &mut self.log.pending[pending];
+                entry.end = entry.end.max(batch.end);
+                self.part_done(pending);
+            }
+        }
+    }
+
+    /// The journal has moved, and every record is stable in its new place.
+    pub fn acknowledge_all(&mut self) {
+        for batch in &mut self.log.batches {
+            batch.waiting.clear();
+            batch.rows = 0;
+        }
+        self.acknowledge();
+        self.log.acked = self.log.next;
+        self.forget_rows();
+    }
+
+    /// Forgets the records that durable segments hold.
+    pub fn trim_log(&mut self) {
+        let undurable = self
+            .segments
+            .iter()
+            .filter(|(_, s)| s.kind == SegmentKind::Data && s.state < State::Durable)
+            .map(|(_, s)| s.lsn_first)
+            .min();
+        let trimmed = undurable.unwrap_or(self.log.next);
+        if trimmed > self.log.trimmed {
+            self.log.trimmed = trimmed;
+            // What durable segments hold needs no journal to be stable.
+            self.synced_up_to(trimmed);
+        }
+        while self.log.records.front().is_some_and(|r| r.header.end() <= self.log.trimmed) {
+            self.log.records.pop_front();
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Who waits for the log: users' requests and the volume's own changes, until all parts of each are
+//! acknowledged, and stable where that was asked for.
+
+use bytes::Bytes;
+use fieldstone_block::{BlockError, Completion, Payload, Request, Stage};
+use fieldstone_proto::{BLOCK_BYTES, Lsn};
+
+use super::Mutation;
+use crate::core::Core;
+use crate::exec::Filler;
+use crate::map::Location;
+use crate::record::{Entry, EntryKind};
+use crate::status::Phase;
+
+/// Who wants a change.
+pub enum Origin {
+    /// A user's request, answered with a completion.
+    User(Box<Request>),
+    /// The volume itself: collection, replay.
+    Internal(Filler<Result<(), BlockError>>),
+}
+
+/// A request of which some part is not yet acknowledged.
+pub(super) struct Pending {
+    pub origin: Origin,
+    /// Mutations not yet appended completely, plus records not yet acknowledged.
+    pub parts: u32,
+    pub fua: bool,
+    /// End of the last record with a part of it.
+    pub end: Lsn,
+    pub error: Option<BlockError>,
+}
+
+impl Core {
+    /// Takes a user's write, trim or write-zeroes, block-aligned and in range.
+    pub fn queue_user(&mut self, request: Request, kind: EntryKind) {
+        let block = request.offset_bytes / BLOCK_BYTES as u64;
+        let count = request.len_bytes / BLOCK_BYTES as u32;
+        let (data, fua) = (request.data.clone(), request.flags.fua);
+        let origin = Origin::User(Box::new(request));
+        let pending =
+            self.log.pending.insert(Pending { origin, parts: 1, fua, end: Lsn(0), error: None });
+        let large = kind == EntryKind::Data && self.is_large(count);
+        self.log.queue.push_back(Mutation { pending, kind, block, count, data, from: None, large });
+    }
+
+    /// Takes a change by the volume itself.
+    pub fn queue_internal(
+        &mut self,
+        entry: Entry,
+        data: Bytes,
+        from: Option<Location>,
+        done: Filler<Result<(), BlockError>>,
+    ) {
+        let origin = Origin::Internal(done);
+        let pending = self.log.pending.insert(Pending {
+            origin,
+            parts: 1,
+            fua: false,
+            end: Lsn(0),
+            error: None,
+        });
+        let Entry { kind, block, count, .. } = entry;
+        let large = false;
+        self.log.internal.push_back(Mutation { pending, kind, block, count, data, from, large });
+    }
+
+    /// A user's flush: covers everything acknowledged by now.
+    pub fn queue_flush(&mut self, request: Request) {
+        let pending = self.log.pending.insert(Pending {
+            origin: Origin::User(Box::new(request)),
+            parts: 0,
+            fua: true,
+            end: self.log.acked,
+            error: None,
+        });
+        self.await_sync(pending);
+    }
+
+    pub(super) fn await_sync(&mut self, pending: usize) {
+        let end = self.log.pending[pending].end;
+        if end <= self.log.synced {
+            self.finish_pending(pending);
+            return;
+        }
+        self.log.syncs.push((end, pending));
+        if !self.log.journal_sync_running {
+            self.log.journal_sync_running = true;
+            self.spawn_with(crate::journal::sync_journal);
+        }
+    }
+
+    /// Someone still waits for the journal to be stable.
+    pub fn sync_wanted(&self) -> bool {
+        !self.log.syncs.is_empty()
+    }
+
+    /// The log is stable up to `lsn`: completes those who waited for it.
+    pub fn synced_up_to(&mut self, lsn: Lsn) {
+        self.log.synced = self.log.synced.max(lsn);
+        let synced = self.log.synced;
+        let (done, wait) = self.log.syncs.drain(..).partition(|(end, _)| *end <= synced);
+        self.log.syncs = wait;
+        let done: Vec<(Lsn, usize)> = done;
+        for (_, pending) in done {
+            self.finish_pending(pending);
+        }
+    }
+
+    fn finish_pending(&mut self, key: usize) {
+        let pending = self.log.pending.remove(key);
+        let result = pending.error.map_or(Ok(()), Err);
+        match pending.origin {
+            Origin::Internal(filler) => filler.fill(result),
+            Origin::User(request) => {
+                let mut stamps = request.stamps;
+                stamps.stamp(Stage::Replied, self.now);
+                let result = result.map(|()| Payload::None);
+                self.completions.push(Completion { id: request.id, result, stamps });
+            }
+        }
+    }
+
+    pub(super) fn part_done(&mut self, key: usize) {
+        let pending = &mut self.log.pending[key];
+        pending.parts -= 1;
+        if pending.parts > 0 {
+            return;
+        }
+        if pending.fua && pending.error.is_none() {
+            self.await_sync(key);
+        } else {
+            self.finish_pending(key);
+        }
+    }
+
+    pub(super) fn refuse(&mut self, mutation: &Mutation, error: BlockError) {
+        self.log.pending[mutation.pending].error.get_or_insert(error);
+        self.part_done(mutation.pending);
+    }
+
+    /// Fails what users are waiting for: the nodes that are left cannot keep it safe. Records stay,
+    /// so what was in flight is indeterminate, not gone.
+    pub fn fail_user_changes(&mut self, why: &str) {
+        let error = BlockError::Io(why.to_owned());
+        for mutation in std::mem::take(&mut self.log.queue) {
+            self.refuse(&mutation, error.clone());
+        }
+        let keys: Vec<usize> = self
+            .log
+            .pending
+            .iter()
+            .filter(|(_, p)| matches!(p.origin, Origin::User(_)) && p.error.is_none())
+            .map(|(key, _)| key)
+            .collect();
+        for key in keys {
+            // The parts still in flight refer to the entry; only its answer is given early.
+            self.answer_early(key, error.clone());
+        }
+        let syncs = std::mem::take(&mut self.log.syncs);
+        for (_, key) in syncs {
+            if self.log.pending[key].error.is_some() {
+                self.log.pending.remove(key);
+            } else {
+                self.log.syncs.push((self.log.pending[key].end, key));
+            }
+        }
+    }
+
+    fn answer_early(&mut self, key: usize, error: BlockError) {
+        let (nobody, _) = crate::exec::slot();
+        let pending = &mut self.log.pending[key];
+        pending.error = Some(error.clone());
+        let origin = std::mem::replace(&mut pending.origin, Origin::Internal(nobody));
+        if let Origin::User(request) = origin {
+            let completion =
+                Completion { id: request.id, result: Err(error), stamps: request.stamps };
+            self.completions.push(completion);
+        }
+    }
+
+    /// The volume has failed or closed: everything that waits is answered with an error.
+    pub fn fail_everything(&mut self) {
+        let why = match &self.phase {
+            Phase::Failed(why) => why.clone(),
+            _ => "the volume is closed".into(),
+        };
+        self.fail_user_changes(&why);
+        for mutation in std::mem::take(&mut self.log.internal) {
+            self.refuse(&mutation, BlockError::Io(why.clone()));
+        }
+        self.fail_reads(&why);
+    }
+}

@@ -1,0 +1,167 @@
+//! The chain of segments behind the checkpoint, and where replay from the journal takes over.
+
+use std::collections::HashMap;
+
+use fieldstone_proto::{Lsn, SegmentId, SegmentKind};
+
+use super::Failure;
+use super::rings::{Records, reach};
+use super::vouch::{Listed, settle};
+use crate::core::Ctx;
+use crate::gc::read_footer;
+use crate::rebuild::rebuild_segment;
+use crate::root::Root;
+use crate::segment::{Handle, epoch_of};
+
+/// A segment of the chain.
+pub(super) struct Link {
+    pub handle: Handle,
+    pub first: Lsn,
+    pub end: Lsn,
+}
+
+/// The chain of segments behind the checkpoint. All its shards are verified, for nothing vouches for
+/// them; a segment that was durable once stays in it whatever is left of it.
+pub(super) async fn find_chain(
+    ctx: &Ctx,
+    root: &Root,
+    listed: &Listed,
+    trimmed: Lsn,
+) -> Result<Vec<Link>, Failure> {
+    let mut by_start: HashMap<Lsn, SegmentId> = HashMap::new();
+    for (id, shards) in listed {
+        let meta = shards[0].1.meta;
+        if epoch_of(*id) == root.epoch
+            && meta.kind == SegmentKind::Data
+            && meta.lsn_first >= root.checkpoint_lsn
+            && ctx.with(|core| core.segments.find(*id).is_none())
+        {
+            by_start.insert(meta.lsn_first, *id);
+        }
+    }
+    let mut chain = Vec::new();
+    let mut at = root.checkpoint_lsn;
+    while let Some(id) = by_start.get(&at) {
+        let shards = &listed[id];
+        let meta = shards[0].1.meta;
+        if meta.lsn_end <= at {
+            break;
+        }
+        let k = ctx.with(|core| core.code.k());
+        let handle = ctx.with(|core| {
+            let lsn = (meta.lsn_first, meta.lsn_end);
+            core.insert_listed(*id, meta.kind, lsn, meta.shard_bytes, shards)
+        });
+        let doubtful = ctx.with(|core| core.doubtful(handle, shards, &[]));
+        let good = settle(ctx, &doubtful).await?.first().copied().unwrap_or(0);
+        if good < k && meta.lsn_end > trimmed {
+            ctx.with(|core| core.segments.remove(handle));
+            break;
+        }
+        chain.push(Link { handle, first: at, end: meta.lsn_end });
+        at = meta.lsn_end;
+    }
+    Ok(chain)
+}
+
+/// The boundary from which replay reaches furthest; the latest of those.
+pub(super) fn choose_start(root: &Root, chain: &[Link], records: &Records) -> Lsn {
+    let ring = root.geometry.ring_bytes;
+    let boundaries = std::iter::once(root.checkpoint_lsn).chain(chain.iter().map(|link| link.end));
+    let mut best = (root.checkpoint_lsn, root.checkpoint_lsn);
+    for (index, boundary) in boundaries.enumerate() {
+        let end = reach(boundary, records, ring);
+        if index == 0 || end >= best.1 {
+            best = (boundary, end);
+        }
+    }
+    best.0
+}
+
+/// Refuses to go back in time: what was durable once must be found again.
+pub(super) fn check_nothing_lost(
+    root: &Root,
+    start: Lsn,
+    trimmed: Lsn,
+    records: &Records,
+) -> Result<(), Failure> {
+    let end = reach(start, records, root.geometry.ring_bytes);
+    if end < trimmed {
+        return Err(Failure::Again(format!(
+            "the log is readable up to position {end}, but was stored up to {trimmed}: too many \
+             nodes are missing or damaged; bring them back"
+        )));
+    }
+    Ok(())
+}
+
+/// Makes those segments of the chain whole, as far as there are nodes, that the journal still backed.
+/// The writer may have died while it wrote their shards: their data is on fewer nodes than the
+/// journal, which this opening is about to give up.
+pub(super) async fn strengthen(ctx: &Ctx, chain: &[Link], start: Lsn, trimmed: Lsn) {
+    for link in chain.iter().filter(|link| link.first < start && link.end > trimmed) {
+        // The writer had room for it, so this may use the reserve.
+        let targets = ctx.with(|core| core.place_missing(link.handle, 0));
+        rebuild_segment(ctx, link.handle, targets).await;
+    }
+}
+
+pub(super) async fn replay_footers(ctx: &Ctx, chain: &[Link], start: Lsn) -> Result<(), Failure> {
+    for link in chain.iter().filter(|link| link.first < start) {
+        let footer = read_footer(ctx, link.handle)
+            .await
+            .map_err(|error| Failure::Again(format!("replaying segments: {error}")))?;
+        ctx.with(|core| {
+            for entry in &footer.entries {
+                core.apply(link.handle, entry);
+            }
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_proto::{Epoch, JournalGen};
+
+    use super::super::rings::trimmed_up_to;
+    use super::*;
+
+    fn root(checkpoint_lsn: Lsn, trimmed: Lsn) -> Root {
+        Root {
+            version: 1,
+            volume: fieldstone_proto::VolumeId(1),
+            epoch: Epoch(1),
+            geometry: crate::seam::Geometry {
+                size_bytes: 1 << 20,
+                shard_bytes: 1 << 16,
+                unit_bytes: 4096,
+                ring_bytes: 1 << 18,
+            },
+            generation: JournalGen(2),
+            journal_nodes: Vec::new(),
+            checkpoint_lsn,
+            checkpoint_bytes: 0,
+            trimmed,
+            checkpoint_segments: Vec::new(),
+            clean: false,
+            name: String::new(),
+            profile: String::new(),
+        }
+    }
+
+    #[test]
+    fn an_empty_journal_does_not_hide_that_segments_are_missing() {
+        let (first, middle, last) = (Lsn(0x1000), Lsn(0x3000), Lsn(0x7000));
+        let (root, records) = (root(first, last), Records::new());
+        let trimmed = trimmed_up_to(&root, &records);
+        let found = |chain: &[Link]| {
+            let start = choose_start(&root, chain, &records);
+            check_nothing_lost(&root, start, trimmed, &records).is_ok()
+        };
+        let link = |first, end| Link { handle: 0, first, end };
+        assert!(!found(&[]));
+        assert!(!found(&[link(first, middle)]));
+        assert!(found(&[link(first, middle), link(middle, last)]));
+    }
+}

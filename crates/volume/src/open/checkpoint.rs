@@ -1,0 +1,146 @@
+//! What is known of segments before any footer is replayed: the checkpoint, and what nodes list.
+
+use fieldstone_proto::{BLOCK_BYTES, Lsn, NodeIndex, SegmentId, SegmentKind, ShardInfo};
+use smallvec::SmallVec;
+
+use super::Failure;
+use super::chain::Link;
+use super::vouch::{Listed, settle};
+use crate::core::{Core, Ctx};
+use crate::gc::join;
+use crate::map::Location;
+use crate::read::read_segment;
+use crate::record::{Entry, EntryKind};
+use crate::root::Root;
+use crate::segment::{Handle, Segment, State};
+
+/// Reads the checkpoint that the root names, and takes up the segments and the map that it has.
+pub(super) async fn load_checkpoint(
+    ctx: &Ctx,
+    root: &Root,
+    listed: &Listed,
+) -> Result<(), Failure> {
+    let mut bytes = Vec::new();
+    for id in &root.checkpoint_segments {
+        let shards = listed.get(id).map_or(&[][..], Vec::as_slice);
+        let shard_bytes = shards.first().map_or(0, |(_, info)| info.meta.shard_bytes);
+        let handle = ctx.with(|core| {
+            let kind = SegmentKind::Checkpoint;
+            core.insert_listed(*id, kind, (Lsn(0), Lsn(0)), shard_bytes, shards)
+        });
+        // It is read in full right away, so only which form of a shard to read is in doubt.
+        let doubtful = ctx.with(|core| {
+            let found = core.segments.get(handle).map(|s| s.shards.clone()).unwrap_or_default();
+            core.doubtful(handle, shards, &found)
+        });
+        settle(ctx, &doubtful).await?;
+        let blocks = ctx.with(|core| shard_bytes / BLOCK_BYTES as u32 * core.layout.k);
+        let data = read_segment(ctx, handle, 0, blocks).await.map_err(|error| {
+            Failure::Again(format!("the checkpoint (segment {id}) cannot be read: {error}"))
+        })?;
+        bytes.extend_from_slice(&join(data));
+    }
+    if root.checkpoint_bytes == 0 {
+        return Ok(());
+    }
+    let length = usize::try_from(root.checkpoint_bytes).unwrap_or(usize::MAX);
+    let bytes = bytes
+        .get(..length)
+        .ok_or_else(|| Failure::Again("the checkpoint is shorter than the root says".into()))?;
+    let checkpoint = crate::checkpoint::decode(bytes)
+        .map_err(|error| Failure::Final(format!("checkpoint: {error}")))?;
+    let doubtful = ctx.with(|core| {
+        let mut handles = Vec::with_capacity(checkpoint.segments.len());
+        let mut doubtful = Vec::new();
+        for record in &checkpoint.segments {
+            let shards = listed.get(&record.id).map_or(&[][..], Vec::as_slice);
+            let lsn = (record.lsn_first, record.lsn_end);
+            let kind = SegmentKind::Data;
+            let handle = core.insert_listed(record.id, kind, lsn, record.shard_bytes, shards);
+            doubtful.extend(core.doubtful(handle, shards, &record.shards));
+            handles.push(handle);
+        }
+        for run in &checkpoint.runs {
+            for i in 0..run.count {
+                let location = match run.place {
+                    None => Location::RESERVED,
+                    Some((index, at)) => Location::at(handles[index as usize], at + i),
+                };
+                core.map.set(run.block + u64::from(i), location);
+            }
+            if let Some((index, _)) = run.place
+                && let Some(segment) = core.segments.get_mut(handles[index as usize])
+            {
+                segment.live_blocks += run.count;
+            }
+        }
+        doubtful
+    });
+    settle(ctx, &doubtful).await?;
+    Ok(())
+}
+
+impl Core {
+    /// Adds a segment whose shards the nodes have listed.
+    pub(super) fn insert_listed(
+        &mut self,
+        id: SegmentId,
+        kind: SegmentKind,
+        lsn: (Lsn, Lsn),
+        shard_bytes: u32,
+        listed: &[(NodeIndex, ShardInfo)],
+    ) -> Handle {
+        let mut shards: SmallVec<[Option<NodeIndex>; 8]> =
+            SmallVec::from_elem(None, self.layout.width());
+        for (node, info) in listed {
+            let index = usize::from(info.shard.0);
+            if index < shards.len()
+                && info.meta.shard_bytes == shard_bytes
+                && info.meta.kind == kind
+                && shards[index].is_none()
+            {
+                shards[index] = Some(*node);
+            }
+        }
+        self.segments.insert(Segment {
+            id,
+            kind,
+            state: State::Durable,
+            lsn_first: lsn.0,
+            lsn_end: lsn.1,
+            shard_bytes,
+            shards,
+            live_blocks: 0,
+            contents: None,
+            rows: None,
+            detached: false,
+        })
+    }
+
+    /// Takes the segments at and behind the start of the replay out again: their records are
+    /// appended anew.
+    pub(super) fn drop_segments_from(&mut self, chain: &[Link], start: Lsn) {
+        for link in chain.iter().filter(|link| link.first >= start) {
+            self.segments.remove(link.handle);
+        }
+    }
+
+    pub(super) fn apply(&mut self, handle: Handle, entry: &Entry) {
+        let blocks = self.geometry.size_bytes / BLOCK_BYTES as u64;
+        let end = (entry.block + u64::from(entry.count)).min(blocks);
+        match entry.kind {
+            EntryKind::Data => {
+                for (block, i) in (entry.block..end).zip(0u32..) {
+                    let location = Location::at(handle, entry.segment_block + i);
+                    let before = self.map.set(block, location);
+                    self.forget(before);
+                    if let Some(segment) = self.segments.get_mut(handle) {
+                        segment.live_blocks += 1;
+                    }
+                }
+            }
+            EntryKind::Trim => self.clear_map(entry.block..end, Location::HOLE),
+            EntryKind::Reserve => self.clear_map(entry.block..end, Location::RESERVED),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What writers before left: deleted once it is known that nothing depends on it.
+
+use fieldstone_proto::{NodeIndex, RequestBody, SegmentId, SegmentKind, ShardInfo};
+
+use super::vouch::Listed;
+use crate::core::Ctx;
+use crate::root::Root;
+use crate::segment::epoch_of;
+
+/// Deletes what writers left that did not get as far as a root, or not to deleting. They may hold
+/// the very slots that this opening needs for its checkpoint.
+pub(super) async fn discard_leftovers(ctx: &Ctx, root: &Root, listed: &mut Listed) {
+    let leftover = |id: &SegmentId, shards: &[(NodeIndex, ShardInfo)]| match shards[0].1.meta.kind {
+        SegmentKind::Checkpoint => !root.checkpoint_segments.contains(id),
+        SegmentKind::Data => {
+            epoch_of(*id) != root.epoch && ctx.with(|core| core.segments.find(*id).is_none())
+        }
+    };
+    let ids: Vec<SegmentId> =
+        listed.iter().filter(|(id, shards)| leftover(id, shards)).map(|(id, _)| *id).collect();
+    let up = ctx.with(|core| core.up_nodes());
+    for chunk in ids.chunks(1024) {
+        ctx.call_all(&up, &RequestBody::ShardDelete { segments: chunk.to_vec() }).await;
+    }
+    for id in ids {
+        listed.remove(&id);
+    }
+}
+
+/// Deletes the open shards that writers before left, now that their blocks are in the log anew.
+pub(super) async fn discard_open(ctx: &Ctx, open: &[(NodeIndex, SegmentId)]) {
+    let garbage: Vec<(NodeIndex, SegmentId)> = ctx.with(|core| {
+        let holds = |node: &NodeIndex, id: &SegmentId| {
+            let segment = core.segments.find(*id).and_then(|handle| core.segments.get(handle));
+            segment.is_some_and(|segment| segment.shards.contains(&Some(*node)))
+        };
+        open.iter().filter(|(node, id)| !holds(node, id)).copied().collect()
+    });
+    for (node, id) in garbage {
+        // A node that misses this is compared again when it joins.
+        let _ = ctx.call(node, RequestBody::ShardDelete { segments: vec![id] }).await;
+    }
+}
+
+/// Deletes the shards that nothing names, and with `journals` those of the past.
+pub(super) async fn discard_garbage(ctx: &Ctx, listed: &Listed, journals: bool) {
+    let (up, below) = ctx.with(|core| (core.up_nodes(), core.log.generation));
+    for node in &up {
+        let garbage: Vec<SegmentId> = ctx.with(|core| {
+            listed
+                .iter()
+                .filter(|(_, shards)| shards.iter().any(|(holder, _)| holder == node))
+                .filter(|(id, _)| match core.segments.find(**id) {
+                    None => true,
+                    // A node deletes all shards of a segment together.
+                    Some(handle) => core
+                        .segments
+                        .get(handle)
+                        .is_some_and(|segment| !segment.shards.contains(&Some(*node))),
+                })
+                .map(|(id, _)| *id)
+                .collect()
+        });
+        for chunk in garbage.chunks(1024) {
+            let body = RequestBody::ShardDelete { segments: chunk.to_vec() };
+            // A node that misses this is compared again when it joins.
+            let _ = ctx.call(*node, body).await;
+        }
+    }
+    if journals {
+        ctx.call_all(&up, &RequestBody::JournalDelete { below }).await;
+    }
+}

@@ -1,0 +1,456 @@
+//! Opening a volume: fence the nodes, load the checkpoint, replay the log, start anew.
+//!
+//! 1. *Fence*: every reachable node gets an epoch above all that any of them knows, and refuses the
+//!    writer before from then on. All but `missing_max` of the nodes must take part; any such set
+//!    meets every set that a root was committed on.
+//! 2. *Root*: the newest found, by epoch and version. It names checkpoint, journal and epoch.
+//! 3. *Segments*: nodes list their shards. Segments of the checkpoint count, and after it the chain
+//!    of segments of the root's epoch, each beginning at the log position where the one before
+//!    ended. Shards that the checkpoint does not name are verified (see `vouch`). A segment of which
+//!    fewer than k shards are good ends the chain, unless it is known to have been durable.
+//! 4. *Journal*: valid records of the generation, from any of its nodes, give further chains.
+//!    Replay starts at that segment boundary from which the records reach furthest, the latest of
+//!    those: what good segments hold is not replayed, because records that were trimmed may survive
+//!    in fewer rings than a loss of nodes takes. If the log does not reach as far as the root or a
+//!    record says that it was trimmed, the opening refuses, and has deleted nothing. Segments of
+//!    which the writer before may not have written all shards are made whole. Records without
+//!    their blocks (see `rows`) get them from the shards first.
+//! 5. *New start*: a new generation at fresh log positions takes what was replayed, a new checkpoint
+//!    and a root are written, and only that root makes the opening count: a crash before it finds
+//!    everything as it was. Whatever the new root does not name is then deleted.
+//!
+//! If a node is lost on the way, the opening starts over with what is left, with a higher epoch.
+
+mod chain;
+mod checkpoint;
+mod detached;
+mod garbage;
+mod rings;
+mod vouch;
+
+use bytes::Bytes;
+use fieldstone_block::Nanos;
+use fieldstone_proto::{
+    BLOCK_BYTES, Epoch, JournalGen, Lsn, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId,
+    VolumeState, VolumeSummary,
+};
+
+use crate::core::{Core, Ctx};
+use crate::exec::slot;
+use crate::gc::{free_segments, store_checkpoint};
+use crate::journal::{put_root_on, write_generation};
+use crate::nodes::wait_for_nodes;
+use crate::rebuild::list_shards;
+use crate::record::Entry;
+use crate::root::Root;
+use crate::seam::Opening;
+use crate::status::{NodeHealth, Phase};
+use chain::{check_nothing_lost, choose_start, find_chain, replay_footers, strengthen};
+use checkpoint::load_checkpoint;
+use detached::Places;
+use garbage::{discard_garbage, discard_leftovers, discard_open};
+use rings::{
+    Records, attach, check_not_cut_short, read_rings, replay_records, sync_rings, trimmed_up_to,
+    wait_for_journal,
+};
+use vouch::Listed;
+
+/// How long to wait for all nodes before going on without the missing ones.
+const GRACE_MS: u64 = 1_000;
+/// Times that an opening starts over, with longer and longer pauses: a minute in all.
+const ATTEMPTS_MAX: u32 = 64;
+/// How long an opening after a crash waits for missing nodes that may have what no other has.
+const PATIENCE_MS: u64 = 5_000;
+/// Longest pause between two attempts.
+const PAUSE_MS_MAX: u64 = 1_000;
+
+/// Why an opening did not work out.
+enum Failure {
+    /// Something changed on the way: start over.
+    Again(String),
+    /// It cannot work.
+    Final(String),
+}
+
+impl From<NodeError> for Failure {
+    fn from(error: NodeError) -> Self {
+        match error {
+            NodeError::InUse { .. } => Failure::Final(format!(
+                "{error}: stop that server, or open with takeover if it is gone for good"
+            )),
+            other => Failure::Again(other.to_string()),
+        }
+    }
+}
+
+/// Opens (or creates) the volume.
+pub async fn open(ctx: Ctx) {
+    let mut why = String::new();
+    let patient_until = ctx.with(|core| core.now.plus(Nanos::from_ms(PATIENCE_MS)));
+    for attempt_number in 0..u64::from(ATTEMPTS_MAX) {
+        let connected = match wait_for_nodes(&ctx, GRACE_MS).await {
+            Ok(connected) => connected,
+            Err(error) => return ctx.with(|core| core.fail(error)),
+        };
+        match attempt(&ctx, &connected, patient_until).await {
+            Ok(()) => return ctx.with(Core::begin_serving),
+            Err(Failure::Final(error)) => return ctx.with(|core| core.fail(error)),
+            Err(Failure::Again(error)) => why = error,
+        }
+        if ctx.with(|core| matches!(core.phase, Phase::Failed(_) | Phase::Closed)) {
+            return;
+        }
+        ctx.with(Core::forget_attempt);
+        ctx.sleep_ms((20 * (attempt_number + 1)).min(PAUSE_MS_MAX)).await;
+    }
+    ctx.with(|core| core.fail(format!("opening failed {ATTEMPTS_MAX} times, at last: {why}")));
+}
+
+impl Core {
+    fn forget_attempt(&mut self) {
+        let ring_bytes = self.geometry.ring_bytes;
+        self.log = crate::log::Log::new(ring_bytes);
+        self.map = crate::map::Map::new(self.geometry.size_bytes / BLOCK_BYTES as u64);
+        self.segments = crate::segment::SegmentTable::default();
+        self.segments_made = 0;
+        self.damage = crate::damage::Damage::default();
+        for node in &mut self.nodes {
+            node.health = NodeHealth::Down;
+        }
+        self.opened_at = self.now;
+    }
+
+    fn begin_serving(&mut self) {
+        if self.phase != Phase::Opening {
+            return;
+        }
+        self.phase = Phase::Serving;
+        for node in self.nodes_that(|node| node.connected && node.health == NodeHealth::Down) {
+            self.start_join(node);
+        }
+        if self.log.nodes.len() <= self.code.m() && self.nodes_up() > self.log.nodes.len() {
+            self.log.moving = true;
+        }
+        self.start_rebuild();
+        self.consider_gc();
+    }
+}
+
+async fn attempt(ctx: &Ctx, connected: &[NodeIndex], patient_until: Nanos) -> Result<(), Failure> {
+    let summaries = volumes(ctx, connected).await?;
+    let known = summaries.iter().map(|summary| summary.epoch).max().unwrap_or_default();
+    let opening = ctx.with(|core| core.config.opening.clone());
+    if let Opening::Create { .. } = opening
+        && summaries.iter().any(|summary| summary.root_version > 0)
+    {
+        return Err(Failure::Final("the volume exists already".into()));
+    }
+    if opening == (Opening::Open { takeover: false }) {
+        probe(ctx, connected).await?;
+    }
+    let states = fence(ctx, connected, Epoch(known.0 + 1), &opening).await?;
+    match opening {
+        Opening::Create { name, profile, geometry } => {
+            create(ctx, &states, name, profile.to_string(), geometry).await
+        }
+        Opening::Open { .. } => recover(ctx, &states, patient_until).await,
+    }
+}
+
+async fn volumes(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Vec<VolumeSummary>, Failure> {
+    let volume = ctx.with(|core| core.config.volume);
+    let mut found = Vec::new();
+    for (_, result) in ctx.call_all(nodes, &RequestBody::ListVolumes).await {
+        if let ReplyBody::Volumes(volumes) = result? {
+            found.extend(volumes.into_iter().filter(|summary| summary.volume == volume));
+        }
+    }
+    Ok(found)
+}
+
+/// Makes sure that no node holds the volume for a living writer before any is fenced. A fence that
+/// only some nodes accept would leave them with an epoch that shuts the living writer out. Epoch 0
+/// is below every stored one, so nothing changes.
+async fn probe(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(), Failure> {
+    ctx.with(|core| core.set_epoch(Epoch(0)));
+    for (_, result) in ctx.call_all(nodes, &RequestBody::Fence { takeover: false }).await {
+        match result {
+            Ok(_) | Err(NodeError::Fenced { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+async fn fence(
+    ctx: &Ctx,
+    nodes: &[NodeIndex],
+    epoch: Epoch,
+    opening: &Opening,
+) -> Result<Vec<(NodeIndex, VolumeState)>, Failure> {
+    ctx.with(|core| core.set_epoch(epoch));
+    let takeover = matches!(opening, Opening::Open { takeover: true });
+    let mut states = Vec::new();
+    for (node, result) in ctx.call_all(nodes, &RequestBody::Fence { takeover }).await {
+        match result? {
+            ReplyBody::VolumeState(state) => states.push((node, state)),
+            _ => return Err(Failure::Again(format!("{node} did not say what it has"))),
+        }
+    }
+    ctx.with(|core| {
+        for (node, state) in &states {
+            let node = core.node_mut(*node);
+            node.health = NodeHealth::Up;
+            node.stat = state.stat;
+            node.reason.clear();
+        }
+        let highest = states.iter().flat_map(|(_, s)| &s.journals).map(|j| j.generation.0).max();
+        core.journals_made = core.journals_made.max(highest.unwrap_or(0));
+        // Nodes take only higher versions, and may have some that never counted.
+        core.root_version = states.iter().map(|(_, s)| s.root_version).max().unwrap_or(0);
+    });
+    Ok(states)
+}
+
+async fn create(
+    ctx: &Ctx,
+    states: &[(NodeIndex, VolumeState)],
+    name: String,
+    profile: String,
+    geometry: crate::seam::Geometry,
+) -> Result<(), Failure> {
+    let slot = states.iter().map(|(_, state)| state.stat.slot_bytes).min().unwrap_or(0);
+    if geometry.shard_bytes > slot {
+        return Err(Failure::Final(format!(
+            "shards of {} bytes do not fit in the nodes' slots of {slot} bytes",
+            geometry.shard_bytes
+        )));
+    }
+    let root = ctx.with(|core| Root {
+        version: 0,
+        volume: core.config.volume,
+        epoch: core.epoch,
+        geometry,
+        generation: JournalGen(0),
+        journal_nodes: Vec::new(),
+        checkpoint_lsn: Lsn(0),
+        checkpoint_bytes: 0,
+        trimmed: Lsn(0),
+        checkpoint_segments: Vec::new(),
+        clean: false,
+        name,
+        profile,
+    });
+    ctx.with(|core| core.root_version = 0);
+    commit(ctx, root, Lsn(0), None).await
+}
+
+/// Starts a new journal generation at `base` and commits the root that names it.
+async fn commit(
+    ctx: &Ctx,
+    mut root: Root,
+    base: Lsn,
+    replay: Option<Vec<(Entry, Bytes)>>,
+) -> Result<(), Failure> {
+    let (generation, nodes) = ctx.with(|core| {
+        core.journals_made = core.journals_made.max(root.generation.0) + 1;
+        let generation = JournalGen(core.journals_made);
+        (generation, core.choose_journal_nodes(generation))
+    });
+    if nodes.is_empty() || !write_generation(ctx, generation, &nodes).await {
+        return Err(Failure::Again("a journal could not be made".into()));
+    }
+    ctx.with(|core| {
+        core.log.start_at(generation, nodes.clone(), base);
+        core.log.moving = false;
+    });
+    if let Some(replay) = replay {
+        append_replayed(ctx, replay).await?;
+        let results = ctx.call_all(&nodes, &RequestBody::JournalSync { generation }).await;
+        for (_, result) in results {
+            result?;
+        }
+        ctx.with(|core| {
+            let acked = core.log.acked;
+            core.synced_up_to(acked);
+        });
+    }
+    let up = ctx.with(|core| {
+        core.root_version = core.root_version.max(root.version) + 1;
+        root.version = core.root_version;
+        root.epoch = core.epoch;
+        root.generation = generation;
+        root.journal_nodes.clone_from(&nodes);
+        root.trimmed = core.log.trimmed;
+        root.clean = false;
+        core.up_nodes()
+    });
+    if !put_root_on(ctx, &root, &up).await {
+        return Err(Failure::Again("too few nodes took the root".into()));
+    }
+    if ctx.with(|core| core.log.moving) {
+        // The root is committed; the journal moves as soon as the volume serves.
+        tracing::debug!("a journal node was lost at the end of opening");
+    }
+    Ok(())
+}
+
+/// Sends what was replayed through the log, a bounded part at a time.
+async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), Failure> {
+    let mut waiting = std::collections::VecDeque::new();
+    for (entry, data) in replay {
+        let (filler, awaited) = slot();
+        ctx.with(|core| core.queue_internal(entry, data, None, filler));
+        waiting.push_back(awaited);
+    }
+    // Only the log itself can tell that a node was lost, so it is looked at, not awaited.
+    loop {
+        let (idle, broken, over) = ctx.with(|core| {
+            let over = matches!(core.phase, Phase::Failed(_) | Phase::Closed);
+            // Fewer nodes than are needed: nothing becomes durable, and no room in the ring free.
+            (core.log.idle(), core.log.moving || !core.writable(), over)
+        });
+        if broken || over {
+            return Err(Failure::Again("a node was lost".into()));
+        }
+        if idle {
+            return Ok(());
+        }
+        if ctx.with(|core| core.log.used_bytes() * 2 > core.log.ring_bytes) {
+            ctx.with(Core::close_open_segment);
+            crate::seal::sync_segments(ctx).await;
+        } else {
+            ctx.sleep_ms(1).await;
+        }
+    }
+}
+
+async fn recover(
+    ctx: &Ctx,
+    states: &[(NodeIndex, VolumeState)],
+    patient_until: Nanos,
+) -> Result<(), Failure> {
+    let root = newest_root(ctx, states)?;
+    if !root.clean {
+        wait_for_journal(ctx, &root, states, patient_until).await?;
+    }
+    let profile: fieldstone_codes::Profile = root
+        .profile
+        .parse()
+        .map_err(|error| Failure::Final(format!("profile {}: {error}", root.profile)))?;
+    ctx.with(|core| core.adopt(root.name.clone(), profile, root.geometry));
+    let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
+    let mut listed = Listed::new();
+    let mut open: Vec<(NodeIndex, SegmentId)> = Vec::new();
+    let mut places = Places::new();
+    for node in &nodes {
+        for info in list_shards(ctx, *node).await? {
+            places.entry(info.segment).or_default().push((info.shard, *node));
+            if info.is_open() {
+                open.push((*node, info.segment));
+            } else {
+                listed.entry(info.segment).or_default().push((*node, info));
+            }
+        }
+    }
+    load_checkpoint(ctx, &root, &listed).await?;
+    let mut records = match root.clean {
+        true => Records::new(),
+        false => read_rings(ctx, &root, states).await?,
+    };
+    let trimmed = trimmed_up_to(&root, &records);
+    let chain = find_chain(ctx, &root, &listed, trimmed).await?;
+    let sources = attach(ctx, &root, &chain, &mut records, &places).await?;
+    let start = choose_start(&root, &chain, &records);
+    check_nothing_lost(&root, start, trimmed, &records)?;
+    if ctx.with(|core| nodes.len() < core.nodes.len() && core.now < patient_until) {
+        check_not_cut_short(&root, start, &records)?;
+    }
+    // Nothing is deleted before it is known that nothing is lost, now or with the next node: a root
+    // that only some nodes have may never have been committed, and the one before it still needs
+    // what this one does without.
+    if states.iter().any(|(_, state)| state.root_version != root.version)
+        && !put_root_on(ctx, &root, &nodes).await
+    {
+        return Err(Failure::Again("too few nodes took the root that was found".into()));
+    }
+    discard_leftovers(ctx, &root, &mut listed).await;
+    replay_footers(ctx, &chain, start).await?;
+    let highest = highest_lsn(&root, &listed, &records);
+    let replay = replay_records(ctx, start, &records, root.geometry.ring_bytes);
+    sync_rings(ctx, &root, states).await?;
+    // What the old chain holds is named by the new checkpoint; everything else is garbage.
+    let ring = root.geometry.ring_bytes;
+    let base = Lsn((highest.0 / ring + 2) * ring);
+    ctx.with(|core| core.drop_segments_from(&chain, start));
+    // What is replayed is stable in the rings: its segments give the room that it takes again, so
+    // that a full pool can be opened however often.
+    let garbage = listed.iter().filter(|(id, _)| !sources.contains(id));
+    let garbage = garbage.map(|(id, shards)| (*id, shards.clone())).collect();
+    discard_garbage(ctx, &garbage, false).await;
+    strengthen(ctx, &chain, start, trimmed).await;
+    let bytes = ctx.with(|core| {
+        core.placement_changed = false;
+        let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
+        crate::checkpoint::encode(&core.map, &core.segments, blocks)
+    });
+    // The new checkpoint vouches for the shards it names: they must be stable, and the bad ones
+    // must not come back with a power loss.
+    let up = ctx.with(|core| core.up_nodes());
+    for (_, result) in ctx.call_all(&up, &RequestBody::ShardSync).await {
+        result?;
+    }
+    let handles = store_checkpoint(ctx, &bytes)
+        .await
+        .ok_or_else(|| Failure::Again("the checkpoint could not be written".into()))?;
+    let old_checkpoint = root.checkpoint_segments.clone();
+    let mut root = root;
+    root.checkpoint_lsn = base;
+    root.checkpoint_bytes = bytes.len() as u64;
+    root.checkpoint_segments = ctx.with(|core| {
+        handles.iter().filter_map(|handle| Some(core.segments.get(*handle)?.id)).collect()
+    });
+    commit(ctx, root, base, Some(replay)).await?;
+    let old = ctx.with(|core| {
+        old_checkpoint.iter().filter_map(|id| core.segments.find(*id)).collect::<Vec<_>>()
+    });
+    free_segments(ctx, &old).await;
+    discard_garbage(ctx, &listed, true).await;
+    discard_open(ctx, &open).await;
+    Ok(())
+}
+
+fn newest_root(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<Root, Failure> {
+    let mut newest: Option<(NodeIndex, Root)> = None;
+    for (node, state) in states.iter().filter(|(_, state)| state.root_version > 0) {
+        let root = Root::decode(&state.root)
+            .map_err(|error| Failure::Final(format!("root on {node}: {error}")))?;
+        let newer = |(_, known): &(NodeIndex, Root)| {
+            (root.epoch, root.version) > (known.epoch, known.version)
+        };
+        if newest.as_ref().is_none_or(newer) {
+            newest = Some((*node, root));
+        }
+    }
+    let Some((node, root)) = newest else {
+        return Err(Failure::Final("no node has a root of the volume: it does not exist".into()));
+    };
+    let knowing = states.iter().filter(|(_, state)| state.root_version > 0).count();
+    let needed = ctx.with(|core| core.nodes_needed());
+    if knowing < needed {
+        return Err(Failure::Again(format!(
+            "only {knowing} of the nodes know the volume, {needed} are needed: the others are empty"
+        )));
+    }
+    let volume = ctx.with(|core| core.config.volume);
+    if root.volume != volume {
+        return Err(Failure::Final(format!("the root on {node} is of volume {}", root.volume)));
+    }
+    Ok(root)
+}
+
+fn highest_lsn(root: &Root, listed: &Listed, records: &Records) -> Lsn {
+    let segments = listed.values().flatten().map(|(_, info)| info.meta.lsn_end).max();
+    let newest = records.values().map(|found| found.header.end()).max();
+    [Some(root.checkpoint_lsn), segments, newest].into_iter().flatten().max().unwrap_or_default()
+}

@@ -1,0 +1,238 @@
+//! The journal, as an opening finds it: the records in the rings, and how far they lead.
+
+use std::collections::{BTreeMap, HashSet};
+
+use bytes::Bytes;
+use fieldstone_block::Nanos;
+use fieldstone_proto::{
+    BLOCK_BYTES, Lsn, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, VolumeId,
+    VolumeState, crc32c_blocks,
+};
+
+use super::Failure;
+use super::chain::Link;
+use super::detached::{Places, read_detached};
+use crate::core::Ctx;
+use crate::gc::join;
+use crate::record::{Entry, EntryKind, HEADER_BYTES, Header};
+use crate::root::Root;
+use crate::status::Phase;
+
+/// Bytes of the ring that are asked for at a time.
+const RING_READ_BYTES: u64 = 1 << 20;
+
+/// A record found in a ring.
+pub(super) struct Found {
+    pub header: Header,
+    /// Its blocks; those of a detached record are fetched if they are needed.
+    pub payload: Option<Bytes>,
+}
+
+pub(super) type Records = BTreeMap<Lsn, Found>;
+
+/// Waits a while for the nodes of the journal that are missing. Every acknowledged write is on all of
+/// them, but m nodes may have lost what they had, and nothing tells that of a ring: as long as all are
+/// there, one of them has everything.
+pub(super) async fn wait_for_journal(
+    ctx: &Ctx,
+    root: &Root,
+    states: &[(NodeIndex, VolumeState)],
+    patient_until: Nanos,
+) -> Result<(), Failure> {
+    let takes_part = |node: &NodeIndex| states.iter().any(|(present, _)| present == node);
+    let missing: Vec<NodeIndex> =
+        root.journal_nodes.iter().copied().filter(|node| !takes_part(node)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    tracing::info!(?missing, "waiting for nodes that have a copy of the journal");
+    loop {
+        let (came, over) = ctx.with(|core| {
+            let came = missing.iter().copied().find(|node| core.node(*node).connected);
+            let closed = matches!(core.phase, Phase::Failed(_) | Phase::Closed);
+            (came, closed || core.now >= patient_until)
+        });
+        if let Some(node) = came {
+            return Err(Failure::Again(format!("{node} came while the volume was opened")));
+        }
+        if over {
+            return Ok(());
+        }
+        ctx.sleep_ms(20).await;
+    }
+}
+
+/// Reads the journal's rings and keeps the valid records of its generation.
+pub(super) async fn read_rings(
+    ctx: &Ctx,
+    root: &Root,
+    states: &[(NodeIndex, VolumeState)],
+) -> Result<Records, Failure> {
+    let mut records = Records::new();
+    for (node, state) in states {
+        let journal = state.journals.iter().find(|j| j.generation == root.generation);
+        let Some(journal) = journal else { continue };
+        let mut ring = Vec::new();
+        let mut at = 0;
+        while at < journal.ring_bytes {
+            let len = RING_READ_BYTES.min(journal.ring_bytes - at);
+            let body = RequestBody::JournalRead {
+                generation: root.generation,
+                offset_bytes: at,
+                len_bytes: u32::try_from(len).expect("a mebibyte"),
+            };
+            match ctx.call(*node, body).await {
+                Ok(ReplyBody::Data(data)) => ring.push(data),
+                Ok(_) => return Err(Failure::Again(format!("{node}: not ring bytes"))),
+                Err(NodeError::Unreachable) => return Err(NodeError::Unreachable.into()),
+                // A part that cannot be read may be whole on another node.
+                Err(_) => ring.push(fieldstone_buf::zeroes(usize::try_from(len).expect("small"))),
+            }
+            at += len;
+        }
+        let ring = join(ring);
+        let volume = ctx.with(|core| core.config.volume);
+        scan_ring(&ring, root, volume, &mut records);
+    }
+    Ok(records)
+}
+
+/// Makes the rings that the replay relies on stable.
+pub(super) async fn sync_rings(
+    ctx: &Ctx,
+    root: &Root,
+    states: &[(NodeIndex, VolumeState)],
+) -> Result<(), Failure> {
+    let generation = root.generation;
+    let holds = |state: &VolumeState| state.journals.iter().any(|j| j.generation == generation);
+    let nodes: Vec<NodeIndex> =
+        states.iter().filter(|(_, state)| holds(state)).map(|(node, _)| *node).collect();
+    for (_, result) in ctx.call_all(&nodes, &RequestBody::JournalSync { generation }).await {
+        result?;
+    }
+    Ok(())
+}
+
+fn scan_ring(ring: &Bytes, root: &Root, volume: VolumeId, records: &mut Records) {
+    let mut at = 0;
+    while at + HEADER_BYTES <= ring.len() {
+        let block = ring.slice(at..at + HEADER_BYTES);
+        let place = at as u64;
+        at += BLOCK_BYTES;
+        let Ok(header) = Header::decode(&block, volume) else { continue };
+        let good = header.generation == root.generation
+            && header.lsn.0 % ring.len() as u64 == place
+            && !records.contains_key(&header.lsn);
+        let from = place as usize + HEADER_BYTES;
+        let to = from + header.checksums.len() * BLOCK_BYTES;
+        if !good || to > ring.len() {
+            continue;
+        }
+        if header.detached {
+            records.insert(header.lsn, Found { header, payload: None });
+            continue;
+        }
+        let payload = ring.slice(from..to);
+        if crc32c_blocks(&payload) == header.checksums {
+            records.insert(header.lsn, Found { header, payload: Some(payload) });
+        }
+    }
+}
+
+/// Gets the blocks of the detached records that may be replayed: those behind the checkpoint, of
+/// segments that are not in the chain. Tells which segments the blocks come from.
+pub(super) async fn attach(
+    ctx: &Ctx,
+    root: &Root,
+    chain: &[Link],
+    records: &mut Records,
+    places: &Places,
+) -> Result<HashSet<SegmentId>, Failure> {
+    let chained: HashSet<SegmentId> = ctx.with(|core| {
+        chain.iter().filter_map(|link| Some(core.segments.get(link.handle)?.id)).collect()
+    });
+    let mut sources = HashSet::new();
+    for (_, found) in records.range_mut(root.checkpoint_lsn..) {
+        let segment = found.header.segment;
+        if found.payload.is_some() || chained.contains(&segment) {
+            continue;
+        }
+        found.payload = read_detached(ctx, &found.header, places).await?;
+        if found.payload.is_some() {
+            sources.insert(segment);
+        }
+    }
+    Ok(sources)
+}
+
+/// Where records lead, from `at` on, without a gap.
+pub(super) fn reach(at: Lsn, records: &Records, ring: u64) -> Lsn {
+    let mut end = at;
+    while let Some(found) = next_record(end, records, ring) {
+        end = found.header.end();
+    }
+    end
+}
+
+/// The record that follows position `end`: right there, or at the next turn of the ring.
+fn next_record(end: Lsn, records: &Records, ring: u64) -> Option<&Found> {
+    let here = records.get(&end);
+    let turn = Lsn(end.0.next_multiple_of(ring));
+    here.or_else(|| records.get(&turn).filter(|_| turn != end))
+        .filter(|found| found.header.previous_end == end && found.payload.is_some())
+}
+
+/// How far the log is known to have been trimmed: everything before was in durable segments once, and
+/// every record behind was on all nodes of the journal.
+pub(super) fn trimmed_up_to(root: &Root, records: &Records) -> Lsn {
+    records.values().map(|found| found.header.trimmed).fold(root.trimmed, Lsn::max)
+}
+
+/// A record whose blocks cannot be had was most likely never acknowledged. But if nodes are damaged
+/// and others only away, it may have been: those that are away are waited for, some seconds.
+pub(super) fn check_not_cut_short(
+    root: &Root,
+    start: Lsn,
+    records: &Records,
+) -> Result<(), Failure> {
+    let ring = root.geometry.ring_bytes;
+    let end = reach(start, records, ring);
+    let turn = Lsn(end.0.next_multiple_of(ring));
+    let next = records.get(&end).or_else(|| records.get(&turn));
+    if next.is_some_and(|found| found.header.previous_end == end && found.payload.is_none()) {
+        return Err(Failure::Again(format!(
+            "blocks of the record at position {end} cannot be read while nodes are missing"
+        )));
+    }
+    Ok(())
+}
+
+/// The changes that the records from `start` on make, in order, with their data.
+pub(super) fn replay_records(
+    ctx: &Ctx,
+    start: Lsn,
+    records: &Records,
+    ring: u64,
+) -> Vec<(Entry, Bytes)> {
+    let blocks = ctx.with(|core| core.geometry.size_bytes / BLOCK_BYTES as u64);
+    let mut changes = Vec::new();
+    let mut at = start;
+    while let Some(found) = next_record(at, records, ring) {
+        let mut from = 0;
+        let payload = found.payload.as_deref().unwrap_or_default();
+        for entry in &found.header.entries {
+            let bytes = match entry.kind {
+                EntryKind::Data => entry.count as usize * BLOCK_BYTES,
+                _ => 0,
+            };
+            if from + bytes > payload.len() || entry.block + u64::from(entry.count) > blocks {
+                break; // contradicts its own checksum: a bug of the writer, not damage
+            }
+            let data = fieldstone_buf::AlignedBuf::copy_from(&payload[from..from + bytes]);
+            changes.push((*entry, data.freeze()));
+            from += bytes;
+        }
+        at = found.header.end();
+    }
+    changes
+}
