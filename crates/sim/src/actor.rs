@@ -17,6 +17,8 @@ pub struct Health {
     pub whole: bool,
     /// A scrub runs.
     pub scrubbing: bool,
+    /// Shards that the last scrub could not check.
+    pub scrub_failed: u64,
     /// Slots in use on the nodes that it reaches.
     pub slots_used: u64,
     /// For people: what is missing.

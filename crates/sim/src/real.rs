@@ -74,6 +74,7 @@ impl VolumeProcess for Volume {
             phase: status.phase,
             whole,
             scrubbing: status.scrub.running,
+            scrub_failed: status.scrub.shards_failed,
             slots_used: status.nodes.iter().map(used).sum(),
             text: format!(
                 "segments {} degraded {} lost {}, shards missing {}, rebuild {:?}, scrub {:?}, \

@@ -275,7 +275,9 @@ pub async fn scrub(ctx: Ctx) {
             match result {
                 Ok(_) => core.scrub.shards_done += 1,
                 Err(error) if alive => {
-                    core.scrub.shards_failed += u64::from(error == NodeError::Unreachable);
+                    // Damage is found and mended; whatever else went wrong, it was not checked.
+                    let checked = matches!(error, NodeError::Corrupt { .. } | NodeError::NotFound);
+                    core.scrub.shards_failed += u64::from(!checked);
                     let shard = u32::try_from(shard).expect("at most 255 shards");
                     if !core.damaged.contains(&(id, shard)) {
                         core.shard_failed(id, shard, node, &error);

@@ -259,6 +259,7 @@ impl VolumeProcess for MirrorVolume {
             phase: self.phase.clone(),
             whole: self.nodes.iter().all(|node| *node == Node::Up),
             scrubbing: false,
+            scrub_failed: 0,
             slots_used: 0,
             text: format!("{} jobs", self.jobs.len()),
         }

@@ -254,10 +254,13 @@ impl<'a, C: Cast> World<'a, C> {
             return;
         }
         let now = self.now();
-        let scrubbing = self.volumes[&active].process.health().scrubbing;
+        let health = self.volumes[&active].process.health();
+        let scrubbing = health.scrubbing;
         match self.scrub {
             Scrub::Requested { by, at } if by == active && !scrubbing && at < now => {
-                self.atlas.scrubbed();
+                if health.scrub_failed == 0 {
+                    self.atlas.scrubbed();
+                }
                 self.scrub = Scrub::Idle;
             }
             Scrub::Requested { by, .. } if by == active => {}
