@@ -243,9 +243,15 @@ async fn throttle(ctx: &Ctx, bytes: u64) {
     }
 }
 
-/// Checks every shard against its checksums on its node, and has damaged ones rebuilt.
+/// How long a scrub waits for segments to be sealed of which rows are stored.
+const SEAL_WAIT_MS: u64 = 10_000;
+
+/// Checks every shard against its checksums on its node, and has damaged ones rebuilt. Rows of
+/// segments that are not sealed yet are stored as well: those segments are sealed first.
 pub async fn scrub(ctx: Ctx) {
     let began = ctx.with(|core| core.now);
+    ctx.with(|core| core.scrub = Progress { running: true, ..Progress::default() });
+    let unsealed = seal_rows(&ctx).await;
     let shards = ctx.with(|core| {
         let mut shards = Vec::new();
         for (handle, segment) in core.segments.iter().filter(|(_, s)| s.state >= State::Sealed) {
@@ -255,9 +261,9 @@ pub async fn scrub(ctx: Ctx) {
                 }
             }
         }
-        core.scrub = Progress { running: true, ..Progress::default() };
         core.damaged.clear();
-        core.scrub.shards_total = shards.len() as u64;
+        core.scrub.shards_failed = unsealed;
+        core.scrub.shards_total = unsealed + shards.len() as u64;
         shards
     });
     for (handle, id, shard, node, shard_bytes) in shards {
@@ -301,6 +307,34 @@ pub async fn scrub(ctx: Ctx) {
         core.scrub.running = false;
         core.scrub.elapsed_ns = core.now.since(began).0;
     });
+}
+
+/// Has the segments sealed that have rows. Returns the number of shards that could not be.
+async fn seal_rows(ctx: &Ctx) -> u64 {
+    let with_rows: Vec<SegmentId> = ctx.with(|core| {
+        let unsealed = core.segments.iter().filter(|(_, s)| s.state < State::Sealed);
+        let with_rows: Vec<SegmentId> =
+            unsealed.filter(|(_, s)| s.rows.is_some()).map(|(_, s)| s.id).collect();
+        if !with_rows.is_empty() {
+            core.close_open_segment();
+        }
+        with_rows
+    });
+    let until = ctx.with(|core| core.now.plus(fieldstone_block::Nanos::from_ms(SEAL_WAIT_MS)));
+    loop {
+        let (waiting, over) = ctx.with(|core| {
+            let unsealed = |id: &&SegmentId| {
+                let segment = core.segments.find(**id).and_then(|h| core.segments.get(h));
+                segment.is_some_and(|segment| segment.state < State::Sealed)
+            };
+            let shards = with_rows.iter().filter(unsealed).count() * core.layout.width();
+            (shards as u64, core.phase != Phase::Serving || core.now >= until)
+        });
+        if waiting == 0 || over {
+            return waiting;
+        }
+        ctx.sleep_ms(10).await;
+    }
 }
 
 /// All shards of the volume on a node, page by page.
