@@ -291,15 +291,24 @@ impl Core {
         let kept: SmallVec<[Option<NodeIndex>; 8]> = (0..segment.shards.len())
             .map(|shard| self.row_node(segment, shard).filter(|_| missing(&shard)))
             .collect();
-        let weights: Vec<u32> = (0u16..)
+        let mut usable: Vec<(u32, NodeIndex)> = (0u16..)
             .map(NodeIndex)
             .zip(&self.nodes)
-            .map(|(index, node)| {
-                let used = segment.shards.contains(&Some(index)) || kept.contains(&Some(index));
-                let usable = node.health == NodeHealth::Up && !node.full && !used;
-                if usable && chosen(index) { 0x1_0000 } else { 0 }
+            .filter(|(index, node)| {
+                let used = segment.shards.contains(&Some(*index)) || kept.contains(&Some(*index));
+                node.health == NodeHealth::Up && !node.full && !used && chosen(*index)
             })
+            .map(|(index, node)| (node.slots_free, index))
             .collect();
+        if self.is_tight() {
+            // The roomiest nodes only: so many segments fit as `space` counts.
+            usable.sort_unstable_by_key(|(slots_free, _)| std::cmp::Reverse(*slots_free));
+            usable.truncate((0..kept.len()).filter(|s| missing(s) && kept[*s].is_none()).count());
+        }
+        let mut weights = vec![0; self.nodes.len()];
+        for (_, node) in usable {
+            weights[usize::from(node.0)] = 0x1_0000;
+        }
         let volume = self.config.volume.0;
         let key =
             (segment.id.0 ^ attempt << 56).wrapping_add((volume as u64) ^ ((volume >> 64) as u64));

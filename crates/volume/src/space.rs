@@ -1,7 +1,8 @@
 //! Space: how much is left, when collection starts, when users have to wait, when the pool is full.
 //!
 //! A segment takes one slot on each of its nodes. From the free slots that nodes report follows how
-//! many more segments fit. Of those a reserve is kept from users, so that collection, trims and
+//! many more segments fit: as many as that is only if, when room gets short, the nodes with the most
+//! of it are taken. Of those segments a reserve is kept from users, so that collection, trims and
 //! checkpoints can always go on: a full pool must still be able to give space back. Rebuild leaves it
 //! alone as well.
 //!
@@ -112,6 +113,12 @@ impl Core {
     pub fn room_is_lent(&self) -> bool {
         let lent = self.segments.row_backed();
         lent > 0 && !self.starved() && self.segments_free() < self.marks().reserve + lent
+    }
+
+    /// Collection runs, or will soon: shards go where there is most room, not where placement has them.
+    #[must_use]
+    pub fn is_tight(&self) -> bool {
+        self.segments_free() < self.marks().high
     }
 
     /// Only the reserve is left.
