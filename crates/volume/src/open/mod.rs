@@ -61,6 +61,8 @@ const GRACE_MS: u64 = 1_000;
 const ATTEMPTS_MAX: u32 = 64;
 /// How long an opening after a crash waits for missing nodes that may have what no other has.
 const PATIENCE_MS: u64 = 5_000;
+/// How long, if a record of the log lacks blocks that they may have.
+const PATIENCE_CUT_SHORT_MS: u64 = 30_000;
 /// Longest pause between two attempts.
 const PAUSE_MS_MAX: u64 = 1_000;
 
@@ -86,13 +88,13 @@ impl From<NodeError> for Failure {
 /// Opens (or creates) the volume.
 pub async fn open(ctx: Ctx) {
     let mut why = String::new();
-    let patient_until = ctx.with(|core| core.now.plus(Nanos::from_ms(PATIENCE_MS)));
+    let began = ctx.with(|core| core.now);
     for attempt_number in 0..u64::from(ATTEMPTS_MAX) {
         let connected = match wait_for_nodes(&ctx, GRACE_MS).await {
             Ok(connected) => connected,
             Err(error) => return ctx.with(|core| core.fail(error)),
         };
-        match attempt(&ctx, &connected, patient_until).await {
+        match attempt(&ctx, &connected, began).await {
             Ok(()) => return ctx.with(Core::begin_serving),
             Err(Failure::Final(error)) => return ctx.with(|core| core.fail(error)),
             Err(Failure::Again(error)) => why = error,
@@ -136,7 +138,7 @@ impl Core {
     }
 }
 
-async fn attempt(ctx: &Ctx, connected: &[NodeIndex], patient_until: Nanos) -> Result<(), Failure> {
+async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(), Failure> {
     let summaries = volumes(ctx, connected).await?;
     let known = summaries.iter().map(|summary| summary.epoch).max().unwrap_or_default();
     let opening = ctx.with(|core| core.config.opening.clone());
@@ -153,7 +155,7 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex], patient_until: Nanos) -> Re
         Opening::Create { name, profile, geometry } => {
             create(ctx, &states, name, profile.to_string(), geometry).await
         }
-        Opening::Open { .. } => recover(ctx, &states, patient_until).await,
+        Opening::Open { .. } => recover(ctx, &states, began).await,
     }
 }
 
@@ -328,11 +330,12 @@ async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), F
 async fn recover(
     ctx: &Ctx,
     states: &[(NodeIndex, VolumeState)],
-    patient_until: Nanos,
+    began: Nanos,
 ) -> Result<(), Failure> {
     let root = newest_root(ctx, states)?;
     if !root.clean {
-        wait_for_journal(ctx, &root, states, patient_until).await?;
+        let until = began.plus(Nanos::from_ms(PATIENCE_MS));
+        wait_for_journal(ctx, &root, states, until).await?;
     }
     let profile: fieldstone_codes::Profile = root
         .profile
@@ -363,7 +366,8 @@ async fn recover(
     let sources = attach(ctx, &root, &chain, &mut records, &places).await?;
     let start = choose_start(&root, &chain, &records);
     check_nothing_lost(&root, start, trimmed, &records)?;
-    if ctx.with(|core| nodes.len() < core.nodes.len() && core.now < patient_until) {
+    let until = began.plus(Nanos::from_ms(PATIENCE_CUT_SHORT_MS));
+    if ctx.with(|core| nodes.len() < core.nodes.len() && core.now < until) {
         check_not_cut_short(&root, start, &records)?;
     }
     // Nothing is deleted before it is known that nothing is lost, now or with the next node: a root
