@@ -1,31 +1,126 @@
 //! Names of codes, as users write them and as pools store them.
 //!
-//! The text form is a contract (command line, pool description): `rs:K+M` and `copies:N`.
+//! The text form is a contract (command line, pool description). K and M are the numbers of data
+//! and parity shards; options may be left out, come in any order, and are printed only where they
+//! differ from their default, so every profile prints in one way.
+//!
+//! | text                             | code                                  | in Ceph |
+//! |----------------------------------|---------------------------------------|---------|
+//! | `rs:K+M`                         | Reed-Solomon, ISA-L's Cauchy matrix   | `isa`, `cauchy` |
+//! | `rs-van:K+M`                     | Reed-Solomon, ISA-L's Vandermonde matrix | `isa`, `reed_sol_van` |
+//! | `jerasure-van:K+M[,w=W]`         | Reed-Solomon over words of W bits     | `jerasure`, `reed_sol_van` |
+//! | `jerasure-r6:K+2[,w=W]`          | the same for two parities             | `jerasure`, `reed_sol_r6_op` |
+//! | `cauchy-orig:K+M[,w=W][,ps=P]`   | XORs of packets of P bytes            | `jerasure`, `cauchy_orig` |
+//! | `cauchy-good:K+M[,w=W][,ps=P]`   | the same with fewer XORs              | `jerasure`, `cauchy_good` |
+//! | `zigzag:K+M[,n=N]`               | Zigzag with N elements per shard      | none |
+//! | `clay:K+M[,d=D][,mds=S]`         | Clay with D helpers over code S       | `clay` |
+//! | `copies:N`                       | N identical shards                    | replicated pools |
+//!
+//! Defaults: W = 8 (or 16, 32); P = 2048; N = M^(K-1) or the largest power of M up to 64;
+//! D = K + M - 1; S = `jerasure-van` (or `rs-van`, `rs`). What is not allowed, because some loss of
+//! M shards could not be repaired or because it is out of bounds, is refused with the reason.
 
-use std::fmt;
-use std::str::FromStr;
+mod bounds;
+mod text;
+
 use std::sync::Arc;
 
+use fieldstone_gf::WordField;
 use thiserror::Error;
 
-use crate::Code;
+use crate::clay::Clay;
+pub use crate::clay::ScalarMds;
 use crate::copies::Copies;
+use crate::planned::Planned;
 use crate::rs::ReedSolomon;
+use crate::words::BitCode;
+use crate::zigzag::Zigzag;
+use crate::{Code, Layout, isa, jerasure, zigzag};
 
 /// Most shards of one stripe (k + m).
 pub const MAX_SHARDS: usize = 255;
 /// Most copies.
 pub const MAX_COPIES: usize = 16;
+/// Bytes of a packet where nothing else is said, as in Ceph.
+pub const DEFAULT_PACKET_BYTES: usize = 2048;
+/// Most bytes of a packet.
+pub const MAX_PACKET_BYTES: usize = 1 << 20;
 
 /// Which code protects the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Profile {
-    /// Reed-Solomon: `k` data and `m` parity shards, any `k` of which are enough.
+    /// Reed-Solomon with ISA-L's Cauchy matrix: `k` data and `m` parity shards, any `k` of which
+    /// are enough.
     Rs {
         /// Data shards, at least 1.
         k: usize,
         /// Parity shards, at least 1; k + m <= [`MAX_SHARDS`].
         m: usize,
+    },
+    /// Reed-Solomon with ISA-L's Vandermonde matrix.
+    RsVan {
+        /// Data shards, 1 to 32; with m = 4 to 21.
+        k: usize,
+        /// Parity shards, 1 to 4.
+        m: usize,
+    },
+    /// Jerasure's `reed_sol_van`.
+    JerasureVan {
+        /// Data shards.
+        k: usize,
+        /// Parity shards.
+        m: usize,
+        /// Words.
+        w: WordField,
+    },
+    /// Jerasure's `reed_sol_r6_op`, with two parities.
+    JerasureR6 {
+        /// Data shards.
+        k: usize,
+        /// Words.
+        w: WordField,
+    },
+    /// Jerasure's `cauchy_orig`.
+    CauchyOrig {
+        /// Data shards.
+        k: usize,
+        /// Parity shards.
+        m: usize,
+        /// Words.
+        w: WordField,
+        /// A multiple of 4, up to [`MAX_PACKET_BYTES`].
+        packet_bytes: usize,
+    },
+    /// Jerasure's `cauchy_good`.
+    CauchyGood {
+        /// Data shards.
+        k: usize,
+        /// Parity shards.
+        m: usize,
+        /// Words.
+        w: WordField,
+        /// A multiple of 4, up to [`MAX_PACKET_BYTES`].
+        packet_bytes: usize,
+    },
+    /// Zigzag: one lost data shard is rebuilt from 1/m of each survivor.
+    Zigzag {
+        /// Data shards, at least 2.
+        k: usize,
+        /// Parity shards, 2 to 4.
+        m: usize,
+        /// Elements per shard, a power of m.
+        n: u32,
+    },
+    /// Clay: any one lost shard is rebuilt from 1 / (d - k + 1) of each of d others.
+    Clay {
+        /// Data shards, at least 2.
+        k: usize,
+        /// Parity shards.
+        m: usize,
+        /// Helpers, k to k + m - 1.
+        d: usize,
+        /// The MDS code inside.
+        mds: ScalarMds,
     },
     /// `n` identical shards.
     Copies {
@@ -34,17 +129,16 @@ pub enum Profile {
     },
 }
 
-/// Why a text or a pair of numbers names no code.
+/// Why a text or a set of numbers names no code.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ProfileError {
     /// Not in the form `name:parameters`, or of an unknown name.
     #[error(
-        "unknown code {0:?}: write rs:K+M (for example rs:4+2) or copies:N (for example copies:3)"
+        "unknown code {0:?}: there are rs:K+M (for example rs:4+2), copies:N, zigzag:K+M, \
+         clay:K+M, rs-van:K+M, jerasure-van:K+M, jerasure-r6:K+2, cauchy-orig:K+M and \
+         cauchy-good:K+M"
     )]
     Unknown(String),
-    /// A code that this version does not have yet.
-    #[error("the code {0:?} comes in a later version; today there are rs:K+M and copies:N")]
-    Later(String),
     /// The name is known, but what follows is not of its form.
     #[error("{given:?} is not of the form {form} with whole numbers")]
     Syntax {
@@ -53,48 +147,50 @@ pub enum ProfileError {
         /// What is expected.
         form: &'static str,
     },
-    /// Reed-Solomon numbers outside the bounds.
-    #[error(
-        "rs:{k}+{m} is out of bounds: K and M must be at least 1 and K + M at most {MAX_SHARDS}"
-    )]
-    RsBounds {
-        /// Data shards asked for.
-        k: usize,
-        /// Parity shards asked for.
-        m: usize,
-    },
-    /// A number of copies outside the bounds.
-    #[error("copies:{n} is out of bounds: N must be 1 to {MAX_COPIES}")]
-    CopiesBounds {
-        /// Copies asked for.
-        n: usize,
+    /// Numbers outside the bounds, or with which the code would not keep its promise.
+    #[error("{code} is out of bounds: {reason}")]
+    Bounds {
+        /// The code asked for.
+        code: String,
+        /// What is wrong with it.
+        reason: String,
     },
 }
 
 impl Profile {
     /// Reed-Solomon with checked bounds.
     pub fn rs(k: usize, m: usize) -> Result<Self, ProfileError> {
-        if k >= 1 && m >= 1 && k.saturating_add(m) <= MAX_SHARDS {
-            Ok(Self::Rs { k, m })
-        } else {
-            Err(ProfileError::RsBounds { k, m })
-        }
+        Self::Rs { k, m }.checked()
     }
 
     /// Copies with checked bounds.
     pub fn copies(n: usize) -> Result<Self, ProfileError> {
-        if (1..=MAX_COPIES).contains(&n) {
-            Ok(Self::Copies { n })
-        } else {
-            Err(ProfileError::CopiesBounds { n })
-        }
+        Self::Copies { n }.checked()
+    }
+
+    /// Zigzag with its default number of elements and checked bounds.
+    pub fn zigzag(k: usize, m: usize) -> Result<Self, ProfileError> {
+        Self::Zigzag { k, m, n: zigzag::default_elements(k, m) }.checked()
+    }
+
+    /// Clay with all others as helpers, Ceph's default code inside, and checked bounds.
+    pub fn clay(k: usize, m: usize) -> Result<Self, ProfileError> {
+        let d = k.saturating_add(m).saturating_sub(1);
+        Self::Clay { k, m, d, mds: ScalarMds::default() }.checked()
     }
 
     /// Data shards.
     #[must_use]
     pub fn k(&self) -> usize {
         match *self {
-            Self::Rs { k, .. } => k,
+            Self::Rs { k, .. }
+            | Self::RsVan { k, .. }
+            | Self::JerasureVan { k, .. }
+            | Self::JerasureR6 { k, .. }
+            | Self::CauchyOrig { k, .. }
+            | Self::CauchyGood { k, .. }
+            | Self::Zigzag { k, .. }
+            | Self::Clay { k, .. } => k,
             Self::Copies { .. } => 1,
         }
     }
@@ -103,123 +199,64 @@ impl Profile {
     #[must_use]
     pub fn m(&self) -> usize {
         match *self {
-            Self::Rs { m, .. } => m,
-            Self::Copies { n } => n - 1,
+            Self::Rs { m, .. }
+            | Self::RsVan { m, .. }
+            | Self::JerasureVan { m, .. }
+            | Self::CauchyOrig { m, .. }
+            | Self::CauchyGood { m, .. }
+            | Self::Zigzag { m, .. }
+            | Self::Clay { m, .. } => m,
+            Self::JerasureR6 { .. } => 2,
+            Self::Copies { n } => n.saturating_sub(1),
         }
     }
 
     /// All shards of a stripe.
     #[must_use]
     pub fn shards(&self) -> usize {
-        self.k() + self.m()
+        self.k().saturating_add(self.m())
     }
 
     /// The code itself. Make it once and share it: it holds the cache of repair plans.
     ///
     /// # Panics
-    /// When the numbers are outside the documented bounds, which profiles from [`Profile::rs`],
-    /// [`Profile::copies`] and [`str::parse`] never are.
+    /// When [`Profile::checked`] refuses the profile, which those from [`str::parse`] and the
+    /// constructors never are.
     #[must_use]
     pub fn code(&self) -> Arc<dyn Code> {
-        match *self {
-            Self::Rs { k, m } => {
-                Self::rs(k, m).expect("profiles are made with checked bounds");
-                Arc::new(ReedSolomon::new(k, m))
+        let profile = self.checked().expect("profiles are made with checked bounds");
+        match profile {
+            Self::Rs { k, m } => planned(profile, ReedSolomon::new(&isa::cauchy(k, m))),
+            Self::RsVan { k, m } => planned(profile, ReedSolomon::new(&isa::vandermonde(k, m))),
+            Self::JerasureVan { k, m, w } => words(profile, w, jerasure::vandermonde(w, k, m)),
+            Self::JerasureR6 { k, w } => words(profile, w, jerasure::raid6(w, k)),
+            Self::CauchyOrig { k, m, w, packet_bytes } => {
+                let layout = Layout::Packets { packet_bytes };
+                planned(profile, BitCode::new(w, jerasure::cauchy_orig(w, k, m), layout))
             }
-            Self::Copies { n } => {
-                Self::copies(n).expect("profiles are made with checked bounds");
-                Arc::new(Copies::new(n))
+            Self::CauchyGood { k, m, w, packet_bytes } => {
+                let layout = Layout::Packets { packet_bytes };
+                planned(profile, BitCode::new(w, jerasure::cauchy_good(w, k, m), layout))
             }
+            Self::Zigzag { k, m, n } => planned(profile, Zigzag::new(k, m, n)),
+            Self::Clay { k, m, d, mds } => planned(profile, Clay::new(k, m, d, mds)),
+            Self::Copies { n } => planned(profile, Copies { n }),
         }
     }
 }
 
-impl fmt::Display for Profile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rs { k, m } => write!(f, "rs:{k}+{m}"),
-            Self::Copies { n } => write!(f, "copies:{n}"),
-        }
-    }
+fn planned(
+    profile: Profile,
+    construction: impl crate::planned::Construction + 'static,
+) -> Arc<dyn Code> {
+    Arc::new(Planned::new(profile, construction))
 }
 
-impl FromStr for Profile {
-    type Err = ProfileError;
-
-    fn from_str(text: &str) -> Result<Self, ProfileError> {
-        let (name, parameters) =
-            text.split_once(':').ok_or_else(|| ProfileError::Unknown(text.to_owned()))?;
-        let syntax = |form| ProfileError::Syntax { given: text.to_owned(), form };
-        match name {
-            "rs" => {
-                let numbers = parameters.split_once('+');
-                let numbers = numbers.and_then(|(k, m)| Some((number(k)?, number(m)?)));
-                let (k, m) = numbers.ok_or_else(|| syntax("rs:K+M"))?;
-                Self::rs(k, m)
-            }
-            "copies" => Self::copies(number(parameters).ok_or_else(|| syntax("copies:N"))?),
-            "zigzag" | "clay" => Err(ProfileError::Later(text.to_owned())),
-            _ => Err(ProfileError::Unknown(text.to_owned())),
-        }
-    }
-}
-
-/// Plain decimal digits without leading zero, so that every profile has exactly one spelling.
-fn number(text: &str) -> Option<usize> {
-    let plain = text.bytes().all(|byte| byte.is_ascii_digit());
-    let canonical = text == "0" || !text.starts_with('0');
-    (plain && canonical).then(|| text.parse().ok()).flatten()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn names_round_trip() {
-        for (text, profile) in [
-            ("rs:4+2", Profile::Rs { k: 4, m: 2 }),
-            ("rs:1+1", Profile::Rs { k: 1, m: 1 }),
-            ("rs:251+4", Profile::Rs { k: 251, m: 4 }),
-            ("copies:1", Profile::Copies { n: 1 }),
-            ("copies:16", Profile::Copies { n: 16 }),
-        ] {
-            assert_eq!(text.parse(), Ok(profile));
-            assert_eq!(profile.to_string(), text);
-            let code = profile.code();
-            assert_eq!((code.k() + code.m(), code.profile()), (profile.shards(), profile));
-        }
-    }
-
-    #[test]
-    fn errors_say_what_is_allowed() {
-        let message = |text: &str| text.parse::<Profile>().unwrap_err().to_string();
-        for text in ["rs:0+2", "rs:4+0", "rs:252+4", "rs:18446744073709551615+1"] {
-            assert!(message(text).contains("at least 1 and K + M at most 255"), "{text}");
-        }
-        for text in ["copies:0", "copies:17"] {
-            assert!(message(text).contains("1 to 16"), "{text}");
-        }
-        for text in ["rs:4", "rs:+", "rs:a+b", "rs:4+2+1", "rs:+4+2", "rs:04+2", "rs: 4+2", "rs:"] {
-            assert!(message(text).contains("of the form rs:K+M"), "{text}");
-        }
-        for text in ["copies:", "copies:x", "copies:-1", "copies:99999999999999999999"] {
-            assert!(message(text).contains("of the form copies:N"), "{text}");
-        }
-        assert!(message("zigzag:4+2").contains("later version"));
-        for text in ["", "rs", "raid:5", "RS:4+2"] {
-            assert!(message(text).contains("unknown code"), "{text}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_panics_and_what_parses_prints_itself(text in "(rs|copies|.{0,4}):?[0-9+ .]{0,8}") {
-            if let Ok(profile) = text.parse::<Profile>() {
-                prop_assert_eq!(profile.to_string(), text);
-                prop_assert!(profile.shards() <= MAX_SHARDS);
-            }
-        }
+/// Words of 8 bits are bytes, for which the engine has multiplication.
+fn words(profile: Profile, field: WordField, parities: jerasure::WordMatrix) -> Arc<dyn Code> {
+    if field == WordField::W8 {
+        planned(profile, ReedSolomon::of_words(&parities))
+    } else {
+        planned(profile, BitCode::new(field, parities, Layout::Words { field }))
     }
 }
