@@ -30,9 +30,11 @@ pub enum Layout {
     },
 }
 
-/// Bytes of a bit plane that are treated at once: the planes of 4 + 2 shards of 32 bits fit the
-/// first cache level.
-const PLANE_BYTES: usize = 128;
+/// Most bytes of a bit plane that are treated at once. More makes each pass of the map longer, less
+/// keeps all planes in the first two cache levels; this is best for 8 + 3 shards of 16 and 32 bits.
+const MAX_PLANE_BYTES: usize = 512;
+/// Planes are treated in multiples of this.
+const PLANE_STEP_BYTES: usize = 16;
 
 impl Layout {
     /// Lengths of shards must be multiples of this, in bytes; `elements` is that of the code.
@@ -173,83 +175,165 @@ fn execute_words(
     outputs: &mut [&mut [u8]],
 ) -> Result<(), ShapeError> {
     let shard_bytes = inputs[0].len();
-    // A plane of one byte holds the bits of 8 words, so both have equally many bytes.
-    let slice_bytes = (PLANE_BYTES * field.bits()).min(shard_bytes.next_multiple_of(field.bits()));
-    let mut input_planes = vec![0u8; slice_bytes * inputs.len()];
-    let mut output_planes = vec![0u8; slice_bytes * outputs.len()];
+    let mut slice = SlicePlanes::new(field, shard_bytes.min(MAX_PLANE_BYTES * field.bits()));
+    let mut input_planes = vec![0u8; slice.bytes() * inputs.len()];
+    let mut output_planes = vec![0u8; slice.bytes() * outputs.len()];
     let mut start = 0;
     while start < shard_bytes {
-        let end = shard_bytes.min(start + slice_bytes);
-        // Words beyond the end count as zero, up to a whole byte of every plane.
-        let bytes = (end - start).next_multiple_of(field.bits());
-        for (planes, input) in input_planes.chunks_exact_mut(slice_bytes).zip(inputs) {
-            to_planes(field, &input[start..end], &mut planes[..bytes]);
+        let end = shard_bytes.min(start + slice.bytes());
+        // The last slice may be shorter.
+        slice = SlicePlanes::new(field, end - start);
+        let bytes = slice.bytes();
+        for (planes, input) in input_planes.chunks_exact_mut(bytes).zip(inputs) {
+            slice.split(&input[start..end], planes);
         }
-        let planes: Vec<&[u8]> =
-            input_planes.chunks_exact(slice_bytes).map(|planes| &planes[..bytes]).collect();
-        let mut results: Vec<&mut [u8]> = output_planes
-            .chunks_exact_mut(slice_bytes)
-            .map(|planes| &mut planes[..bytes])
-            .collect();
+        let planes: Vec<&[u8]> = input_planes.chunks_exact(bytes).take(inputs.len()).collect();
+        let mut results: Vec<&mut [u8]> =
+            output_planes.chunks_exact_mut(bytes).take(outputs.len()).collect();
         map.execute(&planes, &mut results)?;
-        for (planes, output) in results.iter().zip(outputs.iter_mut()) {
-            from_planes(field, planes, &mut output[start..end]);
+        for (planes, output) in results.into_iter().zip(outputs.iter_mut()) {
+            slice.join(planes, &mut output[start..end]);
         }
         start = end;
     }
     Ok(())
 }
 
-/// Eight words at a time: byte lane b of each, as an 8 x 8 bit matrix, holds one byte of each of
-/// the planes 8 b .. 8 b + 8. `planes` is the next multiple of w bytes long.
-fn to_planes(field: WordField, words: &[u8], planes: &mut [u8]) {
-    let (word_bytes, plane_bytes) = (field.bytes(), planes.len() / field.bits());
-    let mut padded = [0u8; 32];
-    for at in 0..plane_bytes {
-        let group = &words[at * field.bits()..words.len().min((at + 1) * field.bits())];
-        let group = if group.len() == field.bits() {
-            group
-        } else {
-            padded[..group.len()].copy_from_slice(group);
-            &padded[..field.bits()]
+/// The bit planes of a slice of a shard, one after the other.
+///
+/// Which bit of a plane a word has does not matter, as long as all shards agree. Word i p + j of a
+/// slice, with planes of p bytes, has bit i of byte j: so eight runs of words become eight planes
+/// for every byte of a word, by operations on whole vectors of neighbouring words.
+#[derive(Clone, Copy)]
+struct SlicePlanes {
+    field: WordField,
+    /// Bytes of one plane.
+    plane_bytes: usize,
+}
+
+impl SlicePlanes {
+    /// Planes for `len_bytes` bytes of words, and for zeros up to a multiple of the step.
+    fn new(field: WordField, len_bytes: usize) -> Self {
+        let plane_bytes = len_bytes.div_ceil(field.bits());
+        Self { field, plane_bytes: plane_bytes.next_multiple_of(PLANE_STEP_BYTES) }
+    }
+
+    /// Bytes of all planes, and of as many words as they have room for.
+    fn bytes(self) -> usize {
+        self.plane_bytes * self.field.bits()
+    }
+
+    /// From words to planes. Words beyond the end count as zero.
+    fn split(self, words: &[u8], planes: &mut [u8]) {
+        let word_bytes = self.field.bytes();
+        let run_bytes = self.plane_bytes * word_bytes;
+        for run in 0..8 {
+            let start = words.len().min(run * run_bytes);
+            let words = &words[start..words.len().min(start + run_bytes)];
+            for lane in 0..word_bytes {
+                let row = &mut planes[(8 * lane + run) * self.plane_bytes..][..self.plane_bytes];
+                let (row, beyond) = row.split_at_mut(words.len() / word_bytes);
+                take_lane(self.field, words, lane, row);
+                beyond.fill(0);
+            }
+        }
+        planes.chunks_exact_mut(8 * self.plane_bytes).for_each(transpose);
+    }
+
+    /// From planes, which are used up, to words. What there is beyond the end is dropped.
+    fn join(self, planes: &mut [u8], words: &mut [u8]) {
+        planes.chunks_exact_mut(8 * self.plane_bytes).for_each(transpose);
+        let run_bytes = self.plane_bytes * self.field.bytes();
+        for (run, words) in words.chunks_mut(run_bytes).enumerate() {
+            let row = |lane| &planes[(8 * lane + run) * self.plane_bytes..][..self.plane_bytes];
+            put_lanes(self.field, row, words);
+        }
+    }
+}
+
+/// Byte `lane` of every word. Shifts of whole words let the compiler use vectors.
+fn take_lane(field: WordField, words: &[u8], lane: usize, row: &mut [u8]) {
+    let shift = 8 * lane;
+    match field {
+        WordField::W8 => row.copy_from_slice(words),
+        WordField::W16 => {
+            for (byte, word) in row.iter_mut().zip(words.as_chunks().0) {
+                *byte = (u16::from_le_bytes(*word) >> shift) as u8;
+            }
+        }
+        WordField::W32 => {
+            for (byte, word) in row.iter_mut().zip(words.as_chunks().0) {
+                *byte = (u32::from_le_bytes(*word) >> shift) as u8;
+            }
+        }
+    }
+}
+
+/// Words from their bytes: the inverse of [`take_lane`] for all lanes. `row` gives the bytes of a
+/// lane.
+fn put_lanes<'a>(field: WordField, row: impl Fn(usize) -> &'a [u8], words: &mut [u8]) {
+    match field {
+        WordField::W8 => words.copy_from_slice(&row(0)[..words.len()]),
+        WordField::W16 => {
+            let lanes = row(0).iter().zip(row(1));
+            for (word, (&a, &b)) in words.as_chunks_mut().0.iter_mut().zip(lanes) {
+                *word = [a, b];
+            }
+        }
+        WordField::W32 => {
+            let lanes = row(0).iter().zip(row(1)).zip(row(2)).zip(row(3));
+            for (word, (((&a, &b), &c), &d)) in words.as_chunks_mut().0.iter_mut().zip(lanes) {
+                *word = [a, b, c, d];
+            }
+        }
+    }
+}
+
+/// Bytes of each row that are transposed at once, in vector registers.
+const TRANSPOSE_BYTES: usize = 16;
+/// Those bytes.
+type Vector = [u64; TRANSPOSE_BYTES / 8];
+
+fn word_at(bytes: &[u8], word: usize) -> u64 {
+    let bytes = bytes[8 * word..8 * word + 8].try_into();
+    u64::from_le_bytes(bytes.expect("eight bytes"))
+}
+
+/// Eight rows of bytes: bit b of row i becomes bit i of row b, in every byte. Blocks of 4, 2 and 1
+/// bits are exchanged across the diagonal (Warren, Hacker's Delight, section 7-3).
+fn transpose(rows: &mut [u8]) {
+    let row_bytes = rows.len() / 8;
+    for at in (0..row_bytes).step_by(TRANSPOSE_BYTES) {
+        let place = |row: usize| row * row_bytes + at..row * row_bytes + at + TRANSPOSE_BYTES;
+        // The length is a constant, so this loop becomes two loads.
+        let load = |row: usize| {
+            let bytes = &rows[place(row)];
+            std::array::from_fn(|word| word_at(bytes, word))
         };
-        for lane in 0..word_bytes {
-            let bytes: [u8; 8] = std::array::from_fn(|word| group[word * word_bytes + lane]);
-            let bits = transpose(u64::from_le_bytes(bytes)).to_le_bytes();
-            for (bit, byte) in bits.into_iter().enumerate() {
-                planes[(8 * lane + bit) * plane_bytes + at] = byte;
+        let mut vectors: [Vector; 8] = std::array::from_fn(load);
+        exchange::<4>(&mut vectors, 0x0f);
+        exchange::<2>(&mut vectors, 0x33);
+        exchange::<1>(&mut vectors, 0x55);
+        for (row, vector) in vectors.iter().enumerate() {
+            for (bytes, word) in rows[place(row)].chunks_exact_mut(8).zip(vector) {
+                bytes.copy_from_slice(&word.to_le_bytes());
             }
         }
     }
 }
 
-/// The inverse of [`to_planes`]; words beyond the end of `words` are dropped.
-fn from_planes(field: WordField, planes: &[u8], words: &mut [u8]) {
-    let (word_bytes, plane_bytes) = (field.bytes(), planes.len() / field.bits());
-    let mut group = [0u8; 32];
-    for (at, target) in words.chunks_mut(field.bits()).enumerate() {
-        for lane in 0..word_bytes {
-            let bytes: [u8; 8] =
-                std::array::from_fn(|bit| planes[(8 * lane + bit) * plane_bytes + at]);
-            let bits = transpose(u64::from_le_bytes(bytes)).to_le_bytes();
-            for (word, byte) in bits.into_iter().enumerate() {
-                group[word * word_bytes + lane] = byte;
-            }
+/// Exchanges bits b + SIZE of row i with bits b of row i + SIZE, for the bits b that are set in
+/// `mask`.
+fn exchange<const SIZE: usize>(rows: &mut [Vector; 8], mask: u8) {
+    let mask = u64::from_ne_bytes([mask; 8]);
+    for low in (0..8).filter(|row| row & SIZE == 0) {
+        let high = low + SIZE;
+        for word in 0..rows[low].len() {
+            let swap = ((rows[low][word] >> SIZE) ^ rows[high][word]) & mask;
+            rows[high][word] ^= swap;
+            rows[low][word] ^= swap << SIZE;
         }
-        target.copy_from_slice(&group[..target.len()]);
     }
-}
-
-/// The transpose of an 8 x 8 bit matrix whose row i is byte i: it swaps blocks of 1, 2 and 4 bits
-/// across the diagonal (Warren, Hacker's Delight, section 7-3).
-fn transpose(mut matrix: u64) -> u64 {
-    for (shift, mask) in
-        [(7, 0x00aa_00aa_00aa_00aa), (14, 0x0000_cccc_0000_cccc), (28, 0x0000_0000_f0f0_f0f0)]
-    {
-        let swap = (matrix ^ (matrix >> shift)) & mask;
-        matrix ^= swap ^ (swap << shift);
-    }
-    matrix
 }
 
 #[cfg(test)]
@@ -258,37 +342,39 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_transpose_exchanges_rows_and_columns() {
-        for row in 0..8 {
-            for column in 0..8 {
-                assert_eq!(transpose(1 << (8 * row + column)), 1 << (8 * column + row));
-            }
+    fn the_transpose_exchanges_rows_and_bits() {
+        for (row, byte, bit) in [(0, 0, 0), (1, 3, 6), (7, 40, 0), (2, 63, 5), (5, 17, 5)] {
+            let mut rows = [0u8; 8 * 64];
+            rows[row * 64 + byte] = 1 << bit;
+            transpose(&mut rows);
+            let mut expected = [0u8; 8 * 64];
+            expected[bit * 64 + byte] = 1 << row;
+            assert_eq!(rows, expected);
         }
     }
 
     proptest! {
         #[test]
         fn planes_hold_the_bits_of_words_and_give_them_back(
-            words in proptest::collection::vec(any::<u32>(), 0..40),
+            words in proptest::collection::vec(any::<u32>(), 0..300),
         ) {
-            for field in [WordField::W16, WordField::W32] {
+            for field in WordField::ALL {
                 let bytes = field.bytes();
                 let shard: Vec<u8> =
                     words.iter().flat_map(|word| word.to_le_bytes()[..bytes].to_vec()).collect();
-                let mut planes = vec![0; shard.len().next_multiple_of(field.bits())];
-                to_planes(field, &shard, &mut planes);
-                let plane_bytes = planes.len() / field.bits();
-                for (number, word) in words.iter().enumerate() {
+                let slice = SlicePlanes::new(field, shard.len());
+                let mut planes = vec![0x99; slice.bytes()];
+                slice.split(&shard, &mut planes);
+                for number in 0..8 * slice.plane_bytes {
+                    let word = words.get(number).copied().unwrap_or(0);
+                    let (row, byte) = (number / slice.plane_bytes, number % slice.plane_bytes);
                     for bit in 0..field.bits() {
-                        let plane = &planes[bit * plane_bytes..(bit + 1) * plane_bytes];
-                        prop_assert_eq!(
-                            u32::from(plane[number / 8] >> (number % 8) & 1),
-                            word >> bit & 1
-                        );
+                        let plane = planes[bit * slice.plane_bytes + byte];
+                        prop_assert_eq!(u32::from(plane >> row & 1), word >> bit & 1);
                     }
                 }
                 let mut back = vec![0xaa; shard.len()];
-                from_planes(field, &planes, &mut back);
+                slice.join(&mut planes, &mut back);
                 prop_assert_eq!(back, shard);
             }
         }
