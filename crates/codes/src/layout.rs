@@ -212,10 +212,10 @@ struct SlicePlanes {
 }
 
 impl SlicePlanes {
-    /// Planes for `len_bytes` bytes of words, and for zeros up to a multiple of the step.
+    /// Planes for `len_bytes` bytes of words, and for zeros up to a multiple of the step, not zero.
     fn new(field: WordField, len_bytes: usize) -> Self {
-        let plane_bytes = len_bytes.div_ceil(field.bits());
-        Self { field, plane_bytes: plane_bytes.next_multiple_of(PLANE_STEP_BYTES) }
+        let steps = len_bytes.div_ceil(field.bits() * PLANE_STEP_BYTES).max(1);
+        Self { field, plane_bytes: steps * PLANE_STEP_BYTES }
     }
 
     /// Bytes of all planes, and of as many words as they have room for.
