@@ -1,15 +1,40 @@
-//! A bounded cache of repair plans.
+//! A bounded cache of plans.
 //!
 //! Inverting a matrix costs more than decoding a small shard, and a failed node asks for the same
-//! few plans over and over. The cache keeps the [`MAX_CACHED_PLANS`] most recently used ones.
+//! few plans over and over. The cache keeps the most recently used ones: at most
+//! [`MAX_CACHED_PLANS`], and no more than [`MAX_CACHED_TERMS`] terms in all of them together.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::RepairPlan;
+use fieldstone_gf::LinearMap;
+
+use crate::{DeltaPlan, RepairPlan};
 
 /// Plans kept per code. All patterns of up to two losses of rs:12+4 fit several times over.
 pub const MAX_CACHED_PLANS: usize = 1024;
+/// Terms kept per code, counted over all cached plans; the plan used last stays in any case. A term
+/// takes about 70 bytes with its tables.
+pub const MAX_CACHED_TERMS: usize = 1 << 20;
+
+/// What a cache can hold.
+pub(crate) trait Plan {
+    /// The program of the plan.
+    fn map(&self) -> &LinearMap;
+}
+
+impl Plan for RepairPlan {
+    fn map(&self) -> &LinearMap {
+        &self.map
+    }
+}
+
+impl Plan for DeltaPlan {
+    fn map(&self) -> &LinearMap {
+        &self.map
+    }
+}
 
 /// What determines a plan: the lost shards in order, and the shards read in order.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -18,50 +43,53 @@ pub(crate) struct PlanKey {
     pub(crate) reads: Vec<usize>,
 }
 
-struct Entry {
-    plan: Arc<RepairPlan>,
+struct Entry<P> {
+    plan: Arc<P>,
+    terms: usize,
     last_use: u64,
 }
 
-#[derive(Default)]
-struct Entries {
-    plans: HashMap<PlanKey, Entry>,
+struct Entries<K, P> {
+    plans: HashMap<K, Entry<P>>,
+    terms: usize,
     uses: u64,
 }
 
 /// Least recently used plans leave first.
-#[derive(Default)]
-pub(crate) struct PlanCache {
-    entries: Mutex<Entries>,
+pub(crate) struct PlanCache<K, P> {
+    entries: Mutex<Entries<K, P>>,
 }
 
-impl PlanCache {
+impl<K, P> Default for PlanCache<K, P> {
+    fn default() -> Self {
+        let entries = Entries { plans: HashMap::new(), terms: 0, uses: 0 };
+        Self { entries: Mutex::new(entries) }
+    }
+}
+
+impl<K: Clone + Eq + Hash, P: Plan> PlanCache<K, P> {
     /// The cached plan, or the one that `make` makes. The lock is not held while it does, so two
     /// threads may make the same plan at once; both get an equal one.
-    pub(crate) fn get_or_make(
-        &self,
-        key: &PlanKey,
-        make: impl FnOnce() -> RepairPlan,
-    ) -> Arc<RepairPlan> {
+    pub(crate) fn get_or_make(&self, key: &K, make: impl FnOnce() -> P) -> Arc<P> {
         if let Some(plan) = self.lookup(key) {
             return plan;
         }
         let plan = Arc::new(make());
+        let terms = plan.map().steps().iter().flatten().map(|row| row.terms.len()).sum();
         let mut entries = self.lock();
-        if entries.plans.len() >= MAX_CACHED_PLANS {
-            // A scan of the bounded table, paid only after a miss that cost an inversion.
-            let oldest = entries.plans.iter().min_by_key(|(_, entry)| entry.last_use);
-            if let Some(key) = oldest.map(|(key, _)| key.clone()) {
-                entries.plans.remove(&key);
-            }
-        }
         entries.uses += 1;
-        let last_use = entries.uses;
-        entries.plans.insert(key.clone(), Entry { plan: Arc::clone(&plan), last_use });
+        let entry = Entry { plan: Arc::clone(&plan), terms, last_use: entries.uses };
+        let before = entries.plans.insert(key.clone(), entry).map_or(0, |entry| entry.terms);
+        entries.terms = entries.terms - before + terms;
+        while entries.plans.len() > MAX_CACHED_PLANS
+            || (entries.terms > MAX_CACHED_TERMS && entries.plans.len() > 1)
+        {
+            entries.drop_oldest();
+        }
         plan
     }
 
-    fn lookup(&self, key: &PlanKey) -> Option<Arc<RepairPlan>> {
+    fn lookup(&self, key: &K) -> Option<Arc<P>> {
         let mut entries = self.lock();
         entries.uses += 1;
         let uses = entries.uses;
@@ -70,7 +98,7 @@ impl PlanCache {
         Some(Arc::clone(&entry.plan))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Entries> {
+    fn lock(&self) -> MutexGuard<'_, Entries<K, P>> {
         // Every state between statements is a valid cache, so a panic elsewhere spoils nothing.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,6 +106,18 @@ impl PlanCache {
     #[cfg(test)]
     fn len(&self) -> usize {
         self.lock().plans.len()
+    }
+}
+
+impl<K: Clone + Eq + Hash, P> Entries<K, P> {
+    /// A scan of the bounded table, paid only after a miss that cost an inversion.
+    fn drop_oldest(&mut self) {
+        let oldest = self.plans.iter().min_by_key(|(_, entry)| entry.last_use);
+        if let Some(key) = oldest.map(|(key, _)| key.clone())
+            && let Some(entry) = self.plans.remove(&key)
+        {
+            self.terms -= entry.terms;
+        }
     }
 }
 
@@ -93,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_cache_is_bounded_and_drops_the_least_recently_used() {
-        let cache = PlanCache::default();
+        let cache = PlanCache::<PlanKey, RepairPlan>::default();
         let key = |lost| PlanKey { lost: vec![lost], reads: vec![1, 2] };
         for lost in 0..MAX_CACHED_PLANS {
             cache.get_or_make(&key(lost), || plan(lost));
@@ -108,6 +148,20 @@ mod tests {
             plan(1)
         });
         assert!(made, "plan 1 was the least recently used");
+    }
+
+    #[test]
+    fn large_plans_make_the_cache_keep_fewer() {
+        let cache = PlanCache::<usize, RepairPlan>::default();
+        let side = 256;
+        let ones = Matrix::from_fn(side, side, |_, _| 1);
+        let map = Arc::new(LinearMap::from_matrix(&ones).unwrap());
+        let plan = |lost| RepairPlan { lost: vec![lost], reads: vec![], map: Arc::clone(&map) };
+        let fit = MAX_CACHED_TERMS / (side * side);
+        for lost in 0..3 * fit {
+            cache.get_or_make(&lost, || plan(lost));
+            assert_eq!(cache.len(), fit.min(lost + 1));
+        }
     }
 
     #[test]

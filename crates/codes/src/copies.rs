@@ -5,48 +5,39 @@ use std::sync::Arc;
 
 use fieldstone_gf::{LinearMap, Matrix};
 
-use crate::{Code, CodeError, Profile, RepairPlan, ShardRead, check_shards};
+use crate::cache::PlanKey;
+use crate::planned::Construction;
+use crate::{RepairPlan, ShardRead};
 
 /// n identical shards.
 pub(crate) struct Copies {
-    profile: Profile,
-    /// From one shard to 0, 1, ... n equal ones: the encoder and the map of every repair plan.
-    maps: Vec<Arc<LinearMap>>,
+    pub(crate) n: usize,
 }
 
-impl Copies {
-    /// `n` is within the bounds of [`Profile::copies`].
-    pub(crate) fn new(n: usize) -> Self {
-        let map = |outputs| {
-            let ones = Matrix::from_fn(outputs, 1, |_, _| 1);
-            Arc::new(LinearMap::from_matrix(&ones).expect("the matrix has a column"))
-        };
-        Self { profile: Profile::Copies { n }, maps: (0..=n).map(map).collect() }
-    }
+/// From one shard to `outputs` equal ones.
+fn duplicate(outputs: usize) -> LinearMap {
+    let ones = Matrix::from_fn(outputs, 1, |_, _| 1);
+    LinearMap::from_matrix(&ones).expect("the matrix has a column")
 }
 
-impl Code for Copies {
-    fn profile(&self) -> Profile {
-        self.profile
-    }
-
+impl Construction for Copies {
     fn elements(&self) -> u32 {
         1
     }
 
-    fn encode(&self) -> &Arc<LinearMap> {
-        &self.maps[self.m()]
+    fn encode(&self) -> LinearMap {
+        duplicate(self.n - 1)
     }
 
-    fn repair(&self, lost: &[usize], available: &[usize]) -> Result<Arc<RepairPlan>, CodeError> {
-        let profile = self.profile;
-        check_shards(profile, lost, available)?;
-        let too_few = CodeError::TooFewShards { profile, needed: 1, available: 0 };
-        let &shard = available.first().ok_or(too_few)?;
-        Ok(Arc::new(RepairPlan {
-            lost: lost.to_vec(),
-            reads: vec![ShardRead::whole(shard, 1)],
-            map: Arc::clone(&self.maps[lost.len()]),
-        }))
+    fn choose(&self, _lost: &[usize], available: &[usize]) -> Vec<usize> {
+        available[..1].to_vec()
+    }
+
+    fn plan(&self, key: &PlanKey) -> RepairPlan {
+        RepairPlan {
+            lost: key.lost.clone(),
+            reads: vec![ShardRead::whole(key.reads[0], 1)],
+            map: Arc::new(duplicate(key.lost.len())),
+        }
     }
 }

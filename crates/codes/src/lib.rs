@@ -7,33 +7,63 @@
 //! computes (CPU, RTL, GPU) needs no knowledge of codes.
 //!
 //! Shards are numbered 0..k for data and k..k+m for parity. Every shard is cut into
-//! [`elements`](Code::elements) equal elements; Reed-Solomon and copies have one, regenerating codes
-//! have many and read only some of them in a repair.
+//! [`elements`](Code::elements) elements; codes over bytes have one, regenerating codes have many
+//! and read only some of them in a repair. The elements of a shard are its equal parts, except in
+//! Jerasure's codes over bits: [`Layout`] knows where elements lie and executes a map on
+//! shards.
 //!
 //! | module      | idea |
 //! |-------------|------|
 //! | [`profile`] | names of codes: parse, print, bounds |
-//! | [`plan`]    | what a repair reads and computes |
+//! | [`layout`]  | where the elements of a shard lie |
+//! | [`plan`]    | what a repair reads and computes, and what an update changes |
+//! | [`check`]   | is a stripe consistent, and which shard is wrong |
+//! | `chunks`    | how long the shards of an object are, by the rules of Ceph's plugins |
+//! | `planned`   | what all codes share: checks, caches, updates |
 //! | `cache`     | plans are kept, up to a fixed number, because inverting costs more than coding |
-//! | `rs`        | Reed-Solomon with ISA-L's Cauchy matrix |
+//! | `delta`     | the parity update of any code, read off its encoder |
+//! | `program`   | building maps of several steps |
+//! | `isa`, `jerasure` | the matrices of two libraries, as Ceph uses them |
+//! | `rs`        | Reed-Solomon over bytes |
+//! | `words`     | Reed-Solomon over words of 8, 16 and 32 bits, as XORs of bits |
+//! | `zigzag`    | regenerating codes with the encoding cost of Reed-Solomon |
+//! | `clay`      | regenerating codes for every shard, layered |
 //! | `copies`    | replication as the simplest code |
 
 mod cache;
+pub mod check;
+mod chunks;
+mod clay;
 mod copies;
+mod delta;
+mod isa;
+mod jerasure;
+pub mod layout;
 pub mod plan;
+mod planned;
 pub mod profile;
+mod program;
 mod rs;
+#[cfg(test)]
+mod test_support;
+mod words;
+mod zigzag;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use fieldstone_gf::LinearMap;
 use thiserror::Error;
 
-pub use cache::MAX_CACHED_PLANS;
-pub use plan::{RepairPlan, ShardRead};
-pub use profile::{MAX_COPIES, MAX_SHARDS, Profile, ProfileError};
+pub use cache::{MAX_CACHED_PLANS, MAX_CACHED_TERMS};
+pub use check::{Verdict, locate, verify};
+pub use clay::CLAY_MAX_ELEMENTS;
+pub use layout::Layout;
+pub use plan::{DeltaPlan, RepairPlan, ShardRead};
+pub use profile::{MAX_COPIES, MAX_SHARDS, Profile, ProfileError, ScalarMds};
+pub use zigzag::{ZIGZAG_DEFAULT_MAX_ELEMENTS, ZIGZAG_MAX_ELEMENTS, ZIGZAG_MAX_ELEMENTS_OF_4};
 
-/// Why no repair plan exists.
+/// Why no plan exists.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CodeError {
     /// The list of lost shards is empty.
@@ -71,6 +101,26 @@ pub enum CodeError {
         /// Shards that can be read.
         available: usize,
     },
+    /// An update of something that is not a data shard.
+    #[error("shard {shard} is no data shard: those of {profile} are 0 to {last}", last = profile.k() - 1)]
+    NoSuchDataShard {
+        /// The number given.
+        shard: usize,
+        /// The code.
+        profile: Profile,
+    },
+    /// An update of no elements, or of elements that do not exist, or of single bits of words.
+    #[error("elements {start}..{end} cannot be updated: {profile} has elements 0..{count}")]
+    NoSuchElements {
+        /// First element given.
+        start: u32,
+        /// Element after the last one given.
+        end: u32,
+        /// The code.
+        profile: Profile,
+        /// Elements of a shard.
+        count: u32,
+    },
 }
 
 /// An erasure code: everything that the rest of the system needs to know about it.
@@ -88,8 +138,14 @@ pub trait Code: Send + Sync {
         self.profile().m()
     }
 
-    /// Elements per shard; shard lengths are multiples of it.
+    /// Elements per shard; shard lengths are multiples of
+    /// [`granule_bytes`](Layout::granule_bytes).
     fn elements(&self) -> u32;
+
+    /// Where the elements of a shard lie. Everything that has one layout may also use
+    /// [`Layout::Contiguous`] throughout: it is the same code with the bytes of shards in another
+    /// order.
+    fn layout(&self) -> Layout;
 
     /// The map from the k data shards to the m parity shards.
     fn encode(&self) -> &Arc<LinearMap>;
@@ -99,6 +155,10 @@ pub trait Code: Send + Sync {
     /// `available` is in order of preference: where the code has a choice that costs the same,
     /// it takes the first ones. Shards in neither list are not touched.
     fn repair(&self, lost: &[usize], available: &[usize]) -> Result<Arc<RepairPlan>, CodeError>;
+
+    /// How the parities change with some elements of one data shard. With [`Layout::Words`] these
+    /// must be all elements, and shards of any whole number of words may be ranges of longer ones.
+    fn delta(&self, shard: usize, elements: Range<u32>) -> Result<Arc<DeltaPlan>, CodeError>;
 }
 
 /// Checks two shard lists against a profile, as every code must before it plans.

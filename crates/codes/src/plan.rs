@@ -1,9 +1,10 @@
-//! What a repair reads and computes.
+//! What a repair reads and computes, and what an update changes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use fieldstone_gf::LinearMap;
+use fieldstone_gf::{Element, LinearMap, Source};
 
 /// Which elements of one surviving shard a repair reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,17 +23,36 @@ impl ShardRead {
         Self { shard, elements: std::iter::once(0..elements).collect() }
     }
 
+    /// The given elements of a shard, which are ascending.
+    pub(crate) fn of(shard: usize, elements: impl IntoIterator<Item = u32>) -> Self {
+        let mut runs: Vec<Range<u32>> = Vec::new();
+        for element in elements {
+            match runs.last_mut() {
+                Some(run) if run.end == element => run.end += 1,
+                _ => runs.push(element..element + 1),
+            }
+        }
+        Self { shard, elements: runs }
+    }
+
     /// Number of elements read.
     #[must_use]
     pub fn element_count(&self) -> u32 {
         self.elements.iter().map(|run| run.end - run.start).sum()
     }
 
-    /// The byte ranges inside the shard, for elements of `element_bytes` bytes.
+    /// The byte ranges inside the shard, for contiguous elements of `element_bytes` bytes.
     pub fn byte_ranges(&self, element_bytes: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         self.elements.iter().map(move |run| {
             u64::from(run.start) * element_bytes..u64::from(run.end) * element_bytes
         })
+    }
+
+    /// The byte ranges inside a shard of `shard_bytes` bytes of a code of `elements` elements, for
+    /// every layout: those that read less than whole shards have elements that are equal parts.
+    pub fn ranges_in(&self, shard_bytes: u64, elements: u32) -> impl Iterator<Item = Range<u64>> {
+        let at = move |element: u32| shard_bytes * u64::from(element) / u64::from(elements);
+        self.elements.iter().map(move |run| at(run.start)..at(run.end))
     }
 }
 
@@ -55,5 +75,107 @@ impl RepairPlan {
     #[must_use]
     pub fn read_bytes(&self, element_bytes: u64) -> u64 {
         self.reads.iter().map(|read| u64::from(read.element_count()) * element_bytes).sum()
+    }
+}
+
+/// How a change of some elements of one data shard changes the parities, so that a small write
+/// need not read the other data shards.
+///
+/// The delta of an element is its old content XOR its new content. The new content of a parity
+/// element is its old content XOR the map's output for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeltaPlan {
+    /// The data shard that changes.
+    pub shard: usize,
+    /// Its elements that change: the map's one input is their deltas, concatenated.
+    pub elements: Range<u32>,
+    /// The parity elements that change: output i of the map is the deltas of those of
+    /// `writes[i]`, concatenated. Parities that do not change at all are left out.
+    pub writes: Vec<ShardRead>,
+    /// From the data's deltas to the parities' deltas.
+    pub map: Arc<LinearMap>,
+}
+
+/// The elements that a plan reads, gathered while the plan is made.
+#[derive(Default)]
+pub(crate) struct ReadSet(BTreeMap<usize, BTreeSet<u32>>);
+
+impl ReadSet {
+    /// All of each of the shards.
+    pub(crate) fn whole(shards: &[usize], elements: u32) -> Self {
+        Self(shards.iter().map(|&shard| (shard, (0..elements).collect())).collect())
+    }
+
+    /// Reads one more element.
+    pub(crate) fn insert(&mut self, shard: usize, element: u32) {
+        self.0.entry(shard).or_default().insert(element);
+    }
+
+    /// The reads in order of shards.
+    pub(crate) fn reads(&self) -> Vec<ShardRead> {
+        let read = |(&shard, elements): (&usize, &BTreeSet<u32>)| {
+            ShardRead::of(shard, elements.iter().copied())
+        };
+        self.0.iter().map(read).collect()
+    }
+
+    /// Where each element is in the map's inputs.
+    pub(crate) fn sources(&self) -> ReadIndex {
+        let mut index = ReadIndex::default();
+        for (input, (&shard, elements)) in self.0.iter().enumerate() {
+            let first = elements.first().copied().unwrap_or(0);
+            let mut places =
+                vec![None; elements.last().map_or(0, |last| last - first + 1) as usize];
+            for (place, element) in elements.iter().enumerate() {
+                places[(element - first) as usize] = Some(place as u32);
+            }
+            index.0.insert(shard, Input { number: input as u16, first, places });
+        }
+        index
+    }
+}
+
+struct Input {
+    number: u16,
+    /// The first element that is read.
+    first: u32,
+    /// For each element from there on, which one of those read it is.
+    places: Vec<Option<u32>>,
+}
+
+/// From elements of shards to sources of a map; made by [`ReadSet::sources`].
+#[derive(Default)]
+pub(crate) struct ReadIndex(BTreeMap<usize, Input>);
+
+impl ReadIndex {
+    /// The source that an element is, or `None` where it is not read.
+    pub(crate) fn get(&self, shard: usize, element: u32) -> Option<Source> {
+        let input = self.0.get(&shard)?;
+        let place = *input.places.get(element.checked_sub(input.first)? as usize)?;
+        Some(Source::Input(Element { shard: input.number, index: place? }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_become_runs_and_sources() {
+        let mut set = ReadSet::whole(&[2], 3);
+        for element in [7, 4, 5, 9] {
+            set.insert(0, element);
+        }
+        assert_eq!(
+            set.reads(),
+            [ShardRead { shard: 0, elements: vec![4..6, 7..8, 9..10] }, ShardRead::whole(2, 3)]
+        );
+        let sources = set.sources();
+        let at = |shard, index| Some(Source::Input(Element { shard, index }));
+        assert_eq!(sources.get(0, 7), at(0, 2));
+        assert_eq!(sources.get(2, 1), at(1, 1));
+        for (shard, element) in [(0, 6), (0, 3), (0, 10), (2, 3), (1, 0)] {
+            assert_eq!(sources.get(shard, element), None);
+        }
     }
 }

@@ -12,6 +12,7 @@
 //! | module     | idea |
 //! |------------|------|
 //! | [`field`]  | the field 0x11d: tables made by `const fn`, multiply, divide, power |
+//! | [`word`]   | the fields of 8, 16 and 32 bits, for the matrices of codes over words |
 //! | [`matrix`] | small dense matrices: product and inverse, for deriving decode tables |
 //! | `map`      | [`LinearMap`]: shape, steps, rows, terms, and what makes them valid |
 //! | `compile`  | rows become *passes*: groups of rows that share sources, with kernel tables |
@@ -24,6 +25,7 @@ pub mod field;
 mod kernel;
 mod map;
 pub mod matrix;
+pub mod word;
 
 pub use execute::ShapeError;
 pub use kernel::Kernel;
@@ -32,3 +34,4 @@ pub use map::{
     Target, Term,
 };
 pub use matrix::{Matrix, MatrixError};
+pub use word::WordField;

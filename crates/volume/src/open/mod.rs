@@ -228,6 +228,16 @@ async fn create(
             geometry.shard_bytes
         )));
     }
+    // Repairs read elements, nodes read blocks, and a shard is any number of units long.
+    let elements = ctx.with(|core| core.code.elements());
+    let element_blocks_bytes = u64::from(elements) * BLOCK_BYTES as u64;
+    if elements > 1 && !u64::from(geometry.unit_bytes).is_multiple_of(element_blocks_bytes) {
+        return Err(Failure::Final(format!(
+            "{profile} cuts shards into {elements} elements, and units of {} bytes do not divide \
+             into that many runs of whole blocks",
+            geometry.unit_bytes
+        )));
+    }
     let root = ctx.with(|core| Root {
         version: 0,
         volume: core.config.volume,

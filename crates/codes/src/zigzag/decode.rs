@@ -1,0 +1,198 @@
+//! Repair of any pattern of losses by reading k whole shards.
+//!
+//! With e data shards not read, e parities are read. Taking the data that is read out of those
+//! parities leaves *syndromes*: sums over the missing elements alone. Two missing elements are
+//! connected when a syndrome has both, and as only the digits that the missing columns shift
+//! differ within a connected part, there are at most e r^e elements in one. Each part is a small
+//! square system, and many parts have the same matrix, so it is inverted once.
+//!
+//! The program has three steps: syndromes into scratch, missing data from those, lost parities from
+//! all data. Where a part is a single element (e = 1) the first two are one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use fieldstone_gf::{Matrix, Source, Term, field};
+
+use super::Zigzag;
+use crate::plan::{ReadIndex, ReadSet};
+use crate::program::{Program, term};
+use crate::{RepairPlan, ShardRead};
+
+/// A data element: column and row.
+type DataElement = (usize, u32);
+/// A row of a parity.
+type ParityElement = (usize, u32);
+
+/// A connected part: as many missing elements as parity elements that tie them.
+struct Part {
+    missing: Vec<DataElement>,
+    equations: Vec<ParityElement>,
+}
+
+impl Zigzag {
+    /// The plan that makes `lost` of the whole shards `reads`, of which there are k.
+    pub(super) fn decode(&self, lost: &[usize], reads: &[usize]) -> RepairPlan {
+        let set = ReadSet::whole(reads, self.n);
+        let missing: Vec<usize> = (0..self.k).filter(|column| !reads.contains(column)).collect();
+        let parities: Vec<usize> =
+            reads.iter().filter_map(|shard| shard.checked_sub(self.k)).collect();
+        let mut decoder = Decoder {
+            code: self,
+            sources: set.sources(),
+            program: Program::new(vec![self.n; reads.len()], vec![self.n; lost.len()]),
+            lost,
+            keep: lost.iter().any(|&shard| shard >= self.k),
+            kept: HashMap::new(),
+            inverses: HashMap::new(),
+        };
+        for part in self.parts(&missing, &parities) {
+            decoder.solve(&part);
+        }
+        decoder.lost_parities();
+        RepairPlan {
+            lost: lost.to_vec(),
+            reads: reads.iter().map(|&shard| ShardRead::whole(shard, self.n)).collect(),
+            map: Arc::new(decoder.program.finish()),
+        }
+    }
+
+    /// The connected parts of the elements of the missing columns.
+    fn parts(&self, missing: &[usize], parities: &[usize]) -> Vec<Part> {
+        let mut parts = Vec::new();
+        let mut seen = vec![false; self.k * self.n as usize];
+        let mut tied = vec![false; self.r * self.n as usize];
+        let at = |(shard, row): (usize, u32)| shard * self.n as usize + row as usize;
+        let Some(&first) = missing.first() else { return parts };
+        for row in 0..self.n {
+            if seen[at((first, row))] {
+                continue;
+            }
+            let mut part = Part { missing: vec![(first, row)], equations: Vec::new() };
+            seen[at((first, row))] = true;
+            let mut next = 0;
+            while let Some(&(column, x)) = part.missing.get(next) {
+                next += 1;
+                for &parity in parities {
+                    let equation = (parity, self.shift(column, parity, x));
+                    if std::mem::replace(&mut tied[at(equation)], true) {
+                        continue;
+                    }
+                    part.equations.push(equation);
+                    for &other in missing {
+                        let element = (other, self.data_row(other, parity, equation.1));
+                        if !std::mem::replace(&mut seen[at(element)], true) {
+                            part.missing.push(element);
+                        }
+                    }
+                }
+            }
+            parts.push(part);
+        }
+        parts
+    }
+}
+
+struct Decoder<'a> {
+    code: &'a Zigzag,
+    sources: ReadIndex,
+    program: Program,
+    lost: &'a [usize],
+    /// Missing data is needed again, for lost parities.
+    keep: bool,
+    /// Missing data in scratch.
+    kept: HashMap<DataElement, Source>,
+    /// Inverses of the matrices of parts.
+    inverses: HashMap<Vec<u8>, Arc<Matrix>>,
+}
+
+impl Decoder<'_> {
+    /// The terms of a parity element with the data that is read taken out of it.
+    fn syndrome(&self, (parity, y): ParityElement) -> Vec<Term> {
+        let data = self.code.zigzag(parity, y);
+        let read = data.filter_map(|(column, x, c)| Some(term(self.sources.get(column, x)?, c)));
+        let own = self.sources.get(self.code.k + parity, y).expect("this parity is read");
+        std::iter::once(term(own, 1)).chain(read).collect()
+    }
+
+    /// Writes the missing elements of a part to where they are needed.
+    fn solve(&mut self, part: &Part) {
+        let code = self.code;
+        if let ([(column, x)], [equation]) = (&part.missing[..], &part.equations[..]) {
+            let coefficient = code.coefficient(*column, equation.0, *x);
+            let scale = field::inverse(coefficient).expect("coefficients are not zero");
+            let mut terms = self.syndrome(*equation);
+            terms
+                .iter_mut()
+                .for_each(|term| term.coefficient = field::mul(term.coefficient, scale));
+            self.found((*column, *x), terms);
+            return;
+        }
+        let inverse = self.inverse(part);
+        let syndromes: Vec<Source> = part
+            .equations
+            .iter()
+            .map(|&equation| {
+                let terms = self.syndrome(equation);
+                self.program.scratch(terms)
+            })
+            .collect();
+        for (row, &element) in part.missing.iter().enumerate() {
+            let factors = syndromes.iter().zip(inverse.row(row)).filter(|(_, c)| **c != 0);
+            let terms = factors.map(|(&syndrome, &c)| term(syndrome, c)).collect();
+            self.found(element, terms);
+        }
+    }
+
+    /// Missing data element `(column, x)` is the sum of `terms`.
+    fn found(&mut self, (column, x): DataElement, mut terms: Vec<Term>) {
+        let output = self.lost.iter().position(|&shard| shard == column);
+        if self.keep {
+            let kept = self.program.scratch(terms);
+            self.kept.insert((column, x), kept);
+            terms = vec![term(kept, 1)];
+        }
+        if let Some(output) = output {
+            self.program.output(output, x, terms);
+        }
+    }
+
+    /// The inverse of a part's matrix: from its syndromes to its missing elements.
+    fn inverse(&mut self, part: &Part) -> Arc<Matrix> {
+        let code = self.code;
+        let coefficients = |&(parity, y): &ParityElement| {
+            let entry = move |&(column, x): &DataElement| {
+                let tied = code.data_row(column, parity, y) == x;
+                if tied { code.coefficient(column, parity, x) } else { 0 }
+            };
+            part.missing.iter().map(entry)
+        };
+        let values: Vec<u8> = part.equations.iter().flat_map(coefficients).collect();
+        let size = part.missing.len();
+        let make = || {
+            let matrix = Matrix::from_fn(size, size, |row, column| values[row * size + column]);
+            Arc::new(matrix.invert().expect("the code is MDS, so every part has one solution"))
+        };
+        if let Some(inverse) = self.inverses.get(&values) {
+            return Arc::clone(inverse);
+        }
+        let inverse = make();
+        self.inverses.insert(values, Arc::clone(&inverse));
+        inverse
+    }
+
+    fn lost_parities(&mut self) {
+        for (output, &shard) in self.lost.iter().enumerate() {
+            let Some(parity) = shard.checked_sub(self.code.k) else { continue };
+            for y in 0..self.code.n {
+                let data = self.code.zigzag(parity, y);
+                let source = |column, x| {
+                    let read = self.sources.get(column, x);
+                    read.unwrap_or_else(|| self.kept[&(column, x)])
+                };
+                let terms = data.map(|(column, x, c)| term(source(column, x), c)).collect();
+                self.program.output(output, y, terms);
+            }
+        }
+    }
+}
