@@ -271,6 +271,12 @@ impl LinearMap {
         self.shape.output_elements.len()
     }
 
+    /// All elements of inputs, outputs and scratch.
+    pub(crate) fn elements(&self) -> usize {
+        let shards = self.shape.input_elements.iter().chain(&self.shape.output_elements);
+        shards.sum::<u32>() as usize + self.shape.scratch_elements as usize
+    }
+
     /// How many elements every shard has.
     #[must_use]
     pub fn shape(&self) -> &Shape {
