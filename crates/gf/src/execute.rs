@@ -13,10 +13,9 @@
 //! ([`Stores`]). When lines come from memory, they are also asked for ahead: by the kernel in a map
 //! of one pass, and here, a slice ahead, in a map of several.
 
-use smallvec::SmallVec;
 use thiserror::Error;
 
-use crate::compile::Pass;
+use crate::compile::{MAX_PASS_ROWS, MAX_PASS_SOURCES, Pass};
 use crate::kernel::{Kernel, Sweep, Write, fence, prefetch};
 use crate::map::{LinearMap, Source, Target};
 
@@ -24,14 +23,16 @@ use crate::map::{LinearMap, Source, Target};
 const MIN_SLICE_BYTES: usize = 512;
 /// Most bytes of each element treated before the next slice begins.
 const MAX_SLICE_BYTES: usize = 4096;
-/// What the elements of a slice, and the shards of an execution whose stores are near, may take of
-/// the first-level data cache: 32 KiB or more on today's CPUs.
-const NEAR_BYTES: usize = 32 << 10;
+/// What one slice of all elements may take: part of a second-level cache.
+const SLICES_BYTES: usize = 256 << 10;
+/// What the shards of an execution may take to be expected in the first-level data cache, which has
+/// 32 KiB or more on today's CPUs.
+const FIRST_LEVEL_BYTES: usize = 32 << 10;
 /// Inputs and outputs of one execution above which [`Stores::Auto`] streams. Below, the outputs may
-/// well stay in a second-level cache (1 to 2 MiB per core on servers), where plain stores are twice
-/// as fast; above, streaming costs nothing in a large third-level cache and gains 1.4 to 1.5 times
-/// the speed in memory.
-pub const STREAMING_BYTES: usize = 4 << 20;
+/// well stay in a cache, where plain stores are up to twice as fast and whoever uses the outputs
+/// next finds them; above, they leave even a large third-level cache, and streaming gains 1.4 to
+/// 1.5 times the speed.
+pub const STREAMING_BYTES: usize = 16 << 20;
 /// A cache line.
 const LINE_BYTES: usize = 64;
 
@@ -127,7 +128,8 @@ impl LinearMap {
     ///
     /// Buffers may have any alignment and any length (zero included) that is the same number of
     /// bytes per element everywhere. Their previous content does not matter. Nothing is allocated,
-    /// except once per call for maps that use scratch or more than 64 terms.
+    /// except once per call for maps of several passes: codes with many elements, scratch, or more
+    /// than four outputs or 32 inputs.
     pub fn execute(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<(), ShapeError> {
         self.execute_with(Options::default(), inputs, outputs)
     }
@@ -150,15 +152,36 @@ impl LinearMap {
         outputs: &mut [&mut [u8]],
     ) -> Result<(), ShapeError> {
         let options = options.into();
-        if !options.kernel.is_available() {
+        if options.kernel != Kernel::best() && !options.kernel.is_available() {
             return Err(ShapeError::KernelUnavailable(options.kernel));
         }
         let element_bytes = self.element_bytes(inputs)?;
         let shards = &self.shape().output_elements;
         check_count("output", shards.len(), outputs.len())?;
         check_lengths("output", shards, outputs.iter().map(|output| output.len()), element_bytes)?;
-        if element_bytes > 0 {
-            Run::new(self, options, inputs, outputs, element_bytes).execute();
+        if element_bytes == 0 {
+            return Ok(());
+        }
+        let total_bytes = self.elements.saturating_mul(element_bytes);
+        let streams = match options.stores {
+            Stores::Auto => total_bytes > STREAMING_BYTES,
+            Stores::Plain => false,
+            Stores::Streaming => true,
+        };
+        match &self.passes[..] {
+            [] => {}
+            [pass] if self.shape().scratch_elements == 0 => {
+                let write = match streams {
+                    true => Write::Streaming,
+                    false if total_bytes > FIRST_LEVEL_BYTES => Write::Far,
+                    false => Write::Near,
+                };
+                execute_pass(pass, options, inputs, outputs, element_bytes, write);
+            }
+            _ => Run::new(self, options, inputs, outputs, element_bytes, streams).execute(),
+        }
+        if streams {
+            fence();
         }
         Ok(())
     }
@@ -169,10 +192,12 @@ impl LinearMap {
         let shards = &self.shape().input_elements;
         check_count("input", shards.len(), inputs.len())?;
         let (len_bytes, elements) = (inputs[0].len(), shards[0]);
-        if !len_bytes.is_multiple_of(elements as usize) {
-            return Err(ShapeError::NotDivisible { len_bytes, elements });
-        }
-        let element_bytes = len_bytes / elements as usize;
+        // A division costs as much as all other checks together.
+        let element_bytes = match elements {
+            1 => len_bytes,
+            _ if len_bytes.is_multiple_of(elements as usize) => len_bytes / elements as usize,
+            _ => return Err(ShapeError::NotDivisible { len_bytes, elements }),
+        };
         check_lengths("input", shards, inputs.iter().map(|input| input.len()), element_bytes)?;
         Ok(element_bytes)
     }
@@ -198,17 +223,47 @@ fn check_lengths(
     Ok(())
 }
 
-/// One execution, whose buffers have been checked against the map's shape.
+/// Runs the only pass of a map: on small buffers, what is done before the kernel begins counts.
+fn execute_pass(
+    pass: &Pass,
+    options: Options,
+    inputs: &[&[u8]],
+    outputs: &mut [&mut [u8]],
+    element_bytes: usize,
+    write: Write,
+) {
+    let mut sources = [std::ptr::null(); MAX_PASS_SOURCES];
+    let mut targets = [std::ptr::null_mut(); MAX_PASS_ROWS];
+    for (pointer, source) in sources.iter_mut().zip(&pass.sources) {
+        let Source::Input(element) = *source else { return };
+        let at = element.index as usize * element_bytes;
+        *pointer = inputs[usize::from(element.shard)].as_ptr().wrapping_add(at);
+    }
+    for (pointer, target) in targets.iter_mut().zip(&pass.targets) {
+        let Target::Output(element) = *target else { return };
+        let at = element.index as usize * element_bytes;
+        *pointer = outputs[usize::from(element.shard)].as_mut_ptr().wrapping_add(at);
+    }
+    let accumulate = options.update == Update::Accumulate;
+    let sweep = Sweep { columns: 0..element_bytes, accumulate, write };
+    let (sources, targets) = (&sources[..pass.sources.len()], &targets[..pass.targets.len()]);
+    // SAFETY: the map was validated and the buffers were checked against its shape, so all
+    // pointers are valid for an element. Targets are different elements of outputs, which are
+    // borrowed exclusively. The kernel was checked to be available.
+    unsafe { options.kernel.run(pass, sources, targets, &sweep) };
+}
+
+/// One execution of a map of several passes, whose buffers have been checked against its shape.
 struct Run<'a> {
     map: &'a LinearMap,
     options: Options,
-    /// Where the shards begin, and bytes of every element.
     inputs: &'a [&'a [u8]],
-    outputs: SmallVec<[*mut u8; 16]>,
+    /// Where the outputs begin.
+    outputs: Vec<*mut u8>,
     element_bytes: usize,
     /// Sources and targets of all passes, one after the other, at column 0.
-    sources: SmallVec<[*const u8; 64]>,
-    targets: SmallVec<[*mut u8; 32]>,
+    sources: Vec<*const u8>,
+    targets: Vec<*mut u8>,
     scratch: Vec<u8>,
     slice_bytes: usize,
     write: Write,
@@ -221,40 +276,21 @@ impl<'a> Run<'a> {
         inputs: &'a [&'a [u8]],
         outputs: &mut [&mut [u8]],
         element_bytes: usize,
+        streams: bool,
     ) -> Self {
-        let elements = map.elements();
-        let total_bytes = elements.saturating_mul(element_bytes);
-        let streams = match options.stores {
-            Stores::Auto => total_bytes > STREAMING_BYTES,
-            Stores::Plain => false,
-            Stores::Streaming => true,
-        };
-        let sliced = map.passes.len() > 1;
-        let write = match (streams, sliced || total_bytes <= NEAR_BYTES) {
-            (true, _) => Write::Streaming,
-            (false, true) => Write::Near,
-            (false, false) => Write::Far,
-        };
-        let slice_bytes = if sliced {
-            let fitting = NEAR_BYTES / elements / MIN_SLICE_BYTES * MIN_SLICE_BYTES;
-            fitting.clamp(MIN_SLICE_BYTES, MAX_SLICE_BYTES).min(element_bytes)
-        } else {
-            element_bytes
-        };
-        let scratch = vec![0; map.shape().scratch_elements as usize * slice_bytes];
-        let outputs = outputs.iter_mut().map(|output| output.as_mut_ptr()).collect();
-        let (sources, targets) = (SmallVec::new(), SmallVec::new());
+        let fitting = SLICES_BYTES / map.elements / MIN_SLICE_BYTES * MIN_SLICE_BYTES;
+        let slice_bytes = fitting.clamp(MIN_SLICE_BYTES, MAX_SLICE_BYTES).min(element_bytes);
         Self {
             map,
             options,
             inputs,
-            outputs,
+            outputs: outputs.iter_mut().map(|output| output.as_mut_ptr()).collect(),
             element_bytes,
-            sources,
-            targets,
-            scratch,
+            sources: Vec::with_capacity(map.passes.iter().map(|pass| pass.sources.len()).sum()),
+            targets: Vec::with_capacity(map.passes.iter().map(|pass| pass.targets.len()).sum()),
+            scratch: vec![0; map.shape().scratch_elements as usize * slice_bytes],
             slice_bytes,
-            write,
+            write: if streams { Write::Streaming } else { Write::Near },
         }
     }
 
@@ -268,9 +304,6 @@ impl<'a> Run<'a> {
             }
             self.slice(start, len_bytes);
             start += len_bytes;
-        }
-        if self.write == Write::Streaming {
-            fence();
         }
     }
 

@@ -59,6 +59,10 @@ pub(super) unsafe fn run(pass: &Pass, sources: &[*const u8], targets: &[*mut u8]
     // SAFETY: the caller's contract is passed on; the number of rows matches the instance.
     unsafe {
         match (targets.len(), row_pairs, first_ones) {
+            (1, ..) if sources.len() == 1 => product::<1>(pass, sources[0], targets, sweep),
+            (2, ..) if sources.len() == 1 => product::<2>(pass, sources[0], targets, sweep),
+            (3, ..) if sources.len() == 1 => product::<3>(pass, sources[0], targets, sweep),
+            (4, ..) if sources.len() == 1 => product::<4>(pass, sources[0], targets, sweep),
             (1, ..) => rows::<1, 0, false, 4>(pass, sources, targets, sweep),
             (2, 0, false) => rows::<2, 0, false, 4>(pass, sources, targets, sweep),
             (2, 0, true) => rows::<2, 0, true, 4>(pass, sources, targets, sweep),
@@ -75,6 +79,77 @@ pub(super) unsafe fn run(pass: &Pass, sources: &[*const u8], targets: &[*mut u8]
     }
 }
 
+/// One source, as in a parity update: all matrices stay in registers, and the blocks are long
+/// because little is done per line. Bound by the stores, one line per cycle. Streaming is left to
+/// [`rows`].
+///
+/// # Safety
+/// As [`run`].
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+unsafe fn product<const ROWS: usize>(
+    pass: &Pass,
+    source: *const u8,
+    targets: &[*mut u8],
+    sweep: &Sweep,
+) {
+    const VECTORS: usize = 4;
+    const BLOCK_BYTES: usize = VECTORS * VECTOR_BYTES;
+    let Ok(pointers) = <&[*mut u8; ROWS]>::try_from(targets) else { return };
+    let Ok(matrices) = <&[u64; ROWS]>::try_from(&pass.affine[..]) else { return };
+    // Not `map`: closures in it would not be compiled for these instructions.
+    let mut wide = [_mm512_setzero_si512(); ROWS];
+    for (wide, matrix) in wide.iter_mut().zip(matrices) {
+        *wide = _mm512_set1_epi64(matrix.cast_signed());
+    }
+    let matrices = wide;
+    let Range { start: mut at, end } = sweep.columns;
+    // SAFETY: the caller's contract; every block ends at or before the end.
+    unsafe {
+        while sweep.write != Write::Streaming && at + BLOCK_BYTES <= end {
+            let x = load::<VECTORS, { access::NEAR }>(source.wrapping_add(at), !0);
+            for (target, &matrix) in pointers.iter().zip(&matrices) {
+                let target = target.wrapping_add(at);
+                let mut products = x;
+                for product in &mut products {
+                    *product = _mm512_gf2p8affine_epi64_epi8::<0>(*product, matrix);
+                }
+                if sweep.accumulate {
+                    let old = load::<VECTORS, { access::NEAR }>(target, !0);
+                    for (product, old) in products.iter_mut().zip(old) {
+                        *product = _mm512_xor_si512(*product, old);
+                    }
+                }
+                store::<VECTORS, { access::NEAR }>(target, &products, !0);
+            }
+            at += BLOCK_BYTES;
+        }
+        if at < end {
+            rows::<ROWS, 0, false, 1>(pass, &[source], targets, &sweep.from(at));
+        }
+    }
+}
+
+/// The sources of a pass, sorted by what is done with them, and the matrices in that order.
+struct Sources<'a> {
+    ones: &'a [*const u8],
+    pairs: &'a [[*const u8; 2]],
+    /// For each pair, matrices of the first source for all rows, then those of the second.
+    tables: &'a [u64],
+    last: Option<*const u8>,
+    last_table: &'a [u64],
+}
+
+impl<'a> Sources<'a> {
+    fn new(pass: &'a Pass, sources: &'a [*const u8]) -> Self {
+        let rows = pass.targets.len();
+        let table = if pass.dyadic.is_empty() { &pass.affine } else { &pass.dyadic };
+        let (ones, others) = sources.split_at(pass.leading_ones());
+        let (pairs, last) = others.as_chunks::<2>();
+        let (tables, last_table) = table[ones.len() * rows..].split_at(pairs.len() * 2 * rows);
+        Self { ones, pairs, tables, last: last.first().copied(), last_table }
+    }
+}
+
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 unsafe fn rows<const ROWS: usize, const PAIRS: usize, const ONES: bool, const VECTORS: usize>(
     pass: &Pass,
@@ -82,6 +157,8 @@ unsafe fn rows<const ROWS: usize, const PAIRS: usize, const ONES: bool, const VE
     targets: &[*mut u8],
     sweep: &Sweep,
 ) {
+    let Ok(targets) = <&[*mut u8; ROWS]>::try_from(targets) else { return };
+    let sources = &Sources::new(pass, sources);
     let block_bytes = VECTORS * VECTOR_BYTES;
     let Range { start: mut at, end } = sweep.columns;
     let add = sweep.accumulate;
@@ -90,7 +167,7 @@ unsafe fn rows<const ROWS: usize, const PAIRS: usize, const ONES: bool, const VE
         let masked = |at: usize, columns: usize| {
             let mask = !0 >> (VECTOR_BYTES - columns);
             let access = Access { at, mask, add };
-            block::<ROWS, PAIRS, ONES, 1, { access::MASKED }>(pass, sources, targets, access);
+            block::<ROWS, PAIRS, ONES, 1, { access::MASKED }>(sources, targets, access);
         };
         let whole = |at: usize| Access { at, mask: !0, add };
         match sweep.write {
@@ -98,9 +175,7 @@ unsafe fn rows<const ROWS: usize, const PAIRS: usize, const ONES: bool, const VE
             Write::Far => {
                 while at + block_bytes + TARGETS_AHEAD_BYTES <= end {
                     let access = whole(at);
-                    block::<ROWS, PAIRS, ONES, VECTORS, { access::FAR }>(
-                        pass, sources, targets, access,
-                    );
+                    block::<ROWS, PAIRS, ONES, VECTORS, { access::FAR }>(sources, targets, access);
                     at += block_bytes;
                 }
             }
@@ -113,17 +188,14 @@ unsafe fn rows<const ROWS: usize, const PAIRS: usize, const ONES: bool, const VE
                     }
                     while at + VECTOR_BYTES <= end {
                         let access = whole(at);
-                        block::<ROWS, PAIRS, ONES, 1, { access::STREAM }>(
-                            pass, sources, targets, access,
-                        );
+                        block::<ROWS, PAIRS, ONES, 1, { access::STREAM }>(sources, targets, access);
                         at += VECTOR_BYTES;
                     }
                 }
             }
         }
         while at + block_bytes <= end {
-            let access = whole(at);
-            block::<ROWS, PAIRS, ONES, VECTORS, { access::NEAR }>(pass, sources, targets, access);
+            block::<ROWS, PAIRS, ONES, VECTORS, { access::NEAR }>(sources, targets, whole(at));
             at += block_bytes;
         }
         while at < end {
@@ -153,38 +225,33 @@ unsafe fn block<
     const VECTORS: usize,
     const ACCESS: u8,
 >(
-    pass: &Pass,
-    sources: &[*const u8],
-    targets: &[*mut u8],
+    sources: &Sources<'_>,
+    targets: &[*mut u8; ROWS],
     access: Access,
 ) {
     let Access { at, mask, add } = access;
-    let ones = pass.leading_ones();
-    let table = if PAIRS > 0 { &pass.dyadic } else { &pass.affine };
     let mut sums = [[_mm512_setzero_si512(); VECTORS]; ROWS];
     // SAFETY: pointers are valid for the columns of this block (contract of `rows`), of which
     // masked loads and stores touch only those in the mask.
     unsafe {
-        let take = |source: &*const u8| load::<VECTORS, ACCESS>(source.wrapping_add(at), mask);
-        if ones > 0 {
+        let take = |source: *const u8| load::<VECTORS, ACCESS>(source.wrapping_add(at), mask);
+        if !sources.ones.is_empty() {
             let mut shared = [_mm512_setzero_si512(); VECTORS];
-            let (pairs, last) = sources[..ones].as_chunks::<2>();
-            for [a, b] in pairs {
+            let (pairs, last) = sources.ones.as_chunks::<2>();
+            for &[a, b] in pairs {
                 let (a, b) = (take(a), take(b));
                 for (vector, sum) in shared.iter_mut().enumerate() {
                     *sum = _mm512_ternarylogic_epi64::<XOR3>(*sum, a[vector], b[vector]);
                 }
             }
-            for source in last {
+            for &source in last {
                 for (sum, x) in shared.iter_mut().zip(take(source)) {
                     *sum = _mm512_xor_si512(*sum, x);
                 }
             }
             sums = [shared; ROWS];
         }
-        let (pairs, last) = sources[ones..].as_chunks::<2>();
-        let (tables, last_table) = table[ones * ROWS..].split_at(pairs.len() * 2 * ROWS);
-        for ([a, b], table) in pairs.iter().zip(tables.chunks_exact(2 * ROWS)) {
+        for (&[a, b], table) in sources.pairs.iter().zip(sources.tables.chunks_exact(2 * ROWS)) {
             let (a, b) = (take(a), take(b));
             let (table_a, table_b) = table.split_at(ROWS);
             add_row_pairs::<ROWS, PAIRS, VECTORS>(&mut sums, &a, &b, table_a);
@@ -200,13 +267,11 @@ unsafe fn block<
                 }
             }
         }
-        if let [a] = last {
+        if let Some(a) = sources.last {
             let a = take(a);
-            for (row, sums) in sums.iter_mut().enumerate() {
-                for (vector, sum) in sums.iter_mut().enumerate() {
-                    let a = a[vector];
-                    let a = if ONES && row == 0 { a } else { multiply(a, last_table[row]) };
-                    *sum = _mm512_xor_si512(*sum, a);
+            for (sums, &matrix) in sums.iter_mut().zip(sources.last_table) {
+                for (sum, &a) in sums.iter_mut().zip(&a) {
+                    *sum = _mm512_xor_si512(*sum, multiply(a, matrix));
                 }
             }
         }
