@@ -6,10 +6,23 @@
 //! add to what is already in the target. The tables of every kernel are laid out here, once, in
 //! the order in which the kernels walk them.
 //!
-//! Three shortcuts are decided here, because they depend on the coefficients alone: a row that is
-//! one element unchanged is a copy; a pass of one row takes its coefficient-1 sources first and
-//! XORs them; a pass of several rows whose first row is all ones (as in many published matrices)
-//! XORs that row.
+//! Shortcuts are decided here, because they depend on the coefficients alone:
+//!
+//! - A row that is one element unchanged is a copy.
+//! - Sources with coefficient 1 in every row come first; their XOR is made once for all rows.
+//! - A row of ones (published matrices often have one) is put first, and is only XORed.
+//! - *Dyadic pairs.* In a Cauchy matrix over consecutive points, 1 / (i xor j), the coefficients
+//!   of two neighbouring rows and two neighbouring sources x, y are a, b and b, a. Then, because
+//!   addition is XOR, three multiplications do for four (Karatsuba's idea):
+//!
+//!   ```text
+//!   p = a (x + y)        a x + b y = p + (a + b) y        b x + a y = p + (a + b) x
+//!   ```
+//!
+//!   The inverse of such a matrix has the same form, so many decode tables have it too. Rows and
+//!   sources are paired here if all sources (but one, of an odd number) find a partner.
+
+use std::collections::HashSet;
 
 use crate::field::{AFFINE, NIBBLES};
 use crate::map::{Row, Source, Step, Target, Term};
@@ -26,15 +39,18 @@ pub(crate) enum PassKind {
     Zero,
     /// One row, one source, coefficient 1.
     Copy,
-    /// One row; its first `ones` sources have coefficient 1.
-    Single {
-        /// Number of leading sources with coefficient 1.
+    /// Sums of products.
+    Sum {
+        /// So many leading sources have coefficient 1 in every row.
         ones: usize,
+        /// All coefficients of the first row are 1.
+        first_row_ones: bool,
     },
-    /// Several rows; `first_ones` tells that all coefficients of the first row are 1.
-    Several {
-        /// The first row needs no multiplication.
-        first_ones: bool,
+    /// As `Sum` without ones, and the first `2 * row_pairs` rows are dyadic pairs on the sources
+    /// taken two by two; with an odd number of sources the last one stands alone.
+    Dyadic {
+        /// 1 or 2.
+        row_pairs: usize,
     },
 }
 
@@ -42,14 +58,21 @@ pub(crate) enum PassKind {
 #[derive(Clone, Debug)]
 pub(crate) struct Pass {
     pub(crate) kind: PassKind,
-    /// Add to the targets' present content instead of replacing it.
+    /// Add to what an earlier pass left in the targets instead of replacing it.
     pub(crate) accumulate: bool,
+    /// The targets are output elements, and no later pass touches them.
+    pub(crate) completes_outputs: bool,
     pub(crate) targets: Vec<Target>,
     pub(crate) sources: Vec<Source>,
+    /// Positions in `sources` of the input elements that no earlier pass reads.
+    pub(crate) fresh: Vec<usize>,
     /// Coefficient of row r and source s at `s * targets.len() + r`; the other tables likewise.
     pub(crate) coefficients: Vec<u8>,
     pub(crate) affine: Vec<u64>,
     pub(crate) nibbles: Vec<[u8; 32]>,
+    /// Only for [`PassKind::Dyadic`]: as `affine`, but where the first source of a pair meets the
+    /// second row of a pair, the matrix of a + b stands instead of that of b.
+    pub(crate) dyadic: Vec<u64>,
 }
 
 /// A row with its terms merged: sorted by source, no zero coefficient, no repeated source.
@@ -79,7 +102,16 @@ impl NormalRow {
 
     fn shares_sources(&self, other: &Self) -> bool {
         let sources = |row: &Self| row.terms.iter().map(|term| term.source).collect::<Vec<_>>();
-        !self.is_copy() && !other.is_copy() && sources(self) == sources(other)
+        let alike = self.to_output() == other.to_output() && self.is_copy() == other.is_copy();
+        alike && !self.is_copy() && sources(self) == sources(other)
+    }
+
+    fn to_output(&self) -> bool {
+        matches!(self.target, Target::Output(_))
+    }
+
+    fn is_ones(&self) -> bool {
+        self.terms.iter().all(|term| term.coefficient == 1)
     }
 }
 
@@ -91,7 +123,7 @@ pub(crate) fn compile(steps: &[Step]) -> Vec<Pass> {
         // Rows with equal sources become neighbours; the sort is stable, so equal ones keep order.
         rows.sort_by(|a, b| {
             let sources = |row: &NormalRow| row.terms.iter().map(|t| t.source).collect::<Vec<_>>();
-            sources(a).cmp(&sources(b))
+            sources(a).cmp(&sources(b)).then(a.to_output().cmp(&b.to_output()))
         });
         let mut rest = &rows[..];
         while let Some(first) = rest.first() {
@@ -100,47 +132,195 @@ pub(crate) fn compile(steps: &[Step]) -> Vec<Pass> {
             // Equal parts: five rows as 3 + 2 keep more registers busy than 4 + 1.
             let parts = alike.div_ceil(MAX_PASS_ROWS);
             for group in family.chunks(alike.div_ceil(parts)) {
-                emit_group(group, &mut passes);
+                emit_group(group.iter().collect(), &mut passes);
             }
             rest = others;
         }
     }
+    find_fresh(&mut passes);
     passes
 }
 
-fn emit_group(rows: &[NormalRow], passes: &mut Vec<Pass>) {
-    let mut order: Vec<usize> = (0..rows[0].terms.len()).collect();
-    if let [row] = rows {
-        order.sort_by_key(|&at| row.terms[at].coefficient != 1);
-    }
-    if order.is_empty() {
-        passes.push(pass(rows, &[], false));
-    }
-    for (part, sources) in order.chunks(MAX_PASS_SOURCES).enumerate() {
-        passes.push(pass(rows, sources, part > 0));
+fn find_fresh(passes: &mut [Pass]) {
+    let mut seen = HashSet::new();
+    for pass in passes {
+        let sources = pass.sources.iter().enumerate();
+        let inputs = sources.filter(|(_, source)| matches!(source, Source::Input(_)));
+        pass.fresh = inputs.filter(|(_, source)| seen.insert(**source)).map(|(at, _)| at).collect();
     }
 }
 
-fn pass(rows: &[NormalRow], order: &[usize], accumulate: bool) -> Pass {
-    let coefficients: Vec<u8> = order
-        .iter()
-        .flat_map(|&at| rows.iter().map(move |row| row.terms[at].coefficient))
-        .collect();
-    let kind = match (rows.len(), order.len()) {
-        (_, 0) => PassKind::Zero,
-        (1, 1) if coefficients[0] == 1 && !accumulate => PassKind::Copy,
-        (1, _) => PassKind::Single { ones: coefficients.iter().take_while(|&&c| c == 1).count() },
-        (count, _) => PassKind::Several {
-            first_ones: coefficients.iter().step_by(count).all(|&coefficient| coefficient == 1),
-        },
-    };
-    Pass {
-        kind,
-        accumulate,
-        targets: rows.iter().map(|row| row.target).collect(),
-        sources: order.iter().map(|&at| rows[0].terms[at].source).collect(),
-        affine: coefficients.iter().map(|&c| AFFINE[usize::from(c)]).collect(),
-        nibbles: coefficients.iter().map(|&c| NIBBLES[usize::from(c)]).collect(),
-        coefficients,
+/// Emits the passes of rows that have the same sources.
+fn emit_group(mut rows: Vec<&NormalRow>, passes: &mut Vec<Pass>) {
+    rows.sort_by_key(|row| !row.is_ones());
+    let mut order: Vec<usize> = (0..rows[0].terms.len()).collect();
+    order.sort_by_key(|&at| !rows.iter().all(|row| row.terms[at].coefficient == 1));
+    if order.is_empty() {
+        passes.push(Pass::new(&rows, &[], PassKind::Zero));
+        return;
+    }
+    let dyadic = Pairing::find(&rows);
+    if let Some(pairing) = &dyadic {
+        rows = pairing.rows.iter().map(|&row| rows[row]).collect();
+        order.clone_from(&pairing.sources);
+    }
+    let first = passes.len();
+    for (part, order) in order.chunks(MAX_PASS_SOURCES).enumerate() {
+        let accumulate = part > 0;
+        let kind = match &dyadic {
+            Some(pairing) => PassKind::Dyadic { row_pairs: pairing.row_pairs },
+            None if rows[0].is_copy() && !accumulate => PassKind::Copy,
+            None => {
+                let is_ones = |at: &&usize| rows.iter().all(|row| row.terms[**at].coefficient == 1);
+                let ones = order.iter().take_while(is_ones).count();
+                PassKind::Sum { ones, first_row_ones: rows[0].is_ones() }
+            }
+        };
+        let pass = Pass::new(&rows, order, kind);
+        passes.push(Pass { accumulate, completes_outputs: false, ..pass });
+    }
+    if let Some(last) = passes[first..].last_mut() {
+        last.completes_outputs = rows[0].to_output();
+    }
+}
+
+impl Pass {
+    /// So many leading sources are only added, to every row.
+    pub(crate) fn leading_ones(&self) -> usize {
+        match self.kind {
+            PassKind::Zero | PassKind::Dyadic { .. } => 0,
+            PassKind::Copy => 1,
+            PassKind::Sum { ones, .. } => ones,
+        }
+    }
+
+    /// The pass of `rows` over their terms in the given `order`.
+    fn new(rows: &[&NormalRow], order: &[usize], kind: PassKind) -> Self {
+        let coefficients: Vec<u8> = order
+            .iter()
+            .flat_map(|&at| rows.iter().map(move |row| row.terms[at].coefficient))
+            .collect();
+        let affine: Vec<u64> = coefficients.iter().map(|&c| AFFINE[usize::from(c)]).collect();
+        let mut dyadic = Vec::new();
+        if let PassKind::Dyadic { row_pairs } = kind {
+            dyadic.clone_from(&affine);
+            for pair in dyadic.chunks_exact_mut(2 * rows.len()) {
+                for row in 0..row_pairs {
+                    // The matrix of a sum is the sum of the matrices.
+                    pair[2 * row + 1] ^= pair[2 * row];
+                }
+            }
+        }
+        Self {
+            kind,
+            accumulate: false,
+            completes_outputs: rows[0].to_output(),
+            targets: rows.iter().map(|row| row.target).collect(),
+            sources: order.iter().map(|&at| rows[0].terms[at].source).collect(),
+            affine,
+            nibbles: coefficients.iter().map(|&c| NIBBLES[usize::from(c)]).collect(),
+            coefficients,
+            dyadic,
+            fresh: Vec::new(),
+        }
+    }
+}
+
+/// How rows and sources of a group form dyadic pairs.
+#[derive(Debug, PartialEq, Eq)]
+struct Pairing {
+    /// Pairs of rows at the front of `rows`.
+    row_pairs: usize,
+    /// All rows, those of a pair next to each other.
+    rows: Vec<usize>,
+    /// All sources, those of a pair next to each other.
+    sources: Vec<usize>,
+}
+
+impl Pairing {
+    /// A pairing, if there is one that saves more than ones do.
+    fn find(rows: &[&NormalRow]) -> Option<Self> {
+        if rows.len() < 2 || rows[0].is_ones() {
+            return None;
+        }
+        (1..rows.len())
+            .find_map(|partner| {
+                let sources = pair_sources(rows[0], rows[partner])?;
+                let mut order = vec![0, partner];
+                order.extend((1..rows.len()).filter(|&row| row != partner));
+                let fits = |rest: &[usize]| is_dyadic(rows[rest[0]], rows[rest[1]], &sources);
+                let row_pairs = if order.len() == 4 && fits(&order[2..]) { 2 } else { 1 };
+                Some(Self { row_pairs, rows: order, sources })
+            })
+            .or_else(|| {
+                // Of three rows, the two last may be the pair.
+                let sources = pair_sources(rows.get(1)?, rows.get(2).filter(|_| rows.len() == 3)?)?;
+                Some(Self { row_pairs: 1, rows: vec![1, 2, 0], sources })
+            })
+    }
+}
+
+/// An order of the sources in which two rows are dyadic; `None` unless all sources (but one, if
+/// their number is odd) find a partner.
+fn pair_sources(a: &NormalRow, b: &NormalRow) -> Option<Vec<usize>> {
+    let coefficients = |at: usize| (a.terms[at].coefficient, b.terms[at].coefficient);
+    let mut left: Vec<usize> = (0..a.terms.len()).collect();
+    let (mut order, mut alone) = (Vec::new(), Vec::new());
+    while !left.is_empty() {
+        let x = left.remove(0);
+        let (first, second) = coefficients(x);
+        match left.iter().position(|&y| coefficients(y) == (second, first)) {
+            Some(at) => order.extend([x, left.remove(at)]),
+            None => alone.push(x),
+        }
+    }
+    order.extend(&alone);
+    (alone.len() <= 1 && order.len() >= 2).then_some(order)
+}
+
+/// True if two rows are dyadic on the sources taken two by two in this order.
+fn is_dyadic(a: &NormalRow, b: &NormalRow, order: &[usize]) -> bool {
+    let coefficient = |row: &NormalRow, at: usize| row.terms[at].coefficient;
+    order.as_chunks::<2>().0.iter().all(|&[x, y]| {
+        coefficient(a, x) == coefficient(b, y) && coefficient(a, y) == coefficient(b, x)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LinearMap, Matrix, field};
+
+    fn kinds(rows: usize, columns: usize, at: impl Fn(usize, usize) -> u8) -> Vec<PassKind> {
+        let matrix = Matrix::from_fn(rows, columns, at);
+        let map = LinearMap::from_matrix(&matrix).unwrap();
+        map.passes.iter().map(|pass| pass.kind).collect()
+    }
+
+    #[test]
+    fn cauchy_matrices_pair_up_and_others_do_not() {
+        let cauchy =
+            |k: usize| move |i: usize, j: usize| field::inverse(((k + i) ^ j) as u8).unwrap();
+        for (rows, k, row_pairs) in [(2, 4, 1), (3, 6, 1), (3, 8, 1), (4, 10, 2), (4, 12, 2)] {
+            let found = kinds(rows, k, cauchy(k));
+            assert_eq!(found, [PassKind::Dyadic { row_pairs }], "{rows} rows, {k} sources");
+        }
+        // Between the points 3 and 4 there is no pair; 4 and 5 are the last two of three rows.
+        assert_eq!(kinds(3, 3, cauchy(3)), [PassKind::Dyadic { row_pairs: 1 }]);
+        assert!(matches!(kinds(2, 3, cauchy(3))[..], [PassKind::Sum { .. }]));
+        let powers = |i: usize, j: usize| field::exp((i + 1) * (j + 1));
+        assert!(matches!(
+            kinds(2, 4, powers)[..],
+            [PassKind::Sum { ones: 0, first_row_ones: false }]
+        ));
+    }
+
+    #[test]
+    fn ones_are_found_wherever_they_are() {
+        let ones =
+            |i: usize, j: usize| if i == 1 || j == 2 { 1 } else { field::exp(3 + i * 7 + j) };
+        assert_eq!(kinds(3, 4, ones), [PassKind::Sum { ones: 1, first_row_ones: true }]);
+        assert_eq!(kinds(1, 1, |_, _| 1), [PassKind::Copy]);
+        assert_eq!(kinds(1, 3, |_, _| 1), [PassKind::Sum { ones: 3, first_row_ones: true }]);
     }
 }

@@ -1,17 +1,89 @@
 //! Running a [`LinearMap`]: check the lengths, then sweep the passes over column slices.
 //!
-//! A map of one pass runs over its whole elements at once. A map of several passes is cut into
-//! slices of [`SLICE_BYTES`] of every element, so that what one pass loaded or wrote is still in
-//! cache for the next, and so that scratch stays small whatever the shard size.
+//! **Slices.** A map of one pass runs over its whole elements at once. A map of several passes is
+//! cut into slices of every element, so that what one pass loaded or wrote is still in the
+//! first-level cache for the next, and so that scratch stays small whatever the shard size. A slice
+//! is as long as that cache allows for the elements of the map, within [`MIN_SLICE_BYTES`] and
+//! [`MAX_SLICE_BYTES`]. Slices after the first begin where the outputs are aligned.
+//!
+//! **Stores.** A store to a line that is not in cache reads the line first. Streaming stores do
+//! not, and leave the cache alone, but they are many times slower than stores that hit it. So the
+//! choice depends on whether the outputs would stay in cache until someone wants them; what is
+//! known here is the size of one execution ([`STREAMING_BYTES`]), and what a caller says
+//! ([`Stores`]). When lines come from memory, they are also asked for ahead: by the kernel in a map
+//! of one pass, and here, a slice ahead, in a map of several.
 
 use thiserror::Error;
 
 use crate::compile::{MAX_PASS_ROWS, MAX_PASS_SOURCES, Pass};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Sweep, Write, fence, prefetch};
 use crate::map::{LinearMap, Source, Target};
 
-/// Bytes of each element treated before the next slice begins.
-const SLICE_BYTES: usize = 4096;
+/// Least bytes of each element treated before the next slice begins.
+const MIN_SLICE_BYTES: usize = 512;
+/// Most bytes of each element treated before the next slice begins.
+const MAX_SLICE_BYTES: usize = 4096;
+/// What one slice of all elements may take: part of a second-level cache.
+const SLICES_BYTES: usize = 256 << 10;
+/// What the shards of an execution may take to be expected in the first-level data cache, which has
+/// 32 KiB or more on today's CPUs.
+const FIRST_LEVEL_BYTES: usize = 32 << 10;
+/// Inputs and outputs of one execution above which [`Stores::Auto`] streams. Below, the outputs may
+/// well stay in a cache, where plain stores are up to twice as fast and whoever uses the outputs
+/// next finds them; above, they leave even a large third-level cache, and streaming gains 1.4 to
+/// 1.5 times the speed.
+pub const STREAMING_BYTES: usize = 16 << 20;
+/// A cache line.
+const LINE_BYTES: usize = 64;
+
+/// How outputs are written. All choices give the same bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Stores {
+    /// Streaming if inputs and outputs have more than [`STREAMING_BYTES`] bytes together, plain
+    /// otherwise.
+    #[default]
+    Auto,
+    /// Through the cache: right when the outputs are used soon, or are in cache already.
+    Plain,
+    /// Around the cache (non-temporal stores): right when inputs and outputs are in memory and the
+    /// outputs are not used soon, however small one execution is. Outputs whose addresses differ
+    /// modulo 64 are written plainly.
+    Streaming,
+}
+
+/// What happens to the outputs' previous content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Update {
+    /// It is replaced.
+    #[default]
+    Replace,
+    /// The computed bytes are added (XORed) to it, as a parity is updated with the difference of
+    /// its data.
+    Accumulate,
+}
+
+/// How to execute a map. A [`Kernel`] alone converts to options with everything else default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// Which inner loops.
+    pub kernel: Kernel,
+    /// How outputs are written.
+    pub stores: Stores,
+    /// Replace or add.
+    pub update: Update,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Kernel::best().into()
+    }
+}
+
+impl From<Kernel> for Options {
+    fn from(kernel: Kernel) -> Self {
+        Self { kernel, stores: Stores::default(), update: Update::default() }
+    }
+}
 
 /// Why buffers cannot be used with a map.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -56,36 +128,60 @@ impl LinearMap {
     ///
     /// Buffers may have any alignment and any length (zero included) that is the same number of
     /// bytes per element everywhere. Their previous content does not matter. Nothing is allocated,
-    /// except once per call for maps that use scratch.
+    /// except once per call for maps of several passes: codes with many elements, scratch, or more
+    /// than four outputs or 32 inputs.
     pub fn execute(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<(), ShapeError> {
-        self.execute_with(Kernel::best(), inputs, outputs)
+        self.execute_with(Options::default(), inputs, outputs)
     }
 
-    /// As [`LinearMap::execute`], with a given kernel.
-    pub fn execute_with(
+    /// Adds (XORs) what [`LinearMap::execute`] would compute to the outputs.
+    pub fn accumulate(
         &self,
-        kernel: Kernel,
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
     ) -> Result<(), ShapeError> {
-        if !kernel.is_available() {
-            return Err(ShapeError::KernelUnavailable(kernel));
+        let options = Options { update: Update::Accumulate, ..Options::default() };
+        self.execute_with(options, inputs, outputs)
+    }
+
+    /// As [`LinearMap::execute`], with a given kernel or other [`Options`].
+    pub fn execute_with(
+        &self,
+        options: impl Into<Options>,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<(), ShapeError> {
+        let options = options.into();
+        if options.kernel != Kernel::best() && !options.kernel.is_available() {
+            return Err(ShapeError::KernelUnavailable(options.kernel));
         }
         let element_bytes = self.element_bytes(inputs)?;
         let shards = &self.shape().output_elements;
         check_count("output", shards.len(), outputs.len())?;
         check_lengths("output", shards, outputs.iter().map(|output| output.len()), element_bytes)?;
-        let several = self.passes.len() > 1;
-        let slice_bytes = if several { SLICE_BYTES.min(element_bytes) } else { element_bytes };
-        let mut scratch = vec![0u8; self.shape().scratch_elements as usize * slice_bytes];
-        let mut run = Run { inputs, outputs, scratch: &mut scratch, element_bytes, slice_bytes };
-        let mut start = 0;
-        while start < element_bytes {
-            let len_bytes = slice_bytes.min(element_bytes - start);
-            for pass in &self.passes {
-                run.pass(kernel, pass, start, len_bytes);
+        if element_bytes == 0 {
+            return Ok(());
+        }
+        let total_bytes = self.elements.saturating_mul(element_bytes);
+        let streams = match options.stores {
+            Stores::Auto => total_bytes > STREAMING_BYTES,
+            Stores::Plain => false,
+            Stores::Streaming => true,
+        };
+        match &self.passes[..] {
+            [] => {}
+            [pass] if self.shape().scratch_elements == 0 => {
+                let write = match streams {
+                    true => Write::Streaming,
+                    false if total_bytes > FIRST_LEVEL_BYTES => Write::Far,
+                    false => Write::Near,
+                };
+                execute_pass(pass, options, inputs, outputs, element_bytes, write);
             }
-            start += len_bytes;
+            _ => Run::new(self, options, inputs, outputs, element_bytes, streams).execute(),
+        }
+        if streams {
+            fence();
         }
         Ok(())
     }
@@ -96,10 +192,12 @@ impl LinearMap {
         let shards = &self.shape().input_elements;
         check_count("input", shards.len(), inputs.len())?;
         let (len_bytes, elements) = (inputs[0].len(), shards[0]);
-        if !len_bytes.is_multiple_of(elements as usize) {
-            return Err(ShapeError::NotDivisible { len_bytes, elements });
-        }
-        let element_bytes = len_bytes / elements as usize;
+        // A division costs as much as all other checks together.
+        let element_bytes = match elements {
+            1 => len_bytes,
+            _ if len_bytes.is_multiple_of(elements as usize) => len_bytes / elements as usize,
+            _ => return Err(ShapeError::NotDivisible { len_bytes, elements }),
+        };
         check_lengths("input", shards, inputs.iter().map(|input| input.len()), element_bytes)?;
         Ok(element_bytes)
     }
@@ -125,61 +223,163 @@ fn check_lengths(
     Ok(())
 }
 
-/// The buffers of one execution, whose lengths have been checked against the map's shape.
-struct Run<'a, 'i, 'o> {
-    inputs: &'a [&'i [u8]],
-    outputs: &'a mut [&'o mut [u8]],
-    scratch: &'a mut [u8],
+/// Runs the only pass of a map: on small buffers, what is done before the kernel begins counts.
+fn execute_pass(
+    pass: &Pass,
+    options: Options,
+    inputs: &[&[u8]],
+    outputs: &mut [&mut [u8]],
     element_bytes: usize,
-    slice_bytes: usize,
+    write: Write,
+) {
+    let mut sources = [std::ptr::null(); MAX_PASS_SOURCES];
+    let mut targets = [std::ptr::null_mut(); MAX_PASS_ROWS];
+    for (pointer, source) in sources.iter_mut().zip(&pass.sources) {
+        let Source::Input(element) = *source else { return };
+        let at = element.index as usize * element_bytes;
+        *pointer = inputs[usize::from(element.shard)].as_ptr().wrapping_add(at);
+    }
+    for (pointer, target) in targets.iter_mut().zip(&pass.targets) {
+        let Target::Output(element) = *target else { return };
+        let at = element.index as usize * element_bytes;
+        *pointer = outputs[usize::from(element.shard)].as_mut_ptr().wrapping_add(at);
+    }
+    let accumulate = options.update == Update::Accumulate;
+    let sweep = Sweep { columns: 0..element_bytes, accumulate, write };
+    let (sources, targets) = (&sources[..pass.sources.len()], &targets[..pass.targets.len()]);
+    // SAFETY: the map was validated and the buffers were checked against its shape, so all
+    // pointers are valid for an element. Targets are different elements of outputs, which are
+    // borrowed exclusively. The kernel was checked to be available.
+    unsafe { options.kernel.run(pass, sources, targets, &sweep) };
 }
 
-impl Run<'_, '_, '_> {
-    /// Runs one pass over `len_bytes` columns that begin at column `start`.
-    fn pass(&mut self, kernel: Kernel, pass: &Pass, start: usize, len_bytes: usize) {
-        let mut sources = [std::ptr::null::<u8>(); MAX_PASS_SOURCES];
-        let mut targets = [std::ptr::null_mut::<u8>(); MAX_PASS_ROWS];
-        let scratch = self.scratch.as_mut_ptr();
-        for (pointer, source) in sources.iter_mut().zip(&pass.sources) {
-            *pointer = match *source {
+/// One execution of a map of several passes, whose buffers have been checked against its shape.
+struct Run<'a> {
+    map: &'a LinearMap,
+    options: Options,
+    inputs: &'a [&'a [u8]],
+    /// Where the outputs begin.
+    outputs: Vec<*mut u8>,
+    element_bytes: usize,
+    /// Sources and targets of all passes, one after the other, at column 0.
+    sources: Vec<*const u8>,
+    targets: Vec<*mut u8>,
+    scratch: Vec<u8>,
+    slice_bytes: usize,
+    write: Write,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        map: &'a LinearMap,
+        options: Options,
+        inputs: &'a [&'a [u8]],
+        outputs: &mut [&mut [u8]],
+        element_bytes: usize,
+        streams: bool,
+    ) -> Self {
+        let fitting = SLICES_BYTES / map.elements / MIN_SLICE_BYTES * MIN_SLICE_BYTES;
+        let slice_bytes = fitting.clamp(MIN_SLICE_BYTES, MAX_SLICE_BYTES).min(element_bytes);
+        Self {
+            map,
+            options,
+            inputs,
+            outputs: outputs.iter_mut().map(|output| output.as_mut_ptr()).collect(),
+            element_bytes,
+            sources: Vec::with_capacity(map.passes.iter().map(|pass| pass.sources.len()).sum()),
+            targets: Vec::with_capacity(map.passes.iter().map(|pass| pass.targets.len()).sum()),
+            scratch: vec![0; map.shape().scratch_elements as usize * slice_bytes],
+            slice_bytes,
+            write: if streams { Write::Streaming } else { Write::Near },
+        }
+    }
+
+    fn execute(&mut self) {
+        let mut start = 0;
+        self.resolve(0);
+        while start < self.element_bytes {
+            let len_bytes = self.slice_from(start);
+            if start > 0 && !self.scratch.is_empty() {
+                self.resolve(start);
+            }
+            self.slice(start, len_bytes);
+            start += len_bytes;
+        }
+    }
+
+    /// Length of the slice that begins at column `start`: the first one ends where the first
+    /// output is aligned to a line.
+    fn slice_from(&self, start: usize) -> usize {
+        let rest = self.element_bytes - start;
+        let past = match self.outputs.first() {
+            Some(output) if start == 0 => output.addr() % LINE_BYTES,
+            _ => 0,
+        };
+        if rest > self.slice_bytes { self.slice_bytes - past } else { rest }
+    }
+
+    /// Finds the addresses of all passes. Those of scratch are such that they are right at the
+    /// columns of the slice that begins at `start`.
+    fn resolve(&mut self, start: usize) {
+        let scratch = self.scratch.as_mut_ptr().wrapping_sub(start);
+        self.sources.clear();
+        self.targets.clear();
+        for pass in &self.map.passes {
+            self.sources.extend(pass.sources.iter().map(|source| match *source {
                 Source::Input(element) => {
-                    let at = element.index as usize * self.element_bytes + start;
-                    self.inputs[usize::from(element.shard)][at..at + len_bytes].as_ptr()
+                    let at = element.index as usize * self.element_bytes;
+                    self.inputs[usize::from(element.shard)].as_ptr().wrapping_add(at)
                 }
-                // SAFETY: the map was validated, so index < scratch_elements, and `scratch` has
-                // slice_bytes bytes for each of them.
-                Source::Scratch(index) => unsafe {
-                    scratch.add(index as usize * self.slice_bytes).cast_const()
+                Source::Scratch(index) => {
+                    scratch.wrapping_add(index as usize * self.slice_bytes).cast_const()
+                }
+            }));
+            self.targets.extend(pass.targets.iter().map(|target| match *target {
+                Target::Output(element) => {
+                    let at = element.index as usize * self.element_bytes;
+                    self.outputs[usize::from(element.shard)].wrapping_add(at)
+                }
+                Target::Scratch(index) => scratch.wrapping_add(index as usize * self.slice_bytes),
+            }));
+        }
+    }
+
+    /// Runs all passes over `len_bytes` columns that begin at column `start`.
+    fn slice(&self, start: usize, len_bytes: usize) {
+        let (mut sources, mut targets) = (&self.sources[..], &self.targets[..]);
+        let next = start + len_bytes;
+        let ahead = self.slice_bytes.min(self.element_bytes - next);
+        let ahead = if self.write == Write::Streaming { ahead } else { 0 };
+        for pass in &self.map.passes {
+            let (of_pass, rest) = sources.split_at(pass.sources.len());
+            let (to_pass, rest_targets) = targets.split_at(pass.targets.len());
+            (sources, targets) = (rest, rest_targets);
+            let sweep = Sweep {
+                columns: start..next,
+                accumulate: pass.accumulate || self.adds_to(pass),
+                write: if pass.completes_outputs || self.write != Write::Streaming {
+                    self.write
+                } else {
+                    Write::Near
                 },
             };
-        }
-        for (pointer, target) in targets.iter_mut().zip(&pass.targets) {
-            *pointer = match *target {
-                Target::Output(element) => {
-                    let at = element.index as usize * self.element_bytes + start;
-                    let output = &raw mut *self.outputs[usize::from(element.shard)];
-                    debug_assert!(at + len_bytes <= output.len());
-                    // SAFETY: the map was validated and the output has element_bytes bytes for each
-                    // of its elements, so the columns are inside. No reference is made here: it
-                    // would claim the whole shard, of which the pass may hold another element.
-                    unsafe { output.cast::<u8>().add(at) }
+            // SAFETY: the map was validated, and the buffers were checked to have element_bytes
+            // bytes for each of its elements, scratch slice_bytes; so all pointers are valid at
+            // the columns. Targets do not overlap each other (each element is written once) nor
+            // the sources (inputs are borrowed shared, outputs exclusively, and a step never
+            // reads scratch that it writes). The kernel was checked to be available.
+            unsafe { self.options.kernel.run(pass, of_pass, to_pass, &sweep) };
+            if ahead > 0 {
+                for &at in &pass.fresh {
+                    prefetch(of_pass[at].wrapping_add(next), ahead);
                 }
-                // SAFETY: as for scratch sources above.
-                Target::Scratch(index) => unsafe { scratch.add(index as usize * self.slice_bytes) },
-            };
+            }
         }
-        // SAFETY: the first sources.len() and targets.len() pointers are valid for len_bytes (see
-        // just above; scratch elements are slice_bytes >= len_bytes long). Targets
-        // do not overlap each other (each element is written once) nor the sources (inputs are
-        // borrowed shared, outputs exclusively, and a step never reads scratch that it writes).
-        // The kernel was checked to be available.
-        unsafe {
-            kernel.run(
-                pass,
-                &sources[..pass.sources.len()],
-                &targets[..pass.targets.len()],
-                len_bytes,
-            );
-        }
+    }
+
+    /// True if the pass is the first to write outputs that are to be added to.
+    fn adds_to(&self, pass: &Pass) -> bool {
+        let to_output = matches!(pass.targets.first(), Some(Target::Output(_)));
+        self.options.update == Update::Accumulate && to_output
     }
 }

@@ -16,7 +16,7 @@
 //! | [`matrix`] | small dense matrices: product and inverse, for deriving decode tables |
 //! | `map`      | [`LinearMap`]: shape, steps, rows, terms, and what makes them valid |
 //! | `compile`  | rows become *passes*: groups of rows that share sources, with kernel tables |
-//! | `execute`  | shape check and the loop over column slices |
+//! | `execute`  | shape check, the loop over column slices, plain or streaming stores |
 //! | `kernel`   | scalar, AVX2, GFNI-256 and GFNI-512 inner loops, and run-time choice among them |
 
 mod compile;
@@ -27,7 +27,7 @@ mod map;
 pub mod matrix;
 pub mod word;
 
-pub use execute::ShapeError;
+pub use execute::{Options, STREAMING_BYTES, ShapeError, Stores, Update};
 pub use kernel::Kernel;
 pub use map::{
     Element, LinearMap, MAX_ELEMENTS, MAX_SHARDS, MAX_TERMS, MapError, Row, Shape, Source, Step,

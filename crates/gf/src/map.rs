@@ -216,6 +216,8 @@ pub enum MapError {
 pub struct LinearMap {
     shape: Shape,
     steps: Vec<Step>,
+    /// All elements of inputs, outputs and scratch.
+    pub(crate) elements: usize,
     pub(crate) passes: Vec<Pass>,
 }
 
@@ -246,7 +248,9 @@ impl LinearMap {
         check_shape(&shape)?;
         check_steps(&shape, &steps)?;
         let passes = compile(&steps);
-        Ok(Self { shape, steps, passes })
+        let shards = shape.input_elements.iter().chain(&shape.output_elements);
+        let elements = shards.sum::<u32>() as usize + shape.scratch_elements as usize;
+        Ok(Self { shape, steps, elements, passes })
     }
 
     /// Shards of one element each: output i is the sum over j of `matrix[i][j]` times input j.

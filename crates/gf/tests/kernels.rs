@@ -1,9 +1,10 @@
 //! Every kernel gives the bits of a naive interpreter that knows nothing but field
-//! multiplication, on random programs, odd lengths and misaligned buffers.
+//! multiplication, on random programs, odd lengths and misaligned buffers, whatever the stores and
+//! whether outputs are replaced or added to.
 
 use fieldstone_gf::{
-    Element, Kernel, LinearMap, MapError, Matrix, Row, Shape, ShapeError, Source, Step, Target,
-    Term, field,
+    Element, Kernel, LinearMap, MapError, Matrix, Options, Row, STREAMING_BYTES, Shape, ShapeError,
+    Source, Step, Stores, Target, Term, Update, field,
 };
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
@@ -112,10 +113,21 @@ fn random_terms(rng: &mut ChaCha8Rng, sources: &[Source]) -> Vec<Term> {
         .collect()
 }
 
-/// Runs every available kernel on buffers that start at odd addresses, and checks every output
-/// byte and that the bytes around the outputs stay as they were.
+/// Every way to execute on this CPU.
+fn all_options() -> impl Iterator<Item = Options> {
+    let kernels = Kernel::ALL.into_iter().filter(|kernel| kernel.is_available());
+    kernels.flat_map(|kernel| {
+        [Stores::Auto, Stores::Plain, Stores::Streaming].into_iter().flat_map(move |stores| {
+            [Update::Replace, Update::Accumulate].map(|update| Options { kernel, stores, update })
+        })
+    })
+}
+
+/// Runs every available kernel in every mode, on inputs that start at odd addresses and outputs
+/// that start at odd addresses with or without a common alignment, and checks every output byte and
+/// that the bytes around the outputs stay as they were.
 fn check_all_kernels(map: &LinearMap, element_bytes: usize, rng: &mut ChaCha8Rng) {
-    const GUARD: usize = 70;
+    const GUARD: usize = 130;
     let shape = map.shape();
     let inputs: Vec<Vec<u8>> = shape
         .input_elements
@@ -131,25 +143,48 @@ fn check_all_kernels(map: &LinearMap, element_bytes: usize, rng: &mut ChaCha8Rng
         })
         .collect();
     let input_slices: Vec<&[u8]> = shifted.iter().map(|(shift, all)| &all[*shift..]).collect();
-    for kernel in Kernel::ALL.into_iter().filter(|kernel| kernel.is_available()) {
-        let shifts: Vec<usize> = expected.iter().map(|_| rng.random_range(0..GUARD)).collect();
+    for options in all_options() {
         let mut buffers: Vec<Vec<u8>> =
             expected.iter().map(|output| vec![0xa5; output.len() + 2 * GUARD]).collect();
+        let common = rng.random_bool(0.5).then(|| rng.random_range(0..64));
+        let mut shift = |buffer: &Vec<u8>| match common {
+            Some(past) => (64 - buffer.as_ptr().addr() % 64) + past,
+            None => rng.random_range(0..GUARD),
+        };
+        let shifts: Vec<usize> = buffers.iter().map(&mut shift).collect();
         let mut outputs: Vec<&mut [u8]> = buffers
             .iter_mut()
             .zip(&shifts)
             .zip(&expected)
             .map(|((buffer, &shift), output)| &mut buffer[shift..shift + output.len()])
             .collect();
-        map.execute_with(kernel, &input_slices, &mut outputs).expect("lengths fit");
+        map.execute_with(options, &input_slices, &mut outputs).expect("lengths fit");
         for (shard, (buffer, output)) in buffers.iter().zip(&expected).enumerate() {
             let (before, rest) = buffer.split_at(shifts[shard]);
             let (written, after) = rest.split_at(output.len());
-            assert_eq!(written, output, "{kernel}, output {shard}, {element_bytes} bytes");
+            let old = if options.update == Update::Accumulate { 0xa5 } else { 0 };
+            let right = written.iter().zip(output).all(|(&written, &sum)| written == sum ^ old);
+            assert!(right, "{options:?}, output {shard}, {element_bytes} bytes");
             let untouched = before.iter().chain(after).all(|&byte| byte == 0xa5);
-            assert!(untouched, "{kernel} wrote outside output {shard}, {element_bytes} bytes");
+            assert!(untouched, "{options:?} wrote outside output {shard}, {element_bytes} bytes");
         }
     }
+}
+
+/// 1 / (i xor j): the form in which rows and sources pair up. `shuffle` hides the pairs.
+fn cauchy(rows: usize, columns: usize, shuffle: bool, rng: &mut ChaCha8Rng) -> Matrix {
+    let mut points: Vec<usize> = (0..columns + rows).collect();
+    if shuffle {
+        let (sources, targets) = points.split_at_mut(columns);
+        for list in [sources, targets] {
+            for at in 0..list.len() {
+                list.swap(at, rng.random_range(at..list.len()));
+            }
+        }
+    }
+    Matrix::from_fn(rows, columns, |row, column| {
+        field::inverse((points[columns + row] ^ points[column]) as u8).expect("points differ")
+    })
 }
 
 proptest! {
@@ -176,6 +211,102 @@ fn every_length_around_the_vector_sizes_is_right() {
             }
         }
     }
+}
+
+#[test]
+fn cauchy_matrices_and_their_inverses_are_right_in_any_order() {
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    for (rows, columns) in [(2, 2), (2, 4), (2, 5), (3, 6), (3, 8), (4, 10), (4, 12), (6, 40)] {
+        for shuffle in [false, true] {
+            let matrix = cauchy(rows, columns, shuffle, &mut rng);
+            let map = LinearMap::from_matrix(&matrix).unwrap();
+            for element_bytes in [1, 63, 64, 300, 1000] {
+                check_all_kernels(&map, element_bytes, &mut rng);
+            }
+        }
+        let square = cauchy(rows, rows, false, &mut rng).invert().expect("a Cauchy matrix");
+        let map = LinearMap::from_matrix(&square).unwrap();
+        check_all_kernels(&map, 777, &mut rng);
+    }
+}
+
+#[test]
+fn ones_in_rows_and_columns_are_right() {
+    let mut rng = ChaCha8Rng::seed_from_u64(4);
+    for rows in 1..=4 {
+        for (ones_row, ones_columns) in [(0, 0), (0, 1), (rows - 1, 2), (rows, 3), (rows, 7)] {
+            let matrix = Matrix::from_fn(rows, 7, |row, column| {
+                let is_one = row == ones_row || column < ones_columns;
+                if is_one { 1 } else { rng.random_range(2..=255) }
+            });
+            let map = LinearMap::from_matrix(&matrix).unwrap();
+            check_all_kernels(&map, 900, &mut rng);
+        }
+    }
+}
+
+#[test]
+fn large_executions_stream_by_themselves_and_right() {
+    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    let one_pass = LinearMap::from_matrix(&cauchy(2, 3, false, &mut rng)).unwrap();
+    let sliced = LinearMap::new(
+        2,
+        2,
+        2,
+        (0..4)
+            .map(|row| vec![Term::input(0, row % 2, 1), Term::input(1, row / 2, 2 + row as u8)])
+            .collect(),
+    )
+    .unwrap();
+    for map in [one_pass, sliced] {
+        let elements: u32 = map.shape().input_elements.iter().sum();
+        let element_bytes = STREAMING_BYTES / elements as usize + 77;
+        let inputs: Vec<Vec<u8>> = (map.shape().input_elements.iter())
+            .map(|&n| (0..n as usize * element_bytes).map(|_| rng.random()).collect())
+            .collect();
+        let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+        let run = |options: Options| {
+            let shards = map.shape().output_elements.iter();
+            let mut outputs: Vec<Vec<u8>> =
+                shards.map(|&n| vec![1; n as usize * element_bytes]).collect();
+            let mut slices: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+            map.execute_with(options, &inputs, &mut slices).unwrap();
+            outputs
+        };
+        let expected = run(Kernel::Scalar.into());
+        for kernel in Kernel::ALL.into_iter().filter(|kernel| kernel.is_available()) {
+            assert!(run(kernel.into()) == expected, "{kernel}");
+        }
+    }
+}
+
+#[test]
+fn accumulating_twice_changes_nothing_and_matches_a_delta() {
+    let mut rng = ChaCha8Rng::seed_from_u64(6);
+    let matrix = cauchy(3, 8, false, &mut rng);
+    let encode = LinearMap::from_matrix(&matrix).unwrap();
+    let mut data: Vec<Vec<u8>> = (0..8).map(|_| (0..500).map(|_| rng.random()).collect()).collect();
+    let parity = |data: &[Vec<u8>]| {
+        let data: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+        let mut parity = vec![vec![0u8; 500]; 3];
+        let mut slices: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+        encode.execute(&data, &mut slices).unwrap();
+        parity
+    };
+    let before = parity(&data);
+    let column = Matrix::from_fn(3, 1, |row, _| matrix.row(row)[5]);
+    let delta_map = LinearMap::from_matrix(&column).unwrap();
+    let delta: Vec<u8> = (0..500).map(|_| rng.random()).collect();
+    let mut updated = before.clone();
+    let add = |updated: &mut Vec<Vec<u8>>| {
+        let mut slices: Vec<&mut [u8]> = updated.iter_mut().map(Vec::as_mut_slice).collect();
+        delta_map.accumulate(&[&delta], &mut slices).unwrap();
+    };
+    add(&mut updated);
+    data[5].iter_mut().zip(&delta).for_each(|(byte, delta)| *byte ^= delta);
+    assert_eq!(updated, parity(&data));
+    add(&mut updated);
+    assert_eq!(updated, before);
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! `fieldstone bench`: the registry of benchmarks, and what they share.
 //!
-//! Each benchmark is one file of this folder, or one folder if it is large (`nbd/`). It takes the
+//! Each benchmark is one file of this folder, or one folder if it is large (`nbd/`). Those that
+//! belong to another command (`code/` to `fieldstone code bench`) are called from there. It takes the
 //! common options, prints tables on stdout, and writes rows as JSON lines (`row`). Contenders take
 //! turns within one run, medians and ratios are reported, and a peer that is not installed is
 //! reported as missing.
 
 mod chart;
+mod choice;
+pub mod code;
 mod fio;
 mod machine;
 mod nbd;

@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand.
 
+pub mod code;
 pub mod node;
 pub mod pool;
 pub mod quickstart;
@@ -52,6 +53,9 @@ pub enum Command {
     Scrub(scrub::Args),
     /// Run the seeded world: virtual time, network and disks with faults.
     Sim(sim::Args),
+    /// Use the erasure codes on their own.
+    #[command(subcommand)]
+    Code(code::Command),
     /// Run a benchmark.
     Bench(bench::Args),
 }
@@ -78,6 +82,7 @@ impl Command {
             Self::Rebuild(args) => rebuild::run(args),
             Self::Scrub(args) => scrub::run(args),
             Self::Sim(args) => sim::run(args),
+            Self::Code(command) => code::run(command),
             Self::Bench(args) => bench::run(args),
         }
     }

@@ -4,30 +4,28 @@
 use std::arch::x86_64::{
     __m256i, _mm_loadu_si128, _mm256_and_si256, _mm256_broadcastsi128_si256, _mm256_loadu_si256,
     _mm256_set1_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_srli_epi64,
-    _mm256_storeu_si256, _mm256_xor_si256,
+    _mm256_storeu_si256, _mm256_stream_si256, _mm256_xor_si256,
 };
 
-use crate::compile::{Pass, PassKind};
+use std::ops::Range;
+
+use super::{Sweep, Write};
+use crate::compile::Pass;
 
 /// Bytes of one vector.
 const VECTOR_BYTES: usize = 32;
 
 /// # Safety
 /// As [`super::Kernel::run`]; the CPU has AVX2.
-pub(super) unsafe fn run(
-    pass: &Pass,
-    sources: &[*const u8],
-    targets: &[*mut u8],
-    len_bytes: usize,
-) {
+pub(super) unsafe fn run(pass: &Pass, sources: &[*const u8], targets: &[*mut u8], sweep: &Sweep) {
     // SAFETY: the caller's contract is passed on; the number of rows matches the instance.
     unsafe {
         match targets.len() {
-            1 => rows::<1>(pass, sources, targets, len_bytes),
-            2 => rows::<2>(pass, sources, targets, len_bytes),
-            3 => rows::<3>(pass, sources, targets, len_bytes),
-            4 => rows::<4>(pass, sources, targets, len_bytes),
-            _ => super::scalar::run(pass, sources, targets, 0, len_bytes),
+            1 => rows::<1>(pass, sources, targets, sweep),
+            2 => rows::<2>(pass, sources, targets, sweep),
+            3 => rows::<3>(pass, sources, targets, sweep),
+            4 => rows::<4>(pass, sources, targets, sweep),
+            _ => super::scalar::run(pass, sources, targets, sweep),
         }
     }
 }
@@ -37,51 +35,67 @@ unsafe fn rows<const ROWS: usize>(
     pass: &Pass,
     sources: &[*const u8],
     targets: &[*mut u8],
-    len_bytes: usize,
+    sweep: &Sweep,
 ) {
-    let mut at = 0;
-    // SAFETY: the caller's contract; every block ends at or before len_bytes.
+    let Range { start: mut at, end } = sweep.columns;
+    let add = sweep.accumulate;
+    // SAFETY: the caller's contract; every block ends at or before the end.
     unsafe {
-        while at + 2 * VECTOR_BYTES <= len_bytes {
-            block::<ROWS, 2>(pass, sources, targets, at);
+        let head = sweep.unaligned_head(targets, VECTOR_BYTES);
+        if let (Write::Streaming, Some(head)) = (sweep.write, head) {
+            let head = head.min(end - at);
+            let columns = at..at + head;
+            super::scalar::run(pass, sources, targets, &Sweep { columns, ..sweep.clone() });
+            at += head;
+            while at + 2 * VECTOR_BYTES <= end {
+                block::<ROWS, 2, true>(pass, sources, targets, at, add);
+                at += 2 * VECTOR_BYTES;
+            }
+        }
+        while at + 2 * VECTOR_BYTES <= end {
+            block::<ROWS, 2, false>(pass, sources, targets, at, add);
             at += 2 * VECTOR_BYTES;
         }
-        if at + VECTOR_BYTES <= len_bytes {
-            block::<ROWS, 1>(pass, sources, targets, at);
+        if at + VECTOR_BYTES <= end {
+            block::<ROWS, 1, false>(pass, sources, targets, at, add);
             at += VECTOR_BYTES;
         }
-        super::scalar::run(pass, sources, targets, at, len_bytes);
+        super::scalar::run(pass, sources, targets, &sweep.from(at));
     }
 }
 
-/// The columns `at .. at + VECTORS * VECTOR_BYTES`.
+/// The columns `at .. at + VECTORS * VECTOR_BYTES`; with `STREAM` the targets are aligned there.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn block<const ROWS: usize, const VECTORS: usize>(
+unsafe fn block<const ROWS: usize, const VECTORS: usize, const STREAM: bool>(
     pass: &Pass,
     sources: &[*const u8],
     targets: &[*mut u8],
     at: usize,
+    add: bool,
 ) {
     let low_nibble = _mm256_set1_epi8(15);
     let mut sums = [[_mm256_setzero_si256(); VECTORS]; ROWS];
-    let ones = if let PassKind::Single { ones } = pass.kind { ones } else { 0 };
+    let ones = pass.leading_ones();
     // SAFETY: pointers are valid for the columns of this block (contract of `rows`); table loads
     // stay inside arrays of 32 bytes.
     unsafe {
-        if pass.accumulate {
+        if add {
             for (sums, target) in sums.iter_mut().zip(targets) {
-                *sums = load::<VECTORS>(target.add(at));
+                *sums = load::<VECTORS>(target.wrapping_add(at));
             }
         }
         for source in &sources[..ones] {
-            for (sum, x) in sums[0].iter_mut().zip(load::<VECTORS>(source.add(at))) {
-                *sum = _mm256_xor_si256(*sum, x);
+            let x = load::<VECTORS>(source.wrapping_add(at));
+            for sums in &mut sums {
+                for (sum, &x) in sums.iter_mut().zip(&x) {
+                    *sum = _mm256_xor_si256(*sum, x);
+                }
             }
         }
         let tables = pass.nibbles[ones * ROWS..].chunks_exact(ROWS);
         for (source, tables) in sources[ones..].iter().zip(tables) {
-            let x = load::<VECTORS>(source.add(at));
+            let x = load::<VECTORS>(source.wrapping_add(at));
             for (sums, table) in sums.iter_mut().zip(tables) {
                 let table = table.as_ptr();
                 let low = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.cast()));
@@ -99,7 +113,12 @@ unsafe fn block<const ROWS: usize, const VECTORS: usize>(
         }
         for (sums, target) in sums.iter().zip(targets) {
             for (vector, &sum) in sums.iter().enumerate() {
-                _mm256_storeu_si256(target.add(at + vector * VECTOR_BYTES).cast(), sum);
+                let to = target.wrapping_add(at + vector * VECTOR_BYTES).cast();
+                if STREAM {
+                    _mm256_stream_si256(to, sum);
+                } else {
+                    _mm256_storeu_si256(to, sum);
+                }
             }
         }
     }

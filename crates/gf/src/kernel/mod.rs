@@ -14,6 +14,7 @@ mod gfni256;
 mod gfni512;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use crate::compile::{Pass, PassKind};
@@ -69,36 +70,102 @@ impl Kernel {
     ///
     /// # Safety
     /// The kernel is available. There are as many pointers as the pass has sources and targets,
-    /// all valid for `len_bytes` (reads, or writes and reads). Targets overlap nothing else.
+    /// all valid at `sweep.columns` (reads, or writes and reads), though perhaps not at column 0.
+    /// Targets overlap nothing else.
     pub(crate) unsafe fn run(
         self,
         pass: &Pass,
         sources: &[*const u8],
         targets: &[*mut u8],
-        len_bytes: usize,
+        sweep: &Sweep,
     ) {
+        let Range { start, end } = sweep.columns;
         // SAFETY: the caller's contract is passed on.
         unsafe {
             match (pass.kind, self) {
                 (PassKind::Zero, _) => {
-                    for target in targets {
-                        target.write_bytes(0, len_bytes);
+                    if !sweep.accumulate {
+                        for target in targets {
+                            target.wrapping_add(start).write_bytes(0, end - start);
+                        }
                     }
                 }
-                (PassKind::Copy, _) => {
-                    targets[0].copy_from_nonoverlapping(sources[0], len_bytes);
+                (PassKind::Copy, _) if !sweep.accumulate => {
+                    let source = sources[0].wrapping_add(start);
+                    targets[0].wrapping_add(start).copy_from_nonoverlapping(source, end - start);
                 }
-                (_, Self::Scalar) => scalar::run(pass, sources, targets, 0, len_bytes),
+                (_, Self::Scalar) => scalar::run(pass, sources, targets, sweep),
                 #[cfg(target_arch = "x86_64")]
-                (_, Self::Avx2) => avx2::run(pass, sources, targets, len_bytes),
+                (_, Self::Avx2) => avx2::run(pass, sources, targets, sweep),
                 #[cfg(target_arch = "x86_64")]
-                (_, Self::Gfni256) => gfni256::run(pass, sources, targets, len_bytes),
+                (_, Self::Gfni256) => gfni256::run(pass, sources, targets, sweep),
                 #[cfg(target_arch = "x86_64")]
-                (_, Self::Gfni512) => gfni512::run(pass, sources, targets, len_bytes),
+                (_, Self::Gfni512) => gfni512::run(pass, sources, targets, sweep),
                 #[cfg(not(target_arch = "x86_64"))]
                 _ => unreachable!("only the scalar kernel is available here"),
             }
         }
+    }
+}
+
+/// What a kernel does with one pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sweep {
+    /// The bytes of the elements to compute.
+    pub(crate) columns: Range<usize>,
+    /// Add to the targets' present content instead of replacing it.
+    pub(crate) accumulate: bool,
+    /// Where vectors go.
+    pub(crate) write: Write,
+}
+
+/// How a kernel writes whole vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Write {
+    /// Plain stores to lines that are expected in the first-level cache.
+    Near,
+    /// Plain stores, with the targets' lines asked for early.
+    Far,
+    /// Non-temporal stores, with the sources' lines asked for early. The caller fences.
+    Streaming,
+}
+
+impl Sweep {
+    /// The sweep over the columns from `start` on.
+    #[cfg(target_arch = "x86_64")]
+    fn from(&self, start: usize) -> Self {
+        Self { columns: start..self.columns.end, ..self.clone() }
+    }
+
+    /// Bytes up to the first boundary of `vector_bytes` in all targets, or `None` if they have no
+    /// common one, so that aligned stores cannot be used.
+    #[cfg(target_arch = "x86_64")]
+    fn unaligned_head(&self, targets: &[*mut u8], vector_bytes: usize) -> Option<usize> {
+        let past = |target: &*mut u8| (target.addr() + self.columns.start) % vector_bytes;
+        let first = past(targets.first()?);
+        let common = targets.iter().all(|target| past(target) == first);
+        common.then(|| (vector_bytes - first) % vector_bytes)
+    }
+}
+
+/// Asks for lines that will be read soon; a hint without any other effect, for any address.
+pub(crate) fn prefetch(from: *const u8, len_bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..len_bytes).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch does not fault, whatever the address, and changes no memory.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, len_bytes);
+}
+
+/// Makes streaming stores visible in order with everything that this thread stores later.
+pub(crate) fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of x86-64, and the instruction has no operands.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
     }
 }
 

@@ -18,8 +18,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 
-use super::case::{Case, Choice, chosen};
+use super::case::Case;
 use super::contender::{Contender, Running, Setup, fill, start};
+use crate::bench::choice::{Choice, chosen};
 use crate::bench::fio::{self, Measured};
 use crate::bench::process::SwitchCounter;
 use crate::signals::Signals;

@@ -33,9 +33,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use self::case::Choice;
 use self::contender::{Contender, Setup};
 use self::measure::{Plan, Results};
+use super::choice::Choice;
 use super::{fio, machine, row};
 use crate::signals::Signals;
 use crate::units;

@@ -1,0 +1,197 @@
+//! What is measured.
+//!
+//! Every load comes hot and cold, on one core and on all, except where only one of them means
+//! anything.
+
+use std::fmt;
+
+use crate::units;
+
+/// Data and parity shards of the Reed-Solomon cases.
+pub const SHAPES: [(usize, usize); 5] = [(4, 2), (6, 3), (8, 3), (10, 4), (12, 4)];
+
+/// Lengths of their shards.
+pub const SHARD_BYTES: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
+
+/// Sizes of the objects that Zigzag cuts into four nodes.
+pub const OBJECT_BYTES: [usize; 4] = [64 << 10, 1 << 20, 16 << 20, 64 << 20];
+
+/// What kind of matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// ISA-L's Cauchy matrix, whose neighbouring rows and columns pair up.
+    Cauchy,
+    /// The same with every column divided by its first coefficient, so that the first row is ones:
+    /// what most published codes have.
+    Ones,
+    /// Random coefficients, 2 to 255: no structure at all.
+    Random,
+}
+
+/// What is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Work {
+    /// All parities from all data.
+    Encode(Kind),
+    /// The first data shard from the others and a parity, with a Cauchy matrix.
+    DecodeOne,
+    /// m data shards, every other one from the first, with a Cauchy matrix.
+    DecodeMany,
+    /// The first m data shards, with a Cauchy matrix.
+    DecodeRun,
+    /// The difference of one data shard is added to all parities.
+    Update(Kind),
+    /// Encode with Zigzag {6,4,8}.
+    Zigzag,
+    /// Rebuild of one Zigzag data node, beside Reed-Solomon's of as many bytes.
+    Rebuild,
+}
+
+/// Where the data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Heat {
+    /// The same stripe again and again.
+    Hot,
+    /// Stripes that have long left the caches.
+    Cold,
+}
+
+/// How many cores work at the same time, each on its own stripes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cores {
+    /// One, pinned.
+    One,
+    /// All, each worker pinned to its own.
+    All,
+}
+
+/// One case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// What is computed.
+    pub work: Work,
+    /// Data shards.
+    pub k: usize,
+    /// Parity shards.
+    pub m: usize,
+    /// Length of a shard, or of a Zigzag node.
+    pub shard_bytes: usize,
+    /// Where the data is.
+    pub heat: Heat,
+    /// Who works.
+    pub cores: Cores,
+}
+
+impl Case {
+    /// For example `encode-cauchy-8+3-64K-hot-one`; Zigzag cases carry the size of the object.
+    pub fn name(&self) -> String {
+        let Self { work, k, m, .. } = self;
+        let bytes = match work {
+            Work::Zigzag | Work::Rebuild => self.shard_bytes * self.k,
+            _ => self.shard_bytes,
+        };
+        let size = units::size_argument(bytes as u64);
+        format!("{}-{k}+{m}-{size}-{}-{}", work.name(), self.heat.name(), self.cores.name())
+    }
+}
+
+impl Work {
+    /// The first part of a case's name.
+    pub fn name(self) -> String {
+        match self {
+            Self::Encode(kind) => format!("encode-{kind}"),
+            Self::DecodeOne => "decode-one".to_owned(),
+            Self::DecodeMany => "decode-m".to_owned(),
+            Self::DecodeRun => "decode-run".to_owned(),
+            Self::Update(kind) => format!("update-{kind}"),
+            Self::Zigzag => "zigzag".to_owned(),
+            Self::Rebuild => "rebuild".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cauchy => "cauchy",
+            Self::Ones => "ones",
+            Self::Random => "random",
+        })
+    }
+}
+
+impl Heat {
+    /// Part of a case's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hot => "hot",
+            Self::Cold => "cold",
+        }
+    }
+}
+
+impl Cores {
+    /// Part of a case's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::All => "all",
+        }
+    }
+}
+
+/// All cases, those of a table next to each other.
+pub fn all() -> Vec<Case> {
+    let places = [
+        (Heat::Hot, Cores::One),
+        (Heat::Cold, Cores::One),
+        (Heat::Hot, Cores::All),
+        (Heat::Cold, Cores::All),
+    ];
+    let works = [
+        Work::Encode(Kind::Cauchy),
+        Work::Encode(Kind::Ones),
+        Work::Encode(Kind::Random),
+        Work::DecodeOne,
+        Work::DecodeMany,
+        Work::DecodeRun,
+    ];
+    let mut cases = Vec::new();
+    for (heat, cores) in places {
+        for work in works {
+            for shard_bytes in SHARD_BYTES {
+                let of = |(k, m)| Case { work, k, m, shard_bytes, heat, cores };
+                cases.extend(SHAPES.map(of));
+            }
+        }
+        for kind in [Kind::Cauchy, Kind::Ones] {
+            let (work, shard_bytes) = (Work::Update(kind), 4 << 10);
+            cases.push(Case { work, k: 8, m: 3, shard_bytes, heat, cores });
+        }
+        for work in [Work::Zigzag, Work::Rebuild] {
+            for object_bytes in OBJECT_BYTES {
+                let shard_bytes = object_bytes / 4;
+                cases.push(Case { work, k: 4, m: 2, shard_bytes, heat, cores });
+            }
+        }
+    }
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_read_well() {
+        let cases = all();
+        let mut names: Vec<String> = cases.iter().map(Case::name).collect();
+        assert_eq!(names[0], "encode-cauchy-4+2-4K-hot-one");
+        assert!(names.contains(&"zigzag-4+2-64M-cold-all".to_owned()));
+        assert!(names.contains(&"update-ones-8+3-4K-cold-one".to_owned()));
+        assert!(names.iter().all(|name| !name.contains('/')), "choices split at slashes");
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), cases.len());
+    }
+}

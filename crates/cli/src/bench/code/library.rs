@@ -1,0 +1,73 @@
+//! Shared libraries that may or may not be installed.
+//!
+//! Peers are loaded when the benchmark runs, so that the program needs none of them. A library
+//! stays loaded until the process ends: functions that were looked up never dangle.
+
+use std::ffi::{CStr, CString};
+use std::path::Path;
+use std::ptr::NonNull;
+
+use anyhow::{Context, bail};
+
+/// The address of a function of a library.
+pub type Symbol = NonNull<libc::c_void>;
+
+/// A loaded library.
+#[derive(Debug)]
+pub struct Library {
+    handle: NonNull<libc::c_void>,
+}
+
+impl Library {
+    /// Loads the library at a path, or by its file name from where the system keeps libraries.
+    ///
+    /// # Errors
+    /// What the dynamic linker says, for example that there is no such file.
+    pub fn load(path: &Path) -> anyhow::Result<Self> {
+        let name = CString::new(path.as_os_str().as_encoded_bytes())
+            .context("the path has a zero byte")?;
+        // SAFETY: the name is a C string; loading runs the initialisers of a library that the user
+        // named or the system installed.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        match NonNull::new(handle) {
+            Some(handle) => Ok(Self { handle }),
+            None => bail!("{}", last_error()),
+        }
+    }
+
+    /// The address of a function.
+    ///
+    /// # Errors
+    /// The library does not have it.
+    pub fn symbol(&self, name: &CStr) -> anyhow::Result<Symbol> {
+        // SAFETY: the handle is open and the name is a C string.
+        let symbol = unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) };
+        NonNull::new(symbol).with_context(last_error)
+    }
+}
+
+fn last_error() -> String {
+    // SAFETY: the result is null or a C string that stays until the next call on this thread.
+    let text = unsafe {
+        let text = libc::dlerror();
+        if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy()) }
+    };
+    text.map_or_else(|| "unknown error".to_owned(), std::borrow::Cow::into_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_found_and_what_is_missing_is_told() {
+        let library = Library::load(Path::new("libc.so.6")).expect("every program has it");
+        let symbol = library.symbol(c"abs").expect("every libc has it");
+        // SAFETY: this is the type of abs(3).
+        let abs: extern "C" fn(i32) -> i32 = unsafe { std::mem::transmute(symbol) };
+        assert_eq!(abs(-7), 7);
+        assert!(library.symbol(c"no_such_function").is_err());
+        let error = Library::load(Path::new("/no/such/library.so")).expect_err("no file");
+        assert!(error.to_string().contains("no/such"), "{error}");
+    }
+}

@@ -1,0 +1,208 @@
+//! The buffers of a run, and stripes carved out of them.
+//!
+//! One region is mapped for the whole run, in huge pages if the system has them to give, and filled
+//! with noise. A *hot* case uses the same stripe again and again. A *cold* case goes through as many
+//! stripes as the region holds, so that each is long out of every cache when its turn comes again.
+//!
+//! Shards begin at multiples of 64 bytes, and 320 bytes more than their length apart: distances
+//! that are powers of two would put all shards of a stripe into the same sets of a cache.
+
+use std::ptr::NonNull;
+
+use anyhow::bail;
+
+/// Bytes between shards, beyond the length of one.
+const GAP_BYTES: usize = 320;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// A region of noise.
+#[derive(Debug)]
+pub struct Region {
+    mapped: NonNull<libc::c_void>,
+    mapped_bytes: usize,
+    begin: usize,
+    len_bytes: usize,
+}
+
+impl Region {
+    /// Maps and fills `len_bytes`, a multiple of 2 MiB.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn map(len_bytes: usize) -> anyhow::Result<Self> {
+        let mapped_bytes = len_bytes + HUGE_PAGE_BYTES;
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new private mapping, wherever the system puts it.
+        let mapped =
+            unsafe { libc::mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, -1, 0) };
+        let Some(mapped) = NonNull::new(mapped).filter(|_| mapped != libc::MAP_FAILED) else {
+            bail!("cannot map {len_bytes} bytes: {}", std::io::Error::last_os_error());
+        };
+        let begin = mapped.as_ptr().addr().next_multiple_of(HUGE_PAGE_BYTES) - mapped.addr().get();
+        let region = Self { mapped, mapped_bytes, begin, len_bytes };
+        // SAFETY: inside the mapping. A refusal only means smaller pages.
+        unsafe { libc::madvise(region.base().cast(), len_bytes, libc::MADV_HUGEPAGE) };
+        let mut word = 0x9e37_79b9_7f4a_7c15u64;
+        for at in (0..len_bytes).step_by(8) {
+            // xorshift64: noise that is fast to make, and the same in every run.
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            // SAFETY: inside the mapping, which is aligned to much more than 8.
+            unsafe { region.base().add(at).cast::<u64>().write(word) };
+        }
+        Ok(region)
+    }
+
+    fn base(&self) -> *mut u8 {
+        self.mapped.as_ptr().cast::<u8>().wrapping_add(self.begin)
+    }
+
+    /// The parts of `workers` workers, as addresses: each works in its own, and only there.
+    pub fn parts(&self, workers: usize) -> Vec<Part> {
+        let len_bytes = self.len_bytes / workers / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        let base = self.base();
+        (0..workers)
+            .map(|worker| Part { base: base.wrapping_add(worker * len_bytes), len_bytes })
+            .collect()
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and the stripes in it are gone with the run.
+        unsafe { libc::munmap(self.mapped.as_ptr(), self.mapped_bytes) };
+    }
+}
+
+/// One worker's part of the region.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    base: *mut u8,
+    len_bytes: usize,
+}
+
+// SAFETY: a part is only an address range; the worker that gets it is the only one to touch it.
+unsafe impl Send for Part {}
+
+/// Buffers of one execution.
+#[derive(Clone, Debug)]
+pub struct Stripe {
+    /// Where the inputs begin.
+    pub inputs: Vec<*mut u8>,
+    /// Where the outputs begin.
+    pub outputs: Vec<*mut u8>,
+    shape: Shape,
+}
+
+/// Lengths of the buffers of one execution, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Of each input.
+    pub inputs: Vec<usize>,
+    /// Of each output.
+    pub outputs: Vec<usize>,
+}
+
+impl Shape {
+    /// `inputs` and `outputs` buffers of `len_bytes`.
+    pub fn uniform(inputs: usize, outputs: usize, len_bytes: usize) -> Self {
+        Self { inputs: vec![len_bytes; inputs], outputs: vec![len_bytes; outputs] }
+    }
+
+    /// Bytes that a stripe takes in a region.
+    pub fn stripe_bytes(&self) -> usize {
+        let buffers = self.inputs.iter().chain(&self.outputs);
+        buffers.map(|len_bytes| len_bytes.next_multiple_of(64) + GAP_BYTES).sum()
+    }
+}
+
+impl Part {
+    /// As many stripes as there is room for, but at most `most`.
+    pub fn stripes(&self, shape: &Shape, most: usize) -> Vec<Stripe> {
+        let count = (self.len_bytes / shape.stripe_bytes()).min(most);
+        let mut at = 0;
+        let mut place = |lengths: &[usize]| {
+            let carve = |len_bytes: &usize| {
+                let buffer = self.base.wrapping_add(at);
+                at += len_bytes.next_multiple_of(64) + GAP_BYTES;
+                buffer
+            };
+            lengths.iter().map(carve).collect::<Vec<_>>()
+        };
+        (0..count)
+            .map(|_| Stripe {
+                inputs: place(&shape.inputs),
+                outputs: place(&shape.outputs),
+                shape: shape.clone(),
+            })
+            .collect()
+    }
+}
+
+impl Stripe {
+    /// Length of an output.
+    pub fn output_bytes(&self, output: usize) -> usize {
+        self.shape.outputs[output]
+    }
+
+    /// A copy of the outputs.
+    pub fn copy_outputs(&self) -> Vec<Vec<u8>> {
+        let buffers = self.outputs.iter().zip(&self.shape.outputs);
+        let copy = |(output, &len): (&*mut u8, &usize)| {
+            // SAFETY: the buffers are inside the worker's part, and nobody writes them now.
+            unsafe { std::slice::from_raw_parts(*output, len) }.to_vec()
+        };
+        buffers.map(copy).collect()
+    }
+
+    /// Puts back what [`Stripe::copy_outputs`] copied.
+    pub fn restore_outputs(&mut self, copy: &[Vec<u8>]) {
+        for (output, copy) in self.outputs.iter().zip(copy) {
+            // SAFETY: the buffer has the length of its copy.
+            unsafe { output.copy_from_nonoverlapping(copy.as_ptr(), copy.len()) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stripes_lie_apart_inside_the_parts() {
+        let region = Region::map(8 << 20).expect("8 MiB");
+        let shape = Shape { inputs: vec![100, 5000], outputs: vec![64] };
+        let mut ranges = Vec::new();
+        for part in region.parts(2) {
+            let stripes = part.stripes(&shape, 10);
+            assert_eq!(stripes.len(), 10);
+            for stripe in &stripes {
+                let starts = stripe.inputs.iter().chain(&stripe.outputs);
+                let lengths = shape.inputs.iter().chain(&shape.outputs);
+                ranges.extend(starts.zip(lengths).map(|(at, len)| (at.addr(), at.addr() + len)));
+                assert!(stripe.inputs.iter().all(|input| input.addr().is_multiple_of(64)));
+                assert!(stripe.copy_outputs()[0].iter().any(|&byte| byte != 0), "noise");
+            }
+            assert!(part.stripes(&shape, usize::MAX).len() > 500);
+            assert!(part.stripes(&Shape::uniform(1, 0, 5 << 20), 10).is_empty(), "no room");
+        }
+        ranges.sort_unstable();
+        assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "buffers overlap");
+        let end = region.base().addr() + region.len_bytes;
+        assert!(ranges.iter().all(|range| range.0 >= region.base().addr() && range.1 <= end));
+    }
+
+    #[test]
+    fn outputs_can_be_put_back() {
+        let region = Region::map(2 << 20).expect("2 MiB");
+        let mut stripes = region.parts(1)[0].stripes(&Shape::uniform(1, 2, 500), 1);
+        let copy = stripes[0].copy_outputs();
+        // SAFETY: the buffer has 500 bytes.
+        unsafe { stripes[0].outputs[1].add(499).write(!copy[1][499]) };
+        assert_ne!(stripes[0].copy_outputs(), copy);
+        stripes[0].restore_outputs(&copy);
+        assert_eq!(stripes[0].copy_outputs(), copy);
+    }
+}
