@@ -170,7 +170,9 @@ impl Block {
             self.lasting = None;
         }
         self.refresh(now);
-        let current = self.possible();
+        // What only reads of unacknowledged writes have ruled out may come back with a power failure.
+        let mut current = self.possible();
+        current.extend(self.lasting.iter().flatten().map(|config| config.value));
         for entry in &mut self.entries {
             if !current.contains(&entry.value) && entry.overwritten_at == NEVER {
                 entry.overwritten_at = now;

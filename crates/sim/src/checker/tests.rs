@@ -171,6 +171,24 @@ fn a_flush_covers_only_what_was_acknowledged_before_it() {
 }
 
 #[test]
+fn a_write_that_is_seen_in_flight_overwrites_nothing_for_a_flush() {
+    let mut bench = Bench::new();
+    bench.begin(1);
+    bench.begin(2);
+    bench.read(2).expect("2 is in flight");
+    bench.begin(3);
+    bench.read(3).expect("3 is in flight");
+    bench.ack(1);
+    bench.checker.flush_submitted(A, 1);
+    bench.ack(2);
+    bench.ack(3);
+    bench.checker.flush_ended(1, true);
+    bench.checker.power_lost();
+    // The flush covers 1 only: 3 may be gone, and 2 is what it had overwritten.
+    assert_eq!(bench.possible(&[0, 1, 2, 3]), [1, 2, 3]);
+}
+
+#[test]
 fn fua_is_a_flush_of_its_blocks() {
     let mut bench = Bench::new();
     bench.write(1);
