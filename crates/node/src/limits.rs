@@ -35,5 +35,9 @@ pub const START_OPS_MAX: usize = 16;
 /// Slot headers read at a time while starting.
 pub const START_HEADERS_PER_READ: u32 = 256;
 
+/// Times that a slot's header is read at the start before the slot is out of use: the first time
+/// together with others.
+pub const START_READS_MAX: u8 = 6;
+
 /// Freed slots are made reusable by a sync of their own once one in this many slots waits for it.
 pub const RECLAIM_FRACTION: usize = 16;

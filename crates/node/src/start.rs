@@ -23,7 +23,7 @@ use fieldstone_proto::{BLOCK_BYTES, JournalGen, NodeError, VolumeId};
 
 use crate::disk::{Purpose, node_error};
 use crate::handlers::completion::bytes_read;
-use crate::limits::{START_HEADERS_PER_READ, START_OPS_MAX};
+use crate::limits::{START_HEADERS_PER_READ, START_OPS_MAX, START_READS_MAX};
 use crate::node::Node;
 use crate::seam::{DiskError, DiskOp, DiskOutput, FileId};
 use crate::store::{HEADER_BYTES, RECORD_BYTES, SlotIndex};
@@ -35,8 +35,8 @@ pub(crate) enum StartOp {
     List,
     ReadVolume(VolumeId),
     ReadJournal(VolumeId, JournalGen),
-    /// The headers of so many slots from this one on.
-    ReadHeaders(u32, u32),
+    /// The headers of so many slots from this one on, for the so manieth time.
+    ReadHeaders(u32, u32, u8),
     CreateData,
     CreateSlots,
     Sync(FileId),
@@ -113,7 +113,7 @@ impl Node {
                 offset_bytes: 0,
                 len_bytes: block,
             },
-            StartOp::ReadHeaders(first, count) => DiskOp::Read {
+            StartOp::ReadHeaders(first, count, _) => DiskOp::Read {
                 file: FileId::Slots,
                 offset_bytes: u64::from(first) * u64::from(RECORD_BYTES),
                 len_bytes: count * RECORD_BYTES,
@@ -149,7 +149,9 @@ impl Node {
                 self.journal_read_at_start(id, generation, result);
                 Ok(())
             }
-            StartOp::ReadHeaders(first, count) => self.headers_read(first, count, result),
+            StartOp::ReadHeaders(first, count, attempt) => {
+                self.headers_read(first, count, attempt, result)
+            }
             StartOp::CreateData => result
                 .map(|_| start.todo.push_back(StartOp::CreateSlots))
                 .map_err(|error| format!("creating the data file: {error}")),
@@ -198,7 +200,7 @@ impl Node {
         let mut first = 0;
         while first < self.config.slots {
             let count = START_HEADERS_PER_READ.min(self.config.slots - first);
-            start.todo.push_back(StartOp::ReadHeaders(first, count));
+            start.todo.push_back(StartOp::ReadHeaders(first, count, 1));
             first += count;
         }
         start.syncs.push_back(StartOp::Sync(FileId::Data));
@@ -265,19 +267,22 @@ impl Node {
         &mut self,
         first: u32,
         count: u32,
+        attempt: u8,
         result: Result<DiskOutput, DiskError>,
     ) -> Result<(), String> {
         let Phase::Starting(start) = &mut self.phase else { return Ok(()) };
         let headers = match bytes_read(result, count * RECORD_BYTES, "reading slot headers") {
             Ok(headers) => headers,
-            Err(reason) if count == 1 => {
+            Err(reason) if attempt >= START_READS_MAX => {
                 tracing::warn!(slot = first, %reason, "a slot is out of use");
                 self.store.set_bad(SlotIndex(first));
                 return Ok(());
             }
             Err(_) => {
-                // Find out which of them it is.
-                start.todo.extend((first..first + count).map(|slot| StartOp::ReadHeaders(slot, 1)));
+                // Find out which of them it is, and whether it stays so.
+                let slots = first..first + count;
+                let again = |slot| StartOp::ReadHeaders(slot, 1, attempt + 1);
+                start.todo.extend(slots.map(again));
                 return Ok(());
             }
         };
