@@ -7,11 +7,11 @@ use fieldstone_proto::{Lsn, SegmentId, SegmentKind};
 use super::Failure;
 use super::rings::{Records, reach};
 use super::vouch::{Listed, settle};
-use crate::core::Ctx;
+use crate::core::{Core, Ctx};
 use crate::gc::read_footer;
 use crate::rebuild::rebuild_segment;
 use crate::root::Root;
-use crate::segment::{Handle, epoch_of};
+use crate::segment::{Handle, Segment, epoch_of};
 
 /// A segment of the chain.
 pub(super) struct Link {
@@ -98,12 +98,24 @@ pub(super) fn check_nothing_lost(
 /// Makes those segments of the chain whole, as far as there are nodes, that the journal still backed.
 /// The writer may have died while it wrote their shards: their data is on fewer nodes than the
 /// journal, which this opening is about to give up.
-pub(super) async fn strengthen(ctx: &Ctx, chain: &[Link], start: Lsn, trimmed: Lsn) {
+pub(super) async fn strengthen(
+    ctx: &Ctx,
+    chain: &[Link],
+    start: Lsn,
+    trimmed: Lsn,
+) -> Result<(), Failure> {
     for link in chain.iter().filter(|link| link.first < start && link.end > trimmed) {
         // The writer had room for it, so this may use the reserve.
         let targets = ctx.with(|core| core.place_missing(link.handle, 0));
+        let wanted = targets.len();
+        let missing = |core: &mut Core| core.segments.get(link.handle).map_or(0, Segment::missing);
+        let before = ctx.with(missing);
         rebuild_segment(ctx, link.handle, targets).await;
+        if before - ctx.with(missing).min(before) < wanted {
+            return Err(Failure::Again("a segment that was being written is not whole".into()));
+        }
     }
+    Ok(())
 }
 
 pub(super) async fn replay_footers(ctx: &Ctx, chain: &[Link], start: Lsn) -> Result<(), Failure> {

@@ -60,7 +60,7 @@ const GRACE_MS: u64 = 1_000;
 /// Times that an opening starts over, with longer and longer pauses: a minute in all.
 const ATTEMPTS_MAX: u32 = 64;
 /// How long an opening after a crash waits for missing nodes that may have what no other has.
-const PATIENCE_MS: u64 = 5_000;
+const PATIENCE_MS: u64 = 20_000;
 /// How long, if a record of the log lacks blocks that they may have.
 const PATIENCE_CUT_SHORT_MS: u64 = 30_000;
 /// Longest pause between two attempts.
@@ -402,7 +402,7 @@ async fn recover(
     let garbage = listed.iter().filter(|(id, _)| !sources.contains(id));
     let garbage = garbage.map(|(id, shards)| (*id, shards.clone())).collect();
     discard_garbage(ctx, &garbage, false).await;
-    strengthen(ctx, &chain, start, trimmed).await;
+    strengthen(ctx, &chain, start, trimmed).await?;
     let bytes = ctx.with(|core| {
         core.placement_changed = false;
         let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
