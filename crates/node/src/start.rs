@@ -9,9 +9,10 @@
 //!
 //! What is damaged is dealt with where it is. A volume's record that cannot be trusted makes that
 //! volume refuse everything but its removal. A journal header that cannot be read hides this
-//! journal. A slot whose header and open note do not pass their checksums is free: it is what a torn write
-//! leaves. Slot headers that the disk cannot read take their slots out of use. Only a node whose
-//! slots and data files cannot be listed, created or synced, or whose slots were written by a newer
+//! journal. A slot whose header and open note do not pass their checksums is free: it is what a
+//! torn write leaves. Slot headers that the disk cannot read in several attempts take their slots
+//! out of use. Only a node whose slots and data files cannot be listed, created or synced, or whose
+//! slots were written by a newer
 //! release, fails to start.
 
 use std::collections::VecDeque;
@@ -35,7 +36,7 @@ pub(crate) enum StartOp {
     List,
     ReadVolume(VolumeId),
     ReadJournal(VolumeId, JournalGen),
-    /// The headers of so many slots from this one on, for the so manieth time.
+    /// The headers of slots: the first slot, how many, and which attempt it is, from 1.
     ReadHeaders(u32, u32, u8),
     CreateData,
     CreateSlots,

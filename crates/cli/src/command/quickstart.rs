@@ -15,7 +15,8 @@ pub struct Args {
     /// Where; an empty or a new folder. [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// How the volume is protected: rs:K+M or copies:N.
+    /// How the volume is protected: rs:K+M, copies:N, zigzag:K+M, clay:K+M or another that Ceph has,
+    /// such as rs-van:K+M.
     #[arg(long, value_name = "CODE", default_value = "rs:4+2")]
     code: Profile,
     /// What computes codes and checksums.

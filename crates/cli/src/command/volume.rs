@@ -34,7 +34,8 @@ pub struct Create {
     /// Its size.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     size: u64,
-    /// How it is protected: rs:K+M or copies:N. [default: the pool's code]
+    /// How it is protected: rs:K+M, copies:N, zigzag:K+M, clay:K+M or another that Ceph has, such as
+    /// rs-van:K+M. [default: the pool's code]
     #[arg(long, value_name = "CODE")]
     code: Option<Profile>,
     /// Print the result as JSON.

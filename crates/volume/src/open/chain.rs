@@ -97,7 +97,8 @@ pub(super) fn check_nothing_lost(
 
 /// Makes those segments of the chain whole, as far as there are nodes, that the journal still backed.
 /// The writer may have died while it wrote their shards: their data is on fewer nodes than the
-/// journal, which this opening is about to give up.
+/// journal, which this opening is about to give up. So it fails if a shard cannot be made that a
+/// node could take.
 pub(super) async fn strengthen(
     ctx: &Ctx,
     chain: &[Link],

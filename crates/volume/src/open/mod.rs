@@ -20,6 +20,10 @@
 //!    everything as it was. Whatever the new root does not name is then deleted.
 //!
 //! If a node is lost on the way, the opening starts over with what is left, with a higher epoch.
+//!
+//! After a crash it waits a while for nodes that are missing from the journal, and longer if it sees
+//! that a record lacks blocks (`rings`). Nothing tells of a ring whether its node lost power and with it
+//! the last records: to go on with the rings that happen to be there may be to lose a write.
 
 mod chain;
 mod checkpoint;
