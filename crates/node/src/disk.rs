@@ -50,6 +50,22 @@ pub(crate) enum Purpose {
     Record(VolumeId, CreateStep),
     /// Removing a volume's record.
     RecordRemove(EntryId),
+    /// Noting that a sync failed.
+    MarkDoubt,
+}
+
+impl Purpose {
+    /// True for a sync that leaves contents in doubt when it fails.
+    pub(crate) fn is_sync(self) -> bool {
+        matches!(
+            self,
+            Self::SyncData
+                | Self::SyncSlots
+                | Self::JournalSync(..)
+                | Self::JournalCreate(_, CreateStep::Sync)
+                | Self::Record(_, CreateStep::Sync)
+        )
+    }
 }
 
 /// The steps of making a record durable.

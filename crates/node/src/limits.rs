@@ -39,5 +39,8 @@ pub const START_HEADERS_PER_READ: u32 = 256;
 /// together with others.
 pub const START_READS_MAX: u8 = 6;
 
+/// What a start writes anew after a failed sync, it reads and writes in pieces of this size.
+pub const START_REWRITE_BYTES: u32 = 1 << 20;
+
 /// Freed slots are made reusable by a sync of their own once one in this many slots waits for it.
 pub const RECLAIM_FRACTION: usize = 16;

@@ -11,6 +11,7 @@ use crate::handlers::header::Admission;
 use crate::limits::LISTED_ROOT_BYTES_MAX;
 use crate::request_table::{EntryId, RequestTable};
 use crate::seam::{Action, Event, NodeConfig, PeerId};
+use crate::start::doubt::Doubt;
 use crate::start::{Phase, Start};
 use crate::store::Store;
 use crate::volumes::Volumes;
@@ -45,6 +46,7 @@ pub struct Node {
     pub(crate) table: RequestTable,
     pub(crate) store: Store,
     pub(crate) volumes: Volumes,
+    pub(crate) doubt: Doubt,
     /// Entries that wait for something to change in the store, in order.
     pub(crate) parked: VecDeque<EntryId>,
     pub(crate) counters: Counters,
@@ -60,6 +62,7 @@ impl Node {
             table: RequestTable::new(),
             store: Store::new(config.slot_bytes, config.slots, config.incarnation),
             volumes: Volumes::default(),
+            doubt: Doubt::default(),
             parked: VecDeque::new(),
             counters: Counters::default(),
             config,

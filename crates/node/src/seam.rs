@@ -26,6 +26,8 @@ pub enum FileId {
     Data,
     /// A volume's epoch and root record: `volume.<id>`.
     Volume(VolumeId),
+    /// Empty; exists while a failed sync leaves contents in doubt: `doubt`.
+    Doubt,
     /// A journal ring: `journal.<id>.<generation>`.
     Journal(VolumeId, JournalGen),
 }

@@ -19,6 +19,9 @@ type DiskResult = Result<DiskOutput, DiskError>;
 impl Node {
     /// A disk operation ended.
     pub(crate) fn complete_disk(&mut self, purpose: Purpose, result: DiskResult) {
+        if purpose.is_sync() && result.is_err() {
+            self.mark_doubt();
+        }
         match purpose {
             Purpose::Start(op) => self.start_op_ended(op, result),
             Purpose::ShardData(entry) => self.shard_data_ended(entry, result),
@@ -56,6 +59,7 @@ impl Node {
             }
             Purpose::Record(volume, step) => self.record_step(volume, step, result),
             Purpose::RecordRemove(entry) => self.record_removed(entry, result),
+            Purpose::MarkDoubt => self.doubt_marked(&result),
         }
     }
 

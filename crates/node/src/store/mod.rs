@@ -75,10 +75,11 @@
 //! not yet synced is in doubt, and the writer asks what is there
 //! ([`fieldstone_proto::RequestBody::ShardList`]).
 //!
-//! One thing is out of reach: when a sync failed, then only the process dies, the system's memory
-//! still shows the dropped writes to the next start, whose own sync succeeds, and a power loss after
-//! that takes them. Data lost so fails its checksums; a header lost so is a missing shard, which
-//! the volume finds and rebuilds; an erasure lost so brings a deleted shard back.
+//! When only the process dies after that, the system's memory still shows the dropped writes to the
+//! next start, whose own sync would succeed, and a power loss would take them. So the next start
+//! writes anew what may not be stable ([`crate::start::doubt`]). Which shards those are, it learns
+//! from `stable_below`, which every header and note carries: complete shards with a lower sequence were
+//! stable when it was written.
 //!
 //! # Operations on the same blocks
 //! The disk completes operations in any order, so two writes to the same blocks, or a write and a
@@ -90,7 +91,7 @@ mod reclaim;
 mod seal;
 mod slot;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fieldstone_proto::disk::SlotHeader;
 use fieldstone_proto::{
@@ -164,6 +165,10 @@ pub(crate) struct Store {
     slot_bytes: u32,
     incarnation: u64,
     next_sequence: u64,
+    /// Shards whose headers have a lower sequence are stable, unless they were given up since.
+    stable_below: u64,
+    /// The sequences of headers that are being written.
+    headers_in_flight: BTreeSet<u64>,
     /// Slots in Leaving, Erasing, Erased and Discarding: on their way to Free.
     leaving: usize,
     /// Slots in Superseded.
@@ -203,6 +208,8 @@ impl Store {
             slot_bytes,
             incarnation,
             next_sequence: 1,
+            stable_below: 0,
+            headers_in_flight: BTreeSet::new(),
             leaving: 0,
             superseded: 0,
             erased: Vec::new(),
@@ -225,6 +232,7 @@ impl Store {
     /// Takes in a header found at start.
     pub(crate) fn adopt(&mut self, slot: SlotIndex, header: SlotHeader) {
         self.next_sequence = self.next_sequence.max(header.sequence + 1);
+        self.stable_below = self.stable_below.max(header.stable_below);
         let content = Content::from_header(header);
         let (key, rank) = (content.key, (content.epoch, content.sequence));
         let state = &mut self.slots[slot.0 as usize];
@@ -256,8 +264,26 @@ impl Store {
         self.slots[slot.0 as usize].stage = Stage::Bad;
     }
 
-    /// All headers are in: sets up the free list and erases the losers.
+    /// The data of shards found at start that may not be stable although reads show it: file,
+    /// first byte and length.
+    pub(crate) fn in_doubt(&self) -> Vec<(FileId, u64, u64)> {
+        let slots = (0..).map(SlotIndex).zip(&self.slots);
+        let data = slots.filter_map(|(slot, state)| {
+            let len_bytes = match state.stage {
+                Stage::Open => self.slot_bytes,
+                Stage::Sealed if state.content().sequence >= self.stable_below => {
+                    state.content().meta.shard_bytes
+                }
+                _ => return None,
+            };
+            Some((FileId::Data, self.data_at(slot), u64::from(len_bytes)))
+        });
+        data.collect()
+    }
+
+    /// All headers are in, and stable: sets up the free list and erases the losers.
     pub(crate) fn finish_start(&mut self, disk: &mut DiskQueue) {
+        self.stable_below = self.next_sequence;
         for at in (0..self.slots.len()).rev() {
             let slot = SlotIndex(u32::try_from(at).expect("made from a u32"));
             match self.slots[at].stage {
@@ -559,6 +585,8 @@ impl Store {
         state.header_dirty = true;
         let content = state.content_mut();
         content.sequence = sequence;
+        content.stable_below = self.stable_below;
+        self.headers_in_flight.insert(sequence);
         let block = content.header(slot, incarnation).encode();
         let op = DiskOp::Write {
             file: FileId::Slots,

@@ -30,6 +30,7 @@ impl Store {
         }
         content.sequence = self.next_sequence;
         self.next_sequence += 1;
+        content.stable_below = self.stable_below;
         state.header_dirty = true;
         state.pins += 1;
         let block = state.content().note(slot, self.incarnation).encode();
@@ -69,6 +70,7 @@ impl Store {
     /// Takes in a note found at start, of a slot without a header.
     pub(crate) fn adopt_open(&mut self, slot: SlotIndex, note: OpenNote) {
         self.next_sequence = self.next_sequence.max(note.sequence + 1);
+        self.stable_below = self.stable_below.max(note.stable_below);
         let content = Content::from_note(note);
         let (key, rank) = (content.key, (content.epoch, content.sequence));
         let state = &mut self.slots[slot.0 as usize];

@@ -21,6 +21,8 @@ pub(crate) enum DataWaiter {
 #[derive(Debug)]
 pub(super) struct Round {
     number: u64,
+    /// What the store's `stable_below` is when the round has succeeded.
+    stable_below: u64,
     seals: Vec<Seal>,
     waiters: Vec<SyncWaiter>,
 }
@@ -84,6 +86,7 @@ impl Store {
         let state = &mut self.slots[slot.0 as usize];
         state.pins -= 1;
         let content = state.content_mut();
+        self.headers_in_flight.remove(&content.sequence);
         if content.given_up.is_some() {
             return self.advance(slot, disk);
         }
@@ -130,6 +133,7 @@ impl Store {
         self.open_unstable = false;
         self.round = Some(Round {
             number: self.rounds,
+            stable_below: self.headers_in_flight.first().copied().unwrap_or(self.next_sequence),
             seals: std::mem::take(&mut self.unstable),
             waiters: std::mem::take(&mut self.round_waiting),
         });
@@ -180,6 +184,7 @@ impl Store {
     pub(super) fn finish_round(&mut self, number: u64, disk: &mut DiskQueue) {
         // A round that was given up may be followed by another before its syncs end.
         let Some(round) = self.round.take_if(|round| round.number == number) else { return };
+        self.stable_below = self.stable_below.max(round.stable_below);
         for Seal { slot, sequence, .. } in round.seals {
             let Some(content) = self.slots[slot.0 as usize].content.as_deref_mut() else {
                 continue;

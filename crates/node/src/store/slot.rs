@@ -114,6 +114,8 @@ pub(crate) struct Content {
     pub(crate) epoch: Epoch,
     /// The header's sequence number; 0 while there is no header.
     pub(crate) sequence: u64,
+    /// The header's or note's `stable_below`.
+    pub(crate) stable_below: u64,
     /// What the header records, once there is one.
     pub(crate) meta: SealMeta,
     pub(crate) checksums: Vec<u32>,
@@ -146,6 +148,7 @@ impl Content {
             key,
             epoch,
             sequence: 0,
+            stable_below: 0,
             meta: SealMeta::default(),
             checksums: Vec::new(),
             written: BlockSet::default(),
@@ -166,6 +169,7 @@ impl Content {
         let key = ShardKey { volume: header.volume, segment: header.segment, shard: header.shard };
         Self {
             sequence: header.sequence,
+            stable_below: header.stable_below,
             meta: header.meta,
             checksums: header.checksums,
             stable: true,
@@ -178,6 +182,7 @@ impl Content {
         let key = ShardKey { volume: note.volume, segment: note.segment, shard: note.shard };
         Self {
             sequence: note.sequence,
+            stable_below: note.stable_below,
             noted: Noted::Yes,
             found: true,
             ..Self::new(key, note.epoch)
@@ -199,6 +204,7 @@ impl Content {
             sequence: self.sequence,
             incarnation,
             slot: slot.0,
+            stable_below: self.stable_below,
         }
     }
 
@@ -212,6 +218,7 @@ impl Content {
             sequence: self.sequence,
             incarnation,
             slot: slot.0,
+            stable_below: self.stable_below,
             meta: self.meta,
             checksums: self.checksums.clone(),
         }

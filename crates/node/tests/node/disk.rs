@@ -130,9 +130,10 @@ impl Disk {
             }
         }
         let dropped = std::mem::take(&mut self.dropped);
-        // What a failed sync dropped and memory still shows is outside the faults that a node can
-        // survive (see the store's text), so it does not outlive the process here.
-        if power_loss || dropped {
+        // A process that dies before it could note that a sync failed is outside the faults that
+        // a node can survive (see `start/doubt.rs`), so what that sync dropped is gone here.
+        let noted = self.files.contains_key(&FileId::Doubt);
+        if power_loss || (dropped && !noted) {
             for file in self.files.values_mut() {
                 file.lose_power(rng);
             }

@@ -19,6 +19,14 @@ const SLOTS: u32 = 4;
 /// A node with a root, a journal and one shard per slot but the last; stable, and not running.
 fn stopped() -> World {
     let mut world = World::new(config(8192, SLOTS), ChaCha8Rng::seed_from_u64(3));
+    fill(&mut world);
+    assert!(ask(&mut world, 1, RequestBody::ShardSync).is_ok());
+    world.crash(true);
+    world
+}
+
+/// Makes the root, the journal and the shards.
+fn fill(world: &mut World) {
     let mut call = |body, payload: &Bytes| world.call(PEER, cap(VOLUME, Epoch(1)), body, payload);
     let none = Bytes::new();
     assert!(call(RequestBody::Fence { takeover: false }, &none).is_ok());
@@ -37,9 +45,6 @@ fn stopped() -> World {
         };
         assert!(call(body, &data).is_ok());
     }
-    assert!(call(RequestBody::ShardSync, &none).is_ok());
-    world.crash(true);
-    world
 }
 
 fn bytes_of(world: &mut World, file: FileId) -> &mut Vec<u8> {
@@ -126,6 +131,30 @@ fn a_missing_data_file_stops_the_start() {
     let mut world = stopped();
     world.disk.files.remove(&FileId::Data);
     assert_eq!(refused(&mut world), "the data file is missing");
+}
+
+#[test]
+fn what_a_failed_sync_dropped_is_written_anew_by_the_next_start() {
+    let shards: Vec<u64> = (1..u64::from(SLOTS)).collect();
+    for seed in 0..50 {
+        let mut world = World::new(config(8192, SLOTS), ChaCha8Rng::seed_from_u64(seed));
+        fill(&mut world);
+        world.crash(false);
+        world.start_without_syncs();
+        world.crash(false);
+        assert!(world.disk.files.contains_key(&FileId::Doubt));
+        world.start();
+        assert!(!world.disk.files.contains_key(&FileId::Doubt));
+        assert_eq!(listed(&mut world), shards, "memory still shows them");
+        world.crash(true);
+        world.start();
+        assert_eq!(listed(&mut world), shards, "seed {seed}: a header is gone");
+        for &segment in &shards {
+            let segment = SegmentId(segment);
+            let verify = RequestBody::ShardVerify { segment, shard: ShardIndex(0) };
+            assert_eq!(ask(&mut world, 1, verify), Ok(ReplyBody::Done), "seed {seed}: {segment}");
+        }
+    }
 }
 
 #[test]

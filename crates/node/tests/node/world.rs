@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::disk::Disk;
+use crate::disk::{Disk, Faults};
 use bytes::Bytes;
 use fieldstone_node::{Action, Event, Node, NodeConfig, PeerId};
 use fieldstone_proto::{
@@ -50,6 +50,16 @@ impl World {
         self.node.start(NOW_NS);
         self.settle();
         assert!(self.node.is_ready(), "{:?}", self.node.failure());
+        self.disk.faults = faults;
+    }
+
+    /// Starts the node on a disk whose syncs fail, each dropping some of what it should cover.
+    pub fn start_without_syncs(&mut self) {
+        let faults = Faults { sync_one_in: 1, ..Faults::default() };
+        let faults = std::mem::replace(&mut self.disk.faults, faults);
+        self.node.start(NOW_NS);
+        self.settle();
+        assert!(!self.node.is_ready());
         self.disk.faults = faults;
     }
 

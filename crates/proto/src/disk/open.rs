@@ -14,7 +14,9 @@
 //! |     56 |     8 | incarnation of the node                               |
 //! |     64 |     4 | number of this slot                                   |
 //! |     68 |     1 | which shard of the segment                            |
-//! |     69 |   443 | zero                                                  |
+//! |     69 |     3 | zero                                                  |
+//! |     72 |     8 | headers and notes below this sequence were stable     |
+//! |     80 |   432 | zero                                                  |
 //! |    512 |  3584 | zero, not covered by the checksum                     |
 
 use bytes::Bytes;
@@ -44,6 +46,8 @@ pub struct OpenNote {
     pub incarnation: u64,
     /// Number of the slot.
     pub slot: u32,
+    /// What has a lower sequence was stable when this note was written; zero if unknown.
+    pub stable_below: u64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -57,6 +61,8 @@ struct Layout {
     incarnation: U64,
     slot: U32,
     shard: u8,
+    zero: [u8; 3],
+    stable_below: U64,
 }
 
 impl OpenNote {
@@ -72,6 +78,8 @@ impl OpenNote {
             incarnation: self.incarnation.into(),
             slot: self.slot.into(),
             shard: self.shard.0,
+            zero: [0; 3],
+            stable_below: self.stable_below.into(),
         };
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
         block[..size_of::<Layout>()].copy_from_slice(layout.as_bytes());
@@ -95,6 +103,7 @@ impl OpenNote {
             sequence: layout.sequence.get(),
             incarnation: layout.incarnation.get(),
             slot: layout.slot.get(),
+            stable_below: layout.stable_below.get(),
         })
     }
 }

@@ -15,7 +15,9 @@
 //! |     84 |     4 | length of the shard in bytes                          |
 //! |     88 |     1 | which shard of the segment                            |
 //! |     89 |     1 | kind of the segment                                   |
-//! |     90 |   934 | zero                                                  |
+//! |     90 |     6 | zero                                                  |
+//! |     96 |     8 | headers and notes below this sequence were stable     |
+//! |    104 |   920 | zero                                                  |
 //! |   1024 |  3072 | CRC-32C of each block of the shard, then zero         |
 //!
 //! The slot number and incarnation make a header that lies in the wrong place, or was copied from
@@ -54,6 +56,8 @@ pub struct SlotHeader {
     pub slot: u32,
     /// What the writer recorded about the shard.
     pub meta: SealMeta,
+    /// What has a lower sequence was stable when this header was written; zero if unknown.
+    pub stable_below: u64,
     /// CRC-32C of each block of the shard.
     pub checksums: Vec<u32>,
 }
@@ -73,6 +77,8 @@ struct Layout {
     shard_bytes: U32,
     shard: u8,
     kind: u8,
+    zero: [u8; 6],
+    stable_below: U64,
 }
 
 impl SlotHeader {
@@ -97,6 +103,8 @@ impl SlotHeader {
             shard_bytes: self.meta.shard_bytes.into(),
             shard: self.shard.0,
             kind: self.meta.kind as u8,
+            zero: [0; 6],
+            stable_below: self.stable_below.into(),
         };
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
         block[..size_of::<Layout>()].copy_from_slice(layout.as_bytes());
@@ -136,6 +144,7 @@ impl SlotHeader {
             sequence: layout.sequence.get(),
             incarnation: layout.incarnation.get(),
             slot: layout.slot.get(),
+            stable_below: layout.stable_below.get(),
             meta: SealMeta {
                 kind,
                 lsn_first: Lsn(layout.lsn_first.get()),

@@ -133,6 +133,7 @@ fn any_slot_header() -> impl Strategy<Value = SlotHeader> {
             lsn_end: Lsn(rest.2 ^ fields.4),
             shard_bytes: u32::try_from(checksums.len() * BLOCK_BYTES).unwrap(),
         },
+        stable_below: rest.0 ^ fields.1,
         checksums,
     })
 }
@@ -154,7 +155,9 @@ proptest! {
         header in any_slot_header(), bit in 0usize..SECTOR_BYTES * 8
     ) {
         let SlotHeader { volume, segment, shard, epoch, sequence, incarnation, slot, .. } = header;
-        let note = OpenNote { volume, segment, shard, epoch, sequence, incarnation, slot };
+        let stable_below = header.stable_below;
+        let note =
+            OpenNote { volume, segment, shard, epoch, sequence, incarnation, slot, stable_below };
         let bytes = note.encode();
         prop_assert_eq!(OpenNote::decode(&bytes).unwrap(), note);
         let mut damaged = bytes.to_vec();

@@ -6,6 +6,7 @@
 //! lock                        locked by the process that runs the node
 //! listen                      where that process listens, if it is `fieldstone node`
 //! slots, data                 the chunk store
+//! doubt                       empty; there while a failed sync leaves contents in doubt
 //! volume.<id>                 a volume's epoch and root
 //! journal.<id>.<generation>   a journal ring
 //! ```
@@ -393,6 +394,7 @@ pub fn file_name(file: FileId) -> String {
         FileId::Superblock => SUPERBLOCK.to_owned(),
         FileId::Slots => "slots".to_owned(),
         FileId::Data => "data".to_owned(),
+        FileId::Doubt => "doubt".to_owned(),
         FileId::Volume(volume) => format!("volume.{volume}"),
         FileId::Journal(volume, generation) => format!("journal.{volume}.{generation}"),
     }
@@ -405,6 +407,7 @@ pub fn file_id(name: &str) -> Option<FileId> {
         [SUPERBLOCK] => FileId::Superblock,
         ["slots"] => FileId::Slots,
         ["data"] => FileId::Data,
+        ["doubt"] => FileId::Doubt,
         ["volume", volume] => FileId::Volume(parse_volume(volume)?),
         ["journal", volume, generation] => {
             FileId::Journal(parse_volume(volume)?, JournalGen(generation.parse().ok()?))
@@ -490,6 +493,7 @@ mod tests {
             FileId::Superblock,
             FileId::Slots,
             FileId::Data,
+            FileId::Doubt,
             FileId::Volume(volume),
             FileId::Journal(volume, JournalGen(12)),
         ] {

@@ -1,11 +1,13 @@
 //! The start: finding out what is on the disk.
 //!
-//! Three stages, each with a bounded number of operations in flight:
-//! 1. list the files;
-//! 2. read every volume's record, every journal's header and all slot headers; on a new node create
-//!    `data` and then `slots` instead (so that `slots` never exists without `data`);
+//! In stages, each with a bounded number of operations in flight:
+//! 1. list the files; then read every volume's record, every journal's header and all slot headers;
+//!    on a new node create `data` and then `slots` instead (so that `slots` never exists without
+//!    `data`);
+//! 2. if a sync failed before, write anew what may not be stable ([`doubt`]);
 //! 3. sync what was read, so that what the node shows is stable from here on (point 6 of
-//!    [`crate::store`]), and remove journals whose creation was never acknowledged.
+//!    [`crate::store`]), and remove journals whose creation was never acknowledged. Around the
+//!    syncs the file `doubt` exists.
 //!
 //! What is damaged is dealt with where it is. A volume's record that cannot be trusted makes that
 //! volume refuse everything but its removal. A journal header that cannot be read hides this
@@ -14,6 +16,8 @@
 //! out of use. Only a node whose slots and data files cannot be listed, created or synced, or whose
 //! slots were written by a newer
 //! release, fails to start.
+
+pub(crate) mod doubt;
 
 use std::collections::VecDeque;
 
@@ -29,6 +33,7 @@ use crate::node::Node;
 use crate::seam::{DiskError, DiskOp, DiskOutput, FileId};
 use crate::store::{HEADER_BYTES, RECORD_BYTES, SlotIndex};
 use crate::volumes::{Journal, JournalStage, Volume};
+use doubt::{Doubt, Piece, create_mark};
 
 /// An operation of the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +45,24 @@ pub(crate) enum StartOp {
     ReadHeaders(u32, u32, u8),
     CreateData,
     CreateSlots,
+    /// A piece of what is in doubt, and which attempt it is, from 1.
+    ReadDoubtful(Piece, u8),
+    Rewrite(Piece),
+    Mark,
     Sync(FileId),
     RemoveJournal(VolumeId, JournalGen),
+    Unmark,
+}
+
+/// What the start is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Reading,
+    Rewriting,
+    Marking,
+    Syncing,
+    Unmarking,
+    Done,
 }
 
 /// Where the node is in its life.
@@ -58,13 +79,22 @@ pub(crate) enum Phase {
 pub(crate) struct Start {
     todo: VecDeque<StartOp>,
     in_flight: usize,
+    stage: Stage,
     /// What to do when everything is read.
     syncs: VecDeque<StartOp>,
+    /// A sync failed, or something could not be written anew: the next start has to know.
+    stays_in_doubt: bool,
 }
 
 impl Start {
     pub(crate) fn new() -> Self {
-        Self { todo: VecDeque::from([StartOp::List]), in_flight: 0, syncs: VecDeque::new() }
+        Self {
+            todo: VecDeque::from([StartOp::List]),
+            in_flight: 0,
+            stage: Stage::Reading,
+            syncs: VecDeque::new(),
+            stays_in_doubt: false,
+        }
     }
 }
 
@@ -75,28 +105,52 @@ impl Node {
 
     /// Keeps the operations of the start going.
     fn pump_start(&mut self) {
-        let Phase::Starting(start) = &mut self.phase else { return };
-        let mut ops = Vec::new();
         loop {
-            while start.in_flight < START_OPS_MAX
+            let Phase::Starting(start) = &mut self.phase else { return };
+            if start.in_flight < START_OPS_MAX
                 && let Some(op) = start.todo.pop_front()
             {
                 start.in_flight += 1;
-                ops.push(op);
+                let disk_op = self.start_disk_op(op);
+                self.disk.submit(Purpose::Start(op), disk_op);
+            } else if start.in_flight > 0 {
+                return;
+            } else if start.stage == Stage::Done {
+                self.phase = Phase::Ready;
+                return self.store.finish_start(&mut self.disk);
+            } else {
+                self.next_stage();
             }
-            if start.in_flight > 0 || start.syncs.is_empty() {
-                break;
+        }
+    }
+
+    /// The operations of a stage ended: begins the next one, which may have none.
+    fn next_stage(&mut self) {
+        let Phase::Starting(start) = &mut self.phase else { return };
+        let syncs = !start.syncs.is_empty();
+        match start.stage {
+            Stage::Reading => {
+                start.stage = Stage::Rewriting;
+                if self.doubt == Doubt::Marked {
+                    let pieces = self.pieces_in_doubt();
+                    let Phase::Starting(start) = &mut self.phase else { return };
+                    start.todo.extend(pieces.into_iter().map(|p| StartOp::ReadDoubtful(p, 1)));
+                }
             }
-            std::mem::swap(&mut start.todo, &mut start.syncs);
-        }
-        let finished = start.in_flight == 0;
-        for op in ops {
-            let disk_op = self.start_disk_op(op);
-            self.disk.submit(Purpose::Start(op), disk_op);
-        }
-        if finished {
-            self.phase = Phase::Ready;
-            self.store.finish_start(&mut self.disk);
+            Stage::Rewriting => {
+                start.stage = Stage::Marking;
+                start.todo.extend((syncs && self.doubt == Doubt::No).then_some(StartOp::Mark));
+            }
+            Stage::Marking => {
+                start.stage = Stage::Syncing;
+                std::mem::swap(&mut start.todo, &mut start.syncs);
+            }
+            Stage::Syncing => {
+                start.stage = Stage::Unmarking;
+                let unmark = self.doubt == Doubt::Marked && !start.stays_in_doubt;
+                start.todo.extend(unmark.then_some(StartOp::Unmark));
+            }
+            Stage::Unmarking | Stage::Done => start.stage = Stage::Done,
         }
     }
 
@@ -129,6 +183,12 @@ impl Node {
                 len_bytes: u64::from(self.config.slots) * u64::from(RECORD_BYTES),
                 allocate: true,
             },
+            StartOp::ReadDoubtful(Piece { file, offset_bytes, len_bytes }, _) => {
+                DiskOp::Read { file, offset_bytes, len_bytes }
+            }
+            StartOp::Rewrite(_) => unreachable!("submitted with the bytes that were read"),
+            StartOp::Mark => create_mark(),
+            StartOp::Unmark => DiskOp::Remove { file: FileId::Doubt },
             StartOp::Sync(file) => DiskOp::Sync { file },
             StartOp::RemoveJournal(id, generation) => {
                 DiskOp::Remove { file: FileId::Journal(id, generation) }
@@ -158,6 +218,24 @@ impl Node {
                 .map_err(|error| format!("creating the data file: {error}")),
             StartOp::CreateSlots => {
                 result.map(|_| ()).map_err(|error| format!("creating the slots file: {error}"))
+            }
+            StartOp::ReadDoubtful(piece, attempt) => {
+                self.piece_read(piece, attempt, result);
+                Ok(())
+            }
+            StartOp::Rewrite(piece) => self.piece_written(piece, result),
+            StartOp::Mark => {
+                // Without it the node is no worse off than if its process died unnoticed.
+                self.doubt_marked(&result);
+                Ok(())
+            }
+            StartOp::Unmark => {
+                if let Err(error) = result {
+                    tracing::warn!(%error, "cannot remove the file doubt");
+                } else {
+                    self.doubt = Doubt::No;
+                }
+                Ok(())
             }
             StartOp::Sync(file) => self.start_synced(file, result),
             StartOp::RemoveJournal(id, generation) => {
@@ -191,6 +269,7 @@ impl Node {
                 FileId::Journal(id, generation) => {
                     start.todo.push_back(StartOp::ReadJournal(id, generation));
                 }
+                FileId::Doubt => self.doubt = Doubt::Marked,
                 FileId::Superblock | FileId::Slots | FileId::Data => {}
             }
         }
@@ -335,6 +414,9 @@ impl Node {
         result: Result<DiskOutput, DiskError>,
     ) -> Result<(), String> {
         let Err(error) = result else { return Ok(()) };
+        if let Phase::Starting(start) = &mut self.phase {
+            start.stays_in_doubt = true;
+        }
         let error = node_error(&error, "syncing it at start");
         match file {
             FileId::Volume(id) => {
@@ -349,7 +431,7 @@ impl Node {
                     journal.broken = Some(error);
                 }
             }
-            FileId::Superblock | FileId::Slots | FileId::Data => {
+            FileId::Superblock | FileId::Slots | FileId::Data | FileId::Doubt => {
                 return Err(match error {
                     NodeError::Io(reason) => format!("{file:?}: {reason}"),
                     other => format!("{file:?}: {other}"),
