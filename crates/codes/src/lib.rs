@@ -156,6 +156,17 @@ pub trait Code: Send + Sync {
     /// it takes the first ones. Shards in neither list are not touched.
     fn repair(&self, lost: &[usize], available: &[usize]) -> Result<Arc<RepairPlan>, CodeError>;
 
+    /// As [`Code::repair`], for the elements `elements` of the lost shards alone: the plan reads
+    /// no more than these depend on. Its outputs are those elements of each lost shard, one after the
+    /// other. Elements are treated byte by byte, so that any range within an element can be made
+    /// from the same range within the elements that the plan reads.
+    fn repair_elements(
+        &self,
+        lost: &[usize],
+        available: &[usize],
+        elements: Range<u32>,
+    ) -> Result<Arc<RepairPlan>, CodeError>;
+
     /// How the parities change with some elements of one data shard. With [`Layout::Words`] these
     /// must be all elements, and shards of any whole number of words may be ranges of longer ones.
     fn delta(&self, shard: usize, elements: Range<u32>) -> Result<Arc<DeltaPlan>, CodeError>;

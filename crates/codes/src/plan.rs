@@ -71,6 +71,19 @@ pub struct RepairPlan {
 }
 
 impl RepairPlan {
+    /// The part of the plan that repairs the elements `elements` of each lost shard, which are in
+    /// range and not none. `None` if they depend on nothing that is read.
+    pub(crate) fn part(&self, elements: &Range<u32>) -> Option<Self> {
+        let part = self.map.restrict(|element| elements.contains(&element.index)).ok()?;
+        let reads = part.inputs.iter().map(|(input, places)| {
+            let read = &self.reads[usize::from(*input)];
+            let all: Vec<u32> = read.elements.iter().cloned().flatten().collect();
+            ShardRead::of(read.shard, places.iter().map(|&place| all[place as usize]))
+        });
+        let reads = reads.collect();
+        Some(Self { lost: self.lost.clone(), reads, map: Arc::new(part.map) })
+    }
+
     /// Bytes to read in all, for elements of `element_bytes` bytes.
     #[must_use]
     pub fn read_bytes(&self, element_bytes: u64) -> u64 {

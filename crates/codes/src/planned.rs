@@ -39,6 +39,7 @@ pub(crate) struct Planned<C> {
     construction: C,
     encode: Arc<LinearMap>,
     repairs: PlanCache<PlanKey, RepairPlan>,
+    parts: PlanCache<(PlanKey, Range<u32>), RepairPlan>,
     deltas: PlanCache<(usize, Range<u32>), DeltaPlan>,
 }
 
@@ -49,6 +50,7 @@ impl<C: Construction> Planned<C> {
             encode: Arc::new(construction.encode()),
             construction,
             repairs: PlanCache::default(),
+            parts: PlanCache::default(),
             deltas: PlanCache::default(),
         }
     }
@@ -82,6 +84,27 @@ impl<C: Construction> Code for Planned<C> {
         reads.sort_unstable();
         let key = PlanKey { lost: lost.to_vec(), reads };
         Ok(self.repairs.get_or_make(&key, || self.construction.plan(&key)))
+    }
+
+    fn repair_elements(
+        &self,
+        lost: &[usize],
+        available: &[usize],
+        elements: Range<u32>,
+    ) -> Result<Arc<RepairPlan>, CodeError> {
+        let (profile, count) = (self.profile, self.elements());
+        let plan = self.repair(lost, available)?;
+        if elements == (0..count) {
+            return Ok(plan);
+        }
+        if elements.start >= elements.end || elements.end > count {
+            let (start, end) = (elements.start, elements.end);
+            return Err(CodeError::NoSuchElements { start, end, profile, count });
+        }
+        let reads = plan.reads.iter().map(|read| read.shard).collect();
+        let key = (PlanKey { lost: lost.to_vec(), reads }, elements);
+        let make = || plan.part(&key.1).expect("every element depends on those of other shards");
+        Ok(self.parts.get_or_make(&key, make))
     }
 
     fn delta(&self, shard: usize, elements: Range<u32>) -> Result<Arc<DeltaPlan>, CodeError> {

@@ -9,7 +9,7 @@ use common::{check_repair, code, encode, execute, patterns, random_stripe, slice
 use fieldstone_codes::{
     Code, CodeError, Layout, MAX_CACHED_PLANS, Profile, ShardRead, Verdict, locate, verify,
 };
-use fieldstone_gf::ShapeError;
+use fieldstone_gf::{LinearMap, ShapeError};
 use proptest::prelude::*;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -63,6 +63,69 @@ fn every_erasure_pattern_of_small_codes_is_repaired() {
             check_repair(&*code, &shards, &lost, &available);
         }
     }
+}
+
+/// Some elements of what is lost, and some bytes of those, from the same bytes of what the plan reads.
+#[test]
+fn parts_of_lost_shards_are_made_from_parts_of_others() {
+    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    for name in SMALL {
+        let code = code(name);
+        let elements = code.elements();
+        // Elements as equal parts, whatever the layout: the same code in another order of bytes.
+        let element_bytes = 5;
+        let mut shards: Vec<Vec<u8>> = (0..code.k())
+            .map(|_| (0..elements * element_bytes).map(|_| rng.random()).collect())
+            .collect();
+        shards.extend(run(code.encode(), &slices(&shards)));
+        let column = rng.random_range(0..element_bytes);
+        let bytes = |shard: usize, element: u32| {
+            let at = (element * element_bytes + column) as usize;
+            &shards[shard][at..at + 1]
+        };
+        for (lost, available) in patterns(&*code) {
+            let first = rng.random_range(0..elements);
+            let part = first..rng.random_range(first..elements) + 1;
+            let whole = code.repair(&lost, &available).unwrap();
+            let plan = code.repair_elements(&lost, &available, part.clone()).unwrap();
+            assert!(plan.read_bytes(1) <= whole.read_bytes(1));
+            let inputs: Vec<Vec<u8>> = plan
+                .reads
+                .iter()
+                .map(|read| {
+                    let elements = read.elements.iter().cloned().flatten();
+                    elements.flat_map(|element| bytes(read.shard, element)).copied().collect()
+                })
+                .collect();
+            for (&shard, made) in lost.iter().zip(run(&plan.map, &slices(&inputs))) {
+                let expected = part.clone().flat_map(|element| bytes(shard, element));
+                assert!(made.iter().eq(expected), "{name}: {part:?} of {shard}, lost {lost:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_element_of_a_regenerating_code_needs_few_others() {
+    // One element of each of k other shards, as with Reed-Solomon.
+    let zigzag = code("zigzag:4+2");
+    let plan = zigzag.repair_elements(&[1], &[0, 2, 3, 4, 5], 3..4).unwrap();
+    assert_eq!(plan.read_bytes(1), 4);
+    assert_eq!(plan.reads.len(), 4);
+    let none = zigzag.repair_elements(&[1], &[0, 2, 3, 4, 5], 3..3);
+    assert!(matches!(none, Err(CodeError::NoSuchElements { .. })));
+    let beyond = zigzag.repair_elements(&[1], &[0, 2, 3, 4, 5], 7..9);
+    assert!(matches!(beyond, Err(CodeError::NoSuchElements { .. })));
+}
+
+/// Executes a map on shards whose elements are equal parts.
+fn run(map: &LinearMap, inputs: &[&[u8]]) -> Vec<Vec<u8>> {
+    let element_bytes = inputs[0].len() / map.shape().input_elements[0] as usize;
+    let bytes = |&elements: &u32| vec![0x5a; elements as usize * element_bytes];
+    let mut outputs: Vec<Vec<u8>> = map.shape().output_elements.iter().map(bytes).collect();
+    let mut slices: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+    map.execute(inputs, &mut slices).expect("lengths fit");
+    outputs
 }
 
 /// With fewer shards asked for than are missing, the others still have to be worked around.

@@ -25,6 +25,7 @@ pub mod field;
 mod kernel;
 mod map;
 pub mod matrix;
+mod restrict;
 pub mod word;
 
 pub use execute::{Options, STREAMING_BYTES, ShapeError, Stores, Update};
@@ -34,4 +35,5 @@ pub use map::{
     Target, Term,
 };
 pub use matrix::{Matrix, MatrixError};
+pub use restrict::Restricted;
 pub use word::WordField;

@@ -1,4 +1,5 @@
 //! Runs seeds of the seeded world: `seeds A..B [THREADS]`, or `seeds N` for one with its trace.
+//! The environment variable `CODE` gives a code to use instead of those that the seeds draw.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -7,11 +8,12 @@ use fieldstone_sim::{Options, run, run_many};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
+    let code = std::env::var("CODE").ok().map(|name| name.parse().expect("the name of a code"));
     let what = arguments.next().unwrap_or_else(|| "0..200".to_owned());
     let Some((first, end)) = what.split_once("..") else {
         let seed = what.parse().expect("a seed is a number");
         let mut out = std::io::BufWriter::new(std::io::stdout());
-        let outcome = run(seed, Options { trace: Some(&mut out) });
+        let outcome = run(seed, Options { trace: Some(&mut out), code });
         drop(out);
         println!("{outcome:#?}");
         return;
@@ -24,7 +26,7 @@ fn main() {
     run_many(
         seeds,
         threads,
-        |seed| run(seed, Options::default()),
+        |seed| run(seed, Options { code, ..Options::default() }),
         |outcome| {
             done += 1;
             ops += outcome.ops;

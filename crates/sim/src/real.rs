@@ -98,7 +98,7 @@ impl VolumeProcess for Volume {
     }
 }
 
-/// Runs the scenario of `seed` with the real cast.
+/// Runs the scenario of `seed` (and of the code, if one is given) with the real cast.
 pub fn run(seed: u64, options: Options<'_>) -> Outcome {
-    run_cast(Scenario::from_seed(seed), &RealCast, options)
+    run_cast(Scenario::from_seed(seed, options.code), &RealCast, options)
 }

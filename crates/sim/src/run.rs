@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use fieldstone_block::Nanos;
+use fieldstone_codes::Profile;
 
 use crate::actor::Cast;
 use crate::scenario::Scenario;
@@ -17,6 +18,8 @@ use crate::world::{Failure, World};
 pub struct Options<'a> {
     /// Where to write the trace.
     pub trace: Option<&'a mut dyn Write>,
+    /// Protect the data with this code and not with the one that the seed draws.
+    pub code: Option<Profile>,
 }
 
 /// How a run went.

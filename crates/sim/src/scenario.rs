@@ -4,7 +4,7 @@
 //! seal, collection runs and checkpoints are written many times in a second of virtual time.
 
 use fieldstone_codes::Profile;
-use fieldstone_volume::Geometry;
+use fieldstone_volume::{Geometry, step_blocks};
 
 use crate::atlas::{Fault, Weights};
 use crate::dice::Dice;
@@ -61,16 +61,20 @@ const BLOCK_BYTES: u64 = 4096;
 const SLOTS_SPARE: u64 = 24;
 
 impl Scenario {
-    /// The scenario of `seed`.
+    /// The scenario of `seed`; with `code` instead of the code that it draws, if one is given.
     #[must_use]
-    pub fn from_seed(seed: u64) -> Self {
+    pub fn from_seed(seed: u64, code: Option<Profile>) -> Self {
         let mut dice = Dice::new(seed, "scenario", 0);
         let kind = match dice.index(10) {
             0 => Kind::Beyond,
             1 => Kind::Full,
             _ => Kind::Within,
         };
-        let (profile, mut nodes) = draw_pool(&mut dice);
+        let (mut profile, mut nodes) = draw_pool(&mut dice);
+        if let Some(code) = code {
+            profile = code;
+            nodes = code.shards() as u16 + nodes % 3;
+        }
         if kind == Kind::Beyond {
             nodes = nodes.max(2 * profile.m() as u16 + 1);
         }
@@ -111,7 +115,7 @@ impl Scenario {
     /// A scenario without any fault, for tests that plant their own.
     #[must_use]
     pub fn calm(seed: u64) -> Self {
-        let mut scenario = Self::from_seed(seed);
+        let mut scenario = Self::from_seed(seed, None);
         scenario.kind = Kind::Within;
         scenario.fault_gap_ns = 0;
         scenario
@@ -157,12 +161,15 @@ fn draw_pool(dice: &mut Dice) -> (Profile, u16) {
 }
 
 fn draw_geometry(dice: &mut Dice, profile: &Profile, device_blocks: u64) -> Geometry {
-    let shard_bytes = dice.pick(&[32 << 10, 64 << 10]);
+    let shard_bytes: u32 = dice.pick(&[32 << 10, 64 << 10]);
+    let unit_bytes = dice.pick(&[4 << 10, 8 << 10, 16 << 10]);
+    let step_blocks = step_blocks(unit_bytes / 4096, profile.code().elements());
+    let shard_bytes = shard_bytes.next_multiple_of(step_blocks * 4096);
     let segment_bytes = u64::from(shard_bytes) * profile.k() as u64;
     Geometry {
         size_bytes: device_blocks * BLOCK_BYTES,
         shard_bytes,
-        unit_bytes: dice.pick(&[4 << 10, 8 << 10, 16 << 10]),
+        unit_bytes,
         // A smaller ring would close segments before they are full, which wastes slots.
         ring_bytes: (segment_bytes * dice.pick(&[2, 4, 8])).max(128 << 10),
     }

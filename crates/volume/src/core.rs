@@ -24,7 +24,7 @@ use slab::Slab;
 
 use crate::damage::Damage;
 use crate::exec::{Awaited, Filler, Lock, Task, slot};
-use crate::layout::Layout;
+use crate::layout::{Layout, step_blocks};
 use crate::log::Log;
 use crate::map::Map;
 use crate::read::Reads;
@@ -198,10 +198,11 @@ impl Core {
                 session: 0,
             })
             .collect();
+        let code = profile.code();
         let mut core = Self {
             name,
-            code: profile.code(),
-            layout: layout_of(&profile, &geometry),
+            layout: layout_of(&*code, &geometry),
+            code,
             profile,
             geometry,
             engine: Engine::software(),
@@ -255,7 +256,7 @@ impl Core {
     pub fn adopt(&mut self, name: String, profile: Profile, geometry: Geometry) {
         self.name = name;
         self.code = profile.code();
-        self.layout = layout_of(&profile, &geometry);
+        self.layout = layout_of(&*self.code, &geometry);
         self.profile = profile;
         self.geometry = geometry;
         self.map = Map::new(geometry.size_bytes / 4096);
@@ -531,13 +532,14 @@ impl Core {
     }
 }
 
-/// The layout that a profile and geometry make.
+/// The layout that a code and geometry make.
 #[must_use]
-pub fn layout_of(profile: &Profile, geometry: &Geometry) -> Layout {
+pub fn layout_of(code: &dyn Code, geometry: &Geometry) -> Layout {
     Layout {
-        k: u32::try_from(profile.k()).expect("codes are small"),
-        m: u32::try_from(profile.m()).expect("codes are small"),
+        k: u32::try_from(code.k()).expect("codes are small"),
+        m: u32::try_from(code.m()).expect("codes are small"),
         unit_blocks: geometry.unit_bytes / 4096,
+        step_blocks: step_blocks(geometry.unit_bytes / 4096, code.elements()).max(1),
         shard_blocks: geometry.shard_bytes / 4096,
     }
 }

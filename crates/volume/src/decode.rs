@@ -2,7 +2,8 @@
 //!
 //! A repair plan says which parts of which shards to read and how to compute the lost ones from
 //! them. One plan and one set of reads give all the lost shards that are asked for, so that two
-//! shards cost no more reading than one.
+//! shards cost no more reading than one. Coding works byte by byte within elements, so a few bytes
+//! of an element need the same few bytes of the elements that it depends on, and no more.
 //!
 //! Reading takes time, in which the segment may be collected and its handle be given to another
 //! one. So all of this goes by the segment's name, which is never given again.
@@ -36,9 +37,15 @@ struct Attempt {
     segment: SegmentId,
     /// The shards that looked available, and where they are.
     available: Vec<(usize, NodeIndex)>,
-    /// The part of each shard to work on.
-    part: Range<u32>,
-    element_bytes: u64,
+    element_bytes: u32,
+    /// The bytes of each element to work on.
+    columns: Range<u32>,
+}
+
+/// A part of a shard: the same bytes of some elements.
+struct Part {
+    elements: Range<u32>,
+    columns: Range<u32>,
 }
 
 /// The reads of one shard.
@@ -62,21 +69,36 @@ impl Core {
         &self,
         id: SegmentId,
         lost: &[usize],
-        part: &Range<u32>,
+        part: &Part,
     ) -> Result<Attempt, BlockError> {
-        let gone = || BlockError::Io("the segment is gone".into());
         let segment = self.segments.named(id).ok_or_else(gone)?;
+        let element_bytes = segment.shard_bytes / self.code.elements();
         let available = self.available(id, lost);
         let shards: Vec<usize> = available.iter().map(|(shard, _)| *shard).collect();
-        let plan = self.code.repair(lost, &shards).map_err(|error| {
+        let plan = self.code.repair_elements(lost, &shards, part.elements.clone());
+        let plan = plan.map_err(|error| {
             let (k, there) = (self.code.k(), shards.len());
             BlockError::Io(format!("{there} of the {k} shards needed are there ({error})"))
         })?;
-        // With one element per shard, coding works byte by byte and a range needs just that range.
+        let columns = part.columns.clone();
+        Ok(Attempt { plan, segment: id, available, element_bytes, columns })
+    }
+
+    /// The parts of a shard of the segment that make up the bytes `bytes` of it.
+    fn parts(&self, id: SegmentId, bytes: &Range<u32>) -> Result<Vec<Part>, BlockError> {
+        let segment = self.segments.named(id).ok_or_else(gone)?;
         let elements = self.code.elements();
-        let part = if elements == 1 { part.clone() } else { 0..segment.shard_bytes };
-        let element_bytes = u64::from((part.end - part.start) / elements);
-        Ok(Attempt { plan, segment: id, available, part, element_bytes })
+        let element_bytes = segment.shard_bytes / elements;
+        if element_bytes == 0 || *bytes == (0..segment.shard_bytes) {
+            return Ok(vec![Part { elements: 0..elements, columns: 0..element_bytes }]);
+        }
+        let part = |element: u32| {
+            let at = element * element_bytes;
+            let columns = bytes.start.max(at) - at..bytes.end.min(at + element_bytes) - at;
+            Part { elements: element..element + 1, columns }
+        };
+        let met = bytes.start / element_bytes..bytes.end.div_ceil(element_bytes);
+        Ok(met.map(part).collect())
     }
 
     fn send_reads(&mut self, attempt: &Attempt) -> Vec<Reads> {
@@ -94,19 +116,25 @@ impl Core {
 
 impl Attempt {
     fn bodies(&self, read: &ShardRead) -> Vec<RequestBody> {
-        let body = |bytes: Range<u64>| RequestBody::ShardRead {
+        let body = |elements: Range<u32>| RequestBody::ShardRead {
             segment: self.segment,
             shard: ShardIndex(u8::try_from(read.shard).expect("at most 255 shards")),
-            offset_bytes: self.part.start + u32::try_from(bytes.start).expect("within a shard"),
-            len_bytes: u32::try_from(bytes.end - bytes.start).expect("within a shard"),
+            offset_bytes: elements.start * self.element_bytes + self.columns.start,
+            len_bytes: (elements.end - elements.start - 1) * self.element_bytes
+                + (self.columns.end - self.columns.start),
         };
-        read.byte_ranges(self.element_bytes).map(body).collect()
+        let runs = read.elements.iter().cloned();
+        if self.columns == (0..self.element_bytes) {
+            return runs.map(body).collect();
+        }
+        runs.flatten().map(|element| body(element..element + 1)).collect()
     }
 
     /// True when `inputs` is everything that the plan reads.
     fn complete(&self, inputs: &[Bytes]) -> bool {
-        let wanted = |read: &ShardRead| u64::from(read.element_count()) * self.element_bytes;
-        self.plan.reads.iter().zip(inputs).all(|(read, input)| wanted(read) == input.len() as u64)
+        let columns = (self.columns.end - self.columns.start) as usize;
+        let wanted = |read: &ShardRead| read.element_count() as usize * columns;
+        self.plan.reads.iter().zip(inputs).all(|(read, input)| wanted(read) == input.len())
     }
 }
 
@@ -135,23 +163,39 @@ pub async fn decode(
     lost: &[usize],
     bytes: Range<u32>,
 ) -> Result<Decoded, BlockError> {
+    let parts = ctx.with(|core| core.parts(id, &bytes))?;
+    let mut pieces: Vec<Vec<Bytes>> = vec![Vec::with_capacity(parts.len()); lost.len()];
+    let mut read_bytes = 0;
+    for part in &parts {
+        let decoded = decode_part(ctx, id, lost, part).await?;
+        read_bytes += decoded.read_bytes;
+        for (pieces, piece) in pieces.iter_mut().zip(decoded.shards) {
+            pieces.push(piece);
+        }
+    }
+    Ok(Decoded { shards: pieces.into_iter().map(join).collect(), read_bytes })
+}
+
+async fn decode_part(
+    ctx: &Ctx,
+    id: SegmentId,
+    lost: &[usize],
+    part: &Part,
+) -> Result<Decoded, BlockError> {
     let mut read_bytes = 0;
     // Each attempt loses at least one shard that looked available, so this ends.
     loop {
-        let attempt = ctx.with(|core| core.plan_attempt(id, lost, &bytes))?;
+        let attempt = ctx.with(|core| core.plan_attempt(id, lost, part))?;
         let inputs = gather(ctx, &attempt).await;
         read_bytes += inputs.iter().map(|input| input.len() as u64).sum::<u64>();
         if attempt.complete(&inputs) {
             let job = Job::Code { map: Arc::clone(&attempt.plan.map), inputs };
             let output = ctx.with(|core| core.engine.run(job));
             let output = output.map_err(|error| BlockError::Io(error.to_string()))?;
-            let mut shards = output.into_shards().unwrap_or_default();
+            let shards = output.into_shards().unwrap_or_default();
             if shards.len() != lost.len() {
                 return Err(BlockError::Io("decoding gave too few shards".into()));
             }
-            let from = (bytes.start - attempt.part.start) as usize;
-            let to = (bytes.end - attempt.part.start) as usize;
-            shards.iter_mut().for_each(|shard| *shard = shard.slice(from..to));
             return Ok(Decoded { shards, read_bytes });
         }
         if ctx.with(|core| core.available(id, lost).len()) >= attempt.available.len() {
@@ -177,10 +221,18 @@ async fn gather(ctx: &Ctx, attempt: &Attempt) -> Vec<Bytes> {
                 }),
             }
         }
-        inputs.push(match parts.len() {
-            1 => parts.swap_remove(0),
-            _ => AlignedBuf::concat(parts.iter().map(|part| &part[..])).freeze(),
-        });
+        inputs.push(join(parts));
     }
     inputs
+}
+
+fn join(mut parts: Vec<Bytes>) -> Bytes {
+    match parts.len() {
+        1 => parts.swap_remove(0),
+        _ => AlignedBuf::concat(parts.iter().map(|part| &part[..])).freeze(),
+    }
+}
+
+fn gone() -> BlockError {
+    BlockError::Io("the segment is gone".into())
 }

@@ -2,7 +2,9 @@
 //!
 //! The blocks of a segment are dealt to its k data shards in units: unit u lies on shard u mod k,
 //! at position u div k. A segment that is closed early has shorter shards, cut to whole units, so
-//! the layout depends only on k and the unit, and not on the segment's length.
+//! the layout depends only on k and the unit, and not on the segment's length. Codes that cut
+//! shards into elements need elements of whole blocks, so that reads of elements are reads of blocks:
+//! their shards are multiples of that too, with zeroes at the end.
 //!
 //! ```text
 //! shard 0: unit 0 | unit k   | unit 2k   | ...
@@ -20,7 +22,9 @@ pub struct Layout {
     pub m: u32,
     /// Blocks per unit.
     pub unit_blocks: u32,
-    /// Blocks per full shard.
+    /// Lengths of shards are multiples of so many blocks: whole units, and elements of whole blocks.
+    pub step_blocks: u32,
+    /// Blocks per full shard, a multiple of the step.
     pub shard_blocks: u32,
 }
 
@@ -58,7 +62,7 @@ impl Layout {
     #[must_use]
     pub fn shard_blocks_for(&self, blocks: u32) -> u32 {
         let rows = blocks.div_ceil(self.k * self.unit_blocks).max(1);
-        rows * self.unit_blocks
+        (rows * self.unit_blocks).next_multiple_of(self.step_blocks)
     }
 
     /// The shard and the block in it that hold block `block` of the segment.
@@ -87,6 +91,16 @@ impl Layout {
     }
 }
 
+/// The least common multiple of a unit and the elements of a shard, in blocks; zero if it is absurd.
+#[must_use]
+pub fn step_blocks(unit_blocks: u32, elements: u32) -> u32 {
+    let (mut a, mut b) = (unit_blocks, elements);
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    unit_blocks.checked_div(a).and_then(|units| units.checked_mul(elements)).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,15 +109,20 @@ mod tests {
     proptest! {
         #[test]
         fn ranges_agree_with_locate_and_every_block_has_its_own_place(
-            k in 1u32..9, unit in 1u32..20, rows in 1u32..6, a in any::<u32>(), b in any::<u32>()
+            (k, unit, steps) in (1u32..9, 1u32..20, 1u32..6), elements in 1u32..9,
+            a in any::<u32>(), b in any::<u32>()
         ) {
-            let layout = Layout { k, m: 2, unit_blocks: unit, shard_blocks: unit * rows };
+            let step = step_blocks(unit, elements);
+            let layout =
+                Layout { k, m: 2, unit_blocks: unit, step_blocks: step, shard_blocks: step * steps };
             let blocks = layout.segment_blocks();
             let mut seen = std::collections::HashSet::new();
             for block in 0..blocks {
                 let (shard, at) = layout.locate(block);
                 prop_assert!(shard < k && at < layout.shard_blocks);
-                prop_assert!(at < layout.shard_blocks_for(block + 1));
+                let shard_blocks = layout.shard_blocks_for(block + 1);
+                prop_assert!(at < shard_blocks && shard_blocks.is_multiple_of(elements));
+                prop_assert!(shard_blocks.is_multiple_of(unit));
                 prop_assert!(seen.insert((shard, at)));
             }
             let (a, b) = (a % blocks, b % blocks);

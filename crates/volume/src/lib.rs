@@ -44,6 +44,7 @@ mod status;
 mod volume;
 
 pub use codec::FormatError;
+pub use layout::step_blocks;
 pub use seam::{Action, Event, Geometry, Opening, VolumeConfig};
 pub use status::{NodeHealth, NodeStatus, Phase, Progress, Status};
 pub use volume::Volume;

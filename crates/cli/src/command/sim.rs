@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use fieldstone_codes::Profile;
 use fieldstone_sim::{Failure, Options, Outcome, run_many};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -30,6 +31,10 @@ pub struct Args {
     /// They are run, and told of, but do not make the campaign fail.
     #[arg(long, value_name = "FILE", requires = "seeds")]
     open: Option<PathBuf>,
+    /// Protect the data with this code, for example zigzag:4+2, and not with those that the seeds
+    /// draw.
+    #[arg(long, value_name = "CODE")]
+    code: Option<Profile>,
     /// Print one JSON object per run.
     #[arg(long)]
     json: bool,
@@ -65,21 +70,18 @@ fn parse_range(text: &str) -> Result<Range<u64>, String> {
 /// When a run fails; the seed that reproduces it is printed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match (args.seed, &args.seeds) {
-        (Some(seed), _) => one(seed, args.json),
+        (Some(seed), _) => one(seed, args),
         (None, Some(seeds)) => many(seeds.clone(), args),
         (None, None) => bail!("name --seed N or --seeds A..B"),
     }
 }
 
-fn one(seed: u64, json: bool) -> anyhow::Result<()> {
+fn one(seed: u64, args: &Args) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
-    let outcome = if json {
-        fieldstone_sim::run(seed, Options { trace: None })
-    } else {
-        fieldstone_sim::run(seed, Options { trace: Some(&mut stdout) })
-    };
+    let trace = (!args.json).then_some(&mut stdout as &mut dyn std::io::Write);
+    let outcome = fieldstone_sim::run(seed, Options { trace, code: args.code });
     drop(stdout);
-    if json {
+    if args.json {
         println!("{}", line(&outcome));
     } else {
         println!("{}", sentence(&outcome));
@@ -98,7 +100,7 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
     run_many(
         seeds.clone(),
         jobs,
-        |seed| fieldstone_sim::run(seed, Options { trace: None }),
+        |seed| fieldstone_sim::run(seed, Options { trace: None, code: args.code }),
         |outcome| {
             runs += 1;
             ops += outcome.ops;
@@ -133,7 +135,9 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
         }
     }
     if let Some(seed) = failed.iter().min() {
-        bail!("{} seeds failed; see the first with `fieldstone sim --seed {seed}`", failed.len());
+        let code = args.code.map(|code| format!(" --code {code}")).unwrap_or_default();
+        let count = failed.len();
+        bail!("{count} seeds failed; see the first with `fieldstone sim --seed {seed}{code}`");
     }
     Ok(())
 }

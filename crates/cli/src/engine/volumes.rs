@@ -230,7 +230,7 @@ impl Engine {
         let opening = Opening::Create {
             name: name.to_owned(),
             profile,
-            geometry: geometry(size_bytes, profile.k(), pool.layout),
+            geometry: geometry(size_bytes, profile, pool.layout)?,
         };
         let options = VolumeOptions::offline();
         let config = self.config(id, profile, opening, &options)?;

@@ -15,7 +15,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use fieldstone_volume::Geometry;
+use fieldstone_codes::Profile;
+use fieldstone_volume::{Geometry, step_blocks};
 
 /// Size of a slot on a node: a slot holds one shard.
 pub const SLOT_BYTES: u32 = 1 << 20;
@@ -94,15 +95,30 @@ pub fn free_bytes(folder: &Path) -> anyhow::Result<u64> {
     Ok(info.f_bavail.saturating_mul(info.f_frsize))
 }
 
-/// The sizes of a new volume of `size_bytes`, in segments of `k` data shards, on nodes with `layout`.
-pub fn geometry(size_bytes: u64, k: usize, layout: Layout) -> Geometry {
-    let shards = u32::try_from(k.next_power_of_two()).unwrap_or(u32::MAX);
+/// The sizes of a new volume of `size_bytes`, coded with `profile`, on nodes with `layout`.
+///
+/// # Errors
+/// A slot is too small for one block of each of the elements into which the code cuts a shard.
+pub fn geometry(size_bytes: u64, profile: Profile, layout: Layout) -> anyhow::Result<Geometry> {
+    let shards = u32::try_from(profile.k().next_power_of_two()).unwrap_or(u32::MAX);
     let unit_bytes = (ROW_BYTES / shards).clamp(UNIT_BYTES_MIN, UNIT_BYTES_MAX);
+    let elements = profile.code().elements();
+    let step_bytes = u64::from(step_blocks(unit_bytes / 4096, elements)) * 4096;
+    let steps = u64::from(layout.slot_bytes).checked_div(step_bytes).unwrap_or(0);
+    if steps == 0 {
+        bail!(
+            "{profile} cuts shards into {elements} elements, which is too many for volumes: a \
+             shard would have at least {}, and slots of nodes have {}",
+            crate::units::size(step_bytes),
+            crate::units::size(u64::from(layout.slot_bytes))
+        );
+    }
+    let shard_bytes = u32::try_from(steps * step_bytes).expect("at most a slot");
     let ring_bytes = (size_bytes / 8)
         .clamp(RING_BYTES_MIN, RING_BYTES_MAX)
         .min(layout.node_bytes() / 4)
         .next_multiple_of(1 << 20);
-    Geometry { size_bytes, shard_bytes: layout.slot_bytes, unit_bytes, ring_bytes }
+    Ok(Geometry { size_bytes, shard_bytes, unit_bytes, ring_bytes })
 }
 
 #[cfg(test)]
@@ -121,12 +137,33 @@ mod tests {
     #[test]
     fn geometry_fits_the_format() {
         let layout = Layout { slot_bytes: SLOT_BYTES, slots: 4096 };
-        for (size_bytes, k) in [(4096, 1), (1 << 20, 3), (1 << 30, 4), (1 << 42, 255)] {
-            let geometry = geometry(size_bytes, k, layout);
+        let profile = |name: &str| name.parse::<Profile>().expect("the name of a code");
+        for (size_bytes, name) in [
+            (4096, "copies:3"),
+            (1 << 20, "rs:3+1"),
+            (1 << 30, "rs:4+2"),
+            (1 << 42, "rs:250+2"),
+            (1 << 30, "zigzag:4+2"),
+            (1 << 30, "clay:6+3"),
+            (1 << 30, "clay:8+4"),
+            (1 << 30, "cauchy-good:6+3,w=32"),
+        ] {
+            let profile = profile(name);
+            let geometry = geometry(size_bytes, profile, layout).expect("it fits");
             assert!(geometry.unit_bytes.is_multiple_of(4096));
+            let elements_bytes = profile.code().elements() * 4096;
+            assert!(geometry.shard_bytes.is_multiple_of(elements_bytes), "{name}");
+            assert!(geometry.shard_bytes > layout.slot_bytes / 2, "{name}");
             assert!(geometry.shard_bytes.is_multiple_of(geometry.unit_bytes));
             assert!(geometry.ring_bytes.is_multiple_of(4096));
             assert!(geometry.ring_bytes <= RING_BYTES_MAX);
         }
+        let refused =
+            geometry(1 << 30, profile("zigzag:11+2,n=1024"), layout).expect_err("too many");
+        assert_eq!(
+            refused.to_string(),
+            "zigzag:11+2,n=1024 cuts shards into 1024 elements, which is too many for volumes: a shard \
+             would have at least 4 MiB, and slots of nodes have 1 MiB"
+        );
     }
 }

@@ -53,7 +53,7 @@ fn a_seed_reproduces_its_run_exactly() {
         let first = run(seed, Bug::None, &FAULTS, 5_000_000);
         assert_eq!(first, run(seed, Bug::None, &FAULTS, 5_000_000));
         let mut text = Vec::new();
-        let options = Options { trace: Some(&mut text) };
+        let options = Options { trace: Some(&mut text), ..Options::default() };
         let cast = MirrorCast::new(Bug::None);
         let traced = run_cast(scenario(seed, &FAULTS, 5_000_000), &cast, options);
         assert_eq!(first, traced, "writing the trace changes nothing");

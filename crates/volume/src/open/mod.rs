@@ -43,6 +43,7 @@ use crate::core::{Core, Ctx};
 use crate::exec::slot;
 use crate::gc::{free_segments, store_checkpoint};
 use crate::journal::{put_root_on, write_generation};
+use crate::layout::step_blocks;
 use crate::nodes::wait_for_nodes;
 use crate::rebuild::list_shards;
 use crate::record::Entry;
@@ -232,14 +233,15 @@ async fn create(
             geometry.shard_bytes
         )));
     }
-    // Repairs read elements, nodes read blocks, and a shard is any number of units long.
     let elements = ctx.with(|core| core.code.elements());
-    let element_blocks_bytes = u64::from(elements) * BLOCK_BYTES as u64;
-    if elements > 1 && !u64::from(geometry.unit_bytes).is_multiple_of(element_blocks_bytes) {
+    let unit_blocks = geometry.unit_bytes / BLOCK_BYTES as u32;
+    let step_blocks = step_blocks(unit_blocks, elements);
+    let shard_blocks = geometry.shard_bytes / BLOCK_BYTES as u32;
+    if shard_blocks == 0 || step_blocks == 0 || !shard_blocks.is_multiple_of(step_blocks) {
         return Err(Failure::Final(format!(
-            "{profile} cuts shards into {elements} elements, and units of {} bytes do not divide \
-             into that many runs of whole blocks",
-            geometry.unit_bytes
+            "{profile} cuts shards into {elements} elements of whole blocks, and shards of {} bytes \
+             in units of {} bytes do not divide into those",
+            geometry.shard_bytes, geometry.unit_bytes
         )));
     }
     let root = ctx.with(|core| Root {
