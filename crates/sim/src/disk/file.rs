@@ -100,10 +100,11 @@ impl SimFile {
         {
             return page.clone();
         }
-        let mut out = AlignedBuf::zeroed(len_bytes);
+        let mut out = AlignedBuf::stale(len_bytes);
         for (index, part) in out.chunks_mut(PAGE_BYTES).enumerate() {
-            if let Some(Some(page)) = self.current.get(first + index) {
-                part.copy_from_slice(&page[..part.len()]);
+            match self.current.get(first + index) {
+                Some(Some(page)) => part.copy_from_slice(&page[..part.len()]),
+                _ => part.fill(0),
             }
         }
         out.freeze()

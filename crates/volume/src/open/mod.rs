@@ -415,8 +415,12 @@ async fn recover(
         crate::checkpoint::encode(&core.map, &core.segments, blocks)
     });
     // The new checkpoint vouches for the shards it names: they must be stable, and the bad ones
-    // must not come back with a power loss.
+    // must not come back with a power loss. What a node that was lost meanwhile showed need not be
+    // there any more.
     let up = ctx.with(|core| core.up_nodes());
+    if nodes.iter().any(|node| !up.contains(node)) {
+        return Err(Failure::Again("a node was lost".into()));
+    }
     for (_, result) in ctx.call_all(&up, &RequestBody::ShardSync).await {
         result?;
     }
