@@ -135,12 +135,12 @@ class Case:
 
     @property
     def node_count(self):
-        return 6 if self.code.startswith("rs") else 4
+        return 4 if self.code.startswith("copies") else 6
 
     @property
     def overhead(self):
         """Raw bytes per byte of data."""
-        return 1.5 if self.code.startswith("rs") else 3.0
+        return 3.0 if self.code.startswith("copies") else 1.5
 
 
 EVERY_CASE = [
@@ -240,8 +240,9 @@ class Server(Process):
 class Pool:
     """A pool, and its node processes if it has any."""
 
-    def __init__(self, world, path, case, node_size, nodes):
+    def __init__(self, world, path, case, node_size, nodes, node_options):
         self.world, self.path, self.case = world, path, case
+        self.node_options = node_options
         self.nodes = {}
         fieldstone(
             "pool", "create", path, "--nodes", nodes, "--code", case.code, "--node-size", node_size
@@ -260,7 +261,7 @@ class Pool:
         node = Process(
             self.world,
             f"node{index}",
-            [FIELDSTONE, "node", self.node_path(index), "--listen", f"unix:{socket}"],
+            [FIELDSTONE, "node", self.node_path(index), "--listen", f"unix:{socket}", *self.node_options],
         )
         self.nodes[index] = node
         node.wait_for_output("listens on")
@@ -338,10 +339,11 @@ class World(contextlib.AbstractContextManager):
         (self.folder / "log").mkdir()
         return self
 
-    def pool(self, node_size="512M", name="pool", case=None, nodes=None):
-        """Makes a pool, and starts its node processes if the case wants them."""
+    def pool(self, node_size="512M", name="pool", case=None, nodes=None, node_options=()):
+        """Makes a pool, and starts its node processes (with options) if the case wants them."""
         case = case or self.case
-        pool = Pool(self, self.folder / name, case, node_size, nodes or case.node_count)
+        nodes = nodes or case.node_count
+        pool = Pool(self, self.folder / name, case, node_size, nodes, node_options)
         self.pools.append(pool)
         return pool
 

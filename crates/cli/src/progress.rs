@@ -5,7 +5,7 @@
 
 use std::io::IsTerminal;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_uring::host::Job;
@@ -20,6 +20,8 @@ use crate::units;
 
 /// How often progress is looked at.
 const STEP: Duration = Duration::from_millis(200);
+/// How long a rebuild waits for nodes that are down or joining.
+const JOIN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Which job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +80,9 @@ pub fn run_job(options: &JobOptions<'_>) -> anyhow::Result<()> {
     let target = target(options.target)?;
     let volume = target.volume.clone();
     if let Some(mut server) = find_server(&target.pool, volume.as_deref())? {
+        if options.kind == JobKind::Rebuild {
+            wait_for_nodes(volume.as_deref(), || server.status())?;
+        }
         server.ask(&(options.request)(volume.clone(), options.limit))?;
         if options.detach {
             println!("the {} runs; watch it with `fieldstone status`", options.kind.name());
@@ -106,11 +111,51 @@ fn offline(options: &JobOptions<'_>, volume: Option<&str>, engine: &Engine) -> a
     let mut outcome = Ok(());
     for known in &known {
         let open = engine.open_volume(known, &VolumeOptions::offline(), None)?;
+        if options.kind == JobKind::Rebuild {
+            wait_for_nodes(Some(&known.name), || PoolReport::of(engine))?;
+        }
         engine.start_job(&known.name, options.kind.job(options.limit))?;
         let followed = follow(options, Some(&known.name), || PoolReport::of(engine));
         outcome = outcome.and(followed).and(engine.close(&open));
     }
     outcome
+}
+
+/// Gives nodes that were started just now the time to join: what they lack is not known before.
+fn wait_for_nodes(
+    volume: Option<&str>,
+    mut look: impl FnMut() -> anyhow::Result<PoolReport>,
+) -> anyhow::Result<()> {
+    let began = Instant::now();
+    while began.elapsed() < JOIN_PATIENCE {
+        let report = look()?;
+        let mut asked =
+            report.volumes.iter().filter(|found| volume.is_none_or(|v| found.name == v));
+        if asked.all(|found| found.nodes.iter().all(|node| node.state == "up")) {
+            break;
+        }
+        std::thread::sleep(STEP);
+    }
+    Ok(())
+}
+
+/// What a rebuild leaves undone because nodes are not there.
+fn check_whole(volume: &VolumeReport) -> anyhow::Result<()> {
+    let away: Vec<String> = volume
+        .nodes
+        .iter()
+        .filter(|node| node.state != "up")
+        .map(|node| format!("node.{} is {} ({})", node.node, node.state, node.reason))
+        .collect();
+    if volume.protection == "healthy" || away.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "{} is still {}: {}; start or replace the nodes, then rebuild again",
+        volume.name,
+        volume.protection,
+        away.join(", ")
+    )
 }
 
 /// Shows a bar until the job has ended on every volume asked for.
@@ -153,6 +198,9 @@ fn follow(
     }
     if failed > 0 {
         bail!("{failed} shards could not be restored: too many are missing, or there is no room");
+    }
+    if kind == JobKind::Rebuild {
+        report.volumes.iter().try_for_each(check_whole)?;
     }
     Ok(())
 }

@@ -174,7 +174,10 @@ pub async fn rebuild_segment(ctx: &Ctx, handle: Handle, targets: Vec<(usize, Nod
         ctx.with(|core| core.rebuild.shards_failed += lost.len() as u64);
         return false;
     };
-    ctx.with(|core| core.rebuild.read_bytes += decoded.read_bytes);
+    ctx.with(|core| {
+        core.rebuild.read_bytes += decoded.read_bytes;
+        core.rebuild.reed_solomon_bytes += core.code.k() as u64 * u64::from(meta.shard_bytes);
+    });
     let mut progress = false;
     for ((shard, node), data) in targets.into_iter().zip(decoded.shards) {
         let made = Shard { checksums: crc32c_blocks(&data), data };

@@ -60,6 +60,8 @@ pub struct Progress {
     pub shards_failed: u64,
     /// Bytes read from nodes for it.
     pub read_bytes: u64,
+    /// Bytes that Reed-Solomon with as many data shards would have read (rebuild).
+    pub reed_solomon_bytes: u64,
     /// Bytes written to nodes for it.
     pub written_bytes: u64,
     /// Shards found damaged (scrub).

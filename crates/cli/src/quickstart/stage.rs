@@ -29,6 +29,8 @@ const NODES_MIN: u16 = 6;
 const RANDOM_REQUESTS: u64 = 20_000;
 /// Random requests in flight.
 const RANDOM_DEPTH: usize = 32;
+/// How long the server may take to notice that a node is gone.
+const LOSS_PATIENCE: Duration = Duration::from_secs(30);
 /// How long the rebuild may take.
 const REBUILD_PATIENCE: Duration = Duration::from_secs(600);
 
@@ -100,6 +102,17 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         bail!("the volume should be healthy again, but is {}", after.protection);
     }
     println!("  {:<24} every byte as written; {}", "state", after.protection);
+
+    // The usual case, and the one that regenerating codes are made for.
+    if let [single, ..] = victims[..] {
+        println!("\n{single} lost and replaced once more, alone");
+        stage.kill(&[single])?;
+        stage.watch_loss(single)?;
+        stage.replace(&[single])?;
+        let rebuilt = stage.watch_rebuild(&signals)?;
+        print_rebuild(&rebuilt, plan.profile);
+        row("read and compare", &pattern.check_all(&mut disk, &signals)?);
+    }
     print_stages(&before);
     disk.client().disconnect();
     stage.finish()?;
@@ -202,6 +215,22 @@ impl Stage {
         Ok(())
     }
 
+    /// Waits until the server has noticed that a node is gone.
+    fn watch_loss(&self, victim: NodeIndex) -> anyhow::Result<()> {
+        const STEP: Duration = Duration::from_millis(10);
+        let start = Instant::now();
+        loop {
+            let volume = self.volume()?;
+            if volume.nodes.iter().any(|node| node.node == victim.0 && node.state == "down") {
+                return Ok(());
+            }
+            if start.elapsed() > LOSS_PATIENCE {
+                bail!("the server has not noticed that {victim} is gone");
+            }
+            std::thread::sleep(STEP);
+        }
+    }
+
     /// Shows the bar until no shard is missing.
     fn watch_rebuild(&self, signals: &Signals) -> anyhow::Result<VolumeReport> {
         const STEP: Duration = Duration::from_millis(100);
@@ -261,10 +290,11 @@ fn print_rebuild(volume: &VolumeReport, profile: Profile) {
     );
     if rebuild.written_bytes > 0 {
         println!(
-            "  {:<24} {:>9} read, {:.1} bytes per byte restored ({profile})",
+            "  {:<24} {:>9} read, {:.1} bytes per byte restored ({profile}); Reed-Solomon: {:.1}",
             "",
             size(rebuild.read_bytes),
-            rebuild.read_bytes as f64 / rebuild.written_bytes as f64
+            rebuild.read_bytes as f64 / rebuild.written_bytes as f64,
+            rebuild.reed_solomon_bytes as f64 / rebuild.written_bytes as f64
         );
     }
 }

@@ -174,6 +174,7 @@ fn progress_report(progress: &Progress) -> ProgressReport {
         shards_failed: progress.shards_failed,
         damaged: progress.damaged,
         read_bytes: progress.read_bytes,
+        reed_solomon_bytes: progress.reed_solomon_bytes,
         written_bytes: progress.written_bytes,
         elapsed_ns: progress.elapsed_ns,
     }

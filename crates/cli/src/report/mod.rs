@@ -175,6 +175,9 @@ pub struct ProgressReport {
     pub damaged: u64,
     /// Bytes read from nodes.
     pub read_bytes: u64,
+    /// Bytes that Reed-Solomon with as many data shards would have read for a rebuild.
+    #[serde(default)]
+    pub reed_solomon_bytes: u64,
     /// Bytes written to nodes.
     pub written_bytes: u64,
     /// Time since it began, or that it took.

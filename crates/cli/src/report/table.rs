@@ -156,6 +156,16 @@ fn state_rows(volume: &VolumeReport) -> Vec<(&'static str, String)> {
     rows
 }
 
+/// What a rebuild or scrub read; beside it what Reed-Solomon would have read, if that differs.
+pub fn read_text(progress: &ProgressReport) -> String {
+    let read = size(progress.read_bytes);
+    match progress.reed_solomon_bytes {
+        0 => read,
+        bytes if bytes == progress.read_bytes => read,
+        bytes => format!("{read} (Reed-Solomon: {})", size(bytes)),
+    }
+}
+
 /// A rebuild or scrub in one line.
 pub fn progress_text(progress: &ProgressReport) -> String {
     let mut text = format!(
@@ -163,7 +173,7 @@ pub fn progress_text(progress: &ProgressReport) -> String {
         if progress.running { "running:" } else { "done:" },
         progress.shards_done,
         progress.shards_total,
-        size(progress.read_bytes),
+        read_text(progress),
         size(progress.written_bytes),
         duration_ns(progress.elapsed_ns),
         crate::units::rate(progress.read_bytes, Duration::from_nanos(progress.elapsed_ns)),
