@@ -80,6 +80,9 @@ impl Buffer {
     }
 }
 
+/// What is read, and what is written.
+pub type Slices<'a> = (Vec<&'a [u8]>, Vec<&'a mut [u8]>);
+
 /// The buffers of one call, in the order in which they were named.
 #[derive(Default)]
 pub struct Lent {
@@ -128,7 +131,7 @@ impl Lent {
     /// For as long as the slices live, every buffer is memory of the length given, initialised and
     /// readable, and writable where it was named so; and nobody else writes any of it, nor reads
     /// what is written.
-    pub unsafe fn slices<'a>(&self) -> Result<(Vec<&'a [u8]>, Vec<&'a mut [u8]>), LentError> {
+    pub unsafe fn slices<'a>(&self) -> Result<Slices<'a>, LentError> {
         self.check_overlaps()?;
         let some = |buffer: &&Buffer| buffer.len_bytes > 0;
         let read = |buffer: &Buffer| -> &'a [u8] {
@@ -167,39 +170,41 @@ mod tests {
         Name { argument, index: Some(index) }
     }
 
-    /// Reads and writes given as ranges of one array.
-    fn lend(reads: &[Range<usize>], writes: &[Range<usize>]) -> Result<(), LentError> {
+    /// Reads and writes given as first and end bytes in one array.
+    fn lend(reads: &[(usize, usize)], writes: &[(usize, usize)]) -> Result<(), LentError> {
         let mut memory = [0u8; 64];
         let start = memory.as_mut_ptr();
         let mut lent = Lent::default();
-        for (at, range) in reads.iter().enumerate() {
-            lent.read("in", Some(at), start.wrapping_add(range.start), range.len())?;
+        for (at, (from, end)) in reads.iter().enumerate() {
+            lent.read("in", Some(at), start.wrapping_add(*from), end - from)?;
         }
-        for (at, range) in writes.iter().enumerate() {
-            lent.write("out", Some(at), start.wrapping_add(range.start), range.len())?;
+        for (at, (from, end)) in writes.iter().enumerate() {
+            lent.write("out", Some(at), start.wrapping_add(*from), end - from)?;
         }
         // SAFETY: all ranges are in the array, and the slices do not leave this function.
         let (inputs, outputs) = unsafe { lent.slices() }?;
-        assert!(inputs.iter().map(|input| input.len()).eq(reads.iter().map(Range::len)));
-        for (output, range) in outputs.into_iter().zip(writes) {
+        assert!(
+            inputs.iter().map(|input| input.len()).eq(reads.iter().map(|(from, end)| end - from))
+        );
+        for (output, (from, end)) in outputs.into_iter().zip(writes) {
             output.fill(9);
-            assert_eq!(output.len(), range.len());
+            assert_eq!(output.len(), end - from);
         }
-        let written: usize = writes.iter().map(Range::len).sum();
+        let written: usize = writes.iter().map(|(from, end)| end - from).sum();
         assert_eq!(memory.iter().filter(|&&byte| byte == 9).count(), written);
         Ok(())
     }
 
     #[test]
     fn what_is_written_overlaps_nothing() {
-        assert_eq!(lend(&[0..8, 4..12, 8..8], &[12..20, 20..21, 30..64]), Ok(()));
+        assert_eq!(lend(&[(0, 8), (4, 12), (8, 8)], &[(12, 20), (20, 21), (30, 64)]), Ok(()));
         // Touching is not overlapping, and an empty buffer overlaps nothing.
-        assert_eq!(lend(&[4..8, 9..9], &[0..4, 8..12]), Ok(()));
+        assert_eq!(lend(&[(4, 8), (9, 9)], &[(0, 4), (8, 12)]), Ok(()));
         let overlap = |written, other| Err(LentError::Overlap { written, other });
-        assert_eq!(lend(&[0..8, 8..16], &[15..20]), overlap(name("out", 0), name("in", 1)));
-        assert_eq!(lend(&[0..8], &[8..16, 10..11]), overlap(name("out", 1), name("out", 0)));
-        assert_eq!(lend(&[10..11], &[8..16]), overlap(name("out", 0), name("in", 0)));
-        let message = lend(&[], &[3..4, 3..4]).unwrap_err().to_string();
+        assert_eq!(lend(&[(0, 8), (8, 16)], &[(15, 20)]), overlap(name("out", 0), name("in", 1)));
+        assert_eq!(lend(&[(0, 8)], &[(8, 16), (10, 11)]), overlap(name("out", 1), name("out", 0)));
+        assert_eq!(lend(&[(10, 11)], &[(8, 16)]), overlap(name("out", 0), name("in", 0)));
+        let message = lend(&[], &[(3, 4), (3, 4)]).unwrap_err().to_string();
         assert_eq!(message, "out[1] overlaps out[0]");
     }
 

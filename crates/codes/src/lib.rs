@@ -68,6 +68,11 @@ pub use profile::{MAX_COPIES, MAX_SHARDS, Profile, ProfileError, ScalarMds};
 pub use stripe::StripeError;
 pub use zigzag::{ZIGZAG_DEFAULT_MAX_ELEMENTS, ZIGZAG_MAX_ELEMENTS, ZIGZAG_MAX_ELEMENTS_OF_4};
 
+/// The README's programs in Rust, which documentation tests compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 /// Why no plan exists.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CodeError {

@@ -185,6 +185,10 @@ fn what_does_not_fit_is_refused_in_terms_of_shards() {
     let inputs: [&[u8]; 5] = [&half, &whole, &half, &half, &half];
     assert_eq!(message(repair(&inputs)), "read 1 has 8 bytes instead of 4");
 
+    // No shard is too long to be planned for.
+    let last = plan.reads[0].ranges_in(u64::MAX - 7, 8).last().expect("it reads something");
+    assert!(last.start < last.end && last.end <= u64::MAX - 7);
+
     let check = |shards: &[&[u8]]| stripe::verify(&*code, shards).map(|_| ());
     assert_eq!(message(check(&[&whole[..]; 5])), "5 shards were given instead of 6");
     let inputs: [&[u8]; 6] = [&whole, &whole, &whole, &whole, &whole, &half];
