@@ -13,7 +13,7 @@ SEEDS ?= 0..2000
 FUZZ_SECONDS ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test tools lint unit install-codes simulate scenarios bench fuzz-smoke fuzz clean
+.PHONY: help quickstart build test tools lint unit bindings install-codes simulate scenarios bench fuzz-smoke fuzz clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,6 +29,7 @@ test: ## Every test: style, unit tests, 2,000 seeds, and scenarios with real cli
 	@$(MAKE) --no-print-directory tools
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory bindings
 	@$(MAKE) --no-print-directory build
 	@$(MAKE) --no-print-directory simulate
 	@$(MAKE) --no-print-directory scenarios
@@ -42,6 +43,9 @@ lint: ## Formatting and lints, denied
 
 unit: ## Unit and property tests of all crates, and a bounded smoke run of the fuzz targets' bodies
 	$(CARGO) test --workspace --locked
+
+bindings: ## The codes from C and Python, installed as their users do; skipped where tools are missing
+	tests/bindings
 
 install-codes: ## The codes as a C library, with header and pkg-config file, into PREFIX (/usr/local)
 	$(CARGO) rustc --release --locked -p fieldstone-codes-c --crate-type cdylib,staticlib \
