@@ -13,7 +13,8 @@ SEEDS ?= 0..2000
 FUZZ_SECONDS ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test tools lint unit bindings install-codes simulate scenarios bench fuzz-smoke fuzz clean
+.PHONY: help quickstart build test tools lint unit bindings install-codes simulate scenarios bench \
+	fuzz-smoke fuzz clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
