@@ -4,16 +4,20 @@ CARGO ?= cargo
 PYTHON := $(firstword $(wildcard /usr/bin/python3) python3)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 FIELDSTONE := $(TARGET)/release/fieldstone
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+# Where `make install-codes` installs; DESTDIR stands before it, for packagers.
+PREFIX ?= /usr/local
 # Seeds of the seeded world that `make test` runs.
 SEEDS ?= 0..2000
 # Seconds that `make fuzz` searches, per target.
 FUZZ_SECONDS ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test tools lint unit simulate scenarios bench fuzz-smoke fuzz clean
+.PHONY: help quickstart build test tools lint unit bindings install-codes simulate scenarios bench \
+	fuzz-smoke fuzz clean
 
 help: ## This list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 quickstart: build ## From nothing to a protected block device, in one page; needs a Rust toolchain only
 	$(FIELDSTONE) quickstart
@@ -26,6 +30,7 @@ test: ## Every test: style, unit tests, 2,000 seeds, and scenarios with real cli
 	@$(MAKE) --no-print-directory tools
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory bindings
 	@$(MAKE) --no-print-directory build
 	@$(MAKE) --no-print-directory simulate
 	@$(MAKE) --no-print-directory scenarios
@@ -39,6 +44,22 @@ lint: ## Formatting and lints, denied
 
 unit: ## Unit and property tests of all crates, and a bounded smoke run of the fuzz targets' bodies
 	$(CARGO) test --workspace --locked
+
+bindings: ## The codes from C and Python, installed as their users do; skipped where tools are missing
+	tests/bindings
+
+install-codes: ## The codes as a C library, with header and pkg-config file, into PREFIX (/usr/local)
+	$(CARGO) rustc --release --locked -p fieldstone-codes-c --crate-type cdylib,staticlib \
+		-- -C strip=debuginfo -C link-arg=-Wl,-soname,libfieldstone_codes.so.0
+	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	install -m 644 crates/codes-c/include/fieldstone_codes.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 $(TARGET)/release/libfieldstone_codes.a $(DESTDIR)$(PREFIX)/lib
+	install -m 755 $(TARGET)/release/libfieldstone_codes.so \
+		$(DESTDIR)$(PREFIX)/lib/libfieldstone_codes.so.$(VERSION)
+	ln -sf libfieldstone_codes.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libfieldstone_codes.so.0
+	ln -sf libfieldstone_codes.so.0 $(DESTDIR)$(PREFIX)/lib/libfieldstone_codes.so
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/codes-c/fieldstone_codes.pc.in \
+		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/fieldstone_codes.pc
 
 simulate: build ## Seeds SEEDS (0..2000) of the seeded world
 	$(FIELDSTONE) sim --seeds $(SEEDS) --open crates/sim/open-seeds.txt

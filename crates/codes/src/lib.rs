@@ -18,6 +18,8 @@
 //! | [`layout`]  | where the elements of a shard lie |
 //! | [`plan`]    | what a repair reads and computes, and what an update changes |
 //! | [`check`]   | is a stripe consistent, and which shard is wrong |
+//! | [`stripe`]  | whole stripes in memory: encode, decode, update, with every argument checked |
+//! | [`lent`]    | buffers that other languages lend, for bindings |
 //! | `chunks`    | how long the shards of an object are, by the rules of Ceph's plugins |
 //! | `planned`   | what all codes share: checks, caches, updates |
 //! | `cache`     | plans are kept, up to a fixed number, because inverting costs more than coding |
@@ -39,11 +41,13 @@ mod delta;
 mod isa;
 mod jerasure;
 pub mod layout;
+pub mod lent;
 pub mod plan;
 mod planned;
 pub mod profile;
 mod program;
 mod rs;
+pub mod stripe;
 #[cfg(test)]
 mod test_support;
 mod words;
@@ -61,7 +65,13 @@ pub use clay::CLAY_MAX_ELEMENTS;
 pub use layout::Layout;
 pub use plan::{DeltaPlan, RepairPlan, ShardRead};
 pub use profile::{MAX_COPIES, MAX_SHARDS, Profile, ProfileError, ScalarMds};
+pub use stripe::StripeError;
 pub use zigzag::{ZIGZAG_DEFAULT_MAX_ELEMENTS, ZIGZAG_MAX_ELEMENTS, ZIGZAG_MAX_ELEMENTS_OF_4};
+
+/// The README's programs in Rust, which documentation tests compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
 
 /// Why no plan exists.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

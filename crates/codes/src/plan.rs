@@ -51,7 +51,10 @@ impl ShardRead {
     /// The byte ranges inside a shard of `shard_bytes` bytes of a code of `elements` elements, for
     /// every layout: those that read less than whole shards have elements that are equal parts.
     pub fn ranges_in(&self, shard_bytes: u64, elements: u32) -> impl Iterator<Item = Range<u64>> {
-        let at = move |element: u32| shard_bytes * u64::from(element) / u64::from(elements);
+        // No more than shard_bytes, but the product may be.
+        let at = move |element: u32| {
+            (u128::from(shard_bytes) * u128::from(element) / u128::from(elements)) as u64
+        };
         self.elements.iter().map(move |run| at(run.start)..at(run.end))
     }
 }

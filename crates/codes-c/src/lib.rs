@@ -1,0 +1,32 @@
+//! The erasure codes behind a C ABI: `libfieldstone_codes` and `include/fieldstone_codes.h`.
+//!
+//! The header is the documentation for users; this crate is its other side. Every function
+//!
+//! - checks its pointers and what can be seen of its buffers: null, too long, overlapping
+//!   ([`fieldstone_codes::lent`]), and every number and length ([`fieldstone_codes::stripe`]);
+//! - returns a [status](status::Status), and on request writes a message into memory of the
+//!   caller's, so that no thread sees another one's error;
+//! - never unwinds into C: a panic, which is a defect of ours, becomes a status.
+//!
+//! | module   | idea |
+//! |----------|------|
+//! | `status` | numbers and messages of errors, and the guard against panics |
+//! | `pointers` | what C passes becomes references and slices |
+//! | `code`   | a code: encode, decode, update, verify, locate |
+//! | `repair` | a plan: what to read, and what to make of it |
+//!
+//! What a pointer must point to, who owns it and how long it must live is said once, in the header,
+//! and holds for all functions: `# Safety` sections here say only what is particular.
+
+mod code;
+mod pointers;
+mod repair;
+mod status;
+
+use std::ffi::c_char;
+
+/// The version of the library, as a static text.
+#[unsafe(no_mangle)]
+pub extern "C" fn fieldstone_codes_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}

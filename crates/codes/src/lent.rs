@@ -1,0 +1,225 @@
+//! Buffers that another language lends for one call.
+//!
+//! Rust's borrows say that nothing is written while it is read. C and Python have no borrows, so
+//! bindings hand over addresses and lengths, and here they become slices, after everything that can
+//! be seen from an address is checked: it is not null, does not run past the end of memory, and
+//! nothing that is written overlaps anything else. Buffers that are only read may overlap.
+//!
+//! The check compares each written buffer with every other. That is no more than the code then
+//! multiplies and adds, and needs no memory.
+
+use std::fmt;
+use std::ops::Range;
+use std::slice;
+
+use thiserror::Error;
+
+/// What the caller calls a buffer: an argument, or one entry of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The argument.
+    pub argument: &'static str,
+    /// Which entry of it, if it is a list.
+    pub index: Option<usize>,
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.index {
+            Some(index) => write!(f, "{}[{index}]", self.argument),
+            None => f.write_str(self.argument),
+        }
+    }
+}
+
+/// Why buffers cannot be used.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum LentError {
+    /// The address is null although the buffer is not empty.
+    #[error("{0} is NULL")]
+    Null(Name),
+    /// More bytes than can be there.
+    #[error("{0} is longer than the address space")]
+    TooLong(Name),
+    /// A buffer that is written shares memory with another one.
+    #[error("{written} overlaps {other}")]
+    Overlap {
+        /// The buffer that is written.
+        written: Name,
+        /// The other one, which is read or written.
+        other: Name,
+    },
+}
+
+#[derive(Clone, Copy)]
+struct Buffer {
+    name: Name,
+    start: *mut u8,
+    len_bytes: usize,
+}
+
+impl Buffer {
+    fn new(name: Name, start: *mut u8, len_bytes: usize) -> Result<Self, LentError> {
+        if len_bytes > 0 && start.is_null() {
+            return Err(LentError::Null(name));
+        }
+        let fits = isize::try_from(len_bytes).is_ok();
+        if !fits || start.addr().checked_add(len_bytes).is_none() {
+            return Err(LentError::TooLong(name));
+        }
+        Ok(Self { name, start, len_bytes })
+    }
+
+    fn addresses(&self) -> Range<usize> {
+        self.start.addr()..self.start.addr() + self.len_bytes
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        let (a, b) = (self.addresses(), other.addresses());
+        a.start.max(b.start) < a.end.min(b.end)
+    }
+}
+
+/// What is read, and what is written.
+pub type Slices<'a> = (Vec<&'a [u8]>, Vec<&'a mut [u8]>);
+
+/// The buffers of one call, in the order in which they were named.
+#[derive(Default)]
+pub struct Lent {
+    reads: Vec<Buffer>,
+    writes: Vec<Buffer>,
+}
+
+impl Lent {
+    /// Adds a buffer that is read. Nothing is accessed yet.
+    ///
+    /// # Errors
+    /// [`LentError::Null`] and [`LentError::TooLong`]. An empty buffer may have any address.
+    pub fn read(
+        &mut self,
+        argument: &'static str,
+        index: Option<usize>,
+        start: *const u8,
+        len_bytes: usize,
+    ) -> Result<(), LentError> {
+        let name = Name { argument, index };
+        self.reads.push(Buffer::new(name, start.cast_mut(), len_bytes)?);
+        Ok(())
+    }
+
+    /// Adds a buffer that is written. Nothing is accessed yet.
+    ///
+    /// # Errors
+    /// As those of [`Lent::read`].
+    pub fn write(
+        &mut self,
+        argument: &'static str,
+        index: Option<usize>,
+        start: *mut u8,
+        len_bytes: usize,
+    ) -> Result<(), LentError> {
+        self.writes.push(Buffer::new(Name { argument, index }, start, len_bytes)?);
+        Ok(())
+    }
+
+    /// All buffers as slices: those that are read, and those that are written.
+    ///
+    /// # Errors
+    /// [`LentError::Overlap`].
+    ///
+    /// # Safety
+    /// For as long as the slices live, every buffer is memory of the length given, initialised and
+    /// readable, and writable where it was named so; and nobody else writes any of it, nor reads
+    /// what is written.
+    pub unsafe fn slices<'a>(&self) -> Result<Slices<'a>, LentError> {
+        self.check_overlaps()?;
+        let some = |buffer: &&Buffer| buffer.len_bytes > 0;
+        let read = |buffer: &Buffer| -> &'a [u8] {
+            // SAFETY: the caller vouches for the memory; the address is not null and the length
+            // fits an isize. What is written was checked to be elsewhere.
+            Some(buffer).filter(some).map_or(&[], |buffer| unsafe {
+                slice::from_raw_parts(buffer.start, buffer.len_bytes)
+            })
+        };
+        let write = |buffer: &Buffer| -> &'a mut [u8] {
+            // SAFETY: as above; no two buffers that are written overlap, so each slice is the only
+            // one of its memory.
+            Some(buffer).filter(some).map_or(&mut [], |buffer| unsafe {
+                slice::from_raw_parts_mut(buffer.start, buffer.len_bytes)
+            })
+        };
+        Ok((self.reads.iter().map(read).collect(), self.writes.iter().map(write).collect()))
+    }
+
+    fn check_overlaps(&self) -> Result<(), LentError> {
+        for (at, written) in self.writes.iter().enumerate() {
+            let others = self.reads.iter().chain(&self.writes[..at]);
+            if let Some(other) = others.into_iter().find(|other| written.overlaps(other)) {
+                return Err(LentError::Overlap { written: written.name, other: other.name });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(argument: &'static str, index: usize) -> Name {
+        Name { argument, index: Some(index) }
+    }
+
+    /// Reads and writes given as first and end bytes in one array.
+    fn lend(reads: &[(usize, usize)], writes: &[(usize, usize)]) -> Result<(), LentError> {
+        let mut memory = [0u8; 64];
+        let start = memory.as_mut_ptr();
+        let mut lent = Lent::default();
+        for (at, (from, end)) in reads.iter().enumerate() {
+            lent.read("in", Some(at), start.wrapping_add(*from), end - from)?;
+        }
+        for (at, (from, end)) in writes.iter().enumerate() {
+            lent.write("out", Some(at), start.wrapping_add(*from), end - from)?;
+        }
+        // SAFETY: all ranges are in the array, and the slices do not leave this function.
+        let (inputs, outputs) = unsafe { lent.slices() }?;
+        assert!(
+            inputs.iter().map(|input| input.len()).eq(reads.iter().map(|(from, end)| end - from))
+        );
+        for (output, (from, end)) in outputs.into_iter().zip(writes) {
+            output.fill(9);
+            assert_eq!(output.len(), end - from);
+        }
+        let written: usize = writes.iter().map(|(from, end)| end - from).sum();
+        assert_eq!(memory.iter().filter(|&&byte| byte == 9).count(), written);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_written_overlaps_nothing() {
+        assert_eq!(lend(&[(0, 8), (4, 12), (8, 8)], &[(12, 20), (20, 21), (30, 64)]), Ok(()));
+        // Touching is not overlapping, and an empty buffer overlaps nothing.
+        assert_eq!(lend(&[(4, 8), (9, 9)], &[(0, 4), (8, 12)]), Ok(()));
+        let overlap = |written, other| Err(LentError::Overlap { written, other });
+        assert_eq!(lend(&[(0, 8), (8, 16)], &[(15, 20)]), overlap(name("out", 0), name("in", 1)));
+        assert_eq!(lend(&[(0, 8)], &[(8, 16), (10, 11)]), overlap(name("out", 1), name("out", 0)));
+        assert_eq!(lend(&[(10, 11)], &[(8, 16)]), overlap(name("out", 0), name("in", 0)));
+        let message = lend(&[], &[(3, 4), (3, 4)]).unwrap_err().to_string();
+        assert_eq!(message, "out[1] overlaps out[0]");
+    }
+
+    #[test]
+    fn impossible_buffers_are_refused() {
+        let mut lent = Lent::default();
+        let old = Name { argument: "old", index: None };
+        assert_eq!(lent.read("old", None, std::ptr::null(), 1), Err(LentError::Null(old)));
+        assert_eq!(LentError::Null(old).to_string(), "old is NULL");
+        assert_eq!(lent.read("old", None, std::ptr::null(), 0), Ok(()));
+        let byte = 0u8;
+        let long = lent.read("old", None, &raw const byte, usize::MAX / 2 + 1);
+        assert_eq!(long, Err(LentError::TooLong(old)));
+        let last = std::ptr::without_provenance_mut(usize::MAX - 7);
+        assert!(lent.write("out", Some(3), last, 8).is_err());
+        assert!(lent.write("out", Some(3), last, 7).is_ok());
+    }
+}

@@ -1,0 +1,340 @@
+//! Whole stripes in memory.
+//!
+//! A [`Code`] gives maps and plans to those who move bytes between disks, networks and devices.
+//! Whoever has the shards in memory wants less: parities of data, the shards that are missing,
+//! parities after a small write. These are such functions, for Rust and for the bindings of other
+//! languages; they check every number and length and say what is wrong in terms of shards.
+//!
+//! [`decode`] reads any k whole shards and copies nothing. When reading costs more than computing,
+//! make a plan with [`Code::repair`], read just its ranges, and execute it with [`repair`].
+
+use std::ops::Range;
+
+use thiserror::Error;
+
+use crate::{Code, CodeError, DeltaPlan, Layout, Profile, RepairPlan, ShardRead, Verdict, check};
+
+/// Why a stripe cannot be used.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum StripeError {
+    /// The shards named make no sense, or too few are left.
+    #[error(transparent)]
+    Code(#[from] CodeError),
+    /// Another number of buffers than the code or the plan has shards.
+    #[error("{given} {what} were given instead of {expected}")]
+    Count {
+        /// What the buffers are.
+        what: &'static str,
+        /// How many there must be.
+        expected: usize,
+        /// How many there are.
+        given: usize,
+    },
+    /// Buffers of different lengths.
+    #[error("{what} {number} has {given} bytes instead of {expected}")]
+    Length {
+        /// What the buffer is.
+        what: &'static str,
+        /// Which one of those.
+        number: usize,
+        /// Bytes that it must have.
+        expected: usize,
+        /// Bytes that it has.
+        given: usize,
+    },
+    /// Shards of a length that the code does not divide.
+    #[error(
+        "shards of {profile} have multiples of {granule_bytes} bytes, and {shard_bytes} is none"
+    )]
+    Granule {
+        /// The code.
+        profile: Profile,
+        /// [`Layout::granule_bytes`].
+        granule_bytes: usize,
+        /// The length given.
+        shard_bytes: usize,
+    },
+    /// Bytes beyond the end of a shard.
+    #[error("{len_bytes} bytes at {offset_bytes} are not inside a shard of {shard_bytes} bytes")]
+    OutOfShard {
+        /// Where they begin.
+        offset_bytes: usize,
+        /// How many they are.
+        len_bytes: usize,
+        /// What the shard has.
+        shard_bytes: usize,
+    },
+    /// A part of a word.
+    #[error("{profile} is updated in whole words of {word_bytes} bytes")]
+    PartOfWord {
+        /// The code.
+        profile: Profile,
+        /// Bytes of its words.
+        word_bytes: usize,
+    },
+}
+
+/// Computes the m parities of the k data shards, all of one length.
+///
+/// # Errors
+/// Numbers or lengths do not fit the code. Nothing is written then.
+pub fn encode(
+    code: &dyn Code,
+    data: &[&[u8]],
+    parities: &mut [&mut [u8]],
+) -> Result<(), StripeError> {
+    check_count("data shards", code.k(), data.len())?;
+    check_count("parity shards", code.m(), parities.len())?;
+    let shard_bytes = data[0].len();
+    check_granule(code, shard_bytes)?;
+    check_lengths("shard", shard_bytes, data.iter().map(|shard| shard.len()), 0)?;
+    let lengths = parities.iter().map(|shard| shard.len());
+    check_lengths("shard", shard_bytes, lengths, code.k())?;
+    let done = code.layout().execute(code.encode(), data, parities);
+    done.expect("numbers and lengths were checked");
+    Ok(())
+}
+
+/// Computes the shards `lost`, data or parity, into `outputs`. `shards` are all k + m, with `None`
+/// for those that are not there. Any k of the others are read, data first; shards that are lost are
+/// not, even where they are given. Without lost shards nothing is done.
+///
+/// # Errors
+/// Fewer than k shards are left, or numbers or lengths do not fit the code. Nothing is written then.
+pub fn decode(
+    code: &dyn Code,
+    shards: &[Option<&[u8]>],
+    lost: &[usize],
+    outputs: &mut [&mut [u8]],
+) -> Result<(), StripeError> {
+    check_count("shards", code.k() + code.m(), shards.len())?;
+    check_count("buffers for lost shards", lost.len(), outputs.len())?;
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let there = |shard: &usize| shards[*shard].is_some() && !lost.contains(shard);
+    // With no more than k shards there is nothing to choose: they are read whole.
+    let available: Vec<usize> = (0..shards.len()).filter(there).take(code.k()).collect();
+    let plan = code.repair(lost, &available)?;
+    let whole = |shard: usize| shards[shard].expect("plans read what is available");
+    let shard_bytes = whole(available[0]).len();
+    check_granule(code, shard_bytes)?;
+    for &shard in &available {
+        check_lengths("shard", shard_bytes, std::iter::once(whole(shard).len()), shard)?;
+    }
+    for (&shard, output) in lost.iter().zip(outputs.iter()) {
+        check_lengths("shard", shard_bytes, std::iter::once(output.len()), shard)?;
+    }
+    let inputs: Vec<&[u8]> = plan.reads.iter().map(|read| whole(read.shard)).collect();
+    let done = code.layout().execute(&plan.map, &inputs, outputs);
+    done.expect("numbers and lengths were checked");
+    Ok(())
+}
+
+/// Executes a plan of [`Code::repair`]: `inputs[i]` is what `plan.reads[i]` names, its ranges one
+/// after the other, and `outputs[i]` becomes shard `plan.lost[i]`.
+///
+/// # Errors
+/// Numbers or lengths do not fit the plan. Nothing is written then.
+pub fn repair(
+    code: &dyn Code,
+    plan: &RepairPlan,
+    inputs: &[&[u8]],
+    outputs: &mut [&mut [u8]],
+) -> Result<(), StripeError> {
+    check_count("reads", plan.reads.len(), inputs.len())?;
+    check_count("buffers for lost shards", plan.lost.len(), outputs.len())?;
+    let shard_bytes = outputs[0].len();
+    check_granule(code, shard_bytes)?;
+    for (&shard, output) in plan.lost.iter().zip(outputs.iter()) {
+        check_lengths("shard", shard_bytes, std::iter::once(output.len()), shard)?;
+    }
+    for (at, (read, input)) in plan.reads.iter().zip(inputs).enumerate() {
+        let expected = read_bytes(code, read, shard_bytes);
+        check_lengths("read", expected, std::iter::once(input.len()), at)?;
+    }
+    let done = code.layout().execute(&plan.map, inputs, outputs);
+    done.expect("numbers and lengths were checked");
+    Ok(())
+}
+
+/// Bytes that a repair reads of one shard, of `shard_bytes` bytes.
+#[must_use]
+pub fn read_bytes(code: &dyn Code, read: &ShardRead, shard_bytes: usize) -> usize {
+    // Elements are equal parts of a shard wherever less than all of them are read.
+    let part = shard_bytes as u128 * u128::from(read.element_count());
+    usize::try_from(part / u128::from(code.elements())).expect("no more than a shard")
+}
+
+/// Brings the parities up to date with a write to data shard `shard`: the bytes at `offset_bytes`
+/// were `old` and are `new`. The other data shards are not needed.
+///
+/// # Errors
+/// Numbers or lengths do not fit the code, or the write is not inside the shard, or not of whole
+/// words in a code over words of 16 or 32 bits. Nothing is written then.
+pub fn update(
+    code: &dyn Code,
+    shard: usize,
+    offset_bytes: usize,
+    old: &[u8],
+    new: &[u8],
+    parities: &mut [&mut [u8]],
+) -> Result<(), StripeError> {
+    check_count("parity shards", code.m(), parities.len())?;
+    check_lengths("new content of shard", old.len(), std::iter::once(new.len()), shard)?;
+    let profile = code.profile();
+    if shard >= code.k() {
+        return Err(CodeError::NoSuchDataShard { shard, profile }.into());
+    }
+    let Some(shard_bytes) = parities.first().map(|parity| parity.len()) else { return Ok(()) };
+    check_granule(code, shard_bytes)?;
+    let lengths = parities.iter().map(|parity| parity.len());
+    check_lengths("shard", shard_bytes, lengths, code.k())?;
+    let len_bytes = old.len();
+    let end = offset_bytes.checked_add(len_bytes).filter(|&end| end <= shard_bytes);
+    let Some(end) = end else {
+        return Err(StripeError::OutOfShard { offset_bytes, len_bytes, shard_bytes });
+    };
+    if let Layout::Words { field } = code.layout() {
+        let word_bytes = field.bytes();
+        if !offset_bytes.is_multiple_of(word_bytes) || !len_bytes.is_multiple_of(word_bytes) {
+            return Err(StripeError::PartOfWord { profile, word_bytes });
+        }
+    }
+    let delta: Vec<u8> = old.iter().zip(new).map(|(old, new)| old ^ new).collect();
+    for piece in pieces(code, shard_bytes, offset_bytes..end) {
+        let plan = code.delta(shard, piece.elements.clone())?;
+        let delta = &delta[piece.bytes.start - offset_bytes..piece.bytes.end - offset_bytes];
+        add(code, &plan, &piece, delta, parities);
+    }
+    Ok(())
+}
+
+/// Whether the parities are those of the data. `shards` are all k + m, of one length.
+///
+/// # Errors
+/// Numbers or lengths do not fit the code.
+pub fn verify(code: &dyn Code, shards: &[&[u8]]) -> Result<bool, StripeError> {
+    check_stripe(code, shards)?;
+    Ok(check::verify(code, shards).expect("numbers and lengths were checked"))
+}
+
+/// Which shard of a stripe is wrong, by [`check::locate`]. `shards` are all k + m, of one length.
+///
+/// # Errors
+/// Numbers or lengths do not fit the code.
+pub fn locate(code: &dyn Code, shards: &[&[u8]]) -> Result<Verdict, StripeError> {
+    check_stripe(code, shards)?;
+    Ok(check::locate(code, shards).expect("numbers and lengths were checked"))
+}
+
+/// A part of a write that one delta plan covers.
+struct Piece {
+    /// The bytes in the shard.
+    bytes: Range<usize>,
+    /// The elements that they belong to.
+    elements: Range<u32>,
+    /// Where element 0 begins, in all shards.
+    origin_bytes: usize,
+    /// How far apart elements begin.
+    stride_bytes: usize,
+    /// Which bytes of each of the elements, or of the whole shard in a code over words.
+    columns: Range<usize>,
+}
+
+/// Cuts a range of a shard into pieces of whole elements, or of one part of one element. Elements of
+/// words lie across the whole range, which is then one piece.
+fn pieces(code: &dyn Code, shard_bytes: usize, mut range: Range<usize>) -> Vec<Piece> {
+    let elements = code.elements();
+    let block_bytes = match code.layout() {
+        Layout::Contiguous => shard_bytes,
+        Layout::Packets { packet_bytes } => packet_bytes * elements as usize,
+        Layout::Words { .. } if range.is_empty() => return Vec::new(),
+        Layout::Words { .. } => {
+            let (bytes, columns) = (range.clone(), range);
+            let (elements, origin_bytes, stride_bytes) = (0..elements, 0, shard_bytes);
+            return vec![Piece { bytes, elements, origin_bytes, stride_bytes, columns }];
+        }
+    };
+    let stride_bytes = block_bytes / elements as usize;
+    let mut pieces = Vec::new();
+    while !range.is_empty() {
+        let origin_bytes = range.start / block_bytes * block_bytes;
+        let end = range.end.min(origin_bytes + block_bytes);
+        let (element, column) = {
+            let at = range.start - origin_bytes;
+            (at / stride_bytes, at % stride_bytes)
+        };
+        let whole = if column == 0 { (end - range.start) / stride_bytes } else { 0 };
+        let columns = match whole {
+            0 => column..stride_bytes.min(column + end - range.start),
+            _ => 0..stride_bytes,
+        };
+        let count = whole.max(1);
+        let bytes = range.start..range.start + count * columns.len();
+        range.start = bytes.end;
+        let elements = element as u32..(element + count) as u32;
+        pieces.push(Piece { bytes, elements, origin_bytes, stride_bytes, columns });
+    }
+    pieces
+}
+
+/// Adds what the delta of a piece does to the parities.
+fn add(code: &dyn Code, plan: &DeltaPlan, piece: &Piece, delta: &[u8], parities: &mut [&mut [u8]]) {
+    let words = matches!(code.layout(), Layout::Words { .. });
+    let width = piece.columns.len();
+    // A shard of words is one range, whatever its elements are.
+    let parts = |write: &ShardRead| if words { 1 } else { write.element_count() as usize };
+    let mut deltas: Vec<Vec<u8>> =
+        plan.writes.iter().map(|write| vec![0; parts(write) * width]).collect();
+    let mut outputs: Vec<&mut [u8]> = deltas.iter_mut().map(Vec::as_mut_slice).collect();
+    let done = match code.layout() {
+        Layout::Words { .. } => code.layout().execute(&plan.map, &[delta], &mut outputs),
+        // The piece has as many bytes of each of its elements: a stripe of its own, of equal parts.
+        Layout::Contiguous | Layout::Packets { .. } => plan.map.execute(&[delta], &mut outputs),
+    };
+    done.expect("the buffers were made for the map's shape");
+    for (write, delta) in plan.writes.iter().zip(&deltas) {
+        let parity = &mut parities[write.shard - code.k()];
+        let elements = write.elements.iter().cloned().flatten();
+        for (element, delta) in elements.zip(delta.chunks_exact(width)) {
+            let at = piece.origin_bytes + element as usize * piece.stride_bytes;
+            let place = &mut parity[at + piece.columns.start..at + piece.columns.end];
+            place.iter_mut().zip(delta).for_each(|(byte, delta)| *byte ^= delta);
+        }
+    }
+}
+
+fn check_stripe(code: &dyn Code, shards: &[&[u8]]) -> Result<(), StripeError> {
+    check_count("shards", code.k() + code.m(), shards.len())?;
+    let shard_bytes = shards[0].len();
+    check_granule(code, shard_bytes)?;
+    check_lengths("shard", shard_bytes, shards.iter().map(|shard| shard.len()), 0)
+}
+
+fn check_count(what: &'static str, expected: usize, given: usize) -> Result<(), StripeError> {
+    if expected == given { Ok(()) } else { Err(StripeError::Count { what, expected, given }) }
+}
+
+fn check_granule(code: &dyn Code, shard_bytes: usize) -> Result<(), StripeError> {
+    let granule_bytes = code.layout().granule_bytes(code.elements());
+    if shard_bytes.is_multiple_of(granule_bytes) {
+        return Ok(());
+    }
+    Err(StripeError::Granule { profile: code.profile(), granule_bytes, shard_bytes })
+}
+
+/// Checks lengths of buffers that are numbered from `first`.
+fn check_lengths(
+    what: &'static str,
+    expected: usize,
+    lengths: impl Iterator<Item = usize>,
+    first: usize,
+) -> Result<(), StripeError> {
+    for (number, given) in (first..).zip(lengths) {
+        if given != expected {
+            return Err(StripeError::Length { what, number, expected, given });
+        }
+    }
+    Ok(())
+}
