@@ -61,8 +61,10 @@ install-codes: ## The codes as a C library, with header and pkg-config file, int
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/codes-c/fieldstone_codes.pc.in \
 		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/fieldstone_codes.pc
 
-simulate: build ## Seeds SEEDS (0..2000) of the seeded world
+simulate: build ## Seeds SEEDS (0..2000) of the seeded world, and some with regenerating codes
 	$(FIELDSTONE) sim --seeds $(SEEDS) --open crates/sim/open-seeds.txt
+	$(FIELDSTONE) sim --seeds 0..100 --code zigzag:4+2
+	$(FIELDSTONE) sim --seeds 0..100 --code clay:4+2
 
 scenarios: build ## Scenarios with real clients; `tests/run NAME …` runs some of them
 	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run
