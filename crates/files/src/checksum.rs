@@ -1,5 +1,7 @@
 //! CRC-32C, the checksum of all formats of this project, and joining two of them.
 
+use std::collections::BTreeMap;
+
 use crc_fast::{CrcAlgorithm, Digest, checksum, checksum_combine};
 
 const ALGORITHM: CrcAlgorithm = CrcAlgorithm::Crc32Iscsi;
@@ -17,6 +19,26 @@ pub(crate) fn crc32c_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     digest.finalize() as u32
 }
 
+/// What appending zeros does to a checksum: linear over GF(2), so a matrix of 32 columns. Working it out
+/// takes long, and nearly all pieces of a stream have the same length.
+#[derive(Debug)]
+struct Shift {
+    len_bytes: u64,
+    columns: [u32; 32],
+}
+
+impl Shift {
+    fn new(len_bytes: u64) -> Self {
+        let joined = |crc: u32| checksum_combine(ALGORITHM, crc.into(), 0, len_bytes) as u32;
+        Self { len_bytes, columns: std::array::from_fn(|bit| joined(1 << bit) ^ joined(0)) }
+    }
+
+    fn apply(&self, crc: u32) -> u32 {
+        let set = self.columns.iter().enumerate().filter(|(bit, _)| crc >> bit & 1 == 1);
+        set.fold(0, |sum, (_, column)| sum ^ column)
+    }
+}
+
 /// The checksum of a stream whose pieces become known out of order.
 ///
 /// Pieces are numbered from 0. What is kept are the pieces that wait for an earlier one: no more
@@ -25,7 +47,8 @@ pub(crate) fn crc32c_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u32 {
 pub(crate) struct StreamChecksum {
     crc: u32,
     next: u64,
-    waiting: std::collections::BTreeMap<u64, (u32, u64)>,
+    waiting: BTreeMap<u64, (u32, u64)>,
+    shift: Option<Shift>,
 }
 
 impl StreamChecksum {
@@ -33,8 +56,10 @@ impl StreamChecksum {
     pub(crate) fn add(&mut self, number: u64, crc: u32, len_bytes: u64) {
         self.waiting.insert(number, (crc, len_bytes));
         while let Some((crc, len_bytes)) = self.waiting.remove(&self.next) {
-            let joined = checksum_combine(ALGORITHM, self.crc.into(), crc.into(), len_bytes);
-            self.crc = joined as u32;
+            let known = self.shift.take().filter(|shift| shift.len_bytes == len_bytes);
+            let shift = known.unwrap_or_else(|| Shift::new(len_bytes));
+            self.crc = shift.apply(self.crc) ^ crc;
+            self.shift = Some(shift);
             self.next += 1;
         }
     }
