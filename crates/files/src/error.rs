@@ -31,8 +31,8 @@ pub enum Error {
     /// The file to write is there already.
     #[error("{} exists; name another file, or remove it", .0.display())]
     OutputExists(PathBuf),
-    /// Another process changes the folder.
-    #[error("another encode or repair works on {}; wait for its end", .0.display())]
+    /// Another process changes the folder, or reads what this one would change.
+    #[error("another process is at work in {}; wait for its end", .0.display())]
     InUse(PathBuf),
     /// A length of units that the code cannot have.
     #[error("units of {given_bytes} bytes do not fit {profile}: {reason}")]

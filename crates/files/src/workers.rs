@@ -150,8 +150,11 @@ mod tests {
         let (stripes, seen) = (Stripes::new(1000), InTurn::new(Vec::new()));
         let step = |(): &mut ()| match stripes.next() {
             Some(stripe) => {
-                let pushed = seen.take(stripe, |seen| Ok::<_, Error>(seen.push(stripe)));
-                Ok(pushed.is_some())
+                let push = |seen: &mut Vec<u64>| {
+                    seen.push(stripe);
+                    Ok::<_, Error>(())
+                };
+                Ok(seen.take(stripe, push).is_some())
             }
             None => Ok(false),
         };

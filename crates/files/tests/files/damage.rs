@@ -10,7 +10,8 @@ use crate::support::{CODES, Encoded, striping};
 
 /// The shards of which anything is said to be wrong.
 fn named(encoded: &Encoded) -> Vec<usize> {
-    let (folder, findings) = (encoded.open().unwrap(), encoded.verify());
+    let folder = encoded.open().expect("the encoding is found");
+    let findings = encoded.verify();
     let bad =
         |&shard: &usize| !folder.shards[shard].is_good() || findings.bad_units[shard].count > 0;
     (0..folder.shards.len()).filter(bad).collect()

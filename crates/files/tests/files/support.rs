@@ -42,7 +42,7 @@ pub struct Encoded {
 
 /// In memory where that is possible, as every encode waits for the disk several times.
 fn temporary_folder() -> TempDir {
-    TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
+    TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder is made")
 }
 
 /// Bytes without any pattern.
@@ -59,10 +59,10 @@ pub fn noise(len_bytes: usize, seed: u64) -> Vec<u8> {
 
 /// Units of `granules` times what the code must have.
 pub fn striping(code: &str, granules: u64) -> Striping {
-    let profile: fieldstone_codes::Profile = code.parse().unwrap();
+    let profile: fieldstone_codes::Profile = code.parse().expect("a code of the list");
     let code = profile.code();
     let granule_bytes = code.layout().granule_bytes(code.elements()) as u64;
-    Striping::new(profile, Some(granules * granule_bytes)).unwrap()
+    Striping::new(profile, Some(granules * granule_bytes)).expect("a multiple of the granule")
 }
 
 impl Encoded {
@@ -73,7 +73,7 @@ impl Encoded {
         let progress = Progress::default();
         let encoding =
             fieldstone_files::encode(input, &root.path().join("e"), striping, 3, &progress)
-                .unwrap();
+                .expect("the folder is new");
         assert_eq!(progress.done_bytes(), len_bytes as u64);
         let mut encoded = Self { root, data, encoding, originals: Vec::new() };
         encoded.originals = (0..striping.shards()).map(|shard| encoded.shard(shard)).collect();
@@ -94,18 +94,18 @@ impl Encoded {
 
     /// The bytes of a shard file.
     pub fn shard(&self, shard: usize) -> Vec<u8> {
-        fs::read(self.path(shard)).unwrap()
+        fs::read(self.path(shard)).expect("the shard is there")
     }
 
     pub fn remove(&self, shard: usize) {
-        fs::remove_file(self.path(shard)).unwrap();
+        fs::remove_file(self.path(shard)).expect("the shard is there");
     }
 
     /// Changes the bytes of a shard file.
     pub fn change(&self, shard: usize, how: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = self.shard(shard);
         how(&mut bytes);
-        fs::write(self.path(shard), bytes).unwrap();
+        fs::write(self.path(shard), bytes).expect("the shard is written");
     }
 
     pub fn open(&self) -> Result<Folder, Error> {
@@ -120,12 +120,15 @@ impl Encoded {
             fieldstone_files::decode(&self.open()?, Output::File(out.clone()), 2, &progress);
         match &decoded {
             Ok(_) => {
-                assert!(fs::read(&out).unwrap() == self.data, "other bytes than were encoded");
-                fs::remove_file(&out).unwrap();
+                assert!(
+                    fs::read(&out).expect("decode made it") == self.data,
+                    "other bytes than were encoded"
+                );
+                fs::remove_file(&out).expect("decode made it");
             }
             Err(_) => assert!(!out.exists(), "a failed decode leaves a file"),
         }
-        assert_eq!(self.root.path().read_dir().unwrap().count(), 1, "leftovers");
+        assert_eq!(names(self.root.path()).len(), 1, "leftovers");
         decoded
     }
 
@@ -138,12 +141,13 @@ impl Encoded {
     }
 
     pub fn verify(&self) -> Findings {
-        fieldstone_files::verify(&self.open().unwrap(), 2, &Progress::default()).unwrap()
+        let folder = self.open().expect("the encoding is found");
+        fieldstone_files::verify(&folder, 2, &Progress::default()).expect("damage is no error")
     }
 
     /// True if neither files nor what is in them show anything wrong.
     pub fn is_clean(&self) -> bool {
-        let folder = self.open().unwrap();
+        let folder = self.open().expect("the encoding is found");
         folder.shards.iter().all(|shard| shard.is_good())
             && folder.manifest == fieldstone_files::ManifestState::Good
             && self.verify().is_clean()
@@ -165,6 +169,9 @@ impl Encoded {
 
 /// Names in a folder.
 pub fn names(folder: &Path) -> Vec<String> {
-    let entries = folder.read_dir().unwrap();
-    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    let entries = folder.read_dir().expect("the folder is there");
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        entry.expect("the folder is read").file_name().to_string_lossy().into_owned()
+    };
+    entries.map(name).collect()
 }
