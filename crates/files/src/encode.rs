@@ -129,13 +129,15 @@ fn encode_into(
 
 /// Gives complete shards their headers and names, and then makes the manifest.
 fn publish(encoding: &Encoding, folder: &Path, shards: Vec<NewFile>) -> Result<(), Error> {
+    let description = encoding.description();
     for (shard, file) in shards.iter().enumerate() {
-        file.write(&header::to_bytes(encoding, shard), 0)?;
+        file.write(&header::to_bytes(&description, shard), 0)?;
     }
     shards.iter().try_for_each(NewFile::sync)?;
     shards.into_iter().try_for_each(NewFile::publish)?;
     sync_folder(folder)?;
-    output::replace(&folder.join(MANIFEST_FILE), manifest::to_text(encoding).as_bytes())?;
+    let text = manifest::to_text(&description);
+    output::replace(&folder.join(MANIFEST_FILE), text.as_bytes())?;
     sync_folder(folder)
 }
 

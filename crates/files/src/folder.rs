@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::header::{self, HEADER_BYTES, HeaderFlaw};
 use crate::manifest::{self, ManifestFlaw};
-use crate::striping::{Encoding, EncodingId};
+use crate::striping::{Description, Encoding, EncodingId};
 
 /// Name of the manifest.
 pub const MANIFEST_FILE: &str = "manifest.json";
@@ -163,6 +163,7 @@ pub struct Folder {
     pub manifest: ManifestState,
     /// All shards, in order.
     pub shards: Vec<Shard>,
+    pub(crate) access: Access,
     _lock: Lock,
 }
 
@@ -173,7 +174,7 @@ struct Candidate {
 }
 
 /// The file, its length, and what its header says.
-type Opened = (File, u64, Result<(Encoding, usize), HeaderFlaw>);
+type Opened = (File, u64, Result<(Description, usize), HeaderFlaw>);
 
 impl Folder {
     /// Opens a folder to read it.
@@ -184,7 +185,15 @@ impl Folder {
         Self::open_for(path, Access::Read)
     }
 
-    pub(crate) fn open_for(path: &Path, access: Access) -> Result<Self, Error> {
+    /// Opens a folder to repair it. Nobody else can open it in the meantime.
+    ///
+    /// # Errors
+    /// As [`Folder::open`], or somebody is at work in it.
+    pub fn open_to_change(path: &Path) -> Result<Self, Error> {
+        Self::open_for(path, Access::Change)
+    }
+
+    fn open_for(path: &Path, access: Access) -> Result<Self, Error> {
         let lock = Lock::take(path, access)?;
         let candidates = candidates(path)?;
         let (manifest, described) = read_manifest(path)?;
@@ -199,7 +208,7 @@ impl Folder {
             None => agree(path, &manifest, &candidates)?,
         };
         let shards = assign(path, &encoding, candidates);
-        Ok(Self { path: path.to_path_buf(), encoding, manifest, shards, _lock: lock })
+        Ok(Self { path: path.to_path_buf(), encoding, manifest, shards, access, _lock: lock })
     }
 }
 
@@ -245,7 +254,10 @@ fn read_manifest(folder: &Path) -> Result<(ManifestState, Option<Encoding>), Err
         Err(error) => return Ok((ManifestState::Damaged(error.to_string()), None)),
     };
     match manifest::from_text(&String::from_utf8_lossy(&bytes)) {
-        Ok(encoding) => Ok((ManifestState::Good, Some(encoding))),
+        Ok(description) => match description.encoding() {
+            Ok(encoding) => Ok((ManifestState::Good, Some(encoding))),
+            Err(error) => Ok((ManifestState::Damaged(error.to_string()), None)),
+        },
         Err(ManifestFlaw::Newer(found)) => {
             Err(Error::NewerFormat { path, found, known: manifest::FORMAT })
         }
@@ -260,16 +272,16 @@ fn agree(
     candidates: &BTreeMap<usize, Candidate>,
 ) -> Result<Encoding, Error> {
     let headers = candidates.values().filter_map(|candidate| match &candidate.opened {
-        Ok((_, _, Ok((encoding, _)))) => Some((encoding.id, encoding)),
+        Ok((_, _, Ok((description, _)))) => Some((description.id, *description)),
         _ => None,
     });
-    let encodings: BTreeMap<EncodingId, &Encoding> = headers.collect();
+    let encodings: BTreeMap<EncodingId, Description> = headers.collect();
     if encodings.len() > 1 {
         let ids: Vec<String> = encodings.keys().map(EncodingId::to_string).collect();
         return Err(Error::Mixed { folder: folder.to_path_buf(), ids: ids.join(", ") });
     }
-    if let Some(encoding) = encodings.into_values().next() {
-        return Ok(encoding.clone());
+    if let Some(description) = encodings.values().next() {
+        return description.encoding();
     }
     let unfinished = candidates.is_empty() && has_parts(folder);
     let reason = match manifest {
@@ -302,9 +314,10 @@ fn assign(
     encoding: &Encoding,
     mut candidates: BTreeMap<usize, Candidate>,
 ) -> Vec<Shard> {
+    let description = encoding.description();
     let says = |candidate: &Candidate| match &candidate.opened {
         // A header of this id that says something else is no header of this encoding.
-        Ok((_, _, Ok((other, shard)))) if other == encoding => Some(*shard),
+        Ok((_, _, Ok((other, shard)))) if *other == description => Some(*shard),
         _ => None,
     };
     // By the shard that it is, the name of the file; the right name goes before others.
@@ -326,7 +339,7 @@ fn assign(
         Some(Ok((_, _, Ok((other, _))))) if other.id != encoding.id => {
             ShardState::Foreign(other.id)
         }
-        Some(Ok((_, _, Ok((other, is))))) if other == encoding => ShardState::NameTaken(*is),
+        Some(Ok((_, _, Ok((other, is))))) if *other == description => ShardState::NameTaken(*is),
         Some(Ok(_)) => ShardState::BadHeader,
     };
     let expected_bytes = encoding.shard_file_bytes();

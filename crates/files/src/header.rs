@@ -18,8 +18,10 @@
 //! |     60 |    68 | the code, as on the command line, zero filled          |
 //! |    128 |   384 | zero                                                   |
 
+use fieldstone_codes::Profile;
+
 use crate::checksum::crc32c;
-use crate::striping::{Encoding, EncodingId, MAX_FILE_BYTES, Striping};
+use crate::striping::{Description, EncodingId, MAX_FILE_BYTES};
 
 /// Length of the header: the least that a disk writes as a whole, or not at all.
 pub(crate) const HEADER_BYTES: usize = 512;
@@ -42,16 +44,16 @@ pub(crate) enum HeaderFlaw {
 }
 
 /// The header of shard `shard`.
-pub(crate) fn to_bytes(encoding: &Encoding, shard: usize) -> [u8; HEADER_BYTES] {
+pub(crate) fn to_bytes(encoding: &Description, shard: usize) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
-    let code = encoding.striping.profile().to_string();
+    let code = encoding.profile.to_string();
     assert!(code.len() <= CODE_BYTES_MAX, "names of codes are bounded");
     put(0, MAGIC);
     put(12, &VERSION.to_le_bytes());
     put(16, &encoding.id.0.to_le_bytes());
     put(32, &encoding.file_bytes.to_le_bytes());
-    put(40, &(encoding.striping.unit_bytes() as u64).to_le_bytes());
+    put(40, &encoding.unit_bytes.to_le_bytes());
     put(48, &encoding.file_crc.to_le_bytes());
     put(52, &(shard as u32).to_le_bytes());
     put(56, &(code.len() as u32).to_le_bytes());
@@ -61,8 +63,8 @@ pub(crate) fn to_bytes(encoding: &Encoding, shard: usize) -> [u8; HEADER_BYTES] 
     bytes
 }
 
-/// The encoding, and which shard this is.
-pub(crate) fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Result<(Encoding, usize), HeaderFlaw> {
+/// What the encoding is, and which shard this is.
+pub(crate) fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Result<(Description, usize), HeaderFlaw> {
     if bytes.iter().all(|&byte| byte == 0) {
         return Err(HeaderFlaw::Unfinished);
     }
@@ -78,15 +80,15 @@ pub(crate) fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Result<(Encoding, usize)
 }
 
 /// The fields of a header whose checksum is right, if they make sense.
-fn parse(bytes: &[u8; HEADER_BYTES]) -> Option<(Encoding, usize)> {
-    let id = u128::from_le_bytes(bytes[16..32].try_into().ok()?);
-    let file_bytes = Some(u64_at(bytes, 32)).filter(|&bytes| bytes <= MAX_FILE_BYTES)?;
-    let code_bytes = Some(u32_at(bytes, 56) as usize).filter(|&len| len <= CODE_BYTES_MAX)?;
-    let code = std::str::from_utf8(&bytes[CODE_AT..CODE_AT + code_bytes]).ok()?;
-    let striping = Striping::new(code.parse().ok()?, Some(u64_at(bytes, 40))).ok()?;
-    let shard = Some(u32_at(bytes, 52) as usize).filter(|&shard| shard < striping.shards())?;
-    let file_crc = u32_at(bytes, 48);
-    Some((Encoding { id: EncodingId(id), striping, file_bytes, file_crc }, shard))
+fn parse(bytes: &[u8; HEADER_BYTES]) -> Option<(Description, usize)> {
+    let id = EncodingId(u128::from_le_bytes(bytes[16..32].try_into().ok()?));
+    let (file_bytes, unit_bytes) = (u64_at(bytes, 32), u64_at(bytes, 40));
+    let (file_crc, shard) = (u32_at(bytes, 48), u32_at(bytes, 52) as usize);
+    let code = bytes[CODE_AT..CODE_AT + CODE_BYTES_MAX].get(..u32_at(bytes, 56) as usize)?;
+    let profile: Profile = std::str::from_utf8(code).ok()?.parse().ok()?;
+    let valid = file_bytes <= MAX_FILE_BYTES && shard < profile.shards();
+    let description = Description { id, profile, unit_bytes, file_bytes, file_crc };
+    valid.then_some((description, shard))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -101,10 +103,11 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    fn sample() -> Encoding {
-        Encoding {
+    fn sample() -> Description {
+        Description {
             id: EncodingId(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
-            striping: Striping::new("zigzag:4+2".parse().unwrap(), Some(64 << 10)).unwrap(),
+            profile: "zigzag:4+2".parse().unwrap(),
+            unit_bytes: 64 << 10,
             file_bytes: 1_000_000,
             file_crc: 0xdead_beef,
         }
@@ -141,8 +144,8 @@ mod tests {
             from_bytes(&bytes)
         };
         assert_eq!(sealed(12, 2), Err(HeaderFlaw::Newer(2)));
-        // Fields that make no sense: the length, the unit, the shard, the code.
-        for (at, value) in [(39, 0xff), (40, 1), (52, 6), (59, 1), (60, b'x'), (60, 0xff)] {
+        // Fields that make no sense: the length, the shard, the code.
+        for (at, value) in [(39, 0xff), (52, 6), (59, 1), (60, b'x'), (60, 0xff)] {
             assert_eq!(sealed(at, value), Err(HeaderFlaw::Damaged), "byte {at}");
         }
     }

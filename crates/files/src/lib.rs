@@ -46,6 +46,6 @@ pub use error::Error;
 pub use folder::{Folder, MANIFEST_FILE, ManifestState, Shard, ShardState, shard_name};
 pub use read::UnitFlaw;
 pub use repair::{Repaired, Scope, repair};
-pub use striping::{Encoding, EncodingId, MAX_FILE_BYTES, MAX_STRIPE_BYTES, Striping};
+pub use striping::{Description, Encoding, EncodingId, MAX_FILE_BYTES, MAX_STRIPE_BYTES, Striping};
 pub use verify::{BadUnit, BadUnits, Findings, Inconsistent, MAX_NAMED, verify};
 pub use workers::{MAX_JOBS, Progress, default_jobs};

@@ -18,10 +18,11 @@
 
 use std::collections::BTreeMap;
 
+use fieldstone_codes::Profile;
 use serde_json::Value;
 
 use crate::checksum::crc32c;
-use crate::striping::{Encoding, EncodingId, MAX_FILE_BYTES, Striping};
+use crate::striping::{Description, EncodingId, MAX_FILE_BYTES};
 
 /// The format that is written, and the newest that is read.
 pub(crate) const FORMAT: u64 = 1;
@@ -36,14 +37,13 @@ pub(crate) enum ManifestFlaw {
 }
 
 /// The manifest's text.
-pub(crate) fn to_text(encoding: &Encoding) -> String {
-    let striping = &encoding.striping;
+pub(crate) fn to_text(encoding: &Description) -> String {
     let mut fields: Vec<(&str, Value)> = vec![
         ("format", FORMAT.into()),
         ("id", encoding.id.to_string().into()),
-        ("code", striping.profile().to_string().into()),
-        ("shards", striping.shards().into()),
-        ("unit_bytes", striping.unit_bytes().into()),
+        ("code", encoding.profile.to_string().into()),
+        ("shards", encoding.profile.shards().into()),
+        ("unit_bytes", encoding.unit_bytes.into()),
         ("file_bytes", encoding.file_bytes.into()),
         ("file_crc32c", hex(encoding.file_crc).into()),
     ];
@@ -54,8 +54,8 @@ pub(crate) fn to_text(encoding: &Encoding) -> String {
     format!("{{\n{}\n}}\n", lines.join(",\n"))
 }
 
-/// The encoding that a manifest describes.
-pub(crate) fn from_text(text: &str) -> Result<Encoding, ManifestFlaw> {
+/// What a manifest says.
+pub(crate) fn from_text(text: &str) -> Result<Description, ManifestFlaw> {
     let damaged = ManifestFlaw::Damaged;
     let Ok(Value::Object(fields)) = serde_json::from_str(text) else {
         return Err(damaged("it is not a JSON object"));
@@ -75,17 +75,18 @@ pub(crate) fn from_text(text: &str) -> Result<Encoding, ManifestFlaw> {
 }
 
 /// The fields of a manifest whose checksum is right, if they make sense.
-fn parse(fields: &serde_json::Map<String, Value>) -> Option<Encoding> {
+fn parse(fields: &serde_json::Map<String, Value>) -> Option<Description> {
     let text = |name: &str| fields.get(name)?.as_str();
     let number = |name: &str| fields.get(name)?.as_u64();
-    let striping = Striping::new(text("code")?.parse().ok()?, Some(number("unit_bytes")?)).ok()?;
-    let encoding = Encoding {
+    let profile: Profile = text("code")?.parse().ok()?;
+    let description = Description {
         id: EncodingId(u128::from_str_radix(text("id")?, 16).ok()?),
+        profile,
+        unit_bytes: number("unit_bytes")?,
         file_bytes: number("file_bytes").filter(|&bytes| bytes <= MAX_FILE_BYTES)?,
         file_crc: u32::from_str_radix(text("file_crc32c")?, 16).ok()?,
-        striping,
     };
-    (number("shards")? == encoding.striping.shards() as u64).then_some(encoding)
+    (number("shards")? == profile.shards() as u64).then_some(description)
 }
 
 /// The checksum of fields in the form that the essay above describes.
@@ -104,10 +105,11 @@ fn hex(checksum: u32) -> String {
 mod tests {
     use super::*;
 
-    fn sample() -> Encoding {
-        Encoding {
+    fn sample() -> Description {
+        Description {
             id: EncodingId(0x1234),
-            striping: Striping::new("cauchy-good:4+2,ps=64".parse().unwrap(), Some(512)).unwrap(),
+            profile: "cauchy-good:4+2,ps=64".parse().unwrap(),
+            unit_bytes: 512,
             file_bytes: 1 << 50,
             file_crc: 0xab,
         }

@@ -15,7 +15,6 @@
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,18 +67,21 @@ struct Repair<'a> {
     written_bytes: AtomicU64,
 }
 
-/// Repairs what lies in the folder `path`.
+/// Repairs what lies in `folder`, which was [opened to change](Folder::open_to_change).
+///
+/// # Panics
+/// When it was opened to read only.
 ///
 /// # Errors
 /// Too little is left of some stripe; something is in the way; the shards cannot be written. Lost shards
 /// are still lost then, but what was mended is.
 pub fn repair(
-    path: &Path,
+    folder: Folder,
     scope: Scope,
     jobs: usize,
     progress: &Progress,
 ) -> Result<Repaired, Error> {
-    let folder = Folder::open_for(path, Access::Change)?;
+    assert_eq!(folder.access, Access::Change, "the folder was opened to read only");
     refuse_what_is_in_the_way(&folder)?;
     let is_lost = |&shard: &usize| !folder.shards[shard].is_whole();
     let lost: Vec<usize> = (0..folder.shards.len()).filter(is_lost).collect();
@@ -217,7 +219,7 @@ impl Repair<'_> {
 
     /// Makes everything stable and gives new shards their names.
     fn finish(self) -> Result<Repaired, Error> {
-        let encoding = &self.folder.encoding;
+        let description = self.folder.encoding.description();
         let mended_units = std::mem::take(&mut *lock(&self.mended));
         for (shard, _) in mended_units.iter().enumerate().filter(|(_, count)| **count > 0) {
             let path = &self.folder.shards[shard].path;
@@ -225,14 +227,14 @@ impl Repair<'_> {
             synced.map_err(Error::io("write to", path))?;
         }
         for (shard, new) in &self.lost {
-            new.write(&header::to_bytes(encoding, *shard), 0)?;
+            new.write(&header::to_bytes(&description, *shard), 0)?;
             new.sync()?;
         }
         let rebuilt_shards: Vec<usize> = self.lost.iter().map(|(shard, _)| *shard).collect();
         self.lost.into_iter().try_for_each(|(_, new)| new.publish())?;
         let rebuilt_manifest = self.folder.manifest != ManifestState::Good;
         if rebuilt_manifest {
-            let text = manifest::to_text(encoding);
+            let text = manifest::to_text(&description);
             output::replace(&self.folder.path.join(MANIFEST_FILE), text.as_bytes())?;
         }
         sync_folder(&self.folder.path)?;

@@ -50,12 +50,6 @@ impl std::fmt::Debug for Striping {
     }
 }
 
-impl PartialEq for Striping {
-    fn eq(&self, other: &Self) -> bool {
-        (self.profile, self.unit_bytes) == (other.profile, other.unit_bytes)
-    }
-}
-
 impl Striping {
     /// Stripes of `profile` with units of `unit_bytes` bytes, or of a length that suits the code.
     ///
@@ -166,8 +160,32 @@ fn default_unit_bytes(code: &dyn Code) -> usize {
     (wanted / step).max(1) * step
 }
 
+/// What is stored of an encoding, in the manifest and in every header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Tells the shards of this encoding from all others.
+    pub id: EncodingId,
+    /// The code.
+    pub profile: Profile,
+    /// Bytes of a unit, except in the last stripe.
+    pub unit_bytes: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// CRC-32C of the file.
+    pub file_crc: u32,
+}
+
+impl Description {
+    /// The encoding; making its code may take a while.
+    pub(crate) fn encoding(&self) -> Result<Encoding, Error> {
+        let striping = Striping::new(self.profile, Some(self.unit_bytes))?;
+        let (id, file_bytes, file_crc) = (self.id, self.file_bytes, self.file_crc);
+        Ok(Encoding { id, striping, file_bytes, file_crc })
+    }
+}
+
 /// A file that is cut into stripes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Encoding {
     /// Tells the shards of this encoding from all others.
     pub id: EncodingId,
@@ -196,6 +214,18 @@ impl std::fmt::Debug for EncodingId {
 }
 
 impl Encoding {
+    /// What is stored of it.
+    #[must_use]
+    pub fn description(&self) -> Description {
+        Description {
+            id: self.id,
+            profile: self.striping.profile,
+            unit_bytes: self.striping.unit_bytes as u64,
+            file_bytes: self.file_bytes,
+            file_crc: self.file_crc,
+        }
+    }
+
     /// Number of stripes.
     #[must_use]
     pub fn stripes(&self) -> u64 {

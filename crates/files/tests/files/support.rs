@@ -154,7 +154,8 @@ impl Encoded {
     }
 
     pub fn repair(&self, scope: Scope) -> Result<Repaired, Error> {
-        fieldstone_files::repair(&self.folder(), scope, 2, &Progress::default())
+        let folder = Folder::open_to_change(&self.folder())?;
+        fieldstone_files::repair(folder, scope, 2, &Progress::default())
     }
 
     /// All shard files are what they were at first, and there is nothing else.

@@ -45,14 +45,12 @@ struct Report<'a> {
 
 /// Runs `code repair`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let (code, file_bytes) = {
-        let encoding = Folder::open(&args.dir)?.encoding;
-        (encoding.striping.profile(), encoding.file_bytes)
-    };
+    let folder = Folder::open_to_change(&args.dir)?;
+    let (code, file_bytes) = (folder.encoding.striping.profile(), folder.encoding.file_bytes);
     let scope = if args.all { Scope::All } else { Scope::Lost };
     let started = Instant::now();
     let repaired = with_bytes_bar("repair", Some(file_bytes), |progress| {
-        repair(&args.dir, scope, args.jobs.count(), progress)
+        repair(folder, scope, args.jobs.count(), progress)
     })?;
     let seconds = started.elapsed().as_secs_f64();
     let mended_units = repaired.mended_units.iter().sum();
