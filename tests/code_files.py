@@ -145,9 +145,29 @@ def crashes(world, big):
         partial += 1
     check(partial > 0, f"no encode was killed in time: {whole} were whole")
     # What is left over is not in the way of the next.
-    if shards.exists():
-        fieldstone("code", "encode", big, "--code", world.case.code, "--out", shards)
-        shutil.rmtree(shards)
+    fieldstone("code", "encode", big, "--code", world.case.code, "--out", shards)
+    killed_repairs(shards, dice)
+    shutil.rmtree(shards)
+
+
+def killed_repairs(shards, dice):
+    """A shard is there and whole after a repair was killed, or not there at all."""
+    lost = shards / "shard.2"
+    original = lost.rename(shards / "original")
+    for _ in range(6):
+        process = subprocess.Popen(
+            [FIELDSTONE, "code", "repair", str(shards)], stdout=subprocess.DEVNULL, env=ENVIRONMENT
+        )
+        time.sleep(dice.uniform(0, 0.25))
+        process.kill()
+        process.wait()
+        if lost.exists():
+            check(same(lost, original), "a killed repair leaves a shard that is not whole")
+            lost.unlink()
+    fieldstone("code", "repair", shards)
+    check(same(lost, original), "a repair after killed ones makes another shard")
+    fieldstone("code", "verify", shards)
+    check(not list(shards.glob("*.part")), "leftovers")
 
 
 def flip(path, at):
@@ -230,7 +250,7 @@ def refusals(world):
     fieldstone("code", "encode", small, "--out", world.file("n"), "--jobs", "0", ok=(2,))
     fieldstone("code", "info", ok=(2,))
     refused("code", "decode", shards, "--out", small, says=[small, "exists"])
-    refused("code", "decode", shards, "--out", "/dev/full", says=["/dev/full", "No space left"])
+    refused("code", "decode", shards, "--out", "/dev/full", says=["no room for /dev/full", "No space left"])
     # A limit on the length of files stands for a full disk.
     script = f"trap '' XFSZ; ulimit -f 20; exec {FIELDSTONE} code"
     for command in (f"encode {small} --out {world.file('n')}", f"decode {shards} --out {out}"):

@@ -189,8 +189,8 @@ fn styled_bar(name: &str, template: &str) -> ProgressBar {
     bar
 }
 
-/// Does `work`, and shows on stderr how far it is, if that is a terminal. The length may be unknown, as
-/// that of a stream is.
+/// Does `work`, and shows on stderr how far it is, if that is a terminal. The length may be
+/// unknown, as that of a stream is.
 pub fn with_bytes_bar<R>(
     name: &str,
     total_bytes: Option<u64>,
@@ -202,7 +202,8 @@ pub fn with_bytes_bar<R>(
     }
     let template = match total_bytes {
         Some(_) => {
-            "{prefix} [{bar:32}] {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  ETA {eta}"
+            "{prefix} [{bar:32}] {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  \
+             ETA {eta}"
         }
         None => "{prefix} {binary_bytes}  {binary_bytes_per_sec}",
     };

@@ -19,8 +19,8 @@ pub(crate) fn crc32c_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     digest.finalize() as u32
 }
 
-/// What appending zeros does to a checksum: linear over GF(2), so a matrix of 32 columns. Working it out
-/// takes long, and nearly all pieces of a stream have the same length.
+/// What appending zeros does to a checksum: linear over GF(2), so a matrix of 32 columns. Working
+/// it out takes long, and nearly all pieces of a stream have the same length.
 #[derive(Debug)]
 struct Shift {
     len_bytes: u64,

@@ -1,8 +1,8 @@
 //! Getting the file back.
 //!
-//! Each thread takes the next stripe, reads its data units, rebuilds those that are not there or not
-//! good, and writes them: to their place in a file, or in turn to a stream. The whole is compared with
-//! the checksum of the file that was encoded before a file gets its name.
+//! Each thread takes the next stripe, reads its data units, rebuilds those that are not there or
+//! not good, and writes them: to their place in a file, or in turn to a stream. The whole is
+//! compared with the checksum of the file that was encoded before a file gets its name.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -47,7 +47,8 @@ enum Sink<'a> {
 /// Decodes what lies in `folder`.
 ///
 /// # Errors
-/// The output exists or cannot be written; too little is left of some stripe. A file is not made then.
+/// The output exists or cannot be written; too little is left of some stripe. A file is not made
+/// then.
 pub fn decode(
     folder: &Folder,
     output: Output<'_>,

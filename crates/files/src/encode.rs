@@ -1,11 +1,11 @@
 //! Making shards of a file.
 //!
-//! Each thread takes the next stripe from the input, codes it, and writes a unit to every shard; so what
-//! is in memory is one stripe for each thread, whatever the length of the file.
+//! Each thread takes the next stripe from the input, codes it, and writes a unit to every shard; so
+//! what is in memory is one stripe for each thread, whatever the length of the file.
 //!
-//! **Crashes.** Shards are written under temporary names, and without a header: nothing in them looks
-//! like a shard. When all units are written, the headers are, and the shards are made stable; then
-//! they get their names, and last of all the manifest appears. An interruption before leaves a
+//! **Crashes.** Shards are written under temporary names, and without a header: nothing in them
+//! looks like a shard. When all units are written, the headers are, and the shards are made stable;
+//! then they get their names, and last of all the manifest appears. An interruption before leaves a
 //! folder with `.part` files, which the next encode into it replaces.
 
 use std::fs;
@@ -43,8 +43,8 @@ struct Source<'a> {
 /// Encodes `input` into `folder`, which is made or empty.
 ///
 /// # Errors
-/// The folder is not empty or in use, the input cannot be read, the shards cannot be written. What was
-/// written is removed again.
+/// The folder is not empty or in use, the input cannot be read, the shards cannot be written. What
+/// was written is removed again.
 pub fn encode(
     input: Input<'_>,
     folder: &Path,
@@ -142,8 +142,8 @@ fn publish(encoding: &Encoding, folder: &Path, shards: Vec<NewFile>) -> Result<(
 }
 
 impl Source<'_> {
-    /// Reads the next stripe into the data units. Its number and how many bytes of the file it has, or
-    /// `None` at the end.
+    /// Reads the next stripe into the data units. Its number and how many bytes of the file it has,
+    /// or `None` at the end.
     fn fill(
         &mut self,
         striping: &Striping,

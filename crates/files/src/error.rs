@@ -20,8 +20,19 @@ pub enum Error {
         /// What the system says.
         source: io::Error,
     },
+    /// The disk is full.
+    #[error("there is no room for {}; free some space, or name another place", path.display())]
+    NoSpace {
+        /// What was written.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
     /// The folder to encode into has something in it.
-    #[error("{} is not empty ({found} is in it); name another folder, or empty it", folder.display())]
+    #[error(
+        "{} is not empty ({found} is in it); name another folder, or empty it",
+        folder.display()
+    )]
     NotEmpty {
         /// The folder.
         folder: PathBuf,
@@ -143,6 +154,12 @@ pub enum Error {
 impl Error {
     /// For `map_err`: the system refuses `doing` to `path`.
     pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Io { doing, path: path.to_path_buf(), source }
+        move |source| {
+            let path = path.to_path_buf();
+            match source.kind() {
+                io::ErrorKind::StorageFull => Self::NoSpace { path, source },
+                _ => Self::Io { doing, path, source },
+            }
+        }
     }
 }

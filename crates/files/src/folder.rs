@@ -1,8 +1,8 @@
 //! The folder of an encoding: which files are there, and what each of them is.
 //!
-//! Nothing but the headers is read here. A file is the shard that its header says it is, whatever its
-//! name; the name counts where the header is damaged. Whether units are good shows when
-//! they are read.
+//! Nothing but the headers is read here. A file is the shard that its header says it is, whatever
+//! its name; the name counts where the header is damaged. Whether units are good shows when they
+//! are read.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

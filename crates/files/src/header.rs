@@ -1,7 +1,7 @@
 //! What each shard file starts with: which shard it is, and all that the manifest says.
 //!
-//! So nothing depends on the manifest: any shard can take its place. The header is written last, when
-//! the length of the file is known and all units are there; until then it is zeros, and a
+//! So nothing depends on the manifest: any shard can take its place. The header is written last,
+//! when the length of the file is known and all units are there; until then it is zeros, and a
 //! shard whose making was interrupted is never taken for one.
 //!
 //! | offset | bytes | field                                                  |
@@ -102,6 +102,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn sample() -> Description {
         Description {
@@ -147,6 +148,25 @@ mod tests {
         // Fields that make no sense: the length, the shard, the code.
         for (at, value) in [(39, 0xff), (52, 6), (59, 1), (60, b'x'), (60, 0xff)] {
             assert_eq!(sealed(at, value), Err(HeaderFlaw::Damaged), "byte {at}");
+        }
+    }
+    proptest! {
+        #[test]
+        fn no_fields_panic_whatever_they_say(
+            changes in prop::collection::vec((16usize..80, any::<u8>()), 0..6),
+        ) {
+            let mut bytes = to_bytes(&sample(), 5);
+            changes.into_iter().for_each(|(at, value)| bytes[at] = value);
+            let crc = crc32c(&bytes[12..]);
+            bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+            if let Ok((description, shard)) = from_bytes(&bytes) {
+                let again = from_bytes(&to_bytes(&description, shard));
+                prop_assert_eq!(again, Ok((description, shard)));
+                if let Ok(encoding) = description.encoding() {
+                    prop_assert_eq!(encoding.description(), description);
+                    prop_assert!(encoding.shard_file_bytes() >= HEADER_BYTES as u64);
+                }
+            }
         }
     }
 }

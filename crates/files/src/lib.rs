@@ -1,11 +1,12 @@
-//! Files kept as the shards of an erasure code, in a folder: `shard.0` to `shard.N-1`, and a manifest.
+//! Files kept as the shards of an erasure code: `shard.0` to `shard.N-1`, and a manifest.
 //!
 //! Any k of the shards are enough to have the file back, and losing or damaging one is mended by
 //! reading no more than the code's repair plan names. The promises:
 //!
-//! - **Never wrong bytes silently.** Every block that is read is compared with its checksum, which also
-//!   says where the block belongs. What is bad is rebuilt from other shards, and what cannot be
-//!   rebuilt is an error with the place and the reason. A decoded file is compared as a whole, too.
+//! - **Never wrong bytes silently.** Every block that is read is compared with its checksum, which
+//!   also says where the block belongs. What is bad is rebuilt from other shards, and what cannot
+//!   be rebuilt is an error with the place and the reason. A decoded file is compared as a whole,
+//!   too.
 //! - **No shard is special, and neither is the manifest.** Each shard's header says all that the
 //!   manifest says; the manifest is there for people, and to arbitrate when shards are mixed up.
 //! - **Nothing looks whole that is not.** Names and headers come last, after the data is stable.

@@ -13,8 +13,8 @@
 //! | `file_crc32c` | checksum of the file, 8 hexadecimal digits                           |
 //! | `crc32c`      | checksum of all other fields                                         |
 //!
-//! The last is that of the object without it, with names in alphabetical order and without spaces; so
-//! spaces may be changed, and it can be checked without knowing the format's version.
+//! The last is that of the object without it, with names in alphabetical order and without spaces;
+//! so spaces may be changed, and it can be checked without knowing the format's version.
 
 use std::collections::BTreeMap;
 

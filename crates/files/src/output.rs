@@ -19,8 +19,8 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// Starts `path` under its temporary name. One that an interrupted process left is overwritten if
-    /// `reuse` says that nobody else can be at work on it.
+    /// Starts `path` under its temporary name. One that an interrupted process left is overwritten
+    /// if `reuse` says that nobody else can be at work on it.
     pub(crate) fn create(path: &Path, reuse: bool) -> Result<Self, Error> {
         let mut part = path.as_os_str().to_owned();
         part.push(PART_SUFFIX);

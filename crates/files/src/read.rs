@@ -1,7 +1,7 @@
 //! Reading a stripe: every block is checked, and units that are bad are rebuilt from others.
 //!
-//! A *flaw* is a reason not to trust a shard in one stripe. It is found by reading, and it sends the
-//! reader back to the code for another plan without that shard, until a plan works or too few
+//! A *flaw* is a reason not to trust a shard in one stripe. It is found by reading, and it sends
+//! the reader back to the code for another plan without that shard, until a plan works or too few
 //! shards are left. What has been read once is kept for the next plan.
 
 use std::io::ErrorKind;
@@ -213,8 +213,8 @@ impl<'a> StripeReader<'a> {
         Ok(())
     }
 
-    /// Makes the units of the shards `lost`, ascending, from others. Afterwards they and their records
-    /// are as they should be in the files.
+    /// Makes the units of the shards `lost`, ascending, from others. Afterwards they and their
+    /// records are as they should be in the files.
     ///
     /// # Errors
     /// [`Error::TooFewShards`], or [`Error::Contradiction`].

@@ -1,12 +1,12 @@
 //! Making lost shards anew from as little as the code allows.
 //!
-//! *Lost* is a shard of which it is known without reading its units that it is not whole: its file is
-//! missing, has the wrong length or a bad header. It is made as a new file, which then takes the
+//! *Lost* is a shard of which it is known without reading its units that it is not whole: its file
+//! is missing, has the wrong length or a bad header. It is made as a new file, which then takes the
 //! name. Of the others only those elements are read that the repair plan names; their checksums are
 //! read too, so what goes into the new shard has been checked.
 //!
-//! A unit of another shard that turns out to be *damaged* on the way is recomputed as well, and mended in
-//! place: the bytes there were bad before, so an interruption leaves nothing worse. With
+//! A unit of another shard that turns out to be *damaged* on the way is recomputed as well, and
+//! mended in place: the bytes there were bad before, so an interruption leaves nothing worse. With
 //! [`Scope::All`], or when nothing is lost, every unit is read, so that all damage is found.
 //!
 //! What might be somebody's only copy is never overwritten: shards of another encoding, shards with
@@ -67,22 +67,23 @@ struct Repair<'a> {
     written_bytes: AtomicU64,
 }
 
-/// Repairs what lies in `folder`, which was [opened to change](Folder::open_to_change).
+/// Repairs what lies in `folder`, which was [opened to change](Folder::open_to_change). Open it anew
+/// afterwards: what it knows of its files is what they were before.
 ///
 /// # Panics
 /// When it was opened to read only.
 ///
 /// # Errors
-/// Too little is left of some stripe; something is in the way; the shards cannot be written. Lost shards
-/// are still lost then, but what was mended is.
+/// Too little is left of some stripe; something is in the way; the shards cannot be written. Lost
+/// shards are still lost then, but what was mended is.
 pub fn repair(
-    folder: Folder,
+    folder: &Folder,
     scope: Scope,
     jobs: usize,
     progress: &Progress,
 ) -> Result<Repaired, Error> {
     assert_eq!(folder.access, Access::Change, "the folder was opened to read only");
-    refuse_what_is_in_the_way(&folder)?;
+    refuse_what_is_in_the_way(folder)?;
     let is_lost = |&shard: &usize| !folder.shards[shard].is_whole();
     let lost: Vec<usize> = (0..folder.shards.len()).filter(is_lost).collect();
     let everything = scope == Scope::All || lost.is_empty();
@@ -96,10 +97,10 @@ pub fn repair(
         mended: Mutex::new(vec![0; folder.shards.len()]),
         reed_solomon_bytes: AtomicU64::new(0),
         written_bytes: AtomicU64::new(0),
-        folder: &folder,
+        folder,
     };
-    if !everything {
-        expect_random_reads(&folder);
+    if !everything && plan_skips(folder, &lost) {
+        expect_random_reads(folder);
     }
     let (stripes, traffic) = (Stripes::new(folder.encoding.stripes()), Traffic::default());
     let step = |reader: &mut StripeReader<'_>| {
@@ -108,7 +109,7 @@ pub fn repair(
         progress.add(folder.encoding.data_len(stripe));
         Ok(true)
     };
-    workers::run(jobs, || StripeReader::new(&folder, &traffic), step)?;
+    workers::run(jobs, || StripeReader::new(folder, &traffic), step)?;
     let mut repaired = repair.finish()?;
     repaired.read_bytes = traffic.data_bytes.load(Ordering::Relaxed);
     repaired.read_record_bytes = traffic.record_bytes.load(Ordering::Relaxed);
@@ -136,11 +137,20 @@ fn refuse_what_is_in_the_way(folder: &Folder) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether the plan for the lost shards leaves out parts of units.
+fn plan_skips(folder: &Folder, lost: &[usize]) -> bool {
+    let code = folder.encoding.striping.code();
+    let others: Vec<usize> =
+        (0..folder.shards.len()).filter(|shard| !lost.contains(shard)).collect();
+    let plan = code.repair(lost, &others);
+    plan.is_ok_and(|plan| plan.reads.iter().any(|read| read.element_count() != code.elements()))
+}
+
 /// Tells the system not to read ahead: what lies between the ranges of a plan is not wanted.
 fn expect_random_reads(folder: &Folder) {
     for file in folder.shards.iter().filter_map(|shard| shard.file.as_ref()) {
-        // SAFETY: the descriptor is that of an open file; the call touches no memory of ours. It is a
-        // hint, so a failure does not matter.
+        // SAFETY: the descriptor is that of an open file; the call touches no memory of ours. It is
+        // a hint, so a failure does not matter.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
     }
 }

@@ -1,4 +1,4 @@
-//! The memory of one stripe: a unit of every shard, each with its record before it, as in the files.
+//! The memory of one stripe: a unit of every shard, each behind its record as in the files.
 
 use fieldstone_buf::AlignedBuf;
 
@@ -6,8 +6,8 @@ use crate::striping::Striping;
 
 /// Units begin at multiples of this, which the engine wants.
 const LINE_BYTES: usize = 64;
-/// Each shard's unit begins so much later in its page than that of the shard before, so that bytes of
-/// equal offsets do not all fall into the same set of a cache.
+/// Each shard's unit begins so much later in its page than that of the shard before, so that bytes
+/// of equal offsets do not all fall into the same set of a cache.
 const STAGGER_BYTES: usize = 5 * LINE_BYTES;
 /// The stagger starts over after so many shards.
 const STAGGER_SHARDS: usize = 12;

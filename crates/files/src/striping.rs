@@ -1,12 +1,12 @@
 //! How a file is cut into stripes, units and blocks, and where they lie in shard files.
 //!
-//! - A **stripe** is k consecutive *units* of the file, and m parity units. Unit i of every stripe is
-//!   in shard i.
+//! - A **stripe** is k consecutive *units* of the file, and m parity units. Unit i of every stripe
+//!   is in shard i.
 //! - A **unit** has as many bytes in all stripes but the last. That one has the shortest units that
-//!   hold the rest of the file and that the code can have, so that a file of one byte does not become
-//!   megabytes. What is beyond the file's end is zeros.
-//! - A **block** is what one checksum covers: an element of a code whose elements are the equal parts
-//!   of a unit, else the unit. So a repair that reads some elements of a unit can check them
+//!   hold the rest of the file and that the code can have, so that a file of one byte does not
+//!   become megabytes. What is beyond the file's end is zeros.
+//! - A **block** is what one checksum covers: an element of a code whose elements are the equal
+//!   parts of a unit, else the unit. So a repair that reads some elements of a unit can check them
 //!   without reading the others.
 //!
 //! In a shard file, the units follow the header, each preceded by its record: the checksums of its

@@ -1,4 +1,4 @@
-//! Looking at everything: every block of every shard, and whether the parities are those of the data.
+//! Looking at everything: each block of each shard, and whether the parities fit the data.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;

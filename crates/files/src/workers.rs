@@ -34,8 +34,8 @@ impl Progress {
     }
 }
 
-/// Does steps in `jobs` threads. Each thread makes its own state first; a step says whether there may
-/// be another one.
+/// Does steps in `jobs` threads. Each thread makes its own state first; a step says whether there
+/// may be another one.
 ///
 /// # Errors
 /// The first error of a step. The other threads end after the step they are at.
@@ -95,8 +95,8 @@ impl Stripes {
     }
 }
 
-/// Something that is used by threads in turn: by the one with stripe 0, then by that with stripe 1, and
-/// so on.
+/// Something that is used by threads in turn: by the one with stripe 0, then by that with stripe 1,
+/// and so on.
 pub(crate) struct InTurn<T> {
     state: Mutex<Turn<T>>,
     changed: Condvar,

@@ -2,7 +2,7 @@
 
 use std::io::{self, Cursor, Read};
 
-use fieldstone_files::{Error, Input, Output, Progress, Scope};
+use fieldstone_files::{Error, Input, Output, Progress, Scope, Striping};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use tempfile::TempDir;
@@ -142,7 +142,7 @@ fn inputs_that_trickle_are_read_to_the_end_and_broken_ones_leave_nothing() {
     assert!(names(&root.path().join("mine")).is_empty());
 }
 
-/// Takes some bytes and then no more, like a full disk or a closed pipe.
+/// Takes some bytes and then no more, like a full disk.
 struct Full(usize);
 
 impl io::Write for Full {
@@ -168,7 +168,7 @@ fn a_stream_that_takes_no_more_ends_the_decode() {
         let output = Output::Stream { bytes: Box::new(Full(room)), name: "pipe".into() };
         let folder = encoded.open().unwrap();
         let error = fieldstone_files::decode(&folder, output, 4, &Progress::default()).unwrap_err();
-        assert!(matches!(error, Error::Io { .. }), "{error}");
+        assert!(matches!(error, Error::NoSpace { .. }), "{error}");
     }
 }
 
@@ -182,4 +182,33 @@ fn the_same_file_twice_gives_shards_that_cannot_be_mixed() {
     let error = fieldstone_files::encode(input, &one.folder(), &striping, 1, &Progress::default());
     assert!(matches!(error, Err(Error::NotEmpty { .. })));
     one.assert_as_at_first();
+}
+
+/// docs/formats.md, byte by byte.
+#[test]
+fn units_lie_where_the_format_says() {
+    let striping = Striping::new("rs:2+1".parse().unwrap(), Some(100)).unwrap();
+    let data = noise(641, 4);
+    let root = TempDir::new().unwrap();
+    let input = Input { bytes: Box::new(Cursor::new(&data)), name: "noise".into() };
+    // One thread, so that the buffer of the last stripe is full of earlier ones.
+    fieldstone_files::encode(input, &root.path().join("e"), &striping, 1, &Progress::default())
+        .unwrap();
+    let crc = |bytes: &[u8]| crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32;
+    for shard in 0..2 {
+        let stored = std::fs::read(root.path().join("e").join(format!("shard.{shard}"))).unwrap();
+        assert_eq!(stored.len(), 512 + 3 * 108 + 8 + 21);
+        for stripe in 0..4 {
+            let record = 512 + stripe * 108;
+            let unit_bytes = if stripe < 3 { 100 } else { 21 };
+            let unit = &stored[record + 8..record + 8 + unit_bytes];
+            assert_eq!(stored[record + 4..record + 8], crc(unit).to_le_bytes());
+            let start = stripe * 200 + shard * unit_bytes;
+            let of_file = &data[start..data.len().min(start + unit_bytes)];
+            assert_eq!(&unit[..of_file.len()], of_file);
+            assert!(unit[of_file.len()..].iter().all(|&byte| byte == 0), "beyond the end");
+        }
+        // The last unit of shard 1 is one byte longer than what there is for it.
+        assert_eq!(stored[stored.len() - 1] == 0, shard == 1);
+    }
 }

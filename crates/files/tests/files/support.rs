@@ -155,7 +155,7 @@ impl Encoded {
 
     pub fn repair(&self, scope: Scope) -> Result<Repaired, Error> {
         let folder = Folder::open_to_change(&self.folder())?;
-        fieldstone_files::repair(folder, scope, 2, &Progress::default())
+        fieldstone_files::repair(&folder, scope, 2, &Progress::default())
     }
 
     /// All shard files are what they were at first, and there is nothing else.

@@ -55,7 +55,8 @@ impl Jobs {
     }
 }
 
-/// What is wrong with an encoding, as far as it is known without reading units; a line for each thing.
+/// What is wrong with an encoding, as far as it is known without reading units; a line for each
+/// thing.
 fn troubles(folder: &Folder) -> Vec<String> {
     let manifest = match &folder.manifest {
         ManifestState::Good => None,

@@ -16,8 +16,8 @@ pub struct Args {
     /// The folder with the shards.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Read every block of every shard, and mend damaged ones, even if shards are missing. Without it,
-    /// that is done only if none is missing.
+    /// Read every block of every shard, and mend damaged ones, even if shards are missing. Without
+    /// it, that is done only if none is missing.
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let scope = if args.all { Scope::All } else { Scope::Lost };
     let started = Instant::now();
     let repaired = with_bytes_bar("repair", Some(file_bytes), |progress| {
-        repair(folder, scope, args.jobs.count(), progress)
+        repair(&folder, scope, args.jobs.count(), progress)
     })?;
     let seconds = started.elapsed().as_secs_f64();
     let mended_units = repaired.mended_units.iter().sum();
