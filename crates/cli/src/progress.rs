@@ -2,12 +2,16 @@
 //!
 //! With a server, the job runs there and goes on if this command is interrupted. Without one, the
 //! volumes are opened here, one after the other.
+//!
+//! Jobs on encoded files run here in any case; [`with_bytes_bar`] shows theirs.
 
 use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use fieldstone_files::Progress;
 use fieldstone_uring::host::Job;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -216,18 +220,59 @@ fn summary(kind: JobKind, volume: &VolumeReport) -> anyhow::Result<String> {
 
 /// A bar on stderr; nothing when that is not a terminal.
 pub fn new_bar(name: &str) -> ProgressBar {
+    styled_bar(name, "{prefix} [{bar:32}] {pos}/{len} shards  {msg}  ETA {eta}")
+}
+
+fn styled_bar(name: &str, template: &str) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
     } else {
         ProgressDrawTarget::hidden()
     };
     let bar = ProgressBar::with_draw_target(Some(0), target);
-    let template = "{prefix} [{bar:32}] {pos}/{len} shards  {msg}  ETA {eta}";
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style.progress_chars("=> "));
     }
     bar.set_prefix(name.to_owned());
     bar
+}
+
+/// Does `work`, and shows on stderr how far it is, if that is a terminal. The length may be
+/// unknown, as that of a stream is.
+pub fn with_bytes_bar<R>(
+    name: &str,
+    total_bytes: Option<u64>,
+    work: impl FnOnce(&Progress) -> R,
+) -> R {
+    let progress = Progress::default();
+    if !std::io::stderr().is_terminal() {
+        return work(&progress);
+    }
+    let template = match total_bytes {
+        Some(_) => {
+            "{prefix} [{bar:32}] {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  \
+             ETA {eta}"
+        }
+        None => "{prefix} {binary_bytes}  {binary_bytes_per_sec}",
+    };
+    let bar = styled_bar(name, template);
+    bar.set_length(total_bytes.unwrap_or(0));
+    let (ended, wait) = mpsc::channel::<()>();
+    let (bar_ref, progress_ref) = (&bar, &progress);
+    let result = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // The channel is closed when the work ends, and by a panic as well.
+            while wait.recv_timeout(STEP) == Err(RecvTimeoutError::Timeout) {
+                bar_ref.set_position(progress_ref.done_bytes());
+            }
+        });
+        let ended = ended;
+        let result = work(&progress);
+        drop(ended);
+        result
+    });
+    bar.finish_and_clear();
+    result
 }
 
 /// Brings a bar up to date with the sum of jobs.

@@ -1,0 +1,114 @@
+//! `fieldstone code decode`: shards become the file again.
+
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context;
+use fieldstone_files::{Error, Folder, Output, decode};
+use serde::Serialize;
+
+use super::{Jobs, count, troubles};
+use crate::progress::with_bytes_bar;
+use crate::units;
+
+/// Options of `code decode`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The folder with the shards.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// The file to make; - for standard output. What is then told goes to stderr.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    #[command(flatten)]
+    jobs: Jobs,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    job: &'static str,
+    dir: &'a Path,
+    code: String,
+    file_bytes: u64,
+    rebuilt_units: u64,
+    read_bytes: u64,
+    troubles: &'a [String],
+    seconds: f64,
+}
+
+/// Runs `code decode`.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let folder = Folder::open(&args.dir)?;
+    let output = open(&args.out)?;
+    let to_stdout = args.out == Path::new("-");
+    let file_bytes = folder.encoding.file_bytes;
+    let started = Instant::now();
+    let decoded = with_bytes_bar("decode", Some(file_bytes), |progress| {
+        decode(&folder, output, args.jobs.count(), progress)
+    });
+    let decoded = decoded.map_err(plain_broken_pipe)?;
+    let elapsed = started.elapsed();
+    let troubles = troubles(&folder);
+    let text = if args.json {
+        let report = Report {
+            job: "decode",
+            dir: &args.dir,
+            code: folder.encoding.striping.profile().to_string(),
+            file_bytes,
+            rebuilt_units: decoded.rebuilt_units,
+            read_bytes: decoded.read_bytes,
+            troubles: &troubles,
+            seconds: elapsed.as_secs_f64(),
+        };
+        serde_json::to_string(&report)?
+    } else {
+        for trouble in &troubles {
+            eprintln!("fieldstone: {trouble}");
+        }
+        if decoded.rebuilt_units > 0 {
+            let units = count(decoded.rebuilt_units, "unit");
+            let dir = args.dir.display();
+            eprintln!(
+                "fieldstone: {units} rebuilt on the fly; `fieldstone code repair {dir}` mends"
+            );
+        }
+        let rate = units::rate(file_bytes, elapsed);
+        format!("decoded {} at {rate}", units::size(file_bytes))
+    };
+    if to_stdout {
+        eprintln!("{text}");
+    } else {
+        println!("{text}");
+    }
+    Ok(())
+}
+
+/// A new file; or standard output, or a pipe or device that exists.
+fn open(path: &Path) -> anyhow::Result<Output<'static>> {
+    if path == Path::new("-") {
+        let name = PathBuf::from("stdout");
+        return Ok(Output::Stream { bytes: Box::new(std::io::stdout()), name });
+    }
+    let kind = path.metadata().map(|metadata| metadata.file_type());
+    let is_stream = kind.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device());
+    if !is_stream {
+        return Ok(Output::File(path.to_path_buf()));
+    }
+    let file = OpenOptions::new().write(true).open(path);
+    let file = file.with_context(|| format!("cannot write to {}", path.display()))?;
+    Ok(Output::Stream { bytes: Box::new(file), name: path.to_path_buf() })
+}
+
+/// So that a reader such as `head` may close our stdout without a message.
+fn plain_broken_pipe(error: Error) -> anyhow::Error {
+    match error {
+        Error::Io { source, .. } if source.kind() == ErrorKind::BrokenPipe => source.into(),
+        other => other.into(),
+    }
+}

@@ -1,0 +1,80 @@
+//! `fieldstone code …`: the erasure codes on their own, without pools and volumes.
+
+mod decode;
+mod encode;
+mod info;
+mod repair;
+mod verify;
+
+use clap::Subcommand;
+use fieldstone_files::{Folder, MANIFEST_FILE, MAX_JOBS, ManifestState, default_jobs};
+
+use crate::bench;
+
+/// Work with the codes.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Make shards of a file: DIR/shard.0 to DIR/shard.N-1, and a manifest.
+    Encode(encode::Args),
+    /// Get the file back, from any K good shards.
+    Decode(decode::Args),
+    /// Make missing and damaged shards anew, reading as little as the code allows.
+    Repair(repair::Args),
+    /// Check every block of every shard, and the parities.
+    Verify(verify::Args),
+    /// Say what an encoding, or a code, is.
+    Info(info::Args),
+    /// Measure the codes against other libraries and against what memory allows.
+    Bench(bench::code::Args),
+}
+
+/// Runs `code …`.
+pub fn run(command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Encode(args) => encode::run(args),
+        Command::Decode(args) => decode::run(args),
+        Command::Repair(args) => repair::run(args),
+        Command::Verify(args) => verify::run(args),
+        Command::Info(args) => info::run(args),
+        Command::Bench(args) => bench::code::run(args),
+    }
+}
+
+/// How many threads work.
+#[derive(clap::Args, Debug)]
+struct Jobs {
+    /// Threads. Each holds one stripe in memory. [default: the number of CPUs, up to 8]
+    #[arg(long = "jobs", short = 'j', value_name = "J",
+          value_parser = clap::value_parser!(u16).range(1..=MAX_JOBS as i64))]
+    jobs: Option<u16>,
+}
+
+impl Jobs {
+    fn count(&self) -> usize {
+        self.jobs.map_or_else(default_jobs, usize::from)
+    }
+}
+
+/// What is wrong with an encoding, as far as it is known without reading units; a line for each
+/// thing.
+fn troubles(folder: &Folder) -> Vec<String> {
+    let manifest = match &folder.manifest {
+        ManifestState::Good => None,
+        ManifestState::Missing => Some(format!("{MANIFEST_FILE}: missing")),
+        ManifestState::Damaged(why) => Some(format!("{MANIFEST_FILE}: damaged: {why}")),
+    };
+    let shards = folder.shards.iter().enumerate().filter(|(_, found)| !found.is_good());
+    let shards = shards.map(|(shard, found)| match found.is_whole() {
+        true => {
+            let (found, right) = (found.path.display(), fieldstone_files::shard_name(shard));
+            format!("shard.{shard}: lies in {found}; rename that to {right}")
+        }
+        false => format!("shard.{shard}: {}", found.state),
+    });
+    manifest.into_iter().chain(shards).collect()
+}
+
+/// `1 shard`, `2 shards`.
+fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}

@@ -1,0 +1,106 @@
+//! `fieldstone code repair`: lost shards are made anew.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use fieldstone_files::{Folder, Repaired, Scope, repair};
+use serde::Serialize;
+
+use super::{Jobs, count};
+use crate::progress::with_bytes_bar;
+use crate::units;
+
+/// Options of `code repair`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The folder with the shards.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Read every block of every shard, and mend damaged ones, even if shards are missing. Without
+    /// it, that is done only if none is missing.
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    jobs: Jobs,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    job: &'static str,
+    dir: &'a Path,
+    code: String,
+    rebuilt_shards: &'a [usize],
+    mended_units: u64,
+    rebuilt_manifest: bool,
+    read_everything: bool,
+    read_bytes: u64,
+    read_checksum_bytes: u64,
+    reed_solomon_bytes: u64,
+    written_bytes: u64,
+    seconds: f64,
+}
+
+/// Runs `code repair`.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let folder = Folder::open_to_change(&args.dir)?;
+    let (code, file_bytes) = (folder.encoding.striping.profile(), folder.encoding.file_bytes);
+    let scope = if args.all { Scope::All } else { Scope::Lost };
+    let started = Instant::now();
+    let repaired = with_bytes_bar("repair", Some(file_bytes), |progress| {
+        repair(&folder, scope, args.jobs.count(), progress)
+    })?;
+    let seconds = started.elapsed().as_secs_f64();
+    let mended_units = repaired.mended_units.iter().sum();
+    if args.json {
+        let report = Report {
+            job: "repair",
+            dir: &args.dir,
+            code: code.to_string(),
+            rebuilt_shards: &repaired.rebuilt_shards,
+            mended_units,
+            rebuilt_manifest: repaired.rebuilt_manifest,
+            read_everything: repaired.read_everything,
+            read_bytes: repaired.read_bytes,
+            read_checksum_bytes: repaired.read_record_bytes,
+            reed_solomon_bytes: repaired.reed_solomon_bytes,
+            written_bytes: repaired.written_bytes,
+            seconds,
+        };
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        tell(&repaired, mended_units);
+    }
+    Ok(())
+}
+
+fn tell(repaired: &Repaired, mended_units: u64) {
+    let rebuilt = &repaired.rebuilt_shards;
+    if !rebuilt.is_empty() {
+        let names: Vec<String> = rebuilt.iter().map(|shard| format!("shard.{shard}")).collect();
+        println!("rebuilt {}", names.join(", "));
+    }
+    for (shard, units) in repaired.mended_units.iter().enumerate().filter(|(_, units)| **units > 0)
+    {
+        println!("mended {} of shard.{shard}", count(*units, "unit"));
+    }
+    if repaired.rebuilt_manifest {
+        println!("made the manifest anew");
+    }
+    let read = units::size(repaired.read_bytes);
+    let written = units::size(repaired.written_bytes);
+    if repaired.read_everything {
+        println!("read everything, {read}; wrote {written}");
+        if rebuilt.is_empty() && mended_units == 0 && !repaired.rebuilt_manifest {
+            println!("there was nothing to repair");
+        }
+        return;
+    }
+    let (bytes, rs_bytes) = (repaired.read_bytes, repaired.reed_solomon_bytes);
+    let share = 100.0 * bytes as f64 / rs_bytes.max(1) as f64;
+    let rs = units::size(rs_bytes);
+    println!("read {read}, {share:.1} % of the {rs} that Reed-Solomon would have; wrote {written}");
+    println!("what was not read was not checked: `code verify` does, and `code repair --all`");
+}

@@ -1,0 +1,252 @@
+//! Making shards of a file.
+//!
+//! Each thread takes the next stripe from the input, codes it, and writes a unit to every shard; so
+//! what is in memory is one stripe for each thread, whatever the length of the file.
+//!
+//! **Crashes.** Shards are written under temporary names, and without a header: nothing in them
+//! looks like a shard. When all units are written, the headers are, and the shards are made stable;
+//! then they get their names, and last of all the manifest appears. An interruption before leaves a
+//! folder with `.part` files, which the next encode into it replaces.
+
+use std::fs;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use crate::checksum::{StreamChecksum, crc32c_of};
+use crate::error::Error;
+use crate::folder::{Access, Lock, MANIFEST_FILE, is_part, shard_name};
+use crate::header;
+use crate::manifest;
+use crate::output::{self, NewFile, sync_folder};
+use crate::record::Place;
+use crate::stripe::StripeBuffer;
+use crate::striping::{Encoding, EncodingId, MAX_FILE_BYTES, Striping};
+use crate::workers::{self, Progress, lock};
+
+/// What to encode.
+pub struct Input<'a> {
+    /// The bytes.
+    pub bytes: Box<dyn Read + Send + 'a>,
+    /// What errors call it.
+    pub name: PathBuf,
+}
+
+/// The input while it is read.
+struct Source<'a> {
+    input: Input<'a>,
+    stripe: u64,
+    file_bytes: u64,
+    ended: bool,
+}
+
+/// Encodes `input` into `folder`, which is made or empty.
+///
+/// # Errors
+/// The folder is not empty or in use, the input cannot be read, the shards cannot be written. What
+/// was written is removed again.
+pub fn encode(
+    input: Input<'_>,
+    folder: &Path,
+    striping: &Striping,
+    jobs: usize,
+    progress: &Progress,
+) -> Result<Encoding, Error> {
+    let made = make_folder(folder)?;
+    let encoded = encode_into(input, folder, striping, jobs, progress);
+    if encoded.is_err() && made {
+        // Fails if something is left in it, which is then for the user to see.
+        let _ = fs::remove_dir(folder);
+    }
+    let encoding = encoded?;
+    if made {
+        let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+        sync_folder(parent.unwrap_or(Path::new(".")))?;
+    }
+    Ok(encoding)
+}
+
+/// Makes the folder. False if it was there.
+fn make_folder(folder: &Path) -> Result<bool, Error> {
+    match fs::create_dir(folder) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(Error::io("make the folder", folder)(error)),
+    }
+}
+
+/// Refuses a folder in which there is anything but leftovers of an interrupted encode, and removes
+/// those.
+fn clear(folder: &Path) -> Result<(), Error> {
+    let entries = fs::read_dir(folder).map_err(Error::io("read", folder))?;
+    let mut leftovers = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(Error::io("read", folder))?;
+        if !is_part(&entry.file_name()) {
+            let found = entry.file_name().to_string_lossy().into_owned();
+            return Err(Error::NotEmpty { folder: folder.to_path_buf(), found });
+        }
+        leftovers.push(entry.path());
+    }
+    leftovers.iter().try_for_each(|path| fs::remove_file(path).map_err(Error::io("remove", path)))
+}
+
+fn encode_into(
+    input: Input<'_>,
+    folder: &Path,
+    striping: &Striping,
+    jobs: usize,
+    progress: &Progress,
+) -> Result<Encoding, Error> {
+    let _lock = Lock::take(folder, Access::Change)?;
+    clear(folder)?;
+    let id = random_id()?;
+    let create = |shard| NewFile::create(&folder.join(shard_name(shard)), true);
+    let shards: Vec<NewFile> = (0..striping.shards()).map(create).collect::<Result<_, _>>()?;
+    let source = Mutex::new(Source { input, stripe: 0, file_bytes: 0, ended: false });
+    let checksum = Mutex::new(StreamChecksum::default());
+    let step = |buffer: &mut StripeBuffer| {
+        let Some((stripe, data_len)) = lock(&source).fill(striping, buffer)? else {
+            return Ok(false);
+        };
+        let unit_len = striping.unit_len(data_len);
+        code(striping, id, stripe, unit_len, buffer);
+        let crc = data_checksum(buffer, unit_len, data_len);
+        lock(&checksum).add(stripe, crc, data_len as u64);
+        for (shard, file) in shards.iter().enumerate() {
+            file.write(buffer.stored(shard, unit_len), striping.offset(stripe))?;
+        }
+        progress.add(data_len);
+        Ok(true)
+    };
+    workers::run(jobs, || StripeBuffer::new(striping), step)?;
+    let file_bytes = lock(&source).file_bytes;
+    let file_crc = lock(&checksum).value();
+    let encoding = Encoding { id, striping: striping.clone(), file_bytes, file_crc };
+    publish(&encoding, folder, shards)?;
+    Ok(encoding)
+}
+
+/// Gives complete shards their headers and names, and then makes the manifest.
+fn publish(encoding: &Encoding, folder: &Path, shards: Vec<NewFile>) -> Result<(), Error> {
+    let description = encoding.description();
+    for (shard, file) in shards.iter().enumerate() {
+        file.write(&header::to_bytes(&description, shard), 0)?;
+    }
+    shards.iter().try_for_each(NewFile::sync)?;
+    shards.into_iter().try_for_each(NewFile::publish)?;
+    sync_folder(folder)?;
+    let text = manifest::to_text(&description);
+    output::replace(&folder.join(MANIFEST_FILE), text.as_bytes())?;
+    sync_folder(folder)
+}
+
+impl Source<'_> {
+    /// Reads the next stripe into the data units. Its number and how many bytes of the file it has,
+    /// or `None` at the end.
+    fn fill(
+        &mut self,
+        striping: &Striping,
+        buffer: &mut StripeBuffer,
+    ) -> Result<Option<(u64, usize)>, Error> {
+        if self.ended {
+            return Ok(None);
+        }
+        let unit_bytes = striping.unit_bytes();
+        let mut data_len = 0;
+        for stored in buffer.all(unit_bytes).take(striping.k()) {
+            let count = read_full(&mut self.input, stored.unit)?;
+            data_len += count;
+            if count < unit_bytes {
+                self.ended = true;
+                break;
+            }
+        }
+        if data_len == 0 {
+            return Ok(None);
+        }
+        if self.ended {
+            shorten(striping, buffer, data_len);
+        }
+        let stripe = self.stripe;
+        self.stripe += 1;
+        self.file_bytes += data_len as u64;
+        if self.file_bytes > MAX_FILE_BYTES {
+            return Err(Error::TooLong);
+        }
+        Ok(Some((stripe, data_len)))
+    }
+}
+
+/// Reads until the buffer is full or the input at its end.
+fn read_full(input: &mut Input<'_>, mut buffer: &mut [u8]) -> Result<usize, Error> {
+    let wanted = buffer.len();
+    while !buffer.is_empty() {
+        match input.bytes.read(buffer) {
+            Ok(0) => break,
+            Ok(count) => buffer = &mut buffer[count..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::io("read", &input.name)(error)),
+        }
+    }
+    Ok(wanted - buffer.len())
+}
+
+/// Lays the last stripe, which was read into units of full length, out on shorter ones.
+fn shorten(striping: &Striping, buffer: &mut StripeBuffer, data_len: usize) {
+    let unit_bytes = striping.unit_bytes();
+    let mut data = Vec::with_capacity(data_len);
+    for shard in 0..data_len.div_ceil(unit_bytes) {
+        let count = unit_bytes.min(data_len - data.len());
+        data.extend_from_slice(&buffer.unit(shard, unit_bytes)[..count]);
+    }
+    let unit_len = striping.unit_len(data_len);
+    let mut rest = &data[..];
+    for stored in buffer.all(unit_len).take(striping.k()) {
+        let (part, next) = rest.split_at(rest.len().min(unit_len));
+        stored.unit[..part.len()].copy_from_slice(part);
+        stored.unit[part.len()..].fill(0);
+        rest = next;
+    }
+}
+
+/// Makes the parity units and all records.
+fn code(
+    striping: &Striping,
+    id: EncodingId,
+    stripe: u64,
+    unit_len: usize,
+    buffer: &mut StripeBuffer,
+) {
+    let (code, k) = (striping.code(), striping.k());
+    let mut data: Vec<&[u8]> = Vec::with_capacity(k);
+    let mut parities: Vec<&mut [u8]> = Vec::with_capacity(striping.shards() - k);
+    for (shard, stored) in buffer.all(unit_len).enumerate() {
+        if shard < k { data.push(stored.unit) } else { parities.push(stored.unit) }
+    }
+    // copies:1 has no parities, and its map no outputs.
+    if !parities.is_empty() {
+        let done = code.layout().execute(code.encode(), &data, &mut parities);
+        done.expect("the buffers were made for the code");
+    }
+    for (shard, stored) in buffer.all(unit_len).enumerate() {
+        Place { id, shard, stripe, unit_len }.seal(stored.unit, stored.record);
+    }
+}
+
+/// The checksum of the bytes of the file in a stripe.
+pub(crate) fn data_checksum(buffer: &StripeBuffer, unit_len: usize, data_len: usize) -> u32 {
+    let units = (0..data_len.div_ceil(unit_len)).map(|shard| {
+        let count = unit_len.min(data_len - shard * unit_len);
+        &buffer.unit(shard, unit_len)[..count]
+    });
+    crc32c_of(units)
+}
+
+fn random_id() -> Result<EncodingId, Error> {
+    let path = Path::new("/dev/urandom");
+    let mut bytes = [0; 16];
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
+    read.map_err(Error::io("read", path))?;
+    Ok(EncodingId(u128::from_le_bytes(bytes)))
+}

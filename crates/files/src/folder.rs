@@ -1,0 +1,369 @@
+//! The folder of an encoding: which files are there, and what each of them is.
+//!
+//! Nothing but the headers is read here. A file is the shard that its header says it is, whatever
+//! its name; the name counts where the header is damaged. Whether units are good shows when they
+//! are read.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+use crate::header::{self, HEADER_BYTES, HeaderFlaw};
+use crate::manifest::{self, ManifestFlaw};
+use crate::striping::{Description, Encoding, EncodingId};
+
+/// Name of the manifest.
+pub const MANIFEST_FILE: &str = "manifest.json";
+/// Longest manifest that is looked at.
+const MAX_MANIFEST_BYTES: u64 = 64 << 10;
+
+/// Name of a shard's file.
+#[must_use]
+pub fn shard_name(shard: usize) -> String {
+    format!("shard.{shard}")
+}
+
+/// Which shard a file of this name should be.
+fn shard_of_name(name: &OsStr) -> Option<usize> {
+    let shard = name.to_str()?.strip_prefix("shard.")?.parse().ok()?;
+    (*name == *shard_name(shard)).then_some(shard)
+}
+
+/// Keeps others from changing a folder, as long as it lives.
+pub(crate) struct Lock {
+    _file: Option<File>,
+}
+
+/// What a process does to a folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Reads it, maybe with others.
+    Read,
+    /// Changes it, alone.
+    Change,
+}
+
+impl Lock {
+    /// Locks a folder.
+    pub(crate) fn take(folder: &Path, access: Access) -> Result<Self, Error> {
+        let file = File::open(folder).map_err(Error::io("open", folder))?;
+        let locked = match access {
+            Access::Read => file.try_lock_shared(),
+            Access::Change => file.try_lock(),
+        };
+        match locked {
+            Ok(()) => Ok(Self { _file: Some(file) }),
+            Err(TryLockError::WouldBlock) => Err(Error::InUse(folder.to_path_buf())),
+            // Some network file systems have no locks.
+            Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
+                Ok(Self { _file: None })
+            }
+            Err(TryLockError::Error(error)) => Err(Error::io("lock", folder)(error)),
+        }
+    }
+}
+
+/// What is known of a shard before its units are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShardState {
+    /// Header, name and length are right.
+    Good,
+    /// There is no such file.
+    Missing,
+    /// It has the name of another shard.
+    Misnamed,
+    /// It has not the length that it should have.
+    WrongLength {
+        /// Its length.
+        found_bytes: u64,
+        /// The right one.
+        expected_bytes: u64,
+    },
+    /// The header is damaged, or missing because the shard was never finished.
+    BadHeader,
+    /// The file of its name is a shard of another encoding.
+    Foreign(EncodingId),
+    /// The file of its name is a different shard of this encoding.
+    NameTaken(usize),
+    /// The system does not let us read it.
+    Unreadable {
+        /// What the system says.
+        reason: String,
+        /// Whether that is a matter of permissions, and not of a broken disk.
+        denied: bool,
+    },
+}
+
+impl fmt::Display for ShardState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Good => write!(f, "good"),
+            Self::Missing => write!(f, "missing"),
+            Self::Misnamed => write!(f, "has the name of another shard"),
+            Self::WrongLength { found_bytes, expected_bytes } => {
+                let how = if found_bytes < expected_bytes { "truncated" } else { "too long" };
+                write!(f, "{how}: {found_bytes} bytes instead of {expected_bytes}")
+            }
+            Self::BadHeader => write!(f, "has a damaged header"),
+            Self::Foreign(id) => write!(f, "belongs to another encoding, {id}"),
+            Self::NameTaken(shard) => write!(f, "missing; the file of its name is shard {shard}"),
+            Self::Unreadable { reason, .. } => write!(f, "cannot be read: {reason}"),
+        }
+    }
+}
+
+/// One shard of the encoding.
+#[derive(Debug)]
+pub struct Shard {
+    /// What is known of it.
+    pub state: ShardState,
+    /// The file that holds it, or would.
+    pub path: PathBuf,
+    /// Where units can be read from. Even a bad shard may have good units.
+    pub(crate) file: Option<File>,
+}
+
+impl Shard {
+    /// True if nothing is known to be wrong with it, nor with its name.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.state == ShardState::Good
+    }
+
+    /// True if all that is known so far says that it is whole.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        matches!(self.state, ShardState::Good | ShardState::Misnamed)
+    }
+}
+
+/// What the manifest is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ManifestState {
+    /// Valid.
+    Good,
+    /// There is none.
+    Missing,
+    /// It cannot be used, because of this.
+    Damaged(String),
+}
+
+/// An encoding that lies in a folder.
+pub struct Folder {
+    /// The folder.
+    pub path: PathBuf,
+    /// What lies there.
+    pub encoding: Encoding,
+    /// What the manifest is. Without it, all was learned from the shards.
+    pub manifest: ManifestState,
+    /// All shards, in order.
+    pub shards: Vec<Shard>,
+    pub(crate) access: Access,
+    _lock: Lock,
+}
+
+/// A file with the name of a shard, and what its header says.
+struct Candidate {
+    path: PathBuf,
+    opened: Result<Opened, std::io::Error>,
+}
+
+/// The file, its length, and what its header says.
+type Opened = (File, u64, Result<(Description, usize), HeaderFlaw>);
+
+impl Folder {
+    /// Opens a folder to read it.
+    ///
+    /// # Errors
+    /// It cannot be read, holds no encoding or several ones, or one of a newer format.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_for(path, Access::Read)
+    }
+
+    /// Opens a folder to repair it. Nobody else can open it in the meantime.
+    ///
+    /// # Errors
+    /// As [`Folder::open`], or somebody is at work in it.
+    pub fn open_to_change(path: &Path) -> Result<Self, Error> {
+        Self::open_for(path, Access::Change)
+    }
+
+    fn open_for(path: &Path, access: Access) -> Result<Self, Error> {
+        let lock = Lock::take(path, access)?;
+        let candidates = candidates(path)?;
+        let (manifest, described) = read_manifest(path)?;
+        for candidate in candidates.values() {
+            if let Ok((_, _, Err(HeaderFlaw::Newer(found)))) = candidate.opened {
+                let (path, known) = (candidate.path.clone(), header::VERSION.into());
+                return Err(Error::NewerFormat { path, found: found.into(), known });
+            }
+        }
+        let encoding = match described {
+            Some(encoding) => encoding,
+            None => agree(path, &manifest, &candidates)?,
+        };
+        let shards = assign(path, &encoding, candidates);
+        Ok(Self { path: path.to_path_buf(), encoding, manifest, shards, access, _lock: lock })
+    }
+}
+
+/// The files whose names are those of shards.
+fn candidates(folder: &Path) -> Result<BTreeMap<usize, Candidate>, Error> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).map_err(Error::io("read", folder))? {
+        let entry = entry.map_err(Error::io("read", folder))?;
+        let Some(shard) = shard_of_name(&entry.file_name()) else { continue };
+        if shard >= fieldstone_codes::MAX_SHARDS {
+            continue;
+        }
+        let path = entry.path();
+        let opened = open_shard(&path);
+        found.insert(shard, Candidate { path, opened });
+    }
+    Ok(found)
+}
+
+fn open_shard(path: &Path) -> Result<Opened, std::io::Error> {
+    let file = File::open(path)?;
+    let len_bytes = file.metadata()?.len();
+    let mut bytes = [0; HEADER_BYTES];
+    let header = match file.read_exact_at(&mut bytes, 0) {
+        Ok(()) => header::from_bytes(&bytes),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(HeaderFlaw::Damaged),
+        Err(error) => return Err(error),
+    };
+    Ok((file, len_bytes, header))
+}
+
+fn read_manifest(folder: &Path) -> Result<(ManifestState, Option<Encoding>), Error> {
+    let path = folder.join(MANIFEST_FILE);
+    let read = fs::metadata(&path).and_then(|metadata| match metadata.len() {
+        0..=MAX_MANIFEST_BYTES => fs::read(&path),
+        _ => Err(std::io::Error::new(ErrorKind::InvalidData, "it is far too long")),
+    });
+    let bytes = match read {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Ok((ManifestState::Missing, None));
+        }
+        Err(error) => return Ok((ManifestState::Damaged(error.to_string()), None)),
+    };
+    match manifest::from_text(&String::from_utf8_lossy(&bytes)) {
+        Ok(description) => match description.encoding() {
+            Ok(encoding) => Ok((ManifestState::Good, Some(encoding))),
+            Err(error) => Ok((ManifestState::Damaged(error.to_string()), None)),
+        },
+        Err(ManifestFlaw::Newer(found)) => {
+            Err(Error::NewerFormat { path, found, known: manifest::FORMAT })
+        }
+        Err(ManifestFlaw::Damaged(why)) => Ok((ManifestState::Damaged(why.to_owned()), None)),
+    }
+}
+
+/// What the headers say, when the manifest says nothing.
+fn agree(
+    folder: &Path,
+    manifest: &ManifestState,
+    candidates: &BTreeMap<usize, Candidate>,
+) -> Result<Encoding, Error> {
+    let headers = candidates.values().filter_map(|candidate| match &candidate.opened {
+        Ok((_, _, Ok((description, _)))) => Some((description.id, *description)),
+        _ => None,
+    });
+    let encodings: BTreeMap<EncodingId, Description> = headers.collect();
+    if encodings.len() > 1 {
+        let ids: Vec<String> = encodings.keys().map(EncodingId::to_string).collect();
+        return Err(Error::Mixed { folder: folder.to_path_buf(), ids: ids.join(", ") });
+    }
+    if let Some(description) = encodings.values().next() {
+        return description.encoding();
+    }
+    let unfinished = candidates.is_empty() && has_parts(folder);
+    let reason = match manifest {
+        _ if unfinished => {
+            "an encode was interrupted here; run it again with this folder".to_owned()
+        }
+        ManifestState::Damaged(why) => {
+            format!("its {MANIFEST_FILE} is damaged ({why}), and no shard has a valid header")
+        }
+        _ => format!("there is neither a {MANIFEST_FILE} nor a shard with a valid header"),
+    };
+    Err(Error::NothingHere { folder: folder.to_path_buf(), reason })
+}
+
+/// Whether there are leftovers of an interrupted encode.
+fn has_parts(folder: &Path) -> bool {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| is_part(&entry.file_name()))
+}
+
+/// Whether a file is one in the making, of an encode.
+pub(crate) fn is_part(name: &OsStr) -> bool {
+    let stem = name.to_str().and_then(|name| name.strip_suffix(crate::output::PART_SUFFIX));
+    stem.is_some_and(|stem| stem == MANIFEST_FILE || shard_of_name(stem.as_ref()).is_some())
+}
+
+/// Finds each shard's file: the one that says so in its header, or else the one of its name.
+fn assign(
+    folder: &Path,
+    encoding: &Encoding,
+    mut candidates: BTreeMap<usize, Candidate>,
+) -> Vec<Shard> {
+    let description = encoding.description();
+    let says = |candidate: &Candidate| match &candidate.opened {
+        // A header of this id that says something else is no header of this encoding.
+        Ok((_, _, Ok((other, shard)))) if *other == description => Some(*shard),
+        _ => None,
+    };
+    // By the shard that it is, the name of the file; the right name goes before others.
+    let mut holders: BTreeMap<usize, usize> = BTreeMap::new();
+    for (&name, candidate) in &candidates {
+        if let Some(shard) = says(candidate)
+            && (name == shard || !holders.contains_key(&shard))
+        {
+            holders.insert(shard, name);
+        }
+    }
+    // What is wrong with the files of the right names, before any of them is moved.
+    let by_name = |shard: usize| match candidates.get(&shard).map(|found| &found.opened) {
+        None => ShardState::Missing,
+        Some(Err(error)) => ShardState::Unreadable {
+            reason: error.to_string(),
+            denied: error.kind() == ErrorKind::PermissionDenied,
+        },
+        Some(Ok((_, _, Ok((other, _))))) if other.id != encoding.id => {
+            ShardState::Foreign(other.id)
+        }
+        Some(Ok((_, _, Ok((other, is))))) if *other == description => ShardState::NameTaken(*is),
+        Some(Ok(_)) => ShardState::BadHeader,
+    };
+    let expected_bytes = encoding.shard_file_bytes();
+    let states: Vec<ShardState> = (0..encoding.striping.shards()).map(by_name).collect();
+    let find = |(shard, by_name): (usize, ShardState)| {
+        let holder = holders.get(&shard).copied();
+        let name = holder.unwrap_or(shard);
+        let path = folder.join(shard_name(name));
+        let usable = holder.is_some() || by_name == ShardState::BadHeader;
+        // Each file is that of one shard at most, so it can be taken.
+        let taken = usable.then(|| candidates.remove(&name)).flatten();
+        let opened = taken.map(|found| found.opened);
+        let Some(Ok((file, found_bytes, _))) = opened else {
+            return Shard { state: by_name, path, file: None };
+        };
+        let state = match holder {
+            None => by_name,
+            Some(_) if found_bytes != expected_bytes => {
+                ShardState::WrongLength { found_bytes, expected_bytes }
+            }
+            Some(name) if name != shard => ShardState::Misnamed,
+            Some(_) => ShardState::Good,
+        };
+        Shard { state, path, file: Some(file) }
+    };
+    states.into_iter().enumerate().map(find).collect()
+}

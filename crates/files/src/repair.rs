@@ -1,0 +1,261 @@
+//! Making lost shards anew from as little as the code allows.
+//!
+//! *Lost* is a shard of which it is known without reading its units that it is not whole: its file
+//! is missing, has the wrong length or a bad header. It is made as a new file, which then takes the
+//! name. Of the others only those elements are read that the repair plan names; their checksums are
+//! read too, so what goes into the new shard has been checked.
+//!
+//! A unit of another shard that turns out to be *damaged* on the way is recomputed as well, and
+//! mended in place: the bytes there were bad before, so an interruption leaves nothing worse. With
+//! [`Scope::All`], or when nothing is lost, every unit is read, so that all damage is found.
+//!
+//! What might be somebody's only copy is never overwritten: shards of another encoding, shards with
+//! the name of another, files that may not be read. A repair names them and ends.
+
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::Error;
+use crate::folder::{Access, Folder, MANIFEST_FILE, ManifestState, ShardState, shard_name};
+use crate::header;
+use crate::manifest;
+use crate::output::{self, NewFile, sync_folder};
+use crate::read::{StripeReader, Traffic, UnitFlaw};
+use crate::workers::{self, Progress, Stripes, lock};
+
+/// What a repair looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// As little as possible, if something is lost; else everything.
+    Lost,
+    /// Every unit of every shard.
+    All,
+}
+
+/// What a repair did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repaired {
+    /// Shards that were made anew.
+    pub rebuilt_shards: Vec<usize>,
+    /// For each shard, units that were mended in place.
+    pub mended_units: Vec<u64>,
+    /// True if the manifest was made anew.
+    pub rebuilt_manifest: bool,
+    /// True if every unit of every shard was read.
+    pub read_everything: bool,
+    /// Bytes of units read.
+    pub read_bytes: u64,
+    /// Bytes of checksums read.
+    pub read_record_bytes: u64,
+    /// Bytes that Reed-Solomon would have read for the same: k units of each stripe.
+    pub reed_solomon_bytes: u64,
+    /// Bytes of units written.
+    pub written_bytes: u64,
+}
+
+/// What is going on.
+struct Repair<'a> {
+    folder: &'a Folder,
+    /// Lost shards and the files that replace them.
+    lost: Vec<(usize, NewFile)>,
+    everything: bool,
+    mended: Mutex<Vec<u64>>,
+    reed_solomon_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+/// Repairs what lies in `folder`, which was [opened to change](Folder::open_to_change). Open it anew
+/// afterwards: what it knows of its files is what they were before.
+///
+/// # Panics
+/// When it was opened to read only.
+///
+/// # Errors
+/// Too little is left of some stripe; something is in the way; the shards cannot be written. Lost
+/// shards are still lost then, but what was mended is.
+pub fn repair(
+    folder: &Folder,
+    scope: Scope,
+    jobs: usize,
+    progress: &Progress,
+) -> Result<Repaired, Error> {
+    assert_eq!(folder.access, Access::Change, "the folder was opened to read only");
+    refuse_what_is_in_the_way(folder)?;
+    let is_lost = |&shard: &usize| !folder.shards[shard].is_whole();
+    let lost: Vec<usize> = (0..folder.shards.len()).filter(is_lost).collect();
+    let everything = scope == Scope::All || lost.is_empty();
+    let create = |&shard: &usize| {
+        let new = NewFile::create(&folder.path.join(shard_name(shard)), true)?;
+        Ok((shard, new))
+    };
+    let repair = Repair {
+        lost: lost.iter().map(create).collect::<Result<_, Error>>()?,
+        everything,
+        mended: Mutex::new(vec![0; folder.shards.len()]),
+        reed_solomon_bytes: AtomicU64::new(0),
+        written_bytes: AtomicU64::new(0),
+        folder,
+    };
+    if !everything && plan_skips(folder, &lost) {
+        expect_random_reads(folder);
+    }
+    let (stripes, traffic) = (Stripes::new(folder.encoding.stripes()), Traffic::default());
+    let step = |reader: &mut StripeReader<'_>| {
+        let Some(stripe) = stripes.next() else { return Ok(false) };
+        repair.stripe(reader, stripe)?;
+        progress.add(folder.encoding.data_len(stripe));
+        Ok(true)
+    };
+    workers::run(jobs, || StripeReader::new(folder, &traffic), step)?;
+    let mut repaired = repair.finish()?;
+    repaired.read_bytes = traffic.data_bytes.load(Ordering::Relaxed);
+    repaired.read_record_bytes = traffic.record_bytes.load(Ordering::Relaxed);
+    Ok(repaired)
+}
+
+fn refuse_what_is_in_the_way(folder: &Folder) -> Result<(), Error> {
+    for (shard, found) in folder.shards.iter().enumerate() {
+        let (what, cure) = match &found.state {
+            ShardState::Misnamed => {
+                (format!("is shard {shard}"), format!("rename it to {} first", shard_name(shard)))
+            }
+            ShardState::Foreign(id) => (
+                format!("belongs to another encoding, {id}"),
+                "move it to where it belongs first".to_owned(),
+            ),
+            ShardState::Unreadable { reason, denied: true } => (
+                format!("cannot be read: {reason}"),
+                "make it readable, or remove it to have it rebuilt".to_owned(),
+            ),
+            _ => continue,
+        };
+        return Err(Error::InTheWay { path: found.path.clone(), what, cure });
+    }
+    Ok(())
+}
+
+/// Whether the plan for the lost shards leaves out parts of units.
+fn plan_skips(folder: &Folder, lost: &[usize]) -> bool {
+    let code = folder.encoding.striping.code();
+    let others: Vec<usize> =
+        (0..folder.shards.len()).filter(|shard| !lost.contains(shard)).collect();
+    let plan = code.repair(lost, &others);
+    plan.is_ok_and(|plan| plan.reads.iter().any(|read| read.element_count() != code.elements()))
+}
+
+/// Tells the system not to read ahead: what lies between the ranges of a plan is not wanted.
+fn expect_random_reads(folder: &Folder) {
+    for file in folder.shards.iter().filter_map(|shard| shard.file.as_ref()) {
+        // SAFETY: the descriptor is that of an open file; the call touches no memory of ours. It is
+        // a hint, so a failure does not matter.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+    }
+}
+
+impl Repair<'_> {
+    fn stripe(&self, reader: &mut StripeReader<'_>, stripe: u64) -> Result<(), Error> {
+        let lost: Vec<usize> = self.lost.iter().map(|(shard, _)| *shard).collect();
+        reader.start(stripe);
+        if self.everything {
+            for shard in (0..self.folder.shards.len()).filter(|shard| !lost.contains(shard)) {
+                reader.load_whole(shard);
+            }
+        }
+        let bad = self.recover(reader, &lost)?;
+        if bad.is_empty() {
+            return Ok(());
+        }
+        let encoding = &self.folder.encoding;
+        let unit_len = encoding.unit_len(stripe) as u64;
+        let would_read = unit_len * encoding.striping.k() as u64;
+        self.reed_solomon_bytes.fetch_add(would_read, Ordering::Relaxed);
+        self.written_bytes.fetch_add(unit_len * bad.len() as u64, Ordering::Relaxed);
+        let offset = encoding.striping.offset(stripe);
+        for shard in bad {
+            match self.lost.iter().find(|(lost, _)| *lost == shard) {
+                Some((_, new)) => new.write(reader.stored(shard), offset)?,
+                None => self.mend(shard, reader.stored(shard), offset)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes all units that must be written, and says which.
+    fn recover(&self, reader: &mut StripeReader<'_>, lost: &[usize]) -> Result<Vec<usize>, Error> {
+        let mut bad = self.bad(reader, lost);
+        while !bad.is_empty() {
+            match reader.recover(&bad) {
+                Err(Error::TooFewShards { .. }) => {
+                    // A shard that is lost as a whole may still have this unit.
+                    let gone: Vec<usize> =
+                        bad.iter().copied().filter(|&shard| !reader.load_whole(shard)).collect();
+                    if !gone.is_empty() {
+                        reader.recover(&gone)?;
+                    }
+                }
+                other => other?,
+            }
+            // Recovering may have found more that is damaged.
+            let now = self.bad(reader, lost);
+            if now == bad {
+                break;
+            }
+            bad = now;
+        }
+        Ok(bad)
+    }
+
+    /// Shards that must be recomputed in this stripe, as far as it is known.
+    fn bad(&self, reader: &StripeReader<'_>, lost: &[usize]) -> Vec<usize> {
+        let damaged =
+            |shard: usize| reader.flaw(shard).is_some_and(|flaw| *flaw != UnitFlaw::NoFile);
+        (0..self.folder.shards.len())
+            .filter(|&shard| lost.contains(&shard) || damaged(shard))
+            .collect()
+    }
+
+    /// Overwrites a damaged unit.
+    fn mend(&self, shard: usize, stored: &[u8], offset: u64) -> Result<(), Error> {
+        let path = &self.folder.shards[shard].path;
+        let file =
+            OpenOptions::new().write(true).open(path).map_err(Error::io("write to", path))?;
+        file.write_all_at(stored, offset).map_err(Error::io("write to", path))?;
+        lock(&self.mended)[shard] += 1;
+        Ok(())
+    }
+
+    /// Makes everything stable and gives new shards their names.
+    fn finish(self) -> Result<Repaired, Error> {
+        let description = self.folder.encoding.description();
+        let mended_units = std::mem::take(&mut *lock(&self.mended));
+        for (shard, _) in mended_units.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let path = &self.folder.shards[shard].path;
+            let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
+            synced.map_err(Error::io("write to", path))?;
+        }
+        for (shard, new) in &self.lost {
+            new.write(&header::to_bytes(&description, *shard), 0)?;
+            new.sync()?;
+        }
+        let rebuilt_shards: Vec<usize> = self.lost.iter().map(|(shard, _)| *shard).collect();
+        self.lost.into_iter().try_for_each(|(_, new)| new.publish())?;
+        let rebuilt_manifest = self.folder.manifest != ManifestState::Good;
+        if rebuilt_manifest {
+            let text = manifest::to_text(&description);
+            output::replace(&self.folder.path.join(MANIFEST_FILE), text.as_bytes())?;
+        }
+        sync_folder(&self.folder.path)?;
+        Ok(Repaired {
+            rebuilt_shards,
+            mended_units,
+            rebuilt_manifest,
+            read_everything: self.everything,
+            reed_solomon_bytes: self.reed_solomon_bytes.into_inner(),
+            written_bytes: self.written_bytes.into_inner(),
+            ..Repaired::default()
+        })
+    }
+}

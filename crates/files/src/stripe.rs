@@ -1,0 +1,72 @@
+//! The memory of one stripe: a unit of every shard, each behind its record as in the files.
+
+use fieldstone_buf::AlignedBuf;
+
+use crate::striping::Striping;
+
+/// Units begin at multiples of this, which the engine wants.
+const LINE_BYTES: usize = 64;
+/// Each shard's unit begins so much later in its page than that of the shard before, so that bytes
+/// of equal offsets do not all fall into the same set of a cache.
+const STAGGER_BYTES: usize = 5 * LINE_BYTES;
+/// The stagger starts over after so many shards.
+const STAGGER_SHARDS: usize = 12;
+
+/// One stripe.
+pub(crate) struct StripeBuffer {
+    slots: Vec<Slot>,
+    record_bytes: usize,
+}
+
+struct Slot {
+    memory: AlignedBuf,
+    /// Where the unit begins; its record ends there.
+    unit_at: usize,
+}
+
+/// A unit and its record.
+pub(crate) struct StoredUnit<'a> {
+    pub(crate) record: &'a mut [u8],
+    pub(crate) unit: &'a mut [u8],
+}
+
+impl StripeBuffer {
+    /// Room for any stripe.
+    pub(crate) fn new(striping: &Striping) -> Self {
+        let record_bytes = striping.record_bytes();
+        let slot = |shard: usize| {
+            let stagger = shard % STAGGER_SHARDS * STAGGER_BYTES;
+            let unit_at = record_bytes.next_multiple_of(LINE_BYTES) + stagger;
+            Slot { memory: AlignedBuf::zeroed(unit_at + striping.unit_bytes()), unit_at }
+        };
+        Self { slots: (0..striping.shards()).map(slot).collect(), record_bytes }
+    }
+
+    /// Record and unit of a shard as they are in its file.
+    pub(crate) fn stored(&mut self, shard: usize, unit_len: usize) -> &mut [u8] {
+        let slot = &mut self.slots[shard];
+        &mut slot.memory[slot.unit_at - self.record_bytes..slot.unit_at + unit_len]
+    }
+
+    /// The unit of a shard.
+    pub(crate) fn unit(&self, shard: usize, unit_len: usize) -> &[u8] {
+        let slot = &self.slots[shard];
+        &slot.memory[slot.unit_at..slot.unit_at + unit_len]
+    }
+
+    /// The record of a shard's unit.
+    pub(crate) fn record(&self, shard: usize) -> &[u8] {
+        let slot = &self.slots[shard];
+        &slot.memory[slot.unit_at - self.record_bytes..slot.unit_at]
+    }
+
+    /// Units and records of all shards.
+    pub(crate) fn all(&mut self, unit_len: usize) -> impl Iterator<Item = StoredUnit<'_>> {
+        let record_bytes = self.record_bytes;
+        self.slots.iter_mut().map(move |slot| {
+            let stored = &mut slot.memory[slot.unit_at - record_bytes..slot.unit_at + unit_len];
+            let (record, unit) = stored.split_at_mut(record_bytes);
+            StoredUnit { record, unit }
+        })
+    }
+}

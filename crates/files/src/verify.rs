@@ -1,0 +1,128 @@
+//! Looking at everything: each block of each shard, and whether the parities fit the data.
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use fieldstone_codes::{Verdict, check};
+
+use crate::error::Error;
+use crate::folder::Folder;
+use crate::read::{StripeReader, Traffic, UnitFlaw};
+use crate::workers::{self, Progress, Stripes, lock};
+
+/// Damaged units that are named, for each shard; the others are only counted.
+pub const MAX_NAMED: usize = 16;
+
+/// A unit that is not good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadUnit {
+    /// The stripe.
+    pub stripe: u64,
+    /// Where its record begins in the shard file.
+    pub offset: u64,
+    /// What is wrong.
+    pub flaw: UnitFlaw,
+}
+
+/// The bad units of a shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BadUnits {
+    /// How many there are.
+    pub count: u64,
+    /// The first of them, at most [`MAX_NAMED`].
+    pub first: Vec<BadUnit>,
+}
+
+/// Stripes whose checksums are right, but whose parities are not those of the data.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inconsistent {
+    /// How many there are.
+    pub count: u64,
+    /// The first of them, at most [`MAX_NAMED`], and the shard that is to blame if that is known.
+    pub first: Vec<(u64, Option<usize>)>,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// For each shard, its bad units. Those of shards that have no file are not counted.
+    pub bad_units: Vec<BadUnits>,
+    /// Stripes with too few good units: these parts of the file are lost.
+    pub lost_stripes: u64,
+    /// Stripes of which all units are good, and contradict each other.
+    pub inconsistent: Inconsistent,
+    /// Bytes of units read.
+    pub read_bytes: u64,
+}
+
+impl Findings {
+    /// True if nothing is wrong with any unit.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.bad_units.iter().all(|bad| bad.count == 0) && self.inconsistent.count == 0
+    }
+}
+
+/// Checks all that lies in `folder`.
+///
+/// # Errors
+/// None for what is wrong with shards: that is a finding.
+pub fn verify(folder: &Folder, jobs: usize, progress: &Progress) -> Result<Findings, Error> {
+    let encoding = &folder.encoding;
+    let (stripes, traffic) = (Stripes::new(encoding.stripes()), Traffic::default());
+    let bad_units = vec![BadUnits::default(); folder.shards.len()];
+    let findings = Mutex::new(Findings { bad_units, ..Findings::default() });
+    let step = |reader: &mut StripeReader<'_>| {
+        let Some(stripe) = stripes.next() else { return Ok(false) };
+        look(folder, reader, stripe, &findings);
+        progress.add(encoding.data_len(stripe));
+        Ok(true)
+    };
+    workers::run(jobs, || StripeReader::new(folder, &traffic), step)?;
+    let mut findings = std::mem::take(&mut *lock(&findings));
+    // Threads finish stripes in any order.
+    findings.bad_units.iter_mut().for_each(|bad| bad.first.sort_by_key(|bad| bad.stripe));
+    findings.inconsistent.first.sort_unstable();
+    findings.read_bytes = traffic.data_bytes.load(Ordering::Relaxed);
+    Ok(findings)
+}
+
+fn look(folder: &Folder, reader: &mut StripeReader<'_>, stripe: u64, findings: &Mutex<Findings>) {
+    let striping = &folder.encoding.striping;
+    reader.start(stripe);
+    let good = (0..striping.shards()).filter(|&shard| reader.load_whole(shard)).count();
+    let inconsistent = (good == striping.shards()).then(|| disagree(folder, reader)).flatten();
+    if good == striping.shards() && inconsistent.is_none() {
+        return;
+    }
+    let mut findings = lock(findings);
+    findings.lost_stripes += u64::from(good < striping.k());
+    if let Some(shard) = inconsistent {
+        findings.inconsistent.count += 1;
+        if findings.inconsistent.first.len() < MAX_NAMED {
+            findings.inconsistent.first.push((stripe, shard));
+        }
+    }
+    for (shard, bad) in findings.bad_units.iter_mut().enumerate() {
+        let Some(flaw) = reader.flaw(shard).filter(|flaw| **flaw != UnitFlaw::NoFile) else {
+            continue;
+        };
+        bad.count += 1;
+        if bad.first.len() < MAX_NAMED {
+            let offset = striping.offset(stripe);
+            bad.first.push(BadUnit { stripe, offset, flaw: flaw.clone() });
+        }
+    }
+}
+
+/// Whether a stripe of good units contradicts itself, and if so, which shard is to blame if any is.
+fn disagree(folder: &Folder, reader: &StripeReader<'_>) -> Option<Option<usize>> {
+    let striping = &folder.encoding.striping;
+    let units: Vec<&[u8]> = (0..striping.shards()).map(|shard| reader.unit(shard)).collect();
+    let verdict = check::locate(striping.code(), &units);
+    match verdict.expect("the units have the code's number and length") {
+        Verdict::Consistent => None,
+        Verdict::Wrong(shard) => Some(Some(shard)),
+        Verdict::Unknown => Some(None),
+    }
+}

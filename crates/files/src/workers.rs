@@ -1,0 +1,178 @@
+//! Several threads, each doing one step after the other until all is done or one fails.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use crate::error::Error;
+
+/// Most threads of a job. Each has one stripe in memory.
+pub const MAX_JOBS: usize = 64;
+
+/// How many threads a job uses where nothing is said: one for each CPU, within reason.
+#[must_use]
+pub fn default_jobs() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get).min(8)
+}
+
+/// How far a job is, for whoever shows it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    done_bytes: AtomicU64,
+}
+
+impl Progress {
+    /// Bytes of the file that are dealt with.
+    #[must_use]
+    pub fn done_bytes(&self) -> u64 {
+        self.done_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, bytes: usize) {
+        self.done_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// Does steps in `jobs` threads. Each thread makes its own state first; a step says whether there
+/// may be another one.
+///
+/// # Errors
+/// The first error of a step. The other threads end after the step they are at.
+pub(crate) fn run<S>(
+    jobs: usize,
+    state: impl Fn() -> S + Sync,
+    step: impl Fn(&mut S) -> Result<bool, Error> + Sync,
+) -> Result<(), Error> {
+    let stop = AtomicBool::new(false);
+    let failure = Mutex::new(None);
+    let work = || {
+        let mut state = state();
+        while !stop.load(Ordering::Relaxed) {
+            match step(&mut state) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    stop.store(true, Ordering::Relaxed);
+                    lock(&failure).get_or_insert(error);
+                }
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..jobs.clamp(1, MAX_JOBS) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// A panic of another thread ends the whole job anyway, in the scope that waits for the threads.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Hands out the numbers of stripes.
+pub(crate) struct Stripes {
+    next: AtomicU64,
+    end: u64,
+}
+
+impl Stripes {
+    /// The numbers from 0 up to, but not including, `end`.
+    pub(crate) fn new(end: u64) -> Self {
+        Self { next: AtomicU64::new(0), end }
+    }
+
+    /// The next one.
+    pub(crate) fn next(&self) -> Option<u64> {
+        let stripe = self.next.fetch_add(1, Ordering::Relaxed);
+        (stripe < self.end).then_some(stripe)
+    }
+}
+
+/// Something that is used by threads in turn: by the one with stripe 0, then by that with stripe 1,
+/// and so on.
+pub(crate) struct InTurn<T> {
+    state: Mutex<Turn<T>>,
+    changed: Condvar,
+}
+
+struct Turn<T> {
+    /// `None` after a failure: there will be no more turns.
+    next: Option<u64>,
+    value: T,
+}
+
+impl<T> InTurn<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { state: Mutex::new(Turn { next: Some(0), value }), changed: Condvar::new() }
+    }
+
+    /// Waits for the turn of `stripe`, and uses the thing; if that fails, there are no more turns.
+    /// `None` if there is no turn because an earlier one failed.
+    pub(crate) fn take<R, E>(
+        &self,
+        stripe: u64,
+        with: impl FnOnce(&mut T) -> Result<R, E>,
+    ) -> Option<Result<R, E>> {
+        let mut state = lock(&self.state);
+        while state.next? != stripe {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let result = with(&mut state.value);
+        state.next = result.is_ok().then_some(stripe + 1);
+        self.changed.notify_all();
+        Some(result)
+    }
+
+    /// There will be no more turns: whoever waits goes home.
+    pub(crate) fn end(&self) {
+        lock(&self.state).next = None;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn into_inner(self) -> T {
+        self.state.into_inner().unwrap_or_else(PoisonError::into_inner).value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stripe_is_done_once_and_turns_are_in_order() {
+        let (stripes, seen) = (Stripes::new(1000), InTurn::new(Vec::new()));
+        let step = |(): &mut ()| match stripes.next() {
+            Some(stripe) => {
+                let push = |seen: &mut Vec<u64>| {
+                    seen.push(stripe);
+                    Ok::<_, Error>(())
+                };
+                Ok(seen.take(stripe, push).is_some())
+            }
+            None => Ok(false),
+        };
+        run(4, || (), step).unwrap();
+        assert_eq!(seen.into_inner(), (0..1000).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn the_first_error_ends_all() {
+        let (stripes, turns) = (Stripes::new(u64::MAX), InTurn::new(()));
+        let step = |(): &mut ()| {
+            let Some(stripe) = stripes.next() else { return Ok(false) };
+            if stripe == 50 {
+                turns.end();
+                return Err(Error::TooLong);
+            }
+            Ok(turns.take(stripe, |()| Ok::<_, Error>(())).is_some())
+        };
+        assert!(matches!(run(4, || (), step), Err(Error::TooLong)));
+    }
+}
