@@ -3,7 +3,7 @@
 //! Read in this order: [`seam`] (what it needs from its world), `log` (how a write becomes a
 //! record), `rows` (how large writes go around the journal), `seal` (how records become shards),
 //! `read` and `decode`, `open` (recovery, a folder of its own), `gc` (how space comes back),
-//! `rebuild`, `damage`, `journal` and `nodes` (what happens when nodes fail and return). The formats
+//! `rebuild`, `scrub`, `damage`, `journal` and `nodes` (what happens when nodes fail and return). The formats
 //! are in `record`, `footer`, `checkpoint` and `root`; `core` holds the state and the plumbing.
 //!
 //! # How to drive it
@@ -36,6 +36,7 @@ mod rebuild;
 mod record;
 mod root;
 mod rows;
+mod scrub;
 mod seal;
 pub mod seam;
 mod segment;

@@ -101,7 +101,7 @@ impl Volume {
         core.config.rebuild_limit_bytes_per_second = limit_bytes_per_second;
         if !core.scrub.running && core.phase == Phase::Serving {
             core.scrub.running = true;
-            core.spawn_with(crate::rebuild::scrub);
+            core.spawn_with(crate::scrub::scrub);
         }
     }
 

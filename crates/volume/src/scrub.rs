@@ -1,0 +1,105 @@
+//! Scrub: looking for shards that are damaged before somebody needs them.
+//!
+//! Every node checks its own shards against their checksums; only verdicts pass the network. What is
+//! bad is rebuilt before the scrub ends.
+
+use fieldstone_proto::{NodeError, RequestBody, SegmentId, ShardIndex};
+
+use crate::core::Ctx;
+use crate::rebuild::throttle;
+use crate::segment::State;
+use crate::status::{Phase, Progress};
+
+/// How long a scrub waits for segments to be sealed of which rows are stored.
+const SEAL_WAIT_MS: u64 = 10_000;
+
+/// Checks every shard against its checksums on its node, and has damaged ones rebuilt. Rows of
+/// segments that are not sealed yet are stored as well: those segments are sealed first.
+pub async fn scrub(ctx: Ctx) {
+    let began = ctx.with(|core| core.now);
+    ctx.with(|core| core.scrub = Progress { running: true, ..Progress::default() });
+    let unsealed = seal_rows(&ctx).await;
+    let shards = ctx.with(|core| {
+        let mut shards = Vec::new();
+        for (handle, segment) in core.segments.iter().filter(|(_, s)| s.state >= State::Sealed) {
+            for (shard, node) in segment.shards.iter().enumerate() {
+                if let Some(node) = node {
+                    shards.push((handle, segment.id, shard, *node, segment.shard_bytes));
+                }
+            }
+        }
+        core.damaged.clear();
+        core.scrub.shards_failed = unsealed;
+        core.scrub.shards_total = unsealed + shards.len() as u64;
+        shards
+    });
+    for (handle, id, shard, node, shard_bytes) in shards {
+        if ctx.with(|core| core.phase != Phase::Serving) {
+            break;
+        }
+        let body = RequestBody::ShardVerify {
+            segment: id,
+            shard: ShardIndex(u8::try_from(shard).expect("at most 255 shards")),
+        };
+        let result = ctx.call(node, body).await;
+        ctx.with(|core| {
+            core.scrub.elapsed_ns = core.now.since(began).0;
+            let alive = core.segments.get(handle).is_some_and(|segment| segment.id == id);
+            match result {
+                Ok(_) => core.scrub.shards_done += 1,
+                Err(error) if alive => {
+                    // Damage is found and mended; whatever else went wrong, it was not checked.
+                    let checked = matches!(error, NodeError::Corrupt { .. } | NodeError::NotFound);
+                    core.scrub.shards_failed += u64::from(!checked);
+                    let shard = u32::try_from(shard).expect("at most 255 shards");
+                    if !core.damaged.contains(&(id, shard)) {
+                        core.shard_failed(id, shard, node, &error);
+                    }
+                }
+                Err(_) => core.scrub.shards_done += 1, // freed while the scrub ran
+            }
+            core.scrub.read_bytes += u64::from(shard_bytes);
+        });
+        throttle(&ctx, u64::from(shard_bytes)).await;
+    }
+    ctx.with(|core| {
+        if core.segments.iter().any(|(_, s)| s.degraded()) {
+            core.begin_rebuild();
+        }
+    });
+    while ctx.with(|core| core.rebuild_running) {
+        ctx.sleep_ms(10).await;
+    }
+    ctx.with(|core| {
+        core.scrub.running = false;
+        core.scrub.elapsed_ns = core.now.since(began).0;
+    });
+}
+
+/// Has the segments sealed that have rows. Returns the number of shards that could not be.
+async fn seal_rows(ctx: &Ctx) -> u64 {
+    let with_rows: Vec<SegmentId> = ctx.with(|core| {
+        let unsealed = core.segments.iter().filter(|(_, s)| s.state < State::Sealed);
+        let with_rows: Vec<SegmentId> =
+            unsealed.filter(|(_, s)| s.rows.is_some()).map(|(_, s)| s.id).collect();
+        if !with_rows.is_empty() {
+            core.close_open_segment();
+        }
+        with_rows
+    });
+    let until = ctx.with(|core| core.now.plus(fieldstone_block::Nanos::from_ms(SEAL_WAIT_MS)));
+    loop {
+        let (waiting, over) = ctx.with(|core| {
+            let unsealed = |id: &&SegmentId| {
+                let segment = core.segments.find(**id).and_then(|h| core.segments.get(h));
+                segment.is_some_and(|segment| segment.state < State::Sealed)
+            };
+            let shards = with_rows.iter().filter(unsealed).count() * core.layout.width();
+            (shards as u64, core.phase != Phase::Serving || core.now >= until)
+        });
+        if waiting == 0 || over {
+            return waiting;
+        }
+        ctx.sleep_ms(10).await;
+    }
+}
