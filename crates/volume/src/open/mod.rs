@@ -348,7 +348,7 @@ async fn recover(
     states: &[(NodeIndex, VolumeState)],
     began: Nanos,
 ) -> Result<(), Failure> {
-    let root = newest_root(ctx, states)?;
+    let mut root = newest_root(ctx, states)?;
     if !root.clean {
         let until = began.plus(Nanos::from_ms(PATIENCE_MS));
         wait_for_journal(ctx, &root, states, until).await?;
@@ -389,10 +389,18 @@ async fn recover(
     // Nothing is deleted before it is known that nothing is lost, now or with the next node: a root
     // that only some nodes have may never have been committed, and the one before it still needs
     // what this one does without.
-    if states.iter().any(|(_, state)| state.root_version != root.version)
-        && !put_root_on(ctx, &root, &nodes).await
-    {
-        return Err(Failure::Again("too few nodes took the root that was found".into()));
+    let versions = || states.iter().map(|(_, state)| state.root_version);
+    if versions().any(|version| version != root.version) {
+        if versions().any(|version| version > root.version) {
+            // An earlier epoch left a higher one that never counted; nodes take only higher ones.
+            root.version = ctx.with(|core| {
+                core.root_version += 1;
+                core.root_version
+            });
+        }
+        if !put_root_on(ctx, &root, &nodes).await {
+            return Err(Failure::Again("too few nodes took the root that was found".into()));
+        }
     }
     discard_leftovers(ctx, &root, &mut listed).await;
     replay_footers(ctx, &chain, start).await?;
@@ -428,7 +436,6 @@ async fn recover(
         .await
         .ok_or_else(|| Failure::Again("the checkpoint could not be written".into()))?;
     let old_checkpoint = root.checkpoint_segments.clone();
-    let mut root = root;
     root.checkpoint_lsn = base;
     root.checkpoint_bytes = bytes.len() as u64;
     root.checkpoint_segments = ctx.with(|core| {
