@@ -14,7 +14,9 @@ use super::isal::{Isal, coefficients};
 use super::jerasure::Jerasure;
 use super::limit::{Writes, skeleton};
 use super::memory::{Shape, Stripe};
-use super::zigzag;
+
+/// Data nodes of the MSR engine paper's code {6,4,8}, which is `zigzag:4+2`.
+const ZIGZAG_K: usize = 4;
 
 /// Most outputs of any map here.
 const MAX_OUTPUTS: usize = 8;
@@ -324,9 +326,10 @@ fn sums(map: &LinearMap, element_bytes: usize) -> Vec<(Place, Vec<Place>)> {
 }
 
 fn zigzag_encode(case: &Case, peers: &Peers) -> Job {
-    let map = Arc::new(zigzag::encode());
+    let code = Profile::zigzag(case.k, case.m).expect("4 + 2").code();
+    let map = Arc::clone(code.encode());
     let node_bytes = case.shard_bytes;
-    let element_bytes = node_bytes / zigzag::ELEMENTS as usize;
+    let element_bytes = node_bytes / code.elements() as usize;
     let mut contenders = vec![
         (Contender::Ours, ours(&map, Stores::Auto, Update::Replace)),
         (Contender::OursStreaming, ours(&map, Stores::Streaming, Update::Replace)),
@@ -341,7 +344,7 @@ fn zigzag_encode(case: &Case, peers: &Peers) -> Job {
             .collect();
         let act: Act = Box::new(move |stripe| {
             for (target, tables, terms) in &rows {
-                let mut inputs = [stripe.inputs[0]; zigzag::K];
+                let mut inputs = [stripe.inputs[0]; ZIGZAG_K];
                 for (input, term) in inputs.iter_mut().zip(terms) {
                     *input = term.pointer(&stripe.inputs);
                 }
@@ -368,10 +371,10 @@ fn zigzag_encode(case: &Case, peers: &Peers) -> Job {
         });
         contenders.push((Contender::GfComplete, act));
     }
-    contenders.extend(limits(zigzag::K, node_bytes));
+    contenders.extend(limits(ZIGZAG_K, node_bytes));
     Job {
-        shape: Shape::uniform(zigzag::K, 2, node_bytes),
-        data_bytes: zigzag::K * node_bytes,
+        shape: Shape::uniform(ZIGZAG_K, 2, node_bytes),
+        data_bytes: ZIGZAG_K * node_bytes,
         contenders,
     }
 }
@@ -379,11 +382,13 @@ fn zigzag_encode(case: &Case, peers: &Peers) -> Job {
 /// The inputs are the halves that Zigzag reads of five nodes, then the four shards that
 /// Reed-Solomon reads; the output is the node lost.
 fn rebuild(case: &Case, peers: &Peers) -> Job {
-    const SURVIVORS: usize = zigzag::K + 1;
+    const SURVIVORS: usize = ZIGZAG_K + 1;
     let node_bytes = case.shard_bytes;
-    let map = Arc::new(zigzag::rebuild());
+    let (lost, there) = ([1], [0, 2, 3, 4, 5]);
+    let zigzag = Profile::zigzag(case.k, case.m).expect("4 + 2").code();
+    let map = Arc::clone(&zigzag.repair(&lost, &there).expect("one is lost").map);
     let code = Profile::rs(case.k, case.m).expect("4 + 2").code();
-    let plan = code.repair(&[1], &[0, 2, 3, 4, 5]).expect("one is lost");
+    let plan = code.repair(&lost, &there).expect("one is lost");
     let rs = Arc::clone(&plan.map);
     let mut contenders: Vec<(Contender, Act)> =
         vec![(Contender::Ours, ours(&map, Stores::Auto, Update::Replace))];
@@ -400,7 +405,7 @@ fn rebuild(case: &Case, peers: &Peers) -> Job {
         contenders.push((Contender::Isal, act));
     }
     let halves = vec![node_bytes / 2; SURVIVORS];
-    let inputs = [halves, vec![node_bytes; zigzag::K]].concat();
+    let inputs = [halves, vec![node_bytes; ZIGZAG_K]].concat();
     let shape = Shape { inputs, outputs: vec![node_bytes] };
     Job { shape, data_bytes: node_bytes, contenders }
 }

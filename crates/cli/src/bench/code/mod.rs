@@ -13,7 +13,6 @@
 //! | `library` | shared libraries that may or may not be installed |
 //! | `isal`, `jerasure` | the peers |
 //! | `limit` | the same loads and stores, XOR only |
-//! | `zigzag` | the tables of the MSR paper's code |
 //! | `memory` | stripes, hot and cold |
 //! | `measure` | the course of a run |
 //! | `compare` | targets and rows |
@@ -29,7 +28,6 @@ mod limit;
 mod measure;
 mod memory;
 mod text;
-mod zigzag;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
