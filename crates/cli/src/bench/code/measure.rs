@@ -296,7 +296,9 @@ mod tests {
             assert_eq!(found.len(), 4);
             for samples in found.values() {
                 assert_eq!(samples.len(), 3);
-                assert!(samples.iter().all(|sample| sample.gb_per_second() > 0.01));
+                // How fast is not for a test to say: a sample may meet a pause of the machine.
+                let mut rates = samples.iter().map(Sample::gb_per_second);
+                assert!(rates.all(|rate| rate.is_finite() && rate > 0.0), "{samples:?}");
                 assert!(!cfg!(target_arch = "x86_64") || samples[0].cycles_per_byte > 0.0);
             }
             let large = Case { shard_bytes: 1 << 20, ..case };
