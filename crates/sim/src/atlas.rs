@@ -40,7 +40,8 @@
 //! In a scenario *beyond* (only in pools of more than 2m nodes, where any two sets of nodes that a
 //! volume opens with have a node in common), `NodeKill`, `Partition` and `ConnectionLoss` ignore the bound of `m`.
 //! Then requests may fail, but every one must be answered, nothing wrong may be read, and
-//! when the nodes are back all must be there. In a scenario *full*, requests may fail for lack of
+//! when the nodes are back all must be there. Bits flip in shard data only: a node with another file
+//! damaged is lost in the end, and by then it may be one of few that have what was written. In a scenario *full*, requests may fail for lack of
 //! space, and trimming must help.
 
 use std::collections::BTreeMap;

@@ -8,6 +8,7 @@ use super::{Happening, Recovery, World};
 use crate::actor::Cast;
 use crate::atlas::Fault;
 use crate::disk::DiskFaults;
+use crate::scenario::Kind;
 use crate::trace::Who;
 
 const MS: u64 = 1_000_000;
@@ -134,6 +135,11 @@ impl<C: Cast> World<'_, C> {
         let mut file = FileId::Data;
         if self.fault_dice.chance(300) {
             file = files[self.fault_dice.index(files.len())];
+        }
+        // A node with a damaged record is lost, now or when it starts anew. While more nodes may be away
+        // than the code survives, what was written meanwhile may need just this one.
+        if self.scenario.kind == Kind::Beyond {
+            file = FileId::Data;
         }
         let Some(at) = disk.flip_bit(file) else { return false };
         self.note(Who::Fault, "flipped", at, format_args!("{node} {file:?} byte {at}"));
