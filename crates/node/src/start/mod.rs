@@ -116,8 +116,9 @@ impl Node {
             } else if start.in_flight > 0 {
                 return;
             } else if start.stage == Stage::Done {
+                let stays_in_doubt = start.stays_in_doubt;
                 self.phase = Phase::Ready;
-                return self.store.finish_start(&mut self.disk);
+                return self.store.finish_start(stays_in_doubt, &mut self.disk);
             } else {
                 self.next_stage();
             }

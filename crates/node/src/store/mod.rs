@@ -167,6 +167,8 @@ pub(crate) struct Store {
     next_sequence: u64,
     /// Shards whose headers have a lower sequence are stable, unless they were given up since.
     stable_below: u64,
+    /// Something found at start stays in doubt: `stable_below` stays where it is.
+    doubtful: bool,
     /// The sequences of headers that are being written.
     headers_in_flight: BTreeSet<u64>,
     /// Slots in Leaving, Erasing, Erased and Discarding: on their way to Free.
@@ -209,6 +211,7 @@ impl Store {
             incarnation,
             next_sequence: 1,
             stable_below: 0,
+            doubtful: false,
             headers_in_flight: BTreeSet::new(),
             leaving: 0,
             superseded: 0,
@@ -281,9 +284,11 @@ impl Store {
         data.collect()
     }
 
-    /// All headers are in, and stable: sets up the free list and erases the losers.
-    pub(crate) fn finish_start(&mut self, disk: &mut DiskQueue) {
-        self.stable_below = self.next_sequence;
+    /// All headers are in, and what they show is stable but for what stays in doubt: sets up the free
+    /// list and erases the losers.
+    pub(crate) fn finish_start(&mut self, stays_in_doubt: bool, disk: &mut DiskQueue) {
+        self.doubtful = stays_in_doubt;
+        self.raise_stable_below(self.next_sequence);
         for at in (0..self.slots.len()).rev() {
             let slot = SlotIndex(u32::try_from(at).expect("made from a u32"));
             match self.slots[at].stage {
@@ -291,6 +296,12 @@ impl Store {
                 Stage::Superseded => self.release(slot, None, disk),
                 _ => {}
             }
+        }
+    }
+
+    pub(super) fn raise_stable_below(&mut self, sequence: u64) {
+        if !self.doubtful {
+            self.stable_below = self.stable_below.max(sequence);
         }
     }
 

@@ -184,7 +184,7 @@ impl Store {
     pub(super) fn finish_round(&mut self, number: u64, disk: &mut DiskQueue) {
         // A round that was given up may be followed by another before its syncs end.
         let Some(round) = self.round.take_if(|round| round.number == number) else { return };
-        self.stable_below = self.stable_below.max(round.stable_below);
+        self.raise_stable_below(round.stable_below);
         for Seal { slot, sequence, .. } in round.seals {
             let Some(content) = self.slots[slot.0 as usize].content.as_deref_mut() else {
                 continue;
