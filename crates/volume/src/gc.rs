@@ -117,7 +117,8 @@ async fn collect(ctx: &Ctx) {
         let urgent = free < marks.low && dead > 0;
         // A checkpoint closes the open segment, however little is in it, and takes room for itself
         // until the one before is gone: it pays only after several segments have died.
-        let tight = free <= ctx.with(|core| core.checkpoint_segments()) + 1;
+        let cost = ctx.with(|core| core.checkpoint_segments()) + 1;
+        let tight = free <= cost && (dead as u64 > cost || free == 0 || victim.is_none());
         if long || (urgent && (dead >= DEAD_BATCH || plenty || tight)) {
             if !write_checkpoint(ctx, false).await {
                 return;
