@@ -4,7 +4,7 @@
 //! cut into slices of every element, so that what one pass loaded or wrote is still in the
 //! first-level cache for the next, and so that scratch stays small whatever the shard size. A slice
 //! is as long as that cache allows for the elements of the map, within [`MIN_SLICE_BYTES`] and
-//! [`MAX_SLICE_BYTES`]. Slices after the first begin where the outputs are aligned.
+//! [`MAX_SLICE_BYTES`] ([`MAX_STREAMING_SLICE_BYTES`] where lines come from memory). Slices after the first begin where the outputs are aligned.
 //!
 //! **Stores.** A store to a line that is not in cache reads the line first. Streaming stores do
 //! not, and leave the cache alone, but they are many times slower than stores that hit it. So the
@@ -23,6 +23,9 @@ use crate::map::{LinearMap, Source, Target};
 const MIN_SLICE_BYTES: usize = 512;
 /// Most bytes of each element treated before the next slice begins.
 const MAX_SLICE_BYTES: usize = 4096;
+/// The same where lines come from memory: what is asked for a slice ahead has to fit into the
+/// first-level cache beside what is in use. 1.5 times the speed for Zigzag's 32 data elements.
+const MAX_STREAMING_SLICE_BYTES: usize = 1024;
 /// What one slice of all elements may take: part of a second-level cache.
 const SLICES_BYTES: usize = 256 << 10;
 /// What the shards of an execution may take to be expected in the first-level data cache, which has
@@ -279,7 +282,8 @@ impl<'a> Run<'a> {
         streams: bool,
     ) -> Self {
         let fitting = SLICES_BYTES / map.elements / MIN_SLICE_BYTES * MIN_SLICE_BYTES;
-        let slice_bytes = fitting.clamp(MIN_SLICE_BYTES, MAX_SLICE_BYTES).min(element_bytes);
+        let most = if streams { MAX_STREAMING_SLICE_BYTES } else { MAX_SLICE_BYTES };
+        let slice_bytes = fitting.clamp(MIN_SLICE_BYTES, most).min(element_bytes);
         Self {
             map,
             options,
