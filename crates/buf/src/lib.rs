@@ -119,6 +119,15 @@ pub fn is_aligned(data: &[u8]) -> bool {
     data.as_ptr().addr().is_multiple_of(ALIGN_BYTES) && data.len().is_multiple_of(ALIGN_BYTES)
 }
 
+/// One buffer of several: a single one as it is, more of them copied.
+#[must_use]
+pub fn join(parts: &[Bytes]) -> Bytes {
+    match parts {
+        [only] => only.clone(),
+        _ => AlignedBuf::concat(parts.iter().map(|part| &part[..])).freeze(),
+    }
+}
+
 /// A shared block of `len_bytes` zero bytes; small ones come from one static page.
 #[must_use]
 pub fn zeroes(len_bytes: usize) -> Bytes {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fieldstone_accel::Job;
 use fieldstone_block::BlockError;
-use fieldstone_buf::AlignedBuf;
+use fieldstone_buf::join;
 use fieldstone_codes::{RepairPlan, ShardRead};
 use fieldstone_proto::{BLOCK_BYTES, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardIndex};
 
@@ -173,7 +173,7 @@ pub async fn decode(
             pieces.push(piece);
         }
     }
-    Ok(Decoded { shards: pieces.into_iter().map(join).collect(), read_bytes })
+    Ok(Decoded { shards: pieces.iter().map(|parts| join(parts)).collect(), read_bytes })
 }
 
 async fn decode_part(
@@ -221,18 +221,12 @@ async fn gather(ctx: &Ctx, attempt: &Attempt) -> Vec<Bytes> {
                 }),
             }
         }
-        inputs.push(join(parts));
+        inputs.push(join(&parts));
     }
     inputs
 }
 
-fn join(mut parts: Vec<Bytes>) -> Bytes {
-    match parts.len() {
-        1 => parts.swap_remove(0),
-        _ => AlignedBuf::concat(parts.iter().map(|part| &part[..])).freeze(),
-    }
-}
-
-fn gone() -> BlockError {
+/// The error for a segment that was freed while it was being read.
+pub fn gone() -> BlockError {
     BlockError::Io("the segment is gone".into())
 }

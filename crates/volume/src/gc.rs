@@ -10,9 +10,8 @@
 //! until everything before the position is durable, writes the map to segments of its own and
 //! names them in the root. Then the old checkpoint and the segments that were dead are deleted.
 
-use bytes::Bytes;
 use fieldstone_block::BlockError;
-use fieldstone_buf::AlignedBuf;
+use fieldstone_buf::{AlignedBuf, join};
 use fieldstone_proto::{
     BLOCK_BYTES, Lsn, RequestBody, SealMeta, SegmentId, SegmentKind, crc32c_blocks,
 };
@@ -166,7 +165,7 @@ async fn move_segment(ctx: &Ctx, handle: Handle) -> Result<(), BlockError> {
         for run in alive {
             let Some((_, block)) = run.location.stored() else { continue };
             let data = read_segment(ctx, handle, block, run.count).await?;
-            let data = join(data);
+            let data = join(&data);
             let (filler, awaited) = slot();
             ctx.with(|core| {
                 let entry = Entry {
@@ -227,26 +226,17 @@ pub async fn read_footer(ctx: &Ctx, handle: Handle) -> Result<Footer, BlockError
     let bad = |error: crate::codec::FormatError| {
         BlockError::Io(format!("footer of segment {id}: {error}"))
     };
-    let last = join(read_segment(ctx, handle, total.saturating_sub(1), 1).await?);
+    let last = join(&read_segment(ctx, handle, total.saturating_sub(1), 1).await?);
     let blocks = Footer::blocks_of(&last).map_err(bad)?;
     if blocks > total {
         return Err(BlockError::Io(format!("footer of segment {id}: {blocks} blocks")));
     }
     let bytes = match blocks {
         1 => last,
-        _ => join(read_segment(ctx, handle, total - blocks, blocks).await?),
+        _ => join(&read_segment(ctx, handle, total - blocks, blocks).await?),
     };
     let volume = ctx.with(|core| core.config.volume);
     Footer::decode(&bytes, volume, id).map_err(bad)
-}
-
-/// One buffer of several.
-#[must_use]
-pub fn join(mut parts: Vec<Bytes>) -> Bytes {
-    if parts.len() == 1 {
-        return parts.swap_remove(0);
-    }
-    AlignedBuf::concat(parts.iter().map(|part| &part[..])).freeze()
 }
 
 /// Writes a checkpoint and frees what it makes superfluous. `clean`: the volume is being closed.

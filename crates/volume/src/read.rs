@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 use fieldstone_block::{BlockError, Completion, Payload, Piece, Request, Stage};
-use fieldstone_buf::AlignedBuf;
+use fieldstone_buf::join;
 use fieldstone_proto::{
     BLOCK_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardIndex,
 };
@@ -15,7 +15,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use crate::core::{CallResult, Core, Ctx, Waiter};
-use crate::decode::decode_range;
+use crate::decode::{decode_range, gone};
 use crate::layout::ShardRange;
 use crate::map::{Location, Run};
 use crate::segment::{Handle, Segment};
@@ -138,15 +138,8 @@ impl Core {
         let Some(read) = self.reads.reads.get_mut(key) else { return };
         let Slot::Waiting { count, .. } = read.pieces[piece] else { return };
         match result {
-            Ok(mut parts) => {
-                let data = match parts.pop() {
-                    Some(only) if parts.is_empty() => only,
-                    Some(last) => {
-                        parts.push(last);
-                        AlignedBuf::concat(parts.iter().map(|part| &part[..])).freeze()
-                    }
-                    None => Bytes::new(),
-                };
+            Ok(parts) => {
+                let data = join(&parts);
                 if data.len() == count as usize * BLOCK_BYTES {
                     read.pieces[piece] = Slot::Ready(Piece::Data(data));
                 } else {
@@ -285,10 +278,6 @@ async fn read_range(ctx: &Ctx, id: SegmentId, range: ShardRange) -> Result<Bytes
         }
     }
     decode_range(ctx, id, range).await
-}
-
-fn gone() -> BlockError {
-    BlockError::Io("the segment is gone".into())
 }
 
 impl Core {

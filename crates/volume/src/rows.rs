@@ -29,7 +29,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use fieldstone_accel::Job;
-use fieldstone_buf::AlignedBuf;
+use fieldstone_buf::join;
 use fieldstone_proto::{
     BLOCK_BYTES, JournalGen, NodeError, NodeIndex, RequestBody, SealMeta, SegmentId, ShardIndex,
     crc32c_blocks,
@@ -178,10 +178,7 @@ impl Core {
                 let mut parts: SmallVec<[Bytes; 2]> = SmallVec::new();
                 let block = first + u32::try_from(at).expect("small");
                 contents.read(block, layout.unit_blocks, |part| parts.push(part));
-                let data = match parts.len() {
-                    1 => parts.remove(0),
-                    _ => AlignedBuf::concat(parts.iter().map(|part| &part[..])).freeze(),
-                };
+                let data = join(&parts);
                 piece.0.push(data.clone());
                 piece.1.extend_from_slice(&checksums[at..at + unit]);
                 inputs.push(data);

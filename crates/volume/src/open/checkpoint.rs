@@ -1,5 +1,6 @@
 //! What is known of segments before any footer is replayed: the checkpoint, and what nodes list.
 
+use fieldstone_buf::join;
 use fieldstone_proto::{BLOCK_BYTES, Lsn, NodeIndex, SegmentId, SegmentKind, ShardInfo};
 use smallvec::SmallVec;
 
@@ -7,7 +8,6 @@ use super::Failure;
 use super::chain::Link;
 use super::vouch::{Listed, settle};
 use crate::core::{Core, Ctx};
-use crate::gc::join;
 use crate::map::Location;
 use crate::read::read_segment;
 use crate::record::{Entry, EntryKind};
@@ -38,7 +38,7 @@ pub(super) async fn load_checkpoint(
         let data = read_segment(ctx, handle, 0, blocks).await.map_err(|error| {
             Failure::Again(format!("the checkpoint (segment {id}) cannot be read: {error}"))
         })?;
-        bytes.extend_from_slice(&join(data));
+        bytes.extend_from_slice(&join(&data));
     }
     if root.checkpoint_bytes == 0 {
         return Ok(());

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
 use fieldstone_block::Nanos;
+use fieldstone_buf::join;
 use fieldstone_proto::{
     BLOCK_BYTES, Lsn, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, VolumeId,
     VolumeState, crc32c_blocks,
@@ -13,7 +14,6 @@ use super::Failure;
 use super::chain::Link;
 use super::detached::{Places, read_detached};
 use crate::core::Ctx;
-use crate::gc::join;
 use crate::record::{Entry, EntryKind, HEADER_BYTES, Header};
 use crate::root::Root;
 use crate::status::Phase;
@@ -90,7 +90,7 @@ pub(super) async fn read_rings(
             }
             at += len;
         }
-        let ring = join(ring);
+        let ring = join(&ring);
         let volume = ctx.with(|core| core.config.volume);
         scan_ring(&ring, root, volume, &mut records);
     }
