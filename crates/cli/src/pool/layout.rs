@@ -101,9 +101,14 @@ pub fn free_bytes(folder: &Path) -> anyhow::Result<u64> {
 /// A slot is too small for one block of each of the elements into which the code cuts a shard.
 pub fn geometry(size_bytes: u64, profile: Profile, layout: Layout) -> anyhow::Result<Geometry> {
     let shards = u32::try_from(profile.k().next_power_of_two()).unwrap_or(u32::MAX);
-    let unit_bytes = (ROW_BYTES / shards).clamp(UNIT_BYTES_MIN, UNIT_BYTES_MAX);
+    let mut unit_bytes = (ROW_BYTES / shards).clamp(UNIT_BYTES_MIN, UNIT_BYTES_MAX);
     let elements = profile.code().elements();
-    let step_bytes = u64::from(step_blocks(unit_bytes / 4096, elements)) * 4096;
+    let step_of = |unit_bytes: u32| u64::from(step_blocks(unit_bytes / 4096, elements)) * 4096;
+    // Elements that are no power of two and units have no short common multiple.
+    while step_of(unit_bytes) > u64::from(layout.slot_bytes) && unit_bytes > 4096 {
+        unit_bytes /= 2;
+    }
+    let step_bytes = step_of(unit_bytes);
     let steps = u64::from(layout.slot_bytes).checked_div(step_bytes).unwrap_or(0);
     if steps == 0 {
         bail!(
@@ -146,6 +151,7 @@ mod tests {
             (1 << 30, "zigzag:4+2"),
             (1 << 30, "clay:6+3"),
             (1 << 30, "clay:8+4"),
+            (1 << 30, "clay:9+3"),
             (1 << 30, "cauchy-good:6+3,w=32"),
         ] {
             let profile = profile(name);
