@@ -200,11 +200,12 @@ fn follow(
             println!("{} {}: {}", kind.name(), volume.name, progress_text(progress));
         }
     }
-    if failed > 0 {
-        bail!("{failed} shards could not be restored: too many are missing, or there is no room");
-    }
+    // Nodes that are away explain shards that could not be restored.
     if kind == JobKind::Rebuild {
         report.volumes.iter().try_for_each(check_whole)?;
+    }
+    if failed > 0 {
+        bail!("{failed} shards could not be restored: too many are missing, or there is no room");
     }
     Ok(())
 }

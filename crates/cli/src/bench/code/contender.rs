@@ -189,9 +189,9 @@ fn execute(
     for ((slice, output), elements) in
         slices.iter_mut().zip(outputs).zip(&map.shape().output_elements)
     {
+        let len_bytes = *elements as usize * element_bytes;
         // SAFETY: the job's shape gives every output this length, and nobody else has it.
-        *slice =
-            unsafe { std::slice::from_raw_parts_mut(*output, *elements as usize * element_bytes) };
+        *slice = unsafe { std::slice::from_raw_parts_mut(*output, len_bytes) };
     }
     map.execute_with(options, &sources[..count], &mut slices[..targets])
         .expect("the buffers have the lengths of the map");

@@ -270,9 +270,11 @@ pub fn allowed_cores() -> anyhow::Result<Vec<usize>> {
         set
     };
     let most = libc::CPU_SETSIZE as usize;
-    // SAFETY: the set is filled, and the numbers are inside it.
-    let cores: Vec<usize> =
-        (0..most).filter(|&core| unsafe { libc::CPU_ISSET(core, &set) }).collect();
+    let allowed = |core: &usize| {
+        // SAFETY: the set is filled, and the numbers are inside it.
+        unsafe { libc::CPU_ISSET(*core, &set) }
+    };
+    let cores: Vec<usize> = (0..most).filter(allowed).collect();
     anyhow::ensure!(!cores.is_empty(), "no core is allowed");
     Ok(cores)
 }
