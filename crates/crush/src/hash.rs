@@ -42,3 +42,18 @@ pub fn hash3(mut a: u32, mut b: u32, mut c: u32) -> u32 {
     mix(&mut y, &mut c, &mut hash);
     hash
 }
+
+/// The hash of four words.
+#[inline]
+#[must_use]
+pub fn hash4(mut a: u32, mut b: u32, mut c: u32, mut d: u32) -> u32 {
+    let (mut x, mut y) = (X, Y);
+    let mut hash = SEED ^ a ^ b ^ c ^ d;
+    mix(&mut a, &mut b, &mut hash);
+    mix(&mut c, &mut d, &mut hash);
+    mix(&mut a, &mut x, &mut hash);
+    mix(&mut y, &mut b, &mut hash);
+    mix(&mut c, &mut x, &mut hash);
+    mix(&mut y, &mut d, &mut hash);
+    hash
+}

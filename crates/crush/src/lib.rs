@@ -13,38 +13,51 @@
 //! the `weights` argument of a mapping they are *reweights*: the chance, out of 1.0, that a device
 //! takes what falls on it; 0 is out.
 //!
-//! **Trap: bucket weights of 32768.0 and more** (2^31 in fixed point). Ceph once read them as
-//! unsigned; since its choose functions were refactored they are read as signed, become negative,
-//! and such an item wins every draw. No one can want either half of that ambiguity, so
-//! [`MapBuilder`] refuses such weights.
-//!
 //! | module      | idea |
 //! |-------------|------|
 //! | [`hash`]    | the rjenkins1 integer hash |
 //! | [`ln`]      | the fixed-point logarithm that straw2 draws with |
-//! | `bucket`    | choosing one item of one bucket |
-//! | [`map`]     | the map as data: buckets, rules, tunables |
-//! | [`builder`] | making maps, and the checks that let the mapper trust them |
-//! | `mapper`    | rules, firstn and indep |
+//! | [`bucket`]  | choosing one item of one bucket: uniform, list, tree, straw, straw2 |
+//! | [`map`]     | the map as data, immutable once it is made |
+//! | [`rule`]    | rules as data |
+//! | [`tunables`] | knobs whose defaults changed over Ceph's releases |
+//! | [`choose_args`] | weight sets |
+//! | [`names`]   | what things are called, and the classes of devices |
+//! | [`check`]   | bounds, and the checks that let the mapper trust a map |
+//! | [`builder`] | making maps by hand |
+//! | `mapper`    | running rules: firstn and indep |
+//! | `msr`       | running multi-step-retry rules |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
-mod bucket;
+pub mod bucket;
 pub mod builder;
+pub mod check;
+pub mod choose_args;
 pub mod hash;
 mod ll_table;
 pub mod ln;
 pub mod map;
 mod mapper;
+mod msr;
+pub mod names;
 pub mod pool;
+pub mod rule;
+pub mod tunables;
 
 use std::fmt;
 use std::ops::Deref;
 
-pub use builder::{BuildError, MapBuilder};
-pub use map::{Algorithm, Bucket, Map, Rule, RuleStep, Tunables};
+pub use bucket::{Algorithm, AlgorithmKind, Bucket};
+pub use builder::MapBuilder;
+pub use check::BuildError;
+pub use choose_args::{ChooseArg, ChooseArgs, ChooseArgsId};
+pub use map::{Map, Parts};
 pub use mapper::RuleRef;
+pub use names::{ClassId, Classes, Names};
 pub use pool::{NodeWeight, PoolMap};
+pub use rule::{Rule, RuleKind, RuleStep};
 use thiserror::Error;
+pub use tunables::Tunables;
 
 /// 1.0 as a 16.16 fixed-point weight: a device that is fully in.
 pub const WEIGHT_ONE: u32 = 0x1_0000;

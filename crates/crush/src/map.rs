@@ -1,140 +1,97 @@
-//! The map as data. Maps are made and checked by [`MapBuilder`](crate::MapBuilder), and immutable
-//! afterwards.
+//! The map as data.
+//!
+//! A map is made from [`Parts`] (by hand, by [`MapBuilder`](crate::MapBuilder), from text or from
+//! binary) and checked once; afterwards it is immutable, and the mapper trusts it: every item
+//! exists, no bucket contains itself, all numbers are inside the bounds of [`check`](crate::check).
 
 use std::collections::BTreeMap;
 
+use crate::check::{self, BuildError};
+use crate::choose_args::{ChooseArgs, ChooseArgsId};
 use crate::mapper::RuleRef;
-use crate::{BucketId, CrushError, ItemId, OsdId, RuleId, TypeId};
+use crate::names::{Classes, Names};
+use crate::rule::Rule;
+use crate::tunables::Tunables;
+use crate::{Bucket, BucketId, CrushError, ItemId, OsdId, RuleId};
 
-/// How a bucket chooses among its items.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// Weighted exponential race: the algorithm of every current map.
-    Straw2 {
-        /// One 16.16 weight per item, each below 2^31.
-        weights: Vec<u32>,
-    },
-}
-
-/// An inner vertex of the tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bucket {
-    /// Its number. It enters no straw2 draw of its own items, but its parent's draws.
-    pub id: BucketId,
-    /// What it stands for (host, rack, ...); never [`TypeId::DEVICE`].
-    pub kind: TypeId,
-    /// Its children, in the map's order, which decides ties.
-    pub items: Vec<ItemId>,
-    /// How it chooses, with the weights.
-    pub algorithm: Algorithm,
-}
-
-/// Knobs whose defaults changed over Ceph's releases. They change placements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tunables {
-    /// Retries in the same bucket after a collision.
-    pub choose_local_tries: u32,
-    /// Retries in the same bucket by permutation.
-    pub choose_local_fallback_tries: u32,
-    /// Retries from the top. One more attempt than this is made.
-    pub choose_total_tries: u32,
-    /// A leaf that fails is not retried below the same host.
-    pub chooseleaf_descend_once: bool,
-    /// The leaf's draws vary with the attempt (shifted right by one less than this; 0: not at all).
-    pub chooseleaf_vary_r: u32,
-    /// The leaf's draws do not depend on the position in the result.
-    pub chooseleaf_stable: bool,
-}
-
-impl Tunables {
-    /// The profile of Ceph's jewel release, which is still the default.
-    pub const JEWEL: Self = Self {
-        choose_local_tries: 0,
-        choose_local_fallback_tries: 0,
-        choose_total_tries: 50,
-        chooseleaf_descend_once: true,
-        chooseleaf_vary_r: 1,
-        chooseleaf_stable: true,
-    };
-}
-
-impl Default for Tunables {
-    fn default() -> Self {
-        Self::JEWEL
-    }
-}
-
-/// One step of a rule. A rule works on a list of items, at first empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RuleStep {
-    /// The list becomes this one item.
-    Take(ItemId),
-    /// Every bucket of the list is replaced by items of type `kind` below it, as many as `count`
-    /// says; 0 means the width of the mapping, and a negative count that much less. Slots that
-    /// cannot be filled close up.
-    ChooseFirstn {
-        /// How many.
-        count: i32,
-        /// Of which type.
-        kind: TypeId,
-    },
-    /// As [`RuleStep::ChooseFirstn`], but slots keep their position and may stay empty.
-    ChooseIndep {
-        /// How many.
-        count: i32,
-        /// Of which type.
-        kind: TypeId,
-    },
-    /// Chooses buckets of type `kind` and one device below each; gives the devices.
-    ChooseleafFirstn {
-        /// How many.
-        count: i32,
-        /// Of which type the distinct buckets are.
-        kind: TypeId,
-    },
-    /// As [`RuleStep::ChooseleafFirstn`], but slots keep their position and may stay empty.
-    ChooseleafIndep {
-        /// How many.
-        count: i32,
-        /// Of which type the distinct buckets are.
-        kind: TypeId,
-    },
-    /// The list is appended to the result and emptied.
-    Emit,
-    /// Attempts from the top, instead of the tunable; 0 changes nothing.
-    SetChooseTries(u32),
-    /// Attempts for the leaf, instead of what the tunables imply; 0 changes nothing.
-    SetChooseleafTries(u32),
-    /// Overrides [`Tunables::choose_local_tries`].
-    SetChooseLocalTries(u32),
-    /// Overrides [`Tunables::choose_local_fallback_tries`].
-    SetChooseLocalFallbackTries(u32),
-    /// Overrides [`Tunables::chooseleaf_vary_r`].
-    SetChooseleafVaryR(u32),
-    /// Overrides [`Tunables::chooseleaf_stable`].
-    SetChooseleafStable(bool),
-}
-
-/// A rule: its steps in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// The steps.
-    pub steps: Vec<RuleStep>,
+/// Everything a map consists of, before it is checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// The buckets, in any order.
+    pub buckets: Vec<Bucket>,
+    /// The rules.
+    pub rules: BTreeMap<RuleId, Rule>,
+    /// The tunables.
+    pub tunables: Tunables,
+    /// Weight sets.
+    pub choose_args: BTreeMap<ChooseArgsId, ChooseArgs>,
+    /// What things are called.
+    pub names: Names,
+    /// Classes of devices.
+    pub classes: Classes,
+    /// Room for device numbers below this, even if no bucket holds them. The map has room for
+    /// those in its buckets anyway.
+    pub min_devices: u32,
 }
 
 /// A CRUSH map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
     /// Bucket -1 - i at slot i.
-    pub(crate) buckets: Vec<Option<Bucket>>,
-    pub(crate) rules: BTreeMap<RuleId, Rule>,
-    pub(crate) tunables: Tunables,
-    pub(crate) max_devices: u32,
+    buckets: Vec<Option<Bucket>>,
+    rules: BTreeMap<RuleId, Rule>,
+    tunables: Tunables,
+    choose_args: BTreeMap<ChooseArgsId, ChooseArgs>,
+    names: Names,
+    classes: Classes,
+    max_devices: u32,
 }
 
 impl Map {
+    /// Checks the parts and makes the map.
+    pub fn new(parts: Parts) -> Result<Self, BuildError> {
+        let mut slots: Vec<Option<Bucket>> = Vec::new();
+        let mut max_devices = parts.min_devices;
+        for bucket in parts.buckets {
+            let slot = check::slot(bucket.id)?;
+            check::bucket(&bucket)?;
+            let devices = bucket.items.iter().filter_map(|item| item.osd());
+            max_devices = devices.fold(max_devices, |max, OsdId(osd)| max.max(osd + 1));
+            if slot >= slots.len() {
+                slots.resize(slot + 1, None);
+            }
+            let id = bucket.id;
+            if slots[slot].replace(bucket).is_some() {
+                return Err(BuildError::BucketTwice(id));
+            }
+        }
+        let map = Self {
+            buckets: slots,
+            rules: parts.rules,
+            tunables: parts.tunables,
+            choose_args: parts.choose_args,
+            names: parts.names,
+            classes: parts.classes,
+            max_devices,
+        };
+        check::map(&map)?;
+        Ok(map)
+    }
+
+    /// The parts again, for an edited copy.
+    #[must_use]
+    pub fn into_parts(self) -> Parts {
+        Parts {
+            buckets: self.buckets.into_iter().flatten().collect(),
+            rules: self.rules,
+            tunables: self.tunables,
+            choose_args: self.choose_args,
+            names: self.names,
+            classes: self.classes,
+            min_devices: self.max_devices,
+        }
+    }
+
     /// The rule of that number, ready to map.
     pub fn rule(&self, id: RuleId) -> Result<RuleRef<'_>, CrushError> {
         let rule = self.rules.get(&id).ok_or(CrushError::NoSuchRule(id))?;
@@ -158,10 +115,41 @@ impl Map {
         self.buckets.get(usize::try_from(!id.0).ok()?)?.as_ref()
     }
 
+    /// One more than the greatest slot of a bucket: bucket -1 - i has slot i.
+    #[must_use]
+    pub fn bucket_slots(&self) -> usize {
+        self.buckets.len()
+    }
+
     /// The tunables.
     #[must_use]
     pub fn tunables(&self) -> &Tunables {
         &self.tunables
+    }
+
+    /// All weight sets.
+    #[must_use]
+    pub fn choose_args(&self) -> &BTreeMap<ChooseArgsId, ChooseArgs> {
+        &self.choose_args
+    }
+
+    /// The weight set that a pool of that number uses: its own, or else the default one, or none.
+    #[must_use]
+    pub fn choose_args_for_pool(&self, pool: i64) -> Option<&ChooseArgs> {
+        let own = self.choose_args.get(&ChooseArgsId(pool));
+        own.or_else(|| self.choose_args.get(&ChooseArgsId::DEFAULT))
+    }
+
+    /// What things are called.
+    #[must_use]
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Classes of devices.
+    #[must_use]
+    pub fn classes(&self) -> &Classes {
+        &self.classes
     }
 
     /// One more than the highest device number: the useful length of a list of reweights.
@@ -170,9 +158,30 @@ impl Map {
         self.max_devices
     }
 
+    /// True for an existing bucket and for every device that the map has room for: what a rule can
+    /// take.
+    #[must_use]
+    pub fn contains(&self, item: ItemId) -> bool {
+        match (item.bucket(), item.osd()) {
+            (Some(bucket), _) => self.bucket(bucket).is_some(),
+            (None, osd) => osd.is_some_and(|OsdId(osd)| osd < self.max_devices),
+        }
+    }
+
     /// True when the device is in some bucket.
     #[must_use]
     pub fn contains_device(&self, osd: OsdId) -> bool {
         self.buckets().any(|bucket| bucket.items.contains(&ItemId::from(osd)))
+    }
+
+    /// Buckets that lie in no other bucket, from -1 down.
+    pub fn roots(&self) -> impl Iterator<Item = &Bucket> {
+        let mut held = vec![false; self.buckets.len()];
+        for child in self.buckets().flat_map(|bucket| &bucket.items) {
+            if let Some(id) = child.bucket() {
+                held[!id.0 as usize] = true;
+            }
+        }
+        self.buckets().filter(move |bucket| !held[!bucket.id.0 as usize])
     }
 }

@@ -19,25 +19,39 @@
 //! The numbers (what counts as an attempt, which r a leaf gets, that an inner indep counts its
 //! position twice) are Ceph's; any change of them changes placements.
 
+//!
+//! This is the plain mapper, one input at a time: the definition that the batch mapper and the
+//! hardware are compared with.
+
+use crate::choose_args::{ChooseArg, ChooseArgs};
 use crate::hash::hash2;
-use crate::map::{Bucket, Map, Rule, RuleStep, Tunables};
-use crate::{ItemId, OsdId, Osds, TypeId, WEIGHT_ONE};
+use crate::map::Map;
+use crate::msr;
+use crate::rule::{Rule, RuleKind, RuleStep};
+use crate::{Algorithm, Bucket, ItemId, OsdId, Osds, TypeId, WEIGHT_ONE};
 
 /// A position that could not be filled.
-const NONE: ItemId = ItemId(0x7fff_ffff);
+pub(crate) const NONE: ItemId = ItemId(0x7fff_ffff);
 /// A position that is still open.
-const UNDEFINED: ItemId = ItemId(0x7fff_fffe);
+pub(crate) const UNDEFINED: ItemId = ItemId(0x7fff_fffe);
 
 /// A rule of a map, ready to map.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleRef<'m> {
     map: &'m Map,
     rule: &'m Rule,
+    choose_args: Option<&'m ChooseArgs>,
 }
 
 impl<'m> RuleRef<'m> {
     pub(crate) fn new(map: &'m Map, rule: &'m Rule) -> Self {
-        Self { map, rule }
+        Self { map, rule, choose_args: None }
+    }
+
+    /// The same rule with other weights; see [`Map::choose_args_for_pool`].
+    #[must_use]
+    pub fn with_choose_args(self, choose_args: Option<&'m ChooseArgs>) -> Self {
+        Self { choose_args, ..self }
     }
 
     /// The devices for input `x`, at most `width` of them. `weights[i]` is the 16.16 reweight of
@@ -58,38 +72,78 @@ impl<'m> RuleRef<'m> {
     /// As [`RuleRef::map`], for rules that may give buckets.
     #[must_use]
     pub fn map_items(&self, x: u32, width: usize, weights: &[u32]) -> Vec<Option<ItemId>> {
-        let run = Run { map: self.map, x, weights, width };
-        let items = run.rule(self.rule);
+        let run = Run { map: self.map, choose_args: self.choose_args, x, weights, width };
+        let items = match self.rule.kind {
+            RuleKind::MsrFirstn | RuleKind::MsrIndep => msr::run(&run, self.rule),
+            _ => run.rule(self.rule),
+        };
         items.into_iter().map(|item| (item != NONE).then_some(item)).collect()
     }
 }
 
-/// The attempts that a choose step may make, as the rule has set them so far.
-struct Tries {
-    choose: u32,
-    /// 0: not set by the rule.
-    leaf: u32,
-    tunables: Tunables,
+/// What the tunables say, as the rule has overridden them so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tries {
+    /// Attempts from the top.
+    pub(crate) choose: u32,
+    /// Attempts for the leaf; 0: not set by the rule.
+    pub(crate) leaf: u32,
+    pub(crate) local: u32,
+    pub(crate) local_fallback: u32,
+    pub(crate) descend_once: bool,
+    pub(crate) vary_r: u32,
+    pub(crate) stable: bool,
 }
 
 impl Tries {
-    fn new(tunables: Tunables) -> Self {
-        // The tunable once counted retries, not attempts.
-        Self { choose: tunables.choose_total_tries + 1, leaf: 0, tunables }
+    pub(crate) fn new(map: &Map) -> Self {
+        let tunables = map.tunables();
+        Self {
+            // The tunable once counted retries, not attempts.
+            choose: tunables.choose_total_tries + 1,
+            leaf: 0,
+            local: tunables.choose_local_tries,
+            local_fallback: tunables.choose_local_fallback_tries,
+            descend_once: tunables.chooseleaf_descend_once,
+            vary_r: tunables.chooseleaf_vary_r.into(),
+            stable: tunables.chooseleaf_stable,
+        }
     }
 
     /// Takes note of a `Set` step; the other steps change nothing.
-    fn set(&mut self, step: RuleStep) {
+    pub(crate) fn set(&mut self, step: RuleStep) {
+        let positive = |n: i32, old: u32| if n > 0 { n as u32 } else { old };
+        let natural = |n: i32, old: u32| u32::try_from(n).unwrap_or(old);
         match step {
-            RuleStep::SetChooseTries(tries) if tries > 0 => self.choose = tries,
-            RuleStep::SetChooseleafTries(tries) if tries > 0 => self.leaf = tries,
-            RuleStep::SetChooseLocalTries(tries) => self.tunables.choose_local_tries = tries,
-            RuleStep::SetChooseLocalFallbackTries(tries) => {
-                self.tunables.choose_local_fallback_tries = tries;
+            RuleStep::SetChooseTries(n) => self.choose = positive(n, self.choose),
+            RuleStep::SetChooseleafTries(n) => self.leaf = positive(n, self.leaf),
+            RuleStep::SetChooseLocalTries(n) => self.local = natural(n, self.local),
+            RuleStep::SetChooseLocalFallbackTries(n) => {
+                self.local_fallback = natural(n, self.local_fallback);
             }
-            RuleStep::SetChooseleafVaryR(shift) => self.tunables.chooseleaf_vary_r = shift,
-            RuleStep::SetChooseleafStable(stable) => self.tunables.chooseleaf_stable = stable,
+            RuleStep::SetChooseleafVaryR(n) => self.vary_r = natural(n, self.vary_r),
+            RuleStep::SetChooseleafStable(n) => {
+                self.stable = natural(n, self.stable.into()) != 0;
+            }
             _ => {}
+        }
+    }
+
+    /// Attempts at the leaf below one bucket.
+    pub(crate) fn leaf(&self, indep: bool) -> u32 {
+        match self.leaf {
+            0 if indep || self.descend_once => 1,
+            0 => self.choose,
+            set => set,
+        }
+    }
+
+    /// What the leaf's search adds to its r when the outer search is at `r`.
+    pub(crate) fn leaf_r(&self, r: u32) -> u32 {
+        match self.vary_r {
+            0 => 0,
+            // C leaves shifts of 32 and more undefined; common machines take the count modulo 32.
+            shift => r.wrapping_shr(shift - 1),
         }
     }
 }
@@ -105,7 +159,7 @@ struct Choose<'a> {
     leaf_tries: Option<u32>,
     /// What the outer search adds to r.
     parent_r: u32,
-    tunables: &'a Tunables,
+    settings: &'a Tries,
 }
 
 /// How one draw of firstn ended.
@@ -117,22 +171,33 @@ enum Draw {
     Hopeless,
 }
 
+/// Where a descent goes on.
+enum Next<'m> {
+    /// In this bucket.
+    Bucket(&'m Bucket),
+    /// It has come to an item of the wanted type.
+    Found(ItemId),
+    /// It cannot: a device where a bucket was wanted.
+    Nowhere,
+}
+
 /// One mapping.
-struct Run<'m> {
-    map: &'m Map,
-    x: u32,
-    weights: &'m [u32],
-    width: usize,
+pub(crate) struct Run<'m> {
+    pub(crate) map: &'m Map,
+    pub(crate) choose_args: Option<&'m ChooseArgs>,
+    pub(crate) x: u32,
+    pub(crate) weights: &'m [u32],
+    pub(crate) width: usize,
 }
 
 impl Run<'_> {
     fn rule(&self, rule: &Rule) -> Vec<ItemId> {
-        let mut tries = Tries::new(self.map.tunables);
+        let mut tries = Tries::new(self.map);
         let mut result = Vec::with_capacity(self.width);
         let mut working: Vec<ItemId> = Vec::new();
         for &step in &rule.steps {
             match step {
-                RuleStep::Take(item) => working = vec![item],
+                RuleStep::Take(item) if self.map.contains(item) => working = vec![item],
                 RuleStep::Emit => {
                     let room = self.width - result.len();
                     result.extend(working.drain(..).take(room));
@@ -171,12 +236,7 @@ impl Run<'_> {
         let Some(positions) = usize::try_from(positions).ok().filter(|&n| n > 0) else {
             return Vec::new();
         };
-        let leaf_tries = match (tries.leaf, indep) {
-            (0, true) => 1,
-            (0, false) if tries.tunables.chooseleaf_descend_once => 1,
-            (0, false) => tries.choose,
-            (set, _) => set,
-        };
+        let leaf_tries = tries.leaf(indep);
         let mut chosen: Vec<ItemId> = Vec::with_capacity(self.width);
         for item in working {
             let Some(bucket) = item.bucket().and_then(|id| self.map.bucket(id)) else { continue };
@@ -187,7 +247,7 @@ impl Run<'_> {
                 tries: tries.choose,
                 leaf_tries: leaf.then_some(leaf_tries),
                 parent_r: 0,
-                tunables: &tries.tunables,
+                settings: tries,
             };
             let room = self.width - chosen.len();
             let mut items = vec![UNDEFINED; if indep { positions.min(room) } else { room }];
@@ -213,7 +273,7 @@ impl Run<'_> {
         leaves: &mut [ItemId],
         mut filled: usize,
     ) -> usize {
-        let first = if choose.tunables.chooseleaf_stable { 0 } else { filled };
+        let first = if choose.settings.stable { 0 } else { filled };
         for position in first..choose.positions {
             if filled == items.len() {
                 break;
@@ -235,31 +295,33 @@ impl Run<'_> {
         leaves: &mut [ItemId],
         filled: usize,
     ) -> Option<ItemId> {
-        let tunables = choose.tunables;
+        let settings = choose.settings;
         let mut failures = 0;
         loop {
             let mut bucket = choose.bucket;
             let mut local_failures = 0;
             loop {
                 let r = (position as u32).wrapping_add(choose.parent_r).wrapping_add(failures);
-                let by_permutation = tunables.choose_local_fallback_tries > 0
+                let by_permutation = settings.local_fallback > 0
                     && local_failures >= bucket.items.len() as u32 / 2
-                    && local_failures > tunables.choose_local_fallback_tries;
+                    && local_failures > settings.local_fallback;
                 let draw = if bucket.items.is_empty() {
                     Draw::Rejected
                 } else {
                     let item = if by_permutation {
-                        bucket.choose_by_permutation(self.x, r)
+                        Some(bucket.choose_by_permutation(self.x, r))
                     } else {
-                        bucket.choose(self.x, r)
+                        bucket.choose(self.x, r, self.arg(bucket), filled)
                     };
-                    match self.next_bucket(item, choose.kind) {
-                        Ok(Some(below)) => {
+                    match item.map_or(Next::Nowhere, |item| self.next(item, choose.kind)) {
+                        Next::Bucket(below) => {
                             bucket = below;
                             continue;
                         }
-                        Ok(None) => self.firstn_judge(choose, item, r, items, leaves, filled),
-                        Err(()) => Draw::Hopeless,
+                        Next::Found(item) => {
+                            self.firstn_judge(choose, item, r, items, leaves, filled)
+                        }
+                        Next::Nowhere => Draw::Hopeless,
                     }
                 };
                 let collided = match draw {
@@ -271,8 +333,8 @@ impl Run<'_> {
                 failures += 1;
                 local_failures += 1;
                 let size = bucket.items.len() as u32;
-                let fallback = tunables.choose_local_fallback_tries;
-                let again_here = collided && local_failures <= tunables.choose_local_tries
+                let fallback = settings.local_fallback;
+                let again_here = collided && local_failures <= settings.local
                     || fallback > 0 && local_failures <= size + fallback;
                 if !again_here {
                     break;
@@ -302,15 +364,12 @@ impl Run<'_> {
                 Some(bucket) => {
                     let inner = Choose {
                         bucket,
-                        positions: if choose.tunables.chooseleaf_stable { 1 } else { filled + 1 },
+                        positions: if choose.settings.stable { 1 } else { filled + 1 },
                         kind: TypeId::DEVICE,
                         tries: leaf_tries,
                         leaf_tries: None,
-                        parent_r: match choose.tunables.chooseleaf_vary_r {
-                            0 => 0,
-                            shift => r.checked_shr(shift - 1).unwrap_or(0),
-                        },
-                        tunables: choose.tunables,
+                        parent_r: choose.settings.leaf_r(r),
+                        settings: choose.settings,
                     };
                     if self.firstn(&inner, leaves, &mut [], filled) <= filled {
                         return Draw::Rejected;
@@ -340,7 +399,7 @@ impl Run<'_> {
             for at in 0..items.len() {
                 if items[at] == UNDEFINED {
                     let leaf = leaves.get_mut(at);
-                    items[at] = self.indep_draw(choose, items, leaf, first + at, round);
+                    items[at] = self.indep_draw(choose, items, leaf, first, first + at, round);
                 }
             }
         }
@@ -358,22 +417,31 @@ impl Run<'_> {
         choose: &Choose<'_>,
         items: &[ItemId],
         leaf: Option<&mut ItemId>,
+        first: usize,
         position: usize,
         round: u32,
     ) -> ItemId {
         let mut bucket = choose.bucket;
-        let r = (position as u32)
-            .wrapping_add(choose.parent_r)
-            .wrapping_add((choose.positions as u32).wrapping_mul(round));
-        let item = loop {
-            if bucket.items.is_empty() {
+        let parent_r = (position as u32).wrapping_add(choose.parent_r);
+        let positions = choose.positions as u32;
+        let (item, r) = loop {
+            let size = bucket.items.len() as u32;
+            if size == 0 {
                 return UNDEFINED;
             }
-            let item = bucket.choose(self.x, r);
-            match self.next_bucket(item, choose.kind) {
-                Ok(Some(below)) => bucket = below,
-                Ok(None) => break item,
-                Err(()) => {
+            // A permutation whose size the step divides would repeat its draws.
+            let uniform = matches!(bucket.algorithm, Algorithm::Uniform { .. });
+            let step = if uniform && size.is_multiple_of(positions) {
+                positions.wrapping_add(1)
+            } else {
+                positions
+            };
+            let r = parent_r.wrapping_add(step.wrapping_mul(round));
+            let item = bucket.choose(self.x, r, self.arg(bucket), first);
+            match item.map_or(Next::Nowhere, |item| self.next(item, choose.kind)) {
+                Next::Bucket(below) => bucket = below,
+                Next::Found(item) => break (item, r),
+                Next::Nowhere => {
                     if let Some(leaf) = leaf {
                         *leaf = NONE;
                     }
@@ -406,22 +474,27 @@ impl Run<'_> {
         item
     }
 
-    /// Where the descent goes on from a drawn item: in a bucket, or nowhere because the item is of
-    /// the wanted type. An error is a device where a bucket was wanted.
-    fn next_bucket(&self, item: ItemId, wanted: TypeId) -> Result<Option<&Bucket>, ()> {
+    /// What replaces the bucket's weights.
+    pub(crate) fn arg(&self, bucket: &Bucket) -> Option<&ChooseArg> {
+        self.choose_args?.buckets.get(&bucket.id)
+    }
+
+    /// Where the descent goes on from a drawn item.
+    fn next(&self, item: ItemId, wanted: TypeId) -> Next<'_> {
         match item.bucket() {
-            None if wanted == TypeId::DEVICE => Ok(None),
-            None => Err(()),
-            Some(id) => {
-                let bucket = self.map.bucket(id).ok_or(())?;
-                Ok((bucket.kind != wanted).then_some(bucket))
-            }
+            None if wanted == TypeId::DEVICE => Next::Found(item),
+            None => Next::Nowhere,
+            Some(id) => match self.map.bucket(id) {
+                None => Next::Nowhere,
+                Some(bucket) if bucket.kind == wanted => Next::Found(item),
+                Some(bucket) => Next::Bucket(bucket),
+            },
         }
     }
 
     /// Devices out of the list or of reweight 0 are out; those of a fraction are out for as large
     /// a share of the inputs as is missing to 1.0.
-    fn is_out(&self, osd: OsdId) -> bool {
+    pub(crate) fn is_out(&self, osd: OsdId) -> bool {
         match self.weights.get(osd.0 as usize).copied().unwrap_or(0) {
             0 => true,
             weight if weight >= WEIGHT_ONE => false,

@@ -12,13 +12,16 @@
 
 use std::sync::Arc;
 
-use crate::builder::{BuildError, MapBuilder};
+use crate::bucket::straw2;
+use crate::builder::MapBuilder;
+use crate::check::BuildError;
 use crate::hash::hash2;
-use crate::map::{Algorithm, Bucket, Map, RuleStep};
+use crate::map::Map;
+use crate::rule::RuleStep;
 use crate::{BucketId, ItemId, OsdId, Osds, RuleId, TypeId, WEIGHT_ONE};
 
 /// Rounds of `indep` before holes are filled by the race.
-const CHOOSE_TRIES: u32 = 50;
+const CHOOSE_TRIES: i32 = 50;
 /// Set in the attempt number of the race, so that it repeats no draw of CRUSH.
 const RACE: u32 = 0x4000_0000;
 
@@ -142,9 +145,7 @@ impl PoolMap {
         if items.is_empty() {
             return None;
         }
-        let algorithm = Algorithm::Straw2 { weights };
-        let bucket = Bucket { id: ROOT, kind: ROOT_TYPE, items, algorithm };
-        let winner = bucket.choose(Self::input(key), RACE | position as u32);
-        winner.osd().map(|OsdId(osd)| osd as usize)
+        let winner = straw2::choose(&items, &weights, Self::input(key), RACE | position as u32);
+        items[winner].osd().map(|OsdId(osd)| osd as usize)
     }
 }

@@ -1,6 +1,6 @@
 //! Maps that the mapper could not trust are refused, and the ones it gets always end.
 
-use fieldstone_crush::builder::{MAX_DEPTH, MAX_DEVICES, MAX_TRIES};
+use fieldstone_crush::check::{MAX_DEPTH, MAX_DEVICES, MAX_TRIES};
 use fieldstone_crush::{
     BucketId, BuildError, CrushError, ItemId, Map, MapBuilder, OsdId, RuleId, RuleStep, Tunables,
     TypeId, WEIGHT_ONE,
@@ -58,8 +58,8 @@ fn invalid_maps_are_refused_with_the_reason() {
         assert_eq!(build(|b| b.rule(rule, [RuleStep::Take(item)])).err(), Some(error));
     }
     for step in [
-        RuleStep::SetChooseTries(MAX_TRIES + 1),
-        RuleStep::SetChooseleafVaryR(33),
+        RuleStep::SetChooseTries(MAX_TRIES as i32 + 1),
+        RuleStep::SetMsrDescents(-1 - MAX_TRIES as i32),
         RuleStep::ChooseFirstn { count: i32::MIN, kind: HOST },
     ] {
         let error = build(|b| b.rule(rule, [step])).err();
@@ -133,12 +133,12 @@ fn random_step() -> impl Strategy<Value = RuleStep> {
         choose.clone().prop_map(|(count, kind)| RuleStep::ChooseleafFirstn { count, kind }),
         choose.prop_map(|(count, kind)| RuleStep::ChooseleafIndep { count, kind }),
         Just(RuleStep::Emit),
-        (0u32..20).prop_map(RuleStep::SetChooseTries),
-        (0u32..20).prop_map(RuleStep::SetChooseleafTries),
-        (0u32..4).prop_map(RuleStep::SetChooseLocalTries),
-        (0u32..4).prop_map(RuleStep::SetChooseLocalFallbackTries),
-        (0u32..=32).prop_map(RuleStep::SetChooseleafVaryR),
-        any::<bool>().prop_map(RuleStep::SetChooseleafStable),
+        (0i32..20).prop_map(RuleStep::SetChooseTries),
+        (0i32..20).prop_map(RuleStep::SetChooseleafTries),
+        (0i32..4).prop_map(RuleStep::SetChooseLocalTries),
+        (0i32..4).prop_map(RuleStep::SetChooseLocalFallbackTries),
+        (0i32..=32).prop_map(RuleStep::SetChooseleafVaryR),
+        (0i32..2).prop_map(RuleStep::SetChooseleafStable),
     ]
 }
 

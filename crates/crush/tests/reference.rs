@@ -32,14 +32,14 @@ fn step(value: &Value) -> RuleStep {
         "choose_indep" => RuleStep::ChooseIndep { count, kind },
         "chooseleaf_firstn" => RuleStep::ChooseleafFirstn { count, kind },
         "chooseleaf_indep" => RuleStep::ChooseleafIndep { count, kind },
-        "set_choose_tries" => RuleStep::SetChooseTries(argument() as u32),
-        "set_chooseleaf_tries" => RuleStep::SetChooseleafTries(argument() as u32),
-        "set_choose_local_tries" => RuleStep::SetChooseLocalTries(argument() as u32),
+        "set_choose_tries" => RuleStep::SetChooseTries(argument() as i32),
+        "set_chooseleaf_tries" => RuleStep::SetChooseleafTries(argument() as i32),
+        "set_choose_local_tries" => RuleStep::SetChooseLocalTries(argument() as i32),
         "set_choose_local_fallback_tries" => {
-            RuleStep::SetChooseLocalFallbackTries(argument() as u32)
+            RuleStep::SetChooseLocalFallbackTries(argument() as i32)
         }
-        "set_chooseleaf_vary_r" => RuleStep::SetChooseleafVaryR(argument() as u32),
-        "set_chooseleaf_stable" => RuleStep::SetChooseleafStable(argument() != 0),
+        "set_chooseleaf_vary_r" => RuleStep::SetChooseleafVaryR(argument() as i32),
+        "set_chooseleaf_stable" => RuleStep::SetChooseleafStable(argument() as i32),
         other => panic!("unknown step {other}"),
     }
 }
@@ -53,8 +53,9 @@ fn build(file: &Value) -> Map {
         choose_local_fallback_tries: tunable("choose_local_fallback_tries"),
         choose_total_tries: tunable("choose_total_tries"),
         chooseleaf_descend_once: tunable("chooseleaf_descend_once") != 0,
-        chooseleaf_vary_r: tunable("chooseleaf_vary_r"),
+        chooseleaf_vary_r: tunable("chooseleaf_vary_r") as u8,
         chooseleaf_stable: tunable("chooseleaf_stable") != 0,
+        ..Tunables::JEWEL
     });
     for bucket in list(&file["buckets"]) {
         let items = list(&bucket[2])

@@ -1,0 +1,36 @@
+//! **List**: a chain of decisions from the newest item to the oldest. Each item takes its share of
+//! all that has come no further: its weight of the sum of its own and all older weights. So an
+//! appended item takes exactly its share from the others, and nothing else moves.
+
+use crate::hash::hash4;
+use crate::{BucketId, ItemId};
+
+/// `sums[i]` is the weight of items 0 to i.
+pub(crate) fn sums(weights: &[u32]) -> Vec<u32> {
+    weights
+        .iter()
+        .scan(0u32, |sum, &weight| {
+            *sum = sum.wrapping_add(weight);
+            Some(*sum)
+        })
+        .collect()
+}
+
+/// The item drawn; there is at least one. When no item takes the draw (all weigh nothing), the
+/// oldest does.
+pub(crate) fn choose(
+    id: BucketId,
+    items: &[ItemId],
+    weights: &[u32],
+    sums: &[u32],
+    x: u32,
+    r: u32,
+) -> ItemId {
+    for ((&item, &weight), &sum) in items.iter().zip(weights).zip(sums).rev() {
+        let u = u64::from(hash4(x, item.0 as u32, r, id.0 as u32) & 0xffff);
+        if (u * u64::from(sum)) >> 16 < u64::from(weight) {
+            return item;
+        }
+    }
+    items[0]
+}

@@ -1,0 +1,244 @@
+//! Multi-step-retry rules (Ceph 19 and later).
+//!
+//! An ordinary rule that chooses hosts first and then several devices in each cannot look for
+//! another host when all devices of one are out. A multi-step-retry rule can: it fills the result
+//! in passes, and every pass descends the whole tree again for the positions that are still open.
+//!
+//! A rule is a number of blocks `take, choosemsr..., emit`. The counts of a block's steps multiply
+//! to the positions that it fills, and each step cuts the range of positions it is given into
+//! *strides*, one per item it chooses: with `choosemsr 4 type host, choosemsr 2 type osd`, host
+//! stride 0 is positions 0 and 1. At every step the chosen items are remembered by position, so
+//! that a later pass finds which items a stride has used. A candidate may be taken unless another
+//! stride of the same range has it. When nothing below a newly chosen bucket can be placed, the
+//! choice is undone after all strides had their turn.
+//!
+//! **Traps.** The stride's number, which enters the draws, restarts at 0 in every recursion. The
+//! last step alone decides whether a stride is full. Where Ceph would fail an assertion (an empty
+//! bucket, a device where a bucket is wanted) a draw finds nothing here; where it would repeat for
+//! ever (a block `take DEVICE, emit`), the device is emitted once.
+
+use std::ops::Range;
+
+use crate::mapper::{NONE, Run};
+use crate::rule::{Rule, RuleKind, RuleStep};
+use crate::{Bucket, ItemId, TypeId};
+
+/// One `choosemsr` step.
+#[derive(Clone, Copy)]
+struct Level {
+    /// Items per range, and so strides.
+    count: usize,
+    kind: TypeId,
+}
+
+/// Runs a rule of one of the two kinds. A rule of another shape than the blocks above gives
+/// nothing.
+pub(crate) fn run(run: &Run<'_>, rule: &Rule) -> Vec<ItemId> {
+    let tunables = run.map.tunables();
+    let (mut descents, mut collision_tries) = (tunables.msr_descents, tunables.msr_collision_tries);
+    let mut steps = rule.steps.as_slice();
+    while let [first, rest @ ..] = steps {
+        match *first {
+            RuleStep::SetMsrDescents(n) => descents = n.max(0) as u32,
+            RuleStep::SetMsrCollisionTries(n) => collision_tries = n.max(0) as u32,
+            _ => break,
+        }
+        steps = rest;
+    }
+    let Some(blocks) = blocks(steps, run.width) else { return Vec::new() };
+    let indep = rule.kind == RuleKind::MsrIndep;
+    let mut output =
+        Output { items: if indep { vec![NONE; run.width] } else { Vec::new() }, indep };
+    let mut start = 0;
+    for (taken, levels) in blocks {
+        if levels.is_empty() {
+            if taken.osd().is_some() && start < run.width {
+                output.put(start, taken);
+                start += 1;
+            }
+            continue;
+        }
+        let total = levels.iter().fold(1usize, |total, level| total.saturating_mul(level.count));
+        let end = start.saturating_add(total).min(run.width);
+        let bucket = taken.bucket().and_then(|id| run.map.bucket(id));
+        if let Some(bucket) = bucket {
+            let chosen = vec![vec![None; end - start]; levels.len()];
+            let mut block = Block {
+                run,
+                levels: &levels,
+                start,
+                collision_tries,
+                chosen,
+                open: end - start,
+                output: &mut output,
+            };
+            for pass in 0..descents {
+                if block.open == 0 {
+                    break;
+                }
+                block.fill(bucket, total, start..end, 0, pass);
+            }
+        }
+        start = end;
+    }
+    output.items
+}
+
+/// What each block takes and its levels; `None` when the steps are not blocks.
+fn blocks(mut steps: &[RuleStep], width: usize) -> Option<Vec<(ItemId, Vec<Level>)>> {
+    let mut blocks = Vec::new();
+    while let [first, rest @ ..] = steps {
+        let RuleStep::Take(taken) = *first else { return None };
+        let emit = rest.iter().position(|step| *step == RuleStep::Emit)?;
+        let level = |step: &RuleStep| match *step {
+            RuleStep::ChooseMsr { count: 0, kind } => Some(Level { count: width, kind }),
+            RuleStep::ChooseMsr { count, kind } => {
+                Some(Level { count: usize::try_from(count).ok()?, kind })
+            }
+            _ => None,
+        };
+        blocks.push((taken, rest[..emit].iter().map(level).collect::<Option<_>>()?));
+        steps = &rest[emit + 1..];
+    }
+    Some(blocks)
+}
+
+/// The result so far: positions for indep, a growing list for firstn.
+struct Output {
+    items: Vec<ItemId>,
+    indep: bool,
+}
+
+impl Output {
+    fn put(&mut self, position: usize, item: ItemId) {
+        if self.indep {
+            self.items[position] = item;
+        } else {
+            self.items.push(item);
+        }
+    }
+}
+
+/// One block at work.
+struct Block<'a> {
+    run: &'a Run<'a>,
+    levels: &'a [Level],
+    /// Its first position.
+    start: usize,
+    collision_tries: u32,
+    /// What each level has chosen, by position from `start` on.
+    chosen: Vec<Vec<Option<ItemId>>>,
+    /// Positions that are not filled yet.
+    open: usize,
+    output: &'a mut Output,
+}
+
+impl Block<'_> {
+    /// Fills what is open of `range` with items below `bucket`, at `level` and below, in pass
+    /// `pass`. `total` is the length of the range before the width cut it. Returns how many
+    /// positions were filled.
+    fn fill(
+        &mut self,
+        bucket: &Bucket,
+        total: usize,
+        range: Range<usize>,
+        level: usize,
+        pass: u32,
+    ) -> usize {
+        let Level { count, kind } = self.levels[level];
+        let stride_len = (total / count).max(1);
+        let mut filled = 0;
+        let mut undo = Vec::new();
+        for (number, at) in range.clone().step_by(stride_len).enumerate() {
+            let stride = at..(at + stride_len).min(range.end);
+            let last = &self.chosen[self.levels.len() - 1];
+            if last[self.relative(&stride)].iter().all(Option::is_some) {
+                continue;
+            }
+            let Some(item) = self.draw(bucket, &range, &stride, level, number, pass) else {
+                continue;
+            };
+            if kind == TypeId::DEVICE {
+                let fits = stride_len == 1 && level + 1 == self.levels.len();
+                if fits && item.osd().is_some_and(|osd| !self.run.is_out(osd)) {
+                    self.chosen[level][at - self.start] = Some(item);
+                    self.output.put(at, item);
+                    self.open -= 1;
+                    filled += 1;
+                }
+                continue;
+            }
+            let below = item.bucket().and_then(|id| self.run.map.bucket(id));
+            let (Some(below), true) = (below, level + 1 < self.levels.len()) else { continue };
+            let below_filled = self.fill(below, stride_len, stride.clone(), level + 1, pass);
+            if self.remember(level, &stride, item) && below_filled == 0 {
+                undo.push(stride);
+            }
+            filled += below_filled;
+        }
+        for stride in undo {
+            let relative = self.relative(&stride);
+            let chosen = &mut self.chosen[level][relative];
+            if let Some(last) = chosen.iter_mut().rev().find(|item| item.is_some()) {
+                *last = None;
+            }
+        }
+        filled
+    }
+
+    /// An item that no other stride of the range has chosen at this level.
+    fn draw(
+        &self,
+        bucket: &Bucket,
+        range: &Range<usize>,
+        stride: &Range<usize>,
+        level: usize,
+        number: usize,
+        pass: u32,
+    ) -> Option<ItemId> {
+        let chosen = &self.chosen[level][self.relative(range)];
+        let base = pass.wrapping_mul(self.run.width as u32).wrapping_add(number as u32) << 16;
+        (0..self.collision_tries).find_map(|local| {
+            let r = base.wrapping_add(local);
+            let item = self.descend(bucket, r, number, self.levels[level].kind)?;
+            let used = chosen.iter().position(|&used| used == Some(item));
+            used.is_none_or(|used| stride.contains(&(range.start + used))).then_some(item)
+        })
+    }
+
+    /// Down to an item of type `kind`, or a device.
+    fn descend(&self, top: &Bucket, r: u32, position: usize, kind: TypeId) -> Option<ItemId> {
+        let mut bucket = top;
+        loop {
+            if bucket.items.is_empty() {
+                return None;
+            }
+            let item = bucket.choose(self.run.x, r, self.run.arg(bucket), position)?;
+            let Some(id) = item.bucket() else { return Some(item) };
+            bucket = self.run.map.bucket(id)?;
+            if bucket.kind == kind {
+                return Some(item);
+            }
+        }
+    }
+
+    /// Notes that a stride has chosen `item`. True when it had not before.
+    fn remember(&mut self, level: usize, stride: &Range<usize>, item: ItemId) -> bool {
+        let relative = self.relative(stride);
+        for slot in &mut self.chosen[level][relative] {
+            match *slot {
+                Some(known) if known == item => return false,
+                Some(_) => {}
+                None => {
+                    *slot = Some(item);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn relative(&self, range: &Range<usize>) -> Range<usize> {
+        range.start - self.start..range.end - self.start
+    }
+}
