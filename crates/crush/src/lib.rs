@@ -41,6 +41,7 @@ mod mapper;
 mod msr;
 pub mod names;
 pub mod pool;
+mod rows;
 pub mod rule;
 pub mod tunables;
 
@@ -55,6 +56,7 @@ pub use map::{Map, Parts};
 pub use mapper::RuleRef;
 pub use names::{ClassId, Classes, Names};
 pub use pool::{NodeWeight, PoolMap};
+pub use rows::Rows;
 pub use rule::{Rule, RuleKind, RuleStep};
 use thiserror::Error;
 pub use tunables::Tunables;
@@ -75,6 +77,9 @@ pub struct BucketId(pub i32);
 pub struct ItemId(pub i32);
 
 impl ItemId {
+    /// A position that could not be filled. No map has such an item.
+    pub const NONE: Self = Self(0x7fff_ffff);
+
     /// The device, if it is one.
     #[must_use]
     pub fn osd(self) -> Option<OsdId> {

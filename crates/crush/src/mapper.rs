@@ -28,10 +28,9 @@ use crate::hash::hash2;
 use crate::map::Map;
 use crate::msr;
 use crate::rule::{Rule, RuleKind, RuleStep};
-use crate::{Algorithm, Bucket, ItemId, OsdId, Osds, TypeId, WEIGHT_ONE};
+use crate::{Algorithm, Bucket, ItemId, OsdId, Osds, Rows, TypeId, WEIGHT_ONE};
 
-/// A position that could not be filled.
-pub(crate) const NONE: ItemId = ItemId(0x7fff_ffff);
+pub(crate) const NONE: ItemId = ItemId::NONE;
 /// A position that is still open.
 pub(crate) const UNDEFINED: ItemId = ItemId(0x7fff_fffe);
 
@@ -59,26 +58,45 @@ impl<'m> RuleRef<'m> {
     /// descend to devices) reads as `None`; [`RuleRef::map_items`] gives those.
     #[must_use]
     pub fn map(&self, x: u32, width: usize, weights: &[u32]) -> Osds {
-        let items = self.map_items(x, width, weights);
-        Osds(items.into_iter().map(|item| item.and_then(ItemId::osd)).collect())
+        Osds(self.run(x, width, weights).into_iter().map(device).collect())
     }
 
     /// [`RuleRef::map`] for many inputs.
     #[must_use]
     pub fn map_batch(&self, xs: &[u32], width: usize, weights: &[u32]) -> Vec<Osds> {
-        xs.iter().map(|&x| self.map(x, width, weights)).collect()
+        let rows = self.map_rows(xs, width, weights);
+        rows.iter().map(|row| Osds(row.iter().map(|&item| device(item)).collect())).collect()
+    }
+
+    /// As [`RuleRef::map_batch`], in one table, for rules that may give buckets too.
+    #[must_use]
+    pub fn map_rows(&self, xs: &[u32], width: usize, weights: &[u32]) -> Rows {
+        let mut rows = Rows::new(xs.len(), width);
+        for (index, &x) in xs.iter().enumerate() {
+            rows.set(index, &self.run(x, width, weights));
+        }
+        rows
     }
 
     /// As [`RuleRef::map`], for rules that may give buckets.
     #[must_use]
     pub fn map_items(&self, x: u32, width: usize, weights: &[u32]) -> Vec<Option<ItemId>> {
-        let run = Run { map: self.map, choose_args: self.choose_args, x, weights, width };
-        let items = match self.rule.kind {
-            RuleKind::MsrFirstn | RuleKind::MsrIndep => msr::run(&run, self.rule),
-            _ => run.rule(self.rule),
-        };
+        let items = self.run(x, width, weights);
         items.into_iter().map(|item| (item != NONE).then_some(item)).collect()
     }
+
+    fn run(&self, x: u32, width: usize, weights: &[u32]) -> Vec<ItemId> {
+        let run = Run { map: self.map, choose_args: self.choose_args, x, weights, width };
+        match self.rule.kind {
+            RuleKind::MsrFirstn | RuleKind::MsrIndep => msr::run(&run, self.rule),
+            _ => run.rule(self.rule),
+        }
+    }
+}
+
+/// The device of a result, if it is one.
+fn device(item: ItemId) -> Option<OsdId> {
+    if item == NONE { None } else { item.osd() }
 }
 
 /// What the tunables say, as the rule has overridden them so far.

@@ -1,0 +1,51 @@
+//! The results of many mappings in one table, without an allocation per mapping.
+
+use crate::ItemId;
+
+/// One row of items per input. A position that could not be filled is [`ItemId::NONE`]; rows of
+/// `firstn` rules have none and may be shorter than the width.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    width: usize,
+    items: Vec<ItemId>,
+    lens: Vec<u32>,
+}
+
+impl Rows {
+    /// Room for `rows` rows of at most `width` items, all empty.
+    #[must_use]
+    pub fn new(rows: usize, width: usize) -> Self {
+        Self { width, items: vec![ItemId::NONE; rows * width], lens: vec![0; rows] }
+    }
+
+    /// How many rows there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lens.len()
+    }
+
+    /// True without rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lens.is_empty()
+    }
+
+    /// The row of the input at `index`.
+    #[must_use]
+    pub fn row(&self, index: usize) -> &[ItemId] {
+        let start = index * self.width;
+        &self.items[start..start + self.lens[index] as usize]
+    }
+
+    /// All rows, in the order of the inputs.
+    pub fn iter(&self) -> impl Iterator<Item = &[ItemId]> {
+        (0..self.len()).map(|index| self.row(index))
+    }
+
+    /// Sets a row; `items` are at most as many as the width.
+    pub(crate) fn set(&mut self, index: usize, items: &[ItemId]) {
+        let start = index * self.width;
+        self.items[start..start + items.len()].copy_from_slice(items);
+        self.lens[index] = items.len() as u32;
+    }
+}
