@@ -27,8 +27,10 @@
 //! | [`builder`] | making maps by hand |
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
+//! | `batch`     | the same for many inputs at once, in vectors |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
+mod batch;
 pub mod bucket;
 pub mod builder;
 pub mod check;
@@ -48,6 +50,7 @@ pub mod tunables;
 use std::fmt;
 use std::ops::Deref;
 
+pub use batch::Kernel;
 pub use bucket::{Algorithm, AlgorithmKind, Bucket};
 pub use builder::MapBuilder;
 pub use check::BuildError;
