@@ -149,7 +149,8 @@ pub(crate) fn bucket(bucket: &Bucket) -> Result<(), BuildError> {
         }
         Algorithm::Tree { node_weights } => {
             let nodes = node_weights.len();
-            let enough = nodes.is_power_of_two() && nodes >= tree::nodes(items);
+            let fitting = tree::nodes(items)..=tree::nodes(MAX_TREE_ITEMS);
+            let enough = nodes.is_power_of_two() && fitting.contains(&nodes);
             shaped("nodes", if items == 0 { nodes == 0 || enough } else { enough })?;
         }
         Algorithm::Straw { weights, straws } => {

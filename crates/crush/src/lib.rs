@@ -25,10 +25,12 @@
 //! | [`names`]   | what things are called, and the classes of devices |
 //! | [`check`]   | bounds, and the checks that let the mapper trust a map |
 //! | [`builder`] | making maps by hand |
+//! | [`binary`]  | maps as Ceph stores them |
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
+pub mod binary;
 pub mod bucket;
 pub mod builder;
 pub mod check;
