@@ -26,6 +26,8 @@
 //! | [`check`]   | bounds, and the checks that let the mapper trust a map |
 //! | [`builder`] | making maps by hand |
 //! | [`binary`]  | maps as Ceph stores them |
+//! | [`text`]    | maps as people write them |
+//! | `shadow`    | the trees that stand for classes of devices |
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
@@ -45,6 +47,8 @@ pub mod names;
 pub mod pool;
 mod rows;
 pub mod rule;
+mod shadow;
+pub mod text;
 pub mod tunables;
 
 use std::fmt;
