@@ -25,12 +25,16 @@
 //! | [`names`]   | what things are called, and the classes of devices |
 //! | [`check`]   | bounds, and the checks that let the mapper trust a map |
 //! | [`builder`] | making maps by hand |
+//! | [`binary`]  | maps as Ceph stores them |
+//! | [`text`]    | maps as people write them |
+//! | `shadow`    | the trees that stand for classes of devices |
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
 //! | `batch`     | the same for many inputs at once, in vectors |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
 mod batch;
+pub mod binary;
 pub mod bucket;
 pub mod builder;
 pub mod check;
@@ -45,6 +49,8 @@ pub mod names;
 pub mod pool;
 mod rows;
 pub mod rule;
+mod shadow;
+pub mod text;
 pub mod tunables;
 
 use std::fmt;

@@ -1,0 +1,25 @@
+//! `fieldstone crush …`: CRUSH maps on their own, without a cluster.
+
+mod compile;
+mod decompile;
+mod file;
+mod load;
+
+use clap::Subcommand;
+
+/// Work with CRUSH maps.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Make a binary map, as Ceph's monitors take it, of a text map.
+    Compile(compile::Args),
+    /// Make a text map of a binary map.
+    Decompile(decompile::Args),
+}
+
+/// Runs `crush …`.
+pub fn run(command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Compile(args) => compile::run(args),
+        Command::Decompile(args) => decompile::run(args),
+    }
+}

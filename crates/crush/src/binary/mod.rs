@@ -1,0 +1,84 @@
+//! Binary maps, as Ceph stores them in its monitors and `ceph osd getcrushmap` and crushtool hand
+//! them out.
+//!
+//! All numbers are little-endian. A string is its length (u32) and its bytes; a list or a map of
+//! things is their count (u32), then one after the other. In order:
+//!
+//! | part | layout |
+//! |---|---|
+//! | head | u32 magic 0x10000, s32 bucket slots, u32 rule slots, s32 devices |
+//! | buckets | per slot: u32 algorithm, 0 for an empty slot; else s32 id (-1 - slot), u16 type, u8 algorithm, u8 hash, u32 weight, u32 size, s32 items\[size\], then by algorithm |
+//! | – uniform | u32 weight of every item |
+//! | – list | per item: u32 weight, u32 sum of the weights up to it |
+//! | – tree | u8 nodes, u32 weight of each node |
+//! | – straw | per item: u32 weight, u32 scale of its straw |
+//! | – straw2 | per item: u32 weight |
+//! | rules | per slot: u32 present; if so u32 steps, u8 ruleset, u8 kind, u8 least and u8 greatest size, per step u32 opcode and two s32 arguments |
+//! | names | three maps of s32 number to string: types, items, rules |
+//! | tunables | u32 local tries, local fallback tries, total tries; u32 descend once; u8 vary r; u8 straw version; u32 allowed algorithms; u8 stable |
+//! | classes | map of s32 item to s32 class; map of s32 class to string; map of s32 bucket to a map of s32 class to s32 shadow bucket |
+//! | choose_args | per set: s64 number, entries: u32 slot of the bucket, list of weight sets (lists of u32), list of s32 ids |
+//! | MSR | u32 descents, u32 collision tries |
+//!
+//! Releases of Ceph appended one part after another. A map may end after the names, within the
+//! tunables at each semicolon, or after any later part; what is missing has the value it had before
+//! there was a choice, which [`Tunables::LEGACY`](crate::Tunables::LEGACY) lists.
+//!
+//! Old maps have 64-bit keys in the maps of names. Since no name is empty, a length of 0 gives them
+//! away: it is the upper half of such a key, and the length follows.
+//!
+//! **What decoding does not keep**, because it has no meaning: empty slots past the last bucket and
+//! rule, arguments that a step does not use, empty names, entries of choose_args that change
+//! nothing, and values other than 1 of the two tunables that are switches. All maps that Ceph's own
+//! tools write come back byte for byte.
+//!
+//! **Hostile bytes** are told by what is wrong and where. A count is believed only as far as the
+//! bytes that are there can hold so many things, so memory is bounded by a small multiple of the
+//! input's length; and what was decoded passes the [checks](crate::check) like every other map.
+
+mod decode;
+mod encode;
+mod error;
+mod opcode;
+mod reader;
+
+pub use decode::{decode, decode_prefix};
+pub use encode::encode;
+pub use error::{DecodeError, Problem};
+
+use crate::map::Map;
+use crate::rule::RuleStep;
+use crate::tunables::Tunables;
+
+/// The first four bytes of a map.
+pub const MAGIC: u32 = 0x0001_0000;
+
+/// Which form of the format to write: the one that a release of Ceph writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Release {
+    /// Ceph 12 to 16: up to choose_args. Later releases read it too.
+    V16,
+    /// Ceph 19 and later: with the MSR tunables at the end, and rules without sizes.
+    V19,
+}
+
+impl Release {
+    /// The older form, which every release reads, unless it would lose something: MSR rules, or MSR
+    /// tunables other than their defaults.
+    #[must_use]
+    pub fn least_for(map: &Map) -> Self {
+        let tunables = map.tunables();
+        let msr_step = |step: &RuleStep| {
+            matches!(
+                step,
+                RuleStep::ChooseMsr { .. }
+                    | RuleStep::SetMsrDescents(_)
+                    | RuleStep::SetMsrCollisionTries(_)
+            )
+        };
+        let msr_rule = map.rules().any(|(_, r)| r.kind.is_msr() || r.steps.iter().any(msr_step));
+        let defaults = tunables.msr_descents == Tunables::LEGACY.msr_descents
+            && tunables.msr_collision_tries == Tunables::LEGACY.msr_collision_tries;
+        if msr_rule || !defaults { Self::V19 } else { Self::V16 }
+    }
+}
