@@ -1,5 +1,6 @@
 //! [`Simd`] on AVX2: 8 lanes. A mask is a vector of all-ones and all-zero lanes.
 
+use std::arch::asm;
 use std::arch::x86_64::{
     __m256, __m256i, _CMP_LT_OQ, _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256,
     _mm256_andnot_si256, _mm256_blend_epi32, _mm256_blendv_epi8, _mm256_castps_si256,
@@ -9,7 +10,7 @@ use std::arch::x86_64::{
     _mm256_movemask_ps, _mm256_mul_epu32, _mm256_mul_ps, _mm256_mullo_epi32, _mm256_or_si256,
     _mm256_permute4x64_epi64, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
     _mm256_shuffle_ps, _mm256_slli_epi64, _mm256_sllv_epi32,
-    _mm256_srli_epi64, _mm256_srlv_epi32, _mm256_storeu_si256, _mm256_sub_epi32, _mm256_xor_si256,
+    _mm256_srli_epi64, _mm256_srlv_epi32, _mm256_storeu_si256, _mm256_sub_epi32, _mm256_xor_si256, _mm_cvtsi128_si32, _mm_max_epu32, _mm_shuffle_epi32,
 };
 
 use super::simd::Simd;
@@ -23,6 +24,22 @@ impl Avx2 {
     pub(crate) fn detect() -> Option<Self> {
         is_x86_feature_detected!("avx2").then_some(Self(()))
     }
+}
+
+/// a - b, as an instruction that the compiler takes as it is.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn subtract(a: __m256i, b: __m256i) -> __m256i {
+    let difference;
+    // SAFETY: the instruction touches registers only.
+    unsafe {
+        asm!(
+            "vpsubd {0}, {1}, {2}",
+            out(ymm_reg) difference, in(ymm_reg) a, in(ymm_reg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    difference
 }
 
 const LANES: usize = 8;
@@ -63,6 +80,12 @@ impl Simd for Avx2 {
     fn sub(self, a: __m256i, b: __m256i) -> __m256i {
         // SAFETY: see the token.
         unsafe { _mm256_sub_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    fn sub_first(self, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: see the token.
+        unsafe { subtract(a, b) }
     }
 
     #[inline(always)]
@@ -148,6 +171,17 @@ impl Simd for Avx2 {
         let top = self.splat(1 << 31);
         // SAFETY: see the token.
         unsafe { _mm256_cmpgt_epi32(self.xor(b, top), self.xor(a, top)) }
+    }
+
+    #[inline(always)]
+    fn greatest(self, a: __m256i) -> u32 {
+        // SAFETY: see the token.
+        unsafe {
+            let halves = _mm_max_epu32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+            let pairs = _mm_max_epu32(halves, _mm_shuffle_epi32::<0x4e>(halves));
+            let one = _mm_max_epu32(pairs, _mm_shuffle_epi32::<0xb1>(pairs));
+            _mm_cvtsi128_si32(one) as u32
+        }
     }
 
     #[inline(always)]

@@ -1,5 +1,6 @@
 //! [`Simd`] on AVX-512: 16 lanes.
 
+use std::arch::asm;
 use std::arch::x86_64::{
     __m512, __m512i, __mmask16, _CMP_LT_OQ, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512,
     _mm512_castps_si512, _mm512_castsi512_ps, _mm512_castsi512_si256, _mm512_cmp_ps_mask,
@@ -8,7 +9,7 @@ use std::arch::x86_64::{
     _mm512_i32gather_epi32, _mm512_i32gather_epi64, _mm512_i32gather_ps, _mm512_inserti64x4,
     _mm512_castsi256_si512, _mm512_loadu_si512, _mm512_mask_blend_epi32, _mm512_mask_expand_epi32,
     _mm512_max_ps, _mm512_min_ps, _mm512_mul_epu32, _mm512_mul_ps, _mm512_mullo_epi32,
-    _mm512_permutex2var_epi32, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
+    _mm512_permutex2var_epi32, _mm512_reduce_max_epu32, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
     _mm512_slli_epi32, _mm512_sllv_epi32, _mm512_srli_epi32, _mm512_srli_epi64,
     _mm512_srlv_epi32, _mm512_slli_epi64, _mm512_storeu_si512, _mm512_sub_epi32,
     _mm512_xor_si512,
@@ -25,6 +26,22 @@ impl Avx512 {
     pub(crate) fn detect() -> Option<Self> {
         is_x86_feature_detected!("avx512f").then_some(Self(()))
     }
+}
+
+/// a - b, as an instruction that the compiler takes as it is.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn subtract(a: __m512i, b: __m512i) -> __m512i {
+    let difference;
+    // SAFETY: the instruction touches registers only.
+    unsafe {
+        asm!(
+            "vpsubd {0}, {1}, {2}",
+            out(zmm_reg) difference, in(zmm_reg) a, in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    difference
 }
 
 const LANES: usize = 16;
@@ -66,6 +83,12 @@ impl Simd for Avx512 {
     fn sub(self, a: __m512i, b: __m512i) -> __m512i {
         // SAFETY: see the token.
         unsafe { _mm512_sub_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    fn sub_first(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: see the token.
+        unsafe { subtract(a, b) }
     }
 
     #[inline(always)]
@@ -156,6 +179,12 @@ impl Simd for Avx512 {
     fn lt(self, a: __m512i, b: __m512i) -> __mmask16 {
         // SAFETY: see the token.
         unsafe { _mm512_cmplt_epu32_mask(a, b) }
+    }
+
+    #[inline(always)]
+    fn greatest(self, a: __m512i) -> u32 {
+        // SAFETY: see the token.
+        unsafe { _mm512_reduce_max_epu32(a) }
     }
 
     #[inline(always)]

@@ -13,7 +13,10 @@ pub(crate) struct Start<S: Simd> {
     pub(crate) r: S::U,
     /// What is added to `r`, in ordinary buckets and in those that [`Plan::is_stretched`].
     pub(crate) r_step: [S::U; 2],
+    /// The bucket.
     pub(crate) slot: S::U,
+    /// The slot again, if all lanes start in the same bucket.
+    pub(crate) common_slot: Option<u32>,
     pub(crate) position: S::U,
     pub(crate) asked: S::M,
 }
@@ -36,8 +39,12 @@ pub(crate) fn descend<S: Simd>(s: S, plan: &Plan<'_>, start: Start<S>, kind: u32
     let kind = s.splat(kind);
     let mut end = End { item: s.splat(0), found: s.mask(0), nowhere: s.mask(0), r: start.r };
     let (mut slot, mut asked) = (start.slot, start.asked);
+    let mut common = start.common_slot.map(|slot| tables.bucket[slot as usize]);
     loop {
-        let size = s.gather(&tables.size, slot);
+        let (first, size) = match common {
+            Some([first, size]) => (s.splat(first), s.splat(size)),
+            None => s.pairs(&tables.bucket, slot),
+        };
         asked = s.without(asked, s.eq(size, s.splat(0)));
         if !s.any(asked) {
             return end;
@@ -48,8 +55,17 @@ pub(crate) fn descend<S: Simd>(s: S, plan: &Plan<'_>, start: Start<S>, kind: u32
             step = s.select(stretched, start.r_step[1], step);
         }
         let r = s.add(start.r, step);
-        let question =
-            Question { x: start.x, r, slot, size, position: start.position, asked };
+        let zero = s.splat(0);
+        let question = Question {
+            x: start.x,
+            r,
+            slot,
+            first: s.select(asked, first, zero),
+            size: s.select(asked, size, zero),
+            common: common.take(),
+            position: start.position,
+            asked,
+        };
         let mut drawn = draw(s, tables, question);
         if s.any(drawn.doubtful) {
             let nothing;
@@ -57,9 +73,8 @@ pub(crate) fn descend<S: Simd>(s: S, plan: &Plan<'_>, start: Start<S>, kind: u32
             end.nowhere = s.either(end.nowhere, nothing);
             asked = s.without(asked, nothing);
         }
-        let place = s.add(s.gather(&tables.first, slot), drawn.index);
-        let item = s.gather(&tables.item, place);
-        let wanted = s.eq(s.gather(&tables.kind, place), kind);
+        let (item, item_kind) = s.pairs(&tables.item, s.add(question.first, drawn.index));
+        let wanted = s.eq(item_kind, kind);
         let found = s.both(asked, wanted);
         end.item = s.select(found, item, end.item);
         end.r = s.select(found, r, end.r);
@@ -133,7 +148,11 @@ pub(crate) fn is_out<S: Simd>(s: S, plan: &Plan<'_>, x: S::U, item: S::U, asked:
 /// Lanes whose item is in one of `rows`.
 #[inline(always)]
 pub(crate) fn is_among<S: Simd>(s: S, rows: &[S::U], item: S::U) -> S::M {
-    rows.iter().fold(s.mask(0), |found, &row| s.either(found, s.eq(row, item)))
+    let mut found = s.mask(0);
+    for &row in rows {
+        found = s.either(found, s.eq(row, item));
+    }
+    found
 }
 
 /// Puts `value` into the row that `number` says, in the lanes of `mask`.

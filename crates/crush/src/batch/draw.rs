@@ -11,7 +11,7 @@
 //! wins. Every other lane, about one in a thousand, is decided by the plain mapper. So the result
 //! is exact, and ties need no thought.
 
-use super::simd::{Simd, greatest};
+use super::simd::Simd;
 use super::tables::Tables;
 use crate::bucket::AlgorithmKind;
 
@@ -27,8 +27,12 @@ pub(crate) struct Question<S: Simd> {
     pub(crate) r: S::U,
     /// Slots of the buckets, inside the tables in every lane.
     pub(crate) slot: S::U,
-    /// Sizes of the buckets, at least 1 where something is asked.
+    /// Index of the first item of the buckets, 0 where nothing is asked.
+    pub(crate) first: S::U,
+    /// Sizes of the buckets, 0 where nothing is asked and only there.
     pub(crate) size: S::U,
+    /// First item and size of the bucket, if all lanes have the same.
+    pub(crate) common: Option<[u32; 2]>,
     /// The position in the result, which chooses a run of straws.
     pub(crate) position: S::U,
     /// Lanes whose answer counts.
@@ -71,24 +75,6 @@ pub(crate) fn draw<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Dra
     drawn
 }
 
-/// Sizes of the buckets, 0 where nothing is asked, and the greatest of them.
-#[inline(always)]
-fn sizes<S: Simd>(s: S, question: Question<S>) -> (S::U, u32) {
-    let size = s.select(question.asked, question.size, s.splat(0));
-    (size, greatest(s, size))
-}
-
-/// True when all lanes that ask have the same bucket; then its slot too.
-#[inline(always)]
-fn common_slot<S: Simd>(s: S, question: Question<S>) -> Option<usize> {
-    let mut slots = [0; 16];
-    s.store(question.slot, &mut slots);
-    let asked = s.bits(question.asked);
-    let slot = slots[asked.trailing_zeros() as usize % S::LANES];
-    let same = s.bits(s.eq(question.slot, s.splat(slot)));
-    (asked & !same == 0).then_some(slot as usize)
-}
-
 /// straw2 (`SHORTEST`: least N(u) / weight) and straw (greatest u * scale).
 #[inline(always)]
 fn straws<S: Simd, const SHORTEST: bool>(
@@ -96,46 +82,46 @@ fn straws<S: Simd, const SHORTEST: bool>(
     tables: &Tables,
     question: Question<S>,
 ) -> Drawn<S> {
-    let (size, most) = sizes(s, question);
-    let mut first = s.gather(&tables.first_straw, question.slot);
-    if SHORTEST && tables.has_runs {
-        let last_run = s.gather(&tables.last_run, question.slot);
+    let mut race = Race::<S, SHORTEST>::new(s, question);
+    // Loops, not closures: a closure would be compiled without the vector instructions.
+    if let (Some([first, size]), false) = (question.common, tables.has_runs) {
+        // An odd bucket's last pair reaches one past it, where the race does not look.
+        let straws = &tables.straws[first as usize..][..size.next_multiple_of(2) as usize];
+        for (pair, index) in straws.chunks_exact(2).zip((0..).step_by(2)) {
+            let ([id, straw], [next_id, next_straw]) = (pair[0], pair[1]);
+            let straws = [f32::from_bits(straw), f32::from_bits(next_straw)];
+            let straws = [s.splat_float(straws[0]), s.splat_float(straws[1])];
+            race.run(s, [s.splat(id), s.splat(next_id)], straws, index);
+        }
+        return race.finish(s);
+    }
+    let mut first = question.first;
+    if tables.has_runs {
+        // SAFETY: the slots are inside, and tables by slot are equally long.
+        let (first_straw, last_run) = unsafe { s.gather_pairs(&tables.runs, question.slot) };
         let run = s.select(s.lt(question.position, last_run), question.position, last_run);
-        first = s.add(first, s.mul(run, size));
+        let straw = s.add(first_straw, s.mul(run, question.size));
+        first = s.select(question.asked, straw, s.splat(0));
     }
-    // Lanes that ask nothing look where it is harmless.
-    first = s.select(question.asked, first, s.splat(0));
-    let race = Race::<S, SHORTEST>::new(s, question, size);
-    match common_slot(s, question) {
-        Some(_) if !(SHORTEST && tables.has_runs) && most > 0 => {
-            let first = greatest(s, first) as usize;
-            let straws = &tables.straws[first..first + most as usize];
-            let numbered = straws.iter().zip(0..);
-            numbered
-                .fold(race, |race, (&[id, straw], index)| {
-                    race.run(s, s.splat(id), s.splat_float(f32::from_bits(straw)), index)
-                })
-                .finish(s)
-        }
-        _ => {
-            let last = greatest(s, first) as usize + most as usize;
-            assert!(last <= tables.straws.len(), "straws end before their last bucket");
-            (0..most)
-                .fold(race, |race, index| {
-                    let at = s.add(first, s.splat(index));
-                    // SAFETY: no index reaches `last`, which is inside.
-                    let (id, straw) = unsafe { s.gather_pairs(&tables.straws, at) };
-                    race.run(s, id, s.float_from_bits(straw), index)
-                })
-                .finish(s)
-        }
+    let most = s.greatest(question.size);
+    let last = s.greatest(first) as usize + most.next_multiple_of(2) as usize;
+    assert!(last <= tables.straws.len(), "straws end before their last bucket");
+    for index in (0..most).step_by(2) {
+        let at = s.add(first, s.splat(index));
+        // SAFETY: no index reaches `last`, which is inside.
+        let ((id, straw), (next_id, next_straw)) = unsafe {
+            let next = s.add(at, s.splat(1));
+            (s.gather_pairs(&tables.straws, at), s.gather_pairs(&tables.straws, next))
+        };
+        let straws = [s.float_from_bits(straw), s.float_from_bits(next_straw)];
+        race.run(s, [id, next_id], straws, index);
     }
+    race.finish(s)
 }
 
 /// A race of straws in every lane, so far. Straws of `straw` are negated: the least wins too.
 struct Race<S: Simd, const SHORTEST: bool> {
     question: Question<S>,
-    size: S::U,
     lengths: &'static [f32; 65536],
     best: S::F,
     second: S::F,
@@ -144,10 +130,9 @@ struct Race<S: Simd, const SHORTEST: bool> {
 
 impl<S: Simd, const SHORTEST: bool> Race<S, SHORTEST> {
     #[inline(always)]
-    fn new(s: S, question: Question<S>, size: S::U) -> Self {
+    fn new(s: S, question: Question<S>) -> Self {
         Self {
             question,
-            size,
             lengths: super::tables::straw_lengths(),
             best: s.splat_float(f32::INFINITY),
             second: s.splat_float(f32::INFINITY),
@@ -155,27 +140,37 @@ impl<S: Simd, const SHORTEST: bool> Race<S, SHORTEST> {
         }
     }
 
-    /// The item at `index` draws.
+    /// The items at `index` and `index` + 1 draw.
     #[inline(always)]
-    fn run(self, s: S, id: S::U, straw: S::F, index: u32) -> Self {
-        let hash = super::hash::hash3(s, self.question.x, id, self.question.r);
-        let length = if SHORTEST {
+    fn run(&mut self, s: S, ids: [S::U; 2], straws: [S::F; 2], index: u32) {
+        let hashes = super::hash::hash3_two(s, self.question.x, ids, self.question.r);
+        let [first, second] = [
+            self.length(s, hashes[0], straws[0]),
+            self.length(s, hashes[1], straws[1]),
+        ];
+        self.enter(s, first, s.splat(index));
+        self.enter(s, second, s.splat(index + 1));
+    }
+
+    #[inline(always)]
+    fn length(&self, s: S, hash: S::U, straw: S::F) -> S::F {
+        if SHORTEST {
             s.mul_float(s.gather_float(self.lengths, hash), straw)
         } else {
             let u = s.float(s.and(hash, s.splat(0xffff)));
             s.mul_float(s.mul_float(u, straw), s.splat_float(-1.0))
-        };
-        let index = s.splat(index);
-        let inside = s.lt(index, self.size);
+        }
+    }
+
+    #[inline(always)]
+    fn enter(&mut self, s: S, length: S::F, index: S::U) {
+        let inside = s.lt(index, self.question.size);
         let infinite = s.splat(f32::INFINITY.to_bits());
         let length = s.float_from_bits(s.select(inside, s.float_to_bits(length), infinite));
         let better = s.lt_float(length, self.best);
-        Self {
-            second: s.min(self.second, s.max(self.best, length)),
-            best: s.min(self.best, length),
-            winner: s.select(better, index, self.winner),
-            ..self
-        }
+        self.second = s.min(self.second, s.max(self.best, length));
+        self.best = s.min(self.best, length);
+        self.winner = s.select(better, index, self.winner);
     }
 
     #[inline(always)]
@@ -187,7 +182,7 @@ impl<S: Simd, const SHORTEST: bool> Race<S, SHORTEST> {
             s.mul_float(self.best, s.splat_float(1.0 - DOUBT))
         };
         let certain = s.lt_float(limit, self.second);
-        let single = s.eq(self.size, s.splat(1));
+        let single = s.eq(self.question.size, s.splat(1));
         let doubtful = s.without(s.without(self.question.asked, certain), single);
         Drawn { index: self.winner, doubtful }
     }
@@ -196,11 +191,12 @@ impl<S: Simd, const SHORTEST: bool> Race<S, SHORTEST> {
 /// List buckets: from the last item down, the first that takes the draw.
 #[inline(always)]
 fn list<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
-    let (size, most) = sizes(s, question);
-    let first = s.select(question.asked, s.gather(&tables.first, question.slot), s.splat(0));
+    let (first, size) = (question.first, question.size);
+    let most = s.greatest(size);
     let id = s.gather(&tables.id, question.slot);
-    let last = greatest(s, first) as usize + most as usize;
+    let last = s.greatest(first) as usize + most as usize;
     assert!(last <= tables.list.len(), "items end before their last bucket");
+    assert!(tables.list.len() == tables.item.len(), "tables by item are equally long");
     let mut open = question.asked;
     let mut index = s.splat(0);
     for step in 1..=most {
@@ -208,9 +204,12 @@ fn list<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
         let before = s.lt(s.splat(step), s.add(size, s.splat(1)));
         let at = s.select(before, s.sub(size, s.splat(step)), s.splat(0));
         let place = s.add(first, at);
-        let item = s.gather(&tables.item, place);
-        // SAFETY: no index reaches `last`, which is inside.
-        let (weight, sum) = unsafe { s.gather_pairs(&tables.list, place) };
+        // SAFETY: no index reaches `last`, which is inside both.
+        let (item, weight, sum) = unsafe {
+            let (item, _) = s.gather_pairs(&tables.item, place);
+            let (weight, sum) = s.gather_pairs(&tables.list, place);
+            (item, weight, sum)
+        };
         let hash = super::hash::hash4(s, question.x, item, question.r, id);
         let u = s.and(hash, s.splat(0xffff));
         let takes = s.both(open, s.lt(s.mul_shr::<16>(u, sum), weight));
@@ -231,12 +230,11 @@ fn tree<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
     // SAFETY: the slots have been looked up in a table of the same length.
     let (first, root) = unsafe { s.gather_pairs(&tables.tree, question.slot) };
     let one = s.splat(1);
-    let leaf = |node| s.eq(s.and(node, one), one);
     let mut open = question.asked;
     let mut node = s.select(open, root, one);
     let first = s.select(open, first, s.splat(0));
     // A tree of one item has its root at node 1.
-    open = s.without(open, leaf(node));
+    open = s.without(open, is_odd(s, node));
     while s.any(open) {
         let inner = s.select(open, node, s.splat(0));
         // The lowest bit that is set is twice the distance of the children.
@@ -249,12 +247,18 @@ fn tree<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
         let goes_left = s.lt(s.mul_shr::<32>(hash, weight), left_weight);
         let next = s.select(goes_left, left, s.add(inner, half));
         node = s.select(open, next, node);
-        open = s.without(open, leaf(node));
+        open = s.without(open, is_odd(s, node));
     }
     let index = s.shr::<1>(node);
     // Past the last item: nothing is drawn, as the plain mapper says too.
     let outside = s.without(question.asked, s.lt(index, question.size));
     Drawn { index: s.select(outside, s.splat(0), index), doubtful: outside }
+}
+
+#[inline(always)]
+fn is_odd<S: Simd>(s: S, node: S::U) -> S::M {
+    let one = s.splat(1);
+    s.eq(s.and(node, one), one)
 }
 
 /// Uniform buckets: the r-th item of a permutation, followed back as `bucket/uniform.rs` tells.
@@ -266,7 +270,7 @@ fn uniform<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
     let last = s.rem(question.r, size);
     let long = s.without(question.asked, s.lt(last, s.splat(MAX_PERMUTATION as u32)));
     let last = s.select(long, s.splat(0), last);
-    let steps = greatest(s, last) as usize;
+    let steps = s.greatest(last) as usize;
     let mut partners = [s.splat(0); MAX_PERMUTATION];
     let mut position = s.splat(0);
     for (step, partner) in partners.iter_mut().enumerate().take(steps + 1) {

@@ -25,6 +25,7 @@ pub(crate) fn firstn<S: Simd>(
     let (items, leaves) = (&mut items[..room], &mut leaves[..room]);
     let mut live = s.mask(0);
     let mut next_task = 0;
+    let common_slot = tasks.common_slot();
     let (mut task, mut x, mut slot) = (zero, zero, zero);
     let (mut rep, mut failures, mut filled) = (zero, zero, zero);
     loop {
@@ -48,7 +49,7 @@ pub(crate) fn firstn<S: Simd>(
         }
         let r = s.add(rep, failures);
         let start =
-            Start { x, r, r_step: [zero; 2], slot, position: filled, asked: live };
+            Start { x, r, r_step: [zero; 2], slot, common_slot, position: filled, asked: live };
         let end = descend(s, plan, start, choose.kind);
         let mut taken = s.without(end.found, is_among(s, items, end.item));
         let device = is_device(s, end.item);
@@ -111,7 +112,7 @@ fn leaf_below<S: Simd>(
             break;
         }
         let r = s.add(first, s.splat(attempt));
-        let start = Start { r, slot, asked, ..*outer };
+        let start = Start { r, slot, common_slot: None, asked, ..*outer };
         let end = descend(s, plan, start, 0);
         let fresh = s.without(end.found, is_among(s, leaves, end.item));
         let fresh = s.without(fresh, is_out(s, plan, outer.x, end.item, fresh));
@@ -123,10 +124,14 @@ fn leaf_below<S: Simd>(
 }
 
 /// The lowest `most` bits that are set.
+#[inline(always)]
 pub(super) fn first_bits(bits: u32, most: usize) -> u32 {
+    if bits.count_ones() as usize <= most {
+        return bits;
+    }
     let mut rest = bits;
-    for _ in 0..most.min(32) {
-        rest &= rest.wrapping_sub(1);
+    for _ in 0..most {
+        rest &= rest - 1;
     }
     bits & !rest
 }

@@ -24,6 +24,7 @@ pub(crate) fn indep<S: Simd>(
     let (items, leaves) = (&mut items[..room], &mut leaves[..room]);
     let mut live = s.mask(0);
     let mut next_task = 0;
+    let common_slot = tasks.common_slot();
     let (mut task, mut x, mut slot) = (zero, zero, zero);
     let (mut position, mut round, mut open, mut len) = (zero, zero, zero, zero);
     loop {
@@ -50,7 +51,7 @@ pub(crate) fn indep<S: Simd>(
             return;
         }
         let r_step = steps(s, choose, round);
-        let start = Start { x, r: position, r_step, slot, position: zero, asked: live };
+        let start = Start { x, r: position, r_step, slot, common_slot, position: zero, asked: live };
         let end = descend(s, plan, start, choose.kind);
         let mut taken = s.without(end.found, is_among(s, items, end.item));
         let device = is_device(s, end.item);
@@ -132,6 +133,7 @@ fn leaf_below<S: Simd>(
             r: s.add(position, outer_end.r),
             r_step: steps(s, choose, s.splat(attempt)),
             slot,
+            common_slot: None,
             position,
             asked,
         };

@@ -5,7 +5,8 @@
 //! the instructions. Every operation is a method of the token, so that having it is the proof that
 //! the operation may run, and the code above is safe code. All methods must be inlined into a
 //! function that is compiled for the instructions, or they would be calls; hence `inline(always)`
-//! here and in everything generic over the trait.
+//! here and in everything generic over the trait, and loops
+//! instead of closures, which cannot be marked so.
 
 /// See the module's text. `U` are lanes of `u32`, `F` lanes of `f32`, `M` one truth value a lane.
 pub(crate) trait Simd: Copy {
@@ -23,6 +24,9 @@ pub(crate) trait Simd: Copy {
 
     fn add(self, a: Self::U, b: Self::U) -> Self::U;
     fn sub(self, a: Self::U, b: Self::U) -> Self::U;
+    /// As [`Simd::sub`], but the compiler cannot turn a - b - c into a - (b + c), which is no better
+    /// in itself, and worse when c comes last.
+    fn sub_first(self, a: Self::U, b: Self::U) -> Self::U;
     fn xor(self, a: Self::U, b: Self::U) -> Self::U;
     fn and(self, a: Self::U, b: Self::U) -> Self::U;
     fn shl<const BITS: u32>(self, a: Self::U) -> Self::U;
@@ -41,6 +45,8 @@ pub(crate) trait Simd: Copy {
     fn eq(self, a: Self::U, b: Self::U) -> Self::M;
     /// Unsigned.
     fn lt(self, a: Self::U, b: Self::U) -> Self::M;
+    /// The greatest of the lanes.
+    fn greatest(self, a: Self::U) -> u32;
     /// `a` where the mask is set, otherwise `b`.
     fn select(self, mask: Self::M, a: Self::U, b: Self::U) -> Self::U;
 
@@ -55,6 +61,14 @@ pub(crate) trait Simd: Copy {
 
     /// `table[index]`. Panics when an index is outside.
     fn gather(self, table: &[u32], index: Self::U) -> Self::U;
+    /// Both halves of `table[index]`. Panics when an index is outside.
+    #[inline(always)]
+    fn pairs(self, table: &[[u32; 2]], index: Self::U) -> (Self::U, Self::U) {
+        let greatest = self.greatest(index) as usize;
+        assert!(greatest < table.len(), "an index is outside its table");
+        // SAFETY: the greatest index is inside.
+        unsafe { self.gather_pairs(table, index) }
+    }
     /// Both halves of `table[index]`.
     ///
     /// # Safety
@@ -79,12 +93,4 @@ pub(crate) trait Simd: Copy {
 
     /// `a`, but the lanes of the mask hold `first`, `first` + 1, ... in their order.
     fn number(self, mask: Self::M, first: u32, a: Self::U) -> Self::U;
-}
-
-/// The greatest of the lanes.
-#[inline(always)]
-pub(crate) fn greatest<S: Simd>(s: S, a: S::U) -> u32 {
-    let mut lanes = [0; 16];
-    s.store(a, &mut lanes);
-    lanes[..S::LANES].iter().fold(0, |greatest, &lane| greatest.max(lane))
 }

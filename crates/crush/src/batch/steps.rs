@@ -159,8 +159,8 @@ impl Steps {
         let tables = plan.tables;
         let uniform = AlgorithmKind::Uniform as u32;
         if indep && positions > 0 && tables.algorithms & 1 << uniform != 0 {
-            let buckets = tables.algorithm.iter().zip(&tables.size);
-            self.stretched.extend(buckets.map(|(&algorithm, &size)| {
+            let buckets = tables.algorithm.iter().zip(&tables.bucket);
+            self.stretched.extend(buckets.map(|(&algorithm, &[_, size])| {
                 u32::from(algorithm == uniform && size.is_multiple_of(choose.positions))
             }));
         }

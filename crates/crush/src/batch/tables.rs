@@ -1,9 +1,10 @@
 //! The map as flat tables that vectors can look things up in.
 //!
-//! All items of all buckets lie in one array, and every number of an item in an array of its own
-//! with the same index: bucket b has the items `first[b]` to `first[b] + size[b] - 1`. What a draw
-//! hashes and weighs an item by, its *straw*, lies in arrays that may be longer: a bucket whose
-//! weights depend on the position in the result (choose_args) has one run of straws per position.
+//! All items of all buckets lie in one array; a bucket has a first item and a size. What a draw
+//! hashes and weighs an item by, its *straw*, has the item's index too, unless a bucket's weights
+//! depend on the position in the result (choose_args): such buckets have one run of straws per
+//! position, and then straws are numbered on their own. Numbers that are looked up together lie
+//! together, in pairs: a look-up costs a load per lane, and a pair costs no more.
 //!
 //! **Straws of straw2** are 1 / weight as `f32`, infinite for weight 0. Weights that Ceph reads as
 //! negative get a straw of 0 for *all* items of their bucket: then all items tie, and a tie is
@@ -21,26 +22,20 @@ const PADDING: usize = 16;
 /// See the module's text. Indexed by slot (bucket -1 - i is slot i) unless said.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    /// Index of the first item.
-    pub(crate) first: Vec<u32>,
-    /// How many items.
-    pub(crate) size: Vec<u32>,
+    /// Index of the first item, and how many.
+    pub(crate) bucket: Vec<[u32; 2]>,
     /// An [`AlgorithmKind`]; 0 where there is no bucket.
     pub(crate) algorithm: Vec<u32>,
     /// The bucket's number.
     pub(crate) id: Vec<u32>,
-    /// Index of the first straw.
-    pub(crate) first_straw: Vec<u32>,
-    /// Runs of straws less one: positions past it use the last.
-    pub(crate) last_run: Vec<u32>,
+    /// Index of the first straw, and runs of straws less one: positions past it use the last run.
+    pub(crate) runs: Vec<[u32; 2]>,
     /// Index of the bucket's node 0 in `node_weights`, and half the number of its nodes, which is
     /// its root. For trees only.
     pub(crate) tree: Vec<[u32; 2]>,
 
-    /// By item: what is drawn.
-    pub(crate) item: Vec<u32>,
-    /// By item: its type, 0 for devices.
-    pub(crate) kind: Vec<u32>,
+    /// By item: what is drawn, and its type, 0 for devices.
+    pub(crate) item: Vec<[u32; 2]>,
     /// By item of a list bucket: its weight, and the sum up to it.
     pub(crate) list: Vec<[u32; 2]>,
 
@@ -56,23 +51,22 @@ pub(crate) struct Tables {
 
     /// Bit n: some bucket's algorithm has the number n.
     pub(crate) algorithms: u32,
-    /// Some bucket has more than one run of straws.
+    /// Some bucket has more than one run of straws. Otherwise straws are numbered as items.
     pub(crate) has_runs: bool,
+    /// Items of the largest bucket.
+    pub(crate) largest: u32,
 }
 
 impl Tables {
     pub(crate) fn new(map: &Map, choose_args: Option<&ChooseArgs>) -> Self {
         let slots = map.bucket_slots();
         let mut tables = Self {
-            first: vec![0; slots],
-            size: vec![0; slots],
+            bucket: vec![[0; 2]; slots],
             algorithm: vec![0; slots],
             id: vec![0; slots],
-            first_straw: vec![0; slots],
-            last_run: vec![0; slots],
+            runs: vec![[0; 2]; slots],
             tree: vec![[0; 2]; slots],
             item: Vec::new(),
-            kind: Vec::new(),
             list: Vec::new(),
             straws: Vec::new(),
             straw_ids: Vec::new(),
@@ -80,15 +74,14 @@ impl Tables {
             node_weights: Vec::new(),
             algorithms: 0,
             has_runs: false,
+            largest: 0,
         };
-        let mut largest = 0;
         for bucket in map.buckets() {
             tables.add(map, bucket, choose_args);
-            largest = largest.max(bucket.items.len());
+            tables.largest = tables.largest.max(bucket.items.len() as u32);
         }
-        for _ in 0..largest + PADDING {
-            tables.item.push(0);
-            tables.kind.push(0);
+        for _ in 0..tables.largest as usize + PADDING {
+            tables.item.push([0; 2]);
             tables.list.push([0; 2]);
             tables.push_straw(ItemId(0), 0.0);
         }
@@ -97,22 +90,20 @@ impl Tables {
 
     fn add(&mut self, map: &Map, bucket: &Bucket, choose_args: Option<&ChooseArgs>) {
         let slot = !bucket.id.0 as usize;
-        self.first[slot] = self.item.len() as u32;
-        self.size[slot] = bucket.items.len() as u32;
+        let first = self.item.len();
+        self.bucket[slot] = [first as u32, bucket.items.len() as u32];
         let algorithm = bucket.algorithm.kind();
         self.algorithm[slot] = algorithm as u32;
         self.algorithms |= 1 << algorithm as u32;
         self.id[slot] = bucket.id.0 as u32;
-        self.first_straw[slot] = self.straws.len() as u32;
+        self.runs[slot][0] = self.straws.len() as u32;
         for &item in &bucket.items {
-            self.item.push(item.0 as u32);
             let child = item.bucket().and_then(|id| map.bucket(id));
-            self.kind.push(child.map_or(0, |child| child.kind.0.into()));
+            self.item.push([item.0 as u32, child.map_or(0, |child| child.kind.0.into())]);
         }
         match &bucket.algorithm {
             Algorithm::Uniform { .. } => {}
             Algorithm::List { weights, sums } => {
-                let first = self.first[slot] as usize;
                 self.list.resize(first, [0; 2]);
                 self.list.extend(weights.iter().zip(sums).map(|(&weight, &sum)| [weight, sum]));
             }
@@ -132,7 +123,7 @@ impl Tables {
                 let sets = arg.map_or(&[][..], |arg| &arg.weight_sets[..]);
                 let own = std::slice::from_ref(weights);
                 let runs = if sets.is_empty() { own } else { sets };
-                self.last_run[slot] = runs.len() as u32 - 1;
+                self.runs[slot][1] = runs.len() as u32 - 1;
                 self.has_runs |= runs.len() > 1;
                 for weights in runs {
                     self.push_straw2_run(ids, weights);
@@ -140,6 +131,11 @@ impl Tables {
             }
         }
         self.list.resize(self.item.len(), [0; 2]);
+        if matches!(algorithm, AlgorithmKind::Uniform | AlgorithmKind::List | AlgorithmKind::Tree) {
+            for &item in &bucket.items {
+                self.push_straw(item, 0.0);
+            }
+        }
     }
 
     fn push_straw2_run(&mut self, ids: &[ItemId], weights: &[u32]) {

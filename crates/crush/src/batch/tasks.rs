@@ -30,6 +30,14 @@ impl Tasks<'_> {
         self.slots.get(s, task)
     }
 
+    /// The slot, if it is the same for all.
+    pub(crate) fn common_slot(&self) -> Option<u32> {
+        match self.slots {
+            OneOrEach::One(slot) => Some(slot),
+            OneOrEach::Each(_) => None,
+        }
+    }
+
     /// At most `room`.
     #[inline(always)]
     pub(crate) fn lens<S: Simd>(&self, s: S, task: S::U, room: usize) -> S::U {
@@ -63,6 +71,15 @@ pub(crate) struct Found {
     room: usize,
     items: Vec<ItemId>,
     lens: Vec<u32>,
+    /// Lanes on their way into rows: tasks, lengths, items.
+    lanes: Lanes,
+}
+
+#[derive(Default)]
+struct Lanes {
+    tasks: [u32; 16],
+    lens: [u32; 16],
+    items: [[u32; 16]; super::MAX_POSITIONS],
 }
 
 impl Found {
@@ -93,22 +110,20 @@ impl Found {
         rows: &[S::U],
         done: S::M,
     ) {
-        let mut tasks = [0; 16];
-        let mut lens = [0; 16];
-        let mut items = [[0; 16]; super::MAX_POSITIONS];
-        s.store(task, &mut tasks);
-        s.store(len, &mut lens);
-        for (lanes, &row) in items.iter_mut().zip(rows) {
-            s.store(row, lanes);
+        let lanes = &mut self.lanes;
+        s.store(task, &mut lanes.tasks);
+        s.store(len, &mut lanes.lens);
+        for (to, &row) in lanes.items.iter_mut().zip(rows) {
+            s.store(row, to);
         }
         let mut bits = s.bits(done);
         while bits != 0 {
-            let lane = bits.trailing_zeros() as usize;
+            let lane = bits.trailing_zeros() as usize % 16;
             bits &= bits - 1;
-            let task = tasks[lane] as usize;
-            self.lens[task] = lens[lane];
+            let task = lanes.tasks[lane] as usize;
+            self.lens[task] = lanes.lens[lane];
             let row = &mut self.items[task * self.room..][..self.room];
-            for (to, from) in row.iter_mut().zip(&items) {
+            for (to, from) in row.iter_mut().zip(&lanes.items) {
                 *to = ItemId(from[lane] as i32);
             }
         }

@@ -1,7 +1,7 @@
 //! What is measured, and on which maps.
 
 use fieldstone_crush::{
-    AlgorithmKind, BucketId, ItemId, Map, MapBuilder, RuleId, RuleStep, TypeId, WEIGHT_ONE,
+    AlgorithmKind, BucketId, ItemId, Map, MapBuilder, RuleId, RuleStep, Tunables, TypeId, WEIGHT_ONE,
 };
 
 const HOST: TypeId = TypeId(1);
@@ -127,6 +127,8 @@ pub fn tree(algorithm: AlgorithmKind, cluster: (u32, u32, u32, u32)) -> Map {
 /// One bucket of devices.
 fn flat(algorithm: AlgorithmKind, items: i32) -> Map {
     let mut builder = MapBuilder::new();
+    // The C builder computes straws so unless it is told otherwise, which no function of it does.
+    builder.tunables(Tunables { straw_calc_version: 0, ..Tunables::JEWEL });
     let items = (0..items).map(|osd| (ItemId(osd), weight(algorithm, osd)));
     builder.bucket(BucketId(-1), ROOT, algorithm, items);
     let choose = RuleStep::ChooseFirstn { count: 0, kind: TypeId::DEVICE };

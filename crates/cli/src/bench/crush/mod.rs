@@ -17,20 +17,21 @@ mod libcrush;
 mod measure;
 mod tools;
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use fieldstone_crush::Kernel;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use self::case::Case;
 use self::libcrush::Libcrush;
 use self::measure::{Contender, Samples};
 use super::choice::{self, Choice};
+use super::machine;
 use super::row::{self, Better, Row};
 use super::stats::median;
 use super::table::{Table, number};
-use super::machine;
-use crate::progress;
 use crate::signals::Signals;
 
 const BENCH: &str = "crush";
@@ -76,7 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let chosen = |name: &str| choice::chosen(&args.only, name, "");
     let signals = Signals::install()?;
     let library = args.libcrush.as_deref().map(load).transpose()?;
-    let bar = progress::steps(names.iter().filter(|name| chosen(name)).count() as u64);
+    let bar = progress_bar(names.iter().filter(|name| chosen(name)).count());
     let mut report = Report::default();
     for case in cases.iter().filter(|case| chosen(&case.name)) {
         if signals.arrived() {
@@ -93,6 +94,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         report.missing.push("the C mapper: name a build of it with --libcrush".to_owned());
     }
     report.print(args, library.as_ref(), tools)
+}
+
+fn progress_bar(cases: usize) -> ProgressBar {
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let bar = ProgressBar::with_draw_target(Some(cases as u64), target);
+    let template = "crush bench [{bar:32}] {pos}/{len}  ETA {eta}  {msg}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
 }
 
 fn load(path: &Path) -> anyhow::Result<Libcrush> {

@@ -7,6 +7,8 @@ mod load;
 
 use clap::Subcommand;
 
+use crate::bench;
+
 /// Work with CRUSH maps.
 #[derive(Subcommand, Debug)]
 pub enum Command {
@@ -14,6 +16,8 @@ pub enum Command {
     Compile(compile::Args),
     /// Make a text map of a binary map.
     Decompile(decompile::Args),
+    /// Measure mappings beside Ceph's C mapper and tools.
+    Bench(bench::crush::Args),
 }
 
 /// Runs `crush …`.
@@ -21,5 +25,6 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Compile(args) => compile::run(args),
         Command::Decompile(args) => decompile::run(args),
+        Command::Bench(args) => bench::crush::run(args),
     }
 }
