@@ -31,6 +31,7 @@
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
 //! | `batch`     | the same for many inputs at once, in vectors |
+//! | `look_ahead` | which draws a single mapping will want |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
 mod batch;
@@ -42,6 +43,7 @@ pub mod choose_args;
 pub mod hash;
 mod ll_table;
 pub mod ln;
+mod look_ahead;
 pub mod map;
 mod mapper;
 mod msr;

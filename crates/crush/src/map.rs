@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::batch::tables::Tables;
 use crate::check::{self, BuildError};
@@ -51,10 +51,13 @@ pub struct Map {
     tables: TablesCache,
 }
 
-/// Tables of the map with its own weights (0) and with its weight sets (1, 2, ...). A copy of a map
-/// starts without.
+/// Tables of the map, with its own weights and with each of its weight sets. A copy of a map starts
+/// without.
 #[derive(Debug, Default)]
-struct TablesCache(Mutex<BTreeMap<usize, Arc<Tables>>>);
+struct TablesCache {
+    plain: OnceLock<Arc<Tables>>,
+    with_args: Mutex<BTreeMap<usize, Arc<Tables>>>,
+}
 
 impl Clone for TablesCache {
     fn clone(&self) -> Self {
@@ -153,15 +156,14 @@ impl Map {
 
     /// The map with these weights as flat tables, made when they are first asked for.
     pub(crate) fn tables(&self, choose_args: Option<&ChooseArgs>) -> Arc<Tables> {
+        if choose_args.is_none() {
+            return Arc::clone(self.tables.plain.get_or_init(|| Arc::new(Tables::new(self, None))));
+        }
         let is_same = |own: &&ChooseArgs| choose_args.is_some_and(|given| ptr::eq(*own, given));
         let own = self.choose_args.values().position(|own| is_same(&own));
-        let slot = match (choose_args, own) {
-            (None, _) => 0,
-            (Some(_), Some(position)) => position + 1,
-            // Weights from elsewhere are not kept.
-            (Some(_), None) => return Arc::new(Tables::new(self, choose_args)),
-        };
-        let mut cache = self.tables.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Weights from elsewhere are not kept.
+        let Some(slot) = own else { return Arc::new(Tables::new(self, choose_args)) };
+        let mut cache = self.tables.with_args.lock().unwrap_or_else(PoisonError::into_inner);
         let made = cache.entry(slot).or_insert_with(|| Arc::new(Tables::new(self, choose_args)));
         Arc::clone(made)
     }

@@ -23,8 +23,11 @@
 //! This is the plain mapper, one input at a time: the definition that the batch mapper and the
 //! hardware are compared with.
 
+use smallvec::{SmallVec, smallvec};
+
+use crate::batch::ahead::{Ahead, Wanted};
 use crate::batch::{self, Kernel};
-use crate::choose_args::{ChooseArg, ChooseArgs};
+use crate::choose_args::ChooseArgs;
 use crate::hash::hash2;
 use crate::map::Map;
 use crate::msr;
@@ -32,6 +35,9 @@ use crate::rule::{Rule, RuleKind, RuleStep};
 use crate::{Algorithm, Bucket, ItemId, OsdId, Osds, Rows, TypeId, WEIGHT_ONE};
 
 pub(crate) const NONE: ItemId = ItemId::NONE;
+/// A list of items; results of usual widths need no allocation.
+pub(crate) type Items = SmallVec<[ItemId; 16]>;
+
 /// A position that is still open.
 pub(crate) const UNDEFINED: ItemId = ItemId(0x7fff_fffe);
 
@@ -71,7 +77,7 @@ impl<'m> RuleRef<'m> {
     /// descend to devices) reads as `None`; [`RuleRef::map_items`] gives those.
     #[must_use]
     pub fn map(&self, x: u32, width: usize, weights: &[u32]) -> Osds {
-        Osds(self.run(x, width, weights).into_iter().map(device).collect())
+        Osds(self.run(Kernel::best(), x, width, weights).into_iter().map(device).collect())
     }
 
     /// [`RuleRef::map`] for many inputs.
@@ -89,13 +95,7 @@ impl<'m> RuleRef<'m> {
 
     /// As [`RuleRef::map_rows`], with a certain kernel, which must be available.
     #[must_use]
-    pub fn map_rows_with(
-        &self,
-        kernel: Kernel,
-        xs: &[u32],
-        width: usize,
-        weights: &[u32],
-    ) -> Rows {
+    pub fn map_rows_with(&self, kernel: Kernel, xs: &[u32], width: usize, weights: &[u32]) -> Rows {
         let mut rows = Rows::new(xs.len(), width);
         batch::map_rows(kernel, self, xs, weights, &mut rows);
         rows
@@ -104,14 +104,36 @@ impl<'m> RuleRef<'m> {
     /// As [`RuleRef::map`], for rules that may give buckets.
     #[must_use]
     pub fn map_items(&self, x: u32, width: usize, weights: &[u32]) -> Vec<Option<ItemId>> {
-        let items = self.run(x, width, weights);
+        self.map_items_with(Kernel::best(), x, width, weights)
+    }
+
+    /// As [`RuleRef::map_items`], with a certain kernel, which must be available.
+    #[must_use]
+    pub fn map_items_with(
+        &self,
+        kernel: Kernel,
+        x: u32,
+        width: usize,
+        weights: &[u32],
+    ) -> Vec<Option<ItemId>> {
+        let items = self.run(kernel, x, width, weights);
         items.into_iter().map(|item| (item != NONE).then_some(item)).collect()
     }
 
-    pub(crate) fn run(&self, x: u32, width: usize, weights: &[u32]) -> Vec<ItemId> {
-        let run = Run { map: self.map, choose_args: self.choose_args, x, weights, width };
+    pub(crate) fn run(&self, kernel: Kernel, x: u32, width: usize, weights: &[u32]) -> Items {
+        let (map, choose_args) = (self.map, self.choose_args);
+        if kernel == Kernel::Scalar {
+            return self.run_rule(&Run { map, choose_args, x, weights, width, ahead: None });
+        }
+        let tables = map.tables(choose_args);
+        Ahead::with(kernel, &tables, x, |ahead| {
+            self.run_rule(&Run { map, choose_args, x, weights, width, ahead })
+        })
+    }
+
+    fn run_rule(&self, run: &Run<'_>) -> Items {
         match self.rule.kind {
-            RuleKind::MsrFirstn | RuleKind::MsrIndep => msr::run(&run, self.rule),
+            RuleKind::MsrFirstn | RuleKind::MsrIndep => msr::run(run, self.rule).into(),
             _ => run.rule(self.rule),
         }
     }
@@ -190,17 +212,17 @@ impl Tries {
 }
 
 /// One choose step, or the search for one leaf inside it.
-struct Choose<'a> {
-    bucket: &'a Bucket,
+pub(crate) struct Choose<'a> {
+    pub(crate) bucket: &'a Bucket,
     /// Positions wanted; part of r in indep.
-    positions: usize,
-    kind: TypeId,
-    tries: u32,
+    pub(crate) positions: usize,
+    pub(crate) kind: TypeId,
+    pub(crate) tries: u32,
     /// Attempts of the search for a leaf; `None` when no leaf is wanted.
-    leaf_tries: Option<u32>,
+    pub(crate) leaf_tries: Option<u32>,
     /// What the outer search adds to r.
-    parent_r: u32,
-    settings: &'a Tries,
+    pub(crate) parent_r: u32,
+    pub(crate) settings: &'a Tries,
 }
 
 /// How one draw of firstn ended.
@@ -213,7 +235,7 @@ enum Draw {
 }
 
 /// Where a descent goes on.
-enum Next<'m> {
+pub(crate) enum Next<'m> {
     /// In this bucket.
     Bucket(&'m Bucket),
     /// It has come to an item of the wanted type.
@@ -229,16 +251,18 @@ pub(crate) struct Run<'m> {
     pub(crate) x: u32,
     pub(crate) weights: &'m [u32],
     pub(crate) width: usize,
+    /// Draws that are made already.
+    pub(crate) ahead: Option<&'m Ahead<'m>>,
 }
 
 impl Run<'_> {
-    fn rule(&self, rule: &Rule) -> Vec<ItemId> {
+    fn rule(&self, rule: &Rule) -> Items {
         let mut tries = Tries::new(self.map);
-        let mut result = Vec::with_capacity(self.width);
-        let mut working: Vec<ItemId> = Vec::new();
+        let mut result = Items::new();
+        let mut working = Items::new();
         for &step in &rule.steps {
             match step {
-                RuleStep::Take(item) if self.map.contains(item) => working = vec![item],
+                RuleStep::Take(item) if self.map.contains(item) => working = smallvec![item],
                 RuleStep::Emit => {
                     let room = self.width - result.len();
                     result.extend(working.drain(..).take(room));
@@ -271,14 +295,14 @@ impl Run<'_> {
         tries: &Tries,
         indep: bool,
         leaf: bool,
-    ) -> Vec<ItemId> {
+    ) -> Items {
         let positions =
             if count > 0 { i64::from(count) } else { i64::from(count) + self.width as i64 };
         let Some(positions) = usize::try_from(positions).ok().filter(|&n| n > 0) else {
-            return Vec::new();
+            return Items::new();
         };
         let leaf_tries = tries.leaf(indep);
-        let mut chosen: Vec<ItemId> = Vec::with_capacity(self.width);
+        let mut chosen = Items::new();
         for item in working {
             let Some(bucket) = item.bucket().and_then(|id| self.map.bucket(id)) else { continue };
             let choose = Choose {
@@ -291,7 +315,11 @@ impl Run<'_> {
                 settings: tries,
             };
             let room = self.width - chosen.len();
-            let mut items = vec![UNDEFINED; if indep { positions.min(room) } else { room }];
+            if let Some(ahead) = self.ahead {
+                self.look_ahead(ahead, &choose, positions.min(room), indep);
+            }
+            let len = if indep { positions.min(room) } else { room };
+            let mut items: Items = smallvec![UNDEFINED; len];
             let mut leaves = items.clone();
             let filled = if indep {
                 self.indep(&choose, &mut items, &mut leaves, 0);
@@ -300,7 +328,7 @@ impl Run<'_> {
                 self.firstn(&choose, &mut items, &mut leaves, 0)
             };
             let taken = if leaf { leaves } else { items };
-            chosen.extend(&taken[..filled]);
+            chosen.extend_from_slice(&taken[..filled]);
         }
         chosen
     }
@@ -352,7 +380,7 @@ impl Run<'_> {
                     let index = if by_permutation {
                         Some(bucket.draw_by_permutation(self.x, r))
                     } else {
-                        bucket.draw(self.x, r, self.arg(bucket), filled)
+                        self.draw(bucket, r, filled)
                     };
                     match self.next(bucket, index, choose.kind) {
                         Next::Bucket(below) => {
@@ -478,7 +506,7 @@ impl Run<'_> {
                 positions
             };
             let r = parent_r.wrapping_add(step.wrapping_mul(round));
-            let index = bucket.draw(self.x, r, self.arg(bucket), first);
+            let index = self.draw(bucket, r, first);
             match self.next(bucket, index, choose.kind) {
                 Next::Bucket(below) => bucket = below,
                 Next::Found(item) => break (item, r),
@@ -515,13 +543,18 @@ impl Run<'_> {
         item
     }
 
-    /// What replaces the bucket's weights.
-    pub(crate) fn arg(&self, bucket: &Bucket) -> Option<&ChooseArg> {
-        self.choose_args?.buckets.get(&bucket.id)
+    /// The index of the item drawn in a bucket that is not empty, if one is.
+    pub(crate) fn draw(&self, bucket: &Bucket, r: u32, position: usize) -> Option<usize> {
+        let wanted = Wanted { slot: !bucket.id.0 as u32, r };
+        if let Some(index) = self.ahead.and_then(|ahead| ahead.get(wanted)) {
+            return Some(index);
+        }
+        let arg = self.choose_args.and_then(|args| args.buckets.get(&bucket.id));
+        bucket.draw(self.x, r, arg, position)
     }
 
     /// Where the descent goes on from a drawn item, if one was drawn.
-    fn next(&self, bucket: &Bucket, index: Option<usize>, wanted: TypeId) -> Next<'_> {
+    pub(crate) fn next(&self, bucket: &Bucket, index: Option<usize>, wanted: TypeId) -> Next<'_> {
         let Some(item) = index.map(|index| bucket.items[index]) else { return Next::Nowhere };
         match item.bucket() {
             None if wanted == TypeId::DEVICE => Next::Found(item),

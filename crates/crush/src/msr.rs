@@ -213,7 +213,7 @@ impl Block<'_> {
             if bucket.items.is_empty() {
                 return None;
             }
-            let index = bucket.draw(self.run.x, r, self.run.arg(bucket), position)?;
+            let index = self.run.draw(bucket, r, position)?;
             let item = bucket.items[index];
             let Some(id) = item.bucket() else { return Some(item) };
             bucket = self.run.map.bucket(id)?;

@@ -1,15 +1,25 @@
 //! The results of many mappings in one table, without an allocation per mapping.
 
+use std::ops::Range;
+
 use crate::ItemId;
 
 /// One row of items per input. A position that could not be filled is [`ItemId::NONE`]; rows of
 /// `firstn` rules have none and may be shorter than the width.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Rows {
     width: usize,
     items: Vec<ItemId>,
     lens: Vec<u32>,
 }
+
+impl PartialEq for Rows {
+    fn eq(&self, other: &Self) -> bool {
+        self.width == other.width && self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Rows {}
 
 impl Rows {
     /// Room for `rows` rows of at most `width` items, all empty.
@@ -54,4 +64,36 @@ impl Rows {
         self.items[start..start + items.len()].copy_from_slice(items);
         self.lens[index] = items.len() as u32;
     }
+
+    /// Makes it that many empty rows.
+    pub(crate) fn reset(&mut self, rows: usize, width: usize) {
+        self.width = width;
+        self.items.resize(rows * width, ItemId::NONE);
+        self.lens.clear();
+        self.lens.resize(rows, 0);
+    }
+
+    /// Appends to a row as much as there is room for.
+    pub(crate) fn append(&mut self, index: usize, items: &[ItemId]) {
+        let len = self.lens[index] as usize;
+        let room = &mut self.items[index * self.width..][len..self.width];
+        let taken = items.len().min(room.len());
+        for (to, from) in room.iter_mut().zip(items) {
+            *to = *from;
+        }
+        self.lens[index] += taken as u32;
+    }
+
+    /// Some of the rows, to be written.
+    pub(crate) fn rows_mut(&mut self, rows: Range<usize>) -> RowsMut<'_> {
+        let items = rows.start * self.width..rows.end * self.width;
+        RowsMut { width: self.width, items: &mut self.items[items], lens: &mut self.lens[rows] }
+    }
+}
+
+/// Rows that are being written. What lies behind the length of a row means nothing.
+pub(crate) struct RowsMut<'a> {
+    pub(crate) width: usize,
+    pub(crate) items: &'a mut [ItemId],
+    pub(crate) lens: &'a mut [u32],
 }

@@ -2,17 +2,21 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m256, __m256i, _CMP_LT_OQ, _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256,
-    _mm256_andnot_si256, _mm256_blend_epi32, _mm256_blendv_epi8, _mm256_castps_si256,
-    _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cmpeq_epi32,
-    _mm256_cmpgt_epi32, _mm256_cvtepi32_ps, _mm256_extracti128_si256, _mm256_i32gather_epi32,
-    _mm256_i32gather_epi64, _mm256_i32gather_ps, _mm256_loadu_si256, _mm256_max_ps, _mm256_min_ps,
-    _mm256_movemask_ps, _mm256_mul_epu32, _mm256_mul_ps, _mm256_mullo_epi32, _mm256_or_si256,
-    _mm256_permute4x64_epi64, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
-    _mm256_shuffle_ps, _mm256_slli_epi64, _mm256_sllv_epi32,
-    _mm256_srli_epi64, _mm256_srlv_epi32, _mm256_storeu_si256, _mm256_sub_epi32, _mm256_xor_si256, _mm_cvtsi128_si32, _mm_max_epu32, _mm_shuffle_epi32,
+    __m256, __m256i, _CMP_LT_OQ, _mm_cvtsi128_si32, _mm_max_epu32, _mm_shuffle_epi32,
+    _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256, _mm256_andnot_si256, _mm256_blend_epi32,
+    _mm256_blendv_epi8, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_castsi256_si128,
+    _mm256_cmp_ps, _mm256_cmpeq_epi32, _mm256_cmpgt_epi32, _mm256_cvtepi32_ps,
+    _mm256_extracti128_si256, _mm256_i32gather_epi32, _mm256_i32gather_epi64, _mm256_i32gather_ps,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_ps, _mm256_min_ps, _mm256_movemask_ps,
+    _mm256_mul_epu32, _mm256_mul_ps, _mm256_mullo_epi32, _mm256_or_si256, _mm256_permute4x64_epi64,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_shuffle_ps, _mm256_slli_epi64,
+    _mm256_sllv_epi32, _mm256_srli_epi64, _mm256_srlv_epi32, _mm256_storeu_ps, _mm256_storeu_si256,
+    _mm256_sub_epi32, _mm256_xor_si256,
 };
 
+use super::Plan;
+use super::ahead::{self, Scratch};
+use super::descend::{Descend, End, Start};
 use super::simd::Simd;
 
 /// The token: the CPU has AVX2.
@@ -45,7 +49,6 @@ fn subtract(a: __m256i, b: __m256i) -> __m256i {
 const LANES: usize = 8;
 
 impl Simd for Avx2 {
-    const LANES: usize = LANES;
     type U = __m256i;
     type F = __m256;
     type M = __m256i;
@@ -245,10 +248,7 @@ impl Simd for Avx2 {
             // The shuffles work on halves of the vectors; the permutation mends the order.
             let firsts = _mm256_castps_si256(_mm256_shuffle_ps::<0x88>(low, high));
             let seconds = _mm256_castps_si256(_mm256_shuffle_ps::<0xdd>(low, high));
-            (
-                _mm256_permute4x64_epi64::<0xd8>(firsts),
-                _mm256_permute4x64_epi64::<0xd8>(seconds),
-            )
+            (_mm256_permute4x64_epi64::<0xd8>(firsts), _mm256_permute4x64_epi64::<0xd8>(seconds))
         }
     }
 
@@ -257,6 +257,20 @@ impl Simd for Avx2 {
         let index = self.and(index, self.splat(0xffff));
         // SAFETY: see the token; the indices are below 65536.
         unsafe { _mm256_i32gather_ps::<4>(table.as_ptr(), index) }
+    }
+
+    #[inline(always)]
+    fn load_float(self, values: &[f32]) -> __m256 {
+        let values = &values[..LANES];
+        // SAFETY: see the token; 8 values are readable.
+        unsafe { _mm256_loadu_ps(values.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn store_float(self, values: __m256, to: &mut [f32]) {
+        let to = &mut to[..LANES];
+        // SAFETY: see the token; 8 values are writable.
+        unsafe { _mm256_storeu_ps(to.as_mut_ptr(), values) }
     }
 
     #[inline(always)]
@@ -327,4 +341,30 @@ impl Simd for Avx2 {
         }
         self.load(&lanes)
     }
+}
+
+impl Descend for Avx2 {
+    #[inline(always)]
+    fn descend(self, plan: &Plan<'_>, start: &Start<Self>, kind: u32) -> End<Self> {
+        // SAFETY: see the token.
+        unsafe { descend(self, plan, start, kind) }
+    }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline(never)]
+fn descend(s: Avx2, plan: &Plan<'_>, start: &Start<Avx2>, kind: u32) -> End<Avx2> {
+    super::descend::descend(s, plan, start, kind)
+}
+
+/// [`ahead::race_lanes`]; the CPU was checked when the kernel was chosen.
+pub(super) fn race_lanes(x: u32, scratch: &mut Scratch, used: usize) {
+    let token = Avx2::detect().expect("the kernel is available");
+    // SAFETY: the token proves that the CPU has the instructions.
+    unsafe { race(token, x, scratch, used) }
+}
+
+#[target_feature(enable = "avx2")]
+fn race(s: Avx2, x: u32, scratch: &mut Scratch, used: usize) {
+    ahead::race_lanes(s, LANES, x, scratch, used);
 }

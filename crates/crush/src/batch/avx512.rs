@@ -3,18 +3,21 @@
 use std::arch::asm;
 use std::arch::x86_64::{
     __m512, __m512i, __mmask16, _CMP_LT_OQ, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512,
-    _mm512_castps_si512, _mm512_castsi512_ps, _mm512_castsi512_si256, _mm512_cmp_ps_mask,
-    _mm512_cmpeq_epi32_mask, _mm512_cmplt_epu32_mask, _mm512_cvtepi32_ps,
+    _mm512_castps_si512, _mm512_castsi256_si512, _mm512_castsi512_ps, _mm512_castsi512_si256,
+    _mm512_cmp_ps_mask, _mm512_cmpeq_epi32_mask, _mm512_cmplt_epu32_mask, _mm512_cvtepi32_ps,
     _mm512_cvtepu32_pd, _mm512_cvttpd_epu32, _mm512_div_pd, _mm512_extracti64x4_epi64,
     _mm512_i32gather_epi32, _mm512_i32gather_epi64, _mm512_i32gather_ps, _mm512_inserti64x4,
-    _mm512_castsi256_si512, _mm512_loadu_si512, _mm512_mask_blend_epi32, _mm512_mask_expand_epi32,
+    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_epi32, _mm512_mask_expand_epi32,
     _mm512_max_ps, _mm512_min_ps, _mm512_mul_epu32, _mm512_mul_ps, _mm512_mullo_epi32,
-    _mm512_permutex2var_epi32, _mm512_reduce_max_epu32, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
-    _mm512_slli_epi32, _mm512_sllv_epi32, _mm512_srli_epi32, _mm512_srli_epi64,
-    _mm512_srlv_epi32, _mm512_slli_epi64, _mm512_storeu_si512, _mm512_sub_epi32,
+    _mm512_permutex2var_epi32, _mm512_reduce_max_epu32, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setr_epi32, _mm512_slli_epi32, _mm512_slli_epi64, _mm512_sllv_epi32, _mm512_srli_epi32,
+    _mm512_srli_epi64, _mm512_srlv_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_epi32,
     _mm512_xor_si512,
 };
 
+use super::Plan;
+use super::ahead::{self, Scratch};
+use super::descend::{Descend, End, Start};
 use super::simd::Simd;
 
 /// The token: the CPU has AVX-512 F.
@@ -48,7 +51,6 @@ const LANES: usize = 16;
 
 // SAFETY of every intrinsic below: a token exists only on a CPU with AVX-512 F.
 impl Simd for Avx512 {
-    const LANES: usize = LANES;
     type U = __m512i;
     type F = __m512;
     type M = __mmask16;
@@ -258,6 +260,20 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn load_float(self, values: &[f32]) -> __m512 {
+        let values = &values[..LANES];
+        // SAFETY: see the token; 16 values are readable.
+        unsafe { _mm512_loadu_ps(values.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn store_float(self, values: __m512, to: &mut [f32]) {
+        let to = &mut to[..LANES];
+        // SAFETY: see the token; 16 values are writable.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), values) }
+    }
+
+    #[inline(always)]
     fn splat_float(self, value: f32) -> __m512 {
         // SAFETY: see the token.
         unsafe { _mm512_set1_ps(value) }
@@ -319,4 +335,30 @@ impl Simd for Avx512 {
             _mm512_mask_expand_epi32(a, mask, self.add(counting, self.splat(first)))
         }
     }
+}
+
+impl Descend for Avx512 {
+    #[inline(always)]
+    fn descend(self, plan: &Plan<'_>, start: &Start<Self>, kind: u32) -> End<Self> {
+        // SAFETY: see the token.
+        unsafe { descend(self, plan, start, kind) }
+    }
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline(never)]
+fn descend(s: Avx512, plan: &Plan<'_>, start: &Start<Avx512>, kind: u32) -> End<Avx512> {
+    super::descend::descend(s, plan, start, kind)
+}
+
+/// [`ahead::race_lanes`]; the CPU was checked when the kernel was chosen.
+pub(super) fn race_lanes(x: u32, scratch: &mut Scratch, used: usize) {
+    let token = Avx512::detect().expect("the kernel is available");
+    // SAFETY: the token proves that the CPU has the instructions.
+    unsafe { race(token, x, scratch, used) }
+}
+
+#[target_feature(enable = "avx512f")]
+fn race(s: Avx512, x: u32, scratch: &mut Scratch, used: usize) {
+    ahead::race_lanes(s, LANES, x, scratch, used);
 }

@@ -32,9 +32,16 @@ pub(crate) struct End<S: Simd> {
     pub(crate) r: S::U,
 }
 
-/// Descends to items of type `kind`.
+/// Descending as a function of its own for each instruction set. The searches descend in four
+/// places; inlined there it would be most of the program.
+pub(crate) trait Descend: Simd {
+    /// Descends to items of type `kind`.
+    fn descend(self, plan: &Plan<'_>, start: &Start<Self>, kind: u32) -> End<Self>;
+}
+
+/// The body of [`Descend::descend`].
 #[inline(always)]
-pub(crate) fn descend<S: Simd>(s: S, plan: &Plan<'_>, start: Start<S>, kind: u32) -> End<S> {
+pub(crate) fn descend<S: Simd>(s: S, plan: &Plan<'_>, start: &Start<S>, kind: u32) -> End<S> {
     let tables = plan.tables;
     let kind = s.splat(kind);
     let mut end = End { item: s.splat(0), found: s.mask(0), nowhere: s.mask(0), r: start.r };

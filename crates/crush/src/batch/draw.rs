@@ -16,7 +16,7 @@ use super::tables::Tables;
 use crate::bucket::AlgorithmKind;
 
 /// Straws whose approximations differ by less than this share may be in either order.
-const DOUBT: f32 = 1.0 / (1 << 20) as f32;
+pub(super) const DOUBT: f32 = 1.0 / (1 << 20) as f32;
 /// Steps of a permutation that lanes follow; longer ones are left to the plain mapper.
 const MAX_PERMUTATION: usize = 32;
 
@@ -61,27 +61,38 @@ pub(crate) fn draw<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Dra
         if !s.any(asked) {
             continue;
         }
-        let question = Question { asked, ..question };
-        let part = match kind {
-            AlgorithmKind::Uniform => uniform(s, tables, question),
-            AlgorithmKind::List => list(s, tables, question),
-            AlgorithmKind::Tree => tree(s, tables, question),
-            AlgorithmKind::Straw => straws::<S, false>(s, tables, question),
-            AlgorithmKind::Straw2 => straws::<S, true>(s, tables, question),
-        };
+        // Lanes of other algorithms look where it is harmless.
+        let (first, size) = (
+            s.select(asked, question.first, s.splat(0)),
+            s.select(asked, question.size, s.splat(0)),
+        );
+        let question = Question { asked, first, size, ..question };
+        let part = draw_kind(s, tables, question, kind);
         drawn.index = s.select(asked, part.index, drawn.index);
         drawn.doubtful = s.either(drawn.doubtful, s.both(part.doubtful, asked));
     }
     drawn
 }
 
-/// straw2 (`SHORTEST`: least N(u) / weight) and straw (greatest u * scale).
 #[inline(always)]
-fn straws<S: Simd, const SHORTEST: bool>(
+fn draw_kind<S: Simd>(
     s: S,
     tables: &Tables,
     question: Question<S>,
+    kind: AlgorithmKind,
 ) -> Drawn<S> {
+    match kind {
+        AlgorithmKind::Uniform => uniform(s, tables, question),
+        AlgorithmKind::List => list(s, tables, question),
+        AlgorithmKind::Tree => tree(s, tables, question),
+        AlgorithmKind::Straw => straws::<S, false>(s, tables, question),
+        AlgorithmKind::Straw2 => straws::<S, true>(s, tables, question),
+    }
+}
+
+/// straw2 (`SHORTEST`: least N(u) / weight) and straw (greatest u * scale).
+#[inline(always)]
+fn straws<S: Simd, const SHORTEST: bool>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
     let mut race = Race::<S, SHORTEST>::new(s, question);
     // Loops, not closures: a closure would be compiled without the vector instructions.
     if let (Some([first, size]), false) = (question.common, tables.has_runs) {
@@ -143,11 +154,9 @@ impl<S: Simd, const SHORTEST: bool> Race<S, SHORTEST> {
     /// The items at `index` and `index` + 1 draw.
     #[inline(always)]
     fn run(&mut self, s: S, ids: [S::U; 2], straws: [S::F; 2], index: u32) {
-        let hashes = super::hash::hash3_two(s, self.question.x, ids, self.question.r);
-        let [first, second] = [
-            self.length(s, hashes[0], straws[0]),
-            self.length(s, hashes[1], straws[1]),
-        ];
+        let hashes = super::hash::hash3_two(s, self.question.x, ids, [self.question.r; 2]);
+        let [first, second] =
+            [self.length(s, hashes[0], straws[0]), self.length(s, hashes[1], straws[1])];
         self.enter(s, first, s.splat(index));
         self.enter(s, second, s.splat(index + 1));
     }
@@ -267,9 +276,12 @@ fn uniform<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
     let one = s.splat(1);
     let size = s.select(question.asked, question.size, one);
     let id = s.gather(&tables.id, question.slot);
-    let last = s.rem(question.r, size);
+    let mut last = question.r;
+    if s.any(s.without(question.asked, s.lt(last, size))) {
+        last = s.rem(last, size);
+    }
     let long = s.without(question.asked, s.lt(last, s.splat(MAX_PERMUTATION as u32)));
-    let last = s.select(long, s.splat(0), last);
+    let last = s.select(long, s.splat(0), s.select(question.asked, last, s.splat(0)));
     let steps = s.greatest(last) as usize;
     let mut partners = [s.splat(0); MAX_PERMUTATION];
     let mut position = s.splat(0);

@@ -4,19 +4,18 @@
 //! attempt per turn: down to an item of the wanted type and, for chooseleaf, on to a device. When
 //! its task is done it takes the next one, so lanes are seldom idle though tasks differ in length.
 
-use super::descend::{Start, descend, is_among, is_device, is_out, lane, put, slot_of};
-use super::simd::Simd;
+use super::descend::{Descend, Start, is_among, is_device, is_out, lane, put, slot_of};
 use super::tasks::{Found, Tasks};
 use super::{Choose, MAX_POSITIONS, Plan};
 use crate::mapper::UNDEFINED;
 
 #[inline(always)]
-pub(crate) fn firstn<S: Simd>(
+pub(crate) fn firstn<S: Descend>(
     s: S,
     plan: &Plan<'_>,
     choose: &Choose,
     tasks: &Tasks<'_>,
-    found: &mut Found,
+    mut found: Found<'_>,
 ) {
     let zero = s.splat(0);
     let undefined = s.splat(lane(UNDEFINED));
@@ -50,14 +49,14 @@ pub(crate) fn firstn<S: Simd>(
         let r = s.add(rep, failures);
         let start =
             Start { x, r, r_step: [zero; 2], slot, common_slot, position: filled, asked: live };
-        let end = descend(s, plan, start, choose.kind);
+        let end = s.descend(plan, &start, choose.kind);
         let mut taken = s.without(end.found, is_among(s, items, end.item));
         let device = is_device(s, end.item);
         let mut leaf = end.item;
         if choose.is_leaf {
             let below = s.without(taken, device);
             let got;
-            (leaf, got) = leaf_below(s, plan, choose, &start, end.item, filled, leaves, below);
+            (leaf, got) = leaf_below(s, plan, choose, &start, end.item, leaves, below);
             taken = s.without(taken, s.without(below, got));
         }
         taken = s.without(taken, is_out(s, plan, x, end.item, s.both(taken, device)));
@@ -73,10 +72,7 @@ pub(crate) fn firstn<S: Simd>(
         let onwards = s.either(s.either(taken, end.nowhere), exhausted);
         failures = s.select(onwards, zero, failures);
         rep = s.add(rep, s.select(onwards, one, zero));
-        let more = s.both(
-            s.lt(rep, s.splat(choose.positions)),
-            s.lt(filled, s.splat(room as u32)),
-        );
+        let more = s.both(s.lt(rep, s.splat(choose.positions)), s.lt(filled, s.splat(room as u32)));
         let done = s.without(live, more);
         if s.any(done) {
             let rows = if choose.is_leaf { &*leaves } else { &*items };
@@ -86,16 +82,15 @@ pub(crate) fn firstn<S: Simd>(
     }
 }
 
-/// A device below each item of `below`, none of `leaves`; and the lanes that got one.
+/// A device below each item of `below`, none of `leaves`; and the lanes that got one. The outer
+/// position is the number of items found so far.
 #[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "one state of the search, kept in registers")]
-fn leaf_below<S: Simd>(
+fn leaf_below<S: Descend>(
     s: S,
     plan: &Plan<'_>,
     choose: &Choose,
     outer: &Start<S>,
     item: S::U,
-    filled: S::U,
     leaves: &[S::U],
     below: S::M,
 ) -> (S::U, S::M) {
@@ -104,7 +99,7 @@ fn leaf_below<S: Simd>(
         None => zero,
         Some(shift) => s.shr_by(outer.r, s.splat(shift)),
     };
-    let first = if choose.stable { parent_r } else { s.add(parent_r, filled) };
+    let first = if choose.stable { parent_r } else { s.add(parent_r, outer.position) };
     let slot = s.select(below, slot_of(s, item), outer.slot);
     let (mut leaf, mut got, mut asked) = (item, s.mask(0), below);
     for attempt in 0..choose.leaf_tries {
@@ -113,7 +108,7 @@ fn leaf_below<S: Simd>(
         }
         let r = s.add(first, s.splat(attempt));
         let start = Start { r, slot, common_slot: None, asked, ..*outer };
-        let end = descend(s, plan, start, 0);
+        let end = s.descend(plan, &start, 0);
         let fresh = s.without(end.found, is_among(s, leaves, end.item));
         let fresh = s.without(fresh, is_out(s, plan, outer.x, end.item, fresh));
         leaf = s.select(fresh, end.item, leaf);

@@ -66,13 +66,13 @@ fn line<S: Simd, const BITS: u32, const LEFT: bool>(
     *a = [s.xor(difference[0], shifted[0]), s.xor(difference[1], shifted[1])];
 }
 
-/// [`crate::hash::hash3`] of (`a`, `b`\[i\], `c`).
+/// [`crate::hash::hash3`] of (`a`, `b`\[i\], `c`\[i\]).
 #[inline(always)]
-pub(crate) fn hash3_two<S: Simd>(s: S, a: S::U, mut b: Two<S::U>, c: S::U) -> Two<S::U> {
+pub(crate) fn hash3_two<S: Simd>(s: S, a: S::U, mut b: Two<S::U>, mut c: Two<S::U>) -> Two<S::U> {
     let (mut x, mut y) = ([s.splat(X); 2], [s.splat(Y); 2]);
-    let seed = s.xor(s.xor(s.splat(SEED), a), c);
-    let mut hash = [s.xor(seed, b[0]), s.xor(seed, b[1])];
-    let (mut a, mut c) = ([a; 2], [c; 2]);
+    let seed = s.xor(s.splat(SEED), a);
+    let mut hash = [s.xor(seed, s.xor(b[0], c[0])), s.xor(seed, s.xor(b[1], c[1]))];
+    let mut a = [a; 2];
     mix_two(s, &mut a, &mut b, &mut hash);
     mix_two(s, &mut c, &mut x, &mut hash);
     mix_two(s, &mut y, &mut a, &mut hash);
@@ -96,13 +96,7 @@ pub(crate) fn hash3<S: Simd>(s: S, mut a: S::U, mut b: S::U, mut c: S::U) -> S::
 
 /// [`crate::hash::hash4`].
 #[inline(always)]
-pub(crate) fn hash4<S: Simd>(
-    s: S,
-    mut a: S::U,
-    mut b: S::U,
-    mut c: S::U,
-    mut d: S::U,
-) -> S::U {
+pub(crate) fn hash4<S: Simd>(s: S, mut a: S::U, mut b: S::U, mut c: S::U, mut d: S::U) -> S::U {
     let (mut x, mut y) = (s.splat(X), s.splat(Y));
     let mut hash = s.xor(s.xor(s.splat(SEED), s.xor(a, b)), s.xor(c, d));
     mix(s, &mut a, &mut b, &mut hash);

@@ -2,7 +2,7 @@
 //! turn. Which positions are open is a bit set per lane; a lane goes on to the next open position,
 //! and after the last to the next round.
 
-use super::descend::{End, Start, descend, is_among, is_device, is_out, lane, put, slot_of};
+use super::descend::{Descend, End, Start, is_among, is_device, is_out, lane, put, slot_of};
 use super::firstn::first_bits;
 use super::simd::Simd;
 use super::tasks::{Found, Tasks};
@@ -10,12 +10,12 @@ use super::{Choose, MAX_POSITIONS, Plan};
 use crate::mapper::{NONE, UNDEFINED};
 
 #[inline(always)]
-pub(crate) fn indep<S: Simd>(
+pub(crate) fn indep<S: Descend>(
     s: S,
     plan: &Plan<'_>,
     choose: &Choose,
     tasks: &Tasks<'_>,
-    found: &mut Found,
+    mut found: Found<'_>,
 ) {
     let (zero, one) = (s.splat(0), s.splat(1));
     let (undefined, none) = (s.splat(lane(UNDEFINED)), s.splat(lane(NONE)));
@@ -51,8 +51,9 @@ pub(crate) fn indep<S: Simd>(
             return;
         }
         let r_step = steps(s, choose, round);
-        let start = Start { x, r: position, r_step, slot, common_slot, position: zero, asked: live };
-        let end = descend(s, plan, start, choose.kind);
+        let start =
+            Start { x, r: position, r_step, slot, common_slot, position: zero, asked: live };
+        let end = s.descend(plan, &start, choose.kind);
         let mut taken = s.without(end.found, is_among(s, items, end.item));
         let device = is_device(s, end.item);
         if choose.is_leaf {
@@ -111,7 +112,7 @@ fn lowest_bit<S: Simd>(s: S, bits: S::U) -> S::U {
 
 /// A device below each item of `below`, and the lanes that got one.
 #[inline(always)]
-fn leaf_below<S: Simd>(
+fn leaf_below<S: Descend>(
     s: S,
     plan: &Plan<'_>,
     choose: &Choose,
@@ -137,7 +138,7 @@ fn leaf_below<S: Simd>(
             position,
             asked,
         };
-        let end = descend(s, plan, start, 0);
+        let end = s.descend(plan, &start, 0);
         let fresh = s.without(end.found, is_out(s, plan, outer.x, end.item, end.found));
         leaf = s.select(fresh, end.item, leaf);
         got = s.either(got, fresh);

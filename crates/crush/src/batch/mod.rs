@@ -29,7 +29,9 @@
 //! | [`firstn`], [`indep`] | the two searches |
 //! | [`tasks`]    | what a choose step works on, and what it finds |
 //! | [`steps`]    | a rule over a block of inputs |
+//! | [`ahead`]    | single mappings: items in lanes |
 
+pub(crate) mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -47,9 +49,10 @@ mod tasks;
 use std::fmt;
 use std::sync::OnceLock;
 
-use simd::Simd;
+use descend::Descend;
 use steps::Steps;
 use tables::Tables;
+use tasks::{Found, OneOrEach, Tasks};
 
 use crate::choose_args::ChooseArgs;
 use crate::map::Map;
@@ -163,7 +166,7 @@ pub(crate) fn map_rows(
     let steps = if kernel == Kernel::Scalar { None } else { Steps::new(rule, rows.width()) };
     let Some(mut steps) = steps else {
         for (index, &x) in xs.iter().enumerate() {
-            rows.set(index, &rule.run(x, rows.width(), weights));
+            rows.set(index, &rule.run(kernel, x, rows.width(), weights));
         }
         return;
     };
@@ -231,7 +234,7 @@ unsafe fn run_avx512(
 }
 
 #[inline(always)]
-fn run_block<S: Simd>(
+fn run_block<S: Descend>(
     s: S,
     steps: &mut Steps,
     plan: &Plan<'_>,
@@ -239,16 +242,36 @@ fn run_block<S: Simd>(
     rows: &mut Rows,
     from: usize,
 ) {
+    if let Some((slot, choose, indep)) = steps.single_choose(plan.map) {
+        steps.stretch(plan, &choose, indep);
+        let room = rows.width().min(choose.positions as usize);
+        let (slots, lens) = (OneOrEach::One(slot), OneOrEach::One(room as u32));
+        let found = Found::new(rows.rows_mut(from..from + xs.len()), room);
+        let plan = Plan { stretched: steps.stretched(), ..*plan };
+        search(s, &plan, &choose, indep, &Tasks { xs, slots, lens }, found);
+        return;
+    }
     steps.start(xs.len());
     while let Some((choose, indep)) = steps.next_choose(xs, plan) {
         let (tasks, found, stretched) = steps.work();
-        let plan = Plan { stretched, ..*plan };
-        if indep {
-            indep::indep(s, &plan, &choose, &tasks, found);
-        } else {
-            firstn::firstn(s, &plan, &choose, &tasks, found);
-        }
+        search(s, &Plan { stretched, ..*plan }, &choose, indep, &tasks, found);
         steps.collect();
     }
     steps.write(rows, from);
+}
+
+#[inline(always)]
+fn search<S: Descend>(
+    s: S,
+    plan: &Plan<'_>,
+    choose: &Choose,
+    indep: bool,
+    tasks: &Tasks<'_>,
+    found: Found<'_>,
+) {
+    if indep {
+        indep::indep(s, plan, choose, tasks, found);
+    } else {
+        firstn::firstn(s, plan, choose, tasks, found);
+    }
 }

@@ -10,16 +10,14 @@
 
 /// See the module's text. `U` are lanes of `u32`, `F` lanes of `f32`, `M` one truth value a lane.
 pub(crate) trait Simd: Copy {
-    /// Lanes of a vector.
-    const LANES: usize;
     type U: Copy;
     type F: Copy;
     type M: Copy;
 
     fn splat(self, value: u32) -> Self::U;
-    /// The first `LANES` values of a slice that has them.
+    /// As many values as there are lanes, from the start of a slice that has them.
     fn load(self, values: &[u32]) -> Self::U;
-    /// Into the first `LANES` places of a slice that has them.
+    /// Into as many places, from the start of a slice that has them.
     fn store(self, values: Self::U, to: &mut [u32]);
 
     fn add(self, a: Self::U, b: Self::U) -> Self::U;
@@ -77,6 +75,10 @@ pub(crate) trait Simd: Copy {
     /// `table[index & 0xffff]`.
     fn gather_float(self, table: &[f32; 65536], index: Self::U) -> Self::F;
 
+    /// As [`Simd::load`].
+    fn load_float(self, values: &[f32]) -> Self::F;
+    /// As [`Simd::store`].
+    fn store_float(self, values: Self::F, to: &mut [f32]);
     fn splat_float(self, value: f32) -> Self::F;
     /// Reinterprets.
     fn float_from_bits(self, bits: Self::U) -> Self::F;

@@ -7,6 +7,7 @@
 use super::tasks::{Found, OneOrEach, Tasks};
 use super::{Choose, MAX_POSITIONS, Plan};
 use crate::bucket::AlgorithmKind;
+use crate::map::Map;
 use crate::mapper::{RuleRef, Tries};
 use crate::rule::RuleStep;
 use crate::{ItemId, Rows};
@@ -25,16 +26,15 @@ pub(crate) struct Steps {
     steps: Vec<Step>,
     /// The next step.
     at: usize,
-    inputs: usize,
-    /// Working lists and results.
-    working: Lists,
-    results: Lists,
+    /// Working lists and results, a row for each input.
+    working: Rows,
+    results: Rows,
     /// Tasks of the step at work: inputs, slots, positions, and whose they are.
     xs: Vec<u32>,
     slots: Vec<u32>,
     lens: Vec<u32>,
     owners: Vec<u32>,
-    found: Found,
+    found: Rows,
     stretched: Vec<u32>,
 }
 
@@ -88,22 +88,30 @@ impl Steps {
             width,
             steps,
             at: 0,
-            inputs: 0,
-            working: Lists::default(),
-            results: Lists::default(),
+            working: Rows::default(),
+            results: Rows::default(),
             xs: Vec::new(),
             slots: Vec::new(),
             lens: Vec::new(),
             owners: Vec::new(),
-            found: Found::default(),
+            found: Rows::default(),
             stretched: Vec::new(),
         })
+    }
+
+    /// The bucket to choose below, if that is all the rule does: then tasks are the inputs, and what
+    /// is found is the result.
+    pub(crate) fn single_choose(&self, map: &Map) -> Option<(u32, Choose, bool)> {
+        let [Step::Take(item), Step::Choose { choose, indep }, Step::Emit] = self.steps[..] else {
+            return None;
+        };
+        let bucket = item.bucket().filter(|&id| map.bucket(id).is_some())?;
+        (choose.positions > 0).then_some((!bucket.0 as u32, choose, indep))
     }
 
     /// Begins a block of that many inputs.
     pub(crate) fn start(&mut self, inputs: usize) {
         self.at = 0;
-        self.inputs = inputs;
         self.working.reset(inputs, self.width);
         self.results.reset(inputs, self.width);
     }
@@ -113,11 +121,15 @@ impl Steps {
         while let Some(&step) = self.steps.get(self.at) {
             self.at += 1;
             match step {
-                Step::Take(item) => self.working.set_all(item),
+                Step::Take(item) => {
+                    for input in 0..xs.len() {
+                        self.working.set(input, &[item]);
+                    }
+                }
                 Step::Emit => {
-                    for input in 0..self.inputs {
+                    for input in 0..xs.len() {
                         self.results.append(input, self.working.row(input));
-                        self.working.clear(input);
+                        self.working.set(input, &[]);
                     }
                 }
                 Step::Choose { choose, indep } => {
@@ -155,10 +167,15 @@ impl Steps {
             }
         }
         self.found.reset(self.xs.len(), positions.min(self.width));
+        self.stretch(plan, choose, indep);
+    }
+
+    /// Notes the uniform buckets in which the step counts rounds in another way.
+    pub(crate) fn stretch(&mut self, plan: &Plan<'_>, choose: &Choose, indep: bool) {
         self.stretched.clear();
         let tables = plan.tables;
         let uniform = AlgorithmKind::Uniform as u32;
-        if indep && positions > 0 && tables.algorithms & 1 << uniform != 0 {
+        if indep && choose.positions > 0 && tables.algorithms & 1 << uniform != 0 {
             let buckets = tables.algorithm.iter().zip(&tables.bucket);
             self.stretched.extend(buckets.map(|(&algorithm, &[_, size])| {
                 u32::from(algorithm == uniform && size.is_multiple_of(choose.positions))
@@ -167,20 +184,26 @@ impl Steps {
     }
 
     /// The prepared tasks, where to put what is found, and the plan's stretched buckets.
-    pub(crate) fn work(&mut self) -> (Tasks<'_>, &mut Found, Option<&[u32]>) {
+    pub(crate) fn work(&mut self) -> (Tasks<'_>, Found<'_>, Option<&[u32]>) {
         let tasks = Tasks {
             xs: &self.xs,
             slots: OneOrEach::of(&self.slots),
             lens: OneOrEach::of(&self.lens),
         };
-        let stretched = (!self.stretched.is_empty()).then_some(&self.stretched[..]);
-        (tasks, &mut self.found, stretched)
+        let room = self.found.width();
+        let found = Found::new(self.found.rows_mut(0..self.xs.len()), room);
+        (tasks, found, stretched(&self.stretched))
+    }
+
+    /// The plan's stretched buckets.
+    pub(crate) fn stretched(&self) -> Option<&[u32]> {
+        stretched(&self.stretched)
     }
 
     /// Makes what was found the working lists.
     pub(crate) fn collect(&mut self) {
-        for input in 0..self.inputs {
-            self.working.clear(input);
+        for input in 0..self.working.len() {
+            self.working.set(input, &[]);
         }
         for (task, &owner) in self.owners.iter().enumerate() {
             self.working.append(owner as usize, self.found.row(task));
@@ -189,49 +212,12 @@ impl Steps {
 
     /// Writes the results into `rows` from row `from` on.
     pub(crate) fn write(&self, rows: &mut Rows, from: usize) {
-        for input in 0..self.inputs {
-            rows.set(from + input, self.results.row(input));
+        for (input, row) in self.results.iter().enumerate() {
+            rows.set(from + input, row);
         }
     }
 }
 
-/// A list of at most `width` items for every input.
-#[derive(Default)]
-struct Lists {
-    width: usize,
-    items: Vec<ItemId>,
-    lens: Vec<u32>,
-}
-
-impl Lists {
-    fn reset(&mut self, inputs: usize, width: usize) {
-        self.width = width;
-        self.items.resize(inputs * width, ItemId::NONE);
-        self.lens.clear();
-        self.lens.resize(inputs, 0);
-    }
-
-    fn row(&self, input: usize) -> &[ItemId] {
-        &self.items[input * self.width..][..self.lens[input] as usize]
-    }
-
-    fn clear(&mut self, input: usize) {
-        self.lens[input] = 0;
-    }
-
-    fn set_all(&mut self, item: ItemId) {
-        for row in self.items.chunks_mut(self.width) {
-            row[0] = item;
-        }
-        self.lens.fill(1);
-    }
-
-    /// As much as there is room for.
-    fn append(&mut self, input: usize, items: &[ItemId]) {
-        let len = self.lens[input] as usize;
-        let room = &mut self.items[input * self.width..][len..self.width];
-        let taken = items.len().min(room.len());
-        room[..taken].copy_from_slice(&items[..taken]);
-        self.lens[input] += taken as u32;
-    }
+fn stretched(by_slot: &[u32]) -> Option<&[u32]> {
+    (!by_slot.is_empty()).then_some(by_slot)
 }

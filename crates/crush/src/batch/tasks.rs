@@ -2,6 +2,7 @@
 
 use super::simd::Simd;
 use crate::ItemId;
+use crate::rows::RowsMut;
 
 /// One task per lane and turn: an input, and the bucket to choose below.
 pub(crate) struct Tasks<'a> {
@@ -65,51 +66,39 @@ impl<'a> OneOrEach<'a> {
     }
 }
 
-/// What was found, one row per task.
-#[derive(Default)]
-pub(crate) struct Found {
+/// Where to put what is found: one row per task.
+pub(crate) struct Found<'a> {
+    /// From the start of a row to the start of the next.
+    stride: usize,
+    /// Most items of a row.
     room: usize,
-    items: Vec<ItemId>,
-    lens: Vec<u32>,
+    items: &'a mut [ItemId],
+    lens: &'a mut [u32],
     /// Lanes on their way into rows: tasks, lengths, items.
     lanes: Lanes,
 }
 
-#[derive(Default)]
 struct Lanes {
     tasks: [u32; 16],
     lens: [u32; 16],
     items: [[u32; 16]; super::MAX_POSITIONS],
 }
 
-impl Found {
-    /// Makes it `tasks` rows of `room` items.
-    pub(crate) fn reset(&mut self, tasks: usize, room: usize) {
-        self.room = room;
-        self.items.clear();
-        self.items.resize(tasks * room, ItemId::NONE);
-        self.lens.clear();
-        self.lens.resize(tasks, 0);
+impl<'a> Found<'a> {
+    /// Rows of at most `room` items.
+    pub(crate) fn new(rows: RowsMut<'a>, room: usize) -> Self {
+        let lanes = Lanes { tasks: [0; 16], lens: [0; 16], items: [[0; 16]; super::MAX_POSITIONS] };
+        let RowsMut { width: stride, items, lens } = rows;
+        Self { stride, room, items, lens, lanes }
     }
 
     pub(crate) fn room(&self) -> usize {
         self.room
     }
 
-    pub(crate) fn row(&self, task: usize) -> &[ItemId] {
-        &self.items[task * self.room..][..self.lens[task] as usize]
-    }
-
     /// Takes the rows of the lanes in `done`.
     #[inline(always)]
-    pub(crate) fn take<S: Simd>(
-        &mut self,
-        s: S,
-        task: S::U,
-        len: S::U,
-        rows: &[S::U],
-        done: S::M,
-    ) {
+    pub(crate) fn take<S: Simd>(&mut self, s: S, task: S::U, len: S::U, rows: &[S::U], done: S::M) {
         let lanes = &mut self.lanes;
         s.store(task, &mut lanes.tasks);
         s.store(len, &mut lanes.lens);
@@ -122,7 +111,7 @@ impl Found {
             bits &= bits - 1;
             let task = lanes.tasks[lane] as usize;
             self.lens[task] = lanes.lens[lane];
-            let row = &mut self.items[task * self.room..][..self.room];
+            let row = &mut self.items[task * self.stride..][..self.room];
             for (to, from) in row.iter_mut().zip(&lanes.items) {
                 *to = ItemId(from[lane] as i32);
             }

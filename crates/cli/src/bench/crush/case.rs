@@ -1,7 +1,8 @@
 //! What is measured, and on which maps.
 
 use fieldstone_crush::{
-    AlgorithmKind, BucketId, ItemId, Map, MapBuilder, RuleId, RuleStep, Tunables, TypeId, WEIGHT_ONE,
+    AlgorithmKind, BucketId, ItemId, Map, MapBuilder, RuleId, RuleStep, Tunables, TypeId,
+    WEIGHT_ONE,
 };
 
 const HOST: TypeId = TypeId(1);

@@ -109,8 +109,7 @@ impl Libcrush {
             let added = unsafe {
                 let (items, weights) = (items.as_mut_ptr(), weights.as_mut_ptr());
                 let size = bucket.items.len() as i32;
-                let c_bucket =
-                    (self.make_bucket)(handle, algorithm, 0, kind, size, items, weights);
+                let c_bucket = (self.make_bucket)(handle, algorithm, 0, kind, size, items, weights);
                 !c_bucket.is_null()
                     && (self.add_bucket)(handle, bucket.id.0, c_bucket, &raw mut id) == 0
             };

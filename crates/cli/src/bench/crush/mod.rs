@@ -141,8 +141,16 @@ impl Report {
         }
         let table = self.table.get_or_insert_with(|| {
             Table::new(&[
-                "ns per mapping", "C mapper", "batch", "ratio", "target", "", "single", "ratio",
-                "target", "",
+                "ns per mapping",
+                "C mapper",
+                "batch",
+                "ratio",
+                "target",
+                "",
+                "single",
+                "ratio",
+                "target",
+                "",
             ])
         });
         table.row(line);
@@ -162,7 +170,8 @@ impl Report {
             let heading = ["seconds", "theirs", "ours", "ratio", "target", ""];
             let mut table = Table::new(&heading);
             for row in &tools.rows {
-                let theirs = format!("{} {}", row.peer.as_deref().unwrap_or("-"), number(row.theirs));
+                let theirs =
+                    format!("{} {}", row.peer.as_deref().unwrap_or("-"), number(row.theirs));
                 let numbers = [number(row.ours), number(row.ratio), number(row.target)];
                 let mut line = vec![row.case.clone(), theirs];
                 line.extend(numbers);

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
-use fieldstone_crush::binary::{self, Release};
 use fieldstone_crush::AlgorithmKind;
+use fieldstone_crush::binary::{self, Release};
 use indicatif::ProgressBar;
 
 use super::BENCH;

@@ -1,0 +1,260 @@
+//! One mapping, in vectors: draws are made ahead of the mapper, many at once.
+//!
+//! A single mapping has no other inputs to fill lanes with, but it has *items*: every item of a
+//! straw2 bucket hashes on its own. And it has draws that will certainly be wanted: three replicas
+//! make at least one attempt each, with the attempt numbers 0, 1 and 2. So before a choose step
+//! runs, the draws of its first attempts are made level by level, the items of all of them side by
+//! side in the lanes, and remembered by bucket and attempt number. The plain mapper then runs as
+//! ever; it asks here first, and finds most draws made. A draw that was not foreseen is made on
+//! its own, its items in lanes.
+//!
+//! This changes nothing in the mapper's logic, for a draw depends on nothing but the bucket, the
+//! input and the attempt number (maps whose weights depend on the position do without).
+//! Comparisons are approximate, and decided exactly when close, as in [`draw`](super::draw).
+
+use std::cell::RefCell;
+
+use super::draw::DOUBT;
+use super::simd::Simd;
+use super::tables::{Tables, straw_lengths};
+use super::{Kernel, hash};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
+use crate::bucket::AlgorithmKind;
+
+/// Items whose straws are drawn together.
+const LANES: usize = 256;
+/// Most lanes of a vector, taken twice: vectors are hashed in pairs.
+const PADDING: usize = 32;
+/// Lanes that are filled at once.
+const PIECE: usize = 8;
+/// Draws that are remembered, by a few bits of what they are.
+const REMEMBERED: usize = 128;
+
+/// A draw: the slot of a bucket, and the attempt number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) slot: u32,
+    pub(crate) r: u32,
+}
+
+/// A draw that was made.
+#[derive(Clone, Copy, Default)]
+struct Made {
+    wanted: Wanted,
+    /// For which mapping.
+    generation: u64,
+    index: u32,
+}
+
+/// The best two straws of a draw so far: their lengths' bits above the item's index. Lengths are
+/// not negative, so their bits are in the order of the lengths.
+#[derive(Clone, Copy)]
+struct Best {
+    first: u64,
+    second: u64,
+}
+
+/// Some items of one draw in the lanes.
+#[derive(Clone, Copy)]
+struct Span {
+    draw: usize,
+    lanes: (usize, usize),
+    first_index: u32,
+}
+
+/// Memory that is used again by the next mapping of the thread.
+pub(crate) struct Scratch {
+    generation: u64,
+    made: [Made; REMEMBERED],
+    ids: [u32; LANES + PADDING],
+    rs: [u32; LANES + PADDING],
+    straws: [f32; LANES + PADDING],
+    lengths: [f32; LANES + PADDING],
+    spans: Vec<Span>,
+    best: Vec<Best>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Box<Scratch>> = RefCell::new(Box::new(Scratch {
+        generation: 0,
+        made: [Made::default(); REMEMBERED],
+        ids: [0; LANES + PADDING],
+        rs: [0; LANES + PADDING],
+        straws: [0.0; LANES + PADDING],
+        lengths: [0.0; LANES + PADDING],
+        spans: Vec::new(),
+        best: Vec::new(),
+    }));
+}
+
+/// The draws of one mapping.
+pub(crate) struct Ahead<'a> {
+    kernel: Kernel,
+    tables: &'a Tables,
+    x: u32,
+    scratch: &'a RefCell<Box<Scratch>>,
+}
+
+impl Ahead<'_> {
+    /// Runs a mapping with draws made ahead, if the kernel has vectors and the map has what they
+    /// are good for.
+    pub(crate) fn with<T>(
+        kernel: Kernel,
+        tables: &Tables,
+        x: u32,
+        run: impl FnOnce(Option<&Ahead<'_>>) -> T,
+    ) -> T {
+        let straw2 = tables.algorithms & 1 << AlgorithmKind::Straw2 as u32 != 0;
+        if kernel == Kernel::Scalar || !straw2 || tables.has_runs {
+            return run(None);
+        }
+        SCRATCH.with(|scratch| {
+            scratch.borrow_mut().generation += 1;
+            run(Some(&Ahead { kernel, tables, x, scratch }))
+        })
+    }
+
+    /// The index that the draw gives, if it is a draw for vectors and they can tell.
+    pub(crate) fn get(&self, wanted: Wanted) -> Option<usize> {
+        if !self.can(wanted) {
+            return None;
+        }
+        let scratch = &mut **self.scratch.borrow_mut();
+        if let Some(index) = scratch.remembered(wanted) {
+            return Some(index as usize);
+        }
+        let mut index = [None];
+        self.race(scratch, &[wanted], &mut index);
+        index[0].map(|index| index as usize)
+    }
+
+    /// Makes draws, and says what they give; `None` where the plain mapper must be asked.
+    pub(crate) fn make(&self, wanted: &[Wanted], indices: &mut [Option<u32>]) {
+        let scratch = &mut **self.scratch.borrow_mut();
+        self.race(scratch, wanted, indices);
+    }
+
+    fn can(&self, wanted: Wanted) -> bool {
+        let slot = wanted.slot as usize;
+        self.tables.algorithm[slot] == AlgorithmKind::Straw2 as u32
+    }
+
+    fn race(&self, scratch: &mut Scratch, wanted: &[Wanted], indices: &mut [Option<u32>]) {
+        scratch.best.clear();
+        scratch.best.resize(wanted.len(), Best { first: u64::MAX, second: u64::MAX });
+        let mut used = 0;
+        for (draw, &wanted) in wanted.iter().enumerate() {
+            if !self.can(wanted) {
+                continue;
+            }
+            let [first, size] = self.tables.bucket[wanted.slot as usize];
+            let mut done = 0;
+            while done < size {
+                let len = (size - done).min((LANES - used) as u32) as usize;
+                let from = (first + done) as usize;
+                copy(&mut scratch.ids[used..], &self.tables.straw_ids[from..], len);
+                copy(&mut scratch.straws[used..], &self.tables.straw_scales[from..], len);
+                for to in scratch.rs[used..]
+                    .as_chunks_mut::<PIECE>()
+                    .0
+                    .iter_mut()
+                    .take(len.div_ceil(PIECE))
+                {
+                    *to = [wanted.r; PIECE];
+                }
+                scratch.spans.push(Span { draw, lanes: (used, used + len), first_index: done });
+                used += len;
+                done += len as u32;
+                if used == LANES {
+                    self.run_lanes(scratch, used);
+                    used = 0;
+                }
+            }
+        }
+        self.run_lanes(scratch, used);
+        for ((&wanted, index), at) in wanted.iter().zip(indices).zip(0..) {
+            let Best { first, second } = scratch.best[at];
+            *index = None;
+            let length = |key: u64| f32::from_bits((key >> 32) as u32);
+            let is_only = second == u64::MAX && first != u64::MAX;
+            if is_only || length(second) > length(first) * (1.0 + DOUBT) + 2.0 {
+                *index = Some(first as u32);
+                scratch.remember(wanted, first as u32);
+            }
+        }
+    }
+
+    /// Draws the straws of all lanes and enters them in the races.
+    fn run_lanes(&self, scratch: &mut Scratch, used: usize) {
+        match self.kernel {
+            Kernel::Scalar => unreachable!("the plain mapper looks nothing up ahead"),
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Avx2 => avx2::race_lanes(self.x, scratch, used),
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Avx512 => avx512::race_lanes(self.x, scratch, used),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("only the plain mapper is available here"),
+        }
+        for span in scratch.spans.drain(..) {
+            let best = &mut scratch.best[span.draw];
+            let lengths = &scratch.lengths[span.lanes.0..span.lanes.1];
+            for (length, index) in lengths.iter().zip(span.first_index..) {
+                let key = u64::from(length.to_bits()) << 32 | u64::from(index);
+                best.second = best.second.min(best.first.max(key));
+                best.first = best.first.min(key);
+            }
+        }
+    }
+}
+
+/// Copies at least `len` numbers, whole pieces: buckets are small, and a call for each would cost
+/// more than the copy. What is copied too much means nothing; both sides have room for it.
+#[inline]
+fn copy<T: Copy>(to: &mut [T], from: &[T], len: usize) {
+    let (to, from) = (to.as_chunks_mut::<PIECE>().0, from.as_chunks::<PIECE>().0);
+    for (to, from) in to.iter_mut().zip(from).take(len.div_ceil(PIECE)) {
+        *to = *from;
+    }
+}
+
+impl Scratch {
+    fn place(wanted: Wanted) -> usize {
+        let mixed = wanted.slot.wrapping_mul(0x9e37_79b1) ^ wanted.r.wrapping_mul(0x85eb_ca77);
+        (mixed >> 25) as usize % REMEMBERED
+    }
+
+    fn remembered(&self, wanted: Wanted) -> Option<u32> {
+        let made = &self.made[Self::place(wanted)];
+        let same = made.generation == self.generation && made.wanted == wanted;
+        same.then_some(made.index)
+    }
+
+    fn remember(&mut self, wanted: Wanted, index: u32) {
+        self.made[Self::place(wanted)] = Made { wanted, generation: self.generation, index };
+    }
+}
+
+/// The lengths of the straws in the first `used` lanes.
+#[inline(always)]
+pub(crate) fn race_lanes<S: Simd>(s: S, lanes: usize, x: u32, scratch: &mut Scratch, used: usize) {
+    let x = s.splat(x);
+    if used <= lanes {
+        let (ids, rs) = (s.load(&scratch.ids), s.load(&scratch.rs));
+        let length = s.gather_float(straw_lengths(), hash::hash3(s, x, ids, rs));
+        let straw = s.load_float(&scratch.straws);
+        s.store_float(s.mul_float(length, straw), &mut scratch.lengths);
+        return;
+    }
+    for at in (0..used).step_by(2 * lanes) {
+        let ids = [s.load(&scratch.ids[at..]), s.load(&scratch.ids[at + lanes..])];
+        let rs = [s.load(&scratch.rs[at..]), s.load(&scratch.rs[at + lanes..])];
+        let hashes = hash::hash3_two(s, x, ids, rs);
+        for (half, hash) in hashes.into_iter().enumerate() {
+            let at = at + half * lanes;
+            let length = s.gather_float(straw_lengths(), hash);
+            let straw = s.load_float(&scratch.straws[at..]);
+            s.store_float(s.mul_float(length, straw), &mut scratch.lengths[at..]);
+        }
+    }
+}
