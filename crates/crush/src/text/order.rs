@@ -2,8 +2,7 @@
 //!
 //! A text does not number classes: reading it does, in the order in which they are first named.
 //! Devices come first in a text. So where devices in the order of their numbers would mix the
-//! classes up, the first device of each class goes ahead. Classes without devices get the numbers
-//! that are left, by name.
+//! classes up, the first device of each class goes ahead. Classes without devices follow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,13 +30,10 @@ impl Order {
         let ahead = if ahead.is_sorted() { Vec::new() } else { ahead };
         let is_ahead: BTreeSet<ItemId> = ahead.iter().copied().collect();
         let others = devices().filter(|device| !is_ahead.contains(device));
-        let mut by_name: Vec<(&String, ClassId)> =
-            labels.classes.iter().map(|(&class, name)| (name, class)).collect();
-        by_name.retain(|(_, class)| !first.contains_key(class));
-        by_name.sort_unstable();
-        let classes = first.keys().copied().chain(by_name.into_iter().map(|(_, class)| class));
+        let without = labels.classes.keys().filter(|class| !first.contains_key(class));
+        let classes: Vec<ClassId> = first.keys().chain(without).copied().collect();
         Self {
-            classes: classes.zip(0..).collect(),
+            classes: classes.into_iter().zip(0..).collect(),
             devices: ahead.iter().copied().chain(others).collect(),
         }
     }
