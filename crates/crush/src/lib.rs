@@ -31,8 +31,10 @@
 //! | `shadow`    | the trees that stand for classes of devices |
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
+//! | `batch`     | the same for many inputs at once, in vectors |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
+mod batch;
 pub mod binary;
 pub mod bucket;
 pub mod builder;
@@ -56,6 +58,7 @@ pub mod tunables;
 use std::fmt;
 use std::ops::Deref;
 
+pub use batch::Kernel;
 pub use bucket::{Algorithm, AlgorithmKind, Bucket};
 pub use builder::MapBuilder;
 pub use check::BuildError;

@@ -23,6 +23,7 @@
 //! This is the plain mapper, one input at a time: the definition that the batch mapper and the
 //! hardware are compared with.
 
+use crate::batch::{self, Kernel};
 use crate::choose_args::{ChooseArg, ChooseArgs};
 use crate::hash::hash2;
 use crate::map::Map;
@@ -53,6 +54,18 @@ impl<'m> RuleRef<'m> {
         Self { choose_args, ..self }
     }
 
+    pub(crate) fn map_ref(&self) -> &'m Map {
+        self.map
+    }
+
+    pub(crate) fn rule_ref(&self) -> &'m Rule {
+        self.rule
+    }
+
+    pub(crate) fn choose_args_ref(&self) -> Option<&'m ChooseArgs> {
+        self.choose_args
+    }
+
     /// The devices for input `x`, at most `width` of them. `weights[i]` is the 16.16 reweight of
     /// device i; devices past its end are out. A result that is a bucket (of a rule that does not
     /// descend to devices) reads as `None`; [`RuleRef::map_items`] gives those.
@@ -71,10 +84,20 @@ impl<'m> RuleRef<'m> {
     /// As [`RuleRef::map_batch`], in one table, for rules that may give buckets too.
     #[must_use]
     pub fn map_rows(&self, xs: &[u32], width: usize, weights: &[u32]) -> Rows {
+        self.map_rows_with(Kernel::best(), xs, width, weights)
+    }
+
+    /// As [`RuleRef::map_rows`], with a certain kernel, which must be available.
+    #[must_use]
+    pub fn map_rows_with(
+        &self,
+        kernel: Kernel,
+        xs: &[u32],
+        width: usize,
+        weights: &[u32],
+    ) -> Rows {
         let mut rows = Rows::new(xs.len(), width);
-        for (index, &x) in xs.iter().enumerate() {
-            rows.set(index, &self.run(x, width, weights));
-        }
+        batch::map_rows(kernel, self, xs, weights, &mut rows);
         rows
     }
 
@@ -85,7 +108,7 @@ impl<'m> RuleRef<'m> {
         items.into_iter().map(|item| (item != NONE).then_some(item)).collect()
     }
 
-    fn run(&self, x: u32, width: usize, weights: &[u32]) -> Vec<ItemId> {
+    pub(crate) fn run(&self, x: u32, width: usize, weights: &[u32]) -> Vec<ItemId> {
         let run = Run { map: self.map, choose_args: self.choose_args, x, weights, width };
         match self.rule.kind {
             RuleKind::MsrFirstn | RuleKind::MsrIndep => msr::run(&run, self.rule),
@@ -326,12 +349,12 @@ impl Run<'_> {
                 let draw = if bucket.items.is_empty() {
                     Draw::Rejected
                 } else {
-                    let item = if by_permutation {
-                        Some(bucket.choose_by_permutation(self.x, r))
+                    let index = if by_permutation {
+                        Some(bucket.draw_by_permutation(self.x, r))
                     } else {
-                        bucket.choose(self.x, r, self.arg(bucket), filled)
+                        bucket.draw(self.x, r, self.arg(bucket), filled)
                     };
-                    match item.map_or(Next::Nowhere, |item| self.next(item, choose.kind)) {
+                    match self.next(bucket, index, choose.kind) {
                         Next::Bucket(below) => {
                             bucket = below;
                             continue;
@@ -455,8 +478,8 @@ impl Run<'_> {
                 positions
             };
             let r = parent_r.wrapping_add(step.wrapping_mul(round));
-            let item = bucket.choose(self.x, r, self.arg(bucket), first);
-            match item.map_or(Next::Nowhere, |item| self.next(item, choose.kind)) {
+            let index = bucket.draw(self.x, r, self.arg(bucket), first);
+            match self.next(bucket, index, choose.kind) {
                 Next::Bucket(below) => bucket = below,
                 Next::Found(item) => break (item, r),
                 Next::Nowhere => {
@@ -497,8 +520,9 @@ impl Run<'_> {
         self.choose_args?.buckets.get(&bucket.id)
     }
 
-    /// Where the descent goes on from a drawn item.
-    fn next(&self, item: ItemId, wanted: TypeId) -> Next<'_> {
+    /// Where the descent goes on from a drawn item, if one was drawn.
+    fn next(&self, bucket: &Bucket, index: Option<usize>, wanted: TypeId) -> Next<'_> {
+        let Some(item) = index.map(|index| bucket.items[index]) else { return Next::Nowhere };
         match item.bucket() {
             None if wanted == TypeId::DEVICE => Next::Found(item),
             None => Next::Nowhere,

@@ -1,0 +1,286 @@
+//! One draw in every lane: the vector form of the [`bucket`](crate::bucket) folder.
+//!
+//! Every lane has its own bucket, input and attempt. Items are looked at one after the other, the
+//! same index in every lane; lanes with smaller buckets idle at the end.
+//!
+//! **Filter, then decide.** Straws of straw and straw2 buckets are products and quotients of 48 and
+//! 64 bits, which vectors are slow at. So lanes compare `f32` approximations, and keep the best and
+//! the second best. The approximations are right to one part in 2^22 (three roundings of at most
+//! 2^-24 each). Where the two best are further apart than one part in 2^20 and, for straw2, whose
+//! quotients are cut to integers, 2 more, the order of the exact numbers is the same and the best
+//! wins. Every other lane, about one in a thousand, is decided by the plain mapper. So the result
+//! is exact, and ties need no thought.
+
+use super::simd::{Simd, greatest};
+use super::tables::Tables;
+use crate::bucket::AlgorithmKind;
+
+/// Straws whose approximations differ by less than this share may be in either order.
+const DOUBT: f32 = 1.0 / (1 << 20) as f32;
+/// Steps of a permutation that lanes follow; longer ones are left to the plain mapper.
+const MAX_PERMUTATION: usize = 32;
+
+/// What every lane draws with.
+#[derive(Clone, Copy)]
+pub(crate) struct Question<S: Simd> {
+    pub(crate) x: S::U,
+    pub(crate) r: S::U,
+    /// Slots of the buckets, inside the tables in every lane.
+    pub(crate) slot: S::U,
+    /// Sizes of the buckets, at least 1 where something is asked.
+    pub(crate) size: S::U,
+    /// The position in the result, which chooses a run of straws.
+    pub(crate) position: S::U,
+    /// Lanes whose answer counts.
+    pub(crate) asked: S::M,
+}
+
+/// What was drawn.
+#[derive(Clone, Copy)]
+pub(crate) struct Drawn<S: Simd> {
+    /// Index of the item in its bucket.
+    pub(crate) index: S::U,
+    /// Lanes that the plain mapper must decide.
+    pub(crate) doubtful: S::M,
+}
+
+/// Draws in all lanes.
+#[inline(always)]
+pub(crate) fn draw<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
+    if tables.only(AlgorithmKind::Straw2) {
+        return straws::<S, true>(s, tables, question);
+    }
+    let algorithm = s.gather(&tables.algorithm, question.slot);
+    let mut drawn = Drawn { index: s.splat(0), doubtful: s.mask(0) };
+    for kind in AlgorithmKind::ALL {
+        let asked = s.both(question.asked, s.eq(algorithm, s.splat(kind as u32)));
+        if !s.any(asked) {
+            continue;
+        }
+        let question = Question { asked, ..question };
+        let part = match kind {
+            AlgorithmKind::Uniform => uniform(s, tables, question),
+            AlgorithmKind::List => list(s, tables, question),
+            AlgorithmKind::Tree => tree(s, tables, question),
+            AlgorithmKind::Straw => straws::<S, false>(s, tables, question),
+            AlgorithmKind::Straw2 => straws::<S, true>(s, tables, question),
+        };
+        drawn.index = s.select(asked, part.index, drawn.index);
+        drawn.doubtful = s.either(drawn.doubtful, s.both(part.doubtful, asked));
+    }
+    drawn
+}
+
+/// Sizes of the buckets, 0 where nothing is asked, and the greatest of them.
+#[inline(always)]
+fn sizes<S: Simd>(s: S, question: Question<S>) -> (S::U, u32) {
+    let size = s.select(question.asked, question.size, s.splat(0));
+    (size, greatest(s, size))
+}
+
+/// True when all lanes that ask have the same bucket; then its slot too.
+#[inline(always)]
+fn common_slot<S: Simd>(s: S, question: Question<S>) -> Option<usize> {
+    let mut slots = [0; 16];
+    s.store(question.slot, &mut slots);
+    let asked = s.bits(question.asked);
+    let slot = slots[asked.trailing_zeros() as usize % S::LANES];
+    let same = s.bits(s.eq(question.slot, s.splat(slot)));
+    (asked & !same == 0).then_some(slot as usize)
+}
+
+/// straw2 (`SHORTEST`: least N(u) / weight) and straw (greatest u * scale).
+#[inline(always)]
+fn straws<S: Simd, const SHORTEST: bool>(
+    s: S,
+    tables: &Tables,
+    question: Question<S>,
+) -> Drawn<S> {
+    let (size, most) = sizes(s, question);
+    let mut first = s.gather(&tables.first_straw, question.slot);
+    if SHORTEST && tables.has_runs {
+        let last_run = s.gather(&tables.last_run, question.slot);
+        let run = s.select(s.lt(question.position, last_run), question.position, last_run);
+        first = s.add(first, s.mul(run, size));
+    }
+    // Lanes that ask nothing look where it is harmless.
+    first = s.select(question.asked, first, s.splat(0));
+    let race = Race::<S, SHORTEST>::new(s, question, size);
+    match common_slot(s, question) {
+        Some(_) if !(SHORTEST && tables.has_runs) && most > 0 => {
+            let first = greatest(s, first) as usize;
+            let straws = &tables.straws[first..first + most as usize];
+            let numbered = straws.iter().zip(0..);
+            numbered
+                .fold(race, |race, (&[id, straw], index)| {
+                    race.run(s, s.splat(id), s.splat_float(f32::from_bits(straw)), index)
+                })
+                .finish(s)
+        }
+        _ => {
+            let last = greatest(s, first) as usize + most as usize;
+            assert!(last <= tables.straws.len(), "straws end before their last bucket");
+            (0..most)
+                .fold(race, |race, index| {
+                    let at = s.add(first, s.splat(index));
+                    // SAFETY: no index reaches `last`, which is inside.
+                    let (id, straw) = unsafe { s.gather_pairs(&tables.straws, at) };
+                    race.run(s, id, s.float_from_bits(straw), index)
+                })
+                .finish(s)
+        }
+    }
+}
+
+/// A race of straws in every lane, so far. Straws of `straw` are negated: the least wins too.
+struct Race<S: Simd, const SHORTEST: bool> {
+    question: Question<S>,
+    size: S::U,
+    lengths: &'static [f32; 65536],
+    best: S::F,
+    second: S::F,
+    winner: S::U,
+}
+
+impl<S: Simd, const SHORTEST: bool> Race<S, SHORTEST> {
+    #[inline(always)]
+    fn new(s: S, question: Question<S>, size: S::U) -> Self {
+        Self {
+            question,
+            size,
+            lengths: super::tables::straw_lengths(),
+            best: s.splat_float(f32::INFINITY),
+            second: s.splat_float(f32::INFINITY),
+            winner: s.splat(0),
+        }
+    }
+
+    /// The item at `index` draws.
+    #[inline(always)]
+    fn run(self, s: S, id: S::U, straw: S::F, index: u32) -> Self {
+        let hash = super::hash::hash3(s, self.question.x, id, self.question.r);
+        let length = if SHORTEST {
+            s.mul_float(s.gather_float(self.lengths, hash), straw)
+        } else {
+            let u = s.float(s.and(hash, s.splat(0xffff)));
+            s.mul_float(s.mul_float(u, straw), s.splat_float(-1.0))
+        };
+        let index = s.splat(index);
+        let inside = s.lt(index, self.size);
+        let infinite = s.splat(f32::INFINITY.to_bits());
+        let length = s.float_from_bits(s.select(inside, s.float_to_bits(length), infinite));
+        let better = s.lt_float(length, self.best);
+        Self {
+            second: s.min(self.second, s.max(self.best, length)),
+            best: s.min(self.best, length),
+            winner: s.select(better, index, self.winner),
+            ..self
+        }
+    }
+
+    #[inline(always)]
+    fn finish(self, s: S) -> Drawn<S> {
+        // The second best must be beyond the limit: then neither is NaN, and no two are equal.
+        let limit = if SHORTEST {
+            s.add_float(s.mul_float(self.best, s.splat_float(1.0 + DOUBT)), s.splat_float(2.0))
+        } else {
+            s.mul_float(self.best, s.splat_float(1.0 - DOUBT))
+        };
+        let certain = s.lt_float(limit, self.second);
+        let single = s.eq(self.size, s.splat(1));
+        let doubtful = s.without(s.without(self.question.asked, certain), single);
+        Drawn { index: self.winner, doubtful }
+    }
+}
+
+/// List buckets: from the last item down, the first that takes the draw.
+#[inline(always)]
+fn list<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
+    let (size, most) = sizes(s, question);
+    let first = s.select(question.asked, s.gather(&tables.first, question.slot), s.splat(0));
+    let id = s.gather(&tables.id, question.slot);
+    let last = greatest(s, first) as usize + most as usize;
+    assert!(last <= tables.list.len(), "items end before their last bucket");
+    let mut open = question.asked;
+    let mut index = s.splat(0);
+    for step in 1..=most {
+        // Lanes look at their own last item first, and stay at item 0 when there is no more.
+        let before = s.lt(s.splat(step), s.add(size, s.splat(1)));
+        let at = s.select(before, s.sub(size, s.splat(step)), s.splat(0));
+        let place = s.add(first, at);
+        let item = s.gather(&tables.item, place);
+        // SAFETY: no index reaches `last`, which is inside.
+        let (weight, sum) = unsafe { s.gather_pairs(&tables.list, place) };
+        let hash = super::hash::hash4(s, question.x, item, question.r, id);
+        let u = s.and(hash, s.splat(0xffff));
+        let takes = s.both(open, s.lt(s.mul_shr::<16>(u, sum), weight));
+        index = s.select(takes, at, index);
+        open = s.both(s.without(open, takes), before);
+        if !s.any(open) {
+            break;
+        }
+    }
+    Drawn { index, doubtful: s.mask(0) }
+}
+
+/// Tree buckets: from the root to a leaf.
+#[inline(always)]
+fn tree<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
+    let id = s.gather(&tables.id, question.slot);
+    assert!(tables.tree.len() == tables.id.len(), "tables by slot are equally long");
+    // SAFETY: the slots have been looked up in a table of the same length.
+    let (first, root) = unsafe { s.gather_pairs(&tables.tree, question.slot) };
+    let one = s.splat(1);
+    let leaf = |node| s.eq(s.and(node, one), one);
+    let mut open = question.asked;
+    let mut node = s.select(open, root, one);
+    let first = s.select(open, first, s.splat(0));
+    // A tree of one item has its root at node 1.
+    open = s.without(open, leaf(node));
+    while s.any(open) {
+        let inner = s.select(open, node, s.splat(0));
+        // The lowest bit that is set is twice the distance of the children.
+        let lowest = s.and(inner, s.sub(s.splat(0), inner));
+        let half = s.shr::<1>(lowest);
+        let hash = super::hash::hash4(s, question.x, node, question.r, id);
+        let weight = s.gather(&tables.node_weights, s.add(first, inner));
+        let left = s.sub(inner, half);
+        let left_weight = s.gather(&tables.node_weights, s.add(first, left));
+        let goes_left = s.lt(s.mul_shr::<32>(hash, weight), left_weight);
+        let next = s.select(goes_left, left, s.add(inner, half));
+        node = s.select(open, next, node);
+        open = s.without(open, leaf(node));
+    }
+    let index = s.shr::<1>(node);
+    // Past the last item: nothing is drawn, as the plain mapper says too.
+    let outside = s.without(question.asked, s.lt(index, question.size));
+    Drawn { index: s.select(outside, s.splat(0), index), doubtful: outside }
+}
+
+/// Uniform buckets: the r-th item of a permutation, followed back as `bucket/uniform.rs` tells.
+#[inline(always)]
+fn uniform<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
+    let one = s.splat(1);
+    let size = s.select(question.asked, question.size, one);
+    let id = s.gather(&tables.id, question.slot);
+    let last = s.rem(question.r, size);
+    let long = s.without(question.asked, s.lt(last, s.splat(MAX_PERMUTATION as u32)));
+    let last = s.select(long, s.splat(0), last);
+    let steps = greatest(s, last) as usize;
+    let mut partners = [s.splat(0); MAX_PERMUTATION];
+    let mut position = s.splat(0);
+    for (step, partner) in partners.iter_mut().enumerate().take(steps + 1) {
+        let at = s.splat(step as u32);
+        let hash = super::hash::hash3(s, question.x, id, at);
+        let reached = s.lt(at, s.add(last, one));
+        let left = s.select(reached, s.sub(size, at), one);
+        *partner = s.add(at, s.rem(hash, left));
+        position = s.select(s.eq(at, last), *partner, position);
+    }
+    for (step, &partner) in partners.iter().enumerate().take(steps).rev() {
+        let at = s.splat(step as u32);
+        let moved = s.both(s.lt(at, last), s.eq(position, partner));
+        position = s.select(moved, at, position);
+    }
+    Drawn { index: position, doubtful: long }
+}
