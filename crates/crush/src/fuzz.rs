@@ -136,19 +136,25 @@ fn is_quick(map: &Map) -> bool {
         tunables.msr_descents.min(MOST_TRIES),
     ];
     let msr = |step: &RuleStep| matches!(step, RuleStep::ChooseMsr { .. });
-    let set_tries = |step: &RuleStep| match *step {
+    let is_long = |step: &RuleStep| match *step {
         RuleStep::SetChooseTries(n)
         | RuleStep::SetChooseleafTries(n)
         | RuleStep::SetChooseLocalTries(n)
         | RuleStep::SetChooseLocalFallbackTries(n)
         | RuleStep::SetMsrDescents(n)
         | RuleStep::SetMsrCollisionTries(n) => n > MOST_TRIES as i32,
+        // Every one that is not found takes all tries.
+        RuleStep::ChooseFirstn { count, .. }
+        | RuleStep::ChooseIndep { count, .. }
+        | RuleStep::ChooseleafFirstn { count, .. }
+        | RuleStep::ChooseleafIndep { count, .. }
+        | RuleStep::ChooseMsr { count, .. } => count > MOST_TRIES as i32,
         _ => false,
     };
     let steps = || map.rules().flat_map(|(_, rule)| &rule.steps);
     let msr_tries = tunables.msr_descents.saturating_mul(tunables.msr_collision_tries);
     tries.iter().all(|&tries| tries <= MOST_TRIES)
-        && !steps().any(set_tries)
+        && !steps().any(is_long)
         && (msr_tries <= 10_000 || !steps().any(msr))
         && map.max_devices() <= 1 << 12
         && map.buckets().all(|bucket| bucket.items.len() <= 256)
