@@ -3,6 +3,7 @@
 
 mod common;
 mod control;
+mod crush_maps;
 mod processes;
 mod refusals;
 mod serving;

@@ -54,14 +54,15 @@
 //! one that is no name of the language, is given one. `step noop`, negative values of `set_` steps,
 //! rules without steps, and rules of a kind without a word (`type 7`) are written and read here, but
 //! not by crushtool. Steps that take what does not exist, which do nothing, and sets of choose_args
-//! beyond 32 bits become comments. Room for devices that are not named, straws and tree nodes other
-//! than those that follow from the weights, and shadows other than those that follow from the
-//! classes are lost.
+//! beyond 32 bits become comments. Room for devices that are not named, classes that neither a
+//! device nor a shadow has, straws and tree nodes other than those that follow from the weights, and
+//! shadows other than those that follow from the classes are lost.
 
 mod error;
 mod labels;
 mod lexer;
 mod meaning;
+mod order;
 mod print;
 mod syntax;
 mod weight;
