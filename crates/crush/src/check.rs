@@ -28,9 +28,10 @@ pub const MAX_DEPTH: usize = 64;
 pub const MAX_RULES: u32 = 256;
 /// Most attempts that a tunable or a rule may ask for.
 pub const MAX_TRIES: i64 = 100_000;
-/// Most attempts for leaves in all: attempts times attempts for the leaf of each; for
-/// multi-step-retry rules, descents times collision tries.
-pub const MAX_LEAF_TRIES: i64 = 10_000_000;
+/// Most attempts of a choose step in all: positions that its count asks for, times attempts, times
+/// attempts for the leaf of each. For multi-step-retry rules: descents times collision tries. A
+/// mapping stays within seconds on the most hostile map.
+pub const MAX_ATTEMPTS: i64 = 10_000_000;
 /// Largest count of a choose step, and of its negative.
 pub const MAX_COUNT: i64 = 1 << 16;
 /// The first weight that Ceph reads as a negative number: see `bucket/straw2.rs` for what it does
@@ -238,7 +239,8 @@ pub(crate) fn rule(id: RuleId, rule: &Rule, tunables: &Tunables) -> Result<(), B
                 bound("the count of a choose step", count.into(), MAX_COUNT)?;
                 let unset = if tunables.chooseleaf_descend_once { 1 } else { tries };
                 let leaf_tries = if leaf_tries > 0 { leaf_tries } else { unset };
-                bound("attempts times leaf attempts", tries * leaf_tries, MAX_LEAF_TRIES)?;
+                let attempts = i64::from(count).max(1) * tries * leaf_tries;
+                bound("positions times attempts times leaf attempts", attempts, MAX_ATTEMPTS)?;
             }
             RuleStep::ChooseMsr { count, .. } => {
                 if count < 0 {
@@ -248,7 +250,7 @@ pub(crate) fn rule(id: RuleId, rule: &Rule, tunables: &Tunables) -> Result<(), B
                 }
                 bound("the count of a choosemsr step", count.into(), MAX_COUNT)?;
                 let product = descents.max(0) * collision_tries.max(0);
-                bound("descents times collision tries", product, MAX_LEAF_TRIES)?;
+                bound("descents times collision tries", product, MAX_ATTEMPTS)?;
             }
             RuleStep::SetChooseTries(n) => {
                 bound("set_choose_tries", n.into(), MAX_TRIES)?;
