@@ -28,6 +28,7 @@
 //! | [`binary`]  | maps as Ceph stores them |
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
+//! | [`tester`]  | rules on ranges of inputs, counted and printed as crushtool does |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
 pub mod binary;
@@ -45,6 +46,7 @@ pub mod names;
 pub mod pool;
 mod rows;
 pub mod rule;
+pub mod tester;
 pub mod tunables;
 
 use std::fmt;
