@@ -47,6 +47,7 @@ pub mod pool;
 mod rows;
 pub mod rule;
 pub mod tester;
+mod tries;
 pub mod tunables;
 
 use std::fmt;
@@ -63,6 +64,7 @@ pub use pool::{NodeWeight, PoolMap};
 pub use rows::Rows;
 pub use rule::{Rule, RuleKind, RuleStep};
 use thiserror::Error;
+pub use tries::TriesHistogram;
 pub use tunables::Tunables;
 
 /// 1.0 as a 16.16 fixed-point weight: a device that is fully in.

@@ -15,6 +15,8 @@ pub struct Tally {
     pub sizes: BTreeMap<usize, u64>,
     /// Mappings that are shorter than the width or have an empty position.
     pub bad: u64,
+    /// Choices by their failed attempts, if the trial [counts](super::Trial::count_tries) them.
+    pub tries: Vec<u64>,
 }
 
 impl Tally {
@@ -47,6 +49,15 @@ impl Tally {
             *self.sizes.entry(size).or_default() += more;
         }
         self.bad += other.bad;
+        self.add_tries(&other.tries);
+    }
+
+    /// Adds counts of failed attempts.
+    pub fn add_tries(&mut self, more: &[u64]) {
+        self.tries.resize(self.tries.len().max(more.len()), 0);
+        for (count, more) in self.tries.iter_mut().zip(more) {
+            *count += more;
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 
 use super::Tally;
 use crate::hash::hash2;
-use crate::{ItemId, Rows, RuleRef};
+use crate::{ItemId, Map, Rows, RuleRef, TriesHistogram};
 
 /// Most mappings of a block. The batch mapper wants many at once; blocks are what output is written
 /// and progress is told by.
@@ -17,7 +17,9 @@ const BLOCKS_AHEAD: usize = 2;
 /// One rule, one width, a range of x.
 #[derive(Clone, Copy, Debug)]
 pub struct Trial<'a> {
-    /// The rule, with its weight set.
+    /// The map.
+    pub map: &'a Map,
+    /// A rule of it, with its weight set.
     pub rule: RuleRef<'a>,
     /// Positions of a mapping.
     pub width: usize,
@@ -29,6 +31,8 @@ pub struct Trial<'a> {
     pub last_x: i32,
     /// Maps `hash2(x, pool)` in place of x.
     pub pool: Option<u32>,
+    /// Counts failed attempts too, which takes the plain mapper: much slower.
+    pub count_tries: bool,
 }
 
 /// Consecutive mappings.
@@ -88,8 +92,8 @@ impl Trial<'_> {
                 handles.push(scope.spawn(move || worker.work(mine, &sender)));
             }
             // A channel that is closed too early is that of a worker that panicked: see below.
-            let arrived = (0..blocks).map_while(|block| receivers[block % workers].recv().ok());
-            let received = arrived.map(|block| receive(&block)).collect::<Result<(), E>>();
+            let mut arrived = (0..blocks).map_while(|block| receivers[block % workers].recv().ok());
+            let received = arrived.try_for_each(|block| receive(&block));
             // Workers that wait for room see that nobody listens, and end.
             drop(receivers);
             let mut tally = Tally::new(self.weights.len());
@@ -123,14 +127,9 @@ impl<'t, R: Fn(&mut Vec<u8>, i32, &[ItemId])> Worker<'t, R> {
     }
 
     /// Maps these blocks until they are done or nobody wants them any more.
-    fn work(
-        mut self,
-        mut blocks: impl Iterator<Item = usize>,
-        sender: &SyncSender<Block>,
-    ) -> Tally {
-        while let Some(block) = blocks.next() {
-            let block = self.block(block);
-            if sender.send(block).is_err() {
+    fn work(mut self, blocks: impl Iterator<Item = usize>, sender: &SyncSender<Block>) -> Tally {
+        for block in blocks {
+            if sender.send(self.block(block)).is_err() {
                 break;
             }
         }
@@ -150,7 +149,14 @@ impl<'t, R: Fn(&mut Vec<u8>, i32, &[ItemId])> Worker<'t, R> {
             None => self.inputs.extend(xs),
             Some(pool) => self.inputs.extend(xs.map(|x| hash2(x, pool))),
         }
-        let rows = trial.rule.map_rows(&self.inputs, trial.width, trial.weights);
+        let rows = if trial.count_tries {
+            let (rule, tries) = (trial.rule, TriesHistogram::new(trial.map));
+            let rows = rule.map_rows_counting(&self.inputs, trial.width, trial.weights, &tries);
+            self.tally.add_tries(&tries.counts());
+            rows
+        } else {
+            trial.rule.map_rows(&self.inputs, trial.width, trial.weights)
+        };
         let mut block = Block { first_x, rows, text: Vec::new() };
         let mut text = Vec::new();
         for (x, items) in block.iter() {
@@ -166,7 +172,7 @@ impl<'t, R: Fn(&mut Vec<u8>, i32, &[ItemId])> Worker<'t, R> {
 mod tests {
     use super::*;
     use crate::tester::{default_weights, text};
-    use crate::{Map, MapBuilder, RuleId, RuleStep, TypeId};
+    use crate::{MapBuilder, RuleId, RuleStep, TypeId};
 
     const ONE: u32 = 0x10000;
 
@@ -200,8 +206,16 @@ mod tests {
         let map = map();
         let weights = default_weights(&map);
         let rule = map.rule(RuleId(0)).expect("the rule");
-        let trial =
-            Trial { rule, width: 3, weights: &weights, first_x: -5, last_x: 30_000, pool: Some(7) };
+        let trial = Trial {
+            map: &map,
+            rule,
+            width: 3,
+            weights: &weights,
+            first_x: -5,
+            last_x: 30_000,
+            pool: Some(7),
+            count_tries: false,
+        };
         let one = outcome(&trial, 1);
         assert_eq!(one.0.mappings, 30_006);
         assert_eq!(one.0.stored.iter().sum::<u64>(), 3 * 30_006);
@@ -216,12 +230,14 @@ mod tests {
         let weights = default_weights(&map);
         let rule = map.rule(RuleId(0)).expect("the rule");
         let trial = |first_x, last_x| Trial {
+            map: &map,
             rule,
             width: 1,
             weights: &weights,
             first_x,
             last_x,
             pool: None,
+            count_tries: false,
         };
         assert_eq!(outcome(&trial(5, 4), 4), (Tally::new(6), Vec::new()));
         assert_eq!(outcome(&trial(i32::MAX, i32::MIN), 4).0.mappings, 0);
@@ -236,8 +252,16 @@ mod tests {
         let map = map();
         let weights = default_weights(&map);
         let rule = map.rule(RuleId(0)).expect("the rule");
-        let trial =
-            Trial { rule, width: 3, weights: &weights, first_x: 0, last_x: i32::MAX, pool: None };
+        let trial = Trial {
+            map: &map,
+            rule,
+            width: 3,
+            weights: &weights,
+            first_x: 0,
+            last_x: i32::MAX,
+            pool: None,
+            count_tries: false,
+        };
         for threads in [1, 2, 5] {
             let mut blocks = 0;
             let end = trial.run(
