@@ -26,6 +26,8 @@
 //! | [`check`]   | bounds, and the checks that let the mapper trust a map |
 //! | [`builder`] | making maps by hand |
 //! | [`binary`]  | maps as Ceph stores them |
+//! | [`text`]    | maps as people write them |
+//! | `shadow`    | the trees that stand for classes of devices |
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
 //! | [`tester`]  | rules on ranges of inputs, counted and printed as crushtool does |
@@ -46,7 +48,9 @@ pub mod names;
 pub mod pool;
 mod rows;
 pub mod rule;
+mod shadow;
 pub mod tester;
+pub mod text;
 mod tries;
 pub mod tunables;
 
