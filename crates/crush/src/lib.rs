@@ -31,9 +31,11 @@
 //! | `shadow`    | the trees that stand for classes of devices |
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
+//! | `batch`     | the same for many inputs at once, in vectors |
 //! | [`tester`]  | rules on ranges of inputs, counted and printed as crushtool does |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
+mod batch;
 pub mod binary;
 pub mod bucket;
 pub mod builder;
@@ -59,6 +61,7 @@ pub mod tunables;
 use std::fmt;
 use std::ops::Deref;
 
+pub use batch::Kernel;
 pub use bucket::{Algorithm, AlgorithmKind, Bucket};
 pub use builder::MapBuilder;
 pub use check::BuildError;

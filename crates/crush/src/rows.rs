@@ -18,6 +18,12 @@ impl Rows {
         Self { width, items: vec![ItemId::NONE; rows * width], lens: vec![0; rows] }
     }
 
+    /// Most items of a row.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
     /// How many rows there are.
     #[must_use]
     pub fn len(&self) -> usize {

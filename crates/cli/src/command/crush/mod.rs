@@ -8,6 +8,8 @@ mod map;
 
 use clap::Subcommand;
 
+use crate::bench;
+
 /// Work with CRUSH maps.
 #[derive(Subcommand, Debug)]
 pub enum Command {
@@ -17,6 +19,8 @@ pub enum Command {
     Decompile(decompile::Args),
     /// Map inputs to devices, and count where they land, as crushtool --test.
     Map(map::Args),
+    /// Measure mappings beside Ceph's C mapper and tools.
+    Bench(bench::crush::Args),
 }
 
 /// Runs `crush …`.
@@ -25,5 +29,6 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         Command::Compile(args) => compile::run(args),
         Command::Decompile(args) => decompile::run(args),
         Command::Map(args) => map::run(args),
+        Command::Bench(args) => bench::crush::run(args),
     }
 }
