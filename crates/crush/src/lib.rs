@@ -33,6 +33,7 @@
 //! | `msr`       | running multi-step-retry rules |
 //! | `batch`     | the same for many inputs at once, in vectors |
 //! | `look_ahead` | which draws a single mapping will want |
+//! | [`tester`]  | rules on ranges of inputs, counted and printed as crushtool does |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
 mod batch;
@@ -54,7 +55,9 @@ pub mod pool;
 mod rows;
 pub mod rule;
 mod shadow;
+pub mod tester;
 pub mod text;
+mod tries;
 pub mod tunables;
 
 use std::fmt;
@@ -72,6 +75,7 @@ pub use pool::{NodeWeight, PoolMap};
 pub use rows::Rows;
 pub use rule::{Rule, RuleKind, RuleStep};
 use thiserror::Error;
+pub use tries::TriesHistogram;
 pub use tunables::Tunables;
 
 /// 1.0 as a 16.16 fixed-point weight: a device that is fully in.

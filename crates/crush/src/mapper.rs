@@ -32,6 +32,7 @@ use crate::hash::hash2;
 use crate::map::Map;
 use crate::msr;
 use crate::rule::{Rule, RuleKind, RuleStep};
+use crate::tries::TriesHistogram;
 use crate::{Algorithm, Bucket, ItemId, OsdId, Osds, Rows, TypeId, WEIGHT_ONE};
 
 pub(crate) const NONE: ItemId = ItemId::NONE;
@@ -101,6 +102,23 @@ impl<'m> RuleRef<'m> {
         rows
     }
 
+    /// As [`RuleRef::map_rows`], with a count of failed attempts.
+    #[must_use]
+    pub fn map_rows_counting(
+        &self,
+        xs: &[u32],
+        width: usize,
+        weights: &[u32],
+        tries: &TriesHistogram,
+    ) -> Rows {
+        let mut rows = Rows::new(xs.len(), width);
+        for (index, &x) in xs.iter().enumerate() {
+            let run = Run { tries: Some(tries), ..self.plain_run(x, width, weights) };
+            rows.set(index, &self.run_rule(&run));
+        }
+        rows
+    }
+
     /// As [`RuleRef::map`], for rules that may give buckets.
     #[must_use]
     pub fn map_items(&self, x: u32, width: usize, weights: &[u32]) -> Vec<Option<ItemId>> {
@@ -121,14 +139,17 @@ impl<'m> RuleRef<'m> {
     }
 
     pub(crate) fn run(&self, kernel: Kernel, x: u32, width: usize, weights: &[u32]) -> Items {
-        let (map, choose_args) = (self.map, self.choose_args);
+        let plain = self.plain_run(x, width, weights);
         if kernel == Kernel::Scalar {
-            return self.run_rule(&Run { map, choose_args, x, weights, width, ahead: None });
+            return self.run_rule(&plain);
         }
-        let tables = map.tables(choose_args);
-        Ahead::with(kernel, &tables, x, |ahead| {
-            self.run_rule(&Run { map, choose_args, x, weights, width, ahead })
-        })
+        let tables = self.map.tables(self.choose_args);
+        Ahead::with(kernel, &tables, x, |ahead| self.run_rule(&Run { ahead, ..plain }))
+    }
+
+    fn plain_run<'a>(&'a self, x: u32, width: usize, weights: &'a [u32]) -> Run<'a> {
+        let (map, choose_args) = (self.map, self.choose_args);
+        Run { map, choose_args, x, weights, width, ahead: None, tries: None }
     }
 
     fn run_rule(&self, run: &Run<'_>) -> Items {
@@ -253,6 +274,8 @@ pub(crate) struct Run<'m> {
     pub(crate) width: usize,
     /// Draws that are made already.
     pub(crate) ahead: Option<&'m Ahead<'m>>,
+    /// Where failed attempts are counted.
+    pub(crate) tries: Option<&'m TriesHistogram>,
 }
 
 impl Run<'_> {
@@ -394,7 +417,10 @@ impl Run<'_> {
                     }
                 };
                 let collided = match draw {
-                    Draw::Taken(item) => return Some(item),
+                    Draw::Taken(item) => {
+                        self.count_tries(failures);
+                        return Some(item);
+                    }
                     Draw::Hopeless => return None,
                     Draw::Collided => true,
                     Draw::Rejected => false,
@@ -461,17 +487,17 @@ impl Run<'_> {
         leaves: &mut [ItemId],
         first: usize,
     ) {
-        for round in 0..choose.tries {
-            if !items.contains(&UNDEFINED) {
-                break;
-            }
+        let mut rounds = 0;
+        while rounds < choose.tries && items.contains(&UNDEFINED) {
             for at in 0..items.len() {
                 if items[at] == UNDEFINED {
                     let leaf = leaves.get_mut(at);
-                    items[at] = self.indep_draw(choose, items, leaf, first, first + at, round);
+                    items[at] = self.indep_draw(choose, items, leaf, first, first + at, rounds);
                 }
             }
+            rounds += 1;
         }
+        self.count_tries(rounds);
         for item in items.iter_mut().chain(leaves) {
             if *item == UNDEFINED {
                 *item = NONE;
@@ -551,6 +577,12 @@ impl Run<'_> {
         }
         let arg = self.choose_args.and_then(|args| args.buckets.get(&bucket.id));
         bucket.draw(self.x, r, arg, position)
+    }
+
+    fn count_tries(&self, failures: u32) {
+        if let Some(tries) = self.tries {
+            tries.add(failures);
+        }
     }
 
     /// Where the descent goes on from a drawn item, if one was drawn.

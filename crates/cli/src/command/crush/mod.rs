@@ -4,6 +4,7 @@ mod compile;
 mod decompile;
 mod file;
 mod load;
+mod map;
 
 use clap::Subcommand;
 
@@ -16,6 +17,8 @@ pub enum Command {
     Compile(compile::Args),
     /// Make a text map of a binary map.
     Decompile(decompile::Args),
+    /// Map inputs to devices, and count where they land, as crushtool --test.
+    Map(map::Args),
     /// Measure mappings beside Ceph's C mapper and tools.
     Bench(bench::crush::Args),
 }
@@ -25,6 +28,7 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Compile(args) => compile::run(args),
         Command::Decompile(args) => decompile::run(args),
+        Command::Map(args) => map::run(args),
         Command::Bench(args) => bench::crush::run(args),
     }
 }
