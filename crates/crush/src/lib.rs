@@ -28,6 +28,7 @@
 //! | [`binary`]  | maps as Ceph stores them |
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
+//! | [`osdmap`]  | a cluster's pools and devices; from object names to devices |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
 pub mod binary;
@@ -42,6 +43,7 @@ pub mod map;
 mod mapper;
 mod msr;
 pub mod names;
+pub mod osdmap;
 pub mod pool;
 mod rows;
 pub mod rule;
