@@ -29,8 +29,10 @@
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
 //! | [`osdmap`]  | a cluster's pools and devices; from object names to devices |
+//! | [`balance`] | spreading placement groups evenly, by upmaps |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
+pub mod balance;
 pub mod binary;
 pub mod bucket;
 pub mod builder;

@@ -151,14 +151,32 @@ impl OsdMap {
         item.osd().is_some_and(|osd| self.weights.get(osd.0 as usize) == Some(&0))
     }
 
+    /// True where `pg_upmap` names a device that is out: that voids the other tables too.
+    fn voids_upmaps(&self, pg: PgId) -> bool {
+        self.pg_upmap.get(&pg).is_some_and(|whole| whole.iter().any(|&item| self.is_out(item)))
+    }
+
     /// Replaces members of `raw` as the upmap tables say.
     #[must_use]
-    pub fn upmap(&self, pg: PgId, mut raw: Vec<ItemId>) -> Vec<ItemId> {
-        if let Some(whole) = self.pg_upmap.get(&pg) {
-            // One member that is out voids the other tables too.
-            if whole.iter().any(|&item| self.is_out(item)) {
-                return raw;
+    pub fn upmap(&self, pg: PgId, raw: Vec<ItemId>) -> Vec<ItemId> {
+        let mut members = self.upmap_members(pg, raw);
+        if let Some(&first) = self.pg_upmap_primaries.get(&pg) {
+            let in_use = first.osd().is_some_and(|osd| self.weight(osd) != 0);
+            let place = members.iter().skip(1).position(|&item| item == first);
+            if let Some(place) = place.filter(|_| in_use && !self.voids_upmaps(pg)) {
+                members.swap(0, place + 1);
             }
+        }
+        members
+    }
+
+    /// As [`OsdMap::upmap`], but without `pg_upmap_primaries`: members keep their positions.
+    #[must_use]
+    pub fn upmap_members(&self, pg: PgId, mut raw: Vec<ItemId>) -> Vec<ItemId> {
+        if self.voids_upmaps(pg) {
+            return raw;
+        }
+        if let Some(whole) = self.pg_upmap.get(&pg) {
             raw.clone_from(whole);
         }
         for &(from, to) in self.pg_upmap_items.get(&pg).into_iter().flatten() {
@@ -167,13 +185,6 @@ impl OsdMap {
             }
             if let Some(member) = raw.iter_mut().find(|item| **item == from) {
                 *member = to;
-            }
-        }
-        if let Some(&first) = self.pg_upmap_primaries.get(&pg) {
-            let in_use = first.osd().is_some_and(|osd| self.weight(osd) != 0);
-            let place = raw.iter().skip(1).position(|&item| item == first);
-            if let Some(place) = place.filter(|_| in_use) {
-                raw.swap(0, place + 1);
             }
         }
         raw
