@@ -224,6 +224,14 @@ pub fn new_bar(name: &str) -> ProgressBar {
     styled_bar(name, "{prefix} [{bar:32}] {pos}/{len} shards  {msg}  ETA {eta}")
 }
 
+/// A bar on stderr that counts `things`; nothing when that is not a terminal.
+pub fn counting_bar(name: &str, things: &str, total: u64) -> ProgressBar {
+    let bar = styled_bar(name, "{prefix} [{bar:32}] {human_pos}/{human_len} {msg}  ETA {eta}");
+    bar.set_length(total);
+    bar.set_message(things.to_owned());
+    bar
+}
+
 fn styled_bar(name: &str, template: &str) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()

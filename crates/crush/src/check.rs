@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::bucket::{straw2, tree};
 use crate::map::Map;
-use crate::rule::RuleStep;
+use crate::rule::{Rule, RuleStep};
 use crate::tunables::Tunables;
 use crate::{Algorithm, Bucket, BucketId, ChooseArgsId, ItemId, OsdId, RuleId, TypeId};
 
@@ -20,6 +20,8 @@ pub const MAX_BUCKETS: usize = 1 << 17;
 pub const MAX_BUCKET_ITEMS: usize = 65_534;
 /// Most items of a tree bucket: binary maps count its nodes in one byte.
 pub const MAX_TREE_ITEMS: usize = tree::MAX_ITEMS;
+/// Most items that the shadow buckets of a text map may hold together.
+pub const MAX_SHADOW_ITEMS: usize = 1 << 22;
 /// Most levels of buckets.
 pub const MAX_DEPTH: usize = 64;
 /// Most rules of a map: pools name their rule in one byte.
@@ -171,7 +173,9 @@ pub(crate) fn map(map: &Map) -> Result<(), BuildError> {
     bound("the number of devices", i64::from(map.max_devices()), i64::from(MAX_DEVICES))?;
     tunables(map.tunables())?;
     tree(map)?;
-    rules(map)?;
+    for (id, rule) in map.rules() {
+        self::rule(id, rule, map.tunables())?;
+    }
     choose_args(map)
 }
 
@@ -179,7 +183,8 @@ fn bound(what: &'static str, value: i64, bound: i64) -> Result<(), BuildError> {
     if value.abs() <= bound { Ok(()) } else { Err(BuildError::OutOfBounds { what, value, bound }) }
 }
 
-fn tunables(tunables: &Tunables) -> Result<(), BuildError> {
+/// The bounds of tunables.
+pub(crate) fn tunables(tunables: &Tunables) -> Result<(), BuildError> {
     for (what, value) in [
         ("choose_local_tries", tunables.choose_local_tries),
         ("choose_local_fallback_tries", tunables.choose_local_fallback_tries),
@@ -218,62 +223,60 @@ fn tree(map: &Map) -> Result<(), BuildError> {
     }
 }
 
-fn rules(map: &Map) -> Result<(), BuildError> {
-    for (id, rule) in map.rules() {
-        bound("the number of a rule", i64::from(id.0), i64::from(MAX_RULES) - 1)?;
-        let tunables = map.tunables();
-        let (mut tries, mut leaf_tries) = (i64::from(tunables.choose_total_tries) + 1, 0);
-        let mut descents = i64::from(tunables.msr_descents);
-        let mut collision_tries = i64::from(tunables.msr_collision_tries);
-        for &step in &rule.steps {
-            match step {
-                RuleStep::ChooseFirstn { count, .. }
-                | RuleStep::ChooseIndep { count, .. }
-                | RuleStep::ChooseleafFirstn { count, .. }
-                | RuleStep::ChooseleafIndep { count, .. } => {
-                    bound("the count of a choose step", count.into(), MAX_COUNT)?;
-                    let unset = if tunables.chooseleaf_descend_once { 1 } else { tries };
-                    let leaf_tries = if leaf_tries > 0 { leaf_tries } else { unset };
-                    bound("attempts times leaf attempts", tries * leaf_tries, MAX_LEAF_TRIES)?;
-                }
-                RuleStep::ChooseMsr { count, .. } => {
-                    if count < 0 {
-                        let what = "the count of a choosemsr step (none may be negative)";
-                        let (value, bound) = (count.into(), 0);
-                        return Err(BuildError::OutOfBounds { what, value, bound });
-                    }
-                    bound("the count of a choosemsr step", count.into(), MAX_COUNT)?;
-                    let product = descents.max(0) * collision_tries.max(0);
-                    bound("descents times collision tries", product, MAX_LEAF_TRIES)?;
-                }
-                RuleStep::SetChooseTries(n) => {
-                    bound("set_choose_tries", n.into(), MAX_TRIES)?;
-                    tries = if n > 0 { n.into() } else { tries };
-                }
-                RuleStep::SetChooseleafTries(n) => {
-                    bound("set_chooseleaf_tries", n.into(), MAX_TRIES)?;
-                    leaf_tries = if n > 0 { n.into() } else { leaf_tries };
-                }
-                RuleStep::SetChooseLocalTries(n) => {
-                    bound("set_choose_local_tries", n.into(), MAX_TRIES)?;
-                }
-                RuleStep::SetChooseLocalFallbackTries(n) => {
-                    bound("set_choose_local_fallback_tries", n.into(), MAX_TRIES)?;
-                }
-                RuleStep::SetMsrDescents(n) => {
-                    bound("set_msr_descents", n.into(), MAX_TRIES)?;
-                    descents = n.into();
-                }
-                RuleStep::SetMsrCollisionTries(n) => {
-                    bound("set_msr_collision_tries", n.into(), MAX_TRIES)?;
-                    collision_tries = n.into();
-                }
-                RuleStep::SetChooseleafVaryR(_)
-                | RuleStep::SetChooseleafStable(_)
-                | RuleStep::Take(_)
-                | RuleStep::Noop
-                | RuleStep::Emit => {}
+/// What can be said of a rule alone.
+pub(crate) fn rule(id: RuleId, rule: &Rule, tunables: &Tunables) -> Result<(), BuildError> {
+    bound("the number of a rule", i64::from(id.0), i64::from(MAX_RULES) - 1)?;
+    let (mut tries, mut leaf_tries) = (i64::from(tunables.choose_total_tries) + 1, 0);
+    let mut descents = i64::from(tunables.msr_descents);
+    let mut collision_tries = i64::from(tunables.msr_collision_tries);
+    for &step in &rule.steps {
+        match step {
+            RuleStep::ChooseFirstn { count, .. }
+            | RuleStep::ChooseIndep { count, .. }
+            | RuleStep::ChooseleafFirstn { count, .. }
+            | RuleStep::ChooseleafIndep { count, .. } => {
+                bound("the count of a choose step", count.into(), MAX_COUNT)?;
+                let unset = if tunables.chooseleaf_descend_once { 1 } else { tries };
+                let leaf_tries = if leaf_tries > 0 { leaf_tries } else { unset };
+                bound("attempts times leaf attempts", tries * leaf_tries, MAX_LEAF_TRIES)?;
             }
+            RuleStep::ChooseMsr { count, .. } => {
+                if count < 0 {
+                    let what = "the count of a choosemsr step (none may be negative)";
+                    let (value, bound) = (count.into(), 0);
+                    return Err(BuildError::OutOfBounds { what, value, bound });
+                }
+                bound("the count of a choosemsr step", count.into(), MAX_COUNT)?;
+                let product = descents.max(0) * collision_tries.max(0);
+                bound("descents times collision tries", product, MAX_LEAF_TRIES)?;
+            }
+            RuleStep::SetChooseTries(n) => {
+                bound("set_choose_tries", n.into(), MAX_TRIES)?;
+                tries = if n > 0 { n.into() } else { tries };
+            }
+            RuleStep::SetChooseleafTries(n) => {
+                bound("set_chooseleaf_tries", n.into(), MAX_TRIES)?;
+                leaf_tries = if n > 0 { n.into() } else { leaf_tries };
+            }
+            RuleStep::SetChooseLocalTries(n) => {
+                bound("set_choose_local_tries", n.into(), MAX_TRIES)?;
+            }
+            RuleStep::SetChooseLocalFallbackTries(n) => {
+                bound("set_choose_local_fallback_tries", n.into(), MAX_TRIES)?;
+            }
+            RuleStep::SetMsrDescents(n) => {
+                bound("set_msr_descents", n.into(), MAX_TRIES)?;
+                descents = n.into();
+            }
+            RuleStep::SetMsrCollisionTries(n) => {
+                bound("set_msr_collision_tries", n.into(), MAX_TRIES)?;
+                collision_tries = n.into();
+            }
+            RuleStep::SetChooseleafVaryR(_)
+            | RuleStep::SetChooseleafStable(_)
+            | RuleStep::Take(_)
+            | RuleStep::Noop
+            | RuleStep::Emit => {}
         }
     }
     Ok(())

@@ -26,10 +26,13 @@
 //! | [`check`]   | bounds, and the checks that let the mapper trust a map |
 //! | [`builder`] | making maps by hand |
 //! | [`binary`]  | maps as Ceph stores them |
+//! | [`text`]    | maps as people write them |
+//! | `shadow`    | the trees that stand for classes of devices |
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
 //! | [`osdmap`]  | a cluster's pools and devices; from object names to devices |
 //! | [`balance`] | spreading placement groups evenly, by upmaps |
+//! | [`tester`]  | rules on ranges of inputs, counted and printed as crushtool does |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
 pub mod balance;
@@ -49,6 +52,10 @@ pub mod osdmap;
 pub mod pool;
 mod rows;
 pub mod rule;
+mod shadow;
+pub mod tester;
+pub mod text;
+mod tries;
 pub mod tunables;
 
 use std::fmt;
@@ -65,6 +72,7 @@ pub use pool::{NodeWeight, PoolMap};
 pub use rows::Rows;
 pub use rule::{Rule, RuleKind, RuleStep};
 use thiserror::Error;
+pub use tries::TriesHistogram;
 pub use tunables::Tunables;
 
 /// 1.0 as a 16.16 fixed-point weight: a device that is fully in.

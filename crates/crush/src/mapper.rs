@@ -28,6 +28,7 @@ use crate::hash::hash2;
 use crate::map::Map;
 use crate::msr;
 use crate::rule::{Rule, RuleKind, RuleStep};
+use crate::tries::TriesHistogram;
 use crate::{Algorithm, Bucket, ItemId, OsdId, Osds, Rows, TypeId, WEIGHT_ONE};
 
 pub(crate) const NONE: ItemId = ItemId::NONE;
@@ -58,7 +59,7 @@ impl<'m> RuleRef<'m> {
     /// descend to devices) reads as `None`; [`RuleRef::map_items`] gives those.
     #[must_use]
     pub fn map(&self, x: u32, width: usize, weights: &[u32]) -> Osds {
-        Osds(self.run(x, width, weights).into_iter().map(device).collect())
+        Osds(self.run(x, width, weights, None).into_iter().map(device).collect())
     }
 
     /// [`RuleRef::map`] for many inputs.
@@ -73,7 +74,23 @@ impl<'m> RuleRef<'m> {
     pub fn map_rows(&self, xs: &[u32], width: usize, weights: &[u32]) -> Rows {
         let mut rows = Rows::new(xs.len(), width);
         for (index, &x) in xs.iter().enumerate() {
-            rows.set(index, &self.run(x, width, weights));
+            rows.set(index, &self.run(x, width, weights, None));
+        }
+        rows
+    }
+
+    /// As [`RuleRef::map_rows`], with a count of failed attempts.
+    #[must_use]
+    pub fn map_rows_counting(
+        &self,
+        xs: &[u32],
+        width: usize,
+        weights: &[u32],
+        tries: &TriesHistogram,
+    ) -> Rows {
+        let mut rows = Rows::new(xs.len(), width);
+        for (index, &x) in xs.iter().enumerate() {
+            rows.set(index, &self.run(x, width, weights, Some(tries)));
         }
         rows
     }
@@ -81,12 +98,18 @@ impl<'m> RuleRef<'m> {
     /// As [`RuleRef::map`], for rules that may give buckets.
     #[must_use]
     pub fn map_items(&self, x: u32, width: usize, weights: &[u32]) -> Vec<Option<ItemId>> {
-        let items = self.run(x, width, weights);
+        let items = self.run(x, width, weights, None);
         items.into_iter().map(|item| (item != NONE).then_some(item)).collect()
     }
 
-    fn run(&self, x: u32, width: usize, weights: &[u32]) -> Vec<ItemId> {
-        let run = Run { map: self.map, choose_args: self.choose_args, x, weights, width };
+    fn run(
+        &self,
+        x: u32,
+        width: usize,
+        weights: &[u32],
+        tries: Option<&TriesHistogram>,
+    ) -> Vec<ItemId> {
+        let run = Run { map: self.map, choose_args: self.choose_args, x, weights, width, tries };
         match self.rule.kind {
             RuleKind::MsrFirstn | RuleKind::MsrIndep => msr::run(&run, self.rule),
             _ => run.rule(self.rule),
@@ -206,6 +229,7 @@ pub(crate) struct Run<'m> {
     pub(crate) x: u32,
     pub(crate) weights: &'m [u32],
     pub(crate) width: usize,
+    pub(crate) tries: Option<&'m TriesHistogram>,
 }
 
 impl Run<'_> {
@@ -343,7 +367,10 @@ impl Run<'_> {
                     }
                 };
                 let collided = match draw {
-                    Draw::Taken(item) => return Some(item),
+                    Draw::Taken(item) => {
+                        self.count_tries(failures);
+                        return Some(item);
+                    }
                     Draw::Hopeless => return None,
                     Draw::Collided => true,
                     Draw::Rejected => false,
@@ -410,17 +437,17 @@ impl Run<'_> {
         leaves: &mut [ItemId],
         first: usize,
     ) {
-        for round in 0..choose.tries {
-            if !items.contains(&UNDEFINED) {
-                break;
-            }
+        let mut rounds = 0;
+        while rounds < choose.tries && items.contains(&UNDEFINED) {
             for at in 0..items.len() {
                 if items[at] == UNDEFINED {
                     let leaf = leaves.get_mut(at);
-                    items[at] = self.indep_draw(choose, items, leaf, first, first + at, round);
+                    items[at] = self.indep_draw(choose, items, leaf, first, first + at, rounds);
                 }
             }
+            rounds += 1;
         }
+        self.count_tries(rounds);
         for item in items.iter_mut().chain(leaves) {
             if *item == UNDEFINED {
                 *item = NONE;
@@ -490,6 +517,12 @@ impl Run<'_> {
             return UNDEFINED;
         }
         item
+    }
+
+    fn count_tries(&self, failures: u32) {
+        if let Some(tries) = self.tries {
+            tries.add(failures);
+        }
     }
 
     /// What replaces the bucket's weights.

@@ -143,3 +143,10 @@ pub struct Rule {
     /// Its steps, in order.
     pub steps: Vec<RuleStep>,
 }
+
+impl Rule {
+    /// [`Rule::min_size`] where nothing is said.
+    pub const DEFAULT_MIN_SIZE: u8 = 1;
+    /// [`Rule::max_size`] where nothing is said.
+    pub const DEFAULT_MAX_SIZE: u8 = 100;
+}

@@ -63,7 +63,7 @@ impl LineChart {
             let y = axis.y(tick);
             let _ = writeln!(
                 svg,
-                "<line x1='{LEFT}' x2='{:.1}' y1='{y:.1}' y2='{y:.1}' stroke='#ddd'/>\
+                "<line x1='{LEFT}' x2='{:.1}' y1='{y:.1}' y2='{y:.1}' stroke='#8884'/>\
                  <text x='{:.1}' y='{:.1}' text-anchor='end'>{}</text>",
                 WIDTH - RIGHT,
                 LEFT - 6.0,
@@ -143,12 +143,18 @@ pub struct Bar {
     pub value: f64,
     /// Smallest and largest value over the rounds.
     pub range: Option<(f64, f64)>,
+    /// A value to compare with, drawn across the bar.
+    pub mark: Option<f64>,
+    /// What stands at the end, in place of the value.
+    pub text: Option<String>,
 }
 
 /// Bars from zero, with their values.
 pub fn bars(title: &str, bars: &[Bar]) -> String {
-    let largest =
-        bars.iter().map(|bar| bar.range.map_or(bar.value, |(_, high)| high.max(bar.value)));
+    let largest = bars.iter().map(|bar| {
+        let high = bar.range.map_or(bar.value, |(_, high)| high.max(bar.value));
+        high.max(bar.mark.unwrap_or(high))
+    });
     let Some(largest) = largest.max_by(f64::total_cmp).filter(|largest| *largest > 0.0) else {
         return String::new();
     };
@@ -174,9 +180,19 @@ pub fn bars(title: &str, bars: &[Bar]) -> String {
             end = end.max(high);
             let _ = writeln!(
                 svg,
-                "<path d='M{:.1} {middle:.1}H{:.1}' stroke='#000' stroke-width='1.2'/>",
+                "<path d='M{:.1} {middle:.1}H{:.1}' stroke='currentColor' stroke-width='1.2'/>",
                 NAMES + low * scale,
                 NAMES + high * scale
+            );
+        }
+        if let Some(mark) = bar.mark {
+            end = end.max(mark);
+            let _ = writeln!(
+                svg,
+                "<path d='M{:.1} {:.1}v{:.1}' stroke='currentColor' stroke-width='2'/>",
+                NAMES + mark * scale,
+                y - 2.0,
+                BAR - 2.0
             );
         }
         let _ = writeln!(
@@ -184,7 +200,7 @@ pub fn bars(title: &str, bars: &[Bar]) -> String {
             "<text x='{:.1}' y='{:.1}'>{}</text>",
             NAMES + end * scale + 6.0,
             middle + 4.0,
-            super::table::number(Some(bar.value))
+            bar.text.as_deref().map_or_else(|| super::table::number(Some(bar.value)), escape)
         );
     }
     svg.push_str("</svg>\n");
@@ -213,12 +229,16 @@ pub fn page(title: &str, body: &str) -> String {
         "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>\
          <meta name='viewport' content='width=device-width'><title>{title}</title>\n<style>\n\
          body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 1300px; \
-         padding: 0 1em; color: #222; background: #fff }}\n\
+         padding: 0 1em; color: #222; background: #fff; color-scheme: light dark }}\n\
          h2 {{ margin-top: 2em }}\n\
          .charts {{ display: flex; flex-wrap: wrap; gap: 12px }}\n\
          .charts svg {{ border: 1px solid #e4e4e4; max-width: 100%; height: auto }}\n\
          .legend span {{ margin-right: 1.4em; white-space: nowrap }}\n\
          pre {{ background: #f6f6f6; padding: 1em; overflow-x: auto; font-size: 13px }}\n\
+         @media (prefers-color-scheme: dark) {{\n\
+         body {{ color: #ddd; background: #16181c }}\n\
+         pre {{ background: #24272e }}\n\
+         .charts svg {{ border-color: #3a3d44 }} }}\n\
          </style></head><body>\n<h1>{title}</h1>\n{body}</body></html>\n"
     )
 }
@@ -244,7 +264,7 @@ fn open(width: f64, height: f64, title: &str) -> String {
     format!(
         "<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' \
          viewBox='0 0 {width} {height}' font-family='system-ui, sans-serif' font-size='12' \
-         role='img' aria-label='{title}'>\n\
+         fill='currentColor' role='img' aria-label='{title}'>\n\
          <text x='{:.1}' y='20' text-anchor='middle' font-size='14' font-weight='600'>{title}</text>\n",
         width / 2.0
     )
@@ -306,7 +326,7 @@ fn short(value: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -320,7 +340,7 @@ mod tests {
     }
 
     /// Every tag that is opened is closed, in order: enough to be well-formed here.
-    fn is_well_formed(xml: &str) -> bool {
+    pub(crate) fn is_well_formed(xml: &str) -> bool {
         let mut open: Vec<&str> = Vec::new();
         for tag in xml.split('<').skip(1) {
             let Some((tag, _)) = tag.split_once('>') else { return false };
@@ -345,9 +365,17 @@ mod tests {
         assert!(is_well_formed(&svg), "{svg}");
         assert_eq!(svg.matches("<circle").count(), 2);
         assert!(svg.contains("a &lt; b &amp; &#39;c&#39;"));
-        let bar = |value, range| Bar { name: "n".to_owned(), colour: colour(1), value, range };
+        let bar = |value, range| Bar {
+            name: "n".to_owned(),
+            colour: colour(1),
+            value,
+            range,
+            mark: Some(2.0),
+            text: range.map(|_| "<3".to_owned()),
+        };
         let svg = bars("t", &[bar(3.0, Some((2.0, 4.0))), bar(1.0, None)]);
         assert!(is_well_formed(&svg), "{svg}");
+        assert!(svg.contains("&lt;3") && svg.contains(">1.00<"), "{svg}");
         assert_eq!(svg.matches("<rect").count(), 2);
         assert!(is_well_formed(&legend(&[("x".to_owned(), colour(0))])));
     }

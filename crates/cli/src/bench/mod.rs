@@ -6,7 +6,7 @@
 //! turns within one run, medians and ratios are reported, and a peer that is not installed is
 //! reported as missing.
 
-mod chart;
+pub mod chart;
 mod choice;
 pub mod code;
 mod fio;
@@ -15,7 +15,7 @@ mod nbd;
 mod process;
 mod row;
 mod stats;
-mod table;
+pub mod table;
 
 use std::path::PathBuf;
 

@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand.
 
 pub mod code;
+pub mod crush;
 pub mod node;
 pub mod pool;
 pub mod quickstart;
@@ -56,6 +57,9 @@ pub enum Command {
     /// Use the erasure codes on their own.
     #[command(subcommand)]
     Code(code::Command),
+    /// Work with CRUSH maps.
+    #[command(subcommand)]
+    Crush(crush::Command),
     /// Run a benchmark.
     Bench(bench::Args),
 }
@@ -83,6 +87,7 @@ impl Command {
             Self::Scrub(args) => scrub::run(args),
             Self::Sim(args) => sim::run(args),
             Self::Code(command) => code::run(command),
+            Self::Crush(command) => crush::run(command),
             Self::Bench(args) => bench::run(args),
         }
     }

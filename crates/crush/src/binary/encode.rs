@@ -8,8 +8,9 @@ use crate::{Algorithm, Bucket, BucketId, ChooseArg, Classes, Names, RuleId};
 /// Bucket slots that Ceph begins with; it doubles them when it needs more.
 const LEAST_SLOTS: usize = 8;
 
-/// The binary form of a map, as crushtool of that release writes it. [`Release::V16`] leaves the
-/// MSR tunables out, which then have their defaults when the map is read.
+/// The binary form of a map, as crushtool of that release writes it. Each leaves out what it does
+/// not know: [`Release::V16`] the MSR tunables, which then have their defaults when the map is read,
+/// and [`Release::V19`] the ruleset and sizes of rules, which have no meaning any more.
 #[must_use]
 pub fn encode(map: &Map, release: Release) -> Vec<u8> {
     let mut out = Writer::default();
@@ -32,7 +33,7 @@ pub fn encode(map: &Map, release: Release) -> Vec<u8> {
     let mut rules = map.rules().peekable();
     for number in 0..rule_slots {
         match rules.next_if(|&(RuleId(id), _)| id == number) {
-            Some((_, rule)) => self::rule(&mut out, rule),
+            Some((id, rule)) => self::rule(&mut out, id, rule, release),
             None => out.u32(0),
         }
     }
@@ -114,10 +115,15 @@ fn bucket(out: &mut Writer, bucket: &Bucket) {
     }
 }
 
-fn rule(out: &mut Writer, rule: &Rule) {
+fn rule(out: &mut Writer, RuleId(id): RuleId, rule: &Rule, release: Release) {
     out.u32(1);
     out.count(rule.steps.len());
-    for byte in [rule.ruleset, rule.kind.number(), rule.min_size, rule.max_size] {
+    let (ruleset, min_size, max_size) = match release {
+        Release::V16 => (rule.ruleset, rule.min_size, rule.max_size),
+        // A rule's number is below 256.
+        Release::V19 => (id as u8, Rule::DEFAULT_MIN_SIZE, Rule::DEFAULT_MAX_SIZE),
+    };
+    for byte in [ruleset, rule.kind.number(), min_size, max_size] {
         out.u8(byte);
     }
     for &step in &rule.steps {

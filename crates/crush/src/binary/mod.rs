@@ -56,9 +56,9 @@ pub const MAGIC: u32 = 0x0001_0000;
 /// Which form of the format to write: the one that a release of Ceph writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Release {
-    /// Ceph 12 to 18: up to choose_args.
+    /// Ceph 12 to 16: up to choose_args. Later releases read it too.
     V16,
-    /// Ceph 19 and later: with the MSR tunables at the end.
+    /// Ceph 19 and later: with the MSR tunables at the end, and rules without sizes.
     V19,
 }
 

@@ -71,7 +71,14 @@ fn bars_of(value: impl Fn(Contender) -> Option<Value>) -> Vec<Bar> {
         let (value, range) = value(contender)?;
         // Ours stand out.
         let colour = if contender.is_ours() { colour(0) } else { "#a9a9a9" };
-        Some(Bar { name: contender.name().to_owned(), colour, value, range })
+        Some(Bar {
+            name: contender.name().to_owned(),
+            colour,
+            value,
+            range,
+            mark: None,
+            text: None,
+        })
     };
     all.filter_map(bar).collect()
 }

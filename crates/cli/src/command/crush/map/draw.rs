@@ -1,0 +1,205 @@
+//! The distribution as a page of its own: what devices and buckets store against their share by
+//! weight. No script, no font, nothing from elsewhere; light or dark as the reader's system is.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use fieldstone_crush::tester::spread::{Share, Spread};
+use fieldstone_crush::{ItemId, Map, TypeId};
+
+use super::tiles;
+use crate::bench::chart::{self, Bar, escape};
+
+/// Most bars of a chart. Of more items, the fullest and the emptiest are shown.
+const MOST_BARS: usize = 40;
+
+/// One rule and width.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    /// The rule's number.
+    pub rule: u32,
+    /// Its name.
+    pub name: String,
+    /// Positions of a mapping.
+    pub width: usize,
+    /// The first and last x.
+    pub xs: (i32, i32),
+    /// How many mappings there were.
+    pub mappings: u64,
+    /// How many of them are short or have an empty position.
+    pub bad: u64,
+    /// What is where.
+    pub spread: Spread,
+}
+
+/// The page.
+pub fn page(map: &Map, input: &Path, pictures: &[Picture]) -> String {
+    let mut body = format!("<style>\n{}</style>\n", tiles::STYLE);
+    if pictures.is_empty() {
+        body.push_str("<p>Nothing was mapped.</p>\n");
+    }
+    for picture in pictures {
+        let names = Names { map };
+        let _ = writeln!(
+            body,
+            "<h2>Rule {} ({}), {} positions</h2>\n{}",
+            picture.rule,
+            escape(&picture.name),
+            picture.width,
+            numbers(names, picture)
+        );
+        body.push_str(&tiles::tiles(names, &picture.spread));
+        body.push_str("<div class='charts'>\n");
+        body.push_str(&level_charts(names, &picture.spread));
+        body.push_str("</div>\n");
+    }
+    chart::page(&format!("Distribution of {}", input.display()), &body)
+}
+
+/// What things are called.
+#[derive(Clone, Copy)]
+pub struct Names<'m> {
+    /// The map.
+    pub map: &'m Map,
+}
+
+impl Names<'_> {
+    /// The name of a device or bucket, or its number.
+    pub fn item(self, item: ItemId) -> String {
+        self.map.names().items.get(&item).cloned().unwrap_or_else(|| item.to_string())
+    }
+
+    fn kind(self, kind: TypeId) -> String {
+        let known = self.map.names().types.get(&kind).cloned();
+        known.unwrap_or_else(|| format!("type {}", kind.0))
+    }
+}
+
+/// The sums in words.
+fn numbers(names: Names<'_>, picture: &Picture) -> String {
+    let spread = &picture.spread;
+    let stored: f64 = spread.devices.iter().map(|share| share.stored).sum();
+    let mut text = format!(
+        "<p>x = {} to {}: {} mappings, {} of them bad; {} positions on {} devices. \
+         Typical distance from the share by weight: {:.1} %.",
+        picture.xs.0,
+        picture.xs.1,
+        picture.mappings,
+        picture.bad,
+        stored.round(),
+        spread.devices.len(),
+        100.0 * spread.deviation()
+    );
+    let ordered = by_fullness(&spread.devices);
+    if let (Some(fullest), Some(emptiest)) = (ordered.first(), ordered.last()) {
+        for (word, share) in [("Fullest", fullest), ("Emptiest", emptiest)] {
+            let name = escape(&names.item(share.item));
+            let _ = write!(text, " {word}: {name} with {}.", describe(share));
+        }
+    }
+    text.push_str("</p>");
+    text
+}
+
+/// Bars for the buckets of every type, then for the devices.
+fn level_charts(names: Names<'_>, spread: &Spread) -> String {
+    let mut charts = String::new();
+    let levels = spread.buckets.chunk_by(|a, b| a.kind == b.kind);
+    for level in levels.chain([spread.devices.as_slice()]) {
+        let Some(kind) = level.first().map(|share| names.kind(share.kind)) else { continue };
+        let (shown, title) = if level.len() <= MOST_BARS {
+            (level.to_vec(), format!("Stored by {kind}; the line is the share by weight"))
+        } else {
+            let ordered = by_fullness(level);
+            let half = MOST_BARS / 2;
+            let ends = ordered[..half].iter().chain(&ordered[ordered.len() - half..]);
+            let ends = ends.copied().collect();
+            (ends, format!("The {half} fullest and {half} emptiest of {} ({kind})", level.len()))
+        };
+        let bars: Vec<Bar> = shown.iter().map(|share| bar(names, share)).collect();
+        charts.push_str(&chart::bars(&title, &bars));
+    }
+    charts
+}
+
+fn bar(names: Names<'_>, share: &Share) -> Bar {
+    Bar {
+        name: names.item(share.item),
+        colour: chart::colour(0),
+        value: share.stored,
+        range: None,
+        mark: Some(share.expected),
+        text: Some(describe(share)),
+    }
+}
+
+/// Fullest first, those without a share left out.
+fn by_fullness(shares: &[Share]) -> Vec<Share> {
+    let mut ordered: Vec<Share> =
+        shares.iter().filter(|share| share.expected > 0.0).copied().collect();
+    let ratio = |share: &Share| share.ratio().unwrap_or(0.0);
+    ordered.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)).then(b.item.cmp(&a.item)));
+    ordered
+}
+
+/// `1234 (+5.6 %)`.
+pub fn describe(share: &Share) -> String {
+    match share.ratio() {
+        Some(ratio) => format!("{:.0} ({:+.1} %)", share.stored, 100.0 * (ratio - 1.0)),
+        None => format!("{:.0} (no share)", share.stored),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_crush::tester::{Tally, default_weights};
+    use fieldstone_crush::{MapBuilder, RuleId, RuleStep};
+
+    use super::*;
+    use crate::bench::chart::tests::is_well_formed;
+
+    fn picture(hosts: usize, osds: usize) -> (Map, Picture) {
+        let host = vec![0x10000; osds];
+        let hosts = vec![host.as_slice(); hosts];
+        let mut builder = MapBuilder::new();
+        builder.host_tree(TypeId(2), TypeId(1), &hosts);
+        let kind = TypeId(0);
+        builder.rule(
+            RuleId(0),
+            [RuleStep::Take(ItemId(-1)), RuleStep::ChooseFirstn { count: 0, kind }, RuleStep::Emit],
+        );
+        let map = builder.build().expect("a valid map");
+        let stored = (0..map.max_devices()).map(|osd| 50 + u64::from(osd % 7)).collect();
+        let tally = Tally { stored, mappings: 9, ..Tally::default() };
+        let rule = map.rules().next().expect("the rule").1.clone();
+        let spread = Spread::new(&map, &rule, &tally, &default_weights(&map));
+        let name = "a<b".to_owned();
+        let picture = Picture { rule: 0, name, width: 3, xs: (0, 8), mappings: 9, bad: 1, spread };
+        (map, picture)
+    }
+
+    #[test]
+    fn pages_are_complete_and_self_contained() {
+        for (hosts, osds) in [(3, 4), (60, 8), (1, 1)] {
+            let (map, picture) = picture(hosts, osds);
+            let page = page(&map, Path::new("some.map"), &[picture]);
+            let svgs = page.split("<svg").skip(1).filter_map(|rest| rest.split_once("</svg>"));
+            for (svg, _) in svgs {
+                assert!(is_well_formed(&format!("<svg{svg}</svg>")), "{svg}");
+            }
+            assert_eq!(page.matches("class='t").count(), hosts * osds);
+            assert!(page.contains("a&lt;b") && page.contains("9 mappings, 1 of them bad"));
+            assert!(!page.contains("<script") && !page.contains("url(") && !page.contains("href"));
+        }
+    }
+
+    #[test]
+    fn fullness_is_told_in_percent() {
+        let share =
+            |stored, expected| Share { item: ItemId(0), kind: TypeId::DEVICE, stored, expected };
+        assert_eq!(describe(&share(110.0, 100.0)), "110 (+10.0 %)");
+        assert_eq!(describe(&share(3.0, 0.0)), "3 (no share)");
+        let ordered = by_fullness(&[share(1.0, 2.0), share(5.0, 0.0), share(3.0, 2.0)]);
+        assert_eq!(ordered.iter().map(|share| share.stored).collect::<Vec<_>>(), [3.0, 1.0]);
+    }
+}

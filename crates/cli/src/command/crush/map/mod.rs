@@ -1,0 +1,210 @@
+//! `fieldstone crush map`: rules on ranges of inputs, as `crushtool --test` runs them.
+//!
+//! Options, lines and numbers are crushtool's (16.2.15), and everything goes to standard output
+//! (there, the line of weights goes to standard error). `tester` in the crush crate says what
+//! differs in the numbers. What differs here:
+//!
+//! - without any `--show` option the statistics are shown, where crushtool shows nothing;
+//! - `--rule` with a rule that is not in the map is an error, where crushtool shows nothing;
+//! - without `--num-rep`, mappings are as wide as the rule's own sizes say, as up to Ceph 16; later
+//!   ones insist on a width;
+//! - `--min-rep` and `--max-rep` are there, which 16 lacks; `--simulate` is not.
+//!
+//! `--json` prints one object per line: for mappings `{"rule", "x", "num_rep", "bad", "items"}`, an
+//! empty position being null and a bucket a negative number; and for every rule and width one that
+//! sums up, see [`summary`].
+
+mod draw;
+mod options;
+mod output;
+mod summary;
+mod tiles;
+
+pub use options::Args;
+
+use std::io::{self, Write as _};
+
+use anyhow::Context;
+use fieldstone_crush::tester::{Tally, Trial, csv, expect::Expected, spread::Spread, text};
+use fieldstone_crush::{Map, Rule, RuleId};
+
+use self::options::Plan;
+use self::output::Rendering;
+use self::summary::Summary;
+use super::load::load_map;
+use crate::progress::counting_bar;
+
+/// Where results go: one big buffer before standard output.
+type Out<'a> = io::BufWriter<io::StdoutLock<'a>>;
+
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Runs `crush map`.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let map = load_map(&args.input)?;
+    let plan = Plan::new(args, &map)?;
+    let mut out = io::BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
+    let mut session = Session { args, map: &map, plan: &plan, pictures: Vec::new(), tries: None };
+    if args.show_utilization_all && !args.json {
+        out.write_all(text::weights(&plan.weights).as_bytes())?;
+    }
+    for id in plan.rules.clone() {
+        match map.rules().find(|(known, _)| known.0 == id) {
+            Some((id, rule)) => session.rule(&mut out, id, rule)?,
+            None if plan.statistics && !args.json => writeln!(out, "rule {id} dne")?,
+            None => {}
+        }
+    }
+    if let Some(tries) = &session.tries {
+        // The histogram ends before the last number that is counted.
+        let histogram = &tries[..tries.len().saturating_sub(1)];
+        match args.json {
+            true => writeln!(out, "{}", serde_json::json!({ "failed_attempts": histogram }))?,
+            false => out.write_all(text::tries(histogram).as_bytes())?,
+        }
+    }
+    out.flush()?;
+    if let Some(path) = &args.html {
+        let page = draw::page(&map, &args.input, &session.pictures);
+        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// What lasts over all rules and widths.
+struct Session<'a> {
+    args: &'a Args,
+    map: &'a Map,
+    plan: &'a Plan,
+    pictures: Vec<draw::Picture>,
+    tries: Option<Vec<u64>>,
+}
+
+impl Session<'_> {
+    /// All widths of one rule.
+    fn rule(&mut self, out: &mut Out<'_>, id: RuleId, rule: &Rule) -> anyhow::Result<()> {
+        let label = self.label(id);
+        let widths = self.plan.widths(rule);
+        if self.plan.statistics && !self.args.json {
+            let heading = text::rule_heading(label, self.plan.xs, widths);
+            out.write_all(heading.as_bytes())?;
+        }
+        for width in widths.0..=widths.1 {
+            // Widths are not negative: the plan sees to it.
+            let width = usize::try_from(width).unwrap_or(0);
+            // Without a device that is in there is nothing to see, as in crushtool.
+            let expected = Expected::new(self.map, rule, width, &self.plan.weights);
+            if let Some(expected) = expected {
+                self.width(out, id, rule, width, &expected)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One rule, one width.
+    fn width(
+        &mut self,
+        out: &mut Out<'_>,
+        id: RuleId,
+        rule: &Rule,
+        width: usize,
+        expected: &Expected,
+    ) -> anyhow::Result<()> {
+        let trial = Trial {
+            map: self.map,
+            // Whatever the pool: see the crush crate's `tester`.
+            rule: self.map.rule(id)?.with_choose_args(self.map.choose_args_for_pool(0)),
+            width,
+            weights: &self.plan.weights,
+            first_x: self.plan.xs.0,
+            last_x: self.plan.xs.1,
+            pool: self.plan.pool,
+            count_tries: self.args.show_choose_tries,
+        };
+        let mut recorder = self.args.output_csv.then(|| {
+            let devices = self.plan.weights.len();
+            csv::Recorder::new(trial.mappings(), width, self.args.batches.get(), devices)
+        });
+        let rendering = Rendering::new(self.args, id, width);
+        let bar =
+            counting_bar(&format!("rule {}, width {width}", id.0), "mappings", trial.mappings());
+        let tally = trial.run(
+            self.args.threads(),
+            |text, x, items| rendering.row(text, x, items),
+            |block| {
+                bar.inc(block.rows.len() as u64);
+                if let Some(recorder) = &mut recorder {
+                    recorder.record(block);
+                }
+                // A bar and lines would get in each other's way on a terminal.
+                if !block.text.is_empty() {
+                    bar.finish_and_clear();
+                }
+                out.write_all(&block.text)
+            },
+        )?;
+        bar.finish_and_clear();
+        if let Some(recorder) = recorder {
+            output::write_sets(
+                &self.args.output_name,
+                self.label(id).name,
+                &recorder.finish(&tally, expected, &self.plan.weights),
+            )?;
+        }
+        if self.args.show_choose_tries {
+            let mut sum =
+                Tally { tries: self.tries.take().unwrap_or_default(), ..Tally::default() };
+            sum.add_tries(&tally.tries);
+            self.tries = Some(sum.tries);
+        }
+        self.report(out, id, rule, width, &tally, expected)
+    }
+
+    /// What stands below the mappings.
+    fn report(
+        &mut self,
+        out: &mut Out<'_>,
+        id: RuleId,
+        rule: &Rule,
+        width: usize,
+        tally: &Tally,
+        expected: &Expected,
+    ) -> anyhow::Result<()> {
+        let label = self.label(id);
+        let per_device = self.args.show_utilization || self.args.show_utilization_all;
+        if self.plan.statistics && !self.args.json {
+            out.write_all(text::sizes(label, width, tally).as_bytes())?;
+            if per_device {
+                let all = !self.args.show_utilization;
+                let lines = text::devices(tally, &expected.objects(tally.mappings), all);
+                out.write_all(lines.as_bytes())?;
+            }
+        }
+        if !self.args.json && self.args.html.is_none() {
+            return Ok(());
+        }
+        let spread = Spread::new(self.map, rule, tally, &self.plan.weights);
+        if self.args.json && (self.plan.statistics || self.args.html.is_some()) {
+            let of = Summary { map: self.map, plan: self.plan, label, width, tally, expected };
+            serde_json::to_writer(&mut *out, &of.json(&spread, per_device))?;
+            out.write_all(b"\n")?;
+        }
+        if self.args.html.is_some() {
+            self.pictures.push(draw::Picture {
+                rule: label.rule,
+                name: label.name.to_owned(),
+                width,
+                xs: self.plan.xs,
+                mappings: tally.mappings,
+                bad: tally.bad,
+                spread,
+            });
+        }
+        Ok(())
+    }
+
+    fn label(&self, id: RuleId) -> text::RuleLabel<'_> {
+        let name = self.map.names().rules.get(&id).map_or("", String::as_str);
+        text::RuleLabel { rule: id.0, name }
+    }
+}

@@ -1,0 +1,97 @@
+//! One rule and width summed up, as a JSON object.
+//!
+//! `rule`, `name`, `num_rep`, `min_x`, `max_x`, `mappings`, `bad_mappings`; `sizes`: how many
+//! mappings have how many positions; `deviation`: typical distance of a device from its share by
+//! weight, 0.05 being 5 %; with `--show-utilization` also `devices`, each with `osd`, its reweight
+//! `weight`, what it has `stored`, what crushtool would have `expected`, and its `share` by weight.
+
+use fieldstone_crush::tester::expect::Expected;
+use fieldstone_crush::tester::spread::Spread;
+use fieldstone_crush::tester::{Tally, text};
+use fieldstone_crush::{ItemId, Map, WEIGHT_ONE};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+use super::options::Plan;
+
+/// What is summed up.
+pub struct Summary<'a> {
+    /// The map.
+    pub map: &'a Map,
+    /// Options.
+    pub plan: &'a Plan,
+    /// The rule.
+    pub label: text::RuleLabel<'a>,
+    /// Positions of a mapping.
+    pub width: usize,
+    /// What was counted.
+    pub tally: &'a Tally,
+    /// What crushtool would have expected.
+    pub expected: &'a Expected,
+}
+
+/// The object.
+#[derive(Debug, Serialize)]
+pub struct Object<'a> {
+    rule: u32,
+    name: &'a str,
+    num_rep: usize,
+    min_x: i32,
+    max_x: i32,
+    mappings: u64,
+    bad_mappings: u64,
+    sizes: &'a BTreeMap<usize, u64>,
+    deviation: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    devices: Option<Vec<Device<'a>>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Device<'a> {
+    osd: usize,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    name: &'a str,
+    weight: f64,
+    stored: u64,
+    expected: f32,
+    share: f64,
+}
+
+impl<'a> Summary<'a> {
+    /// The object, with or without devices.
+    pub fn json(&self, spread: &Spread, devices: bool) -> Object<'a> {
+        Object {
+            rule: self.label.rule,
+            name: self.label.name,
+            num_rep: self.width,
+            min_x: self.plan.xs.0,
+            max_x: self.plan.xs.1,
+            mappings: self.tally.mappings,
+            bad_mappings: self.tally.bad,
+            sizes: &self.tally.sizes,
+            deviation: spread.deviation(),
+            devices: devices.then(|| self.devices(spread)),
+        }
+    }
+
+    fn devices(&self, spread: &Spread) -> Vec<Device<'a>> {
+        let share: BTreeMap<ItemId, f64> =
+            spread.devices.iter().map(|share| (share.item, share.expected)).collect();
+        let expected = self.expected.objects(self.tally.mappings);
+        let stored = self.tally.stored.iter().zip(&expected).zip(&self.plan.weights).enumerate();
+        stored
+            .map(|(osd, ((&stored, &expected), &weight))| {
+                // Device numbers are below 2^20.
+                let item = ItemId(osd as i32);
+                Device {
+                    osd,
+                    name: self.map.names().items.get(&item).map_or("", String::as_str),
+                    weight: f64::from(weight) / f64::from(WEIGHT_ONE),
+                    stored,
+                    expected,
+                    share: share.get(&item).copied().unwrap_or(0.0),
+                }
+            })
+            .collect()
+    }
+}

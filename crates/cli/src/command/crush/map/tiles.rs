@@ -1,0 +1,152 @@
+//! Every device as a tile, coloured by how full it is, in a row per bucket that holds it: thousands
+//! of devices at a glance.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use fieldstone_crush::ItemId;
+use fieldstone_crush::tester::spread::{Share, Spread};
+
+use super::draw::{Names, describe};
+use crate::bench::chart::escape;
+
+/// A tile and the gap after it.
+const TILE: usize = 12;
+const GAP: usize = 2;
+const NAME_WIDTH: usize = 120;
+/// Tiles of a row; a bucket of more devices has several rows.
+const ROW_TILES: usize = 24;
+/// Rows of a column; more rows make more columns.
+const COLUMN_ROWS: usize = 64;
+/// Colours on each side of the one for "as it should be".
+const STEPS: i32 = 4;
+/// The strongest colour starts at this distance from the share, or further if the spread is wider.
+const FULL_SCALE_MIN: f64 = 0.05;
+
+/// Colours from blue (too empty) over grey to orange (too full), which people with any colour vision
+/// tell apart.
+pub const STYLE: &str = "\
+.t0{fill:#0b5fa5}.t1{fill:#4a90c8}.t2{fill:#86b8dc}.t3{fill:#bcd6ea}.t4{fill:#d9d9d9}\n\
+.t5{fill:#f6cfa8}.t6{fill:#eda866}.t7{fill:#dd7f2c}.t8{fill:#b35806}.tx{fill:#8888}\n\
+@media (prefers-color-scheme: dark) {\n\
+.t0{fill:#58b0f5}.t1{fill:#3d86bd}.t2{fill:#2f658c}.t3{fill:#2a4a62}.t4{fill:#454545}\n\
+.t5{fill:#5f4a33}.t6{fill:#8c6133}.t7{fill:#c17a2e}.t8{fill:#ff9a36} }\n";
+
+/// The tiles of all devices, with a legend.
+pub fn tiles(names: Names<'_>, spread: &Spread) -> String {
+    let shares: BTreeMap<ItemId, &Share> =
+        spread.devices.iter().map(|share| (share.item, share)).collect();
+    let rows = rows(names, spread, &shares);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let longest = rows.iter().map(|(_, row)| row.len()).max().unwrap_or(0);
+    let step = TILE + GAP;
+    let column_width = NAME_WIDTH + longest * step + 2 * step;
+    let columns = rows.len().div_ceil(COLUMN_ROWS);
+    let height = rows.len().min(COLUMN_ROWS) * step;
+    let full_scale = (2.0 * spread.deviation()).max(FULL_SCALE_MIN);
+    let mut html = legend(full_scale);
+    let _ = writeln!(
+        html,
+        "<svg xmlns='http://www.w3.org/2000/svg' width='{0}' height='{height}' \
+         viewBox='0 0 {0} {height}' font-size='11' font-family='system-ui, sans-serif' \
+         fill='currentColor' role='img' aria-label='how full each device is'>",
+        columns * column_width
+    );
+    for (place, (name, row)) in rows.iter().enumerate() {
+        let (left, top) = (place / COLUMN_ROWS * column_width, place % COLUMN_ROWS * step);
+        let _ = writeln!(
+            html,
+            "<text x='{}' y='{}' text-anchor='end'>{}</text>",
+            left + NAME_WIDTH - 6,
+            top + TILE - 2,
+            escape(name)
+        );
+        for (column, share) in row.iter().enumerate() {
+            let _ = write!(
+                html,
+                "<rect class='{}' x='{}' y='{top}' width='{TILE}' height='{TILE}'>\
+                 <title>{}: {}</title></rect>",
+                class(share, full_scale),
+                left + NAME_WIDTH + column * step,
+                escape(&names.item(share.item)),
+                escape(&describe(share))
+            );
+        }
+        html.push('\n');
+    }
+    html.push_str("</svg>\n");
+    html
+}
+
+/// Devices by the bucket that holds them, each once, cut into rows; only a bucket's first has its
+/// name.
+fn rows<'s>(
+    names: Names<'_>,
+    spread: &Spread,
+    shares: &BTreeMap<ItemId, &'s Share>,
+) -> Vec<(String, Vec<&'s Share>)> {
+    let mut left = shares.clone();
+    let mut rows = Vec::new();
+    for bucket in &spread.buckets {
+        let items = bucket.item.bucket().and_then(|id| names.map.bucket(id));
+        let items = items.into_iter().flat_map(|bucket| &bucket.items);
+        let held: Vec<&Share> = items.filter_map(|item| left.remove(item)).collect();
+        for (place, row) in held.chunks(ROW_TILES).enumerate() {
+            let name = if place == 0 { names.item(bucket.item) } else { String::new() };
+            rows.push((name, row.to_vec()));
+        }
+    }
+    // Devices that a rule takes directly.
+    let alone: Vec<&Share> = left.into_values().collect();
+    rows.extend(alone.chunks(ROW_TILES).map(|row| (String::new(), row.to_vec())));
+    rows
+}
+
+/// The colour of a share.
+fn class(share: &Share, full_scale: f64) -> String {
+    match share.ratio() {
+        None => "tx".to_owned(),
+        Some(ratio) => {
+            let step = ((ratio - 1.0) / full_scale * f64::from(STEPS)).round();
+            format!("t{}", step.clamp(f64::from(-STEPS), f64::from(STEPS)) as i32 + STEPS)
+        }
+    }
+}
+
+fn legend(full_scale: f64) -> String {
+    let mut html = format!("<p class='legend'>{:+.0} % ", -100.0 * full_scale);
+    for step in 0..=2 * STEPS {
+        let _ = write!(
+            html,
+            "<svg width='{TILE}' height='{TILE}' aria-hidden='true'>\
+             <rect class='k t{step}' width='{TILE}' height='{TILE}'/></svg> "
+        );
+    }
+    let _ = writeln!(
+        html,
+        "{:+.0} % against the share by weight; point at a tile for its numbers</p>",
+        100.0 * full_scale
+    );
+    html
+}
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_crush::TypeId;
+
+    use super::*;
+
+    #[test]
+    fn colours_follow_fullness() {
+        for (stored, colour) in
+            [(100.0, "t4"), (110.0, "t8"), (90.0, "t0"), (105.0, "t6"), (500.0, "t8"), (0.0, "t0")]
+        {
+            let (item, kind) = (ItemId(0), TypeId::DEVICE);
+            let share = Share { item, kind, stored, expected: 100.0 };
+            assert_eq!(class(&share, 0.1), colour, "{stored}");
+            assert_eq!(class(&Share { expected: 0.0, ..share }, 0.1), "tx");
+        }
+    }
+}

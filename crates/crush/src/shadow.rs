@@ -1,0 +1,135 @@
+//! Making the shadow trees of device classes, as Ceph's text compiler makes them.
+//!
+//! For every root, from the most negative number up, and every class in order of its number, the
+//! tree is cloned from the leaves up. The clone of a bucket holds its devices of the class and the
+//! clones of its buckets, even empty ones; a clone weighs in its parent what its own items weigh.
+//! It gets the number that was asked for, or else the first from -1 down that no bucket has and
+//! nobody asked for. Numbers are hashed, so all of this order is part of the placement.
+//!
+//! **Trap: uniform buckets.** Ceph makes a clone empty and appends items, and an empty uniform
+//! bucket, whose items weigh 0 so far, refuses items that weigh more. Its compiler then stops making
+//! shadows without a word, and keeps those that it has. So does this file: afterwards, rules that
+//! take a class which has no shadow are refused.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use crate::check::{MAX_BUCKETS, MAX_SHADOW_ITEMS};
+use crate::map::Parts;
+use crate::{AlgorithmKind, Bucket, BucketId, ClassId, ItemId};
+
+/// The numbers that shadows shall have, by original and class.
+pub(crate) type Wanted = BTreeMap<(BucketId, ClassId), BucketId>;
+
+/// There would be more shadows than the bounds allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooMany;
+
+enum Stop {
+    Uniform,
+    TooMany,
+}
+
+/// Adds the shadows of all buckets to `parts`. Every item of a bucket that is a bucket is there, no
+/// bucket lies below itself, and trees are not deeper than [`MAX_DEPTH`](crate::check::MAX_DEPTH).
+pub(crate) fn make(parts: &mut Parts, wanted: &Wanted) -> Result<(), TooMany> {
+    let index: HashMap<BucketId, usize> =
+        parts.buckets.iter().enumerate().map(|(at, bucket)| (bucket.id, at)).collect();
+    let children = parts.buckets.iter().flat_map(|bucket| &bucket.items);
+    let held: HashSet<BucketId> = children.filter_map(|item| item.bucket()).collect();
+    let roots: BTreeSet<BucketId> = index.keys().copied().filter(|id| !held.contains(id)).collect();
+    let classes: Vec<ClassId> = parts.classes.names.keys().copied().collect();
+    let taken = index.keys().chain(wanted.values()).copied().collect();
+    let mut maker = Maker { parts, index, wanted, taken, next: BucketId(-1), items: 0 };
+    for root in roots {
+        for &class in &classes {
+            match maker.shadow(root, class) {
+                Ok(_) => {}
+                Err(Stop::Uniform) => return Ok(()),
+                Err(Stop::TooMany) => return Err(TooMany),
+            }
+        }
+    }
+    Ok(())
+}
+
+struct Maker<'a> {
+    parts: &'a mut Parts,
+    /// Where a bucket is in the parts.
+    index: HashMap<BucketId, usize>,
+    wanted: &'a Wanted,
+    taken: HashSet<BucketId>,
+    /// No number before this one is free.
+    next: BucketId,
+    /// Items of all shadows so far.
+    items: usize,
+}
+
+impl Maker<'_> {
+    /// The shadow of a bucket, and what it weighs; made now unless it is there already.
+    fn shadow(&mut self, original: BucketId, class: ClassId) -> Result<(BucketId, u32), Stop> {
+        let of_class = self.parts.classes.shadows.get(&original);
+        if let Some(&shadow) = of_class.and_then(|of_class| of_class.get(&class)) {
+            return Ok((shadow, self.parts.buckets[self.index[&shadow]].weight));
+        }
+        let at = self.index[&original];
+        let mut items = Vec::new();
+        for position in 0..self.parts.buckets[at].items.len() {
+            let bucket = &self.parts.buckets[at];
+            let (item, weight) = (bucket.items[position], bucket.item_weight(position));
+            match item.bucket() {
+                Some(child) => {
+                    let (shadow, weight) = self.shadow(child, class)?;
+                    items.push((ItemId::from(shadow), weight));
+                }
+                None if self.parts.classes.of_item.get(&item) == Some(&class) => {
+                    items.push((item, weight));
+                }
+                None => {}
+            }
+        }
+        self.items += items.len();
+        if self.items > MAX_SHADOW_ITEMS || self.parts.buckets.len() >= MAX_BUCKETS {
+            return Err(Stop::TooMany);
+        }
+        let bucket = &self.parts.buckets[at];
+        let (kind, algorithm) = (bucket.kind, bucket.algorithm.kind());
+        if algorithm == AlgorithmKind::Uniform && items.iter().any(|&(_, weight)| weight != 0) {
+            return Err(Stop::Uniform);
+        }
+        let id = self.number(original, class);
+        let version = self.parts.tunables.straw_calc_version;
+        let shadow = Bucket::new(id, kind, algorithm, version, items);
+        let weight = shadow.weight;
+        self.index.insert(id, self.parts.buckets.len());
+        self.parts.buckets.push(shadow);
+        self.register(original, class, id);
+        Ok((id, weight))
+    }
+
+    fn number(&mut self, original: BucketId, class: ClassId) -> BucketId {
+        if let Some(&wanted) = self.wanted.get(&(original, class)) {
+            return wanted;
+        }
+        free_number(&self.taken, &mut self.next)
+    }
+
+    fn register(&mut self, original: BucketId, class: ClassId, shadow: BucketId) {
+        let (names, classes) = (&mut self.parts.names.items, &mut self.parts.classes);
+        classes.shadows.entry(original).or_default().insert(class, shadow);
+        classes.of_item.insert(shadow.into(), class);
+        let name = |id: BucketId| names.get(&id.into()).map_or("", String::as_str);
+        let class_name = classes.names.get(&class).map_or("", String::as_str);
+        let shadow_name = format!("{}~{class_name}", name(original));
+        names.insert(shadow.into(), shadow_name);
+    }
+}
+
+/// The first number from `next` down that is not taken; `next` moves past it.
+pub(crate) fn free_number(taken: &HashSet<BucketId>, next: &mut BucketId) -> BucketId {
+    while taken.contains(next) {
+        next.0 -= 1;
+    }
+    let free = *next;
+    next.0 -= 1;
+    free
+}

@@ -1,0 +1,273 @@
+//! How even a rule is: what every device stores against its share by weight, and the same rolled up
+//! over hosts, racks and all other buckets.
+//!
+//! The share of a bucket's item is its weight over that of all items of the bucket (uniform buckets
+//! share equally), so the share of a device below a taken bucket is a product along the way down;
+//! reweights scale it, and what the devices of one `take` stored together is handed out by the
+//! shares. So several takes of one rule (a copy on flash, the others on disks) are each measured by
+//! themselves. Weight sets do not count: they are means to come near the weights.
+//!
+//! Rolling up goes the same way back. An item in several buckets is counted in each by the share
+//! that came through it.
+//!
+//! The share is what weights ask for, not what the rule can do: three copies over three racks put one
+//! in each, whatever the racks weigh, and that shows here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Tally;
+use crate::{Bucket, BucketId, ItemId, Map, OsdId, Rule, RuleStep, TypeId, WEIGHT_ONE};
+
+/// One device or bucket.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    /// Which.
+    pub item: ItemId,
+    /// Its type.
+    pub kind: TypeId,
+    /// Positions that were mapped to it or below it.
+    pub stored: f64,
+    /// Positions that it should have by weight.
+    pub expected: f64,
+}
+
+impl Share {
+    /// How full it is against its share, 1.0 being exact; `None` if it should be empty.
+    #[must_use]
+    pub fn ratio(&self) -> Option<f64> {
+        (self.expected > 0.0).then(|| self.stored / self.expected)
+    }
+}
+
+/// What a trial stored on everything that its rule can reach.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Spread {
+    /// Devices, by number.
+    pub devices: Vec<Share>,
+    /// Buckets, by type and number, the type with the greatest number first.
+    pub buckets: Vec<Share>,
+}
+
+impl Spread {
+    /// What `rule` stored: `tally` has counted it, with these 16.16 reweights.
+    #[must_use]
+    pub fn new(map: &Map, rule: &Rule, tally: &Tally, weights: &[u32]) -> Self {
+        let takes: BTreeSet<ItemId> = rule
+            .steps
+            .iter()
+            .filter_map(|step| match *step {
+                RuleStep::Take(item) if map.contains(item) => Some(item),
+                _ => None,
+            })
+            .collect();
+        let flows: Vec<Flow<'_>> = takes.iter().map(|&take| Flow::new(map, take)).collect();
+        let mut reached_by: BTreeMap<OsdId, f64> = BTreeMap::new();
+        for osd in flows.iter().flat_map(Flow::osds) {
+            *reached_by.entry(osd).or_default() += 1.0;
+        }
+        let mut shares: BTreeMap<ItemId, Share> = BTreeMap::new();
+        for flow in &flows {
+            // A device that two takes reach is counted half for each.
+            let stored = |osd: OsdId| {
+                tally.stored.get(osd.0 as usize).map_or(0.0, |&stored| stored as f64)
+                    / reached_by.get(&osd).copied().unwrap_or(1.0)
+            };
+            for share in flow.roll_up(stored, weights) {
+                shares
+                    .entry(share.item)
+                    .and_modify(|known| {
+                        known.stored += share.stored;
+                        known.expected += share.expected;
+                    })
+                    .or_insert(share);
+            }
+        }
+        let (mut buckets, devices): (Vec<Share>, Vec<Share>) =
+            shares.into_values().partition(|share| share.item.bucket().is_some());
+        buckets.sort_by_key(|share| (std::cmp::Reverse(share.kind), std::cmp::Reverse(share.item)));
+        Self { devices, buckets }
+    }
+
+    /// Standard deviation of how full devices are against their shares, the larger ones counting for
+    /// more: 0.05 says that devices are typically 5 % off.
+    #[must_use]
+    pub fn deviation(&self) -> f64 {
+        let total: f64 = self.devices.iter().map(|share| share.expected).sum();
+        let square = |share: &Share| {
+            share.ratio().map_or(0.0, |ratio| share.expected * (ratio - 1.0) * (ratio - 1.0))
+        };
+        if total > 0.0 {
+            (self.devices.iter().map(square).sum::<f64>() / total).sqrt()
+        } else {
+            0.0
+        }
+    }
+}
+
+/// How the share of 1.0 of a taken item flows down to devices.
+struct Flow<'m> {
+    /// Everything below the take; a bucket stands before its items.
+    order: Vec<&'m Bucket>,
+    /// What arrives at an item in all.
+    arrived: BTreeMap<ItemId, f64>,
+    /// How many edges lead to an item.
+    edges: BTreeMap<ItemId, f64>,
+}
+
+impl<'m> Flow<'m> {
+    fn new(map: &'m Map, take: ItemId) -> Self {
+        let mut order = Vec::new();
+        if let Some(bucket) = take.bucket().and_then(|id| map.bucket(id)) {
+            children_first(map, bucket, &mut BTreeSet::new(), &mut order);
+        }
+        order.reverse();
+        let mut flow =
+            Self { order, arrived: BTreeMap::from([(take, 1.0)]), edges: BTreeMap::new() };
+        for &bucket in &flow.order {
+            let here = flow.arrived.get(&bucket.id.into()).copied().unwrap_or(0.0);
+            for (item, part) in parts(bucket) {
+                *flow.arrived.entry(item).or_default() += here * part;
+                *flow.edges.entry(item).or_default() += 1.0;
+            }
+        }
+        flow
+    }
+
+    fn osds(&self) -> impl Iterator<Item = OsdId> {
+        self.arrived.keys().filter_map(|item| item.osd())
+    }
+
+    /// The shares of everything below, given what devices store.
+    fn roll_up(&self, stored: impl Fn(OsdId) -> f64, weights: &[u32]) -> Vec<Share> {
+        let reweight = |OsdId(osd): OsdId| {
+            f64::from(weights.get(osd as usize).copied().unwrap_or(0)) / f64::from(WEIGHT_ONE)
+        };
+        let leaf = |item: ItemId| item.osd().map(|osd| self.arrived[&item] * reweight(osd));
+        let total: f64 = self.arrived.keys().filter_map(|&item| leaf(item)).sum();
+        let total_stored: f64 = self.osds().map(&stored).sum();
+        let scale = if total > 0.0 { total_stored / total } else { 0.0 };
+        let mut shares: BTreeMap<ItemId, Share> = BTreeMap::new();
+        for osd in self.osds() {
+            let item = ItemId::from(osd);
+            let expected = leaf(item).unwrap_or(0.0) * scale;
+            let share = Share { item, kind: TypeId::DEVICE, stored: stored(osd), expected };
+            shares.insert(item, share);
+        }
+        for &bucket in self.order.iter().rev() {
+            let item = ItemId::from(bucket.id);
+            let mut sum = Share { item, kind: bucket.kind, stored: 0.0, expected: 0.0 };
+            let here = self.arrived[&item];
+            for (child, part) in parts(bucket) {
+                let arrived = self.arrived[&child];
+                let through =
+                    if arrived > 0.0 { here * part / arrived } else { 1.0 / self.edges[&child] };
+                let Some(below) = shares.get(&child) else { continue };
+                sum.stored += below.stored * through;
+                sum.expected += below.expected * through;
+            }
+            shares.insert(item, sum);
+        }
+        shares.into_values().collect()
+    }
+}
+
+/// The items of a bucket with their parts of 1.0.
+fn parts(bucket: &Bucket) -> impl Iterator<Item = (ItemId, f64)> {
+    let weight = |index| f64::from(bucket.item_weight(index));
+    let total: f64 = (0..bucket.items.len()).map(weight).sum();
+    let part = move |index| if total > 0.0 { weight(index) / total } else { 0.0 };
+    bucket.items.iter().enumerate().map(move |(index, &item)| (item, part(index)))
+}
+
+/// Appends the buckets below and at `bucket`, children first, each once. The depth is bounded by
+/// [`MAX_DEPTH`](crate::check::MAX_DEPTH).
+fn children_first<'m>(
+    map: &'m Map,
+    bucket: &'m Bucket,
+    seen: &mut BTreeSet<BucketId>,
+    order: &mut Vec<&'m Bucket>,
+) {
+    if !seen.insert(bucket.id) {
+        return;
+    }
+    for child in bucket.items.iter().filter_map(|item| map.bucket(item.bucket()?)) {
+        children_first(map, child, seen, order);
+    }
+    order.push(bucket);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MapBuilder, RuleId};
+
+    const ONE: u32 = 0x10000;
+
+    fn near(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-9
+    }
+
+    fn take_all(takes: &[i32]) -> Vec<RuleStep> {
+        let block = |&take: &i32| {
+            let kind = TypeId::DEVICE;
+            [
+                RuleStep::Take(ItemId(take)),
+                RuleStep::ChooseFirstn { count: 1, kind },
+                RuleStep::Emit,
+            ]
+        };
+        takes.iter().flat_map(block).collect()
+    }
+
+    fn spread_of(
+        builder: &mut MapBuilder,
+        takes: &[i32],
+        stored: &[u64],
+        weights: &[u32],
+    ) -> Spread {
+        let map = builder.rule(RuleId(0), take_all(takes)).build().expect("a valid map");
+        let rule = map.rules().next().expect("the rule").1.clone();
+        let tally = Tally { stored: stored.to_vec(), ..Tally::default() };
+        Spread::new(&map, &rule, &tally, weights)
+    }
+
+    #[test]
+    fn shares_follow_weights_and_reweights() {
+        let mut builder = MapBuilder::new();
+        builder.host_tree(TypeId(2), TypeId(1), &[&[ONE, 3 * ONE], &[2 * ONE, 2 * ONE]]);
+        let spread = spread_of(&mut builder, &[-1], &[10, 30, 20, 10], &[ONE, ONE, ONE, ONE / 2]);
+        let expected: Vec<f64> = spread.devices.iter().map(|share| share.expected).collect();
+        assert!([10.0, 30.0, 20.0, 10.0].iter().zip(&expected).all(|(a, b)| near(*a, *b)));
+        assert!(near(spread.deviation(), 0.0));
+        let hosts: Vec<(ItemId, f64, f64)> =
+            spread.buckets.iter().map(|share| (share.item, share.stored, share.expected)).collect();
+        assert_eq!(hosts.len(), 3);
+        assert_eq!(hosts[0].0, ItemId(-1));
+        assert!(near(hosts[0].1, 70.0) && near(hosts[0].2, 70.0));
+        assert!(near(hosts[2].1, 30.0) && near(hosts[2].2, 30.0));
+    }
+
+    #[test]
+    fn takes_are_measured_apart() {
+        let mut builder = MapBuilder::new();
+        builder.host_tree(TypeId(2), TypeId(1), &[&[ONE], &[ONE, ONE]]);
+        let spread = spread_of(&mut builder, &[-2, -3], &[90, 12, 8], &[ONE; 3]);
+        let expected: Vec<f64> = spread.devices.iter().map(|share| share.expected).collect();
+        assert_eq!(expected, [90.0, 10.0, 10.0]);
+        assert!(spread.buckets.iter().all(|share| share.item != ItemId(-1)));
+    }
+
+    #[test]
+    fn what_lies_in_two_buckets_is_counted_in_both() {
+        // Both hosts hold device 0; a ladder of doubled buckets would take 2^60 walks path by path.
+        let mut builder = MapBuilder::new();
+        builder.straw2(BucketId(-1), TypeId(1), [(ItemId(0), ONE), (ItemId(1), ONE)]);
+        for level in 2..=60 {
+            let below = ItemId(-(level - 1));
+            builder.straw2(BucketId(-level), TypeId(level as u16), [(below, ONE), (below, ONE)]);
+        }
+        let spread = spread_of(&mut builder, &[-60], &[5, 7], &[ONE, ONE]);
+        assert!(spread.buckets.iter().all(|share| near(share.stored, 12.0)), "{spread:?}");
+        assert_eq!(spread.devices[1].ratio(), Some(7.0 / 6.0));
+    }
+}
