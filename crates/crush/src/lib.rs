@@ -31,7 +31,9 @@
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
 //! | [`osdmap`]  | a cluster's pools and devices; from object names to devices |
+//! | [`diff`]    | what moves when a map changes |
 //! | [`balance`] | spreading placement groups evenly, by upmaps |
+//! | `reach`     | which devices a rule can reach, and what may stand in for what |
 //! | [`tester`]  | rules on ranges of inputs, counted and printed as crushtool does |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
@@ -41,6 +43,7 @@ pub mod bucket;
 pub mod builder;
 pub mod check;
 pub mod choose_args;
+pub mod diff;
 pub mod hash;
 mod ll_table;
 pub mod ln;
@@ -50,6 +53,7 @@ mod msr;
 pub mod names;
 pub mod osdmap;
 pub mod pool;
+mod reach;
 mod rows;
 pub mod rule;
 mod shadow;

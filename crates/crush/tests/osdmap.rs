@@ -92,6 +92,8 @@ fn what_the_map_says() {
     assert_eq!((id.0, pool.kind, pool.size, pool.min_size), (2, PoolKind::Erasure, 6, 5));
     assert_eq!((pool.rule, pool.pg_num, pool.pgp_num), (RuleId(2), 32, 32));
     assert_eq!(pool.erasure_code_profile, "p42");
+    assert_eq!(map.data_shards(pool), Some(4));
+    assert_eq!(map.erasure_code_profiles["p42"]["m"], "2");
     let affinities: Vec<u32> =
         [0, 3, 7, 20, 1].map(|osd| map.primary_affinity(OsdId(osd))).to_vec();
     assert_eq!(affinities, [0, 0x8000, 0x4000, 0, 0x1_0000]);

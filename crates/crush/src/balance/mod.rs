@@ -15,13 +15,12 @@
 //! microseconds however large the cluster is. An upmap that the map already has is taken back, rather
 //! than another one made, where that helps as well.
 //!
-//! **What is legal** (`reach`): the rule stays obeyed. A shard moves to a device that the same part
+//! **What is legal:** the rule stays obeyed. A shard moves to a device that the same part
 //! of the rule reaches, that is up and in, and that lies in a failure domain of its own. Groups whose
 //! whole membership an administrator has fixed (`pg_upmap`) are left alone, and so is a member that
 //! `pg_upmap_primaries` names.
 
 mod plan;
-mod reach;
 mod spread;
 mod state;
 
@@ -32,8 +31,8 @@ pub use spread::{DeviceSpread, Spread};
 use thiserror::Error;
 
 use crate::RuleId;
-use crate::osdmap::{OsdMap, PoolId};
-use reach::Reach;
+use crate::osdmap::{OsdMap, Pool, PoolId};
+use crate::reach::Reach;
 use state::State;
 
 /// What a plan may do.
@@ -71,6 +70,24 @@ pub enum BalanceError {
     },
 }
 
+/// Says whether a pool can be balanced.
+///
+/// # Errors
+/// Why not.
+pub fn check(map: &OsdMap, pool: PoolId) -> Result<(), BalanceError> {
+    reach_of(map, pool).map(drop)
+}
+
+fn reach_of(map: &OsdMap, id: PoolId) -> Result<(&Pool, Reach), BalanceError> {
+    let pool = map.pools.get(&id).ok_or(BalanceError::NoSuchPool(id))?;
+    let missing = BalanceError::NoSuchRule { pool: id, rule: pool.rule };
+    let (_, rule) = map.crush.rules().find(|&(rule, _)| rule == pool.rule).ok_or(missing)?;
+    match Reach::new(&map.crush, rule) {
+        Ok(reach) => Ok((pool, reach)),
+        Err(why) => Err(BalanceError::Irregular { pool: id, rule: pool.rule, why }),
+    }
+}
+
 /// Proposes upmaps for some pools; `threads` map placement groups.
 ///
 /// # Errors
@@ -83,14 +100,7 @@ pub fn balance(
 ) -> Result<Plan, BalanceError> {
     let mut states = BTreeMap::new();
     for &id in pools {
-        let pool = map.pools.get(&id).ok_or(BalanceError::NoSuchPool(id))?;
-        let missing = BalanceError::NoSuchRule { pool: id, rule: pool.rule };
-        let (_, rule) = map.crush.rules().find(|&(rule, _)| rule == pool.rule).ok_or(missing)?;
-        let reach = Reach::new(&map.crush, rule).map_err(|why| BalanceError::Irregular {
-            pool: id,
-            rule: pool.rule,
-            why,
-        })?;
+        let (pool, reach) = reach_of(map, id)?;
         let state = State::new(map, id, pool, &reach, limits.deviation.max(1), threads);
         let before = Spread::of(&state.devices);
         states.insert(id, (state, before));

@@ -41,10 +41,22 @@ impl Spread {
         Self { devices: devices.collect() }
     }
 
-    /// The most that a device has too much or too little, in shards.
+    /// The most that a device has too much, in shards.
+    #[must_use]
+    pub fn most_above(&self) -> f64 {
+        self.devices.iter().map(DeviceSpread::deviation).fold(0.0, f64::max)
+    }
+
+    /// The most that a device has too little, in shards.
+    #[must_use]
+    pub fn most_below(&self) -> f64 {
+        self.devices.iter().map(|device| -device.deviation()).fold(0.0, f64::max)
+    }
+
+    /// The greater of both.
     #[must_use]
     pub fn max_deviation(&self) -> f64 {
-        self.devices.iter().map(|device| device.deviation().abs()).fold(0.0, f64::max)
+        self.most_above().max(self.most_below())
     }
 
     /// The standard deviation from the targets, in shards.

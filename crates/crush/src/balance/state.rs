@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use super::reach::{Reach, Reached};
 use crate::osdmap::{OsdMap, PgId, Pool, PoolId};
+use crate::reach::{self, Reach, Reached};
 use crate::{ItemId, OsdId};
 
 /// One shard as a deviation.
@@ -132,26 +132,14 @@ impl State {
         self.devices.get_mut(item.osd()?.0 as usize)
     }
 
-    /// Shares what each block has among its devices, by the weight that CRUSH goes for.
+    /// Gives every device that the rule reaches its share.
     fn set_targets(&mut self, map: &OsdMap, reach: &Reach) {
-        let mut weights = vec![0_f64; reach.blocks as usize];
-        let mut shards = vec![0_usize; reach.blocks as usize];
-        let in_weight =
-            |osd: OsdId, reached: &Reached| reached.weight as f64 * f64::from(map.weight(osd));
-        for (&osd, reached) in &reach.devices {
-            weights[reached.block as usize] += in_weight(osd, reached);
-            if let Some(device) = self.devices.get_mut(osd.0 as usize) {
-                shards[reached.block as usize] += device.shards.len();
-            }
-        }
-        for (&osd, reached) in &reach.devices {
-            let Some(device) = self.devices.get_mut(osd.0 as usize) else { continue };
-            let (weight, block) = (in_weight(osd, reached), reached.block as usize);
-            device.reached = Some(*reached);
-            device.usable = weight > 0.0 && map.is_up(osd.into());
-            if weights[block] > 0.0 {
-                device.target = shards[block] as f64 * weight / weights[block];
-            }
+        let shards: Vec<u32> = self.devices.iter().map(|held| held.shards.len() as u32).collect();
+        let targets = reach::targets(reach, &map.weights, &shards);
+        for ((osd, device), target) in (0..).map(OsdId).zip(&mut self.devices).zip(targets) {
+            device.reached = reach.devices.get(&osd).copied();
+            device.target = target;
+            device.usable = target > 0.0 && map.is_up(osd.into());
         }
     }
 

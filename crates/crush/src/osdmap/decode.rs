@@ -6,7 +6,7 @@ use std::ops::Range;
 use crc_fast::{CrcAlgorithm, Digest};
 
 use super::reader::Reader;
-use super::{DecodeError, Fsid, OsdMap, OsdState, PgId, Pool, PoolId};
+use super::{DecodeError, Fsid, OsdMap, OsdState, PgId, Pool, PoolId, Profile};
 use crate::check::MAX_DEVICES;
 use crate::{ItemId, Map, binary};
 
@@ -102,13 +102,7 @@ fn client(whole: &mut Reader<'_>, places: &mut Places) -> Result<OsdMap, DecodeE
     places.temps = temps_start..r.offset();
     let crush = crush(&mut r)?;
     places.crush = places.temps.end..r.offset();
-    for _ in 0..r.count(8, "erasure code profiles")? {
-        r.blob("an erasure code profile")?;
-        for _ in 0..r.count(8, "an erasure code profile")? {
-            r.blob("an erasure code profile")?;
-            r.blob("an erasure code profile")?;
-        }
-    }
+    let erasure_code_profiles = profiles(&mut r)?;
     let upmaps_start = r.offset();
     let pg_upmap = table(&mut r, 4, "pg_upmap", |r| items(r, "pg_upmap"))?;
     let pg_upmap_items = table(&mut r, 4, "pg_upmap_items", pairs)?;
@@ -126,6 +120,7 @@ fn client(whole: &mut Reader<'_>, places: &mut Places) -> Result<OsdMap, DecodeE
         pg_upmap,
         pg_upmap_items,
         pg_upmap_primaries,
+        erasure_code_profiles,
         crush,
     })
 }
@@ -175,6 +170,22 @@ fn osds(
         }
     }
     Ok((states, weights))
+}
+
+/// The erasure code profiles, each a table of strings.
+fn profiles(r: &mut Reader<'_>) -> Result<BTreeMap<String, Profile>, DecodeError> {
+    let what = "erasure code profiles";
+    let mut profiles = BTreeMap::new();
+    for _ in 0..r.count(8, what)? {
+        let name = r.string(what)?;
+        let mut profile = Profile::new();
+        for _ in 0..r.count(8, what)? {
+            let key = r.string(what)?;
+            profile.insert(key, r.string(what)?);
+        }
+        profiles.insert(name, profile);
+    }
+    Ok(profiles)
 }
 
 /// Passes over what lies between the upmap items and `pg_upmap_primaries`, and reads those.

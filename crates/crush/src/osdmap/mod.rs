@@ -102,6 +102,9 @@ impl fmt::Debug for Fsid {
     }
 }
 
+/// The parameters of an erasure code.
+pub type Profile = BTreeMap<String, String>;
+
 /// What is known of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OsdState(pub u32);
@@ -152,6 +155,8 @@ pub struct OsdMap {
     pub pg_upmap_items: BTreeMap<PgId, Vec<(ItemId, ItemId)>>,
     /// Which member comes first (Ceph 18 and later).
     pub pg_upmap_primaries: BTreeMap<PgId, ItemId>,
+    /// Erasure code profiles by name: `k`, `m`, `plugin` and so on.
+    pub erasure_code_profiles: BTreeMap<String, Profile>,
     /// The CRUSH map.
     pub crush: Map,
 }
@@ -179,6 +184,60 @@ impl OsdMap {
     /// `original` is no OSDMap, or of a version that has no room for a table.
     pub fn rewrite(&self, original: &[u8]) -> Result<Vec<u8>, DecodeError> {
         write::rewrite(self, original)
+    }
+
+    /// A cluster of nothing but a CRUSH map and pools: all devices of the map are up and in.
+    #[must_use]
+    pub fn of_crush(crush: Map, pools: BTreeMap<PoolId, Pool>) -> Self {
+        let osds = crush.max_devices() as usize;
+        Self {
+            epoch: 0,
+            fsid: Fsid([0; 16]),
+            pools,
+            states: vec![OsdState(OsdState::EXISTS | OsdState::UP); osds],
+            weights: vec![WEIGHT_ONE; osds],
+            primary_affinities: Vec::new(),
+            pg_temp: BTreeMap::new(),
+            primary_temp: BTreeMap::new(),
+            pg_upmap: BTreeMap::new(),
+            pg_upmap_items: BTreeMap::new(),
+            pg_upmap_primaries: BTreeMap::new(),
+            erasure_code_profiles: BTreeMap::new(),
+            crush,
+        }
+    }
+
+    /// The same cluster with another CRUSH map. Devices of that map which do not exist yet are up
+    /// and in, as if they had been added.
+    #[must_use]
+    pub fn with_crush(mut self, crush: Map) -> Self {
+        let osds = self.states.len().max(crush.max_devices() as usize);
+        self.states.resize(osds, OsdState(0));
+        self.weights.resize(osds, 0);
+        if !self.primary_affinities.is_empty() {
+            self.primary_affinities.resize(osds, WEIGHT_ONE);
+        }
+        for osd in crush.buckets().flat_map(|bucket| &bucket.items).filter_map(|item| item.osd()) {
+            let osd = osd.0 as usize;
+            if !self.states[osd].exists() {
+                self.states[osd] = OsdState(OsdState::EXISTS | OsdState::UP);
+                self.weights[osd] = WEIGHT_ONE;
+            }
+        }
+        Self { crush, ..self }
+    }
+
+    /// Shards that an object of the pool is cut into, before parity: k of an erasure code, 1 for
+    /// copies. `None` if the profile does not say.
+    #[must_use]
+    pub fn data_shards(&self, pool: &Pool) -> Option<u32> {
+        match pool.kind {
+            PoolKind::Replicated => Some(1),
+            _ => {
+                let profile = self.erasure_code_profiles.get(&pool.erasure_code_profile)?;
+                profile.get("k")?.parse().ok().filter(|&k| k > 0)
+            }
+        }
     }
 
     /// The pool called `name`.

@@ -13,23 +13,23 @@ use crate::{BucketId, ItemId, Map, OsdId, Rule, TypeId};
 
 /// What a rule means for one device.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Reached {
+pub(crate) struct Reached {
     /// Devices of one cell can stand in for each other.
-    pub(super) cell: u32,
+    pub(crate) cell: u32,
     /// Devices of one block share what the block maps by weight.
-    pub(super) block: u32,
+    pub(crate) block: u32,
     /// The bucket (or, without any, the device) that no other member may lie below.
-    pub(super) domain: ItemId,
+    pub(crate) domain: ItemId,
     /// Its 16.16 weight in the buckets that the rule draws from, added up.
-    pub(super) weight: u64,
+    pub(crate) weight: u64,
 }
 
 /// All devices that a rule reaches.
-#[derive(Debug, Default)]
-pub(super) struct Reach {
-    pub(super) devices: BTreeMap<OsdId, Reached>,
-    pub(super) cells: u32,
-    pub(super) blocks: u32,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reach {
+    pub(crate) devices: BTreeMap<OsdId, Reached>,
+    pub(crate) cells: u32,
+    pub(crate) blocks: u32,
 }
 
 /// Most items that a walk visits: a map whose buckets share children can have far more paths than
@@ -41,7 +41,7 @@ type Block = (ItemId, Vec<TypeId>);
 
 impl Reach {
     /// Analyses a rule, or says why its devices cannot stand in for each other.
-    pub(super) fn new(map: &Map, rule: &Rule) -> Result<Self, String> {
+    pub(crate) fn new(map: &Map, rule: &Rule) -> Result<Self, String> {
         let mut blocks = blocks(rule);
         // The same block twice maps from the same devices twice.
         blocks.sort();
@@ -62,6 +62,27 @@ impl Reach {
         }
         Ok(reach)
     }
+}
+
+/// Shares of all devices, by number: what each block holds (`shards` says how many shards a device
+/// has), divided by the weight of its devices and their reweight.
+pub(crate) fn targets(reach: &Reach, reweights: &[u32], shards: &[u32]) -> Vec<f64> {
+    let mut targets = vec![0.0; reweights.len()];
+    let (mut weights, mut held) =
+        (vec![0.0; reach.blocks as usize], vec![0; reach.blocks as usize]);
+    let known = reach.devices.iter().filter_map(|(osd, reached)| {
+        let osd = osd.0 as usize;
+        let weight = reached.weight as f64 * f64::from(*reweights.get(osd)?);
+        Some((osd, reached.block as usize, weight))
+    });
+    for (osd, block, weight) in known.clone() {
+        weights[block] += weight;
+        held[block] += u64::from(shards[osd]);
+    }
+    for (osd, block, weight) in known.filter(|&(_, _, weight)| weight > 0.0) {
+        targets[osd] = held[block] as f64 * weight / weights[block];
+    }
+    targets
 }
 
 fn blocks(rule: &Rule) -> Vec<Block> {
