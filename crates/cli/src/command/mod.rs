@@ -57,7 +57,7 @@ pub enum Command {
     /// Use the erasure codes on their own.
     #[command(subcommand)]
     Code(code::Command),
-    /// Work with CRUSH maps.
+    /// Use the placement on its own: CRUSH maps, as Ceph has them.
     #[command(subcommand)]
     Crush(crush::Command),
     /// Run a benchmark.

@@ -1,13 +1,86 @@
-//! Maps from files.
+//! Maps from files of any kind.
 
 use std::path::Path;
 
 use anyhow::Context;
-use fieldstone_crush::{Map, binary};
+use fieldstone_crush::check::FIRST_SIGNED_WEIGHT;
+use fieldstone_crush::{AlgorithmKind, Bucket, ChooseArg, ItemId, Map, binary, text};
 
-/// Reads a binary map.
+use super::file;
+
+/// The map that a file holds: a text map, or a binary map.
+///
+/// A binary map begins with its magic number; what is UTF-8 without NUL bytes is a text.
 pub fn load_map(path: &Path) -> anyhow::Result<Map> {
-    let name = path.display();
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
-    binary::decode(&bytes).with_context(|| format!("{name} is not a CRUSH map"))
+    let bytes = file::read(path)?;
+    map_of(&bytes).with_context(|| file::shown(path))
+}
+
+fn map_of(bytes: &[u8]) -> anyhow::Result<Map> {
+    let is_binary = bytes.starts_with(&binary::MAGIC.to_le_bytes()) || bytes.contains(&0);
+    let text = std::str::from_utf8(bytes).ok().filter(|_| !is_binary);
+    match text {
+        Some(text) => Ok(text::parse(text)?),
+        None => Ok(binary::decode(bytes)?),
+    }
+}
+
+/// Tells of weights that Ceph takes as negative numbers, on stderr.
+pub fn warn_of_signed_weights(map: &Map) {
+    for bucket in map.buckets() {
+        if let Some(item) = signed_weight(map, bucket) {
+            let name = |item: ItemId| match map.names().items.get(&item) {
+                Some(name) => name.clone(),
+                None => item.to_string(),
+            };
+            eprintln!(
+                "fieldstone: warning: {} weighs 32768.0 or more in {}: Ceph takes that as a \
+                 negative number, so that it wins every draw against lighter items; lower the \
+                 weights of the map, all by the same factor",
+                name(item),
+                name(bucket.id.into()),
+            );
+        }
+    }
+}
+
+/// The first item of a straw2 bucket with such a weight, its own or one of a weight set.
+fn signed_weight(map: &Map, bucket: &Bucket) -> Option<ItemId> {
+    if bucket.algorithm.kind() != AlgorithmKind::Straw2 {
+        return None;
+    }
+    let args = map.choose_args().values().filter_map(|args| args.buckets.get(&bucket.id));
+    let sets: Vec<&Vec<u32>> = args.flat_map(|arg: &ChooseArg| &arg.weight_sets).collect();
+    let is_signed = |index: &usize| {
+        let of_sets = sets.iter().map(|weights| weights[*index]);
+        of_sets.chain([bucket.item_weight(*index)]).any(|weight| weight >= FIRST_SIGNED_WEIGHT)
+    };
+    (0..bucket.items.len()).find(is_signed).map(|index| bucket.items[index])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "device 0 osd.0\ntype 0 osd\ntype 1 root\n\
+                        root r { alg straw2 item osd.0 weight 32768.0 }\n";
+
+    #[test]
+    fn both_forms_are_recognised() {
+        let map = map_of(TEXT.as_bytes()).unwrap();
+        let bytes = binary::encode(&map, binary::Release::V16);
+        assert_eq!(map_of(&bytes).unwrap(), map);
+        let error = map_of(b"\x08\x07\x00\x00").unwrap_err().to_string();
+        assert!(error.contains("byte 0"), "{error}");
+        let error = map_of(b"tunable x 1").unwrap_err().to_string();
+        assert!(error.contains("line 1, column 9"), "{error}");
+    }
+
+    #[test]
+    fn a_weight_that_ceph_takes_as_negative_is_found() {
+        let map = map_of(TEXT.as_bytes()).unwrap();
+        assert_eq!(map.buckets().find_map(|bucket| signed_weight(&map, bucket)), Some(ItemId(0)));
+        let map = map_of(TEXT.replace("32768.0", "32767.9").as_bytes()).unwrap();
+        assert_eq!(map.buckets().find_map(|bucket| signed_weight(&map, bucket)), None);
+    }
 }
