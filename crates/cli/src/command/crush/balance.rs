@@ -72,8 +72,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         file::write(out, commands.as_bytes())?;
     }
     if let Some(save) = &args.save {
-        plan.apply(&mut map);
-        file::write(save, &map.rewrite(&bytes)?)?;
+        // Without what was only assumed.
+        let mut saved = OsdMap::decode(&bytes)?;
+        plan.apply(&mut saved);
+        file::write(save, &saved.rewrite(&bytes)?)?;
     }
     if args.json {
         println!("{}", json(&map, &plan));

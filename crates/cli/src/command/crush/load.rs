@@ -12,7 +12,7 @@ use super::file;
 /// What a file holds.
 pub enum Loaded {
     /// A CRUSH map, text or binary.
-    Crush(Map),
+    Crush(Box<Map>),
     /// A cluster's OSDMap.
     Cluster(Box<OsdMap>),
 }
@@ -28,8 +28,13 @@ pub fn load(path: &Path) -> anyhow::Result<Loaded> {
 
 /// The CRUSH map that a file holds: a text map, a binary map, or the one in an OSDMap.
 pub fn load_map(path: &Path) -> anyhow::Result<Map> {
-    Ok(match load(path)? {
-        Loaded::Crush(map) => map,
+    let bytes = file::read(path)?;
+    map_of(&bytes).with_context(|| file::shown(path))
+}
+
+fn map_of(bytes: &[u8]) -> anyhow::Result<Map> {
+    Ok(match loaded(bytes)? {
+        Loaded::Crush(map) => *map,
         Loaded::Cluster(map) => map.crush,
     })
 }
@@ -47,10 +52,11 @@ fn loaded(bytes: &[u8]) -> anyhow::Result<Loaded> {
     }
     let is_binary = bytes.starts_with(&binary::MAGIC.to_le_bytes()) || bytes.contains(&0);
     let text = std::str::from_utf8(bytes).ok().filter(|_| !is_binary);
-    Ok(Loaded::Crush(match text {
+    let map = match text {
         Some(text) => text::parse(text)?,
         None => binary::decode(bytes)?,
-    }))
+    };
+    Ok(Loaded::Crush(Box::new(map)))
 }
 
 /// Tells of weights that Ceph takes as negative numbers, on stderr.
@@ -94,7 +100,7 @@ mod tests {
                         root r { alg straw2 item osd.0 weight 32768.0 }\n";
 
     #[test]
-    fn both_forms_are_recognised() {
+    fn all_forms_are_recognised() {
         let map = map_of(TEXT.as_bytes()).unwrap();
         let bytes = binary::encode(&map, binary::Release::V16);
         assert_eq!(map_of(&bytes).unwrap(), map);

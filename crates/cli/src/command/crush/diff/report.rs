@@ -8,7 +8,7 @@ use fieldstone_crush::diff::{Flow, PoolDiff};
 use fieldstone_crush::osdmap::PoolId;
 use serde_json::{Value, json};
 
-use crate::bench::table::Table;
+use crate::bench::table::{Table, number};
 use crate::units::size;
 
 /// OSDs that are listed unless all are asked for.
@@ -72,15 +72,15 @@ impl Total {
     }
 
     fn cells(&self, name: &str) -> Vec<String> {
-        let share = |part: f64| format!("{:.2} %", 100.0 * part / (self.shards as f64).max(1.0));
+        let share = 100.0 * self.moved as f64 / (self.shards as f64).max(1.0);
         let mut cells = vec![
             name.to_owned(),
             self.pgs.to_string(),
             self.pgs_changed.to_string(),
             self.shards.to_string(),
             self.moved.to_string(),
-            share(self.moved as f64),
-            self.least.map_or("-".to_owned(), share),
+            format!("{share:.2} %"),
+            number(self.least),
             self.holes.to_string(),
         ];
         cells.extend(self.moved_bytes.map(|bytes| size(bytes as u64)));

@@ -48,7 +48,7 @@ pub fn load_both(old: &Path, new: &Path, options: &PoolOptions) -> anyhow::Resul
         || options.pgs.is_some()
         || options.pool_id.is_some();
     let mut sides = match (load(old)?, load(new)?) {
-        (Loaded::Crush(old), Loaded::Crush(new)) => of_crush(old, new, options)?,
+        (Loaded::Crush(old), Loaded::Crush(new)) => of_crush(*old, *new, options)?,
         _ if described => {
             bail!(
                 "--rule, --num-rep, --pgs and --pool-id are for two CRUSH maps; OSDMaps have pools"
@@ -56,7 +56,7 @@ pub fn load_both(old: &Path, new: &Path, options: &PoolOptions) -> anyhow::Resul
         }
         (Loaded::Cluster(old), Loaded::Cluster(new)) => Sides { old: *old, new: *new },
         (Loaded::Cluster(old), Loaded::Crush(crush)) => {
-            let new = old.clone().with_crush(crush);
+            let new = old.clone().with_crush(*crush);
             Sides { old: *old, new }
         }
         (Loaded::Crush(_), Loaded::Cluster(_)) => bail!(
