@@ -75,12 +75,18 @@ bench: build ## Our numbers beside those of nbdkit and qemu-nbd, one JSON line p
 fuzz-smoke: ## A bounded, seeded run of the properties that the fuzz targets check
 	$(CARGO) test --locked -p fieldstone-nbd --test protocol smoke
 	$(CARGO) test --locked -p fieldstone-proto fuzz
+	$(CARGO) test --locked -p fieldstone-crush --test smoke
 
 fuzz: ## A real search with cargo-fuzz, FUZZ_SECONDS long; needs cargo-fuzz and a nightly toolchain
 	$(CARGO) run --manifest-path fuzz/Cargo.toml --bin nbd_seeds fuzz/corpus/nbd_session
 	$(CARGO) +nightly fuzz run nbd_session -- -max_len=262144 -max_total_time=$(FUZZ_SECONDS)
 	$(CARGO) run --manifest-path fuzz/Cargo.toml --bin node_wire_seeds fuzz/corpus/node_wire
 	$(CARGO) +nightly fuzz run node_wire -- -max_len=65536 -max_total_time=$(FUZZ_SECONDS)
+	$(CARGO) run --manifest-path fuzz/Cargo.toml --bin crush_seeds \
+		fuzz/corpus/crush_binary fuzz/corpus/crush_text
+	$(CARGO) +nightly fuzz run crush_binary -- -max_len=8192 -max_total_time=$(FUZZ_SECONDS)
+	$(CARGO) +nightly fuzz run crush_text -- -max_len=8192 -dict=fuzz/crush_text.dict \
+		-max_total_time=$(FUZZ_SECONDS)
 
 clean: ## Remove what was built
 	$(CARGO) clean

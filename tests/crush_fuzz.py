@@ -4,9 +4,8 @@
     tests/crush_fuzz.py --maps 20000 --seed 1     a campaign
     tests/crush_fuzz.py --maps 1 --seed 4711      map 4711 alone
 
-Of every map: the binary, byte for byte; the text we print of crushtool's binary, and the one
-crushtool prints of ours, each compiled again; mappings, bad mappings, statistics and utilization, line
-by line. What differs is kept with its seed under target/evidence/crush_fuzz. Maps at which crushtool
+Of every map: the binary, byte for byte; the texts that we and crushtool print of it, each compiled
+again by both; mappings, bad mappings, statistics and utilization, line by line. What differs is kept with its seed under target/evidence/crush_fuzz. Maps at which crushtool
 dies of a signal count apart; we must not die of them.
 """
 
@@ -94,48 +93,51 @@ def compiled(folder, text, by):
     return out if done is not None and out.exists() else None
 
 
+def equal(one, other):
+    return one.read_bytes() == other.read_bytes()
+
+
 def same_binaries(folder, text, what):
     """Both sides compile `text`; their binaries must be equal. None if both refuse."""
-    theirs = compiled(folder, text, "crushtool")
     mine = compiled(folder, text, "ours")
+    theirs = compiled(folder, text, "crushtool")
     if theirs is None and mine is None:
         return None
     if theirs is None or mine is None:
         raise Difference(f"{what}: only {'we compile' if mine else 'crushtool compiles'} it")
-    if theirs.read_bytes() != mine.read_bytes():
+    if not equal(theirs, mine):
         raise Difference(f"{what}: the binaries differ: {theirs.name}, {mine.name}")
-    return mine
+    return theirs, mine
 
 
 def decompiled(folder, binary):
-    """What each side prints of a binary, compiled by the other, gives the binary again."""
-    texts = {"ours": folder / "printed.ours.txt", "crushtool": folder / "printed.crushtool.txt"}
-    check(crushtool("-d", binary, "-o", texts["crushtool"]) is not None, f"crushtool -d {binary}")
-    if ours("decompile", binary, "-o", texts["ours"]) is None:
-        raise Difference("we cannot decompile what crushtool can")
-    again = {by: compiled(folder, texts[by], "crushtool") for by in texts}
-    if again["crushtool"] is None or again["ours"] is None:
-        if again["crushtool"] is not None:
-            raise Difference("crushtool compiles the text it prints, and not the one we print")
-        return
-    if again["ours"].read_bytes() != again["crushtool"].read_bytes():
-        raise Difference("the texts that we and crushtool print compile to different maps")
-    same_binaries(folder, texts["crushtool"], "crushtool's text")
+    """The text we print gives the binary again, by either compiler. The text crushtool prints, with
+    weights rounded to three digits, means the same to both."""
+    printed = folder / "printed.ours.txt"
+    if ours("decompile", binary, "-o", printed) is None:
+        raise Difference("we cannot decompile what we compile")
+    again = same_binaries(folder, printed, "the text we print")
+    if again is None or not equal(again[0], binary):
+        raise Difference("the text we print is that of another map")
+    printed = folder / "printed.crushtool.txt"
+    crushtool("-d", binary, "-o", printed)
+    same_binaries(folder, printed, "the text crushtool prints")
 
 
-def mapped(dice, binary, made):
-    """One run with random options on both sides."""
+def mapped(dice, theirs, mine, made):
+    """One run with random options on both sides; how many lines it printed."""
     options = [*random_options(dice, made), *dice.choice(SHOWS)]
-    theirs = crushtool("-i", binary, "--test", *options)
-    # Theirs has this line on stderr.
-    mine = ours("map", "-i", binary, *options)
-    lines = None if mine is None else mine.splitlines(keepends=True)
-    mine = lines and b"".join(line for line in lines if not line.startswith(b"devices weights"))
-    if theirs != (b"" if lines == [] else mine):
-        binary.with_name("theirs.out").write_bytes(theirs or b"refused\n")
-        binary.with_name("ours.out").write_bytes(mine or b"refused\n")
+    out = ours("map", "-i", mine, *options)
+    if out is not None:
+        # crushtool has this line on stderr.
+        lines = out.splitlines(keepends=True)
+        out = b"".join(line for line in lines if not line.startswith(b"devices weights"))
+    expected = crushtool("-i", theirs, "--test", *options)
+    if out != expected:
+        theirs.with_name("theirs.out").write_bytes(expected or b"refused\n")
+        mine.with_name("ours.out").write_bytes(out or b"refused\n")
         raise Difference(f"the outputs differ: {' '.join(options)}")
-    return theirs.count(b"\n")
+    return out.count(b"\n")
 
 
 def try_map(seed, folder):
@@ -145,11 +147,11 @@ def try_map(seed, folder):
     made = RandomMap(dice)
     text = folder / "map.txt"
     text.write_text(made.text)
-    binary = same_binaries(folder, text, "the map")
-    if binary is None:
+    binaries = same_binaries(folder, text, "the map")
+    if binaries is None:
         return "refused", 0
-    decompiled(folder, binary)
-    return "same", sum(mapped(dice, binary, made) for _ in range(2))
+    decompiled(folder, binaries[1])
+    return "same", sum(mapped(dice, *binaries, made) for _ in range(2))
 
 
 def outcome(seed, world):

@@ -3,8 +3,13 @@
 Maps are small, and odd: all algorithms, one to four levels, items that are shared or twice in a
 bucket, empty buckets, weights that are missing, zero, tiny or huge, numbers that are missing or far
 apart, device classes, every kind of step, random tunables and weight sets. They stay within what
-crushtool can compile and run: a rule never emits buckets (crushtool writes outside its memory), and a
-tree bucket whose items all weigh nothing has a power of two of them (it reads outside).
+crushtool can compile and run:
+
+- a rule never emits buckets: it writes outside its memory;
+- a tree bucket whose items all weigh nothing has a power of two of them: it reads outside its memory;
+- there are no tree buckets with device classes: it adds up memory it has not set for the shadows;
+- items of uniform buckets weigh something: it aborts;
+- a device weighs at most 100: it refuses more.
 """
 
 import dataclasses
@@ -58,6 +63,8 @@ class RandomMap:
         self.algorithms = (
             ALGORITHMS if dice.random() < 0.5 else (dice.choice(ALGORITHMS),)
         )
+        if self.classed:
+            self.algorithms = [name for name in self.algorithms if name != "tree"] or ["straw2"]
         self.style = dice.choice(("even", "mixed", "odd"))
         self.buckets = []
         self.numbers = self._numbers()
@@ -112,13 +119,15 @@ class RandomMap:
             self.type_numbers[name] = 1 + place * step
         return "".join(f"type {n} {name}\n" for name, n in self.type_numbers.items())
 
-    def _weight(self):
+    def _weight(self, item):
         dice = self.dice
+        if not item.startswith("osd.") and dice.random() < 0.05:
+            return dice.choice((900.0, 12000.0, 33000.0))
         if self.style == "even":
             return 1.0
         if self.style == "mixed":
             return dice.choice((0.5, 1.0, 1.81898, 3.63869, 7.27739, 16.0, dice.uniform(0, 20)))
-        return dice.choice((0, 0, 0.00001, 0.00002, 0.001, 1.0, 60.0, 900.0, 12000.0, dice.uniform(0, 2)))
+        return dice.choice((0, 0, 0.00001, 0.00002, 0.001, 1.0, 60.0, 100.0, dice.uniform(0, 2)))
 
     def _tree(self):
         """Buckets level by level, each level holding most of the one before."""
@@ -155,9 +164,9 @@ class RandomMap:
         algorithm = dice.choice(self.algorithms)
         number = next(self.numbers)
         bucket = Bucket(name, kind, number, algorithm, items, [])
-        weights = [self._weight() for _ in items]
+        weights = [self._weight(item) for item in items]
         if algorithm == "uniform":
-            weights = [weights[0]] * len(items) if items else []
+            weights = [max(weights[0], 0.001)] * len(items) if items else []
         unsafe = algorithm == "tree" and len(items) & (len(items) - 1)
         if unsafe and sum(weights) < 1:
             weights[0] = 1.0
@@ -296,3 +305,4 @@ def random_options(dice, made):
             weight = dice.choice(("0", "0", "0.5", "0.1", "0.99999", "1", "2", "0.00001"))
             options += ["--weight", str(dice.randint(0, max(made.devices) + 1)), weight]
     return options
+

@@ -27,6 +27,7 @@
 //! | [`builder`] | making maps by hand |
 //! | [`binary`]  | maps as Ceph stores them |
 //! | [`text`]    | maps as people write them |
+//! | [`fuzz`]    | what must hold of the formats, whatever comes in |
 //! | `shadow`    | the trees that stand for classes of devices |
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
@@ -44,6 +45,7 @@ pub mod builder;
 pub mod check;
 pub mod choose_args;
 pub mod diff;
+pub mod fuzz;
 pub mod hash;
 mod ll_table;
 pub mod ln;

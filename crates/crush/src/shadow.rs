@@ -6,6 +6,10 @@
 //! It gets the number that was asked for, or else the first from -1 down that no bucket has and
 //! nobody asked for. Numbers are hashed, so all of this order is part of the placement.
 //!
+//! **Trap: tree buckets.** Ceph appends the items of a clone one by one, and where a tree grows it
+//! adds weights to nodes that it never cleared. So crushtool's shadows of tree buckets with more than
+//! two items differ from run to run, and so do placements in them. Here the nodes are sums.
+//!
 //! **Trap: uniform buckets.** Ceph makes a clone empty and appends items, and an empty uniform
 //! bucket, whose items weigh 0 so far, refuses items that weigh more. Its compiler then stops making
 //! shadows without a word, and keeps those that it has. So does this file: afterwards, rules that
@@ -72,20 +76,23 @@ impl Maker<'_> {
             return Ok((shadow, self.parts.buckets[self.index[&shadow]].weight));
         }
         let at = self.index[&original];
+        let uniform = self.parts.buckets[at].algorithm.kind() == AlgorithmKind::Uniform;
         let mut items = Vec::new();
         for position in 0..self.parts.buckets[at].items.len() {
             let bucket = &self.parts.buckets[at];
             let (item, weight) = (bucket.items[position], bucket.item_weight(position));
-            match item.bucket() {
+            let (item, weight) = match item.bucket() {
                 Some(child) => {
                     let (shadow, weight) = self.shadow(child, class)?;
-                    items.push((ItemId::from(shadow), weight));
+                    (ItemId::from(shadow), weight)
                 }
-                None if self.parts.classes.of_item.get(&item) == Some(&class) => {
-                    items.push((item, weight));
-                }
-                None => {}
+                None if self.parts.classes.of_item.get(&item) == Some(&class) => (item, weight),
+                None => continue,
+            };
+            if uniform && weight != 0 {
+                return Err(Stop::Uniform);
             }
+            items.push((item, weight));
         }
         self.items += items.len();
         if self.items > MAX_SHADOW_ITEMS || self.parts.buckets.len() >= MAX_BUCKETS {
@@ -93,9 +100,6 @@ impl Maker<'_> {
         }
         let bucket = &self.parts.buckets[at];
         let (kind, algorithm) = (bucket.kind, bucket.algorithm.kind());
-        if algorithm == AlgorithmKind::Uniform && items.iter().any(|&(_, weight)| weight != 0) {
-            return Err(Stop::Uniform);
-        }
         let id = self.number(original, class);
         let version = self.parts.tunables.straw_calc_version;
         let shadow = Bucket::new(id, kind, algorithm, version, items);

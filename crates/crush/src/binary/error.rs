@@ -11,7 +11,6 @@ pub struct DecodeError {
     /// Where: the first byte of what is wrong.
     pub at_byte: usize,
     /// What.
-    #[source]
     pub problem: Problem,
 }
 

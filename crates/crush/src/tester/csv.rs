@@ -2,8 +2,9 @@
 //!
 //! A trial gives six files, eight when it is cut into batches; their names start with
 //! `PREFIX-RULE-`, where the rule stands by name, and a later trial of the same rule overwrites
-//! them. One number differs: crushtool's file of what it expected of each batch repeats what was
-//! stored, ours has what is expected.
+//! them. The files of batches differ: crushtool names a column for every device that stores something
+//! and then has one for every device there is, and its file of what it expected of each batch repeats
+//! what was stored. Ours name all columns, and have what is expected.
 
 use super::expect::Expected;
 use super::text::{decimal, float};

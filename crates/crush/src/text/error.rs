@@ -14,7 +14,6 @@ pub struct ParseError {
     /// The character of the line, from 1.
     pub column: u32,
     /// What is wrong.
-    #[source]
     pub problem: Problem,
 }
 

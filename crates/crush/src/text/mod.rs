@@ -62,6 +62,7 @@ mod error;
 mod labels;
 mod lexer;
 mod meaning;
+mod order;
 mod print;
 mod syntax;
 mod weight;

@@ -4,21 +4,22 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::{self, Display, Write};
 
 use super::labels::Labels;
+use super::order::Order;
 use super::weight;
 use crate::check::FIRST_SIGNED_WEIGHT;
 use crate::choose_args::{ChooseArgs, ChooseArgsId};
 use crate::map::Map;
 use crate::rule::{Rule, RuleStep};
-use crate::{
-    Algorithm, Bucket, BucketId, ClassId, ItemId, OsdId, RuleId, Tunables, TypeId, WEIGHT_ONE,
-};
+use crate::{Algorithm, Bucket, BucketId, ClassId, ItemId, RuleId, Tunables, TypeId, WEIGHT_ONE};
 
 /// The text of a map. The [module](super) says what it cannot carry.
 #[must_use]
 pub fn print(map: &Map) -> String {
+    let labels = Labels::of(map);
     let mut printer = Printer {
         map,
-        labels: Labels::of(map),
+        order: Order::of(map, &labels),
+        labels,
         out: String::new(),
         done: HashSet::new(),
         read_back: HashMap::new(),
@@ -28,9 +29,13 @@ pub fn print(map: &Map) -> String {
     printer.out
 }
 
+/// The shadows of buckets, in the order of their classes.
+type Shadows = HashMap<BucketId, BTreeMap<usize, (ClassId, BucketId)>>;
+
 struct Printer<'a> {
     map: &'a Map,
     labels: Labels,
+    order: Order,
     out: String,
     /// Buckets that are printed.
     done: HashSet<BucketId>,
@@ -85,9 +90,8 @@ impl Printer<'_> {
 
     fn devices_and_types(&mut self) -> fmt::Result {
         writeln!(self.out, "\n# devices")?;
-        for (item, name) in &self.labels.items {
-            let Some(OsdId(osd)) = item.osd() else { continue };
-            write!(self.out, "device {osd} {name}")?;
+        for item in &self.order.devices {
+            write!(self.out, "device {} {}", item.0, self.labels.items[item])?;
             if let Some(class) = self.map.classes().of_item.get(item) {
                 write!(self.out, " class {}", self.labels.classes[class])?;
             }
@@ -102,9 +106,10 @@ impl Printer<'_> {
 
     fn buckets(&mut self) -> fmt::Result {
         writeln!(self.out, "\n# buckets")?;
-        let mut shadows: HashMap<BucketId, BTreeMap<ClassId, BucketId>> = HashMap::new();
-        for (&shadow, &(original, class)) in &self.labels.shadows {
-            shadows.entry(original).or_default().insert(class, shadow);
+        let mut shadows = Shadows::new();
+        for (&shadow, (original, class)) in &self.labels.shadows {
+            let of_class = shadows.entry(*original).or_default();
+            of_class.insert(self.order.classes[class], (*class, shadow));
         }
         for bucket in self.map.buckets() {
             if !self.labels.shadows.contains_key(&bucket.id) {
@@ -115,11 +120,7 @@ impl Printer<'_> {
     }
 
     /// A bucket after those that it holds; trees are not deeper than the bound of all maps.
-    fn bucket_and_below(
-        &mut self,
-        bucket: &Bucket,
-        shadows: &HashMap<BucketId, BTreeMap<ClassId, BucketId>>,
-    ) -> fmt::Result {
+    fn bucket_and_below(&mut self, bucket: &Bucket, shadows: &Shadows) -> fmt::Result {
         if !self.done.insert(bucket.id) {
             return Ok(());
         }
@@ -130,7 +131,8 @@ impl Printer<'_> {
         let (kind, name) =
             (&self.labels.types[&bucket.kind], &self.labels.items[&ItemId::from(bucket.id)]);
         writeln!(self.out, "{kind} {name} {{\n\tid {}", bucket.id.0)?;
-        for (class, shadow) in shadows.get(&bucket.id).into_iter().flatten() {
+        for (class, shadow) in shadows.get(&bucket.id).iter().flat_map(|of_class| of_class.values())
+        {
             writeln!(self.out, "\tid {} class {}", shadow.0, self.labels.classes[class])?;
         }
         writeln!(self.out, "\t# weight {}", weight::rounded(bucket.weight))?;

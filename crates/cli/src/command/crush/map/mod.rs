@@ -26,7 +26,7 @@ use std::io::{self, Write as _};
 
 use anyhow::Context;
 use fieldstone_crush::tester::{Tally, Trial, csv, expect::Expected, spread::Spread, text};
-use fieldstone_crush::{Map, Rule, RuleId};
+use fieldstone_crush::{Map, Rule, RuleId, TriesHistogram};
 
 use self::options::Plan;
 use self::output::Rendering;
@@ -44,7 +44,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let map = load_map(&args.input)?;
     let plan = Plan::new(args, &map)?;
     let mut out = io::BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
-    let mut session = Session { args, map: &map, plan: &plan, pictures: Vec::new(), tries: None };
+    let tries = Tally { tries: TriesHistogram::new(&map).counts(), ..Tally::default() };
+    let mut session = Session { args, map: &map, plan: &plan, pictures: Vec::new(), tries };
     if args.show_utilization_all && !args.json {
         out.write_all(text::weights(&plan.weights).as_bytes())?;
     }
@@ -55,8 +56,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             None => {}
         }
     }
-    if let Some(tries) = &session.tries {
-        // The histogram ends before the last number that is counted.
+    if args.show_choose_tries {
+        // The last number that is counted is not shown.
+        let tries = &session.tries.tries;
         let histogram = &tries[..tries.len().saturating_sub(1)];
         match args.json {
             true => writeln!(out, "{}", serde_json::json!({ "failed_attempts": histogram }))?,
@@ -77,7 +79,8 @@ struct Session<'a> {
     map: &'a Map,
     plan: &'a Plan,
     pictures: Vec<draw::Picture>,
-    tries: Option<Vec<u64>>,
+    /// Failed attempts of all trials.
+    tries: Tally,
 }
 
 impl Session<'_> {
@@ -151,12 +154,7 @@ impl Session<'_> {
                 &recorder.finish(&tally, expected, &self.plan.weights),
             )?;
         }
-        if self.args.show_choose_tries {
-            let mut sum =
-                Tally { tries: self.tries.take().unwrap_or_default(), ..Tally::default() };
-            sum.add_tries(&tally.tries);
-            self.tries = Some(sum.tries);
-        }
+        self.tries.add_tries(&tally.tries);
         self.report(out, id, rule, width, &tally, expected)
     }
 
