@@ -8,7 +8,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use super::reader::Reader;
 use super::{DecodeError, Fsid, OsdMap, OsdState, PgId, Pool, PoolId, Profile};
 use crate::check::MAX_DEVICES;
-use crate::{ItemId, Map, binary};
+use crate::{ItemId, Map, WEIGHT_ONE, binary};
 
 /// The oldest whole with client and daemon part; the first with a checksum is the next.
 const OLDEST_WHOLE: u8 = 7;
@@ -47,6 +47,19 @@ pub(super) struct Places {
 }
 
 pub(super) fn decode(bytes: &[u8]) -> Result<(OsdMap, Places), DecodeError> {
+    let (map, places) = decode_unchecked(bytes)?;
+    if let Some(at) = &places.checksum {
+        let stored = Reader::new(&bytes[at.clone()]).u32("the checksum")?;
+        let computed = checksum(&[&bytes[..at.start], &bytes[at.end..places.whole.end]]);
+        if stored != computed {
+            return Err(DecodeError::BadChecksum { stored, computed });
+        }
+    }
+    Ok((map, places))
+}
+
+/// As [`decode`], whatever the checksum says.
+pub(super) fn decode_unchecked(bytes: &[u8]) -> Result<(OsdMap, Places), DecodeError> {
     let mut file = Reader::new(bytes);
     let whole = file.versioned(CHECKSUM_WHOLE, "an OSDMap")?;
     whole.since(OLDEST_WHOLE, "an OSDMap")?;
@@ -56,11 +69,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(OsdMap, Places), DecodeError> {
     r.skip_versioned("the daemon part")?;
     if whole.version >= CHECKSUM_WHOLE {
         let at = r.offset();
-        let stored = r.u32("the checksum")?;
-        let computed = checksum(&[&bytes[..at], &bytes[at + 4..file.offset()]]);
-        if stored != computed {
-            return Err(DecodeError::BadChecksum { stored, computed });
-        }
+        r.u32("the checksum")?;
         places.checksum = Some(at..at + 4);
     }
     Ok((map, places))
@@ -94,10 +103,14 @@ fn client(whole: &mut Reader<'_>, places: &mut Places) -> Result<OsdMap, DecodeE
     let temps_start = r.offset();
     let pg_temp = table(&mut r, 4, "pg_temp", |r| items(r, "pg_temp"))?;
     let primary_temp = table(&mut r, 4, "primary_temp", |r| item(r, "primary_temp"))?;
-    let primary_affinities = u32s(&mut r, "primary affinities")?;
+    let mut primary_affinities = u32s(&mut r, "primary affinities")?;
     if !primary_affinities.is_empty() && primary_affinities.len() != states.len() {
         let (len, osds) = (primary_affinities.len(), states.len());
         return Err(DecodeError::BadLength { what: "primary affinities", len, osds });
+    }
+    // A list that says nothing is as good as none.
+    if primary_affinities.iter().all(|&affinity| affinity == WEIGHT_ONE) {
+        primary_affinities.clear();
     }
     places.temps = temps_start..r.offset();
     let crush = crush(&mut r)?;

@@ -50,7 +50,9 @@ pub use string_hash::StringHash;
 use crate::{ItemId, Map, OsdId, WEIGHT_ONE};
 
 /// Most placement groups of a pool; far beyond every real one.
-pub const MAX_PG_NUM: u32 = 1 << 24;
+pub const MAX_PG_NUM: u32 = 1 << 22;
+/// Most shards of all placement groups of a pool.
+pub const MAX_POOL_SHARDS: u64 = 1 << 26;
 
 /// The number of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -168,6 +170,13 @@ impl OsdMap {
     /// What is wrong, and at which byte.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         decode::decode(bytes).map(|(map, _)| map)
+    }
+
+    /// The bytes of a map with the right checksum in them; `None` if anything else is wrong. For
+    /// tests that damage maps on purpose.
+    #[must_use]
+    pub fn seal(bytes: &[u8]) -> Option<Vec<u8>> {
+        write::seal(bytes)
     }
 
     /// True if bytes begin as an OSDMap does (and a CRUSH map, binary or text, does not).

@@ -2,7 +2,7 @@
 
 use super::reader::Reader;
 use super::string_hash::StringHash;
-use super::{DecodeError, MAX_PG_NUM, PgId, PoolId};
+use super::{DecodeError, MAX_PG_NUM, MAX_POOL_SHARDS, PgId, PoolId};
 use crate::RuleId;
 use crate::hash::hash2;
 
@@ -119,6 +119,12 @@ impl Pool {
         let rule = RuleId(r.u8("the rule of a pool")?.into());
         let object_hash = StringHash::from_number(r.u8("the hash of a pool")?);
         let pg_num = pg_count(&mut r, "pg_num of a pool")?;
+        let shards = u64::from(pg_num) * u64::from(size);
+        if shards > MAX_POOL_SHARDS {
+            let (what, offset) = ("the number of shards of a pool", r.offset());
+            let (value, most) = (shards, MAX_POOL_SHARDS);
+            return Err(DecodeError::OutOfBounds { what, offset, value, least: 0, most });
+        }
         let pgp_num = pg_count(&mut r, "pgp_num of a pool")?;
         // Localised groups, last_change, snap_seq, snap_epoch.
         r.take(4 + 4 + 4 + 8 + 4, "snapshot numbers of a pool")?;

@@ -47,6 +47,14 @@ pub(super) fn rewrite(map: &OsdMap, original: &[u8]) -> Result<Vec<u8>, DecodeEr
     Ok(out.bytes)
 }
 
+/// The bytes with the right checksum in them; `None` if they are wrong elsewhere.
+pub(super) fn seal(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (_, places) = decode::decode_unchecked(bytes).ok()?;
+    let mut out = Writer { bytes: bytes.to_vec() };
+    out.finish(&places, places.client.len() - HEADER_LEN);
+    Some(out.bytes)
+}
+
 struct Writer {
     bytes: Vec<u8>,
 }
