@@ -103,6 +103,9 @@ def differences(osdmap, osds, folder):
     total = diff["total"]
     check(gone["before"] <= total["moved"] < 4 * gone["before"] + 20, str(total))
     check(total["moved_bytes"] == total["moved"] << 30, str(total))
+    out = fieldstone("crush", "diff", osdmap, osdmap, "--mark-up-in", "--mark-out", lost, "--json")
+    left = next(osd for osd in json.loads(out.stdout)["osds"] if osd["osd"] == lost)
+    check((left["after"], left["sent"]) == (0, gone["before"]), str(left))
     table = fieldstone("crush", "diff", osdmap, smaller, "--mark-up-in").stdout
     check(f"osd.{lost}" in table and "least" in table, table)
 

@@ -15,7 +15,7 @@ pub struct Assume {
     /// Assume that all OSDs are up and fully in.
     #[arg(long)]
     pub mark_up_in: bool,
-    /// Assume that this OSD is out; may be repeated.
+    /// Assume that this OSD is out (in a comparison: of the new map only); may be repeated.
     #[arg(long, value_name = "OSD")]
     pub mark_out: Vec<u32>,
 }
@@ -23,9 +23,7 @@ pub struct Assume {
 impl Assume {
     /// Changes the map so.
     pub fn apply(&self, map: &mut OsdMap) -> anyhow::Result<()> {
-        if self.mark_up_in {
-            map.mark_all_up_in();
-        }
+        self.apply_up_in(map);
         for &osd in &self.mark_out {
             if osd as usize >= map.weights.len() {
                 bail!("--mark-out {osd}: the map has {} OSDs", map.weights.len());
@@ -33,6 +31,13 @@ impl Assume {
             map.mark_out(OsdId(osd));
         }
         Ok(())
+    }
+
+    /// Changes the old map of two so.
+    pub fn apply_up_in(&self, map: &mut OsdMap) {
+        if self.mark_up_in {
+            map.mark_all_up_in();
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! `fieldstone crush diff OLD NEW`: what moves when a map changes.
 //!
 //! OLD and NEW are two OSDMaps; or an OSDMap and the CRUSH map that is to replace its own, whose new
-//! devices count as added, up and in; or two CRUSH maps, and options that describe one pool.
+//! devices count as added, up and in; or two CRUSH maps, and options that describe one pool. With
+//! `--mark-out`, OLD and NEW may be the same file: what moves when that OSD goes out?
 //!
 //! `--json` prints one object: `pools`, each with `pool`, `name`, `pgs`, `pgs_changed`, `shards`,
 //! `moved`, `holes`, `least` and, where sizes are known, `bytes_per_shard`, `moved_bytes`; `osds`,
@@ -54,7 +55,7 @@ fn pool_bytes(text: &str) -> Result<(String, u64), String> {
 /// Runs `crush diff`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut sides = sides::load_both(&args.old, &args.new, &args.pool)?;
-    args.assume.apply(&mut sides.old)?;
+    args.assume.apply_up_in(&mut sides.old);
     args.assume.apply(&mut sides.new)?;
     let sizes = sides::Sizes::new(&sides.new, args.bytes_per_pg, &args.pool_bytes)?;
     let mut report = Report::default();
