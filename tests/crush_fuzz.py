@@ -121,6 +121,9 @@ def decompiled(folder, binary):
         raise Difference("the text we print is that of another map")
     printed = folder / "printed.crushtool.txt"
     crushtool("-d", binary, "-o", printed)
+    if "weight -" in printed.read_text():
+        # It prints 32768 and more so, which we refuse to read.
+        return
     same_binaries(folder, printed, "the text crushtool prints")
 
 

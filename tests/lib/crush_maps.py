@@ -64,7 +64,9 @@ class RandomMap:
             ALGORITHMS if dice.random() < 0.5 else (dice.choice(ALGORITHMS),)
         )
         if self.classed:
-            self.algorithms = [name for name in self.algorithms if name != "tree"] or ["straw2"]
+            # Shadows of uniform buckets are hardly ever made; rules that take them are refused.
+            unwanted = ("tree", "uniform") if dice.random() < 0.9 else ("tree",)
+            self.algorithms = [name for name in self.algorithms if name not in unwanted] or ["straw2"]
         self.style = dice.choice(("even", "mixed", "odd"))
         self.buckets = []
         self.numbers = self._numbers()
@@ -166,7 +168,8 @@ class RandomMap:
         bucket = Bucket(name, kind, number, algorithm, items, [])
         weights = [self._weight(item) for item in items]
         if algorithm == "uniform":
-            weights = [max(weights[0], 0.001)] * len(items) if items else []
+            most = 100.0 if any(item.startswith("osd.") for item in items) else 33000.0
+            weights = [min(max(weights[0], 0.001), most) for _ in items]
         unsafe = algorithm == "tree" and len(items) & (len(items) - 1)
         if unsafe and sum(weights) < 1:
             weights[0] = 1.0
@@ -176,7 +179,10 @@ class RandomMap:
         if dice.random() < 0.9:
             out.append(f"\tid {number}\n")
             if self.classed and dice.random() < 0.15:
-                out.append(f"\tid {next(self.numbers)} class {dice.choice(CLASSES)}\n")
+                # A class that no device has is lost with the shadows that a uniform bucket prevents.
+                held = sorted(set(self.class_of.values())) or CLASSES
+                known = held if "uniform" in self.algorithms else CLASSES
+                out.append(f"\tid {next(self.numbers)} class {dice.choice(known)}\n")
         else:
             bucket.number = None
         out.append(f"\talg {algorithm}\n")

@@ -89,6 +89,25 @@ impl MapBuilder {
         self
     }
 
+    /// Names the types, from that of devices on.
+    pub fn type_names(&mut self, names: impl IntoIterator<Item = &'static str>) -> &mut Self {
+        let names = names.into_iter().zip(0..).map(|(name, kind)| (TypeId(kind), name.to_owned()));
+        self.parts.names.types.extend(names);
+        self
+    }
+
+    /// Names a device or bucket.
+    pub fn item_name(&mut self, item: ItemId, name: String) -> &mut Self {
+        self.parts.names.items.insert(item, name);
+        self
+    }
+
+    /// Names a rule.
+    pub fn rule_name(&mut self, rule: RuleId, name: String) -> &mut Self {
+        self.parts.names.rules.insert(rule, name);
+        self
+    }
+
     /// Adds a weight set.
     pub fn choose_args(&mut self, id: ChooseArgsId, args: ChooseArgs) -> &mut Self {
         self.parts.choose_args.insert(id, args);

@@ -31,6 +31,7 @@
 //! | `shadow`    | the trees that stand for classes of devices |
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
+//! | `batch`     | the same for many inputs at once, in vectors |
 //! | [`osdmap`]  | a cluster's pools and devices; from object names to devices |
 //! | [`diff`]    | what moves when a map changes |
 //! | [`balance`] | spreading placement groups evenly, by upmaps |
@@ -39,6 +40,7 @@
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
 pub mod balance;
+mod batch;
 pub mod binary;
 pub mod bucket;
 pub mod builder;
@@ -67,6 +69,7 @@ pub mod tunables;
 use std::fmt;
 use std::ops::Deref;
 
+pub use batch::Kernel;
 pub use bucket::{Algorithm, AlgorithmKind, Bucket};
 pub use builder::MapBuilder;
 pub use check::BuildError;

@@ -5,7 +5,10 @@
 //! exists, no bucket contains itself, all numbers are inside the bounds of [`check`](crate::check).
 
 use std::collections::BTreeMap;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::batch::tables::Tables;
 use crate::check::{self, BuildError};
 use crate::choose_args::{ChooseArgs, ChooseArgsId};
 use crate::mapper::RuleRef;
@@ -45,7 +48,27 @@ pub struct Map {
     names: Names,
     classes: Classes,
     max_devices: u32,
+    tables: TablesCache,
 }
+
+/// Tables of the map with its own weights (0) and with its weight sets (1, 2, ...). A copy of a map
+/// starts without.
+#[derive(Debug, Default)]
+struct TablesCache(Mutex<BTreeMap<usize, Arc<Tables>>>);
+
+impl Clone for TablesCache {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for TablesCache {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for TablesCache {}
 
 impl Map {
     /// Checks the parts and makes the map.
@@ -73,6 +96,7 @@ impl Map {
             names: parts.names,
             classes: parts.classes,
             max_devices,
+            tables: TablesCache::default(),
         };
         check::map(&map)?;
         Ok(map)
@@ -125,6 +149,21 @@ impl Map {
     #[must_use]
     pub fn tunables(&self) -> &Tunables {
         &self.tunables
+    }
+
+    /// The map with these weights as flat tables, made when they are first asked for.
+    pub(crate) fn tables(&self, choose_args: Option<&ChooseArgs>) -> Arc<Tables> {
+        let is_same = |own: &&ChooseArgs| choose_args.is_some_and(|given| ptr::eq(*own, given));
+        let own = self.choose_args.values().position(|own| is_same(&own));
+        let slot = match (choose_args, own) {
+            (None, _) => 0,
+            (Some(_), Some(position)) => position + 1,
+            // Weights from elsewhere are not kept.
+            (Some(_), None) => return Arc::new(Tables::new(self, choose_args)),
+        };
+        let mut cache = self.tables.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = cache.entry(slot).or_insert_with(|| Arc::new(Tables::new(self, choose_args)));
+        Arc::clone(made)
     }
 
     /// All weight sets.

@@ -23,6 +23,7 @@
 //! This is the plain mapper, one input at a time: the definition that the batch mapper and the
 //! hardware are compared with.
 
+use crate::batch::{self, Kernel};
 use crate::choose_args::{ChooseArg, ChooseArgs};
 use crate::hash::hash2;
 use crate::map::Map;
@@ -54,12 +55,24 @@ impl<'m> RuleRef<'m> {
         Self { choose_args, ..self }
     }
 
+    pub(crate) fn map_ref(&self) -> &'m Map {
+        self.map
+    }
+
+    pub(crate) fn rule_ref(&self) -> &'m Rule {
+        self.rule
+    }
+
+    pub(crate) fn choose_args_ref(&self) -> Option<&'m ChooseArgs> {
+        self.choose_args
+    }
+
     /// The devices for input `x`, at most `width` of them. `weights[i]` is the 16.16 reweight of
     /// device i; devices past its end are out. A result that is a bucket (of a rule that does not
     /// descend to devices) reads as `None`; [`RuleRef::map_items`] gives those.
     #[must_use]
     pub fn map(&self, x: u32, width: usize, weights: &[u32]) -> Osds {
-        Osds(self.run(x, width, weights, None).into_iter().map(device).collect())
+        Osds(self.run(x, width, weights).into_iter().map(device).collect())
     }
 
     /// [`RuleRef::map`] for many inputs.
@@ -72,10 +85,14 @@ impl<'m> RuleRef<'m> {
     /// As [`RuleRef::map_batch`], in one table, for rules that may give buckets too.
     #[must_use]
     pub fn map_rows(&self, xs: &[u32], width: usize, weights: &[u32]) -> Rows {
+        self.map_rows_with(Kernel::best(), xs, width, weights)
+    }
+
+    /// As [`RuleRef::map_rows`], with a certain kernel, which must be available.
+    #[must_use]
+    pub fn map_rows_with(&self, kernel: Kernel, xs: &[u32], width: usize, weights: &[u32]) -> Rows {
         let mut rows = Rows::new(xs.len(), width);
-        for (index, &x) in xs.iter().enumerate() {
-            rows.set(index, &self.run(x, width, weights, None));
-        }
+        batch::map_rows(kernel, self, xs, weights, &mut rows);
         rows
     }
 
@@ -90,7 +107,7 @@ impl<'m> RuleRef<'m> {
     ) -> Rows {
         let mut rows = Rows::new(xs.len(), width);
         for (index, &x) in xs.iter().enumerate() {
-            rows.set(index, &self.run(x, width, weights, Some(tries)));
+            rows.set(index, &self.run_counting(x, width, weights, Some(tries)));
         }
         rows
     }
@@ -98,11 +115,15 @@ impl<'m> RuleRef<'m> {
     /// As [`RuleRef::map`], for rules that may give buckets.
     #[must_use]
     pub fn map_items(&self, x: u32, width: usize, weights: &[u32]) -> Vec<Option<ItemId>> {
-        let items = self.run(x, width, weights, None);
+        let items = self.run(x, width, weights);
         items.into_iter().map(|item| (item != NONE).then_some(item)).collect()
     }
 
-    fn run(
+    pub(crate) fn run(&self, x: u32, width: usize, weights: &[u32]) -> Vec<ItemId> {
+        self.run_counting(x, width, weights, None)
+    }
+
+    fn run_counting(
         &self,
         x: u32,
         width: usize,
@@ -350,12 +371,12 @@ impl Run<'_> {
                 let draw = if bucket.items.is_empty() {
                     Draw::Rejected
                 } else {
-                    let item = if by_permutation {
-                        Some(bucket.choose_by_permutation(self.x, r))
+                    let index = if by_permutation {
+                        Some(bucket.draw_by_permutation(self.x, r))
                     } else {
-                        bucket.choose(self.x, r, self.arg(bucket), filled)
+                        bucket.draw(self.x, r, self.arg(bucket), filled)
                     };
-                    match item.map_or(Next::Nowhere, |item| self.next(item, choose.kind)) {
+                    match self.next(bucket, index, choose.kind) {
                         Next::Bucket(below) => {
                             bucket = below;
                             continue;
@@ -482,8 +503,8 @@ impl Run<'_> {
                 positions
             };
             let r = parent_r.wrapping_add(step.wrapping_mul(round));
-            let item = bucket.choose(self.x, r, self.arg(bucket), first);
-            match item.map_or(Next::Nowhere, |item| self.next(item, choose.kind)) {
+            let index = bucket.draw(self.x, r, self.arg(bucket), first);
+            match self.next(bucket, index, choose.kind) {
                 Next::Bucket(below) => bucket = below,
                 Next::Found(item) => break (item, r),
                 Next::Nowhere => {
@@ -530,8 +551,9 @@ impl Run<'_> {
         self.choose_args?.buckets.get(&bucket.id)
     }
 
-    /// Where the descent goes on from a drawn item.
-    fn next(&self, item: ItemId, wanted: TypeId) -> Next<'_> {
+    /// Where the descent goes on from a drawn item, if one was drawn.
+    fn next(&self, bucket: &Bucket, index: Option<usize>, wanted: TypeId) -> Next<'_> {
+        let Some(item) = index.map(|index| bucket.items[index]) else { return Next::Nowhere };
         match item.bucket() {
             None if wanted == TypeId::DEVICE => Next::Found(item),
             None => Next::Nowhere,

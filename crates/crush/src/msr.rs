@@ -213,7 +213,8 @@ impl Block<'_> {
             if bucket.items.is_empty() {
                 return None;
             }
-            let item = bucket.choose(self.run.x, r, self.run.arg(bucket), position)?;
+            let index = bucket.draw(self.run.x, r, self.run.arg(bucket), position)?;
+            let item = bucket.items[index];
             let Some(id) = item.bucket() else { return Some(item) };
             bucket = self.run.map.bucket(id)?;
             if bucket.kind == kind {

@@ -30,6 +30,12 @@ impl Rows {
         all
     }
 
+    /// Most items of a row.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
     /// How many rows there are.
     #[must_use]
     pub fn len(&self) -> usize {

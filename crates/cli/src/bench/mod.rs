@@ -9,7 +9,9 @@
 pub mod chart;
 mod choice;
 pub mod code;
+pub mod crush;
 mod fio;
+mod library;
 mod machine;
 mod nbd;
 mod process;

@@ -16,7 +16,7 @@ pub(crate) fn sums(weights: &[u32]) -> Vec<u32> {
         .collect()
 }
 
-/// The item drawn; there is at least one. When no item takes the draw (all weigh nothing), the
+/// The index of the item drawn; there is at least one. When no item takes the draw (all weigh nothing), the
 /// oldest does.
 pub(crate) fn choose(
     id: BucketId,
@@ -25,12 +25,12 @@ pub(crate) fn choose(
     sums: &[u32],
     x: u32,
     r: u32,
-) -> ItemId {
-    for ((&item, &weight), &sum) in items.iter().zip(weights).zip(sums).rev() {
+) -> usize {
+    for (index, ((&item, &weight), &sum)) in items.iter().zip(weights).zip(sums).enumerate().rev() {
         let u = u64::from(hash4(x, item.0 as u32, r, id.0 as u32) & 0xffff);
         if (u * u64::from(sum)) >> 16 < u64::from(weight) {
-            return item;
+            return index;
         }
     }
-    items[0]
+    0
 }

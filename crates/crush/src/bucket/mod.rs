@@ -173,41 +173,38 @@ impl Bucket {
         }
     }
 
-    /// The item drawn for input `x` and attempt `r` at a position of the result (which decides
-    /// only which weights of `arg` count). The bucket is not empty. `None`: a tree bucket whose
-    /// walk ended at a leaf that is no item, where Ceph reads outside its memory.
-    pub(crate) fn choose(
+    /// The index of the item drawn for input `x` and attempt `r` at a position of the result (which
+    /// decides only which weights of `arg` count). The bucket is not empty. `None`: a tree bucket
+    /// whose walk ended at a leaf that is no item, where Ceph reads outside its memory.
+    pub(crate) fn draw(
         &self,
         x: u32,
         r: u32,
         arg: Option<&ChooseArg>,
         position: usize,
-    ) -> Option<ItemId> {
-        Some(match &self.algorithm {
-            Algorithm::Uniform { .. } => self.choose_by_permutation(x, r),
+    ) -> Option<usize> {
+        match &self.algorithm {
+            Algorithm::Uniform { .. } => Some(self.draw_by_permutation(x, r)),
             Algorithm::List { weights, sums } => {
-                list::choose(self.id, &self.items, weights, sums, x, r)
+                Some(list::choose(self.id, &self.items, weights, sums, x, r))
             }
             Algorithm::Tree { node_weights } => {
-                *self.items.get(tree::choose(self.id, node_weights, x, r))?
+                let index = tree::choose(self.id, node_weights, x, r);
+                (index < self.items.len()).then_some(index)
             }
-            Algorithm::Straw { straws, .. } => straw::choose(&self.items, straws, x, r),
-            Algorithm::Straw2 { weights } => match arg {
-                None => self.items[straw2::choose(&self.items, weights, x, r)],
-                Some(arg) => {
-                    let sets = &arg.weight_sets;
-                    let weights =
-                        sets.get(position.min(sets.len().wrapping_sub(1))).unwrap_or(weights);
-                    let ids = arg.ids.as_ref().unwrap_or(&self.items);
-                    self.items[straw2::choose(ids, weights, x, r)]
-                }
-            },
-        })
+            Algorithm::Straw { straws, .. } => Some(straw::choose(&self.items, straws, x, r)),
+            Algorithm::Straw2 { weights } => {
+                let sets = arg.map_or(&[][..], |arg| &arg.weight_sets[..]);
+                let weights = sets.get(position).or(sets.last()).unwrap_or(weights);
+                let ids = arg.and_then(|arg| arg.ids.as_ref()).unwrap_or(&self.items);
+                Some(straw2::choose(ids, weights, x, r))
+            }
+        }
     }
 
-    /// The r-th item of the [permutation](uniform) that depends on `x` and the bucket's id. The
-    /// bucket is not empty.
-    pub(crate) fn choose_by_permutation(&self, x: u32, r: u32) -> ItemId {
-        self.items[uniform::choose(self.id, self.items.len() as u32, x, r) as usize]
+    /// The index of the r-th item of the [permutation](uniform) that depends on `x` and the
+    /// bucket's id. The bucket is not empty.
+    pub(crate) fn draw_by_permutation(&self, x: u32, r: u32) -> usize {
+        uniform::choose(self.id, self.items.len() as u32, x, r) as usize
     }
 }

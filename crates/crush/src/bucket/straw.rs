@@ -11,15 +11,15 @@
 use crate::ItemId;
 use crate::hash::hash3;
 
-/// The item drawn; there is at least one. The first of equal straws wins.
-pub(crate) fn choose(items: &[ItemId], straws: &[u32], x: u32, r: u32) -> ItemId {
-    let mut winner = items[0];
+/// The index of the item drawn; there is at least one. The first of equal straws wins.
+pub(crate) fn choose(items: &[ItemId], straws: &[u32], x: u32, r: u32) -> usize {
+    let mut winner = 0;
     let mut longest = 0;
     for (index, (&item, &straw)) in items.iter().zip(straws).enumerate() {
         let length = u64::from(hash3(x, item.0 as u32, r) & 0xffff) * u64::from(straw);
         if index == 0 || length > longest {
             longest = length;
-            winner = item;
+            winner = index;
         }
     }
     winner

@@ -51,7 +51,14 @@ pub enum Problem {
         to: i64,
     },
     /// A weight that is none, or does not fit.
-    #[error("a weight is a number from 0 to below 65536, like 1.50000, not `{found}`")]
+    #[error(
+        "a weight is a number from 0 to below 65536, like 1.50000, not `{found}`{}",
+        if found.starts_with('-') {
+            " (crushtool prints 65536 too little for weights of 32768 and more: add that)"
+        } else {
+            ""
+        }
+    )]
     Weight {
         /// The word.
         found: String,

@@ -1,6 +1,6 @@
 //! Maps to text.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Display, Write};
 
 use super::labels::Labels;
@@ -21,7 +21,6 @@ pub fn print(map: &Map) -> String {
         order: Order::of(map, &labels),
         labels,
         out: String::new(),
-        done: HashSet::new(),
         read_back: HashMap::new(),
     };
     // A String takes everything.
@@ -37,8 +36,6 @@ struct Printer<'a> {
     labels: Labels,
     order: Order,
     out: String,
-    /// Buckets that are printed.
-    done: HashSet<BucketId>,
     /// What the items of a printed bucket weigh together when the text is read.
     read_back: HashMap<BucketId, u32>,
 }
@@ -111,23 +108,14 @@ impl Printer<'_> {
             let of_class = shadows.entry(*original).or_default();
             of_class.insert(self.order.classes[class], (*class, shadow));
         }
-        for bucket in self.map.buckets() {
-            if !self.labels.shadows.contains_key(&bucket.id) {
-                self.bucket_and_below(bucket, &shadows)?;
-            }
+        let map = self.map;
+        for bucket in self.order.buckets.clone().into_iter().filter_map(|id| map.bucket(id)) {
+            self.bucket(bucket, &shadows)?;
         }
         Ok(())
     }
 
-    /// A bucket after those that it holds; trees are not deeper than the bound of all maps.
-    fn bucket_and_below(&mut self, bucket: &Bucket, shadows: &Shadows) -> fmt::Result {
-        if !self.done.insert(bucket.id) {
-            return Ok(());
-        }
-        let map = self.map;
-        for child in bucket.items.iter().filter_map(|item| map.bucket(item.bucket()?)) {
-            self.bucket_and_below(child, shadows)?;
-        }
+    fn bucket(&mut self, bucket: &Bucket, shadows: &Shadows) -> fmt::Result {
         let (kind, name) =
             (&self.labels.types[&bucket.kind], &self.labels.items[&ItemId::from(bucket.id)]);
         writeln!(self.out, "{kind} {name} {{\n\tid {}", bucket.id.0)?;

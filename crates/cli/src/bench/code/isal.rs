@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use fieldstone_gf::{LinearMap, Source};
 
-use super::library::{Library, Symbol};
+use crate::bench::library::{Library, Symbol};
 
 /// Bytes of table that `ec_init_tables` makes for one coefficient.
 const TABLE_BYTES: usize = 32;

@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::library::{Library, Symbol};
+use crate::bench::library::{Library, Symbol};
 
 /// Bits of a symbol in all that is measured here.
 const W: i32 = 8;

@@ -10,7 +10,6 @@
 //! |---|---|
 //! | `case` | what is measured |
 //! | `contender` | who computes a case, and that all compute the same bytes |
-//! | `library` | shared libraries that may or may not be installed |
 //! | `isal`, `jerasure` | the peers |
 //! | `limit` | the same loads and stores, XOR only |
 //! | `memory` | stripes, hot and cold |
@@ -23,7 +22,7 @@ mod compare;
 mod contender;
 mod isal;
 mod jerasure;
-mod library;
+
 mod limit;
 mod measure;
 mod memory;

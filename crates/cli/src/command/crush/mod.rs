@@ -12,6 +12,8 @@ mod place;
 
 use clap::Subcommand;
 
+use crate::bench;
+
 /// Work with CRUSH maps.
 #[derive(Subcommand, Debug)]
 pub enum Command {
@@ -27,6 +29,8 @@ pub enum Command {
     Diff(diff::Args),
     /// Propose upmaps that spread placement groups evenly, as osdmaptool --upmap.
     Balance(balance::Args),
+    /// Measure mappings beside Ceph's C mapper and tools.
+    Bench(bench::crush::Args),
 }
 
 /// Runs `crush …`.
@@ -38,5 +42,6 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         Command::Place(args) => place::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Balance(args) => balance::run(args),
+        Command::Bench(args) => bench::crush::run(args),
     }
 }

@@ -1,0 +1,132 @@
+//! In-process contenders take turns, a few milliseconds each, and all compute the same mappings.
+//!
+//! Before anything is timed, the contenders' results for the inputs are compared. Inputs go on from
+//! sample to sample, so that no contender can know them.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use fieldstone_crush::{ItemId, WEIGHT_ONE};
+
+use super::case::Case;
+use super::libcrush::{CMap, Libcrush};
+
+/// How long a sample is meant to be.
+const SAMPLE: Duration = Duration::from_millis(4);
+/// Inputs that are compared before a case is timed.
+const COMPARED_INPUTS: u32 = 2000;
+
+/// Who maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Contender {
+    /// Our batch mapper.
+    Batch,
+    /// Our mapper, one input at a time.
+    Single,
+    /// Ceph's C mapper.
+    Libcrush,
+}
+
+/// Nanoseconds per mapping, a number for each round.
+#[derive(Debug, Default)]
+pub struct Samples {
+    /// By [`Contender`].
+    pub ns: [Vec<f64>; 3],
+    /// Time measured in all.
+    pub seconds: f64,
+}
+
+/// Runs a case for that many rounds.
+///
+/// # Errors
+/// The library refuses the map, or gives other results.
+pub fn measure(case: &Case, library: Option<&Libcrush>, rounds: u32) -> anyhow::Result<Samples> {
+    let weights = vec![WEIGHT_ONE; case.map.max_devices() as usize];
+    let mut c_map = library.map(|library| library.map(&case.map, case.width)).transpose()?;
+    let mut bench = Bench { case, weights, c_map: c_map.as_mut(), next_x: 0 };
+    bench.compare()?;
+    let mut contenders = vec![Contender::Batch, Contender::Single];
+    contenders.extend(library.map(|_| Contender::Libcrush));
+    // How many mappings make a sample of each.
+    let mut counts = Vec::new();
+    for &contender in &contenders {
+        let mut count = 256;
+        while bench.sample(contender, count) < SAMPLE && count < 1 << 20 {
+            count *= 2;
+        }
+        counts.push(count);
+    }
+    let mut samples = Samples::default();
+    for round in 0..rounds as usize {
+        for turn in 0..contenders.len() {
+            let at = (round + turn) % contenders.len();
+            let (contender, count) = (contenders[at], counts[at]);
+            let seconds = bench.sample(contender, count).as_secs_f64();
+            samples.ns[contender as usize].push(seconds * 1e9 / f64::from(count));
+            samples.seconds += seconds;
+        }
+    }
+    Ok(samples)
+}
+
+struct Bench<'a> {
+    case: &'a Case,
+    weights: Vec<u32>,
+    c_map: Option<&'a mut CMap>,
+    next_x: u32,
+}
+
+impl Bench<'_> {
+    /// Maps `count` inputs.
+    fn sample(&mut self, contender: Contender, count: u32) -> Duration {
+        let (first, width) = (self.next_x, self.case.width);
+        self.next_x = first.wrapping_add(count);
+        let xs: Vec<u32> = (0..count).map(|x| first.wrapping_add(x)).collect();
+        let rule = self.case.map.rule(self.case.rule).expect("the case has its rule");
+        let begin = Instant::now();
+        match contender {
+            Contender::Batch => drop(black_box(rule.map_rows(&xs, width, &self.weights))),
+            Contender::Single => {
+                for &x in &xs {
+                    black_box(rule.map(x, width, &self.weights));
+                }
+            }
+            Contender::Libcrush => {
+                let mut result = vec![0; width];
+                if let Some(c_map) = &mut self.c_map {
+                    for &x in &xs {
+                        black_box(c_map.map(self.case.rule.0, x, &self.weights, &mut result));
+                    }
+                }
+            }
+        }
+        begin.elapsed()
+    }
+
+    /// All contenders agree.
+    fn compare(&mut self) -> anyhow::Result<()> {
+        let case = self.case;
+        let rule = case.map.rule(case.rule)?;
+        let xs: Vec<u32> = (0..COMPARED_INPUTS).collect();
+        let rows = rule.map_rows(&xs, case.width, &self.weights);
+        let mut result = vec![0; case.width];
+        for (&x, row) in xs.iter().zip(rows.iter()) {
+            let single = rule.map_items(x, case.width, &self.weights);
+            let single: Vec<ItemId> =
+                single.into_iter().map(|item| item.unwrap_or(ItemId::NONE)).collect();
+            ensure!(single == row, "{}: batch and single mapper differ at x {x}", case.name);
+            if let Some(c_map) = &mut self.c_map {
+                let len = c_map.map(case.rule.0, x, &self.weights, &mut result);
+                let theirs = result[..len].iter().map(|&item| ItemId(item));
+                ensure!(
+                    theirs.eq(row.iter().copied()),
+                    "{}: the C mapper gives {:?} for x {x}, ours {row:?}",
+                    case.name,
+                    &result[..len]
+                );
+            }
+        }
+        Ok(())
+    }
+}

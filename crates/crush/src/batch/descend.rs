@@ -1,0 +1,170 @@
+//! From a bucket down to an item of the wanted type, in every lane.
+
+use super::draw::{Question, draw};
+use super::simd::Simd;
+use super::{Plan, hash};
+use crate::{ItemId, WEIGHT_ONE};
+
+/// Where every lane starts, and how it draws on the way.
+#[derive(Clone, Copy)]
+pub(crate) struct Start<S: Simd> {
+    pub(crate) x: S::U,
+    /// The attempt's number, but for the share that depends on the bucket.
+    pub(crate) r: S::U,
+    /// What is added to `r`, in ordinary buckets and in those that [`Plan::is_stretched`].
+    pub(crate) r_step: [S::U; 2],
+    /// The bucket.
+    pub(crate) slot: S::U,
+    /// The slot again, if all lanes start in the same bucket.
+    pub(crate) common_slot: Option<u32>,
+    pub(crate) position: S::U,
+    pub(crate) asked: S::M,
+}
+
+/// Where every lane that asked came to: to an item, nowhere (a device instead of a bucket), or,
+/// when neither, into an empty bucket.
+#[derive(Clone, Copy)]
+pub(crate) struct End<S: Simd> {
+    pub(crate) item: S::U,
+    pub(crate) found: S::M,
+    pub(crate) nowhere: S::M,
+    /// The attempt's number in the last bucket.
+    pub(crate) r: S::U,
+}
+
+/// Descends to items of type `kind`.
+#[inline(always)]
+pub(crate) fn descend<S: Simd>(s: S, plan: &Plan<'_>, start: Start<S>, kind: u32) -> End<S> {
+    let tables = plan.tables;
+    let kind = s.splat(kind);
+    let mut end = End { item: s.splat(0), found: s.mask(0), nowhere: s.mask(0), r: start.r };
+    let (mut slot, mut asked) = (start.slot, start.asked);
+    let mut common = start.common_slot.map(|slot| tables.bucket[slot as usize]);
+    loop {
+        let (first, size) = match common {
+            Some([first, size]) => (s.splat(first), s.splat(size)),
+            None => s.pairs(&tables.bucket, slot),
+        };
+        asked = s.without(asked, s.eq(size, s.splat(0)));
+        if !s.any(asked) {
+            return end;
+        }
+        let mut step = start.r_step[0];
+        if let Some(stretched) = plan.stretched {
+            let stretched = s.eq(s.gather(stretched, slot), s.splat(1));
+            step = s.select(stretched, start.r_step[1], step);
+        }
+        let r = s.add(start.r, step);
+        let zero = s.splat(0);
+        let question = Question {
+            x: start.x,
+            r,
+            slot,
+            first: s.select(asked, first, zero),
+            size: s.select(asked, size, zero),
+            common: common.take(),
+            position: start.position,
+            asked,
+        };
+        let mut drawn = draw(s, tables, question);
+        if s.any(drawn.doubtful) {
+            let nothing;
+            (drawn.index, nothing) = decide(s, plan, question, drawn.index, drawn.doubtful);
+            end.nowhere = s.either(end.nowhere, nothing);
+            asked = s.without(asked, nothing);
+        }
+        let (item, item_kind) = s.pairs(&tables.item, s.add(question.first, drawn.index));
+        let wanted = s.eq(item_kind, kind);
+        let found = s.both(asked, wanted);
+        end.item = s.select(found, item, end.item);
+        end.r = s.select(found, r, end.r);
+        end.found = s.either(end.found, found);
+        asked = s.without(asked, wanted);
+        let nowhere = s.both(asked, is_device(s, item));
+        end.nowhere = s.either(end.nowhere, nowhere);
+        asked = s.without(asked, nowhere);
+        slot = s.select(asked, slot_of(s, item), slot);
+    }
+}
+
+/// The plain mapper's answer for doubtful lanes, and the lanes in which it draws nothing.
+#[inline(never)]
+fn decide<S: Simd>(
+    s: S,
+    plan: &Plan<'_>,
+    question: Question<S>,
+    index: S::U,
+    doubtful: S::M,
+) -> (S::U, S::M) {
+    let mut lanes = [[0; 16]; 5];
+    let [xs, rs, slots, positions, indices] = &mut lanes;
+    s.store(question.x, xs);
+    s.store(question.r, rs);
+    s.store(question.slot, slots);
+    s.store(question.position, positions);
+    s.store(index, indices);
+    let mut nothing = 0;
+    let mut bits = s.bits(doubtful);
+    while bits != 0 {
+        let lane = bits.trailing_zeros() as usize;
+        bits &= bits - 1;
+        match plan.choose(xs[lane], rs[lane], slots[lane], positions[lane]) {
+            Some(index) => indices[lane] = index as u32,
+            None => nothing |= 1 << lane,
+        }
+    }
+    (s.load(indices), s.mask(nothing))
+}
+
+/// Lanes whose item is a device.
+#[inline(always)]
+pub(crate) fn is_device<S: Simd>(s: S, item: S::U) -> S::M {
+    s.lt(item, s.splat(1 << 31))
+}
+
+/// The slots of items that are buckets.
+#[inline(always)]
+pub(crate) fn slot_of<S: Simd>(s: S, item: S::U) -> S::U {
+    s.xor(item, s.splat(u32::MAX))
+}
+
+/// Lanes of `asked`, whose items are devices, that are out: see the plain mapper.
+#[inline(always)]
+pub(crate) fn is_out<S: Simd>(s: S, plan: &Plan<'_>, x: S::U, item: S::U, asked: S::M) -> S::M {
+    if plan.all_in || !s.any(asked) {
+        return s.mask(0);
+    }
+    let device = s.select(asked, item, s.splat(0));
+    let weight = s.gather(plan.weights, device);
+    let fractional = s.both(asked, s.lt(weight, s.splat(WEIGHT_ONE)));
+    if !s.any(fractional) {
+        return fractional;
+    }
+    // Weight 0 is out too: no hash is below it.
+    let hash = s.and(hash::hash2(s, x, item), s.splat(0xffff));
+    s.without(fractional, s.lt(hash, weight))
+}
+
+/// Lanes whose item is in one of `rows`.
+#[inline(always)]
+pub(crate) fn is_among<S: Simd>(s: S, rows: &[S::U], item: S::U) -> S::M {
+    let mut found = s.mask(0);
+    for &row in rows {
+        found = s.either(found, s.eq(row, item));
+    }
+    found
+}
+
+/// Puts `value` into the row that `number` says, in the lanes of `mask`.
+#[inline(always)]
+pub(crate) fn put<S: Simd>(s: S, rows: &mut [S::U], number: S::U, value: S::U, mask: S::M) {
+    for (row, at) in rows.iter_mut().zip(0..) {
+        let here = s.both(mask, s.eq(number, s.splat(at)));
+        *row = s.select(here, value, *row);
+    }
+}
+
+/// An item as a lane.
+pub(crate) const fn lane(item: ItemId) -> u32 {
+    item.0 as u32
+}

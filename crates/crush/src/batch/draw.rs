@@ -1,0 +1,284 @@
+//! One draw in every lane: the vector form of the [`bucket`](crate::bucket) folder.
+//!
+//! Every lane has its own bucket, input and attempt. Items are looked at one after the other, the
+//! same index in every lane; lanes with smaller buckets idle at the end.
+//!
+//! **Filter, then decide.** Straws of straw and straw2 buckets are products and quotients of 48 and
+//! 64 bits, which vectors are slow at. So lanes compare `f32` approximations, and keep the best and
+//! the second best. The approximations are right to one part in 2^22 (three roundings of at most
+//! 2^-24 each). Where the two best are further apart than one part in 2^20 and, for straw2, whose
+//! quotients are cut to integers, 2 more, the order of the exact numbers is the same and the best
+//! wins. Every other lane, about one in a thousand, is decided by the plain mapper. So the result
+//! is exact, and ties need no thought.
+
+use super::simd::Simd;
+use super::tables::Tables;
+use crate::bucket::AlgorithmKind;
+
+/// Straws whose approximations differ by less than this share may be in either order.
+const DOUBT: f32 = 1.0 / (1 << 20) as f32;
+/// Steps of a permutation that lanes follow; longer ones are left to the plain mapper.
+const MAX_PERMUTATION: usize = 32;
+
+/// What every lane draws with.
+#[derive(Clone, Copy)]
+pub(crate) struct Question<S: Simd> {
+    pub(crate) x: S::U,
+    pub(crate) r: S::U,
+    /// Slots of the buckets, inside the tables in every lane.
+    pub(crate) slot: S::U,
+    /// Index of the first item of the buckets, 0 where nothing is asked.
+    pub(crate) first: S::U,
+    /// Sizes of the buckets, 0 where nothing is asked and only there.
+    pub(crate) size: S::U,
+    /// First item and size of the bucket, if all lanes have the same.
+    pub(crate) common: Option<[u32; 2]>,
+    /// The position in the result, which chooses a run of straws.
+    pub(crate) position: S::U,
+    /// Lanes whose answer counts.
+    pub(crate) asked: S::M,
+}
+
+/// What was drawn.
+#[derive(Clone, Copy)]
+pub(crate) struct Drawn<S: Simd> {
+    /// Index of the item in its bucket.
+    pub(crate) index: S::U,
+    /// Lanes that the plain mapper must decide.
+    pub(crate) doubtful: S::M,
+}
+
+/// Draws in all lanes.
+#[inline(always)]
+pub(crate) fn draw<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
+    if tables.only(AlgorithmKind::Straw2) {
+        return straws::<S, true>(s, tables, question);
+    }
+    let algorithm = s.gather(&tables.algorithm, question.slot);
+    let mut drawn = Drawn { index: s.splat(0), doubtful: s.mask(0) };
+    for kind in AlgorithmKind::ALL {
+        let asked = s.both(question.asked, s.eq(algorithm, s.splat(kind as u32)));
+        if !s.any(asked) {
+            continue;
+        }
+        let question = Question { asked, ..question };
+        let part = match kind {
+            AlgorithmKind::Uniform => uniform(s, tables, question),
+            AlgorithmKind::List => list(s, tables, question),
+            AlgorithmKind::Tree => tree(s, tables, question),
+            AlgorithmKind::Straw => straws::<S, false>(s, tables, question),
+            AlgorithmKind::Straw2 => straws::<S, true>(s, tables, question),
+        };
+        drawn.index = s.select(asked, part.index, drawn.index);
+        drawn.doubtful = s.either(drawn.doubtful, s.both(part.doubtful, asked));
+    }
+    drawn
+}
+
+/// straw2 (`SHORTEST`: least N(u) / weight) and straw (greatest u * scale).
+#[inline(always)]
+fn straws<S: Simd, const SHORTEST: bool>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
+    let mut race = Race::<S, SHORTEST>::new(s, question);
+    // Loops, not closures: a closure would be compiled without the vector instructions.
+    if let (Some([first, size]), false) = (question.common, tables.has_runs) {
+        // An odd bucket's last pair reaches one past it, where the race does not look.
+        let straws = &tables.straws[first as usize..][..size.next_multiple_of(2) as usize];
+        for (pair, index) in straws.chunks_exact(2).zip((0..).step_by(2)) {
+            let ([id, straw], [next_id, next_straw]) = (pair[0], pair[1]);
+            let straws = [f32::from_bits(straw), f32::from_bits(next_straw)];
+            let straws = [s.splat_float(straws[0]), s.splat_float(straws[1])];
+            race.run(s, [s.splat(id), s.splat(next_id)], straws, index);
+        }
+        return race.finish(s);
+    }
+    let mut first = question.first;
+    if tables.has_runs {
+        // SAFETY: the slots are inside, and tables by slot are equally long.
+        let (first_straw, last_run) = unsafe { s.gather_pairs(&tables.runs, question.slot) };
+        let run = s.select(s.lt(question.position, last_run), question.position, last_run);
+        let straw = s.add(first_straw, s.mul(run, question.size));
+        first = s.select(question.asked, straw, s.splat(0));
+    }
+    let most = s.greatest(question.size);
+    let last = s.greatest(first) as usize + most.next_multiple_of(2) as usize;
+    assert!(last <= tables.straws.len(), "straws end before their last bucket");
+    for index in (0..most).step_by(2) {
+        let at = s.add(first, s.splat(index));
+        // SAFETY: no index reaches `last`, which is inside.
+        let ((id, straw), (next_id, next_straw)) = unsafe {
+            let next = s.add(at, s.splat(1));
+            (s.gather_pairs(&tables.straws, at), s.gather_pairs(&tables.straws, next))
+        };
+        let straws = [s.float_from_bits(straw), s.float_from_bits(next_straw)];
+        race.run(s, [id, next_id], straws, index);
+    }
+    race.finish(s)
+}
+
+/// A race of straws in every lane, so far. Straws of `straw` are negated: the least wins too.
+struct Race<S: Simd, const SHORTEST: bool> {
+    question: Question<S>,
+    lengths: &'static [f32; 65536],
+    best: S::F,
+    second: S::F,
+    winner: S::U,
+}
+
+impl<S: Simd, const SHORTEST: bool> Race<S, SHORTEST> {
+    #[inline(always)]
+    fn new(s: S, question: Question<S>) -> Self {
+        Self {
+            question,
+            lengths: super::tables::straw_lengths(),
+            best: s.splat_float(f32::INFINITY),
+            second: s.splat_float(f32::INFINITY),
+            winner: s.splat(0),
+        }
+    }
+
+    /// The items at `index` and `index` + 1 draw.
+    #[inline(always)]
+    fn run(&mut self, s: S, ids: [S::U; 2], straws: [S::F; 2], index: u32) {
+        let hashes = super::hash::hash3_two(s, self.question.x, ids, self.question.r);
+        let [first, second] =
+            [self.length(s, hashes[0], straws[0]), self.length(s, hashes[1], straws[1])];
+        self.enter(s, first, s.splat(index));
+        self.enter(s, second, s.splat(index + 1));
+    }
+
+    #[inline(always)]
+    fn length(&self, s: S, hash: S::U, straw: S::F) -> S::F {
+        if SHORTEST {
+            s.mul_float(s.gather_float(self.lengths, hash), straw)
+        } else {
+            let u = s.float(s.and(hash, s.splat(0xffff)));
+            s.mul_float(s.mul_float(u, straw), s.splat_float(-1.0))
+        }
+    }
+
+    #[inline(always)]
+    fn enter(&mut self, s: S, length: S::F, index: S::U) {
+        let inside = s.lt(index, self.question.size);
+        let infinite = s.splat(f32::INFINITY.to_bits());
+        let length = s.float_from_bits(s.select(inside, s.float_to_bits(length), infinite));
+        let better = s.lt_float(length, self.best);
+        self.second = s.min(self.second, s.max(self.best, length));
+        self.best = s.min(self.best, length);
+        self.winner = s.select(better, index, self.winner);
+    }
+
+    #[inline(always)]
+    fn finish(self, s: S) -> Drawn<S> {
+        // The second best must be beyond the limit: then neither is NaN, and no two are equal.
+        let limit = if SHORTEST {
+            s.add_float(s.mul_float(self.best, s.splat_float(1.0 + DOUBT)), s.splat_float(2.0))
+        } else {
+            s.mul_float(self.best, s.splat_float(1.0 - DOUBT))
+        };
+        let certain = s.lt_float(limit, self.second);
+        let single = s.eq(self.question.size, s.splat(1));
+        let doubtful = s.without(s.without(self.question.asked, certain), single);
+        Drawn { index: self.winner, doubtful }
+    }
+}
+
+/// List buckets: from the last item down, the first that takes the draw.
+#[inline(always)]
+fn list<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
+    let (first, size) = (question.first, question.size);
+    let most = s.greatest(size);
+    let id = s.gather(&tables.id, question.slot);
+    let last = s.greatest(first) as usize + most as usize;
+    assert!(last <= tables.list.len(), "items end before their last bucket");
+    assert!(tables.list.len() == tables.item.len(), "tables by item are equally long");
+    let mut open = question.asked;
+    let mut index = s.splat(0);
+    for step in 1..=most {
+        // Lanes look at their own last item first, and stay at item 0 when there is no more.
+        let before = s.lt(s.splat(step), s.add(size, s.splat(1)));
+        let at = s.select(before, s.sub(size, s.splat(step)), s.splat(0));
+        let place = s.add(first, at);
+        // SAFETY: no index reaches `last`, which is inside both.
+        let (item, weight, sum) = unsafe {
+            let (item, _) = s.gather_pairs(&tables.item, place);
+            let (weight, sum) = s.gather_pairs(&tables.list, place);
+            (item, weight, sum)
+        };
+        let hash = super::hash::hash4(s, question.x, item, question.r, id);
+        let u = s.and(hash, s.splat(0xffff));
+        let takes = s.both(open, s.lt(s.mul_shr::<16>(u, sum), weight));
+        index = s.select(takes, at, index);
+        open = s.both(s.without(open, takes), before);
+        if !s.any(open) {
+            break;
+        }
+    }
+    Drawn { index, doubtful: s.mask(0) }
+}
+
+/// Tree buckets: from the root to a leaf.
+#[inline(always)]
+fn tree<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
+    let id = s.gather(&tables.id, question.slot);
+    assert!(tables.tree.len() == tables.id.len(), "tables by slot are equally long");
+    // SAFETY: the slots have been looked up in a table of the same length.
+    let (first, root) = unsafe { s.gather_pairs(&tables.tree, question.slot) };
+    let one = s.splat(1);
+    let mut open = question.asked;
+    let mut node = s.select(open, root, one);
+    let first = s.select(open, first, s.splat(0));
+    // A tree of one item has its root at node 1.
+    open = s.without(open, is_odd(s, node));
+    while s.any(open) {
+        let inner = s.select(open, node, s.splat(0));
+        // The lowest bit that is set is twice the distance of the children.
+        let lowest = s.and(inner, s.sub(s.splat(0), inner));
+        let half = s.shr::<1>(lowest);
+        let hash = super::hash::hash4(s, question.x, node, question.r, id);
+        let weight = s.gather(&tables.node_weights, s.add(first, inner));
+        let left = s.sub(inner, half);
+        let left_weight = s.gather(&tables.node_weights, s.add(first, left));
+        let goes_left = s.lt(s.mul_shr::<32>(hash, weight), left_weight);
+        let next = s.select(goes_left, left, s.add(inner, half));
+        node = s.select(open, next, node);
+        open = s.without(open, is_odd(s, node));
+    }
+    let index = s.shr::<1>(node);
+    // Past the last item: nothing is drawn, as the plain mapper says too.
+    let outside = s.without(question.asked, s.lt(index, question.size));
+    Drawn { index: s.select(outside, s.splat(0), index), doubtful: outside }
+}
+
+#[inline(always)]
+fn is_odd<S: Simd>(s: S, node: S::U) -> S::M {
+    let one = s.splat(1);
+    s.eq(s.and(node, one), one)
+}
+
+/// Uniform buckets: the r-th item of a permutation, followed back as `bucket/uniform.rs` tells.
+#[inline(always)]
+fn uniform<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
+    let one = s.splat(1);
+    let size = s.select(question.asked, question.size, one);
+    let id = s.gather(&tables.id, question.slot);
+    let last = s.rem(question.r, size);
+    let long = s.without(question.asked, s.lt(last, s.splat(MAX_PERMUTATION as u32)));
+    let last = s.select(long, s.splat(0), last);
+    let steps = s.greatest(last) as usize;
+    let mut partners = [s.splat(0); MAX_PERMUTATION];
+    let mut position = s.splat(0);
+    for (step, partner) in partners.iter_mut().enumerate().take(steps + 1) {
+        let at = s.splat(step as u32);
+        let hash = super::hash::hash3(s, question.x, id, at);
+        let reached = s.lt(at, s.add(last, one));
+        let left = s.select(reached, s.sub(size, at), one);
+        *partner = s.add(at, s.rem(hash, left));
+        position = s.select(s.eq(at, last), *partner, position);
+    }
+    for (step, &partner) in partners.iter().enumerate().take(steps).rev() {
+        let at = s.splat(step as u32);
+        let moved = s.both(s.lt(at, last), s.eq(position, partner));
+        position = s.select(moved, at, position);
+    }
+    Drawn { index: position, doubtful: long }
+}

@@ -1,0 +1,237 @@
+//! A rule over a block of inputs: the steps around the searches.
+//!
+//! Every input has a working list and a result, as in the plain mapper. A choose step turns the
+//! working lists into tasks, one for each bucket in them, and what is found for the tasks of an
+//! input, put together, is its new working list.
+
+use super::tasks::{Found, OneOrEach, Tasks};
+use super::{Choose, MAX_POSITIONS, Plan};
+use crate::bucket::AlgorithmKind;
+use crate::mapper::{RuleRef, Tries};
+use crate::rule::RuleStep;
+use crate::{ItemId, Rows};
+
+/// One step, as far as the lanes care.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Take(ItemId),
+    Choose { choose: Choose, indep: bool },
+    Emit,
+}
+
+/// A rule at work on a block of inputs.
+pub(crate) struct Steps {
+    width: usize,
+    steps: Vec<Step>,
+    /// The next step.
+    at: usize,
+    inputs: usize,
+    /// Working lists and results.
+    working: Lists,
+    results: Lists,
+    /// Tasks of the step at work: inputs, slots, positions, and whose they are.
+    xs: Vec<u32>,
+    slots: Vec<u32>,
+    lens: Vec<u32>,
+    owners: Vec<u32>,
+    found: Found,
+    stretched: Vec<u32>,
+}
+
+impl Steps {
+    /// `None` when the vectors cannot do the rule at that width.
+    pub(crate) fn new(rule: &RuleRef<'_>, width: usize) -> Option<Self> {
+        let (map, rule) = (rule.map_ref(), rule.rule_ref());
+        if rule.kind.is_msr() || width == 0 || width > MAX_POSITIONS {
+            return None;
+        }
+        let mut tries = Tries::new(map);
+        let mut steps = Vec::new();
+        for &step in &rule.steps {
+            let (count, kind, indep, is_leaf) = match step {
+                RuleStep::Take(item) => {
+                    if map.contains(item) {
+                        steps.push(Step::Take(item));
+                    }
+                    continue;
+                }
+                RuleStep::Emit => {
+                    steps.push(Step::Emit);
+                    continue;
+                }
+                RuleStep::ChooseFirstn { count, kind } => (count, kind, false, false),
+                RuleStep::ChooseleafFirstn { count, kind } => (count, kind, false, true),
+                RuleStep::ChooseIndep { count, kind } => (count, kind, true, false),
+                RuleStep::ChooseleafIndep { count, kind } => (count, kind, true, true),
+                set => {
+                    tries.set(set);
+                    continue;
+                }
+            };
+            if !indep && (tries.local > 0 || tries.local_fallback > 0) {
+                return None;
+            }
+            let positions = if count > 0 { count } else { count.saturating_add(width as i32) };
+            let choose = Choose {
+                kind: kind.0.into(),
+                is_leaf,
+                positions: positions.max(0) as u32,
+                tries: tries.choose,
+                leaf_tries: tries.leaf(indep),
+                // As `Tries::leaf_r`.
+                leaf_shift: tries.vary_r.checked_sub(1).map(|shift| shift % 32),
+                stable: tries.stable,
+            };
+            steps.push(Step::Choose { choose, indep });
+        }
+        Some(Self {
+            width,
+            steps,
+            at: 0,
+            inputs: 0,
+            working: Lists::default(),
+            results: Lists::default(),
+            xs: Vec::new(),
+            slots: Vec::new(),
+            lens: Vec::new(),
+            owners: Vec::new(),
+            found: Found::default(),
+            stretched: Vec::new(),
+        })
+    }
+
+    /// Begins a block of that many inputs.
+    pub(crate) fn start(&mut self, inputs: usize) {
+        self.at = 0;
+        self.inputs = inputs;
+        self.working.reset(inputs, self.width);
+        self.results.reset(inputs, self.width);
+    }
+
+    /// Runs steps up to and with the next choose step that has tasks, and prepares them.
+    pub(crate) fn next_choose(&mut self, xs: &[u32], plan: &Plan<'_>) -> Option<(Choose, bool)> {
+        while let Some(&step) = self.steps.get(self.at) {
+            self.at += 1;
+            match step {
+                Step::Take(item) => self.working.set_all(item),
+                Step::Emit => {
+                    for input in 0..self.inputs {
+                        self.results.append(input, self.working.row(input));
+                        self.working.clear(input);
+                    }
+                }
+                Step::Choose { choose, indep } => {
+                    self.prepare(xs, plan, &choose, indep);
+                    if !self.xs.is_empty() {
+                        return Some((choose, indep));
+                    }
+                    self.collect();
+                }
+            }
+        }
+        None
+    }
+
+    fn prepare(&mut self, xs: &[u32], plan: &Plan<'_>, choose: &Choose, indep: bool) {
+        for tasks in [&mut self.xs, &mut self.slots, &mut self.lens, &mut self.owners] {
+            tasks.clear();
+        }
+        let positions = choose.positions as usize;
+        for (input, &x) in xs.iter().enumerate() {
+            let mut taken = 0;
+            for &item in self.working.row(input) {
+                let Some(bucket) = item.bucket().filter(|&id| plan.map.bucket(id).is_some()) else {
+                    continue;
+                };
+                let len = positions.min(self.width - taken);
+                // Only indep knows before it has chosen how much room the next task will have.
+                taken += if indep { len } else { 0 };
+                if len > 0 {
+                    self.xs.push(x);
+                    self.slots.push(!bucket.0 as u32);
+                    self.lens.push(len as u32);
+                    self.owners.push(input as u32);
+                }
+            }
+        }
+        self.found.reset(self.xs.len(), positions.min(self.width));
+        self.stretched.clear();
+        let tables = plan.tables;
+        let uniform = AlgorithmKind::Uniform as u32;
+        if indep && positions > 0 && tables.algorithms & 1 << uniform != 0 {
+            let buckets = tables.algorithm.iter().zip(&tables.bucket);
+            self.stretched.extend(buckets.map(|(&algorithm, &[_, size])| {
+                u32::from(algorithm == uniform && size.is_multiple_of(choose.positions))
+            }));
+        }
+    }
+
+    /// The prepared tasks, where to put what is found, and the plan's stretched buckets.
+    pub(crate) fn work(&mut self) -> (Tasks<'_>, &mut Found, Option<&[u32]>) {
+        let tasks = Tasks {
+            xs: &self.xs,
+            slots: OneOrEach::of(&self.slots),
+            lens: OneOrEach::of(&self.lens),
+        };
+        let stretched = (!self.stretched.is_empty()).then_some(&self.stretched[..]);
+        (tasks, &mut self.found, stretched)
+    }
+
+    /// Makes what was found the working lists.
+    pub(crate) fn collect(&mut self) {
+        for input in 0..self.inputs {
+            self.working.clear(input);
+        }
+        for (task, &owner) in self.owners.iter().enumerate() {
+            self.working.append(owner as usize, self.found.row(task));
+        }
+    }
+
+    /// Writes the results into `rows` from row `from` on.
+    pub(crate) fn write(&self, rows: &mut Rows, from: usize) {
+        for input in 0..self.inputs {
+            rows.set(from + input, self.results.row(input));
+        }
+    }
+}
+
+/// A list of at most `width` items for every input.
+#[derive(Default)]
+struct Lists {
+    width: usize,
+    items: Vec<ItemId>,
+    lens: Vec<u32>,
+}
+
+impl Lists {
+    fn reset(&mut self, inputs: usize, width: usize) {
+        self.width = width;
+        self.items.resize(inputs * width, ItemId::NONE);
+        self.lens.clear();
+        self.lens.resize(inputs, 0);
+    }
+
+    fn row(&self, input: usize) -> &[ItemId] {
+        &self.items[input * self.width..][..self.lens[input] as usize]
+    }
+
+    fn clear(&mut self, input: usize) {
+        self.lens[input] = 0;
+    }
+
+    fn set_all(&mut self, item: ItemId) {
+        for row in self.items.chunks_mut(self.width) {
+            row[0] = item;
+        }
+        self.lens.fill(1);
+    }
+
+    /// As much as there is room for.
+    fn append(&mut self, input: usize, items: &[ItemId]) {
+        let len = self.lens[input] as usize;
+        let room = &mut self.items[input * self.width..][len..self.width];
+        let taken = items.len().min(room.len());
+        room[..taken].copy_from_slice(&items[..taken]);
+        self.lens[input] += taken as u32;
+    }
+}
