@@ -87,6 +87,9 @@ fuzz: ## A real search with cargo-fuzz, FUZZ_SECONDS long; needs cargo-fuzz and 
 	$(CARGO) +nightly fuzz run crush_binary -- -max_len=8192 -max_total_time=$(FUZZ_SECONDS)
 	$(CARGO) +nightly fuzz run crush_text -- -max_len=8192 -dict=fuzz/crush_text.dict \
 		-max_total_time=$(FUZZ_SECONDS)
+	mkdir -p fuzz/corpus/crush_osdmap
+	cp crates/crush/tests/data/osdmap/om? fuzz/corpus/crush_osdmap
+	$(CARGO) +nightly fuzz run crush_osdmap -- -max_len=16384 -max_total_time=$(FUZZ_SECONDS)
 
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -6,10 +6,14 @@
 //!   cannot carry everything. It may be refused only for what `losses` lists.
 //! - Every rule of the map can be run.
 //!
-//! [`binary`] and [`text`] are used by the cargo-fuzz targets in the repository's `fuzz/` folder
+//! [`binary`], [`text`] and [`osdmap()`] are used by the cargo-fuzz targets in the repository's `fuzz/` folder
 //! and by a seeded smoke test; [`binary_seeds`] and [`text_seeds`] give valid maps to start from.
 
 use crate::binary::{self as format, Release};
+mod osdmap;
+
+pub use osdmap::osdmap;
+
 use crate::map::Map;
 use crate::rule::RuleStep;
 use crate::text::{self as language, Problem};

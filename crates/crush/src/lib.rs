@@ -33,15 +33,21 @@
 //! | `msr`       | running multi-step-retry rules |
 //! | `batch`     | the same for many inputs at once, in vectors |
 //! | `look_ahead` | which draws a single mapping will want |
+//! | [`osdmap`]  | a cluster's pools and devices; from object names to devices |
+//! | [`diff`]    | what moves when a map changes |
+//! | [`balance`] | spreading placement groups evenly, by upmaps |
+//! | `reach`     | which devices a rule can reach, and what may stand in for what |
 //! | [`tester`]  | rules on ranges of inputs, counted and printed as crushtool does |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
+pub mod balance;
 mod batch;
 pub mod binary;
 pub mod bucket;
 pub mod builder;
 pub mod check;
 pub mod choose_args;
+pub mod diff;
 pub mod fuzz;
 pub mod hash;
 mod ll_table;
@@ -51,7 +57,9 @@ pub mod map;
 mod mapper;
 mod msr;
 pub mod names;
+pub mod osdmap;
 pub mod pool;
+mod reach;
 mod rows;
 pub mod rule;
 mod shadow;

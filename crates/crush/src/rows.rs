@@ -28,6 +28,18 @@ impl Rows {
         Self { width, items: vec![ItemId::NONE; rows * width], lens: vec![0; rows] }
     }
 
+    /// The rows of several tables of the same width, one table after the other.
+    #[must_use]
+    pub(crate) fn concat(tables: Vec<Self>) -> Self {
+        let mut tables = tables.into_iter();
+        let mut all = tables.next().unwrap_or_default();
+        for table in tables {
+            all.items.extend_from_slice(&table.items);
+            all.lens.extend_from_slice(&table.lens);
+        }
+        all
+    }
+
     /// Most items of a row.
     #[must_use]
     pub fn width(&self) -> usize {

@@ -1,5 +1,7 @@
 //! Valid maps, mutated at random, and plain random bytes: a bounded stand-in for the fuzzer.
 
+use std::path::PathBuf;
+
 use fieldstone_crush::fuzz::{self, Survey};
 
 /// splitmix64.
@@ -124,11 +126,20 @@ fn smoke_text() {
 }
 
 #[test]
+fn smoke_osdmap() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/osdmap");
+    let seeds = ["om0", "om1"].map(|name| std::fs::read(folder.join(name)).unwrap());
+    let feed = |input: &[u8]| Survey { map: fuzz::osdmap(input), ..Survey::default() };
+    let (maps, _) = smoke(&seeds, 2_000, mutate_bytes, feed);
+    assert!(maps > 200, "{maps} maps");
+}
+
+#[test]
 fn smoke_noise() {
     let mut random = Random(7);
     for len in 0..2_000 {
         let noise: Vec<u8> = (0..len % 200).map(|_| random.next() as u8).collect();
-        assert!(!fuzz::binary(&noise).map);
+        assert!(!fuzz::binary(&noise).map && !fuzz::osdmap(&noise));
         fuzz::text(&noise);
     }
 }

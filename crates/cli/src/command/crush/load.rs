@@ -4,25 +4,59 @@ use std::path::Path;
 
 use anyhow::Context;
 use fieldstone_crush::check::FIRST_SIGNED_WEIGHT;
+use fieldstone_crush::osdmap::OsdMap;
 use fieldstone_crush::{AlgorithmKind, Bucket, ChooseArg, ItemId, Map, binary, text};
 
 use super::file;
 
-/// The map that a file holds: a text map, or a binary map.
+/// What a file holds.
+pub enum Loaded {
+    /// A CRUSH map, text or binary.
+    Crush(Box<Map>),
+    /// A cluster's OSDMap.
+    Cluster(Box<OsdMap>),
+}
+
+/// The map that a file holds, of whatever kind.
 ///
-/// A binary map begins with its magic number; what is UTF-8 without NUL bytes is a text.
+/// An OSDMap begins with the versions of its structure, a binary map with its magic number; what is
+/// UTF-8 without NUL bytes is a text.
+pub fn load(path: &Path) -> anyhow::Result<Loaded> {
+    let bytes = file::read(path)?;
+    loaded(&bytes).with_context(|| file::shown(path))
+}
+
+/// The CRUSH map that a file holds: a text map, a binary map, or the one in an OSDMap.
 pub fn load_map(path: &Path) -> anyhow::Result<Map> {
     let bytes = file::read(path)?;
     map_of(&bytes).with_context(|| file::shown(path))
 }
 
 fn map_of(bytes: &[u8]) -> anyhow::Result<Map> {
+    Ok(match loaded(bytes)? {
+        Loaded::Crush(map) => *map,
+        Loaded::Cluster(map) => map.crush,
+    })
+}
+
+/// The OSDMap that a file holds; also its bytes, for [`OsdMap::rewrite`].
+pub fn load_osdmap(path: &Path) -> anyhow::Result<(OsdMap, Vec<u8>)> {
+    let bytes = file::read(path)?;
+    let map = OsdMap::decode(&bytes).with_context(|| file::shown(path))?;
+    Ok((map, bytes))
+}
+
+fn loaded(bytes: &[u8]) -> anyhow::Result<Loaded> {
+    if OsdMap::recognises(bytes) {
+        return Ok(Loaded::Cluster(Box::new(OsdMap::decode(bytes)?)));
+    }
     let is_binary = bytes.starts_with(&binary::MAGIC.to_le_bytes()) || bytes.contains(&0);
     let text = std::str::from_utf8(bytes).ok().filter(|_| !is_binary);
-    match text {
-        Some(text) => Ok(text::parse(text)?),
-        None => Ok(binary::decode(bytes)?),
-    }
+    let map = match text {
+        Some(text) => text::parse(text)?,
+        None => binary::decode(bytes)?,
+    };
+    Ok(Loaded::Crush(Box::new(map)))
 }
 
 /// Tells of weights that Ceph takes as negative numbers, on stderr.
@@ -66,7 +100,7 @@ mod tests {
                         root r { alg straw2 item osd.0 weight 32768.0 }\n";
 
     #[test]
-    fn both_forms_are_recognised() {
+    fn all_forms_are_recognised() {
         let map = map_of(TEXT.as_bytes()).unwrap();
         let bytes = binary::encode(&map, binary::Release::V16);
         assert_eq!(map_of(&bytes).unwrap(), map);

@@ -1,10 +1,14 @@
-//! `fieldstone crush …`: CRUSH maps on their own, without a cluster.
+//! `fieldstone crush …`: CRUSH maps and OSDMaps, without a cluster.
 
+mod balance;
+mod cluster;
 mod compile;
 mod decompile;
+mod diff;
 mod file;
 mod load;
 mod map;
+mod place;
 
 use clap::Subcommand;
 
@@ -19,6 +23,12 @@ pub enum Command {
     Decompile(decompile::Args),
     /// Map inputs to devices, and count where they land, as crushtool --test.
     Map(map::Args),
+    /// Say where objects and placement groups of a cluster lie, from its OSDMap.
+    Place(place::Args),
+    /// Say what moves when a map changes.
+    Diff(diff::Args),
+    /// Propose upmaps that spread placement groups evenly, as osdmaptool --upmap.
+    Balance(balance::Args),
     /// Measure mappings beside Ceph's C mapper and tools.
     Bench(bench::crush::Args),
 }
@@ -29,6 +39,9 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         Command::Compile(args) => compile::run(args),
         Command::Decompile(args) => decompile::run(args),
         Command::Map(args) => map::run(args),
+        Command::Place(args) => place::run(args),
+        Command::Diff(args) => diff::run(args),
+        Command::Balance(args) => balance::run(args),
         Command::Bench(args) => bench::crush::run(args),
     }
 }

@@ -1,0 +1,210 @@
+//! The result, for people and for scripts.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use fieldstone_crush::OsdId;
+use fieldstone_crush::diff::{Flow, PoolDiff};
+use fieldstone_crush::osdmap::PoolId;
+use serde_json::{Value, json};
+
+use crate::bench::table::{Table, number};
+use crate::units::size;
+
+/// OSDs that are listed unless all are asked for.
+const BUSIEST: usize = 20;
+
+/// One pool.
+pub struct PoolReport {
+    pub id: PoolId,
+    pub name: String,
+    pub diff: PoolDiff,
+    pub bytes_per_shard: Option<f64>,
+}
+
+/// All pools.
+#[derive(Default)]
+pub struct Report {
+    pub pools: Vec<PoolReport>,
+    /// What is not in the tables.
+    pub notes: Vec<String>,
+}
+
+/// One OSD, all pools together.
+#[derive(Clone, Copy, Default)]
+struct OsdReport {
+    flow: Flow,
+    received_bytes: f64,
+    sent_bytes: f64,
+}
+
+/// Sums over pools. Bytes are known only if they are for every pool, as is the least movement.
+#[derive(Clone, Copy, Default)]
+struct Total {
+    pgs: u64,
+    pgs_changed: u64,
+    shards: u64,
+    moved: u64,
+    holes: u64,
+    least: Option<f64>,
+    moved_bytes: Option<f64>,
+}
+
+impl PoolReport {
+    fn total(&self) -> Total {
+        let PoolDiff { pgs, pgs_changed, shards, moved, holes, least, .. } = self.diff;
+        let moved_bytes = self.bytes_per_shard.map(|bytes| bytes * moved as f64);
+        Total { pgs, pgs_changed, shards, moved, holes, least, moved_bytes }
+    }
+}
+
+impl Total {
+    fn add(self, other: Self) -> Self {
+        Self {
+            pgs: self.pgs + other.pgs,
+            pgs_changed: self.pgs_changed + other.pgs_changed,
+            shards: self.shards + other.shards,
+            moved: self.moved + other.moved,
+            holes: self.holes + other.holes,
+            least: self.least.zip(other.least).map(|(a, b)| a + b),
+            moved_bytes: self.moved_bytes.zip(other.moved_bytes).map(|(a, b)| a + b),
+        }
+    }
+
+    fn cells(&self, name: &str) -> Vec<String> {
+        let share = 100.0 * self.moved as f64 / (self.shards as f64).max(1.0);
+        let mut cells = vec![
+            name.to_owned(),
+            self.pgs.to_string(),
+            self.pgs_changed.to_string(),
+            self.shards.to_string(),
+            self.moved.to_string(),
+            format!("{share:.2} %"),
+            number(self.least),
+            self.holes.to_string(),
+        ];
+        cells.extend(self.moved_bytes.map(|bytes| size(bytes as u64)));
+        cells
+    }
+}
+
+impl Report {
+    fn total(&self) -> Total {
+        let totals = self.pools.iter().map(PoolReport::total);
+        totals.reduce(Total::add).unwrap_or_default()
+    }
+
+    fn has_bytes(&self) -> bool {
+        self.pools.iter().any(|pool| pool.bytes_per_shard.is_some())
+    }
+
+    fn osds(&self) -> BTreeMap<OsdId, OsdReport> {
+        let mut osds: BTreeMap<OsdId, OsdReport> = BTreeMap::new();
+        for pool in &self.pools {
+            let bytes = pool.bytes_per_shard.unwrap_or(0.0);
+            for (&osd, flow) in &pool.diff.osds {
+                let all = osds.entry(osd).or_default();
+                all.flow.before += flow.before;
+                all.flow.after += flow.after;
+                all.flow.received += flow.received;
+                all.flow.sent += flow.sent;
+                all.received_bytes += bytes * flow.received as f64;
+                all.sent_bytes += bytes * flow.sent as f64;
+            }
+        }
+        osds
+    }
+
+    /// Two tables: pools, and OSDs.
+    pub fn text(&self, all_osds: bool) -> String {
+        let heading =
+            ["pool", "pgs", "changed", "shards", "moved", "share", "least", "holes", "bytes"];
+        let columns = heading.len() - usize::from(!self.has_bytes());
+        let mut table = Table::new(&heading[..columns]);
+        for pool in &self.pools {
+            table.row(pool.total().cells(&pool.name));
+        }
+        if self.pools.len() > 1 {
+            table.row(self.total().cells("all"));
+        }
+        let mut text = table.text();
+        for note in &self.notes {
+            let _ = writeln!(text, "  {note}");
+        }
+        text.push('\n');
+        text.push_str(&self.osd_text(all_osds));
+        text
+    }
+
+    fn osd_text(&self, all: bool) -> String {
+        let mut osds: Vec<(OsdId, OsdReport)> = self.osds().into_iter().collect();
+        let traffic = |osd: &OsdReport| osd.flow.received + osd.flow.sent;
+        let busy = osds.iter().filter(|(_, osd)| traffic(osd) > 0).count();
+        if !all {
+            osds.sort_by_key(|(id, osd)| (std::cmp::Reverse(traffic(osd)), *id));
+            osds.truncate(busy.min(BUSIEST));
+        }
+        let heading = ["osd", "before", "after", "in", "out", "bytes in", "bytes out"];
+        let columns = heading.len() - if self.has_bytes() { 0 } else { 2 };
+        let mut table = Table::new(&heading[..columns]);
+        for (id, osd) in &osds {
+            let OsdReport { flow, received_bytes, sent_bytes } = osd;
+            let mut cells = vec![
+                format!("osd.{}", id.0),
+                flow.before.to_string(),
+                flow.after.to_string(),
+                flow.received.to_string(),
+                flow.sent.to_string(),
+            ];
+            if self.has_bytes() {
+                cells.extend([received_bytes, sent_bytes].map(|&bytes| size(bytes as u64)));
+            }
+            table.row(cells);
+        }
+        let mut text = if osds.is_empty() { String::new() } else { table.text() };
+        if !all && busy > osds.len() {
+            let _ = writeln!(text, "  and {} more; --osds shows all", busy - osds.len());
+        }
+        text
+    }
+
+    /// Everything, in one object.
+    pub fn json(&self) -> Value {
+        let sums = |total: &Total| {
+            json!({
+                "pgs": total.pgs,
+                "pgs_changed": total.pgs_changed,
+                "shards": total.shards,
+                "moved": total.moved,
+                "holes": total.holes,
+                "least": total.least,
+                "moved_bytes": total.moved_bytes,
+            })
+        };
+        let pools = self.pools.iter().map(|pool| {
+            let mut value = sums(&pool.total());
+            value["pool"] = json!(pool.id.0);
+            value["name"] = json!(pool.name);
+            value["bytes_per_shard"] = json!(pool.bytes_per_shard);
+            value
+        });
+        let has_bytes = self.has_bytes();
+        let osds = self.osds().into_iter().map(|(id, osd)| {
+            json!({
+                "osd": id.0,
+                "before": osd.flow.before,
+                "after": osd.flow.after,
+                "received": osd.flow.received,
+                "sent": osd.flow.sent,
+                "received_bytes": has_bytes.then_some(osd.received_bytes),
+                "sent_bytes": has_bytes.then_some(osd.sent_bytes),
+            })
+        });
+        json!({
+            "pools": pools.collect::<Vec<_>>(),
+            "osds": osds.collect::<Vec<_>>(),
+            "total": sums(&self.total()),
+            "notes": self.notes,
+        })
+    }
+}

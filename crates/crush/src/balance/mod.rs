@@ -1,0 +1,119 @@
+//! Spreading placement groups evenly, by upmaps.
+//!
+//! CRUSH is a lottery: with 20 shards per device on average, some devices get 10 and some 35, and
+//! the fullest one decides how much the cluster can hold. *Upmaps* are exceptions, written into the
+//! OSDMap, that move single shards elsewhere. This module proposes some.
+//!
+//! **Goal.** Every device is to have its share of the pool's shards by weight, within `deviation`
+//! shards; and with as few moves as possible, for every move is data on the network. Pools are
+//! balanced each for itself, because their groups differ in size; the pool that is worst comes
+//! first.
+//!
+//! **Method.** All groups are mapped once. Then, as long as some device is off by more than the
+//! limit, the worst one either gives a shard to the emptiest device that may have it, or gets one
+//! from the fullest device that may give it. Devices are kept ordered by deviation, so a move costs
+//! microseconds however large the cluster is. An upmap that the map already has is taken back, rather
+//! than another one made, where that helps as well.
+//!
+//! **What is legal:** the rule stays obeyed. A shard moves to a device that the same part
+//! of the rule reaches, that is up and in, and that lies in a failure domain of its own. Groups whose
+//! whole membership an administrator has fixed (`pg_upmap`) are left alone, and so is a member that
+//! `pg_upmap_primaries` names.
+
+mod plan;
+mod spread;
+mod state;
+
+use std::collections::BTreeMap;
+
+pub use plan::{Plan, PoolPlan, Proposal};
+pub use spread::{DeviceSpread, Spread};
+use thiserror::Error;
+
+use crate::RuleId;
+use crate::osdmap::{OsdMap, Pool, PoolId};
+use crate::reach::Reach;
+use state::State;
+
+/// What a plan may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most shards to move.
+    pub max_moves: usize,
+    /// Shards by which a device may be off its share; at least 1.
+    pub deviation: u32,
+}
+
+/// Why a pool cannot be balanced.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum BalanceError {
+    /// No pool of that number.
+    #[error("the OSDMap has no pool {}", .0.0)]
+    NoSuchPool(PoolId),
+    /// The pool's rule is not in the CRUSH map.
+    #[error("pool {} uses rule {}, which is not in the CRUSH map", .pool.0, .rule.0)]
+    NoSuchRule {
+        /// The pool.
+        pool: PoolId,
+        /// Its rule.
+        rule: RuleId,
+    },
+    /// The rule does not say clearly what may stand in for what.
+    #[error("rule {} of pool {} is too irregular to balance: {why}", .rule.0, .pool.0)]
+    Irregular {
+        /// The pool.
+        pool: PoolId,
+        /// Its rule.
+        rule: RuleId,
+        /// What is irregular.
+        why: String,
+    },
+}
+
+/// Says whether a pool can be balanced.
+///
+/// # Errors
+/// Why not.
+pub fn check(map: &OsdMap, pool: PoolId) -> Result<(), BalanceError> {
+    reach_of(map, pool).map(drop)
+}
+
+fn reach_of(map: &OsdMap, id: PoolId) -> Result<(&Pool, Reach), BalanceError> {
+    let pool = map.pools.get(&id).ok_or(BalanceError::NoSuchPool(id))?;
+    let missing = BalanceError::NoSuchRule { pool: id, rule: pool.rule };
+    let (_, rule) = map.crush.rules().find(|&(rule, _)| rule == pool.rule).ok_or(missing)?;
+    match Reach::new(&map.crush, rule) {
+        Ok(reach) => Ok((pool, reach)),
+        Err(why) => Err(BalanceError::Irregular { pool: id, rule: pool.rule, why }),
+    }
+}
+
+/// Proposes upmaps for some pools; `threads` map placement groups.
+///
+/// # Errors
+/// A pool that cannot be balanced.
+pub fn balance(
+    map: &OsdMap,
+    pools: &[PoolId],
+    limits: Limits,
+    threads: usize,
+) -> Result<Plan, BalanceError> {
+    let mut states = BTreeMap::new();
+    for &id in pools {
+        let (pool, reach) = reach_of(map, id)?;
+        let state = State::new(map, id, pool, &reach, limits.deviation.max(1), threads);
+        let before = Spread::of(&state.devices);
+        states.insert(id, (state, before));
+    }
+    let mut moves = 0;
+    while moves < limits.max_moves {
+        let worst = states.values_mut().filter_map(|(state, _)| Some((state.worst()?, state)));
+        if let Some((_, state)) = worst.max_by_key(|&(deviation, _)| deviation) {
+            moves += usize::from(state.step());
+        } else if !states.values_mut().any(|(state, _)| state.renew()) {
+            // Nothing that could not be helped before is possible now.
+            break;
+        }
+    }
+    Ok(plan::plan(map, &states))
+}

@@ -1,0 +1,131 @@
+//! What can be wrong with an OSDMap.
+
+use thiserror::Error;
+
+use super::{PgId, PoolId};
+use crate::binary;
+
+/// Why bytes are no OSDMap that can be used. Offsets are in bytes from the start of the file.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum DecodeError {
+    /// The bytes end, or a structure ends, before its fields do.
+    #[error(
+        "{what} at byte {offset} needs {needed} bytes, but only {left} are there: \
+         the file is cut short, damaged, or no OSDMap"
+    )]
+    Truncated {
+        /// The field.
+        what: &'static str,
+        /// Where it is.
+        offset: usize,
+        /// Bytes it needs.
+        needed: usize,
+        /// Bytes until the end of the structure around it.
+        left: usize,
+    },
+    /// A structure written before Ceph had the fields that placement needs.
+    #[error(
+        "{what} at byte {offset} has version {version}; {oldest} is the oldest that can be read. \
+         Is this an OSDMap (`ceph osd getmap -o FILE`)?"
+    )]
+    TooOld {
+        /// The structure.
+        what: &'static str,
+        /// Where its fields begin.
+        offset: usize,
+        /// Its version.
+        version: u8,
+        /// The oldest version known here.
+        oldest: u8,
+    },
+    /// A structure that says readers must know a version that this crate does not.
+    #[error(
+        "{what} at byte {offset} wants a reader of version {least}, but this one knows {known}: \
+         the map is from a later Ceph, or no OSDMap"
+    )]
+    TooNew {
+        /// The structure.
+        what: &'static str,
+        /// Where it is.
+        offset: usize,
+        /// The version a reader must know.
+        least: u8,
+        /// The newest version known here.
+        known: u8,
+    },
+    /// A number of variable length that does not end.
+    #[error("{what} before byte {offset} is a number of more than 64 bits: the file is damaged")]
+    BadVarint {
+        /// The field.
+        what: &'static str,
+        /// Where reading stopped.
+        offset: usize,
+    },
+    /// A number that no real map has.
+    #[error("{what} before byte {offset} is {value}; it must be from {least} to {most}")]
+    OutOfBounds {
+        /// The field.
+        what: &'static str,
+        /// Where reading stopped.
+        offset: usize,
+        /// Its value.
+        value: u64,
+        /// The least it may be.
+        least: u64,
+        /// The most it may be.
+        most: u64,
+    },
+    /// A list with an entry per device has another length.
+    #[error("the list of {what} has {len} entries, but the map has {osds} OSDs")]
+    BadLength {
+        /// Which list.
+        what: &'static str,
+        /// Its length.
+        len: usize,
+        /// OSDs of the map.
+        osds: usize,
+    },
+    /// The checksum at the end is not that of the bytes.
+    #[error(
+        "the checksum of the OSDMap is {computed:#010x}, but the file says {stored:#010x}: \
+         the file is damaged; get it again"
+    )]
+    BadChecksum {
+        /// What the file says.
+        stored: u32,
+        /// What it should say.
+        computed: u32,
+    },
+    /// The CRUSH map inside cannot be used.
+    #[error("the CRUSH map at byte {offset} of the OSDMap: {error}")]
+    Crush {
+        /// Where it begins; offsets in `error` count from there.
+        offset: usize,
+        /// What is wrong with it.
+        error: binary::DecodeError,
+    },
+    /// A map cannot be written back because its version has no room for a table.
+    #[error("this OSDMap has version {version}, which has no room for {what}")]
+    NoRoom {
+        /// The table.
+        what: &'static str,
+        /// The version of the map's client part.
+        version: u8,
+    },
+}
+
+/// A question that an OSDMap cannot answer.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum PlaceError {
+    /// No pool of that number.
+    #[error("the OSDMap has no pool {}", .0.0)]
+    NoSuchPool(PoolId),
+    /// No placement group of that number.
+    #[error("pool {} has {pg_num} placement groups; there is no {pg}", .pg.pool.0)]
+    NoSuchPg {
+        /// The group.
+        pg: PgId,
+        /// Groups of its pool.
+        pg_num: u32,
+    },
+}

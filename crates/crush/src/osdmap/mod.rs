@@ -1,0 +1,295 @@
+//! OSDMaps: what a Ceph cluster knows of its pools and devices, and from which everyone computes
+//! where an object lies. `ceph osd getmap -o FILE` gives one.
+//!
+//! **From name to devices.** Every step is part of the contract between clients and cluster:
+//!
+//! 1. The object's name (or its locator key, with its namespace) is hashed to a *seed*.
+//! 2. The seed is folded to the number of a *placement group* ([`Pool::fold`]).
+//! 3. The seed, folded by `pgp_num` and mixed with the pool's number, is the x of the pool's CRUSH
+//!    rule ([`Pool::x`]), which gives the *raw* devices. Those that do not exist are dropped.
+//! 4. *Upmaps* replace members: all of them (`pg_upmap`), one by another (`pg_upmap_items`), or the
+//!    first (`pg_upmap_primaries`). An upmap to a device that is out does not count.
+//! 5. Devices that are down are dropped: the *up* set. Its primary is the first member, unless
+//!    *primary affinities* say otherwise.
+//! 6. While data moves, `pg_temp` and `primary_temp` name the devices that have it: the *acting*
+//!    set, to which clients talk. Otherwise it is the up set.
+//!
+//! To *drop* a member of a replicated group is to close the gap; in an erasure-coded group the
+//! position says which shard it is, so a hole stays ([`ItemId::NONE`]).
+//!
+//! **Layout.** Little-endian, Ceph 12 and later; the reader's module explains "versioned".
+//!
+//! | part | layout |
+//! |---|---|
+//! | whole | versioned: client part, daemon part, u32 checksum, nothing |
+//! | client part | versioned: 16 bytes fsid, u32 epoch, two times of 8 bytes, pools (s64 number, versioned pool), their names, s32 highest number, u32 flags, s32 OSDs, states (u32), reweights (u32), addresses, `pg_temp`, `primary_temp`, primary affinities (u32), CRUSH map (u32 length), erasure code profiles, `pg_upmap`, `pg_upmap_items`, more that is passed over, from version 10 on `pg_upmap_primaries` |
+//! | daemon part | versioned, passed over |
+//! | checksum | CRC32C of all other bytes, begun with ones, not inverted at the end |
+//!
+//! A list is a u32 count and its elements. A placement group is u8 1, s64 pool, u32 seed, s32 -1.
+//!
+//! **Hostile bytes** give errors. A count is believed only as far as its elements can be there.
+
+mod decode;
+mod error;
+mod place;
+mod pool;
+mod reader;
+mod string_hash;
+mod write;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+pub use error::{DecodeError, PlaceError};
+pub use place::{Placement, PoolPlacement};
+pub use pool::{Pool, PoolKind};
+pub use string_hash::StringHash;
+
+use crate::{ItemId, Map, OsdId, WEIGHT_ONE};
+
+/// Most placement groups of a pool; far beyond every real one.
+pub const MAX_PG_NUM: u32 = 1 << 22;
+/// Most shards of all placement groups of a pool.
+pub const MAX_POOL_SHARDS: u64 = 1 << 26;
+
+/// The number of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolId(pub i64);
+
+/// A placement group; written `POOL.SEED` with the seed in hexadecimal, as Ceph does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PgId {
+    /// Its pool.
+    pub pool: PoolId,
+    /// Its number in the pool.
+    pub seed: u32,
+}
+
+impl fmt::Display for PgId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:x}", self.pool.0, self.seed)
+    }
+}
+
+impl FromStr for PgId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is not a placement group; write POOL.SEED, e.g. 3.1f");
+        let (pool, seed) = text.split_once('.').ok_or_else(wrong)?;
+        let pool = PoolId(pool.parse().map_err(|_| wrong())?);
+        Ok(Self { pool, seed: u32::from_str_radix(seed, 16).map_err(|_| wrong())? })
+    }
+}
+
+/// The number of a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fsid(pub [u8; 16]);
+
+impl fmt::Display for Fsid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            let dash = if matches!(index, 4 | 6 | 8 | 10) { "-" } else { "" };
+            write!(f, "{dash}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Fsid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// The parameters of an erasure code.
+pub type Profile = BTreeMap<String, String>;
+
+/// What is known of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OsdState(pub u32);
+
+impl OsdState {
+    /// The device exists.
+    pub const EXISTS: u32 = 1 << 0;
+    /// Its daemon runs.
+    pub const UP: u32 = 1 << 1;
+
+    /// True for a device that exists.
+    #[must_use]
+    pub fn exists(self) -> bool {
+        self.0 & Self::EXISTS != 0
+    }
+
+    /// True for a device that exists and whose daemon runs.
+    #[must_use]
+    pub fn is_up(self) -> bool {
+        self.exists() && self.0 & Self::UP != 0
+    }
+}
+
+/// An OSDMap: the parts of it that say where data lies. Devices in its tables may not exist;
+/// [`ItemId::NONE`] is a hole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OsdMap {
+    /// Counts the changes of the cluster's map.
+    pub epoch: u32,
+    /// The cluster.
+    pub fsid: Fsid,
+    /// The pools.
+    pub pools: BTreeMap<PoolId, Pool>,
+    /// States of the devices, by number.
+    pub states: Vec<OsdState>,
+    /// 16.16 reweights of the devices, by number: 0 is out. As many as `states`.
+    pub weights: Vec<u32>,
+    /// 16.16 chances of the devices to be primary where they could be. As many as `states`, or
+    /// none: then all are 1.0.
+    pub primary_affinities: Vec<u32>,
+    /// Where data is that has not moved yet. Keys of this and all other tables are folded.
+    pub pg_temp: BTreeMap<PgId, Vec<ItemId>>,
+    /// Which member is primary meanwhile.
+    pub primary_temp: BTreeMap<PgId, ItemId>,
+    /// Members of groups whatever CRUSH says.
+    pub pg_upmap: BTreeMap<PgId, Vec<ItemId>>,
+    /// Members to replace, and by which.
+    pub pg_upmap_items: BTreeMap<PgId, Vec<(ItemId, ItemId)>>,
+    /// Which member comes first (Ceph 18 and later).
+    pub pg_upmap_primaries: BTreeMap<PgId, ItemId>,
+    /// Erasure code profiles by name: `k`, `m`, `plugin` and so on.
+    pub erasure_code_profiles: BTreeMap<String, Profile>,
+    /// The CRUSH map.
+    pub crush: Map,
+}
+
+impl OsdMap {
+    /// Reads a full map as `ceph osd getmap` and osdmaptool write it. The checksum is verified.
+    ///
+    /// # Errors
+    /// What is wrong, and at which byte.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        decode::decode(bytes).map(|(map, _)| map)
+    }
+
+    /// The bytes of a map with the right checksum in them; `None` if anything else is wrong. For
+    /// tests that damage maps on purpose.
+    #[must_use]
+    pub fn seal(bytes: &[u8]) -> Option<Vec<u8>> {
+        write::seal(bytes)
+    }
+
+    /// True if bytes begin as an OSDMap does (and a CRUSH map, binary or text, does not).
+    #[must_use]
+    pub fn recognises(bytes: &[u8]) -> bool {
+        matches!(bytes, [7..=31, 1..=8, ..])
+    }
+
+    /// The file that `self` was decoded from, with the tables of `self` in it: states, reweights,
+    /// affinities, `pg_temp`, `primary_temp`, all upmaps, and the CRUSH map if it changed. All else
+    /// stays as it is in `original`, pools and epoch too.
+    ///
+    /// # Errors
+    /// `original` is no OSDMap, or of a version that has no room for a table.
+    pub fn rewrite(&self, original: &[u8]) -> Result<Vec<u8>, DecodeError> {
+        write::rewrite(self, original)
+    }
+
+    /// A cluster of nothing but a CRUSH map and pools: all devices of the map are up and in.
+    #[must_use]
+    pub fn of_crush(crush: Map, pools: BTreeMap<PoolId, Pool>) -> Self {
+        let osds = crush.max_devices() as usize;
+        Self {
+            epoch: 0,
+            fsid: Fsid([0; 16]),
+            pools,
+            states: vec![OsdState(OsdState::EXISTS | OsdState::UP); osds],
+            weights: vec![WEIGHT_ONE; osds],
+            primary_affinities: Vec::new(),
+            pg_temp: BTreeMap::new(),
+            primary_temp: BTreeMap::new(),
+            pg_upmap: BTreeMap::new(),
+            pg_upmap_items: BTreeMap::new(),
+            pg_upmap_primaries: BTreeMap::new(),
+            erasure_code_profiles: BTreeMap::new(),
+            crush,
+        }
+    }
+
+    /// The same cluster with another CRUSH map. Devices of that map which do not exist yet are up
+    /// and in, as if they had been added.
+    #[must_use]
+    pub fn with_crush(mut self, crush: Map) -> Self {
+        let osds = self.states.len().max(crush.max_devices() as usize);
+        self.states.resize(osds, OsdState(0));
+        self.weights.resize(osds, 0);
+        if !self.primary_affinities.is_empty() {
+            self.primary_affinities.resize(osds, WEIGHT_ONE);
+        }
+        for osd in crush.buckets().flat_map(|bucket| &bucket.items).filter_map(|item| item.osd()) {
+            let osd = osd.0 as usize;
+            if !self.states[osd].exists() {
+                self.states[osd] = OsdState(OsdState::EXISTS | OsdState::UP);
+                self.weights[osd] = WEIGHT_ONE;
+            }
+        }
+        Self { crush, ..self }
+    }
+
+    /// Shards that an object of the pool is cut into, before parity: k of an erasure code, 1 for
+    /// copies. `None` if the profile does not say.
+    #[must_use]
+    pub fn data_shards(&self, pool: &Pool) -> Option<u32> {
+        match pool.kind {
+            PoolKind::Replicated => Some(1),
+            _ => {
+                let profile = self.erasure_code_profiles.get(&pool.erasure_code_profile)?;
+                profile.get("k")?.parse().ok().filter(|&k| k > 0)
+            }
+        }
+    }
+
+    /// The pool called `name`.
+    #[must_use]
+    pub fn pool_named(&self, name: &str) -> Option<PoolId> {
+        self.pools.iter().find(|(_, pool)| pool.name == name).map(|(&id, _)| id)
+    }
+
+    /// The state of a device that exists.
+    #[must_use]
+    pub fn state(&self, item: ItemId) -> Option<OsdState> {
+        let osd = item.osd()?;
+        self.states.get(osd.0 as usize).copied().filter(|state| state.exists())
+    }
+
+    /// True for a device that is up.
+    #[must_use]
+    pub fn is_up(&self, item: ItemId) -> bool {
+        self.state(item).is_some_and(OsdState::is_up)
+    }
+
+    /// The reweight of a device; 0 for one that the map does not know.
+    #[must_use]
+    pub fn weight(&self, osd: OsdId) -> u32 {
+        self.weights.get(osd.0 as usize).copied().unwrap_or(0)
+    }
+
+    /// The primary affinity of a device.
+    #[must_use]
+    pub fn primary_affinity(&self, osd: OsdId) -> u32 {
+        self.primary_affinities.get(osd.0 as usize).copied().unwrap_or(WEIGHT_ONE)
+    }
+
+    /// Makes every device up and fully in, to see where data would lie then.
+    pub fn mark_all_up_in(&mut self) {
+        self.states.iter_mut().for_each(|state| state.0 |= OsdState::EXISTS | OsdState::UP);
+        self.weights.fill(WEIGHT_ONE);
+    }
+
+    /// Takes a device out: everything that lies there is to move.
+    pub fn mark_out(&mut self, osd: OsdId) {
+        if let Some(weight) = self.weights.get_mut(osd.0 as usize) {
+            *weight = 0;
+        }
+    }
+}

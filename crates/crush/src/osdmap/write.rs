@@ -1,0 +1,127 @@
+//! An OSDMap with other tables in it: the parts that changed are written anew, the rest is copied,
+//! and lengths and checksum are made to fit. So a map can be changed without knowing all of it.
+
+use std::collections::BTreeMap;
+
+use super::decode::{self, HEADER_LEN, PRIMARIES_CLIENT, Places};
+use super::{DecodeError, OsdMap, PgId};
+use crate::binary::{self, Release};
+use crate::{ItemId, WEIGHT_ONE};
+
+pub(super) fn rewrite(map: &OsdMap, original: &[u8]) -> Result<Vec<u8>, DecodeError> {
+    let (old, places) = decode::decode(original)?;
+    if places.client_version < PRIMARIES_CLIENT && !map.pg_upmap_primaries.is_empty() {
+        let version = places.client_version;
+        return Err(DecodeError::NoRoom { what: "pg_upmap_primaries", version });
+    }
+    let mut out = Writer { bytes: original[..places.osds.start].to_vec() };
+    out.osds(map, places.narrow_states);
+    out.bytes.extend_from_slice(&original[places.osds.end..places.temps.start]);
+    out.table(&map.pg_temp, |out, items| out.items(items));
+    out.table(&map.primary_temp, |out, &item| out.i32(item.0));
+    out.affinities(map);
+    if map.crush == old.crush {
+        out.bytes.extend_from_slice(&original[places.crush.clone()]);
+    } else {
+        let crush = binary::encode(&map.crush, Release::least_for(&map.crush));
+        out.u32(crush.len() as u32);
+        out.bytes.extend_from_slice(&crush);
+    }
+    out.bytes.extend_from_slice(&original[places.crush.end..places.upmaps.start]);
+    out.table(&map.pg_upmap, |out, items| out.items(items));
+    out.table(&map.pg_upmap_items, |out, pairs| {
+        out.u32(pairs.len() as u32);
+        for (from, to) in pairs {
+            out.i32(from.0);
+            out.i32(to.0);
+        }
+    });
+    out.bytes.extend_from_slice(&original[places.upmaps.end..places.primaries.start]);
+    if !places.primaries.is_empty() {
+        out.table(&map.pg_upmap_primaries, |out, &item| out.i32(item.0));
+        out.bytes.extend_from_slice(&original[places.primaries.end..places.client.end]);
+    }
+    let client_len = out.bytes.len() - places.client.start - HEADER_LEN;
+    out.bytes.extend_from_slice(&original[places.client.end..]);
+    out.finish(&places, client_len);
+    Ok(out.bytes)
+}
+
+/// The bytes with the right checksum in them; `None` if they are wrong elsewhere.
+pub(super) fn seal(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (_, places) = decode::decode_unchecked(bytes).ok()?;
+    let mut out = Writer { bytes: bytes.to_vec() };
+    out.finish(&places, places.client.len() - HEADER_LEN);
+    Some(out.bytes)
+}
+
+struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    fn u32(&mut self, value: u32) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn i32(&mut self, value: i32) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn items(&mut self, items: &[ItemId]) {
+        self.u32(items.len() as u32);
+        items.iter().for_each(|item| self.i32(item.0));
+    }
+
+    fn table<T>(&mut self, table: &BTreeMap<PgId, T>, value: impl Fn(&mut Self, &T)) {
+        self.u32(table.len() as u32);
+        for (pg, entry) in table {
+            self.bytes.push(1);
+            self.bytes.extend_from_slice(&pg.pool.0.to_le_bytes());
+            self.u32(pg.seed);
+            self.i32(-1);
+            value(self, entry);
+        }
+    }
+
+    fn osds(&mut self, map: &OsdMap, narrow: bool) {
+        self.u32(map.states.len() as u32);
+        for state in &map.states {
+            match narrow {
+                true => self.bytes.push(state.0 as u8),
+                false => self.u32(state.0),
+            }
+        }
+        self.u32(map.weights.len() as u32);
+        map.weights.iter().for_each(|&weight| self.u32(weight));
+    }
+
+    /// No list at all where all are 1.0, as Ceph does.
+    fn affinities(&mut self, map: &OsdMap) {
+        if map.primary_affinities.iter().all(|&affinity| affinity == WEIGHT_ONE) {
+            return self.u32(0);
+        }
+        self.u32(map.primary_affinities.len() as u32);
+        map.primary_affinities.iter().for_each(|&affinity| self.u32(affinity));
+    }
+
+    /// The two lengths and the checksum. What lies behind the client part has moved by as much as
+    /// that grew.
+    fn finish(&mut self, places: &Places, client_len: usize) {
+        let old_client_len = places.client.len() - HEADER_LEN;
+        let shift = |at: usize| at + client_len - old_client_len;
+        self.patch(places.client.start + HEADER_LEN, client_len as u32);
+        self.patch(HEADER_LEN, shift(places.whole.len() - HEADER_LEN) as u32);
+        if let Some(checksum) = &places.checksum {
+            let (start, end) = (shift(checksum.start), shift(checksum.end));
+            let whole_end = shift(places.whole.end);
+            let parts = [&self.bytes[..start], &self.bytes[end..whole_end]];
+            self.patch(end, decode::checksum(&parts));
+        }
+    }
+
+    /// Overwrites the four bytes before `end`: lengths are the last field of a header.
+    fn patch(&mut self, end: usize, value: u32) {
+        self.bytes[end - 4..end].copy_from_slice(&value.to_le_bytes());
+    }
+}
