@@ -15,7 +15,7 @@
 use std::cell::RefCell;
 
 use super::draw::DOUBT;
-use super::simd::Simd;
+use super::simd::{Simd, Twice};
 use super::tables::{Tables, straw_lengths};
 use super::{Kernel, hash};
 #[cfg(target_arch = "x86_64")]
@@ -24,7 +24,7 @@ use crate::bucket::AlgorithmKind;
 
 /// Items whose straws are drawn together.
 const LANES: usize = 256;
-/// Most lanes of a vector, taken twice: vectors are hashed in pairs.
+/// Most lanes of a vector, twice.
 const PADDING: usize = 32;
 /// Lanes that are filled at once.
 const PIECE: usize = 8;
@@ -237,24 +237,20 @@ impl Scratch {
 
 /// The lengths of the straws in the first `used` lanes.
 #[inline(always)]
-pub(crate) fn race_lanes<S: Simd>(s: S, lanes: usize, x: u32, scratch: &mut Scratch, used: usize) {
-    let x = s.splat(x);
-    if used <= lanes {
-        let (ids, rs) = (s.load(&scratch.ids), s.load(&scratch.rs));
-        let length = s.gather_float(straw_lengths(), hash::hash3(s, x, ids, rs));
-        let straw = s.load_float(&scratch.straws);
-        s.store_float(s.mul_float(length, straw), &mut scratch.lengths);
-        return;
+pub(crate) fn race_lanes<S: Simd>(s: S, x: u32, scratch: &mut Scratch, used: usize) {
+    if used <= S::LANES {
+        return race_at(s, x, scratch, 0);
     }
-    for at in (0..used).step_by(2 * lanes) {
-        let ids = [s.load(&scratch.ids[at..]), s.load(&scratch.ids[at + lanes..])];
-        let rs = [s.load(&scratch.rs[at..]), s.load(&scratch.rs[at + lanes..])];
-        let hashes = hash::hash3_two(s, x, ids, rs);
-        for (half, hash) in hashes.into_iter().enumerate() {
-            let at = at + half * lanes;
-            let length = s.gather_float(straw_lengths(), hash);
-            let straw = s.load_float(&scratch.straws[at..]);
-            s.store_float(s.mul_float(length, straw), &mut scratch.lengths[at..]);
-        }
+    for at in (0..used).step_by(2 * S::LANES) {
+        race_at(Twice(s), x, scratch, at);
     }
+}
+
+/// One vector of lanes.
+#[inline(always)]
+fn race_at<S: Simd>(s: S, x: u32, scratch: &mut Scratch, at: usize) {
+    let (ids, rs) = (s.load(&scratch.ids[at..]), s.load(&scratch.rs[at..]));
+    let length = s.gather_float(straw_lengths(), hash::hash3(s, s.splat(x), ids, rs));
+    let straw = s.load_float(&scratch.straws[at..]);
+    s.store_float(s.mul_float(length, straw), &mut scratch.lengths[at..]);
 }

@@ -17,7 +17,7 @@ use std::arch::x86_64::{
 use super::Plan;
 use super::ahead::{self, Scratch};
 use super::descend::{Descend, End, Start};
-use super::simd::Simd;
+use super::simd::{Simd, Twice};
 
 /// The token: the CPU has AVX2.
 #[derive(Clone, Copy)]
@@ -49,6 +49,7 @@ fn subtract(a: __m256i, b: __m256i) -> __m256i {
 const LANES: usize = 8;
 
 impl Simd for Avx2 {
+    const LANES: usize = LANES;
     type U = __m256i;
     type F = __m256;
     type M = __m256i;
@@ -343,18 +344,18 @@ impl Simd for Avx2 {
     }
 }
 
-impl Descend for Avx2 {
+impl Descend for Twice<Avx2> {
     #[inline(always)]
     fn descend(self, plan: &Plan<'_>, start: &Start<Self>, kind: u32) -> End<Self> {
         // SAFETY: see the token.
-        unsafe { descend(self, plan, start, kind) }
+        unsafe { descend(self.0, plan, start, kind) }
     }
 }
 
 #[target_feature(enable = "avx2")]
 #[inline(never)]
-fn descend(s: Avx2, plan: &Plan<'_>, start: &Start<Avx2>, kind: u32) -> End<Avx2> {
-    super::descend::descend(s, plan, start, kind)
+fn descend(s: Avx2, plan: &Plan<'_>, start: &Start<Twice<Avx2>>, kind: u32) -> End<Twice<Avx2>> {
+    super::descend::descend(Twice(s), plan, start, kind)
 }
 
 /// [`ahead::race_lanes`]; the CPU was checked when the kernel was chosen.
@@ -366,5 +367,5 @@ pub(super) fn race_lanes(x: u32, scratch: &mut Scratch, used: usize) {
 
 #[target_feature(enable = "avx2")]
 fn race(s: Avx2, x: u32, scratch: &mut Scratch, used: usize) {
-    ahead::race_lanes(s, LANES, x, scratch, used);
+    ahead::race_lanes(s, x, scratch, used);
 }

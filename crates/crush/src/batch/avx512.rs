@@ -18,7 +18,7 @@ use std::arch::x86_64::{
 use super::Plan;
 use super::ahead::{self, Scratch};
 use super::descend::{Descend, End, Start};
-use super::simd::Simd;
+use super::simd::{Simd, Twice};
 
 /// The token: the CPU has AVX-512 F.
 #[derive(Clone, Copy)]
@@ -51,6 +51,7 @@ const LANES: usize = 16;
 
 // SAFETY of every intrinsic below: a token exists only on a CPU with AVX-512 F.
 impl Simd for Avx512 {
+    const LANES: usize = LANES;
     type U = __m512i;
     type F = __m512;
     type M = __mmask16;
@@ -337,18 +338,23 @@ impl Simd for Avx512 {
     }
 }
 
-impl Descend for Avx512 {
+impl Descend for Twice<Avx512> {
     #[inline(always)]
     fn descend(self, plan: &Plan<'_>, start: &Start<Self>, kind: u32) -> End<Self> {
         // SAFETY: see the token.
-        unsafe { descend(self, plan, start, kind) }
+        unsafe { descend(self.0, plan, start, kind) }
     }
 }
 
 #[target_feature(enable = "avx512f")]
 #[inline(never)]
-fn descend(s: Avx512, plan: &Plan<'_>, start: &Start<Avx512>, kind: u32) -> End<Avx512> {
-    super::descend::descend(s, plan, start, kind)
+fn descend(
+    s: Avx512,
+    plan: &Plan<'_>,
+    start: &Start<Twice<Avx512>>,
+    kind: u32,
+) -> End<Twice<Avx512>> {
+    super::descend::descend(Twice(s), plan, start, kind)
 }
 
 /// [`ahead::race_lanes`]; the CPU was checked when the kernel was chosen.
@@ -360,5 +366,5 @@ pub(super) fn race_lanes(x: u32, scratch: &mut Scratch, used: usize) {
 
 #[target_feature(enable = "avx512f")]
 fn race(s: Avx512, x: u32, scratch: &mut Scratch, used: usize) {
-    ahead::race_lanes(s, LANES, x, scratch, used);
+    ahead::race_lanes(s, x, scratch, used);
 }

@@ -1,7 +1,7 @@
 //! From a bucket down to an item of the wanted type, in every lane.
 
 use super::draw::{Question, draw};
-use super::simd::Simd;
+use super::simd::{MAX_LANES, Simd};
 use super::{Plan, hash};
 use crate::{ItemId, WEIGHT_ONE};
 
@@ -103,7 +103,7 @@ fn decide<S: Simd>(
     index: S::U,
     doubtful: S::M,
 ) -> (S::U, S::M) {
-    let mut lanes = [[0; 16]; 5];
+    let mut lanes = [[0; MAX_LANES]; 5];
     let [xs, rs, slots, positions, indices] = &mut lanes;
     s.store(question.x, xs);
     s.store(question.r, rs);

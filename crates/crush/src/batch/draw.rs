@@ -96,13 +96,9 @@ fn straws<S: Simd, const SHORTEST: bool>(s: S, tables: &Tables, question: Questi
     let mut race = Race::<S, SHORTEST>::new(s, question);
     // Loops, not closures: a closure would be compiled without the vector instructions.
     if let (Some([first, size]), false) = (question.common, tables.has_runs) {
-        // An odd bucket's last pair reaches one past it, where the race does not look.
-        let straws = &tables.straws[first as usize..][..size.next_multiple_of(2) as usize];
-        for (pair, index) in straws.chunks_exact(2).zip((0..).step_by(2)) {
-            let ([id, straw], [next_id, next_straw]) = (pair[0], pair[1]);
-            let straws = [f32::from_bits(straw), f32::from_bits(next_straw)];
-            let straws = [s.splat_float(straws[0]), s.splat_float(straws[1])];
-            race.run(s, [s.splat(id), s.splat(next_id)], straws, index);
+        let straws = &tables.straws[first as usize..][..size as usize];
+        for (&[id, straw], index) in straws.iter().zip(0..) {
+            race.run(s, s.splat(id), s.splat_float(f32::from_bits(straw)), index);
         }
         return race.finish(s);
     }
@@ -115,17 +111,12 @@ fn straws<S: Simd, const SHORTEST: bool>(s: S, tables: &Tables, question: Questi
         first = s.select(question.asked, straw, s.splat(0));
     }
     let most = s.greatest(question.size);
-    let last = s.greatest(first) as usize + most.next_multiple_of(2) as usize;
+    let last = s.greatest(first) as usize + most as usize;
     assert!(last <= tables.straws.len(), "straws end before their last bucket");
-    for index in (0..most).step_by(2) {
-        let at = s.add(first, s.splat(index));
+    for index in 0..most {
         // SAFETY: no index reaches `last`, which is inside.
-        let ((id, straw), (next_id, next_straw)) = unsafe {
-            let next = s.add(at, s.splat(1));
-            (s.gather_pairs(&tables.straws, at), s.gather_pairs(&tables.straws, next))
-        };
-        let straws = [s.float_from_bits(straw), s.float_from_bits(next_straw)];
-        race.run(s, [id, next_id], straws, index);
+        let (id, straw) = unsafe { s.gather_pairs(&tables.straws, s.add(first, s.splat(index))) };
+        race.run(s, id, s.float_from_bits(straw), index);
     }
     race.finish(s)
 }
@@ -151,28 +142,17 @@ impl<S: Simd, const SHORTEST: bool> Race<S, SHORTEST> {
         }
     }
 
-    /// The items at `index` and `index` + 1 draw.
+    /// The items at `index` draw.
     #[inline(always)]
-    fn run(&mut self, s: S, ids: [S::U; 2], straws: [S::F; 2], index: u32) {
-        let hashes = super::hash::hash3_two(s, self.question.x, ids, [self.question.r; 2]);
-        let [first, second] =
-            [self.length(s, hashes[0], straws[0]), self.length(s, hashes[1], straws[1])];
-        self.enter(s, first, s.splat(index));
-        self.enter(s, second, s.splat(index + 1));
-    }
-
-    #[inline(always)]
-    fn length(&self, s: S, hash: S::U, straw: S::F) -> S::F {
-        if SHORTEST {
+    fn run(&mut self, s: S, id: S::U, straw: S::F, index: u32) {
+        let hash = super::hash::hash3(s, self.question.x, id, self.question.r);
+        let length = if SHORTEST {
             s.mul_float(s.gather_float(self.lengths, hash), straw)
         } else {
             let u = s.float(s.and(hash, s.splat(0xffff)));
             s.mul_float(s.mul_float(u, straw), s.splat_float(-1.0))
-        }
-    }
-
-    #[inline(always)]
-    fn enter(&mut self, s: S, length: S::F, index: S::U) {
+        };
+        let index = s.splat(index);
         let inside = s.lt(index, self.question.size);
         let infinite = s.splat(f32::INFINITY.to_bits());
         let length = s.float_from_bits(s.select(inside, s.float_to_bits(length), infinite));

@@ -31,56 +31,6 @@ pub(crate) fn hash2<S: Simd>(s: S, mut a: S::U, mut b: S::U) -> S::U {
     hash
 }
 
-/// Two vectors that take turns, line by line. One hash is a chain in which every instruction waits
-/// for the one before; a second chain fills the gaps.
-type Two<U> = [U; 2];
-
-#[inline(always)]
-fn mix_two<S: Simd>(s: S, a: &mut Two<S::U>, b: &mut Two<S::U>, c: &mut Two<S::U>) {
-    line::<S, 13, false>(s, a, *b, *c);
-    line::<S, 8, true>(s, b, *c, *a);
-    line::<S, 13, false>(s, c, *a, *b);
-    line::<S, 12, false>(s, a, *b, *c);
-    line::<S, 16, true>(s, b, *c, *a);
-    line::<S, 5, false>(s, c, *a, *b);
-    line::<S, 3, false>(s, a, *b, *c);
-    line::<S, 10, true>(s, b, *c, *a);
-    line::<S, 15, false>(s, c, *a, *b);
-}
-
-/// a = (a - b - c) ^ (c shifted).
-#[inline(always)]
-fn line<S: Simd, const BITS: u32, const LEFT: bool>(
-    s: S,
-    a: &mut Two<S::U>,
-    b: Two<S::U>,
-    c: Two<S::U>,
-) {
-    let first = [s.sub_first(a[0], b[0]), s.sub_first(a[1], b[1])];
-    let difference = [s.sub(first[0], c[0]), s.sub(first[1], c[1])];
-    let shifted = if LEFT {
-        [s.shl::<BITS>(c[0]), s.shl::<BITS>(c[1])]
-    } else {
-        [s.shr::<BITS>(c[0]), s.shr::<BITS>(c[1])]
-    };
-    *a = [s.xor(difference[0], shifted[0]), s.xor(difference[1], shifted[1])];
-}
-
-/// [`crate::hash::hash3`] of (`a`, `b`\[i\], `c`\[i\]).
-#[inline(always)]
-pub(crate) fn hash3_two<S: Simd>(s: S, a: S::U, mut b: Two<S::U>, mut c: Two<S::U>) -> Two<S::U> {
-    let (mut x, mut y) = ([s.splat(X); 2], [s.splat(Y); 2]);
-    let seed = s.xor(s.splat(SEED), a);
-    let mut hash = [s.xor(seed, s.xor(b[0], c[0])), s.xor(seed, s.xor(b[1], c[1]))];
-    let mut a = [a; 2];
-    mix_two(s, &mut a, &mut b, &mut hash);
-    mix_two(s, &mut c, &mut x, &mut hash);
-    mix_two(s, &mut y, &mut a, &mut hash);
-    mix_two(s, &mut b, &mut x, &mut hash);
-    mix_two(s, &mut y, &mut c, &mut hash);
-    hash
-}
-
 /// [`crate::hash::hash3`].
 #[inline(always)]
 pub(crate) fn hash3<S: Simd>(s: S, mut a: S::U, mut b: S::U, mut c: S::U) -> S::U {

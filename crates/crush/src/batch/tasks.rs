@@ -1,6 +1,6 @@
 //! What a choose step works on, and what it finds.
 
-use super::simd::Simd;
+use super::simd::{MAX_LANES, Simd};
 use crate::ItemId;
 use crate::rows::RowsMut;
 
@@ -79,15 +79,19 @@ pub(crate) struct Found<'a> {
 }
 
 struct Lanes {
-    tasks: [u32; 16],
-    lens: [u32; 16],
-    items: [[u32; 16]; super::MAX_POSITIONS],
+    tasks: [u32; MAX_LANES],
+    lens: [u32; MAX_LANES],
+    items: [[u32; MAX_LANES]; super::MAX_POSITIONS],
 }
 
 impl<'a> Found<'a> {
     /// Rows of at most `room` items.
     pub(crate) fn new(rows: RowsMut<'a>, room: usize) -> Self {
-        let lanes = Lanes { tasks: [0; 16], lens: [0; 16], items: [[0; 16]; super::MAX_POSITIONS] };
+        let lanes = Lanes {
+            tasks: [0; MAX_LANES],
+            lens: [0; MAX_LANES],
+            items: [[0; MAX_LANES]; super::MAX_POSITIONS],
+        };
         let RowsMut { width: stride, items, lens } = rows;
         Self { stride, room, items, lens, lanes }
     }
@@ -107,7 +111,7 @@ impl<'a> Found<'a> {
         }
         let mut bits = s.bits(done);
         while bits != 0 {
-            let lane = bits.trailing_zeros() as usize % 16;
+            let lane = bits.trailing_zeros() as usize % MAX_LANES;
             bits &= bits - 1;
             let task = lanes.tasks[lane] as usize;
             self.lens[task] = lanes.lens[lane];
