@@ -15,11 +15,9 @@ const MAX_AHEAD: usize = 16;
 /// Items of the first bucket that fill no more than a vector.
 const CHEAP_ITEMS: usize = 16;
 
-/// A descent under way.
-#[derive(Clone, Copy)]
+/// What else there is to know of a descent under way.
+#[derive(Clone, Copy, Default)]
 struct Descent {
-    /// The bucket it has come to, and its attempt number.
-    wanted: Wanted,
     /// The attempt at the position.
     first: u32,
     /// It looks for the leaf already.
@@ -36,57 +34,75 @@ impl Run<'_> {
         attempts: usize,
         indep: bool,
     ) {
-        let slot = |bucket: &Bucket| !bucket.id.0 as u32;
         let is_cheap = (attempts + 1) * choose.bucket.items.len() <= CHEAP_ITEMS;
         let attempts = attempts + usize::from(is_cheap && !indep);
-        let mut descents: SmallVec<[Descent; 16]> = (0..attempts.min(MAX_AHEAD) as u32)
-            .map(|r| Descent {
-                wanted: Wanted { slot: slot(choose.bucket), r },
-                first: r,
-                is_leaf: false,
-            })
-            .collect();
-        let mut seen: SmallVec<[ItemId; 16]> = SmallVec::new();
-        while !descents.is_empty() {
-            let mut wanted = [Wanted::default(); MAX_AHEAD];
-            for (wanted, at) in wanted.iter_mut().zip(&descents) {
-                *wanted = at.wanted;
-            }
-            let mut indices = [None; MAX_AHEAD];
-            ahead.make(&wanted[..descents.len()], &mut indices);
-            let mut deeper = SmallVec::new();
-            for (&at, index) in descents.iter().zip(indices) {
-                let bucket = self.map.bucket(BucketId(!at.wanted.slot as i32));
-                let Some(bucket) = bucket.filter(|bucket| !bucket.items.is_empty()) else {
-                    continue;
-                };
-                // What vectors cannot tell is not remembered; few draws are made twice for it.
-                let index = match index {
-                    Some(index) => Some(index as usize),
-                    None => bucket.draw(self.x, at.wanted.r, None, 0),
-                };
-                let kind = if at.is_leaf { TypeId::DEVICE } else { choose.kind };
-                match self.next(bucket, index, kind) {
-                    Next::Bucket(below) => {
-                        let wanted = Wanted { slot: slot(below), ..at.wanted };
-                        deeper.push(Descent { wanted, ..at });
+        let mut under_way = attempts.min(MAX_AHEAD);
+        let mut wanted = [Wanted { slot: slot(choose.bucket), r: 0 }; MAX_AHEAD];
+        let mut descents = [Descent::default(); MAX_AHEAD];
+        for ((wanted, descent), r) in wanted.iter_mut().zip(&mut descents).zip(0..) {
+            (wanted.r, descent.first) = (r, r);
+        }
+        let mut seen: SmallVec<[ItemId; MAX_AHEAD]> = SmallVec::new();
+        let mut indices = [None; MAX_AHEAD];
+        while under_way > 0 {
+            ahead.make(&wanted[..under_way], &mut indices);
+            // Those that go on move up to the front.
+            let mut deeper = 0;
+            for at in 0..under_way {
+                let next = self.next_wanted(choose, wanted[at], descents[at], indices[at], indep);
+                let Some((next, found)) = next else { continue };
+                if let Some(item) = found {
+                    // A collision: nobody will look for its leaf.
+                    if seen.contains(&item) {
+                        continue;
                     }
-                    Next::Found(item) if choose.leaf_tries.is_some() && !at.is_leaf => {
-                        let below = item.bucket().and_then(|id| self.map.bucket(id));
-                        let Some(below) = below.filter(|_| !seen.contains(&item)) else { continue };
-                        seen.push(item);
-                        let r = match (indep, choose.settings.stable) {
-                            (true, _) => at.first.wrapping_add(at.wanted.r),
-                            (false, true) => choose.settings.leaf_r(at.wanted.r),
-                            (false, false) => choose.settings.leaf_r(at.wanted.r) + at.first,
-                        };
-                        let wanted = Wanted { slot: slot(below), r };
-                        deeper.push(Descent { wanted, is_leaf: true, ..at });
-                    }
-                    Next::Found(_) | Next::Nowhere => {}
+                    seen.push(item);
                 }
+                let is_leaf = descents[at].is_leaf || found.is_some();
+                descents[deeper] = Descent { is_leaf, ..descents[at] };
+                wanted[deeper] = next;
+                deeper += 1;
             }
-            descents = deeper;
+            under_way = deeper;
         }
     }
+
+    /// The draw after one that gave `index`, if there is one; and the item below which a leaf is
+    /// looked for, if the search for it begins.
+    fn next_wanted(
+        &self,
+        choose: &Choose<'_>,
+        made: Wanted,
+        descent: Descent,
+        index: Option<u32>,
+        indep: bool,
+    ) -> Option<(Wanted, Option<ItemId>)> {
+        let bucket = self.map.bucket(BucketId(!made.slot as i32))?;
+        if bucket.items.is_empty() {
+            return None;
+        }
+        // What vectors cannot tell is not remembered; few draws are made twice for it.
+        let index = match index {
+            Some(index) => Some(index as usize),
+            None => bucket.draw(self.x, made.r, None, 0),
+        };
+        let kind = if descent.is_leaf { TypeId::DEVICE } else { choose.kind };
+        match self.next(bucket, index, kind) {
+            Next::Bucket(below) => Some((Wanted { slot: slot(below), ..made }, None)),
+            Next::Found(item) if choose.leaf_tries.is_some() && !descent.is_leaf => {
+                let below = self.map.bucket(item.bucket()?)?;
+                let r = match (indep, choose.settings.stable) {
+                    (true, _) => descent.first.wrapping_add(made.r),
+                    (false, true) => choose.settings.leaf_r(made.r),
+                    (false, false) => choose.settings.leaf_r(made.r).wrapping_add(descent.first),
+                };
+                Some((Wanted { slot: slot(below), r }, Some(item)))
+            }
+            Next::Found(_) | Next::Nowhere => None,
+        }
+    }
+}
+
+fn slot(bucket: &Bucket) -> u32 {
+    !bucket.id.0 as u32
 }
