@@ -29,6 +29,7 @@
 //! | [`text`]    | maps as people write them |
 //! | [`fuzz`]    | what must hold of the formats, whatever comes in |
 //! | `shadow`    | the trees that stand for classes of devices |
+//! | `rule_ref`  | asking a map |
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
 //! | `batch`     | the same for many inputs at once, in vectors |
@@ -62,6 +63,7 @@ pub mod pool;
 mod reach;
 mod rows;
 pub mod rule;
+mod rule_ref;
 mod shadow;
 pub mod tester;
 pub mod text;
@@ -77,11 +79,11 @@ pub use builder::MapBuilder;
 pub use check::BuildError;
 pub use choose_args::{ChooseArg, ChooseArgs, ChooseArgsId};
 pub use map::{Map, Parts};
-pub use mapper::RuleRef;
 pub use names::{ClassId, Classes, Names};
 pub use pool::{NodeWeight, PoolMap};
 pub use rows::Rows;
 pub use rule::{Rule, RuleKind, RuleStep};
+pub use rule_ref::RuleRef;
 use thiserror::Error;
 pub use tries::TriesHistogram;
 pub use tunables::Tunables;

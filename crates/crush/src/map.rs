@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::batch::tables::Tables;
 use crate::check::{self, BuildError};
 use crate::choose_args::{ChooseArgs, ChooseArgsId};
-use crate::mapper::RuleRef;
 use crate::names::{Classes, Names};
 use crate::rule::Rule;
+use crate::rule_ref::RuleRef;
 use crate::tunables::Tunables;
 use crate::{Bucket, BucketId, CrushError, ItemId, OsdId, RuleId};
 

@@ -18,7 +18,6 @@
 //!
 //! The numbers (what counts as an attempt, which r a leaf gets, that an inner indep counts its
 //! position twice) are Ceph's; any change of them changes placements.
-
 //!
 //! This is the plain mapper, one input at a time: the definition that the batch mapper and the
 //! hardware are compared with.
@@ -26,14 +25,12 @@
 use smallvec::{SmallVec, smallvec};
 
 use crate::batch::ahead::{Ahead, Wanted};
-use crate::batch::{self, Kernel};
 use crate::choose_args::ChooseArgs;
 use crate::hash::hash2;
 use crate::map::Map;
-use crate::msr;
-use crate::rule::{Rule, RuleKind, RuleStep};
+use crate::rule::{Rule, RuleStep};
 use crate::tries::TriesHistogram;
-use crate::{Algorithm, Bucket, ItemId, OsdId, Osds, Rows, TypeId, WEIGHT_ONE};
+use crate::{Algorithm, Bucket, ItemId, OsdId, TypeId, WEIGHT_ONE};
 
 pub(crate) const NONE: ItemId = ItemId::NONE;
 /// A list of items; results of usual widths need no allocation.
@@ -41,129 +38,6 @@ pub(crate) type Items = SmallVec<[ItemId; 16]>;
 
 /// A position that is still open.
 pub(crate) const UNDEFINED: ItemId = ItemId(0x7fff_fffe);
-
-/// A rule of a map, ready to map.
-#[derive(Clone, Copy, Debug)]
-pub struct RuleRef<'m> {
-    map: &'m Map,
-    rule: &'m Rule,
-    choose_args: Option<&'m ChooseArgs>,
-}
-
-impl<'m> RuleRef<'m> {
-    pub(crate) fn new(map: &'m Map, rule: &'m Rule) -> Self {
-        Self { map, rule, choose_args: None }
-    }
-
-    /// The same rule with other weights; see [`Map::choose_args_for_pool`].
-    #[must_use]
-    pub fn with_choose_args(self, choose_args: Option<&'m ChooseArgs>) -> Self {
-        Self { choose_args, ..self }
-    }
-
-    pub(crate) fn map_ref(&self) -> &'m Map {
-        self.map
-    }
-
-    pub(crate) fn rule_ref(&self) -> &'m Rule {
-        self.rule
-    }
-
-    pub(crate) fn choose_args_ref(&self) -> Option<&'m ChooseArgs> {
-        self.choose_args
-    }
-
-    /// The devices for input `x`, at most `width` of them. `weights[i]` is the 16.16 reweight of
-    /// device i; devices past its end are out. A result that is a bucket (of a rule that does not
-    /// descend to devices) reads as `None`; [`RuleRef::map_items`] gives those.
-    #[must_use]
-    pub fn map(&self, x: u32, width: usize, weights: &[u32]) -> Osds {
-        Osds(self.run(Kernel::best(), x, width, weights).into_iter().map(device).collect())
-    }
-
-    /// [`RuleRef::map`] for many inputs.
-    #[must_use]
-    pub fn map_batch(&self, xs: &[u32], width: usize, weights: &[u32]) -> Vec<Osds> {
-        let rows = self.map_rows(xs, width, weights);
-        rows.iter().map(|row| Osds(row.iter().map(|&item| device(item)).collect())).collect()
-    }
-
-    /// As [`RuleRef::map_batch`], in one table, for rules that may give buckets too.
-    #[must_use]
-    pub fn map_rows(&self, xs: &[u32], width: usize, weights: &[u32]) -> Rows {
-        self.map_rows_with(Kernel::best(), xs, width, weights)
-    }
-
-    /// As [`RuleRef::map_rows`], with a certain kernel, which must be available.
-    #[must_use]
-    pub fn map_rows_with(&self, kernel: Kernel, xs: &[u32], width: usize, weights: &[u32]) -> Rows {
-        let mut rows = Rows::new(xs.len(), width);
-        batch::map_rows(kernel, self, xs, weights, &mut rows);
-        rows
-    }
-
-    /// As [`RuleRef::map_rows`], with a count of failed attempts.
-    #[must_use]
-    pub fn map_rows_counting(
-        &self,
-        xs: &[u32],
-        width: usize,
-        weights: &[u32],
-        tries: &TriesHistogram,
-    ) -> Rows {
-        let mut rows = Rows::new(xs.len(), width);
-        for (index, &x) in xs.iter().enumerate() {
-            let run = Run { tries: Some(tries), ..self.plain_run(x, width, weights) };
-            rows.set(index, &self.run_rule(&run));
-        }
-        rows
-    }
-
-    /// As [`RuleRef::map`], for rules that may give buckets.
-    #[must_use]
-    pub fn map_items(&self, x: u32, width: usize, weights: &[u32]) -> Vec<Option<ItemId>> {
-        self.map_items_with(Kernel::best(), x, width, weights)
-    }
-
-    /// As [`RuleRef::map_items`], with a certain kernel, which must be available.
-    #[must_use]
-    pub fn map_items_with(
-        &self,
-        kernel: Kernel,
-        x: u32,
-        width: usize,
-        weights: &[u32],
-    ) -> Vec<Option<ItemId>> {
-        let items = self.run(kernel, x, width, weights);
-        items.into_iter().map(|item| (item != NONE).then_some(item)).collect()
-    }
-
-    pub(crate) fn run(&self, kernel: Kernel, x: u32, width: usize, weights: &[u32]) -> Items {
-        let plain = self.plain_run(x, width, weights);
-        if kernel == Kernel::Scalar {
-            return self.run_rule(&plain);
-        }
-        let tables = self.map.tables(self.choose_args);
-        Ahead::with(kernel, &tables, x, |ahead| self.run_rule(&Run { ahead, ..plain }))
-    }
-
-    fn plain_run<'a>(&'a self, x: u32, width: usize, weights: &'a [u32]) -> Run<'a> {
-        let (map, choose_args) = (self.map, self.choose_args);
-        Run { map, choose_args, x, weights, width, ahead: None, tries: None }
-    }
-
-    fn run_rule(&self, run: &Run<'_>) -> Items {
-        match self.rule.kind {
-            RuleKind::MsrFirstn | RuleKind::MsrIndep => msr::run(run, self.rule).into(),
-            _ => run.rule(self.rule),
-        }
-    }
-}
-
-/// The device of a result, if it is one.
-fn device(item: ItemId) -> Option<OsdId> {
-    if item == NONE { None } else { item.osd() }
-}
 
 /// What the tunables say, as the rule has overridden them so far.
 #[derive(Clone, Copy, Debug)]
@@ -279,7 +153,8 @@ pub(crate) struct Run<'m> {
 }
 
 impl Run<'_> {
-    fn rule(&self, rule: &Rule) -> Items {
+    /// Runs an ordinary rule.
+    pub(crate) fn rule(&self, rule: &Rule) -> Items {
         let mut tries = Tries::new(self.map);
         let mut result = Items::new();
         let mut working = Items::new();

@@ -33,6 +33,9 @@
 //! | [`steps`]    | a rule over a block of inputs |
 //! | [`ahead`]    | single mappings: items in lanes |
 
+// Without a vector unit that it knows, only the choice among kernels is left of this module.
+#![cfg_attr(not(target_arch = "x86_64"), allow(unused))]
+
 pub(crate) mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -59,7 +62,7 @@ use tasks::{Found, OneOrEach, Tasks};
 
 use crate::choose_args::ChooseArgs;
 use crate::map::Map;
-use crate::mapper::RuleRef;
+use crate::rule_ref::RuleRef;
 use crate::{BucketId, Rows, WEIGHT_ONE};
 
 /// Most positions of a choose step that the vectors do.

@@ -8,8 +8,9 @@ use super::tasks::{Found, OneOrEach, Tasks};
 use super::{Choose, MAX_POSITIONS, Plan};
 use crate::bucket::AlgorithmKind;
 use crate::map::Map;
-use crate::mapper::{RuleRef, Tries};
+use crate::mapper::Tries;
 use crate::rule::RuleStep;
+use crate::rule_ref::RuleRef;
 use crate::{ItemId, Rows};
 
 /// One step, as far as the lanes care.
