@@ -119,6 +119,7 @@ def refusals(osdmap, folder):
     damaged[-1] ^= 1
     cut.write_bytes(damaged)
     refused("crush", "balance", cut, says=[cut, "checksum"])
+    refused("crush", "balance", folder / "crush", says=["CRUSH map", "getmap"])
     refused("crush", "place", osdmap, "--pool", "nowhere", says=["nowhere", "rbd"])
     refused("crush", "diff", folder / "crush", folder / "crush", says=["--rule"])
     refused("crush", "diff", osdmap, osdmap, "--pgs", 5, says=["OSDMaps"])

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use fieldstone_crush::check::FIRST_SIGNED_WEIGHT;
 use fieldstone_crush::osdmap::OsdMap;
 use fieldstone_crush::{AlgorithmKind, Bucket, ChooseArg, ItemId, Map, binary, text};
@@ -42,6 +42,12 @@ fn map_of(bytes: &[u8]) -> anyhow::Result<Map> {
 /// The OSDMap that a file holds; also its bytes, for [`OsdMap::rewrite`].
 pub fn load_osdmap(path: &Path) -> anyhow::Result<(OsdMap, Vec<u8>)> {
     let bytes = file::read(path)?;
+    if !OsdMap::recognises(&bytes) && loaded(&bytes).is_ok() {
+        bail!(
+            "{} is a CRUSH map, but this needs pools and states too: an OSDMap, which              `ceph osd getmap -o FILE` writes",
+            file::shown(path)
+        );
+    }
     let map = OsdMap::decode(&bytes).with_context(|| file::shown(path))?;
     Ok((map, bytes))
 }
