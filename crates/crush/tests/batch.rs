@@ -75,7 +75,7 @@ fn random_map(random: &mut Random) -> Map {
     let mut below: Vec<(ItemId, u32)> = Vec::new();
     let mut next_bucket = -1;
     let mut next_osd = 0;
-    let large = random.one_in(6);
+    let large = random.one_in(16);
     for (kind, fanout) in [(HOST, 6), (RACK, 5), (ROOT, 8)] {
         let buckets = match kind {
             HOST => 1 + random.below(if large { 60 } else { 12 }),

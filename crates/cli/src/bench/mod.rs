@@ -19,7 +19,10 @@ mod row;
 mod stats;
 pub mod table;
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Options of `fieldstone bench`.
 #[derive(clap::Args, Debug)]
@@ -66,4 +69,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             args.name
         ),
     }
+}
+
+/// A bar on stderr that counts cases, if that is a terminal. `name` is the command's.
+fn case_bar(name: &str, cases: usize) -> ProgressBar {
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let bar = ProgressBar::with_draw_target(Some(cases as u64), target);
+    let template = format!("{name} [{{bar:32}}] {{pos}}/{{len}}  ETA {{eta}}  {{msg}}");
+    if let Ok(style) = ProgressStyle::with_template(&template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
 }

@@ -18,7 +18,7 @@ use crate::bucket::AlgorithmKind;
 /// Straws whose approximations differ by less than this share may be in either order.
 pub(super) const DOUBT: f32 = 1.0 / (1 << 20) as f32;
 /// Steps of a permutation that lanes follow; longer ones are left to the plain mapper.
-const MAX_PERMUTATION: usize = 32;
+const MAX_PERMUTATION: usize = 16;
 
 /// What every lane draws with.
 #[derive(Clone, Copy)]
@@ -51,10 +51,13 @@ pub(crate) struct Drawn<S: Simd> {
 /// Draws in all lanes.
 #[inline(always)]
 pub(crate) fn draw<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
-    if tables.only(AlgorithmKind::Straw2) {
+    if tables.only_algorithm() == Some(AlgorithmKind::Straw2 as u32) {
         return straws::<S, true>(s, tables, question);
     }
-    let algorithm = s.gather(&tables.algorithm, question.slot);
+    let algorithm = match tables.only_algorithm() {
+        Some(kind) => s.splat(kind),
+        None => s.gather(&tables.algorithm, question.slot),
+    };
     let mut drawn = Drawn { index: s.splat(0), doubtful: s.mask(0) };
     for kind in AlgorithmKind::ALL {
         let asked = s.both(question.asked, s.eq(algorithm, s.splat(kind as u32)));
@@ -142,7 +145,7 @@ impl<S: Simd, const SHORTEST: bool> Race<S, SHORTEST> {
         }
     }
 
-    /// The items at `index` draw.
+    /// The item at `index` draws, in every lane.
     #[inline(always)]
     fn run(&mut self, s: S, id: S::U, straw: S::F, index: u32) {
         let hash = super::hash::hash3(s, self.question.x, id, self.question.r);
@@ -263,6 +266,10 @@ fn uniform<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
     let long = s.without(question.asked, s.lt(last, s.splat(MAX_PERMUTATION as u32)));
     let last = s.select(long, s.splat(0), s.select(question.asked, last, s.splat(0)));
     let steps = s.greatest(last) as usize;
+    if steps == 0 {
+        let hash = super::hash::hash3(s, question.x, id, s.splat(0));
+        return Drawn { index: s.rem(hash, size), doubtful: long };
+    }
     let mut partners = [s.splat(0); MAX_PERMUTATION];
     let mut position = s.splat(0);
     for (step, partner) in partners.iter_mut().enumerate().take(steps + 1) {

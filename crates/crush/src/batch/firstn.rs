@@ -1,11 +1,10 @@
 //! The firstn search in every lane.
 //!
 //! A lane works on one task (an input and a bucket) until its positions are filled, one whole
-//! attempt per turn: down to an item of the wanted type and, for chooseleaf, on to a device. When
-//! its task is done it takes the next one, so lanes are seldom idle though tasks differ in length.
+//! attempt per turn: down to an item of the wanted type and, for chooseleaf, on to a device.
 
 use super::descend::{Descend, Start, is_among, is_device, is_out, lane, put, slot_of};
-use super::tasks::{Found, Tasks};
+use super::tasks::{Flow, Found, Tasks};
 use super::{Choose, MAX_POSITIONS, Plan};
 use crate::mapper::UNDEFINED;
 
@@ -22,27 +21,19 @@ pub(crate) fn firstn<S: Descend>(
     let room = found.room();
     let (mut items, mut leaves) = ([undefined; MAX_POSITIONS], [undefined; MAX_POSITIONS]);
     let (items, leaves) = (&mut items[..room], &mut leaves[..room]);
-    let mut live = s.mask(0);
-    let mut next_task = 0;
+    let mut flow = Flow::new(s);
     let common_slot = tasks.common_slot();
-    let (mut task, mut x, mut slot) = (zero, zero, zero);
     let (mut rep, mut failures, mut filled) = (zero, zero, zero);
     loop {
-        let idle = !s.bits(live) & s.bits(s.eq(zero, zero));
-        if idle != 0 && next_task < tasks.len() {
-            let fresh = s.mask(first_bits(idle, tasks.len() - next_task));
-            task = s.number(fresh, next_task as u32, task);
-            next_task += s.bits(fresh).count_ones() as usize;
-            x = s.gather(tasks.xs, task);
-            slot = tasks.slots(s, task);
+        if let Some(fresh) = flow.refill(s, tasks) {
             for row in items.iter_mut().chain(leaves.iter_mut()) {
                 *row = s.select(fresh, undefined, *row);
             }
             rep = s.select(fresh, zero, rep);
             failures = s.select(fresh, zero, failures);
             filled = s.select(fresh, zero, filled);
-            live = s.either(live, fresh);
         }
+        let (live, x, slot) = (flow.live, flow.x, flow.slot);
         if !s.any(live) {
             return;
         }
@@ -76,8 +67,8 @@ pub(crate) fn firstn<S: Descend>(
         let done = s.without(live, more);
         if s.any(done) {
             let rows = if choose.is_leaf { &*leaves } else { &*items };
-            found.take(s, task, filled, rows, done);
-            live = s.both(live, more);
+            found.take(s, flow.task, filled, rows, done);
+            flow.live = s.both(live, more);
         }
     }
 }
@@ -116,17 +107,4 @@ fn leaf_below<S: Descend>(
         asked = s.without(s.without(asked, fresh), end.nowhere);
     }
     (leaf, got)
-}
-
-/// The lowest `most` bits that are set.
-#[inline(always)]
-pub(super) fn first_bits(bits: u32, most: usize) -> u32 {
-    if bits.count_ones() as usize <= most {
-        return bits;
-    }
-    let mut rest = bits;
-    for _ in 0..most {
-        rest &= rest - 1;
-    }
-    bits & !rest
 }

@@ -3,9 +3,8 @@
 //! and after the last to the next round.
 
 use super::descend::{Descend, End, Start, is_among, is_device, is_out, lane, put, slot_of};
-use super::firstn::first_bits;
 use super::simd::Simd;
-use super::tasks::{Found, Tasks};
+use super::tasks::{Flow, Found, Tasks};
 use super::{Choose, MAX_POSITIONS, Plan};
 use crate::mapper::{NONE, UNDEFINED};
 
@@ -22,31 +21,23 @@ pub(crate) fn indep<S: Descend>(
     let room = found.room();
     let (mut items, mut leaves) = ([undefined; MAX_POSITIONS], [none; MAX_POSITIONS]);
     let (items, leaves) = (&mut items[..room], &mut leaves[..room]);
-    let mut live = s.mask(0);
-    let mut next_task = 0;
+    let mut flow = Flow::new(s);
     let common_slot = tasks.common_slot();
-    let (mut task, mut x, mut slot) = (zero, zero, zero);
     let (mut position, mut round, mut open, mut len) = (zero, zero, zero, zero);
     loop {
-        let idle = !s.bits(live) & s.bits(s.eq(zero, zero));
-        if idle != 0 && next_task < tasks.len() {
-            let fresh = s.mask(first_bits(idle, tasks.len() - next_task));
-            task = s.number(fresh, next_task as u32, task);
-            next_task += s.bits(fresh).count_ones() as usize;
-            x = s.gather(tasks.xs, task);
-            slot = tasks.slots(s, task);
+        if let Some(fresh) = flow.refill(s, tasks) {
             for row in items.iter_mut() {
                 *row = s.select(fresh, undefined, *row);
             }
             for row in leaves.iter_mut() {
                 *row = s.select(fresh, none, *row);
             }
-            len = s.select(fresh, tasks.lens(s, task, room), len);
+            len = s.select(fresh, tasks.lens(s, flow.task, room), len);
             open = s.select(fresh, s.sub(s.shl_by(one, len), one), open);
             position = s.select(fresh, zero, position);
             round = s.select(fresh, zero, round);
-            live = s.either(live, fresh);
         }
+        let (live, x, slot) = (flow.live, flow.x, flow.slot);
         if !s.any(live) {
             return;
         }
@@ -87,8 +78,8 @@ pub(crate) fn indep<S: Descend>(
                 *row = s.select(s.both(done, s.eq(*row, undefined)), none, *row);
             }
             let rows = if choose.is_leaf { &*leaves } else { &*items };
-            found.take(s, task, len, rows, done);
-            live = s.without(live, done);
+            found.take(s, flow.task, len, rows, done);
+            flow.live = s.without(live, done);
         }
     }
 }

@@ -15,8 +15,9 @@ use crate::choose_args::ChooseArgs;
 use crate::map::Map;
 use crate::{Bucket, ItemId};
 
-/// Items past the end that a draw may look at, and must not take: draws of several buckets at once
-/// run as long as the largest of them.
+/// Items past the end that may be read, and never win, beside as many as the largest bucket has
+/// (draws of several buckets at once run as long as the largest of them): copies into lanes are made
+/// in whole pieces.
 const PADDING: usize = 16;
 
 /// See the module's text. Indexed by slot (bucket -1 - i is slot i) unless said.
@@ -53,8 +54,6 @@ pub(crate) struct Tables {
     pub(crate) algorithms: u32,
     /// Some bucket has more than one run of straws. Otherwise straws are numbered as items.
     pub(crate) has_runs: bool,
-    /// Items of the largest bucket.
-    pub(crate) largest: u32,
 }
 
 impl Tables {
@@ -74,13 +73,13 @@ impl Tables {
             node_weights: Vec::new(),
             algorithms: 0,
             has_runs: false,
-            largest: 0,
         };
+        let mut largest = 0;
         for bucket in map.buckets() {
             tables.add(map, bucket, choose_args);
-            tables.largest = tables.largest.max(bucket.items.len() as u32);
+            largest = largest.max(bucket.items.len());
         }
-        for _ in 0..tables.largest as usize + PADDING {
+        for _ in 0..largest + PADDING {
             tables.item.push([0; 2]);
             tables.list.push([0; 2]);
             tables.push_straw(ItemId(0), 0.0);
@@ -152,9 +151,9 @@ impl Tables {
         self.straw_scales.push(straw);
     }
 
-    /// True when every bucket is of that algorithm.
-    pub(crate) fn only(&self, algorithm: AlgorithmKind) -> bool {
-        self.algorithms & !(1 << algorithm as u32) == 0
+    /// The number of the algorithm that all buckets have, if they do.
+    pub(crate) fn only_algorithm(&self) -> Option<u32> {
+        (self.algorithms.count_ones() == 1).then(|| self.algorithms.trailing_zeros())
     }
 }
 

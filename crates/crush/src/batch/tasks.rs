@@ -14,6 +14,58 @@ pub(crate) struct Tasks<'a> {
     pub(crate) lens: OneOrEach<'a>,
 }
 
+/// Which task every lane works on. A lane whose task is done takes the next, so that lanes are
+/// seldom idle though tasks differ in length.
+pub(crate) struct Flow<S: Simd> {
+    next_task: usize,
+    /// Lanes that work.
+    pub(crate) live: S::M,
+    pub(crate) task: S::U,
+    /// The task's input and bucket.
+    pub(crate) x: S::U,
+    pub(crate) slot: S::U,
+}
+
+impl<S: Simd> Flow<S> {
+    #[inline(always)]
+    pub(crate) fn new(s: S) -> Self {
+        let zero = s.splat(0);
+        Self { next_task: 0, live: s.mask(0), task: zero, x: zero, slot: zero }
+    }
+
+    /// Gives tasks to lanes that have none, and says to which, if to any.
+    #[inline(always)]
+    pub(crate) fn refill(&mut self, s: S, tasks: &Tasks<'_>) -> Option<S::M> {
+        let zero = s.splat(0);
+        let all = s.bits(s.eq(zero, zero));
+        let idle = !s.bits(self.live) & all;
+        if idle == 0 || self.next_task == tasks.len() {
+            return None;
+        }
+        let fresh = first_bits(idle, tasks.len() - self.next_task);
+        self.task = s.number(s.mask(fresh), self.next_task as u32, self.task);
+        self.next_task += fresh.count_ones() as usize;
+        self.x = s.gather(tasks.xs, self.task);
+        self.slot = tasks.slots.get(s, self.task);
+        let fresh = s.mask(fresh);
+        self.live = s.either(self.live, fresh);
+        Some(fresh)
+    }
+}
+
+/// The lowest `most` bits that are set.
+#[inline(always)]
+fn first_bits(bits: u32, most: usize) -> u32 {
+    if bits.count_ones() as usize <= most {
+        return bits;
+    }
+    let mut rest = bits;
+    for _ in 0..most {
+        rest &= rest - 1;
+    }
+    bits & !rest
+}
+
 /// A number for all tasks, or one for each.
 #[derive(Clone, Copy)]
 pub(crate) enum OneOrEach<'a> {
@@ -22,13 +74,8 @@ pub(crate) enum OneOrEach<'a> {
 }
 
 impl Tasks<'_> {
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.xs.len()
-    }
-
-    #[inline(always)]
-    pub(crate) fn slots<S: Simd>(&self, s: S, task: S::U) -> S::U {
-        self.slots.get(s, task)
     }
 
     /// The slot, if it is the same for all.

@@ -28,12 +28,10 @@ mod measure;
 mod memory;
 mod text;
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use fieldstone_gf::Kernel;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use self::case::Case;
 use self::contender::{Contender, Peers};
@@ -119,7 +117,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         rounds: args.rounds,
         cores: measure::allowed_cores()?,
     };
-    let bar = progress_bar(chosen.len());
+    let bar = super::case_bar("code bench", chosen.len());
     let results = measure::measure(&plan, &peers, &region, &signals, &bar);
     bar.finish_and_clear();
     let mut results = results?;
@@ -205,18 +203,4 @@ fn report(
         row::write(path, &rows)?;
     }
     Ok(())
-}
-
-fn progress_bar(cases: usize) -> ProgressBar {
-    let target = if std::io::stderr().is_terminal() {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
-    let bar = ProgressBar::with_draw_target(Some(cases as u64), target);
-    let template = "code bench [{bar:32}] {pos}/{len}  ETA {eta}  {msg}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar
 }

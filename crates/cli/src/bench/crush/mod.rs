@@ -17,12 +17,10 @@ mod libcrush;
 mod measure;
 mod tools;
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use fieldstone_crush::Kernel;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use self::case::Case;
 use self::libcrush::Libcrush;
@@ -77,7 +75,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let chosen = |name: &str| choice::chosen(&args.only, name, "");
     let signals = Signals::install()?;
     let library = args.libcrush.as_deref().map(load).transpose()?;
-    let bar = progress_bar(names.iter().filter(|name| chosen(name)).count());
+    let bar = super::case_bar("crush bench", names.iter().filter(|name| chosen(name)).count());
     let mut report = Report::default();
     for case in cases.iter().filter(|case| chosen(&case.name)) {
         if signals.arrived() {
@@ -94,20 +92,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         report.missing.push("the C mapper: name a build of it with --libcrush".to_owned());
     }
     report.print(args, library.as_ref(), tools)
-}
-
-fn progress_bar(cases: usize) -> ProgressBar {
-    let target = if std::io::stderr().is_terminal() {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
-    let bar = ProgressBar::with_draw_target(Some(cases as u64), target);
-    let template = "crush bench [{bar:32}] {pos}/{len}  ETA {eta}  {msg}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar
 }
 
 fn load(path: &Path) -> anyhow::Result<Libcrush> {
