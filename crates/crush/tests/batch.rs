@@ -54,17 +54,22 @@ fn weight(random: &mut Random) -> u32 {
 /// A tree of up to four levels. Some children are devices where buckets would be usual, some
 /// buckets are empty, some children are shared.
 fn random_map(random: &mut Random) -> Map {
+    // Small maps cannot fill wide results, and fail to do so in every try: most tries are few.
+    let patient = random.one_in(20);
     let mut builder = MapBuilder::new();
     let mut tunables = Tunables {
-        // Small maps cannot fill wide results, and fail to do so in every try: few tries are cheap.
-        choose_total_tries: random.pick(&[0, 1, 3, 3, 7, 7, 19, 50]),
-        chooseleaf_descend_once: !random.one_in(4),
+        choose_total_tries: if patient {
+            random.pick(&[19, 50])
+        } else {
+            random.pick(&[0, 1, 3, 7])
+        },
+        chooseleaf_descend_once: !random.one_in(6),
         chooseleaf_vary_r: random.pick(&[0, 1, 1, 1, 2, 4]),
         chooseleaf_stable: !random.one_in(3),
         straw_calc_version: random.below(2) as u8,
         ..Tunables::JEWEL
     };
-    if random.one_in(12) {
+    if random.one_in(24) {
         tunables = Tunables::LEGACY;
     }
     builder.tunables(tunables);
@@ -125,7 +130,8 @@ fn random_map(random: &mut Random) -> Map {
     for id in 0..6 {
         let mut steps = Vec::new();
         if random.one_in(3) {
-            steps.push(RuleStep::SetChooseTries(random.pick(&[1, 2, 4, 8, 8, 60])));
+            let most = if patient { 60 } else { 8 };
+            steps.push(RuleStep::SetChooseTries(random.pick(&[1, 2, 4, most])));
         }
         if random.one_in(3) {
             steps.push(RuleStep::SetChooseleafTries(random.pick(&[1, 2, 5])));
