@@ -111,7 +111,9 @@ mod tests {
         let bytes = binary::encode(&map, binary::Release::V16);
         assert_eq!(map_of(&bytes).unwrap(), map);
         let error = map_of(b"\x08\x07\x00\x00").unwrap_err().to_string();
-        assert!(error.contains("byte 0"), "{error}");
+        assert!(error.contains("an OSDMap at byte 2"), "{error}");
+        let error = map_of(b"\x00\x00\x01\x00").unwrap_err().to_string();
+        assert!(error.contains("at byte 4"), "{error}");
         let error = map_of(b"tunable x 1").unwrap_err().to_string();
         assert!(error.contains("line 1, column 9"), "{error}");
     }
