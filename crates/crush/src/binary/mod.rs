@@ -45,6 +45,7 @@ mod reader;
 pub use decode::{decode, decode_prefix};
 pub use encode::encode;
 pub use error::{DecodeError, Problem};
+pub use opcode::numbers as step_numbers;
 
 use crate::map::Map;
 use crate::rule::RuleStep;

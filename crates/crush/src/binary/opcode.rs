@@ -29,8 +29,9 @@ pub(super) fn step(opcode: u32, arg1: i32, arg2: i32) -> Result<RuleStep, Option
     })
 }
 
-/// The opcode and arguments of a step.
-pub(super) fn numbers(step: RuleStep) -> (u32, i32, i32) {
+/// The opcode and the two arguments of a step, as binary maps and Ceph's C interface have them.
+#[must_use]
+pub fn numbers(step: RuleStep) -> (u32, i32, i32) {
     match step {
         RuleStep::Noop => (0, 0, 0),
         RuleStep::Take(item) => (1, item.0, 0),

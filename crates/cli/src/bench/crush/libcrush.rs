@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 
 use anyhow::bail;
-use fieldstone_crush::{Map, RuleStep};
+use fieldstone_crush::{Map, binary};
 
 use crate::bench::library::{Library, Symbol};
 
@@ -85,7 +85,7 @@ impl Libcrush {
         }
     }
 
-    /// The same map in the library. Of rules, it knows the steps that benchmarks use.
+    /// The same map in the library.
     ///
     /// # Errors
     /// The library refuses something.
@@ -118,15 +118,13 @@ impl Libcrush {
             }
         }
         for (id, rule) in map.rules() {
-            let mut steps = Vec::new();
-            for &step in &rule.steps {
-                steps.push(opcode(step)?);
-            }
+            let steps: Vec<(u32, i32, i32)> =
+                rule.steps.iter().map(|&step| binary::step_numbers(step)).collect();
             // SAFETY: as above; every step is inside the length.
             let added = unsafe {
                 let c_rule = (self.make_rule)(steps.len() as i32, 1, 1, 1, 10);
                 for (&(opcode, first, second), at) in steps.iter().zip(0..) {
-                    (self.set_step)(c_rule, at, opcode, first, second);
+                    (self.set_step)(c_rule, at, opcode as i32, first, second);
                 }
                 (self.add_rule)(handle, c_rule, id.0 as i32)
             };
@@ -145,21 +143,6 @@ impl Libcrush {
         }
         Ok(made)
     }
-}
-
-/// The numbers of a step.
-fn opcode(step: RuleStep) -> anyhow::Result<(i32, i32, i32)> {
-    Ok(match step {
-        RuleStep::Take(item) => (1, item.0, 0),
-        RuleStep::ChooseFirstn { count, kind } => (2, count, kind.0.into()),
-        RuleStep::ChooseIndep { count, kind } => (3, count, kind.0.into()),
-        RuleStep::Emit => (4, 0, 0),
-        RuleStep::ChooseleafFirstn { count, kind } => (6, count, kind.0.into()),
-        RuleStep::ChooseleafIndep { count, kind } => (7, count, kind.0.into()),
-        RuleStep::SetChooseTries(tries) => (8, tries, 0),
-        RuleStep::SetChooseleafTries(tries) => (9, tries, 0),
-        other => bail!("a benchmark has no step {other:?}"),
-    })
 }
 
 /// A map in the library's memory.

@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let tools = tools::run(&chosen, args.rounds, &signals, &bar)?;
     bar.finish_and_clear();
-    if library.is_none() {
+    if library.is_none() && cases.iter().any(|case| chosen(&case.name)) {
         report.missing.push("the C mapper: name a build of it with --libcrush".to_owned());
     }
     report.print(args, library.as_ref(), tools)
