@@ -35,7 +35,7 @@ test: ## Every test: style, unit tests, 2,000 seeds, and scenarios with real cli
 	@$(MAKE) --no-print-directory simulate
 	@$(MAKE) --no-print-directory scenarios
 
-tools: ## Debian's NBD clients that the scenarios use; asks apt for those that are missing
+tools: ## NBD clients and Ceph's map tools for the scenarios; asks apt for those that are missing
 	tests/install-tools
 
 lint: ## Formatting and lints, denied

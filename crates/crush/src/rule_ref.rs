@@ -26,7 +26,8 @@ impl<'m> RuleRef<'m> {
         Self { map, rule, choose_args: None }
     }
 
-    /// The same rule with other weights; see [`Map::choose_args_for_pool`].
+    /// The same rule with other weights: a weight set of the same map, which was checked with it. See
+    /// [`Map::choose_args_for_pool`].
     #[must_use]
     pub fn with_choose_args(self, choose_args: Option<&'m ChooseArgs>) -> Self {
         Self { choose_args, ..self }

