@@ -41,7 +41,12 @@ const HOST: TypeId = TypeId(1);
 const RACK: TypeId = TypeId(2);
 const ROOT: TypeId = TypeId(3);
 
-fn weight(random: &mut Random) -> u32 {
+/// Heavy weights divide straws to small integers: many tie, though their quotients differ, and only
+/// an exact decision finds the first of them.
+fn weight(random: &mut Random, heavy: bool) -> u32 {
+    if heavy {
+        return (1 << 30) + random.below(1 << 30) as u32;
+    }
     match random.below(8) {
         0 => 0,
         1 => random.below(8) as u32,
@@ -56,6 +61,7 @@ fn weight(random: &mut Random) -> u32 {
 fn random_map(random: &mut Random) -> Map {
     // Small maps cannot fill wide results, and fail to do so in every try: most tries are few.
     let patient = random.one_in(20);
+    let heavy = random.one_in(8);
     let mut builder = MapBuilder::new();
     let mut tunables = Tunables {
         choose_total_tries: if patient {
@@ -97,7 +103,7 @@ fn random_map(random: &mut Random) -> Map {
                     let shared = below.is_empty() || random.one_in(25);
                     let item = if kind == HOST || shared {
                         next_osd += 1;
-                        (ItemId(next_osd - 1), weight(random))
+                        (ItemId(next_osd - 1), weight(random, heavy))
                     } else {
                         random.pick(&below)
                     };
@@ -109,7 +115,10 @@ fn random_map(random: &mut Random) -> Map {
             if random.one_in(3) {
                 let mut arg = ChooseArg::default();
                 for _ in 0..random.below(4) {
-                    arg.weight_sets.push(items.iter().map(|_| weight(random)).collect());
+                    // Of weight sets, those that Ceph reads as negative too.
+                    let signed = u32::from(heavy && random.one_in(4)) << 31;
+                    let weights = items.iter().map(|_| weight(random, heavy) | signed);
+                    arg.weight_sets.push(weights.collect());
                 }
                 if random.one_in(2) {
                     let ids = items.iter().map(|_| ItemId(random.next() as i32));
@@ -118,7 +127,7 @@ fn random_map(random: &mut Random) -> Map {
                 args.buckets.insert(id, arg);
             }
             builder.bucket(id, kind, algorithm, items);
-            made.push((ItemId::from(id), weight(random)));
+            made.push((ItemId::from(id), weight(random, heavy)));
         }
         below.extend(made.iter().copied().filter(|_| !random.one_in(6)));
         if kind == HOST || below.is_empty() {
