@@ -1,0 +1,1 @@
+//! A CRUSH map as the device's memories hold it.

@@ -1,0 +1,1 @@
+//! A linear map as the table of the codes engine holds it.

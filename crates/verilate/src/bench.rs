@@ -1,0 +1,229 @@
+//! What test benches share: a clock, seeded dice, and streams that stall at random.
+//!
+//! Every stream is `valid`, `ready`, `data`: a beat moves in a cycle that ends with both set. A
+//! cycle of a bench is: everyone drives its inputs ([`Source::drive`], [`Sink::drive`]), the model
+//! settles with the clock low, everyone looks at what moved ([`Source::sample`], [`Sink::sample`]),
+//! the clock rises. [`Clock::cycle`] does it.
+
+use std::collections::VecDeque;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::{Model, Port};
+
+/// Seeded dice.
+pub type Dice = ChaCha8Rng;
+
+/// The dice of that seed.
+#[must_use]
+pub fn dice(seed: u64) -> Dice {
+    Dice::seed_from_u64(seed)
+}
+
+/// `clk_i` and `rst_ni` of a model, and the cycles so far.
+#[derive(Debug)]
+pub struct Clock {
+    clk: Port,
+    rst_n: Port,
+    /// Rising edges since the reset ended.
+    pub cycles: u64,
+}
+
+impl Clock {
+    /// Resets the model: four cycles with `rst_ni` low.
+    #[must_use]
+    pub fn reset(model: &mut Model) -> Self {
+        let mut clock = Self { clk: model.port("clk_i"), rst_n: model.port("rst_ni"), cycles: 0 };
+        clock.pulse_reset(model);
+        clock
+    }
+
+    /// Resets the model again, in the middle of whatever it does.
+    pub fn pulse_reset(&mut self, model: &mut Model) {
+        model.set(self.rst_n, 0);
+        for _ in 0..4 {
+            self.settle(model);
+            self.rise(model);
+        }
+        model.set(self.rst_n, 1);
+        self.cycles = 0;
+    }
+
+    /// Lets the outputs follow the inputs, with the clock low.
+    pub fn settle(&mut self, model: &mut Model) {
+        model.set(self.clk, 0);
+        model.eval();
+    }
+
+    /// The rising edge.
+    pub fn rise(&mut self, model: &mut Model) {
+        model.set(self.clk, 1);
+        model.eval();
+        self.cycles += 1;
+    }
+
+    /// One cycle with these streams.
+    pub fn cycle(&mut self, model: &mut Model, dice: &mut Dice, streams: &mut [&mut dyn Stream]) {
+        for stream in streams.iter_mut() {
+            stream.drive(model, dice);
+        }
+        self.settle(model);
+        for stream in streams.iter_mut() {
+            stream.sample(model, self.cycles);
+        }
+        self.rise(model);
+    }
+}
+
+/// One end of a stream, as the bench plays it.
+pub trait Stream {
+    /// Drives the inputs for this cycle.
+    fn drive(&mut self, model: &mut Model, dice: &mut Dice);
+    /// Looks at what moves in this cycle, which ends at edge number `cycle`.
+    fn sample(&mut self, model: &Model, cycle: u64);
+}
+
+/// Drives `PREFIX_valid_i` and `PREFIX_data_i` (or any data ports), and obeys `PREFIX_ready_o`. Once
+/// valid, a beat stays until it is taken.
+#[derive(Debug)]
+pub struct Source {
+    valid: Port,
+    ready: Option<Port>,
+    data: Vec<Port>,
+    /// Beats to come: one list of bytes per data port.
+    pub queue: VecDeque<Vec<Vec<u8>>>,
+    /// The chance of a pause before a beat.
+    pub stall: f64,
+    /// The cycle in which each beat moved.
+    pub moved_at: Vec<u64>,
+    offering: bool,
+}
+
+impl Source {
+    /// A source for `{prefix}_valid_i`, `{prefix}_ready_o` (may be missing: always ready) and the
+    /// data ports of these names.
+    #[must_use]
+    pub fn new(model: &Model, prefix: &str, data: &[&str], stall: f64) -> Self {
+        let ready = format!("{prefix}_ready_o");
+        Self {
+            valid: model.port(&format!("{prefix}_valid_i")),
+            ready: model.has_port(&ready).then(|| model.port(&ready)),
+            data: data.iter().map(|name| model.port(name)).collect(),
+            queue: VecDeque::new(),
+            stall,
+            moved_at: Vec::new(),
+            offering: false,
+        }
+    }
+
+    /// Adds a beat: one number per data port (each of up to 64 bits).
+    pub fn push(&mut self, values: &[u64]) {
+        assert_eq!(values.len(), self.data.len(), "one value per data port");
+        let bytes = self.data.iter().zip(values);
+        let bytes = bytes
+            .map(|(port, value)| value.to_le_bytes()[..port.bits().div_ceil(8) as usize].to_vec());
+        self.queue.push_back(bytes.collect());
+    }
+
+    /// Adds a beat of wide ports: little-endian bytes per data port.
+    pub fn push_bytes(&mut self, values: &[&[u8]]) {
+        assert_eq!(values.len(), self.data.len(), "one value per data port");
+        self.queue.push_back(values.iter().map(|value| value.to_vec()).collect());
+    }
+
+    /// True when every beat has moved.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+impl Stream for Source {
+    fn drive(&mut self, model: &mut Model, dice: &mut Dice) {
+        if !self.offering && !self.queue.is_empty() && !dice.random_bool(self.stall) {
+            self.offering = true;
+        }
+        model.set(self.valid, u64::from(self.offering));
+        if self.offering {
+            for (port, bytes) in self.data.iter().zip(&self.queue[0]) {
+                model.set_bytes(*port, bytes);
+            }
+        }
+    }
+
+    fn sample(&mut self, model: &Model, cycle: u64) {
+        if self.offering && self.ready.is_none_or(|ready| model.is_set(ready)) {
+            self.queue.pop_front();
+            self.moved_at.push(cycle);
+            self.offering = false;
+        }
+    }
+}
+
+/// Drives `PREFIX_ready_i` and collects what `PREFIX_valid_o` brings.
+#[derive(Debug)]
+pub struct Sink {
+    valid: Port,
+    ready: Option<Port>,
+    data: Vec<Port>,
+    /// Beats so far: one list of bytes per data port.
+    pub beats: VecDeque<Vec<Vec<u8>>>,
+    /// The chance of not being ready in a cycle.
+    pub stall: f64,
+    /// The cycle in which each beat moved.
+    pub moved_at: Vec<u64>,
+    held: Option<Vec<Vec<u8>>>,
+}
+
+impl Sink {
+    /// A sink for `{prefix}_valid_o`, `{prefix}_ready_i` (may be missing: always ready) and the data
+    /// ports of these names.
+    #[must_use]
+    pub fn new(model: &Model, prefix: &str, data: &[&str], stall: f64) -> Self {
+        let ready = format!("{prefix}_ready_i");
+        Self {
+            valid: model.port(&format!("{prefix}_valid_o")),
+            ready: model.has_port(&ready).then(|| model.port(&ready)),
+            data: data.iter().map(|name| model.port(name)).collect(),
+            beats: VecDeque::new(),
+            stall,
+            moved_at: Vec::new(),
+            held: None,
+        }
+    }
+
+    /// Takes the oldest beat, as numbers of up to 64 bits.
+    pub fn pop(&mut self) -> Option<Vec<u64>> {
+        let number = |bytes: &Vec<u8>| {
+            bytes.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte))
+        };
+        self.beats.pop_front().map(|beat| beat.iter().map(number).collect())
+    }
+}
+
+impl Stream for Sink {
+    fn drive(&mut self, model: &mut Model, dice: &mut Dice) {
+        if let Some(ready) = self.ready {
+            model.set(ready, u64::from(!dice.random_bool(self.stall)));
+        }
+    }
+
+    /// Also asserts the rule of streams: what is offered stays as it is until it is taken.
+    fn sample(&mut self, model: &Model, cycle: u64) {
+        if !model.is_set(self.valid) {
+            assert!(self.held.is_none(), "a beat was withdrawn in cycle {cycle}");
+            return;
+        }
+        let beat: Vec<Vec<u8>> = self.data.iter().map(|&port| model.bytes(port).to_vec()).collect();
+        if let Some(held) = self.held.take() {
+            assert_eq!(held, beat, "a beat changed while it waited, in cycle {cycle}");
+        }
+        if self.ready.is_none_or(|ready| model.is_set(ready)) {
+            self.beats.push_back(beat);
+            self.moved_at.push(cycle);
+        } else {
+            self.held = Some(beat);
+        }
+    }
+}

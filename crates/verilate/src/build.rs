@@ -1,0 +1,428 @@
+//! The build-script half: designs through Verilator and the C++ compiler into static libraries.
+//!
+//! A list of designs is a TOML file:
+//!
+//! ```toml
+//! [[design]]
+//! name = "crush_ln"                  # of the static in Rust, in upper case
+//! top = "crush_ln"                   # the module; the same as the name if left out
+//! files = ["../crush_ln.sv"]         # relative to the list, packages before their users
+//! parameters = { LANES = 16 }        # numbers, or strings given to Verilator as they are
+//! coverage = true                    # count lines; also switches assertions on
+//! trace = true                       # can write waves
+//! ```
+//!
+//! Verilator is the program that the variable `VERILATOR` names, or `verilator` on the `PATH`, or
+//! the one that `make hdl-tools` puts beside the build's output. A design is built again only when
+//! its sources, its entry, or the Verilator changed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, io};
+
+use serde::Deserialize;
+use thiserror::Error;
+
+/// Why a design could not be built.
+#[derive(Debug, Error)]
+pub enum BuildError {
+    /// No Verilator.
+    #[error("Verilator was not found: run `make hdl-tools`, or set VERILATOR to its path")]
+    NoVerilator,
+    /// A file cannot be read or written.
+    #[error("{path}: {error}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The list is not what it should be.
+    #[error("{path}: {error}")]
+    List {
+        /// The list.
+        path: PathBuf,
+        /// What is wrong.
+        error: toml::de::Error,
+    },
+    /// Verilator refuses the design.
+    #[error("{design}: Verilator failed:\n{output}")]
+    Verilator {
+        /// Which design.
+        design: String,
+        /// What Verilator said.
+        output: String,
+    },
+    /// The C++ compiler refuses Verilator's output.
+    #[error("{design}: the C++ compiler failed: {error}")]
+    Compiler {
+        /// Which design.
+        design: String,
+        /// What it said.
+        error: cc::Error,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    #[serde(default)]
+    design: Vec<Entry>,
+}
+
+#[derive(Deserialize, Hash)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    top: Option<String>,
+    files: Vec<PathBuf>,
+    #[serde(default)]
+    parameters: BTreeMap<String, Parameter>,
+    #[serde(default)]
+    coverage: bool,
+    #[serde(default)]
+    trace: bool,
+}
+
+#[derive(Deserialize, Hash)]
+#[serde(untagged)]
+enum Parameter {
+    Number(i64),
+    Text(String),
+}
+
+/// Builds every design of the list, links the libraries into the crate whose build script this is,
+/// and writes `designs.rs` into its output folder, with one static per design.
+pub fn designs(list: impl AsRef<Path>) -> Result<(), BuildError> {
+    let path = list.as_ref();
+    let verilator = Verilator::find()?;
+    println!("cargo:rerun-if-changed={}", path.display());
+    println!("cargo:rerun-if-env-changed=VERILATOR");
+    let list: List = toml::from_str(&read(path)?)
+        .map_err(|error| BuildError::List { path: path.to_owned(), error })?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR for build scripts"));
+    let mut rust = String::new();
+    for entry in &list.design {
+        verilator.build(entry, folder, &out)?;
+        write_static(&mut rust, entry);
+    }
+    let with_waves = list.design.iter().any(|entry| entry.trace);
+    verilator.runtime(with_waves)?;
+    println!("cargo:rustc-link-lib=stdc++");
+    if with_waves {
+        println!("cargo:rustc-link-lib=z");
+        println!("cargo:rustc-link-lib=lz4");
+    }
+    write(&out.join("designs.rs"), &rust)
+}
+
+struct Verilator {
+    program: PathBuf,
+    root: PathBuf,
+}
+
+impl Verilator {
+    fn find() -> Result<Self, BuildError> {
+        let named = env::var_os("VERILATOR").filter(|name| !name.is_empty()).map(PathBuf::from);
+        let candidates = match named {
+            Some(named) => vec![named],
+            None => Self::candidates(),
+        };
+        for program in candidates {
+            let asked = Command::new(&program).args(["--getenv", "VERILATOR_ROOT"]).output();
+            if let Ok(answer) = asked
+                && answer.status.success()
+            {
+                let root = PathBuf::from(String::from_utf8_lossy(&answer.stdout).trim());
+                return Ok(Self { program, root });
+            }
+        }
+        Err(BuildError::NoVerilator)
+    }
+
+    fn candidates() -> Vec<PathBuf> {
+        let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
+        let beside = out.ancestors().map(|folder| folder.join("hdl/bin/verilator"));
+        let mut candidates: Vec<PathBuf> = beside.filter(|path| path.exists()).collect();
+        candidates.push(PathBuf::from("verilator"));
+        candidates
+    }
+
+    fn build(&self, entry: &Entry, folder: &Path, out: &Path) -> Result<(), BuildError> {
+        let files: Vec<PathBuf> = entry.files.iter().map(|file| folder.join(file)).collect();
+        let mut hasher = DefaultHasher::new();
+        entry.hash(&mut hasher);
+        self.program.hash(&mut hasher);
+        SHIM_VERSION.hash(&mut hasher);
+        for file in &files {
+            println!("cargo:rerun-if-changed={}", file.display());
+            read(file)?.hash(&mut hasher);
+        }
+        let stamp = format!("{:016x}", hasher.finish());
+        let work = out.join(&entry.name);
+        let stamp_file = out.join(format!("{}.stamp", entry.name));
+        let library = format!("verilated_{}", entry.name);
+        if fs::read_to_string(&stamp_file).is_ok_and(|old| old == stamp) {
+            println!("cargo:rustc-link-search=native={}", out.display());
+            println!("cargo:rustc-link-lib=static={library}");
+            return Ok(());
+        }
+        let _ = fs::remove_dir_all(&work);
+        self.verilate(entry, &files, &work)?;
+        let prefix = format!("V{}", entry.name);
+        let header_path = work.join(format!("{prefix}.h"));
+        let shim = shim(entry, &prefix, &ports(&read(&header_path)?));
+        write(&work.join("shim.cpp"), &shim)?;
+        self.compile(&entry.name, &work, &library)?;
+        write(&stamp_file, &stamp)
+    }
+
+    fn verilate(&self, entry: &Entry, files: &[PathBuf], work: &Path) -> Result<(), BuildError> {
+        let mut command = Command::new(&self.program);
+        command.args(["--cc", "-O3", "--x-assign", "unique", "--x-initial", "unique", "-Wall"]);
+        command.args(["--timescale", "1ns/1ns", "--output-split", "20000"]);
+        command.arg(if entry.coverage { "--assert" } else { "--no-assert" });
+        if entry.coverage {
+            command.arg("--coverage-line");
+        }
+        if entry.trace {
+            command.args(["--trace-fst", "--trace-structs"]);
+        }
+        for (name, value) in &entry.parameters {
+            match value {
+                Parameter::Number(value) => command.arg(format!("-G{name}={value}")),
+                Parameter::Text(value) => command.arg(format!("-G{name}={value}")),
+            };
+        }
+        let top = entry.top.as_ref().unwrap_or(&entry.name);
+        command.args(["--prefix", &format!("V{}", entry.name), "--top-module", top]);
+        command.arg("--Mdir").arg(work).args(files);
+        let failed = |output: String| BuildError::Verilator { design: entry.name.clone(), output };
+        let answer = command.output().map_err(|error| failed(error.to_string()))?;
+        if answer.status.success() {
+            return Ok(());
+        }
+        let (out, err) =
+            (String::from_utf8_lossy(&answer.stdout), String::from_utf8_lossy(&answer.stderr));
+        Err(failed(format!("{out}{err}")))
+    }
+
+    /// Compiles what Verilator wrote for one design.
+    fn compile(&self, name: &str, work: &Path, library: &str) -> Result<(), BuildError> {
+        let mut build = self.compiler();
+        build.include(work);
+        let list = |error| BuildError::File { path: work.to_owned(), error };
+        for file in fs::read_dir(work).map_err(list)? {
+            let path = file.map_err(list)?.path();
+            if path.extension().is_some_and(|extension| extension == "cpp") {
+                build.file(path);
+            }
+        }
+        let failed = |error| BuildError::Compiler { design: name.to_owned(), error };
+        build.try_compile(library).map_err(failed)
+    }
+
+    /// Compiles Verilator's run-time library, which all designs share.
+    fn runtime(&self, with_waves: bool) -> Result<(), BuildError> {
+        let include = self.root.join("include");
+        let mut build = self.compiler();
+        for file in ["verilated.cpp", "verilated_threads.cpp", "verilated_cov.cpp"] {
+            build.file(include.join(file));
+        }
+        if with_waves {
+            build.file(include.join("verilated_fst_c.cpp"));
+        }
+        let failed = |error| BuildError::Compiler { design: "run-time library".to_owned(), error };
+        build.try_compile("verilated_runtime").map_err(failed)
+    }
+
+    /// The compiler with the flags of all of it: Verilator's library is compiled differently for
+    /// designs with and without coverage and waves, so all have both.
+    fn compiler(&self) -> cc::Build {
+        let include = self.root.join("include");
+        let mut build = cc::Build::new();
+        build.cpp(true).std("gnu++20").opt_level(2).debug(false).warnings(false);
+        build.include(&include).include(include.join("vltstd"));
+        for name in ["VERILATOR", "VM_COVERAGE", "VM_TRACE", "VM_TRACE_FST"] {
+            build.define(name, "1");
+        }
+        for name in ["VM_SC", "VM_TIMING", "VM_TRACE_VCD", "VM_TRACE_SAIF"] {
+            build.define(name, "0");
+        }
+        build
+    }
+}
+
+/// A port as Verilator's header has it.
+struct HeaderPort {
+    name: String,
+    bits: u32,
+    is_input: bool,
+}
+
+/// The ports in Verilator's header: lines like `VL_IN8(&clk_i,0,0);` and `VL_OUTW(&data_o,511,0,16);`.
+fn ports(header: &str) -> Vec<HeaderPort> {
+    header
+        .lines()
+        .filter_map(|line| {
+            let (kind, rest) = line.trim().strip_prefix("VL_")?.split_once('(')?;
+            let is_input = kind.starts_with("IN");
+            if !is_input && !kind.starts_with("OUT") {
+                return None;
+            }
+            let mut fields = rest.split([',', ')']);
+            let name = fields.next()?.trim_start_matches('&').to_owned();
+            let high: u32 = fields.next()?.trim().parse().ok()?;
+            let low: u32 = fields.next()?.trim().parse().ok()?;
+            Some(HeaderPort { name, bits: high - low + 1, is_input })
+        })
+        .collect()
+}
+
+/// Changes whenever the shim or the flags do, so that old libraries are not taken for new ones.
+const SHIM_VERSION: u32 = 1;
+
+fn shim(entry: &Entry, prefix: &str, ports: &[HeaderPort]) -> String {
+    let name = &entry.name;
+    let mut list = String::new();
+    for (index, HeaderPort { name, bits, is_input }) in ports.iter().enumerate() {
+        let (value, input) = (format!("&model->top.{name}"), u32::from(*is_input));
+        let _ = writeln!(
+            list,
+            "    case {index}: *port = {{\"{name}\", {value}, {bits}, {input}}}; return 1;"
+        );
+    }
+    let coverage = if entry.coverage {
+        format!(
+            "void {name}_write_coverage(void* raw, const char* path) {{
+    static_cast<Model*>(raw)->context.coveragep()->write(path);
+}}"
+        )
+    } else {
+        String::new()
+    };
+    let (trace_include, trace_member, trace_open, trace_dump) = if entry.trace {
+        (
+            "#include \"verilated_fst_c.h\"",
+            "VerilatedFstC waves;",
+            "    auto* model = static_cast<Model*>(raw);
+    model->top.trace(&model->waves, 99);
+    model->waves.open(path);
+    return model->waves.isOpen();",
+            "    static_cast<Model*>(raw)->waves.dump(time);",
+        )
+    } else {
+        ("", "", "    (void)raw; (void)path; return 0;", "    (void)raw; (void)time;")
+    };
+    let trace_on = if entry.trace { "context.traceEverOn(true);" } else { "" };
+    let trace_close = if entry.trace { "model->waves.close();" } else { "" };
+    format!(
+        "// Written by fieldstone-verilate.
+#include \"{prefix}.h\"
+#include \"verilated.h\"
+{trace_include}
+#include <bit>
+#include <cstdint>
+#include <new>
+
+static_assert(std::endian::native == std::endian::little);
+
+namespace {{
+struct Model {{
+    VerilatedContext context;
+    {prefix} top;
+    {trace_member}
+    Model() : top(prepare()) {{}}
+    VerilatedContext* prepare() {{
+        context.randReset(2);
+        context.randSeed(1);
+        {trace_on}
+        return &context;
+    }}
+}};
+struct Port {{
+    const char* name;
+    void* data;
+    uint32_t bits;
+    uint32_t is_input;
+}};
+}}
+
+extern \"C\" {{
+void* {name}_new() {{ return new (std::nothrow) Model; }}
+void {name}_free(void* raw) {{
+    auto* model = static_cast<Model*>(raw);
+    model->top.final();
+    {trace_close}
+    delete model;
+}}
+void {name}_eval(void* raw) {{ static_cast<Model*>(raw)->top.eval(); }}
+int {name}_get_port(void* raw, int index, Port* port) {{
+    auto* model = static_cast<Model*>(raw);
+    switch (index) {{
+{list}    default: return 0;
+    }}
+}}
+{coverage}
+int {name}_open_trace(void* raw, const char* path) {{
+{trace_open}
+}}
+void {name}_dump_trace(void* raw, uint64_t time) {{
+{trace_dump}
+}}
+}}
+"
+    )
+}
+
+fn write_static(rust: &mut String, entry: &Entry) {
+    let name = &entry.name;
+    let upper = name.to_uppercase();
+    let (declared, given) = if entry.coverage {
+        (
+            format!("    fn {name}_write_coverage(model: *mut c_void, path: *const c_char);\n"),
+            format!("Some({name}_write_coverage)"),
+        )
+    } else {
+        (String::new(), "None".to_owned())
+    };
+    let _ = write!(
+        rust,
+        "/// The verilated design `{name}`.
+pub static {upper}: fieldstone_verilate::Design = {{
+    use std::ffi::{{c_char, c_int, c_void}};
+    use fieldstone_verilate::RawPort;
+    unsafe extern \"C\" {{
+        fn {name}_new() -> *mut c_void;
+        fn {name}_free(model: *mut c_void);
+        fn {name}_eval(model: *mut c_void);
+        fn {name}_get_port(model: *mut c_void, index: c_int, port: *mut RawPort) -> c_int;
+{declared}        fn {name}_open_trace(model: *mut c_void, path: *const c_char) -> c_int;
+        fn {name}_dump_trace(model: *mut c_void, time: u64);
+    }}
+    fieldstone_verilate::Design {{
+        name: \"{name}\",
+        new: {name}_new,
+        free: {name}_free,
+        eval: {name}_eval,
+        get_port: {name}_get_port,
+        write_coverage: {given},
+        open_trace: {name}_open_trace,
+        dump_trace: {name}_dump_trace,
+    }}
+}};
+"
+    );
+}
+
+fn read(path: &Path) -> Result<String, BuildError> {
+    fs::read_to_string(path).map_err(|error| BuildError::File { path: path.to_owned(), error })
+}
+
+fn write(path: &Path, text: &str) -> Result<(), BuildError> {
+    fs::write(path, text).map_err(|error| BuildError::File { path: path.to_owned(), error })
+}

@@ -1,0 +1,23 @@
+//! SystemVerilog modules as Rust values.
+//!
+//! **At build time** ([`build`], for build scripts) a list of designs goes through Verilator and
+//! the C++ compiler. A design is a top module with parameters. Beside Verilator's code a small C
+//! shim is written from the ports in Verilator's header, so that no design needs glue of its own.
+//!
+//! **At run time** a [`Design`] (included from the build script's output) makes [`Model`]s; a
+//! [`Port`] is found by name once and then read and written in place. [`bench`] has what test
+//! benches share: streams with random stalls, and a clock.
+//!
+//! ```text
+//!   designs.toml --build--> verilator --cc --> C++ + shim --> static library
+//!                      \--> designs.rs: pub static CRUSH_LN: Design
+//!   Model::new(&CRUSH_LN); let u = model.port("u_i"); model.set(u, 7); model.eval();
+//! ```
+
+pub mod bench;
+#[cfg(feature = "build")]
+pub mod build;
+pub mod coverage;
+mod model;
+
+pub use model::{Design, Direction, Model, Port, RawPort, ffi};

@@ -1,0 +1,66 @@
+// A first-in, first-out queue of DEPTH beats.
+//
+// The oldest beat stands at the output (first word falls through): it can be taken in the cycle
+// after it was put in. Reading and writing a full queue in one cycle is not possible: ready_o of the
+// input depends on registers only, as does valid_o, so that queues cut combinational paths.
+
+module fs_fifo #(
+  parameter int unsigned WIDTH = 32,
+  parameter int unsigned DEPTH = 4
+) (
+  input  logic                     clk_i,
+  input  logic                     rst_ni,
+
+  input  logic                     in_valid_i,
+  output logic                     in_ready_o,
+  input  logic [WIDTH-1:0]         in_data_i,
+
+  output logic                     out_valid_o,
+  input  logic                     out_ready_i,
+  output logic [WIDTH-1:0]         out_data_o,
+
+  output logic [$clog2(DEPTH+1)-1:0] level_o  // beats inside
+);
+  localparam int unsigned POINTER_BITS = (DEPTH > 1) ? $clog2(DEPTH) : 1;
+  localparam int unsigned LEVEL_BITS = $clog2(DEPTH + 1);
+
+  if (WIDTH == 0) begin : gen_width_check
+    $error("WIDTH must be at least 1");
+  end
+  if (DEPTH == 0) begin : gen_depth_check
+    $error("DEPTH must be at least 1");
+  end
+
+  logic [WIDTH-1:0] beats_q [DEPTH];
+  logic [POINTER_BITS-1:0] write_q, read_q;
+  logic [LEVEL_BITS-1:0] level_q;
+
+  logic push, pop;
+  assign push = in_valid_i && in_ready_o;
+  assign pop = out_valid_o && out_ready_i;
+
+  assign in_ready_o = level_q != LEVEL_BITS'(DEPTH);
+  assign out_valid_o = level_q != '0;
+  assign out_data_o = beats_q[read_q];
+  assign level_o = level_q;
+
+  function automatic logic [POINTER_BITS-1:0] next(input logic [POINTER_BITS-1:0] pointer);
+    return (pointer == POINTER_BITS'(DEPTH - 1)) ? '0 : pointer + 1'b1;
+  endfunction
+
+  always_ff @(posedge clk_i) begin
+    if (push) beats_q[write_q] <= in_data_i;
+    if (!rst_ni) begin
+      write_q <= '0;
+      read_q <= '0;
+      level_q <= '0;
+    end else begin
+      if (push) write_q <= next(write_q);
+      if (pop) read_q <= next(read_q);
+      if (push != pop) level_q <= push ? level_q + 1'b1 : level_q - 1'b1;
+    end
+  end
+
+  assert property (@(posedge clk_i) disable iff (!rst_ni) level_q <= LEVEL_BITS'(DEPTH))
+  else $error("more beats than places");
+endmodule

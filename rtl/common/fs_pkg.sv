@@ -1,0 +1,63 @@
+// Types of the interfaces between units. What the host sees is in rtl/regs instead.
+//
+// Streams are valid, ready and data: a beat moves on a rising edge with both set. valid does not wait
+// for ready; once valid, a beat stays as it is until it is taken.
+//
+// **Card memory.** Beats of 64 bytes, addressed by beat. A client has a stream of read requests
+// (bursts of 1 to 64 beats), gets the data of all its bursts in the order of the requests, and has a
+// stream of single-beat writes, each answered (write_done) in order once it has landed. Every request
+// names the function for which it is made; the guard in front of the memory answers what is outside of
+// that function's window with an error (zero data; nothing written) and nothing else happens.
+//
+// **Engines** (crush, codes, crc, configuration) take commands, one descriptor each, and answer every
+// command once, in any order.
+
+/* verilator lint_off UNUSEDPARAM */  // a package is used in parts
+
+package fs_pkg;
+  localparam int unsigned BEAT_BYTES = 64;
+  localparam int unsigned BEAT_BITS = 8 * BEAT_BYTES;
+  localparam int unsigned CARD_BEAT_BITS = 34;  // beat addresses: 1 TiB
+
+  typedef logic [BEAT_BITS-1:0] beat_t;
+  typedef logic [CARD_BEAT_BITS-1:0] card_beat_t;
+  typedef logic [3:0] function_t;
+
+  typedef struct packed {
+    function_t   owner;
+    card_beat_t  address;
+    logic [5:0]  beats_minus_1;
+  } card_read_t;
+
+  typedef struct packed {
+    logic   error;
+    logic   last;  // of its burst
+    beat_t  data;
+  } card_data_t;
+
+  typedef struct packed {
+    function_t              owner;
+    card_beat_t             address;
+    logic [BEAT_BYTES-1:0]  strobe;  // which bytes to write
+    beat_t                  data;
+  } card_write_t;
+
+  typedef struct packed {
+    logic  valid;  // one write has landed, or was refused
+    logic  error;
+  } card_done_t;
+
+  // A descriptor as it came from the host, for an engine.
+  typedef struct packed {
+    logic [15:0]    tag;  // comes back with the answer
+    function_t      owner;
+    logic [1023:0]  descriptor;
+  } engine_command_t;
+
+  typedef struct packed {
+    logic [15:0]  tag;
+    logic [7:0]   status;  // fs_regs_pkg::STATUS_*
+    logic [63:0]  result;
+    logic [63:0]  detail;
+  } engine_answer_t;
+endpackage

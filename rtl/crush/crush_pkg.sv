@@ -1,0 +1,102 @@
+// Types and layouts of the CRUSH unit.
+//
+// **Image.** A map is compiled by the host (crates/fpga, image) and loaded as one run of bytes:
+//
+//   header (64 B) | buckets (16 B each) | slots (16 B each, buckets start at multiples of 16 slots) |
+//   reweights (4 B each) | rules (8 B each) | steps (8 B each)
+//
+// with every section padded to 64 bytes. All fields are little-endian; the packed structures below are
+// the bytes read as one number, so the last member is in the lowest bits.
+//
+// **Slots** are what a kernel reads, LANES of them in one beat, in the order in which they are drawn:
+//
+//   straw2   one per item: hash id, reciprocal of the weight
+//   straw    one per item: hash id = item, straw
+//   list     one per item, newest first: hash id = item, weight, sum
+//   tree     one per inner node in heap order (slot 1 is the root, slot 0 unused): hash id = node
+//            number, weight of the node, weight of its left child; the items follow, from the next
+//            multiple of 16 slots on, in the order of the leaves
+//   uniform  one per item; slot p holds the reciprocal of size - p
+//
+// A straw2 bucket with weight sets has one run of slots per position, `stride_rows` apart.
+//
+// **Reciprocals.** floor(n / w) = (n * multiplier) >> (48 + shift) for every n <= 2^48, with shift =
+// ceil(log2 w) and multiplier = ceil(2^(48 + shift) / w), which has at most 49 bits.
+
+/* verilator lint_off UNUSEDPARAM */  // a package is used in parts
+
+package crush_pkg;
+  localparam int unsigned ROW_SLOTS = 16;
+  localparam int unsigned TAG_BITS = 8;
+
+  localparam logic [2:0] ALG_UNIFORM = 3'd1;
+  localparam logic [2:0] ALG_LIST = 3'd2;
+  localparam logic [2:0] ALG_TREE = 3'd3;
+  localparam logic [2:0] ALG_STRAW = 3'd4;
+  localparam logic [2:0] ALG_STRAW2 = 3'd5;
+
+  localparam logic [31:0] ITEM_UNDEF = 32'h7fff_fffe;
+  localparam logic [31:0] ITEM_NONE = 32'h7fff_ffff;
+
+  typedef logic [TAG_BITS-1:0] tag_t;
+
+  // A bucket, at index -1 - id. 128 bits.
+  typedef struct packed {
+    logic [31:0]  divides;      // bit n: size is a multiple of n (uniform buckets only, else 0)
+    logic [15:0]  stride_rows;  // rows of 16 slots between weight sets
+    logic [15:0]  items_row;    // tree: row of 16 slots where the items begin
+    logic [15:0]  row;          // row of 16 slots where the slots begin
+    logic [15:0]  size;         // items
+    logic [7:0]   positions;    // weight sets, at least 1
+    logic [7:0]   depth;        // tree: levels of inner nodes
+    logic [7:0]   kind;         // type of the bucket
+    logic         exists;
+    logic [3:0]   unused;
+    logic [2:0]   algorithm;
+  } bucket_t;
+
+  // What draws use beside the hash.
+  typedef struct packed {
+    logic         is_zero;  // straw2: weight 0
+    logic [5:0]   shift;
+    logic [48:0]  multiplier;
+  } reciprocal_t;  // 56 bits: straw2, uniform
+
+  typedef struct packed {
+    logic [7:0]   kind;     // type of the item: 0 for devices
+    logic [55:0]  payload;  // straw2, uniform: reciprocal_t; straw: the straw in the low 32 bits
+    logic [31:0]  hash_id;
+    logic [31:0]  item;
+  } slot_t;  // 128 bits
+
+  // List and tree need two numbers of 32 bits: the item of a list is also its hash id, and the inner
+  // nodes of a tree have no item.
+  typedef struct packed {
+    logic [7:0]   kind;
+    logic [23:0]  unused;
+    logic [31:0]  first;    // list: sum; tree: weight of the left child
+    logic [31:0]  hash_id;  // list: the item; tree: the node number
+    logic [31:0]  second;   // list: weight; tree: weight of the node
+  } pair_slot_t;
+
+  // A draw, as the rule machine asks for it. r is r_base + ftotal * (1 for firstn; numrep or numrep + 1
+  // for indep, the latter in uniform buckets whose size numrep divides).
+  typedef struct packed {
+    tag_t         tag;
+    logic [31:0]  x;
+    logic [31:0]  r_base;
+    logic [15:0]  ftotal;
+    logic         is_indep;
+    logic [4:0]   numrep;
+    logic [15:0]  bucket;    // index, -1 - id
+    logic [7:0]   position;  // of the result: which weight set counts
+  } choose_t;
+
+  typedef struct packed {
+    tag_t         tag;
+    logic         is_empty;  // the bucket has no items (item and kind mean nothing)
+    logic         is_bad;    // no such bucket, or its kernel is not there
+    logic [7:0]   kind;      // type of the item
+    logic [31:0]  item;
+  } chosen_t;
+endpackage
