@@ -1,8 +1,8 @@
 // The card memory's clients, in front of its one port; and the guard of the functions' windows.
 //
 // Reads and writes are independent of each other. On each side a round robin picks a client; the
-// guard compares the request with the window of the function that it names. What is inside goes to
-// the memory. What is not never does: a refused read gets its number of error beats (of zeros), a
+// guard looks up the window of the function that the request names (one stage) and compares (the
+// next). What is inside goes to the memory. What is not never does: a refused read gets its number of error beats (of zeros), a
 // refused write is answered with an error. A list of who waits for what keeps every client's answers
 // in the order of its requests: the memory answers in order, and refusals wait for their turn.
 //
@@ -65,20 +65,29 @@ module fs_card_crossbar
     $error("function_t names at most 16 functions");
   end
 
-  // One function of the owner field that does not exist owns nothing.
+  typedef struct packed {
+    card_beat_t  base;
+    card_beat_t  stop;
+  } window_t;
+
+  // A function that does not exist owns nothing.
+  function automatic window_t window_of(input function_t owner);
+    if (32'(owner) >= FUNCTIONS) return '0;
+    return '{base: window_base_i[FUNCTION_BITS'(owner)], stop: window_end_i[FUNCTION_BITS'(owner)]};
+  endfunction
+
   function automatic logic is_inside(
-    input function_t owner, input card_beat_t address, input logic [5:0] beats_minus_1
+    input window_t window, input card_beat_t address, input logic [5:0] beats_minus_1
   );
-    logic [FUNCTION_BITS-1:0] index;
     logic [CARD_BEAT_BITS:0] last;
-    index = FUNCTION_BITS'(owner);
     last = {1'b0, address} + (CARD_BEAT_BITS + 1)'(beats_minus_1);
-    return 32'(owner) < FUNCTIONS && address >= window_base_i[index] && last < {1'b0, window_end_i[index]};
+    return address >= window.base && last < {1'b0, window.stop};
   endfunction
 
   // ------------------------------------------------------------------------------------------ reads
 
   typedef struct packed {
+    logic                    fits;
     logic [READER_BITS-1:0]  client;
     card_read_t              request;
   } read_entry_t;
@@ -91,8 +100,8 @@ module fs_card_crossbar
 
   logic read_chosen, read_taken;
   logic [READER_BITS-1:0] read_client;
-  read_entry_t read_in, read_head;
-  logic read_head_valid, read_head_ready, read_fits;
+  read_entry_t read_checked, read_head;
+  logic read_head_valid, read_head_ready;
   read_wait_t read_wait_in, read_wait;
   logic read_wait_space, read_waiting, read_wait_done;
 
@@ -104,34 +113,50 @@ module fs_card_crossbar
     .served_i  (read_taken)
   );
 
-  assign read_in = '{client: read_client, request: read_i[read_client]};
+  logic read_looked_valid_q, read_looked_ready;
+  logic [READER_BITS-1:0] read_looked_client_q;
+  card_read_t read_looked_q;
+  window_t read_window_q;
+
+  assign read_taken = read_chosen && (!read_looked_valid_q || read_looked_ready);
   for (genvar g = 0; g < READERS; g++) begin : gen_read_ready
     assign read_ready_o[g] = read_taken && read_client == READER_BITS'(g);
   end
 
-  logic read_fifo_ready;
-  assign read_taken = read_chosen && read_fifo_ready;
+  always_ff @(posedge clk_i) begin
+    if (read_taken) begin
+      read_looked_client_q <= read_client;
+      read_looked_q <= read_i[read_client];
+      read_window_q <= window_of(read_i[read_client].owner);
+    end
+    if (!rst_ni) read_looked_valid_q <= 1'b0;
+    else if (read_taken || read_looked_ready) read_looked_valid_q <= read_taken;
+  end
+
+  assign read_checked = '{
+    fits: is_inside(read_window_q, read_looked_q.address, read_looked_q.beats_minus_1),
+    client: read_looked_client_q,
+    request: read_looked_q
+  };
 
   fs_fifo #(.WIDTH($bits(read_entry_t)), .DEPTH(2)) i_read_fifo (
     .clk_i, .rst_ni,
-    .in_valid_i  (read_chosen),
-    .in_ready_o  (read_fifo_ready),
-    .in_data_i   (read_in),
+    .in_valid_i  (read_looked_valid_q),
+    .in_ready_o  (read_looked_ready),
+    .in_data_i   (read_checked),
     .out_valid_o (read_head_valid),
     .out_ready_i (read_head_ready),
     .out_data_o  (read_head),
     .level_o     ()
   );
 
-  assign read_fits = is_inside(read_head.request.owner, read_head.request.address,
-                               read_head.request.beats_minus_1);
-  assign mem_read_valid_o = read_head_valid && read_fits && read_wait_space;
+  assign mem_read_valid_o = read_head_valid && read_head.fits && read_wait_space;
   assign mem_read_address_o = read_head.request.address;
   assign mem_read_beats_minus_1_o = read_head.request.beats_minus_1;
-  assign read_head_ready = read_wait_space && (!read_fits || mem_read_ready_i);
+  assign read_head_ready = read_wait_space && (!read_head.fits || mem_read_ready_i);
 
   assign read_wait_in = '{
-    client: read_head.client, is_refused: !read_fits, beats_minus_1: read_head.request.beats_minus_1
+    client: read_head.client, is_refused: !read_head.fits, beats_minus_1: read_head.request.beats_minus_1
   };
 
   fs_fifo #(.WIDTH($bits(read_wait_t)), .DEPTH(PENDING)) i_read_waits (
@@ -183,6 +208,7 @@ module fs_card_crossbar
   // ----------------------------------------------------------------------------------------- writes
 
   typedef struct packed {
+    logic                    fits;
     logic [WRITER_BITS-1:0]  client;
     card_write_t             request;
   } write_entry_t;
@@ -192,10 +218,10 @@ module fs_card_crossbar
     logic                    is_refused;
   } write_wait_t;
 
-  logic write_chosen, write_taken, write_fifo_ready;
+  logic write_chosen, write_taken;
   logic [WRITER_BITS-1:0] write_client;
-  write_entry_t write_in, write_head;
-  logic write_head_valid, write_head_ready, write_fits;
+  write_entry_t write_checked, write_head;
+  logic write_head_valid, write_head_ready;
   write_wait_t write_wait_in, write_wait;
   logic write_wait_space, write_waiting, write_answered;
 
@@ -207,30 +233,49 @@ module fs_card_crossbar
     .served_i  (write_taken)
   );
 
-  assign write_in = '{client: write_client, request: write_i[write_client]};
-  assign write_taken = write_chosen && write_fifo_ready;
+  logic write_looked_valid_q, write_looked_ready;
+  logic [WRITER_BITS-1:0] write_looked_client_q;
+  card_write_t write_looked_q;
+  window_t write_window_q;
+
+  assign write_taken = write_chosen && (!write_looked_valid_q || write_looked_ready);
   for (genvar g = 0; g < WRITERS; g++) begin : gen_write_ready
     assign write_ready_o[g] = write_taken && write_client == WRITER_BITS'(g);
   end
 
+  always_ff @(posedge clk_i) begin
+    if (write_taken) begin
+      write_looked_client_q <= write_client;
+      write_looked_q <= write_i[write_client];
+      write_window_q <= window_of(write_i[write_client].owner);
+    end
+    if (!rst_ni) write_looked_valid_q <= 1'b0;
+    else if (write_taken || write_looked_ready) write_looked_valid_q <= write_taken;
+  end
+
+  assign write_checked = '{
+    fits: is_inside(write_window_q, write_looked_q.address, 6'd0),
+    client: write_looked_client_q,
+    request: write_looked_q
+  };
+
   fs_fifo #(.WIDTH($bits(write_entry_t)), .DEPTH(2)) i_write_fifo (
     .clk_i, .rst_ni,
-    .in_valid_i  (write_chosen),
-    .in_ready_o  (write_fifo_ready),
-    .in_data_i   (write_in),
+    .in_valid_i  (write_looked_valid_q),
+    .in_ready_o  (write_looked_ready),
+    .in_data_i   (write_checked),
     .out_valid_o (write_head_valid),
     .out_ready_i (write_head_ready),
     .out_data_o  (write_head),
     .level_o     ()
   );
 
-  assign write_fits = is_inside(write_head.request.owner, write_head.request.address, 6'd0);
-  assign mem_write_valid_o = write_head_valid && write_fits && write_wait_space;
+  assign mem_write_valid_o = write_head_valid && write_head.fits && write_wait_space;
   assign mem_write_address_o = write_head.request.address;
   assign mem_write_strobe_o = write_head.request.strobe;
   assign mem_write_data_o = write_head.request.data;
-  assign write_head_ready = write_wait_space && (!write_fits || mem_write_ready_i);
-  assign write_wait_in = '{client: write_head.client, is_refused: !write_fits};
+  assign write_head_ready = write_wait_space && (!write_head.fits || mem_write_ready_i);
+  assign write_wait_in = '{client: write_head.client, is_refused: !write_head.fits};
 
   fs_fifo #(.WIDTH($bits(write_wait_t)), .DEPTH(PENDING)) i_write_waits (
     .clk_i, .rst_ni,
@@ -261,8 +306,8 @@ module fs_card_crossbar
                    - COUNT_BITS'(write_answered && !write_wait.is_refused);
   end
 
-  assign faults_o = {write_head_valid && write_head_ready && !write_fits,
-                     read_head_valid && read_head_ready && !read_fits};
+  assign faults_o = {write_head_valid && write_head_ready && !write_head.fits,
+                     read_head_valid && read_head_ready && !read_head.fits};
 
   assert property (@(posedge clk_i) disable iff (!rst_ni) mem_write_done_i |-> landed_q < COUNT_BITS'(PENDING))
   else $error("more writes landed than were sent");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use fieldstone_rtl_common::CROSSBAR;
-use fieldstone_verilate::bench::{Clock, Dice, dice};
+use fieldstone_verilate::bench::{Clock, Dice, bits, dice, set_bits};
 use fieldstone_verilate::{Model, Port};
 use rand::Rng;
 
@@ -15,20 +15,6 @@ const BEATS: u64 = 256;
 const READ_BITS: usize = 44;
 const WRITE_BITS: usize = 614;
 const ADDRESS_BITS: usize = 34;
-
-/// Writes `value` into bits `at..` of little-endian bytes.
-fn put(bytes: &mut [u8], at: usize, bits: usize, value: u64) {
-    for bit in 0..bits {
-        let (byte, mask) = ((at + bit) / 8, 1 << ((at + bit) % 8));
-        bytes[byte] = if value >> bit & 1 == 1 { bytes[byte] | mask } else { bytes[byte] & !mask };
-    }
-}
-
-fn take(bytes: &[u8], at: usize, bits: usize) -> u64 {
-    (0..bits).fold(0, |value, bit| {
-        value | u64::from(bytes[(at + bit) / 8] >> ((at + bit) % 8) & 1) << bit
-    })
-}
 
 /// The first eight bytes of what a beat holds; the others repeat them.
 fn beat(value: u64) -> [u8; 64] {
@@ -75,8 +61,8 @@ impl Bench {
             vec![0; ports["window_end_i"].bits().div_ceil(8) as usize],
         ];
         for (function, &(base, end)) in WINDOWS.iter().enumerate() {
-            put(&mut bytes[0], function * ADDRESS_BITS, ADDRESS_BITS, base);
-            put(&mut bytes[1], function * ADDRESS_BITS, ADDRESS_BITS, end);
+            set_bits(&mut bytes[0], function * ADDRESS_BITS, ADDRESS_BITS, base);
+            set_bits(&mut bytes[1], function * ADDRESS_BITS, ADDRESS_BITS, end);
         }
         model.set_bytes(ports["window_base_i"], &bytes[0]);
         model.set_bytes(ports["window_end_i"], &bytes[1]);
@@ -150,7 +136,7 @@ impl Bench {
         if self.get("mem_write_valid_o") == 1 && self.get("mem_write_ready_i") == 1 {
             let address = self.get("mem_write_address_o") as usize;
             assert_eq!(self.get("mem_write_strobe_o"), u64::MAX);
-            self.memory[address] = take(self.model.bytes(self.ports["mem_write_data_o"]), 0, 64);
+            self.memory[address] = bits(self.model.bytes(self.ports["mem_write_data_o"]), 0, 64);
             self.landing += 1;
         }
         self.faults += u64::from(self.get("faults_o").count_ones());
@@ -210,9 +196,9 @@ fn answers_are_right_and_in_order_and_nothing_outside_is_touched() {
             if let (true, Some(request)) = (offered_reads[client], read_queues[client].front()) {
                 read_valid |= 1 << client;
                 let at = client * READ_BITS;
-                put(&mut reads, at, 6, request.beats - 1);
-                put(&mut reads, at + 6, ADDRESS_BITS, request.address);
-                put(&mut reads, at + 40, 4, request.owner as u64);
+                set_bits(&mut reads, at, 6, request.beats - 1);
+                set_bits(&mut reads, at + 6, ADDRESS_BITS, request.address);
+                set_bits(&mut reads, at + 40, 4, request.owner as u64);
             }
             data_ready |= u64::from(bench.dice.random_bool(0.8)) << client;
         }
@@ -221,10 +207,10 @@ fn answers_are_right_and_in_order_and_nothing_outside_is_touched() {
             if let (true, Some(request)) = (offered_writes[client], write_queues[client].front()) {
                 write_valid |= 1 << client;
                 let at = client * WRITE_BITS;
-                put(&mut writes, at, 64, request.value);
-                put(&mut writes, at + 512, 64, u64::MAX);
-                put(&mut writes, at + 576, ADDRESS_BITS, request.address);
-                put(&mut writes, at + 610, 4, request.owner as u64);
+                set_bits(&mut writes, at, 64, request.value);
+                set_bits(&mut writes, at + 512, 64, u64::MAX);
+                set_bits(&mut writes, at + 576, ADDRESS_BITS, request.address);
+                set_bits(&mut writes, at + 610, 4, request.owner as u64);
             }
         }
         bench.set("read_valid_i", read_valid);
@@ -259,7 +245,7 @@ fn answers_are_right_and_in_order_and_nothing_outside_is_touched() {
         for (client, due) in
             data_due.iter_mut().enumerate().filter(|(client, _)| moved >> client & 1 == 1)
         {
-            let got = (take(&data, 0, 64), take(&data, 513, 1) == 1, take(&data, 512, 1) == 1);
+            let got = (bits(&data, 0, 64), bits(&data, 513, 1) == 1, bits(&data, 512, 1) == 1);
             assert_eq!(Some(got), due.pop_front(), "reader {client}");
         }
         let done = bench.get("done_o");
