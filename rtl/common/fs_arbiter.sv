@@ -48,6 +48,6 @@ module fs_arbiter #(
     end
   end
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) locked_q |-> request_i[locked_index_q])
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !locked_q || request_i[locked_index_q])
   else $error("a request was withdrawn");
 endmodule
