@@ -3,8 +3,8 @@
 // For every row, for every beat of the slice, for every operation of the row: one operation per cycle. So
 // a sum of several operations needs one register, and the beats of an output come in order.
 //
-// A step is taken when the bank is filled, the output has room for the sum, and, at a fence, all scratch
-// has landed.
+// A pass begins when its bank is filled. A step is taken when the output has room for the sum, and, at a
+// fence, all scratch has landed.
 
 module codes_issue
   import fs_pkg::*;
@@ -100,20 +100,25 @@ module codes_issue
   logic [INDEX_BITS-1:0] index_q, index_d, row_q, row_d;
   logic [5:0] beat_q, beat_d;
   logic first_q, first_d;
+  // The pass at work.
+  logic active_q;
+  place_t base_q;
+  logic [5:0] last_beat_q;
   logic bank_q;
 
   logic [1:0] filled_q;
   logic [ROOM_BITS-1:0] room_q;
   logic [SCRATCH_BITS-1:0] scratch_q;
 
-  logic go, ends_slice, ends_pass, to_output, to_scratch;
-  assign go = entry_valid_q && pass_valid_i && filled_q != '0 && room_q != '0
+  logic begins, go, ends_slice, ends_pass, to_output, to_scratch;
+  assign begins = !active_q && pass_valid_i && filled_q != '0;
+  assign go = entry_valid_q && active_q && room_q != '0
            && !(entry_q.fence && beat_q == '0 && scratch_q != '0);
-  assign ends_slice = entry_q.last && {1'b0, beat_q} == pass_i.beats - 7'd1;
+  assign ends_slice = entry_q.last && beat_q == last_beat_q;
   assign ends_pass = ends_slice && index_q == INDEX_BITS'(operations_i - 16'd1);
   assign to_output = go && entry_q.last && !entry_q.scratch;
   assign to_scratch = go && entry_q.last && entry_q.scratch;
-  assign pass_ready_o = go && ends_pass;
+  assign pass_ready_o = begins;
 
   always_comb begin
     index_d = index_q;
@@ -138,7 +143,12 @@ module codes_issue
   always_ff @(posedge clk_i) begin
     if (table_i.valid && table_i.is_operation) entries[table_i.index[INDEX_BITS-1:0]] <= new_entry;
     if (go || !entry_valid_q) entry_q <= entries[index_d];
+    if (begins) begin
+      base_q <= pass_i.place;
+      last_beat_q <= 6'(pass_i.beats - 7'd1);
+    end
     if (!rst_ni) begin
+      active_q <= 1'b0;
       entry_valid_q <= 1'b0;
       index_q <= '0;
       row_q <= '0;
@@ -154,8 +164,12 @@ module codes_issue
       row_q <= row_d;
       beat_q <= beat_d;
       first_q <= first_d;
-      if (go && ends_pass) bank_q <= !bank_q;
-      if (filled_i != (go && ends_pass)) filled_q <= filled_i ? filled_q + 1'b1 : filled_q - 1'b1;
+      if (begins) active_q <= 1'b1;
+      if (go && ends_pass) begin
+        active_q <= 1'b0;
+        bank_q <= !bank_q;
+      end
+      if (filled_i != begins) filled_q <= filled_i ? filled_q + 1'b1 : filled_q - 1'b1;
       if (to_output != out_leaves_i) room_q <= out_leaves_i ? room_q + 1'b1 : room_q - 1'b1;
       if (to_scratch != scratch_landed_i) begin
         scratch_q <= to_scratch ? scratch_q + 1'b1 : scratch_q - 1'b1;
@@ -183,7 +197,7 @@ module codes_issue
   end
 
   assign target_valid_o = to_output;
-  assign target_base_o = pass_i.place;
+  assign target_base_o = base_q;
   assign target_shard_o = entry_q.shard;
   assign target_element_o = entry_q.element;
   assign target_beat_o = beat_q;

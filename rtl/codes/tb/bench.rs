@@ -4,7 +4,7 @@ use fieldstone_fpga::program::{EngineShape, Program};
 use fieldstone_gf::LinearMap;
 use fieldstone_rtl_codes as designs;
 use fieldstone_rtl_common::card::{BEAT_BYTES, CardMemory};
-use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, bits, dice, set_bits};
+use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, Stream, bits, dice, set_bits};
 use fieldstone_verilate::{Design, Model, Port};
 use rand::{Rng, RngCore};
 
@@ -120,20 +120,40 @@ impl Bench {
         self.counters.map(|port| self.model.get(port))
     }
 
-    /// One job, from its command to its answer.
-    pub fn run(&mut self, descriptor: &Descriptor) -> Answer {
-        let before = self.counters();
+    fn push(&mut self, descriptor: &Descriptor) {
         self.jobs += 1;
         let mut command = vec![0; 131];
         command[..128].copy_from_slice(&descriptor.bytes());
         set_bits(&mut command, 1024, 4, self.memory.owner);
         set_bits(&mut command, 1028, 16, u64::from(self.jobs));
         self.commands.push_bytes(&[&command]);
+    }
+
+    fn cycle(&mut self) {
+        let streams: &mut [&mut dyn Stream] =
+            &mut [&mut self.commands, &mut self.answers, &mut self.memory];
+        self.clock.cycle(&mut self.model, &mut self.dice, streams);
+    }
+
+    /// A reset, so many cycles after a job has begun. The memory forgets what it owed, too.
+    pub fn interrupt(&mut self, descriptor: &Descriptor, cycles: u64) {
+        self.push(descriptor);
+        (0..cycles).for_each(|_| self.cycle());
+        self.clock.pulse_reset(&mut self.model);
+        let (stall, latency_cycles) = (self.memory.stall, self.memory.latency_cycles);
+        self.memory = CardMemory::new(&self.model, "", Vec::new(), stall);
+        self.memory.latency_cycles = latency_cycles;
+        self.commands = Source::new(&self.model, "command", &["command_i"], stall);
+        self.answers = Sink::new(&self.model, "answer", &["answer_o"], stall);
+    }
+
+    /// One job, from its command to its answer.
+    pub fn run(&mut self, descriptor: &Descriptor) -> Answer {
+        let before = self.counters();
+        self.push(descriptor);
         let limit = self.clock.cycles + 2_000_000;
         while self.answers.beats.is_empty() {
-            let streams: &mut [&mut dyn fieldstone_verilate::bench::Stream] =
-                &mut [&mut self.commands, &mut self.answers, &mut self.memory];
-            self.clock.cycle(&mut self.model, &mut self.dice, streams);
+            self.cycle();
             assert!(self.clock.cycles < limit, "wedged: {descriptor:?}");
         }
         assert!(self.memory.is_idle(), "an answer before memory was done");

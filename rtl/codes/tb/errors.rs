@@ -189,3 +189,17 @@ fn a_job_cannot_compute_on_what_another_function_left() {
         job.run(&mut bench);
     }
 }
+
+#[test]
+fn a_reset_in_mid_flight_leaves_nothing_behind() {
+    for (built, seed) in [(one_unit(), 7), (two_units(), 8)] {
+        let mut bench = Bench::new(built, seed, 0.1);
+        let job = job(&mut bench, "zigzag:3+2", 40, 2);
+        for _ in 0..10 {
+            bench.memory.bytes.clone_from(&job.bytes);
+            let cycles = bench.dice.random_range(1..3000);
+            bench.interrupt(&job.descriptor, cycles);
+            job.run(&mut bench);
+        }
+    }
+}
