@@ -196,3 +196,24 @@ fn element_numbers_have_16_bits() {
     let compiled = Program::compile(&map.expect("a valid map"), &EngineShape::default());
     assert_eq!(compiled, Err(ProgramError::ElementNumber { index: 65_536 }));
 }
+#[test]
+fn elements_are_dealt_so_that_rows_take_few_operations() {
+    let shape = EngineShape::default();
+    let compiled = |map: &LinearMap| {
+        let sums = Sums::new(map).sums;
+        let least: usize = sums.iter().map(|sum| sum.operations_at_least(shape.lanes)).sum();
+        (Program::compile(map, &shape).expect("it fits").operations(), least)
+    };
+    for profile in ["clay:4+2", "clay:8+4", "zigzag:8+2", "rs:20+8"] {
+        let (operations, least) = compiled(&encoder(profile));
+        assert_eq!(operations, least, "{profile}");
+    }
+    // Matrices of bits: rows of many terms, in no order.
+    for profile in ["jerasure-van:8+3,w=16", "jerasure-van:4+2,w=32", "cauchy-good:8+3"] {
+        let (operations, least) = compiled(&encoder(profile));
+        assert!(
+            operations * 5 <= least * 6,
+            "{profile}: {operations} operations, {least} at least"
+        );
+    }
+}
