@@ -171,8 +171,9 @@ module qdma_check
             if (ranges_q[0]) begin
               first_q <= first;
               past_q <= 59'(first) + ((range_q < 2'd2) ? 59'(count_q) : (range_q == 2'd2) ? 59'd1 : 59'd2);
-              window_q <= (range_q == 2'd0 || range_q == 2'd3) ? windows_i[owner_q].host
-                                                               : windows_i[owner_q].card;
+              window_q <= (range_q == 2'd0 || range_q == 2'd3) ? windows_i[owner_q].host : '{
+                base: 58'(windows_i[owner_q].card.base), limit: 58'(windows_i[owner_q].card.limit)
+              };
               state_q <= COMPARE;
             end
           end

@@ -1,5 +1,4 @@
-// Many streams into one, each in its turn: after a beat of stream i the search begins at i + 1, so a
-// stream waits for at most one beat of every other. The output comes from a register.
+// Many streams into one, each in its turn. The output comes from a register.
 
 module qdma_merge #(
   parameter int unsigned STREAMS = 2,
@@ -16,49 +15,25 @@ module qdma_merge #(
   input  logic                            out_ready_i,
   output logic [WIDTH-1:0]                out_data_o
 );
-  localparam int unsigned NUMBER_BITS = $clog2(STREAMS);
-
   if (STREAMS < 2) begin : gen_streams_check
     $error("merging takes at least two streams");
   end
 
-  logic valid_q;
+  logic valid_q, room, chosen;
   logic [WIDTH-1:0] data_q;
-  logic [STREAMS-1:0] after_q;  // streams behind the last served one
-
-  // The first valid stream behind the last served one, else the first of all.
-  logic [STREAMS-1:0] behind, candidates, grant;
-  assign behind = in_valid_i & after_q;
-  assign candidates = (behind != '0) ? behind : in_valid_i;
-  assign grant = candidates & (~candidates + 1'b1);
-
-  logic room;
+  logic [$clog2(STREAMS)-1:0] index;
   assign room = !valid_q || out_ready_i;
-  assign in_ready_o = room ? grant : '0;
+  assign in_ready_o = (room && chosen) ? STREAMS'(1) << index : '0;
   assign out_valid_o = valid_q;
   assign out_data_o = data_q;
 
-  logic [NUMBER_BITS-1:0] number;
-  always_comb begin
-    number = '0;
-    for (int unsigned i = 0; i < STREAMS; i++) begin
-      if (grant[i]) number = NUMBER_BITS'(i);
-    end
-  end
+  fs_arbiter #(.COUNT(STREAMS)) i_arbiter (
+    .clk_i, .rst_ni, .request_i(in_valid_i), .valid_o(chosen), .index_o(index), .served_i(room)
+  );
 
   always_ff @(posedge clk_i) begin
-    if (room && in_valid_i != '0) begin
-      data_q <= in_data_i[number];
-      after_q <= ~(grant | (grant - 1'b1));
-    end
-    if (!rst_ni) begin
-      valid_q <= 1'b0;
-      after_q <= '0;
-    end else if (room) begin
-      valid_q <= in_valid_i != '0;
-    end
+    if (room && chosen) data_q <= in_data_i[index];
+    if (!rst_ni) valid_q <= 1'b0;
+    else if (room) valid_q <= chosen;
   end
-
-  assert property (@(posedge clk_i) disable iff (!rst_ni) $onehot0(in_ready_o))
-  else $error("two streams at once");
 endmodule

@@ -96,8 +96,13 @@ package qdma_pkg;
   } window_t;
 
   typedef struct packed {
+    fs_pkg::card_beat_t base;
+    fs_pkg::card_beat_t limit;
+  } card_window_t;
+
+  typedef struct packed {
     window_t host;
-    window_t card;
+    card_window_t card;
   } windows_t;
 
   typedef struct packed {

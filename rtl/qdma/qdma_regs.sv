@@ -103,8 +103,8 @@ module qdma_regs
       unique case (request_q.offset[5:0])
         FUNCTION_TABLE_REG_HOST_BASE: value = {windows_q[entry].host.base, 6'd0};
         FUNCTION_TABLE_REG_HOST_END: value = {windows_q[entry].host.limit, 6'd0};
-        FUNCTION_TABLE_REG_CARD_BASE: value = {windows_q[entry].card.base, 6'd0};
-        FUNCTION_TABLE_REG_CARD_END: value = {windows_q[entry].card.limit, 6'd0};
+        FUNCTION_TABLE_REG_CARD_BASE: value = 64'({windows_q[entry].card.base, 6'd0});
+        FUNCTION_TABLE_REG_CARD_END: value = 64'({windows_q[entry].card.limit, 6'd0});
         FUNCTION_TABLE_REG_QUEUES: value = queues_q[entry];
         default: known = 1'b0;
       endcase
@@ -156,10 +156,9 @@ module qdma_regs
 
   // ---- One access after the other -------------------------------------------------------------
 
-  // Card addresses have 40 bits; what lies beyond is the end of them.
-  host_beat_t card_beat;
-  assign card_beat = (request_q.data[63:40] != '0) ? 58'(1) << fs_pkg::CARD_BEAT_BITS
-                                                   : request_q.data[63:6];
+  // Card addresses have 40 bits; what lies beyond stands for the last beat of them.
+  fs_pkg::card_beat_t card_beat;
+  assign card_beat = (request_q.data[63:40] != '0) ? '1 : request_q.data[39:6];
 
   always_ff @(posedge clk_i) begin
     cycles_q <= cycles_q + 1'b1;

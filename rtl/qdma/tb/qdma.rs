@@ -206,7 +206,7 @@ fn registers_are_what_the_map_says() {
         (function_table::HOST_BASE, 0x1234_5678_9abc_de7f, 0x1234_5678_9abc_de40),
         (function_table::HOST_END, u64::MAX, u64::MAX - 63),
         (function_table::CARD_BASE, 0x1000, 0x1000),
-        (function_table::CARD_END, u64::MAX, 1 << 40),
+        (function_table::CARD_END, u64::MAX, (1 << 40) - 64),
         (function_table::QUEUES, 0x00ee_0003_003c | 0x77 << 40, 0x00ee_0003_003c),
     ] {
         world.write(0, entry + offset, value);
