@@ -1,5 +1,6 @@
 //! A function of a device, shared by everyone who has a queue set of it.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -136,6 +137,13 @@ pub struct Card {
     queue_sets: u16,
     build: Build,
     shared: Mutex<Shared>,
+}
+
+impl fmt::Debug for Card {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut card = f.debug_struct("Card");
+        card.field("function", &self.function).field("build", &self.build).finish_non_exhaustive()
+    }
 }
 
 /// What the queue sets of a function share.

@@ -51,6 +51,12 @@ impl Descriptor {
             .with(descriptor::AFTER, after.into())
     }
 
+    /// Nothing, in either ring.
+    #[must_use]
+    pub fn nop() -> Self {
+        Self::new(H2cOp::Nop as u64)
+    }
+
     /// An operation of the H2C ring.
     #[must_use]
     pub fn operation(op: H2cOp, source: u64, destination: u64, bytes: u64) -> Self {

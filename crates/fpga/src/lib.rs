@@ -23,6 +23,7 @@
 //! | [`bitstream`]  | partial bitstreams for the reconfigurable partition |
 //! | [`selftest`]   | random jobs on the device and on the CPU, compared |
 //! | [`dummy`]      | a device in plain Rust, for tests of the driver |
+//! | `verilated`    | the device itself, with a host and a card around it (feature `rtl`) |
 
 pub mod bitstream;
 pub mod bounds;
@@ -44,6 +45,8 @@ pub mod regs;
 pub mod ring;
 pub mod selftest;
 pub mod tables;
+#[cfg(feature = "rtl")]
+pub mod verilated;
 pub mod watch;
 
 pub use card::Card;

@@ -19,7 +19,9 @@ use crate::bounds::{C2H_LOG2, CQ_LOG2, H2C_LOG2, MAX_BURST, MAX_CONTROL_LOOKS};
 use crate::descriptor::{Completion, Descriptor};
 use crate::extents::{Extent, Extents};
 use crate::host::{DmaMemory, Mmio};
-use crate::regs::{QueueCommand, QueueState, context_flag, queue, queue_context};
+use crate::regs::{
+    BEAT_BYTES, DESCRIPTOR_BYTES, QueueCommand, QueueState, context_flag, queue, queue_context,
+};
 use crate::ring::{CompletionRing, DescriptorRing};
 
 /// Where a queue set is in its life.
@@ -43,6 +45,8 @@ pub struct QueueSet {
     mmio: Arc<dyn Mmio>,
     memory: Arc<dyn DmaMemory>,
     extent: Extent,
+    /// Where the context lies that the device reads when the set is enabled.
+    context: u64,
     h2c: DescriptorRing,
     c2h: DescriptorRing,
     completions: CompletionRing,
@@ -54,10 +58,12 @@ pub struct QueueSet {
 impl QueueSet {
     /// Bytes of host memory that it needs.
     fn bytes() -> usize {
-        queue_context::BYTES
+        // Descriptors begin at multiples of their size, extents at multiples of half of that.
+        BEAT_BYTES
             + DescriptorRing::bytes(H2C_LOG2)
             + DescriptorRing::bytes(C2H_LOG2)
             + CompletionRing::bytes(CQ_LOG2)
+            + queue_context::BYTES
     }
 
     /// Queue set `number` of the function, disabled, with rings from `free`. `None` when that has
@@ -71,15 +77,28 @@ impl QueueSet {
         interrupts: bool,
     ) -> Option<Self> {
         let extent = free.allocate(Self::bytes())?;
-        let h2c_base = extent.address + queue_context::BYTES as u64;
+        let h2c_base = extent.address.next_multiple_of(DESCRIPTOR_BYTES as u64);
         let h2c = DescriptorRing::new(h2c_base, H2C_LOG2);
         let c2h_base = h2c_base + DescriptorRing::bytes(H2C_LOG2) as u64;
         let c2h = DescriptorRing::new(c2h_base, C2H_LOG2);
         let completions_base = c2h_base + DescriptorRing::bytes(C2H_LOG2) as u64;
         let completions = CompletionRing::new(&*memory, completions_base, CQ_LOG2);
+        let context = completions_base + CompletionRing::bytes(CQ_LOG2) as u64;
         let state = State::Disabled;
         let looks = 0;
-        Some(Self { number, mmio, memory, extent, h2c, c2h, completions, interrupts, state, looks })
+        Some(Self {
+            number,
+            mmio,
+            memory,
+            extent,
+            context,
+            h2c,
+            c2h,
+            completions,
+            interrupts,
+            state,
+            looks,
+        })
     }
 
     /// Its number in its function.
@@ -171,8 +190,8 @@ impl QueueSet {
         queue_context::CQ_LOG2.put(&mut context, self.completions.log2().into());
         let flags = if self.interrupts { context_flag::INTERRUPTS } else { 0 };
         queue_context::FLAGS.put(&mut context, flags);
-        self.memory.write(self.extent.address, &context);
-        let base = self.extent.address / queue_context::BYTES as u64;
+        self.memory.write(self.context, &context);
+        let base = self.context / BEAT_BYTES as u64;
         let enable = queue::CONTROL_COMMAND.with(QueueCommand::Enable as u64);
         self.write(queue::CONTROL, enable | queue::CONTROL_CONTEXT_BASE.with(base));
         (self.state, self.looks) = (State::Enabling, 0);

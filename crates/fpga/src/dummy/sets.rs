@@ -5,9 +5,9 @@ use rand::Rng;
 use super::{Failure, State};
 use crate::descriptor::Descriptor;
 use crate::regs::{
-    COMPLETION_BYTES, DESCRIPTOR_BYTES, H2cOp, MAX_CHAIN, MAX_RING_LOG2, PartitionState,
-    QueueState, ReconfigurableModule, Status, completion, completion_flag, context_flag,
-    descriptor, descriptor_flag, queue_context,
+    BEAT_BYTES, COMPLETION_BYTES, DESCRIPTOR_BYTES, H2cOp, MAX_CHAIN, MAX_RING_LOG2,
+    PartitionState, QueueState, ReconfigurableModule, Status, completion, completion_flag,
+    context_flag, descriptor, descriptor_flag, queue_context,
 };
 
 /// Cycles that the partition takes to change.
@@ -105,13 +105,16 @@ impl State {
         let number = |field: crate::field::Field| field.get(&context);
         let log2 = [queue_context::H2C_LOG2, queue_context::C2H_LOG2, queue_context::CQ_LOG2];
         let log2 = log2.map(|field| number(field) as u32);
-        let too_large = log2.iter().any(|&log2| log2 as usize > MAX_RING_LOG2);
         let bases = [queue_context::H2C_BASE, queue_context::C2H_BASE, queue_context::CQ_BASE];
+        let bases = bases.map(number);
+        let alignments = [DESCRIPTOR_BYTES, DESCRIPTOR_BYTES, BEAT_BYTES];
+        let is_bad = log2.iter().any(|&log2| log2 as usize > MAX_RING_LOG2)
+            || bases.iter().zip(alignments).any(|(base, size)| !base.is_multiple_of(size as u64));
         self.sets[set] = Set {
-            state: if too_large { QueueState::Stopped } else { QueueState::Enabled },
-            stopped_by: if too_large { Status::BadParameter } else { Status::Ok },
+            state: if is_bad { QueueState::Stopped } else { QueueState::Enabled },
+            stopped_by: if is_bad { Status::BadParameter } else { Status::Ok },
             function,
-            bases: bases.map(number),
+            bases,
             log2,
             interrupts: number(queue_context::FLAGS) & context_flag::INTERRUPTS != 0,
             ..Set::default()
