@@ -366,6 +366,8 @@ fn status(core: &Core) -> Status {
         degraded_reads: core.counters.degraded_reads,
         checkpoints: core.counters.checkpoints,
         gc_pause_max_ns: core.counters.gc_pause_max_ns,
+        engine: core.engine.name().to_owned(),
+        engine_counters: core.engine.counters(),
         rebuild: core.rebuild,
         scrub: core.scrub,
     }
