@@ -16,12 +16,13 @@
 //   tree     one per inner node in heap order (slot 1 is the root, slot 0 unused): hash id = node
 //            number, weight of the node, weight of its left child; the items follow, from the next
 //            multiple of 16 slots on, in the order of the leaves
-//   uniform  one per item; slot p holds the reciprocal of size - p
+//   uniform  one per item; slot p holds the short reciprocal of size - p
 //
 // A straw2 bucket with weight sets has one run of slots per position, `stride_rows` apart.
 //
 // **Reciprocals.** floor(n / w) = (n * multiplier) >> (48 + shift) for every n <= 2^48, with shift =
-// ceil(log2 w) and multiplier = ceil(2^(48 + shift) / w), which has at most 49 bits.
+// ceil(log2 w) and multiplier = ceil(2^(48 + shift) / w), which has 49 bits, the highest always set.
+// The short reciprocal is the same with 32 instead of 48, for n < 2^32; its multiplier has 33 bits.
 
 /* verilator lint_off UNUSEDPARAM */  // a package is used in parts
 
@@ -61,6 +62,8 @@ package crush_pkg;
     logic [5:0]   shift;
     logic [48:0]  multiplier;
   } reciprocal_t;  // 56 bits: straw2, uniform
+  localparam int unsigned RECIPROCAL_BITS = 49;
+  localparam int unsigned SHORT_RECIPROCAL_BITS = 33;
 
   typedef struct packed {
     logic [7:0]   kind;     // type of the item: 0 for devices
@@ -99,6 +102,53 @@ package crush_pkg;
     logic [7:0]   kind;      // type of the item
     logic [31:0]  item;
   } chosen_t;
+
+  // **Kernels.** A kernel draws from the slots of one bucket, which come LANES at a time, in beats that
+  // it cannot hold up; draws follow each other without a gap. Some cycles after a draw's last beat, the
+  // kernel says which position won: of the bucket's items, as the slots from tag.slot on hold them.
+  // Draws of one kernel come out in the order in which they went in. All kernels have the same ports,
+  // which are also those of the reconfigurable partition:
+  //
+  //   valid_i, beat_i, mask_i, slots_i   a beat; mask_i tells which of its slots exist
+  //   valid_o, drawn_o                   a draw is made
+
+  // What a kernel hands back as it was.
+  typedef struct packed {
+    logic         is_list;  // slots are pair_slot_t, with the item as hash id
+    logic [19:0]  slot;     // number of the slot that holds item 0
+    tag_t         tag;
+  } draw_tag_t;
+
+  typedef struct packed {
+    logic         first;   // beat of the draw
+    logic         last;
+    draw_tag_t    tag;
+    logic [31:0]  x;
+    logic [31:0]  r;       // uniform: less than size
+    logic [31:0]  bucket;  // id, as unsigned
+    logic [15:0]  size;    // slots that count: items; tree: leaves, a power of two
+    logic [15:0]  row;     // slots are number row * LANES and on. Rows come in ascending order from 0;
+                           // uniform: descending, from the row of slot r, to 0
+  } beat_t;
+
+  typedef struct packed {
+    draw_tag_t    tag;
+    logic [15:0]  position;
+  } drawn_t;
+
+  // Cycles of a multiplier: partial products, which fit into the multipliers of FPGAs (26 by 17 bits
+  // unsigned), and as many levels of three-operand sums as they need.
+  function automatic int unsigned multiplier_stages(input int unsigned a_bits, input int unsigned b_bits);
+    int unsigned tiles;
+    tiles = ((a_bits + 25) / 26) * ((b_bits + 16) / 17);
+    multiplier_stages = 1;
+    while (tiles > 1) begin
+      tiles = (tiles + 2) / 3;
+      multiplier_stages++;
+    end
+  endfunction
+
+  localparam int unsigned LN_STAGES = 8;
 
   // Mixes of the hash of that many words, and cycles that it takes.
   function automatic int unsigned hash_mixes(input int unsigned args);
