@@ -144,4 +144,12 @@ package crush_pkg;
     logic         stable;        // chooseleaf_stable
     logic         descend_once;  // chooseleaf_descend_once
   } settings_t;
+
+  // Mixes of the hash of that many words, and cycles that it takes.
+  function automatic int unsigned hash_mixes(input int unsigned args);
+    return (args == 2) ? 3 : args + 2;
+  endfunction
+  function automatic int unsigned hash_stages(input int unsigned args, input int unsigned lines_per_stage);
+    return hash_mixes(args) * 9 / lines_per_stage;
+  endfunction
 endpackage
