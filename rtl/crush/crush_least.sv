@@ -10,14 +10,9 @@ module crush_least #(
   localparam int unsigned STAGES = $clog2(LANES) + 1
 ) (
   input  logic                 clk_i,
-  input  logic                 rst_ni,
-
-  input  logic                 valid_i,
-  input  logic                 first_i,
-  input  logic                 last_i,
+  input  logic [STAGES-1:0]    valid_i,  // a beat stands before this stage
+  input  logic                 first_i,  // it is the draw's first: of the beat before the last stage
   input  logic [KEY_BITS-1:0]  keys_i [LANES],
-
-  output logic                 valid_o,
   output logic [15:0]          position_o  // lane, plus LANES for every beat before
 );
   localparam int unsigned LEVELS = $clog2(LANES);
@@ -25,14 +20,6 @@ module crush_least #(
 
   if (LANES == 0 || (LANES & (LANES - 1)) != 0) begin : gen_check
     $error("LANES must be a power of two");
-  end
-
-  logic [STAGES-1:0] valid_q, first_q, last_q;  // after each stage
-  always_ff @(posedge clk_i) begin
-    if (!rst_ni) valid_q <= '0;
-    else valid_q <= STAGES'({valid_q, valid_i});
-    first_q <= STAGES'({first_q, first_i});
-    last_q <= STAGES'({last_q, last_i});
   end
 
   // After level l (0: none yet) there are LANES >> l players.
@@ -44,18 +31,12 @@ module crush_least #(
         assign key[player] = keys_i[player];
         assign lane[player] = LANE_BITS'(player);
       end else begin : gen_match
-        logic enters;  // a beat stands before this level
-        if (level == 1) begin : gen_input
-          assign enters = valid_i;
-        end else begin : gen_stage
-          assign enters = valid_q[level-2];
-        end
         logic takes_right;
         assign takes_right = gen_level[level-1].key[2*player+1] < gen_level[level-1].key[2*player];
         logic [KEY_BITS-1:0] key_q;
         logic [LANE_BITS-1:0] lane_q;
         always_ff @(posedge clk_i) begin
-          if (enters) begin
+          if (valid_i[level-1]) begin
             key_q <= takes_right ? gen_level[level-1].key[2*player+1] : gen_level[level-1].key[2*player];
             lane_q <= takes_right ? gen_level[level-1].lane[2*player+1] : gen_level[level-1].lane[2*player];
           end
@@ -66,29 +47,19 @@ module crush_least #(
     end
   end
 
-  // The best beat.
-  logic beat_valid, beat_first;
-  if (LEVELS == 0) begin : gen_one_lane
-    assign beat_valid = valid_i;
-    assign beat_first = first_i;
-  end else begin : gen_lanes
-    assign beat_valid = valid_q[STAGES-2];
-    assign beat_first = first_q[STAGES-2];
-  end
-
+  // The best beat so far.
   logic [KEY_BITS-1:0] best_q;
   logic [15:0] position_q, next_q, start;  // next_q: position of the next beat's lane 0
-  assign start = beat_first ? '0 : next_q;
+  assign start = first_i ? '0 : next_q;
   always_ff @(posedge clk_i) begin
-    if (beat_valid) begin
+    if (valid_i[STAGES-1]) begin
       next_q <= start + 16'(LANES);
-      if (beat_first || gen_level[LEVELS].key[0] < best_q) begin
+      if (first_i || gen_level[LEVELS].key[0] < best_q) begin
         best_q <= gen_level[LEVELS].key[0];
         position_q <= start | ((LEVELS == 0) ? '0 : 16'(gen_level[LEVELS].lane[0]));
       end
     end
   end
 
-  assign valid_o = valid_q[STAGES-1] && last_q[STAGES-1];
   assign position_o = position_q;
 endmodule

@@ -5,6 +5,8 @@
 // constants of the second-order table in Ceph's crush_ln_table.h, carried as numbers because
 // interoperability needs exactly these; the same as in crates/crush/src/ll_table.rs.
 
+/* verilator lint_off UNUSEDPARAM */  // every unit that names the package's file need not use it
+
 package crush_ln_pkg;
   typedef logic [48:0] reciprocals_t [129];
   typedef logic [7:0] excesses_t [129];

@@ -95,13 +95,58 @@ package crush_pkg;
     logic [7:0]   position;  // of the result: which weight set counts
   } choose_t;
 
+  // The place of an item that does not exist (a leaf of a tree past the last item) holds ITEM_NONE,
+  // kind 0: the draw led nowhere.
   typedef struct packed {
     tag_t         tag;
-    logic         is_empty;  // the bucket has no items (item and kind mean nothing)
-    logic         is_bad;    // no such bucket, or its kernel is not there
-    logic [7:0]   kind;      // type of the item
+    logic         is_empty;      // the bucket has no items (item and kind mean nothing)
+    logic         is_bad;        // no such bucket, or its kernel is not there
+    logic         is_stretched;  // r was r_base + ftotal * (numrep + 1): leaves continue from that r
+    logic [7:0]   kind;          // type of the item
     logic [31:0]  item;
   } chosen_t;
+
+  // Where a rule's steps are, at the slot that has the rule's number.
+  typedef struct packed {
+    logic [30:0]  unused;
+    logic         exists;  // false too for rules that the device cannot run
+    logic [15:0]  steps;   // how many
+    logic [15:0]  first;   // index of the first
+  } rule_t;  // 64 bits
+
+  // Operations of steps; the numbers are those of binary maps. `count` and `kind` as in the map, except:
+  // a TAKE of what does not exist is a NOOP; so are the two SET_CHOOSE_LOCAL steps, if they set 0 (a
+  // rule with others has exists = 0, as have MSR rules); tries above 65535 and counts above 31 do not
+  // fit: such a rule has exists = 0.
+  localparam logic [7:0] STEP_NOOP = 8'd0;
+  localparam logic [7:0] STEP_TAKE = 8'd1;                  // argument: item
+  localparam logic [7:0] STEP_CHOOSE_FIRSTN = 8'd2;         // argument: count, may be <= 0
+  localparam logic [7:0] STEP_CHOOSE_INDEP = 8'd3;
+  localparam logic [7:0] STEP_EMIT = 8'd4;
+  localparam logic [7:0] STEP_CHOOSELEAF_FIRSTN = 8'd6;
+  localparam logic [7:0] STEP_CHOOSELEAF_INDEP = 8'd7;
+  localparam logic [7:0] STEP_SET_CHOOSE_TRIES = 8'd8;      // argument counts if > 0
+  localparam logic [7:0] STEP_SET_CHOOSELEAF_TRIES = 8'd9;  // argument counts if > 0
+  localparam logic [7:0] STEP_SET_VARY_R = 8'd12;           // argument counts if >= 0
+  localparam logic [7:0] STEP_SET_STABLE = 8'd13;           // argument counts if >= 0
+
+  typedef struct packed {
+    logic signed [31:0]  argument;
+    logic [15:0]         unused;
+    logic [7:0]          kind;  // choose steps: type of the items wanted
+    logic [7:0]          op;    // STEP_*
+  } step_t;  // 64 bits
+
+  // What the rule machine must know of a loaded map's header.
+  typedef struct packed {
+    logic [7:0]   algorithms;    // bit ALG_*: buckets of that algorithm occur
+    logic [15:0]  rules;         // slots of rules
+    logic [31:0]  devices;       // reweights; devices from here on are out
+    logic [15:0]  choose_tries;  // attempts from the top: choose_total_tries + 1
+    logic [7:0]   vary_r;        // chooseleaf_vary_r
+    logic         stable;        // chooseleaf_stable
+    logic         descend_once;  // chooseleaf_descend_once
+  } settings_t;
 
   // **Kernels.** A kernel draws from the slots of one bucket, which come LANES at a time, in beats that
   // it cannot hold up; draws follow each other without a gap. Some cycles after a draw's last beat, the
@@ -114,8 +159,9 @@ package crush_pkg;
 
   // What a kernel hands back as it was.
   typedef struct packed {
-    logic         is_list;  // slots are pair_slot_t, with the item as hash id
-    logic [19:0]  slot;     // number of the slot that holds item 0
+    logic         is_stretched;  // see chosen_t
+    logic         is_list;       // slots are pair_slot_t, with the item as hash id
+    logic [19:0]  slot;          // number of the slot that holds item 0
     tag_t         tag;
   } draw_tag_t;
 
@@ -129,7 +175,7 @@ package crush_pkg;
     logic [15:0]  size;    // slots that count: items; tree: leaves, a power of two
     logic [15:0]  row;     // slots are number row * LANES and on. Rows come in ascending order from 0;
                            // uniform: descending, from the row of slot r, to 0
-  } beat_t;
+  } kernel_beat_t;
 
   typedef struct packed {
     draw_tag_t    tag;
@@ -149,6 +195,7 @@ package crush_pkg;
   endfunction
 
   localparam int unsigned LN_STAGES = 8;
+  localparam int unsigned MODULO_STAGES = 6;
 
   // Mixes of the hash of that many words, and cycles that it takes.
   function automatic int unsigned hash_mixes(input int unsigned args);
