@@ -24,26 +24,36 @@ module crush_least #(
 
   // After level l (0: none yet) there are LANES >> l players.
   for (genvar level = 0; level <= LEVELS; level++) begin : gen_level
-    logic [KEY_BITS-1:0] key [LANES >> level];
-    logic [LANE_BITS-1:0] lane [LANES >> level];
-    for (genvar player = 0; player < (LANES >> level); player++) begin : gen_player
-      if (level == 0) begin : gen_lane
-        assign key[player] = keys_i[player];
+    localparam int unsigned PLAYERS = LANES >> level;
+    typedef logic [KEY_BITS-1:0] keys_t [PLAYERS];
+    typedef logic [LANE_BITS-1:0] lanes_t [PLAYERS];
+    keys_t key;
+    lanes_t lane;
+    if (level == 0) begin : gen_input
+      assign key = keys_i;
+      for (genvar player = 0; player < PLAYERS; player++) begin : gen_lane
         assign lane[player] = LANE_BITS'(player);
-      end else begin : gen_match
-        logic takes_right;
-        assign takes_right = gen_level[level-1].key[2*player+1] < gen_level[level-1].key[2*player];
-        logic [KEY_BITS-1:0] key_q;
-        logic [LANE_BITS-1:0] lane_q;
-        always_ff @(posedge clk_i) begin
-          if (valid_i[level-1]) begin
-            key_q <= takes_right ? gen_level[level-1].key[2*player+1] : gen_level[level-1].key[2*player];
-            lane_q <= takes_right ? gen_level[level-1].lane[2*player+1] : gen_level[level-1].lane[2*player];
-          end
-        end
-        assign key[player] = key_q;
-        assign lane[player] = lane_q;
       end
+    end else begin : gen_matches
+      keys_t key_q;
+      lanes_t lane_q;
+      always_ff @(posedge clk_i) begin
+        if (valid_i[level-1]) begin
+          automatic keys_t winner;
+          automatic lanes_t winner_lane;
+          automatic logic right;
+          // verilator unroll_disable
+          for (int unsigned player = 0; player < PLAYERS; player++) begin
+            right = gen_level[level-1].key[2*player+1] < gen_level[level-1].key[2*player];
+            winner[player] = gen_level[level-1].key[2*player+32'(right)];
+            winner_lane[player] = gen_level[level-1].lane[2*player+32'(right)];
+          end
+          key_q <= winner;
+          lane_q <= winner_lane;
+        end
+      end
+      assign key = key_q;
+      assign lane = lane_q;
     end
   end
 

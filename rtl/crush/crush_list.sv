@@ -66,37 +66,39 @@ module crush_list #(
     .data_o({weights, exists, row})
   );
 
-  logic [LANES-1:0] takes_q;
+  // verilator lint_off UNUSEDSIGNAL
+  logic hash_valid;  // valid[HASHED]
+  // verilator lint_on UNUSEDSIGNAL
+  logic [31:0] args [4][LANES];
+  logic [31:0] hash [LANES];
+  logic [31:0] sum [LANES], weight [LANES];
+  logic [15:0] u [LANES];
+  logic [47:0] product [LANES];
   for (genvar lane = 0; lane < LANES; lane++) begin : gen_lane
+    assign args[0][lane] = beat_i.x;
+    assign args[1][lane] = pairs[lane].hash_id;
+    assign args[2][lane] = beat_i.r;
+    assign args[3][lane] = beat_i.bucket;
     assign sums_in[lane] = pairs[lane].first;
     assign weights_in[lane] = pairs[lane].second;
+    assign sum[lane] = sums[lane];
+    assign weight[lane] = weights[lane];
+    assign u[lane] = hash[lane][15:0];
+  end
 
-    // verilator lint_off UNUSEDSIGNAL
-    logic hash_valid;    // valid[HASHED], in lanes with a slot
-    logic [31:0] hash;   // the lower half counts
-    // verilator lint_on UNUSEDSIGNAL
-    crush_hash #(.ARGS(4)) i_hash (
-      .clk_i,
-      .rst_ni,
-      .valid_i(valid_i && mask_i[lane]),
-      .args_i({beat_i.bucket, beat_i.r, pairs[lane].hash_id, beat_i.x}),
-      .valid_o(hash_valid),
-      .hash_o(hash)
-    );
+  crush_hash_lanes #(.LANES(LANES), .ARGS(4)) i_hash (
+    .clk_i, .rst_ni, .valid_i, .args_i(args), .valid_o(hash_valid), .hash_o(hash)
+  );
+  crush_multiplier #(.LANES(LANES), .A_BITS(32), .B_BITS(16)) i_product (
+    .clk_i, .valid_i(valid[MULTIPLIED-1:HASHED]), .a_i(sum), .b_i(u), .product_o(product)
+  );
 
-    // verilator lint_off UNUSEDSIGNAL
-    logic [47:0] product;  // rounded down to multiples of 2^16
-    // verilator lint_on UNUSEDSIGNAL
-    crush_multiplier #(.A_BITS(32), .B_BITS(16)) i_product (
-      .clk_i,
-      .valid_i(valid[MULTIPLIED-1:HASHED]),
-      .a_i(sums[lane]),
-      .b_i(hash[15:0]),
-      .product_o(product)
-    );
-
-    always_ff @(posedge clk_i) begin
-      if (valid[MULTIPLIED]) takes_q[lane] <= exists[lane] && product[47:16] < weights[lane];
+  logic [LANES-1:0] takes_q;
+  always_ff @(posedge clk_i) begin
+    if (valid[MULTIPLIED]) begin
+      for (int unsigned lane = 0; lane < LANES; lane++) begin
+        takes_q[lane] <= exists[lane] && product[lane][47:16] < weight[lane];
+      end
     end
   end
 

@@ -1,7 +1,8 @@
-// An unsigned product, one per cycle: partial products of at most 26 by 17 bits, as the multipliers of
-// FPGAs take them, added three at a time.
+// Unsigned products, one per lane and cycle: partial products of at most 26 by 17 bits, as the multipliers
+// of FPGAs take them, added three at a time.
 
 module crush_multiplier #(
+  parameter int unsigned LANES = 16,
   parameter int unsigned A_BITS = 32,
   parameter int unsigned B_BITS = 32,
   localparam int unsigned STAGES = crush_pkg::multiplier_stages(A_BITS, B_BITS),
@@ -9,9 +10,9 @@ module crush_multiplier #(
 ) (
   input  logic               clk_i,
   input  logic [STAGES-1:0]  valid_i,  // a beat stands before this stage
-  input  logic [A_BITS-1:0]  a_i,
-  input  logic [B_BITS-1:0]  b_i,
-  output logic [BITS-1:0]    product_o
+  input  logic [A_BITS-1:0]  a_i [LANES],
+  input  logic [B_BITS-1:0]  b_i [LANES],
+  output logic [BITS-1:0]    product_o [LANES]
 );
   if (A_BITS == 0 || B_BITS == 0) begin : gen_check
     $error("A_BITS and B_BITS must be at least 1");
@@ -24,46 +25,54 @@ module crush_multiplier #(
   localparam int unsigned B_TILE = (B_BITS + B_TILES - 1) / B_TILES;
   localparam int unsigned TILES = A_TILES * B_TILES;
 
+  typedef logic [BITS-1:0] terms_t [LANES];
+
+  // What is computed at elaboration is not counted.
+  // verilator coverage_off
   // How many terms there are after a stage.
   function automatic int unsigned terms(input int unsigned stage);
     terms = TILES;
     for (int unsigned s = 0; s < stage; s++) terms = (terms + 2) / 3;
   endfunction
-
-  logic [A_TILE*A_TILES-1:0] a;
-  logic [B_TILE*B_TILES-1:0] b;
-  assign a = (A_TILE*A_TILES)'(a_i);
-  assign b = (B_TILE*B_TILES)'(b_i);
+  // verilator coverage_on
 
   for (genvar stage = 0; stage < STAGES; stage++) begin : gen_stage
-    logic [BITS-1:0] term_q [terms(stage)];
-    if (stage == 0) begin : gen_products
-      for (genvar tile = 0; tile < TILES; tile++) begin : gen_tile
-        localparam int unsigned A_LOW = (tile / B_TILES) * A_TILE;
-        localparam int unsigned B_LOW = (tile % B_TILES) * B_TILE;
-        logic [A_TILE+B_TILE-1:0] product;
-        assign product = (A_TILE+B_TILE)'(a[A_LOW +: A_TILE]) * (A_TILE+B_TILE)'(b[B_LOW +: B_TILE]);
+    for (genvar term = 0; term < terms(stage); term++) begin : gen_term
+      terms_t term_q;
+      if (stage == 0) begin : gen_product
+        localparam int unsigned A_LOW = (term / B_TILES) * A_TILE;
+        localparam int unsigned B_LOW = (term % B_TILES) * B_TILE;
         always_ff @(posedge clk_i) begin
-          if (valid_i[0]) term_q[tile] <= BITS'(product) << (A_LOW + B_LOW);
+          if (valid_i[0]) begin
+            automatic terms_t products;
+            // verilator unroll_disable
+            for (int unsigned lane = 0; lane < LANES; lane++) begin
+              products[lane] = BITS'((A_TILE + B_TILE)'(A_TILE'(a_i[lane] >> A_LOW))
+                                   * (A_TILE + B_TILE)'(B_TILE'(b_i[lane] >> B_LOW))) << (A_LOW + B_LOW);
+            end
+            term_q <= products;
+          end
         end
-      end
-    end else begin : gen_sums
-      for (genvar sum = 0; sum < terms(stage); sum++) begin : gen_sum
-        localparam int unsigned FIRST = 3 * sum;
+      end else begin : gen_sum
+        localparam int unsigned FIRST = 3 * term;
         localparam int unsigned LEFT = terms(stage - 1) - FIRST;
-        logic [BITS-1:0] total;
-        if (LEFT >= 3) begin : gen_three
-          assign total = gen_stage[stage-1].term_q[FIRST] + gen_stage[stage-1].term_q[FIRST+1]
-                       + gen_stage[stage-1].term_q[FIRST+2];
-        end else if (LEFT == 2) begin : gen_two
-          assign total = gen_stage[stage-1].term_q[FIRST] + gen_stage[stage-1].term_q[FIRST+1];
-        end else begin : gen_one
-          assign total = gen_stage[stage-1].term_q[FIRST];
+        localparam int unsigned SECOND = (LEFT >= 2) ? FIRST + 1 : FIRST;
+        localparam int unsigned THIRD = (LEFT >= 3) ? FIRST + 2 : FIRST;
+        always_ff @(posedge clk_i) begin
+          if (valid_i[stage]) begin
+            automatic terms_t sums;
+            // verilator unroll_disable
+            for (int unsigned lane = 0; lane < LANES; lane++) begin
+              sums[lane] = gen_stage[stage-1].gen_term[FIRST].term_q[lane];
+              if (LEFT >= 2) sums[lane] += gen_stage[stage-1].gen_term[SECOND].term_q[lane];
+              if (LEFT >= 3) sums[lane] += gen_stage[stage-1].gen_term[THIRD].term_q[lane];
+            end
+            term_q <= sums;
+          end
         end
-        always_ff @(posedge clk_i) if (valid_i[stage]) term_q[sum] <= total;
       end
     end
   end
 
-  assign product_o = gen_stage[STAGES-1].term_q[0];
+  assign product_o = gen_stage[STAGES-1].gen_term[0].term_q;
 endmodule

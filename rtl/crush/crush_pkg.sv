@@ -2,11 +2,12 @@
 //
 // **Image.** A map is compiled by the host (crates/fpga, image) and loaded as one run of bytes:
 //
-//   header (64 B) | buckets (16 B each) | slots (16 B each, buckets start at multiples of 16 slots) |
-//   reweights (4 B each) | rules (8 B each) | steps (8 B each)
+//   header (64 B) | buckets (16 B each) | slots (16 B each, buckets start at multiples of
+//   16 slots) | reweights (4 B each) | rules (8 B each) | steps (8 B each)
 //
-// with every section padded to 64 bytes. All fields are little-endian; the packed structures below are
-// the bytes read as one number, so the last member is in the lowest bits.
+// with every section padded to 64 bytes. Bucket -1 - i is entry i of its section, rule i of its own.
+// All fields are little-endian; the packed structures below are the bytes read as one number, so the
+// last member is in the lowest bits.
 //
 // **Slots** are what a kernel reads, LANES of them in one beat, in the order in which they are drawn:
 //
@@ -41,6 +42,23 @@ package crush_pkg;
 
   typedef logic [TAG_BITS-1:0] tag_t;
 
+  // The first beat of an image.
+  typedef struct packed {
+    logic [31:0]   crc;           // CRC32C of the image, with this field as 0
+    logic [231:0]  unused;
+    logic [7:0]    vary_r;        // chooseleaf_vary_r
+    logic [15:0]   choose_tries;  // choose_total_tries + 1
+    logic [4:0][31:0] entries;    // of the sections: buckets, rows of 16 slots, reweights, rules, steps
+    logic [5:0]    unused_flags;
+    logic          descend_once;  // chooseleaf_descend_once
+    logic          stable;        // chooseleaf_stable
+    logic [7:0]    algorithms;    // bit ALG_*: buckets of that algorithm occur
+    logic [15:0]   version;
+    logic [31:0]   magic;
+  } image_header_t;  // 512 bits
+  localparam logic [31:0] IMAGE_MAGIC = 32'h4943_5346;  // "FSCI"
+  localparam logic [15:0] IMAGE_VERSION = 16'd1;
+
   // A bucket, at index -1 - id. 128 bits.
   typedef struct packed {
     logic [31:0]  divides;      // bit n: size is a multiple of n (uniform buckets only, else 0)
@@ -48,7 +66,7 @@ package crush_pkg;
     logic [15:0]  items_row;    // tree: row of 16 slots where the items begin
     logic [15:0]  row;          // row of 16 slots where the slots begin
     logic [15:0]  size;         // items
-    logic [7:0]   positions;    // weight sets, at least 1
+    logic [7:0]   positions;    // weight sets, 1 to 15
     logic [7:0]   depth;        // tree: levels of inner nodes
     logic [7:0]   kind;         // type of the bucket
     logic         exists;

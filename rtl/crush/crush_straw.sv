@@ -57,35 +57,36 @@ module crush_straw #(
     .clk_i, .rst_ni, .in_i(valid_i), .data_i(mask_i), .out_i(valid[MULTIPLIED]), .data_o(exists)
   );
 
-  logic [LENGTH_BITS-1:0] keys [LANES];
+  // verilator lint_off UNUSEDSIGNAL
+  logic hash_valid;  // valid[HASHED]
+  // verilator lint_on UNUSEDSIGNAL
+  logic [31:0] args [3][LANES];
+  logic [31:0] hash [LANES];
+  logic [31:0] straw [LANES];
+  logic [15:0] u [LANES];
+  logic [LENGTH_BITS-1:0] lengths [LANES], keys [LANES];
   for (genvar lane = 0; lane < LANES; lane++) begin : gen_lane
+    assign args[0][lane] = beat_i.x;
+    assign args[1][lane] = slots_i[lane].hash_id;
+    assign args[2][lane] = beat_i.r;
     assign straws_in[lane] = slots_i[lane].payload[31:0];
-
-    // verilator lint_off UNUSEDSIGNAL
-    logic hash_valid;    // valid[HASHED], in lanes with a slot
-    logic [31:0] hash;   // the lower half counts
-    // verilator lint_on UNUSEDSIGNAL
-    crush_hash #(.ARGS(3)) i_hash (
-      .clk_i,
-      .rst_ni,
-      .valid_i(valid_i && mask_i[lane]),
-      .args_i({beat_i.r, slots_i[lane].hash_id, beat_i.x}),
-      .valid_o(hash_valid),
-      .hash_o(hash)
-    );
-
-    logic [LENGTH_BITS-1:0] length;
-    crush_multiplier #(.A_BITS(32), .B_BITS(16)) i_length (
-      .clk_i,
-      .valid_i(valid[MULTIPLIED-1:HASHED]),
-      .a_i(straws[lane]),
-      .b_i(hash[15:0]),
-      .product_o(length)
-    );
-
+    assign straw[lane] = straws[lane];
+    assign u[lane] = hash[lane][15:0];
     // The longest straw has the least key; one that is not there is as long as 0.
-    assign keys[lane] = exists[lane] ? ~length : '1;
+    assign keys[lane] = exists[lane] ? ~lengths[lane] : '1;
   end
+
+  crush_hash_lanes #(.LANES(LANES), .ARGS(3)) i_hash (
+    .clk_i, .rst_ni, .valid_i, .args_i(args), .valid_o(hash_valid), .hash_o(hash)
+  );
+
+  crush_multiplier #(.LANES(LANES), .A_BITS(32), .B_BITS(16)) i_length (
+    .clk_i,
+    .valid_i(valid[MULTIPLIED-1:HASHED]),
+    .a_i(straw),
+    .b_i(u),
+    .product_o(lengths)
+  );
 
   crush_least #(.LANES(LANES), .KEY_BITS(LENGTH_BITS)) i_least (
     .clk_i,

@@ -65,62 +65,64 @@ module crush_straw2 #(
     .clk_i, .rst_ni, .in_i(valid_i), .data_i(loses_in), .out_i(valid[DIVIDED]), .data_o(loses)
   );
 
+  // verilator lint_off UNUSEDSIGNAL
+  logic hash_valid;  // valid[HASHED]
+  // verilator lint_on UNUSEDSIGNAL
+  logic [31:0] args [3][LANES];
+  logic [31:0] hash [LANES];
+  logic [15:0] u [LANES];
+  logic [48:0] n [LANES], n_beside [LANES], quotient_q [LANES];
+  logic [47:0] m [LANES];
+  logic [5:0] shift_in [LANES], shift [LANES], shift_q [LANES];
+  logic [96:0] product [LANES];
+  logic [49:0] sum_q [LANES];
   logic [KEY_BITS-1:0] keys [LANES];
   for (genvar lane = 0; lane < LANES; lane++) begin : gen_lane
+    assign args[0][lane] = beat_i.x;
+    assign args[1][lane] = slots_i[lane].hash_id;
+    assign args[2][lane] = beat_i.r;
     assign reciprocals_in[lane] = slots_i[lane].payload;
     assign loses_in[lane] = !mask_i[lane] || reciprocals_in[lane].is_zero;
+    assign u[lane] = hash[lane][15:0];
+    assign m[lane] = reciprocals[lane].multiplier[47:0];
+    assign shift_in[lane] = reciprocals[lane].shift;
+    assign keys[lane] = {loses[lane], loses[lane] ? '0 : quotient_q[lane]};
+  end
 
-    // verilator lint_off UNUSEDSIGNAL
-    logic hash_valid;    // valid[HASHED], in lanes with a slot
-    logic [31:0] hash;   // the lower half counts
-    // verilator lint_on UNUSEDSIGNAL
-    crush_hash #(.ARGS(3)) i_hash (
-      .clk_i,
-      .rst_ni,
-      .valid_i(valid_i && mask_i[lane]),
-      .args_i({beat_i.r, slots_i[lane].hash_id, beat_i.x}),
-      .valid_o(hash_valid),
-      .hash_o(hash)
-    );
+  crush_hash_lanes #(.LANES(LANES), .ARGS(3)) i_hash (
+    .clk_i, .rst_ni, .valid_i, .args_i(args), .valid_o(hash_valid), .hash_o(hash)
+  );
+  crush_ln #(.LANES(LANES)) i_ln (
+    .clk_i, .valid_i(valid[LOGGED-1:HASHED]), .u_i(u), .n_o(n)
+  );
+  crush_multiplier #(.LANES(LANES), .A_BITS(49), .B_BITS(48)) i_product (
+    .clk_i, .valid_i(valid[MULTIPLIED-1:LOGGED]), .a_i(n), .b_i(m), .product_o(product)
+  );
+  crush_delay_lanes #(.LANES(LANES), .WIDTH(49), .STAGES(MULTIPLIED - LOGGED)) i_n (
+    .clk_i, .valid_i(valid[MULTIPLIED-1:LOGGED]), .data_i(n), .data_o(n_beside)
+  );
+  crush_delay_lanes #(.LANES(LANES), .WIDTH(6), .STAGES(MULTIPLIED - LOGGED)) i_shift (
+    .clk_i, .valid_i(valid[MULTIPLIED-1:LOGGED]), .data_i(shift_in), .data_o(shift)
+  );
 
-    logic [48:0] n;
-    crush_ln i_ln (
-      .clk_i,
-      .valid_i(valid[LOGGED-1:HASHED]),
-      .u_i(hash[15:0]),
-      .n_o(n)
-    );
-
-    // verilator lint_off UNUSEDSIGNAL
-    logic [96:0] product;  // rounded down to multiples of 2^48
-    // verilator lint_on UNUSEDSIGNAL
-    crush_multiplier #(.A_BITS(49), .B_BITS(48)) i_product (
-      .clk_i,
-      .valid_i(valid[MULTIPLIED-1:LOGGED]),
-      .a_i(n),
-      .b_i(reciprocals[lane].multiplier[47:0]),
-      .product_o(product)
-    );
-
-    logic [48:0] n_beside;
-    logic [5:0] shift, shift_q;
-    crush_delay #(.WIDTH(49 + 6), .STAGES(MULTIPLIED - LOGGED)) i_beside (
-      .clk_i,
-      .valid_i(valid[MULTIPLIED-1:LOGGED]),
-      .data_i({reciprocals[lane].shift, n}),
-      .data_o({shift, n_beside})
-    );
-
-    logic [49:0] sum_q;
-    logic [48:0] quotient_q;
-    always_ff @(posedge clk_i) begin
-      if (valid[MULTIPLIED]) begin
-        sum_q <= 50'(n_beside) + 50'(product[96:48]);
-        shift_q <= shift;
+  typedef logic [48:0] quotients_t [LANES];
+  typedef logic [49:0] sums_t [LANES];
+  always_ff @(posedge clk_i) begin
+    if (valid[MULTIPLIED]) begin
+      automatic sums_t sum;
+      // verilator unroll_disable
+      for (int unsigned lane = 0; lane < LANES; lane++) begin
+        sum[lane] = 50'(n_beside[lane]) + 50'(product[lane] >> 48);
       end
-      if (valid[MULTIPLIED+1]) quotient_q <= 49'(sum_q >> shift_q);
+      sum_q <= sum;
+      shift_q <= shift;
     end
-    assign keys[lane] = {loses[lane], loses[lane] ? '0 : quotient_q};
+    if (valid[MULTIPLIED+1]) begin
+      automatic quotients_t quotient;
+      // verilator unroll_disable
+      for (int unsigned lane = 0; lane < LANES; lane++) quotient[lane] = 49'(sum_q[lane] >> shift_q[lane]);
+      quotient_q <= quotient;
+    end
   end
 
   crush_least #(.LANES(LANES), .KEY_BITS(KEY_BITS)) i_least (

@@ -76,37 +76,36 @@ module crush_tree #(
     .data_o({size, row})
   );
 
-  logic [LANES-1:0] goes_right_q;
+  // verilator lint_off UNUSEDSIGNAL
+  logic hash_valid;  // valid[HASHED]
+  // verilator lint_on UNUSEDSIGNAL
+  logic [31:0] args [4][LANES];
+  logic [31:0] hash [LANES], weight [LANES], left [LANES];
+  logic [63:0] product [LANES];
   for (genvar lane = 0; lane < LANES; lane++) begin : gen_lane
+    assign args[0][lane] = beat_i.x;
+    assign args[1][lane] = pairs[lane].hash_id;
+    assign args[2][lane] = beat_i.r;
+    assign args[3][lane] = beat_i.bucket;
     assign weights_in[lane] = pairs[lane].second;
     assign lefts_in[lane] = pairs[lane].first;
+    assign weight[lane] = weights[lane];
+    assign left[lane] = lefts[lane];
+  end
 
-    // verilator lint_off UNUSEDSIGNAL
-    logic hash_valid;  // valid[HASHED], in lanes with a slot
-    // verilator lint_on UNUSEDSIGNAL
-    logic [31:0] hash;
-    crush_hash #(.ARGS(4)) i_hash (
-      .clk_i,
-      .rst_ni,
-      .valid_i(valid_i && mask_i[lane]),
-      .args_i({beat_i.bucket, beat_i.r, pairs[lane].hash_id, beat_i.x}),
-      .valid_o(hash_valid),
-      .hash_o(hash)
-    );
+  crush_hash_lanes #(.LANES(LANES), .ARGS(4)) i_hash (
+    .clk_i, .rst_ni, .valid_i, .args_i(args), .valid_o(hash_valid), .hash_o(hash)
+  );
+  crush_multiplier #(.LANES(LANES), .A_BITS(32), .B_BITS(32)) i_product (
+    .clk_i, .valid_i(valid[MULTIPLIED-1:HASHED]), .a_i(weight), .b_i(hash), .product_o(product)
+  );
 
-    // verilator lint_off UNUSEDSIGNAL
-    logic [63:0] product;  // rounded down to multiples of 2^32
-    // verilator lint_on UNUSEDSIGNAL
-    crush_multiplier #(.A_BITS(32), .B_BITS(32)) i_product (
-      .clk_i,
-      .valid_i(valid[MULTIPLIED-1:HASHED]),
-      .a_i(weights[lane]),
-      .b_i(hash),
-      .product_o(product)
-    );
-
-    always_ff @(posedge clk_i) begin
-      if (valid[MULTIPLIED]) goes_right_q[lane] <= product[63:32] >= lefts[lane];
+  logic [LANES-1:0] goes_right_q;
+  always_ff @(posedge clk_i) begin
+    if (valid[MULTIPLIED]) begin
+      for (int unsigned lane = 0; lane < LANES; lane++) begin
+        goes_right_q[lane] <= product[lane][63:32] >= left[lane];
+      end
     end
   end
 

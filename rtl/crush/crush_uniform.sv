@@ -92,42 +92,46 @@ module crush_uniform #(
     .data_o({counts, row, r})
   );
 
+  // verilator lint_off UNUSEDSIGNAL
+  logic hash_valid;  // valid[HASHED]
+  // verilator lint_on UNUSEDSIGNAL
+  logic [31:0] args [3][LANES];
+  logic [31:0] hash [LANES], multiplier [LANES];
+  logic [15:0] p_hash [LANES], rest [LANES], target [LANES];
+  logic [4:0] shift [LANES];
   logic [LANES-1:0][15:0] targets;
   for (genvar lane = 0; lane < LANES; lane++) begin : gen_lane
-    logic [15:0] p, p_hash;
-    assign p = 16'(row_in << LEVELS) | 16'(lane);
-    assign p_hash = 16'(row_hash << LEVELS) | 16'(lane);
-    assign counts_in[lane] = 32'(p) <= beat_i.r;
+    logic [15:0] p;
     // verilator lint_off UNUSEDSIGNAL
     reciprocal_t reciprocal;  // without what no short one has
     // verilator lint_on UNUSEDSIGNAL
+    assign p = 16'(row_in << LEVELS) | 16'(lane);
+    assign counts_in[lane] = 32'(p) <= beat_i.r;
     assign reciprocal = slots_i[lane].payload;
     assign shorts_in[lane] = '{multiplier: reciprocal.multiplier[31:0], shift: reciprocal.shift[4:0]};
-
-    // verilator lint_off UNUSEDSIGNAL
-    logic hash_valid;  // valid[HASHED], in lanes with a slot
-    // verilator lint_on UNUSEDSIGNAL
-    logic [31:0] hash;
-    crush_hash #(.ARGS(3)) i_hash (
-      .clk_i,
-      .rst_ni,
-      .valid_i(valid_i && counts_in[lane]),
-      .args_i({32'(p), beat_i.bucket, beat_i.x}),
-      .valid_o(hash_valid),
-      .hash_o(hash)
-    );
-
-    crush_modulo i_target (
-      .clk_i,
-      .valid_i(valid[TARGETED-1:HASHED]),
-      .n_i(hash),
-      .w_i(size_hash - p_hash),
-      .m_i(shorts[lane].multiplier),
-      .shift_i(shorts[lane].shift),
-      .offset_i(p_hash),
-      .sum_o(targets[lane])
-    );
+    assign args[0][lane] = beat_i.x;
+    assign args[1][lane] = beat_i.bucket;
+    assign args[2][lane] = 32'(p);
+    assign p_hash[lane] = 16'(row_hash << LEVELS) | 16'(lane);
+    assign rest[lane] = size_hash - p_hash[lane];
+    assign multiplier[lane] = shorts[lane].multiplier;
+    assign shift[lane] = shorts[lane].shift;
+    assign targets[lane] = target[lane];
   end
+
+  crush_hash_lanes #(.LANES(LANES), .ARGS(3)) i_hash (
+    .clk_i, .rst_ni, .valid_i, .args_i(args), .valid_o(hash_valid), .hash_o(hash)
+  );
+  crush_modulo #(.LANES(LANES)) i_target (
+    .clk_i,
+    .valid_i(valid[TARGETED-1:HASHED]),
+    .n_i(hash),
+    .w_i(rest),
+    .m_i(multiplier),
+    .shift_i(shift),
+    .offset_i(p_hash),
+    .sum_o(target)
+  );
 
   // What the last stages know of a row.
   typedef struct packed {
