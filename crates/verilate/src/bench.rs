@@ -99,6 +99,11 @@ pub trait Stream {
     fn sample(&mut self, model: &Model, cycle: u64);
 }
 
+/// The port of a stream: without a prefix, its bare name.
+fn port_name(prefix: &str, name: &str) -> String {
+    if prefix.is_empty() { name.to_owned() } else { format!("{prefix}_{name}") }
+}
+
 /// Drives `PREFIX_valid_i` and `PREFIX_data_i` (or any data ports), and obeys `PREFIX_ready_o`. Once
 /// valid, a beat stays until it is taken.
 #[derive(Debug)]
@@ -120,9 +125,9 @@ impl Source {
     /// data ports of these names.
     #[must_use]
     pub fn new(model: &Model, prefix: &str, data: &[&str], stall: f64) -> Self {
-        let ready = format!("{prefix}_ready_o");
+        let ready = port_name(prefix, "ready_o");
         Self {
-            valid: model.port(&format!("{prefix}_valid_i")),
+            valid: model.port(&port_name(prefix, "valid_i")),
             ready: model.has_port(&ready).then(|| model.port(&ready)),
             data: data.iter().map(|name| model.port(name)).collect(),
             queue: VecDeque::new(),
@@ -196,9 +201,9 @@ impl Sink {
     /// ports of these names.
     #[must_use]
     pub fn new(model: &Model, prefix: &str, data: &[&str], stall: f64) -> Self {
-        let ready = format!("{prefix}_ready_i");
+        let ready = port_name(prefix, "ready_i");
         Self {
-            valid: model.port(&format!("{prefix}_valid_o")),
+            valid: model.port(&port_name(prefix, "valid_o")),
             ready: model.has_port(&ready).then(|| model.port(&ready)),
             data: data.iter().map(|name| model.port(name)).collect(),
             beats: VecDeque::new(),

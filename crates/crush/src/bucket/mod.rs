@@ -173,6 +173,21 @@ impl Bucket {
         }
     }
 
+    /// The index of the item drawn for input `x` and attempt `r`, at a position of the result (which
+    /// decides only which weights of `arg` count): for other implementations of the same buckets, to
+    /// be compared with. `None` if nothing can be drawn: the bucket is empty, or a tree whose walk
+    /// ended at a leaf that is no item.
+    #[must_use]
+    pub fn choose(
+        &self,
+        x: u32,
+        r: u32,
+        arg: Option<&ChooseArg>,
+        position: usize,
+    ) -> Option<usize> {
+        if self.items.is_empty() { None } else { self.draw(x, r, arg, position) }
+    }
+
     /// The index of the item drawn for input `x` and attempt `r` at a position of the result (which
     /// decides only which weights of `arg` count). The bucket is not empty. `None`: a tree bucket
     /// whose walk ended at a leaf that is no item, where Ceph reads outside its memory.
