@@ -254,6 +254,8 @@ module qdma
     .ending_valid_o(copied_valid[0]), .ending_ready_i(copied_ready[0]), .ending_o(copied[0])
   );
 
+  assign card_data_ready_o = 1'b1;
+
   // Writes to host memory: completions, copies.
   logic [1:0] write_valid, write_ready;
   noted_write_t [1:0] writes;
@@ -266,7 +268,7 @@ module qdma
     .load_i(copy),
     .start_valid_i(c2h_valid), .start_ready_o(c2h_ready), .start_slot_i(c2h_slot),
     .read_valid_o(card_read_valid_o), .read_ready_i(card_read_ready_i), .read_o(card_read_data_o),
-    .data_valid_i(card_data_valid_i), .data_ready_o(card_data_ready_o), .data_i(card_data_data_i),
+    .data_valid_i(card_data_valid_i), .data_i(card_data_data_i),
     .write_valid_o(write_valid[1]), .write_ready_i(write_ready[1]), .write_o(writes[1]),
     .done_valid_i(done_valid && !done_note.completion), .done_error_i(done_error),
     .done_note_i(done_note),
