@@ -51,6 +51,6 @@ module qdma_buffer #(
   end
 
   assert property (@(posedge clk_i) disable iff (!rst_ni)
-    in_valid_i |-> (written_q ^ read_q) != (POINTER_BITS+1)'(DEPTH))
+    !in_valid_i || (written_q ^ read_q) != (POINTER_BITS+1)'(DEPTH))
   else $error("a beat without a place");
 endmodule

@@ -109,7 +109,7 @@ module qdma_c2h
   end
   assign write_valid_o = write_valid_q;
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) beat |-> data.last == burst_ends)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !beat || data.last == burst_ends)
   else $error("a burst of another length");
 
   // ---- Endings --------------------------------------------------------------------------------
@@ -147,6 +147,6 @@ module qdma_c2h
   );
   assign ending_o = '{slot: ended_slot, status: ended_status, result: '0, detail: '0};
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) ended_valid |-> ended_room)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !ended_valid || ended_room)
   else $error("more endings than slots");
 endmodule

@@ -39,7 +39,8 @@ module qdma_regs
   output logic [7:0]        vectors_o [FUNCTIONS],
   output logic [31:0]       cycles_o,
   input  logic [1:0]        refused_i,  // by the guards of host reads and writes
-  input  device_status_t    device_i
+  input  device_status_t    device_i,
+  output logic              idle_o
 );
   typedef enum logic [2:0] { IDLE, LOCATE, DECODE, ENABLE, EVENT, LISTEN, ANSWER } state_e;
   state_e state_q;
@@ -238,7 +239,8 @@ module qdma_regs
     end
   end
 
-  assign mmio_ready_o = state_q == IDLE;
+  assign idle_o = state_q == IDLE;
+  assign mmio_ready_o = idle_o;
   assign answer_valid_o = state_q == ANSWER;
   assign answer_data_o = data_q;
 endmodule
