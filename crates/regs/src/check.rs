@@ -1,0 +1,525 @@
+//! What a description must hold so that three languages can say it.
+
+use std::collections::BTreeSet;
+
+use thiserror::Error;
+
+use crate::description::PARAMETERS;
+use crate::{Access, Array, BitField, Description, Enumeration, Layout, Register};
+
+/// Words that no field, layout or enumeration may be called, in lower case: SystemVerilog, Rust
+/// and C++ (which Verilator writes) have other uses for them.
+const KEYWORDS: &[&str] = &[
+    "abstract",
+    "alias",
+    "always",
+    "and",
+    "as",
+    "asm",
+    "assert",
+    "assign",
+    "async",
+    "auto",
+    "automatic",
+    "await",
+    "begin",
+    "bit",
+    "box",
+    "break",
+    "buf",
+    "byte",
+    "case",
+    "catch",
+    "cell",
+    "char",
+    "checker",
+    "class",
+    "clocking",
+    "config",
+    "const",
+    "constraint",
+    "context",
+    "continue",
+    "cover",
+    "crate",
+    "cross",
+    "deassign",
+    "default",
+    "defparam",
+    "delete",
+    "design",
+    "disable",
+    "do",
+    "double",
+    "dyn",
+    "edge",
+    "else",
+    "end",
+    "endmodule",
+    "enum",
+    "event",
+    "expect",
+    "explicit",
+    "export",
+    "extends",
+    "extern",
+    "final",
+    "float",
+    "fn",
+    "for",
+    "force",
+    "forever",
+    "fork",
+    "friend",
+    "function",
+    "gen",
+    "generate",
+    "global",
+    "goto",
+    "if",
+    "impl",
+    "implies",
+    "import",
+    "in",
+    "include",
+    "initial",
+    "inline",
+    "inout",
+    "input",
+    "inside",
+    "instance",
+    "int",
+    "integer",
+    "interface",
+    "join",
+    "large",
+    "let",
+    "library",
+    "local",
+    "logic",
+    "long",
+    "longint",
+    "loop",
+    "macro",
+    "match",
+    "matches",
+    "medium",
+    "mod",
+    "module",
+    "move",
+    "mut",
+    "mutable",
+    "namespace",
+    "new",
+    "not",
+    "null",
+    "operator",
+    "or",
+    "output",
+    "override",
+    "package",
+    "packed",
+    "parameter",
+    "primitive",
+    "priority",
+    "private",
+    "program",
+    "property",
+    "protected",
+    "pub",
+    "public",
+    "pure",
+    "rand",
+    "real",
+    "ref",
+    "reg",
+    "register",
+    "release",
+    "repeat",
+    "restrict",
+    "return",
+    "self",
+    "sequence",
+    "short",
+    "signed",
+    "sizeof",
+    "small",
+    "solve",
+    "specify",
+    "static",
+    "string",
+    "strong",
+    "struct",
+    "super",
+    "switch",
+    "table",
+    "tagged",
+    "task",
+    "template",
+    "this",
+    "throw",
+    "time",
+    "trait",
+    "true",
+    "try",
+    "type",
+    "typedef",
+    "typename",
+    "union",
+    "unique",
+    "unsafe",
+    "unsigned",
+    "unsized",
+    "use",
+    "var",
+    "virtual",
+    "void",
+    "volatile",
+    "wait",
+    "weak",
+    "where",
+    "while",
+    "wildcard",
+    "wire",
+    "with",
+    "within",
+    "xor",
+    "yield",
+];
+
+/// What is wrong with a description.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum CheckError {
+    /// A name that is no name.
+    #[error("{place}: {name:?} is no name, or a keyword somewhere")]
+    Name {
+        /// Where.
+        place: String,
+        /// The name.
+        name: String,
+    },
+    /// Two things of one name.
+    #[error("{place}: there are two of the name {name}")]
+    Twice {
+        /// Where.
+        place: String,
+        /// The name.
+        name: String,
+    },
+    /// Something begins where it may not.
+    #[error("{place}: offset {offset:#x} is not a multiple of {alignment}")]
+    Alignment {
+        /// Where.
+        place: String,
+        /// The offset.
+        offset: u64,
+        /// What it should be a multiple of.
+        alignment: u64,
+    },
+    /// Two things at one place.
+    #[error("{place}: {second} overlaps {first}")]
+    Overlap {
+        /// Where.
+        place: String,
+        /// The earlier one.
+        first: String,
+        /// The later one.
+        second: String,
+    },
+    /// Something ends behind the end of what holds it.
+    #[error("{place}: ends at {end}, behind {limit}")]
+    TooLarge {
+        /// Where.
+        place: String,
+        /// Its end, in the unit of its offset.
+        end: u64,
+        /// The end of what holds it.
+        limit: u64,
+    },
+    /// Bits the wrong way round.
+    #[error("{place}: bits are [high, low]")]
+    BitOrder {
+        /// Where.
+        place: String,
+    },
+    /// A reference to nothing.
+    #[error("{place}: there is no {name}")]
+    Unknown {
+        /// Where.
+        place: String,
+        /// What is missing.
+        name: String,
+    },
+    /// A value that does not fit, or is no single bit where flags want one.
+    #[error("{place}: the value {value} does not fit")]
+    Value {
+        /// Where.
+        place: String,
+        /// The value.
+        value: u64,
+    },
+    /// A field asks for more than its register gives.
+    #[error("{place}: its register is {register} only")]
+    Access {
+        /// Where.
+        place: String,
+        /// The register's access.
+        register: &'static str,
+    },
+}
+
+/// Something from here to there.
+struct Extent {
+    name: String,
+    begin: u64,
+    end: u64,
+}
+
+/// Finds the first thing that is wrong.
+///
+/// # Errors
+/// What it is.
+pub fn check(description: &Description) -> Result<(), CheckError> {
+    for name in description.constants.iter().map(|constant| &constant.name) {
+        upper_name("constants", name)?;
+    }
+    distinct("constants", description.constants.iter().map(|constant| constant.name.as_str()))?;
+    page(description)?;
+    distinct("layouts", description.layouts.iter().map(|layout| layout.name.as_str()))?;
+    description.layouts.iter().try_for_each(|layout| one_layout(description, layout))?;
+    let all = || description.enums.iter().chain(&description.flags);
+    distinct("enumerations", all().map(|found| found.name.as_str()))?;
+    description.enums.iter().try_for_each(|found| enumeration(found, false))?;
+    description.flags.iter().try_for_each(|found| enumeration(found, true))
+}
+
+/// Registers and arrays: aligned, apart, and inside of the page.
+fn page(description: &Description) -> Result<(), CheckError> {
+    const REGISTER_BYTES: u64 = 8;
+    let unknown = |place: &str, name: &str| CheckError::Unknown {
+        place: place.to_owned(),
+        name: name.to_owned(),
+    };
+    let page_bytes =
+        description.constant("PAGE_BYTES").ok_or_else(|| unknown("constants", "PAGE_BYTES"))?;
+    let mut extents = Vec::new();
+    for register in &description.registers {
+        one_register(description, "page", register)?;
+        extents.push(Extent {
+            name: register.name.clone(),
+            begin: register.offset,
+            end: register.offset + REGISTER_BYTES,
+        });
+    }
+    for array in &description.arrays {
+        let count =
+            description.constant(&array.count).ok_or_else(|| unknown(&array.name, &array.count))?;
+        one_array(description, array)?;
+        extents.push(Extent {
+            name: array.name.clone(),
+            begin: array.offset,
+            end: array.offset.saturating_add(array.stride.saturating_mul(count)),
+        });
+    }
+    apart("page", extents, page_bytes)
+}
+
+fn one_array(description: &Description, array: &Array) -> Result<(), CheckError> {
+    upper_name("page", &array.name)?;
+    aligned(&array.name, array.offset, array.stride.max(1))?;
+    let mut extents = Vec::new();
+    for register in &array.registers {
+        one_register(description, &array.name, register)?;
+        extents.push(Extent {
+            name: register.name.clone(),
+            begin: register.offset,
+            end: register.offset + 8,
+        });
+    }
+    apart(&array.name, extents, array.stride)
+}
+
+fn one_register(
+    description: &Description,
+    place: &str,
+    register: &Register,
+) -> Result<(), CheckError> {
+    // Registers keep their capitals everywhere, which no keyword has.
+    named(place, &register.name, |byte| byte.is_ascii_uppercase(), &[])?;
+    let place = format!("{place}.{}", register.name);
+    aligned(&place, register.offset, 8)?;
+    // What is read and what is written are two views, which may differ.
+    for view in [Access::reads as fn(Access) -> bool, Access::writes] {
+        let fields = register.fields.iter().filter(|field| view(field_access(register, field)));
+        let mut extents = Vec::new();
+        for field in fields {
+            one_bit_field(description, &place, register, field)?;
+            extents.push(Extent {
+                name: field.name.clone(),
+                begin: u64::from(field.bits.1),
+                end: u64::from(field.bits.0) + 1,
+            });
+        }
+        apart(&place, extents, 64)?;
+    }
+    Ok(())
+}
+
+/// What the host may do with a field.
+pub fn field_access(register: &Register, field: &BitField) -> Access {
+    field.access.unwrap_or(register.access)
+}
+
+fn one_bit_field(
+    description: &Description,
+    place: &str,
+    register: &Register,
+    field: &BitField,
+) -> Result<(), CheckError> {
+    upper_name(place, &field.name)?;
+    let place = format!("{place}.{}", field.name);
+    let access = field_access(register, field);
+    if access.reads() && !register.access.reads() || access.writes() && !register.access.writes() {
+        return Err(CheckError::Access { place, register: register.access.word() });
+    }
+    let (high, low) = field.bits;
+    if high < low {
+        return Err(CheckError::BitOrder { place });
+    }
+    holds(description, &place, field.kind.as_deref(), u64::from(high - low + 1))
+}
+
+fn one_layout(description: &Description, layout: &Layout) -> Result<(), CheckError> {
+    upper_name("layouts", &layout.name)?;
+    if let Some(parent) = &layout.extends {
+        let unknown = || CheckError::Unknown { place: layout.name.clone(), name: parent.clone() };
+        let parent = description.layout(parent).ok_or_else(unknown)?;
+        let parameters = parent.fields.iter().find(|field| field.name == PARAMETERS);
+        let parameters = parameters.ok_or_else(unknown)?;
+        let end = parameters.offset + parameters.bytes;
+        for field in &layout.fields {
+            let place = format!("{}.{}", layout.name, field.name);
+            if field.offset < parameters.offset {
+                let (first, second) = (parent.name.clone(), field.name.clone());
+                return Err(CheckError::Overlap { place, first, second });
+            }
+            if field.offset + field.bytes > end {
+                let end_of_field = field.offset + field.bytes;
+                return Err(CheckError::TooLarge { place, end: end_of_field, limit: end });
+            }
+        }
+    }
+    let mut extents = Vec::new();
+    for field in description.layout_fields(layout) {
+        upper_name(&layout.name, &field.name)?;
+        let place = format!("{}.{}", layout.name, field.name);
+        // Fields of one number lie where a processor would put them.
+        let alignment = if field.bytes.is_power_of_two() { field.bytes.min(8) } else { 8 };
+        aligned(&place, field.offset, alignment)?;
+        holds(description, &place, field.kind.as_deref(), 8 * field.bytes)?;
+        extents.push(Extent {
+            name: field.name.clone(),
+            begin: field.offset,
+            end: field.offset + field.bytes,
+        });
+    }
+    apart(&layout.name, extents, description.layout_bytes(layout))
+}
+
+/// An enumeration's values fit into the field that holds it.
+fn holds(
+    description: &Description,
+    place: &str,
+    kind: Option<&str>,
+    bits: u64,
+) -> Result<(), CheckError> {
+    let Some(name) = kind else { return Ok(()) };
+    match description.enumeration(name) {
+        None => Err(CheckError::Unknown { place: place.to_owned(), name: name.to_owned() }),
+        Some(found) if u64::from(found.bits) > bits => Err(CheckError::TooLarge {
+            place: place.to_owned(),
+            end: found.bits.into(),
+            limit: bits,
+        }),
+        Some(_) => Ok(()),
+    }
+}
+
+fn enumeration(found: &Enumeration, flags: bool) -> Result<(), CheckError> {
+    lower_name("enumerations", &found.name)?;
+    distinct(&found.name, found.values.iter().map(|value| value.name.as_str()))?;
+    let mut seen = BTreeSet::new();
+    for value in &found.values {
+        upper_name(&found.name, &value.name)?;
+        let fits = found.bits < 64 && value.value >> found.bits == 0;
+        let is_bit = !flags || value.value.is_power_of_two();
+        if !fits || !is_bit || !seen.insert(value.value) {
+            let place = format!("{}.{}", found.name, value.name);
+            return Err(CheckError::Value { place, value: value.value });
+        }
+    }
+    Ok(())
+}
+
+fn apart(place: &str, mut extents: Vec<Extent>, limit: u64) -> Result<(), CheckError> {
+    distinct(place, extents.iter().map(|extent| extent.name.as_str()))?;
+    extents.sort_by_key(|extent| extent.begin);
+    for pair in extents.windows(2) {
+        if pair[0].end > pair[1].begin {
+            return Err(CheckError::Overlap {
+                place: place.to_owned(),
+                first: pair[0].name.clone(),
+                second: pair[1].name.clone(),
+            });
+        }
+    }
+    match extents.last() {
+        Some(last) if last.end > limit => Err(CheckError::TooLarge {
+            place: format!("{place}.{}", last.name),
+            end: last.end,
+            limit,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn aligned(place: &str, offset: u64, alignment: u64) -> Result<(), CheckError> {
+    if offset.is_multiple_of(alignment) {
+        return Ok(());
+    }
+    Err(CheckError::Alignment { place: place.to_owned(), offset, alignment })
+}
+
+fn distinct<'a>(place: &str, names: impl Iterator<Item = &'a str>) -> Result<(), CheckError> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(CheckError::Twice { place: place.to_owned(), name: name.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+fn upper_name(place: &str, name: &str) -> Result<(), CheckError> {
+    named(place, name, |byte| byte.is_ascii_uppercase(), KEYWORDS)
+}
+
+fn lower_name(place: &str, name: &str) -> Result<(), CheckError> {
+    named(place, name, |byte| byte.is_ascii_lowercase(), KEYWORDS)
+}
+
+fn named(
+    place: &str,
+    name: &str,
+    letter: impl Fn(u8) -> bool,
+    taken: &[&str],
+) -> Result<(), CheckError> {
+    let mut bytes = name.bytes();
+    let begins = bytes.next().is_some_and(&letter);
+    let goes_on = bytes.all(|byte| letter(byte) || byte.is_ascii_digit() || byte == b'_');
+    let keyword = taken.contains(&name.to_ascii_lowercase().as_str());
+    if begins && goes_on && !keyword {
+        return Ok(());
+    }
+    Err(CheckError::Name { place: place.to_owned(), name: name.to_owned() })
+}

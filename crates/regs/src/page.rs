@@ -1,0 +1,125 @@
+//! The page for people.
+
+use std::fmt::Write as _;
+
+use crate::check::field_access;
+use crate::{Description, Enumeration, Register};
+
+/// The page's text.
+#[must_use]
+pub fn page(description: &Description) -> String {
+    let mut out = String::from(
+        "# The device's registers and descriptors
+
+Written by `cargo run -p fieldstone-regs` from [`rtl/regs/device.toml`](../rtl/regs/device.toml); change that instead. The same
+file makes the RTL's package (`rtl/regs/fs_regs_pkg.sv`) and the driver's constants (`crates/fpga/src/regs.rs`).
+
+All numbers are little-endian. Offsets are in bytes. Access: `ro` reads only, `wo` writes only (reads as zero), `rw` both,
+`w1c` writing ones clears. Anything that is not listed reads as zero, and sets `FUNCTION_ERRORS.REGISTER_ACCESS`.
+
+## Constants
+
+| name | value | meaning |
+|------|------:|---------|
+",
+    );
+    for constant in &description.constants {
+        let value = match constant.value {
+            value if value > 0xffff => format!("{value:#x}"),
+            value => value.to_string(),
+        };
+        let _ = writeln!(out, "| `{}` | {value} | {} |", constant.name, constant.doc);
+    }
+    out.push_str(
+        "
+## Registers of a function's page
+
+| offset | register | bits | access | meaning |
+|-------:|----------|------|--------|---------|
+",
+    );
+    for register in &description.registers {
+        rows(&mut out, register);
+    }
+    for array in &description.arrays {
+        let whose = if array.function0 { " Function 0 only." } else { "" };
+        let _ = write!(
+            out,
+            "
+### `{}[i]`, i below `{}`, at {:#x} + {} i
+
+{}{whose}
+
+| offset | register | bits | access | meaning |
+|-------:|----------|------|--------|---------|
+",
+            array.name, array.count, array.offset, array.stride, array.doc
+        );
+        for register in &array.registers {
+            rows(&mut out, register);
+        }
+    }
+    out.push_str("\n## Layouts in host memory\n");
+    for layout in &description.layouts {
+        let _ = write!(out, "\n### `{}`", layout.name);
+        match &layout.extends {
+            Some(parent) => {
+                let _ = write!(out, ", a `{parent}`");
+            }
+            None => {
+                let _ = write!(out, ", {} bytes", description.layout_bytes(layout));
+            }
+        }
+        let _ = write!(out, "\n\n{}\n", layout.doc);
+        if !layout.fields.is_empty() {
+            out.push_str(
+                "\n| offset | bytes | field | meaning |\n|-------:|------:|-------|---------|\n",
+            );
+        }
+        for field in &layout.fields {
+            let (name, doc) = (&field.name, with_kind(&field.doc, field.kind.as_deref()));
+            let _ = writeln!(out, "| {} | {} | `{name}` | {doc} |", field.offset, field.bytes);
+        }
+    }
+    out.push_str("\n## Enumerations\n");
+    for found in &description.enums {
+        values(&mut out, found, "number");
+    }
+    for found in &description.flags {
+        values(&mut out, found, "bit's worth");
+    }
+    out
+}
+
+fn rows(out: &mut String, register: &Register) {
+    let (name, access) = (&register.name, register.access.word());
+    let whose = if register.function0 { " Function 0 only." } else { "" };
+    let _ = writeln!(
+        out,
+        "| {:#06x} | `{name}` | 63:0 | {access} | {}{whose} |",
+        register.offset, register.doc
+    );
+    for field in &register.fields {
+        let (high, low) = field.bits;
+        let bits = if high == low { high.to_string() } else { format!("{high}:{low}") };
+        let access = field_access(register, field).word();
+        let doc = with_kind(&field.doc, field.kind.as_deref());
+        let _ = writeln!(out, "| | `.{}` | {bits} | {access} | {doc} |", field.name);
+    }
+}
+
+fn with_kind(doc: &str, kind: Option<&str>) -> String {
+    let Some(kind) = kind else { return doc.to_owned() };
+    format!("{doc} [`{kind}`](#{kind})")
+}
+
+fn values(out: &mut String, found: &Enumeration, number: &str) {
+    let _ = write!(
+        out,
+        "\n### `{}`\n\n{}\n\n| {number} | name | meaning |\n|-------:|------|---------|\n",
+        found.name, found.doc
+    );
+    for value in &found.values {
+        let _ = writeln!(out, "| {} | `{}` | {} |", value.value, value.name, value.doc);
+    }
+}

@@ -1,0 +1,343 @@
+// Written by `cargo run -p fieldstone-regs` from rtl/regs/device.toml; change that instead.
+//
+// What the host and the device share: registers, descriptors, completions, status codes.
+
+/* verilator lint_off UNUSEDPARAM */  // a package is used in parts
+
+package fs_regs_pkg;
+  localparam int unsigned IDENTIFICATION = 32'h46534130;  // What the ID register says: "FSA0".
+  localparam int unsigned VERSION = 1;  // Of this register map.
+  // One function's page of registers; function f's begins at f times this.
+  localparam int unsigned PAGE_BYTES = 32'h00020000;
+  localparam int unsigned DESCRIPTOR_BYTES = 128;  // Size of a descriptor.
+  localparam int unsigned COMPLETION_BYTES = 32;  // Size of a completion.
+  // Of card memory and of the host data path; all addresses are multiples.
+  localparam int unsigned BEAT_BYTES = 64;
+  localparam int unsigned MAX_QUEUE_SETS = 2048;  // Queue sets of all functions together.
+  localparam int unsigned MAX_FUNCTIONS = 16;  // Function 0 is the physical function.
+  localparam int unsigned MAX_RING_LOG2 = 12;  // A ring has 2^0 to 2^12 entries.
+  localparam int unsigned MAX_CHAIN = 32;  // Descriptors linked by NEXT behind one ring entry.
+  localparam int unsigned H2C_REQUESTS = 256;  // Host reads in flight.
+  localparam int unsigned H2C_REQUEST_BYTES = 128;  // Of one host read, so the reorder buffer has 32 KiB.
+  localparam int unsigned PLACE_ROW_BYTES = 64;  // Of one placement: a count and up to 15 items.
+  localparam int unsigned MAX_WIDTH = 15;  // Items of one placement.
+  localparam int unsigned MAX_COPY_BYTES = 32'h01000000;  // Largest LENGTH of a COPY.
+  localparam int unsigned SLICE_BYTES = 4096;  // Largest slice of an element in the codes engine.
+  localparam int unsigned BITSTREAM_MAGIC = 32'h31425346;  // First word of a partial bitstream: "FSB1".
+
+  // Operations of the H2C ring.
+  typedef enum logic [7:0] {
+    H2C_OP_NOP = 8'd0,  // Nothing; for fences and tests.
+    H2C_OP_COPY = 8'd1,  // Host memory to card memory.
+    H2C_OP_PLACE = 8'd2,  // CRUSH mappings.
+    H2C_OP_LOAD_MAP = 8'd3,  // A new map for the placements.
+    H2C_OP_CODE = 8'd4,  // A linear map over GF(2^8).
+    H2C_OP_CHECKSUM = 8'd5,  // CRC32C of blocks.
+    H2C_OP_RECONFIGURE = 8'd6  // Another module for the reconfigurable partition.
+  } h2c_op_e;
+
+  // Operations of the C2H ring.
+  typedef enum logic [7:0] {
+    C2H_OP_NOP = 8'd0,  // Nothing.
+    C2H_OP_COPY = 8'd1  // Card memory to host memory.
+  } c2h_op_e;
+
+  // States of a queue set.
+  typedef enum logic [3:0] {
+    QUEUE_STATE_DISABLED = 4'd0,  // Nothing is fetched; doorbells are errors.
+    QUEUE_STATE_ENABLED = 4'd1,  // At work.
+    QUEUE_STATE_STOPPED = 4'd2,  // An error stopped it; reset it.
+    QUEUE_STATE_RESETTING = 4'd3  // Waits for what is in flight.
+  } queue_state_e;
+
+  // Commands of a queue set's CONTROL.
+  typedef enum logic [7:0] {
+    QUEUE_COMMAND_ENABLE = 8'd1,  // Take over the context at CONTEXT_BASE, and begin.
+    QUEUE_COMMAND_RESET = 8'd2  // What is in flight ends without completions; then the state is DISABLED.
+  } queue_command_e;
+
+  // Modules for the reconfigurable partition.
+  typedef enum logic [7:0] {
+    RECONFIGURABLE_MODULE_NONE = 8'd0,  // Nothing: the partition is empty or its last bitstream was bad.
+    RECONFIGURABLE_MODULE_UNIFORM = 8'd1,  // Kernel of uniform buckets.
+    RECONFIGURABLE_MODULE_LIST = 8'd2,  // Kernel of list buckets.
+    RECONFIGURABLE_MODULE_TREE = 8'd3  // Kernel of tree buckets.
+  } reconfigurable_module_e;
+
+  // What the reconfigurable partition is doing.
+  typedef enum logic [3:0] {
+    PARTITION_STATE_RUNNING = 4'd0,  // Its module serves.
+    PARTITION_STATE_DRAINING = 4'd1,  // Jobs in flight end; new ones that need it are refused.
+    PARTITION_STATE_LOADING = 4'd2,  // The bitstream comes in; the partition is decoupled.
+    PARTITION_STATE_FAILED = 4'd3  // Decoupled until a good bitstream comes.
+  } partition_state_e;
+
+  // How an operation ended.
+  typedef enum logic [7:0] {
+    STATUS_OK = 8'd0,  // Done.
+    STATUS_BAD_OP = 8'd1,  // No such operation in this ring.
+    STATUS_BAD_ALIGNMENT = 8'd2,  // An address is not a multiple of BEAT_BYTES.
+    STATUS_BAD_LENGTH = 8'd3,  // A length is zero, too long, or no multiple of what it must be.
+    STATUS_HOST_FAULT = 8'd4,  // An address outside of the function's window of host memory.
+    STATUS_CARD_FAULT = 8'd5,  // An address outside of the function's window of card memory.
+    STATUS_BAD_CHAIN = 8'd6,  // More than MAX_CHAIN descriptors linked by NEXT.
+    STATUS_BAD_PARAMETER = 8'd7,  // A parameter of the operation is out of its range.
+    STATUS_NOT_PERMITTED = 8'd8,  // The operation is for function 0 only.
+    STATUS_STALE_EPOCH = 8'd9,  // The loaded map is another one.
+    STATUS_NOT_LOADED = 8'd10,  // The map needs a module that is not in the reconfigurable partition.
+    STATUS_BAD_IMAGE = 8'd11,  // The map's image is damaged or does not fit.
+    STATUS_BAD_PROGRAM = 8'd12,  // The program is damaged or does not fit.
+    STATUS_BAD_BITSTREAM = 8'd13,  // Header, length or checksum of the bitstream is wrong.
+    STATUS_HOST_ERROR = 8'd14  // Host memory answered with an error.
+  } status_e;
+
+  // FLAGS of a descriptor.
+  localparam int unsigned DESCRIPTOR_FLAG_COMPLETE_BIT = 0;  // Write a completion. Errors always do.
+  // Start only when everything before it in its ring has completed.
+  localparam int unsigned DESCRIPTOR_FLAG_FENCE_BIT = 1;
+  // Raise the function's interrupt after the completion.
+  localparam int unsigned DESCRIPTOR_FLAG_INTERRUPT_BIT = 2;
+
+  // FLAGS of a queue context.
+  // Raise the function's interrupt for descriptors that ask for it.
+  localparam int unsigned CONTEXT_FLAG_INTERRUPTS_BIT = 0;
+
+  // FLAGS of a completion.
+  // Flips with every turn of the ring, starting with 1.
+  localparam int unsigned COMPLETION_FLAG_PHASE_BIT = 0;
+  localparam int unsigned COMPLETION_FLAG_C2H_BIT = 1;  // Of the C2H ring; else of the H2C ring.
+
+  // Registers: byte offsets in a function's page.
+  localparam logic [16:0] REG_ID = 17'h00000;  // ro: IDENTIFICATION.
+  localparam logic [16:0] REG_VERSION = 17'h00008;  // ro: VERSION.
+  // ro: The function whose page this is, and how many queue sets it has.
+  localparam logic [16:0] REG_FUNCTION = 17'h00010;
+  // w1c: What this function did wrong outside of any queue. Writing ones clears.
+  localparam logic [16:0] REG_FUNCTION_ERRORS = 17'h00018;
+  localparam logic [16:0] REG_CYCLES = 17'h00020;  // ro: Clock cycles since reset.
+  localparam logic [16:0] REG_BUILD = 17'h00028;  // ro: How this device was built.
+  localparam logic [16:0] REG_RM_STATE = 17'h00100;  // ro: The reconfigurable partition. Function 0 only.
+  // ro: Memory accesses that the guards refused since reset. Function 0 only.
+  localparam logic [16:0] REG_FAULTS = 17'h00108;
+  // ro: Beats that the codes engine read from card memory since reset. Function 0 only.
+  localparam logic [16:0] REG_CARD_READS = 17'h00110;
+  // ro: Beats that the codes engine wrote to card memory since reset. Function 0 only.
+  localparam logic [16:0] REG_CARD_WRITES = 17'h00118;
+  // ro: Cycles in which the codes engine had a job. Function 0 only.
+  localparam logic [16:0] REG_CODE_BUSY = 17'h00120;
+
+  typedef struct packed {
+    logic [31:0]   unused_1;
+    logic [15:0]   queues;  // Queue sets that it has.
+    logic [7:0]    unused_0;
+    logic [7:0]    number;  // Number of the function.
+  } reg_function_t;
+
+  typedef struct packed {
+    logic [60:0]   unused_0;
+    // An access to a register that does not exist, or that belongs to function 0.
+    logic          register_access;
+    logic          doorbell_state;  // A doorbell of a queue that is not enabled, or past the ring's size.
+    // A doorbell or queue register of a queue that the function does not have.
+    logic          doorbell_range;
+  } reg_function_errors_t;
+
+  typedef struct packed {
+    logic [15:0]   program_ops;  // Operations that the program table holds.
+    logic [15:0]   lane_beats;  // Beats that one bank of a code lane's buffer holds.
+    logic [7:0]    code_units;  // Processing units of the codes engine.
+    logic [7:0]    code_lanes;  // Operands of the codes engine's multiply-add tree.
+    logic [7:0]    contexts;  // Mappings in flight.
+    logic [7:0]    item_lanes;  // Items that a bucket kernel hashes in one cycle (P).
+  } reg_build_t;
+
+  typedef struct packed {
+    logic [31:0]   swaps;  // Successful reconfigurations since reset.
+    logic [19:0]   unused_0;
+    logic [3:0]    state;  // partition_state: What the partition is doing.
+    logic [7:0]    module_id;  // reconfigurable_module: Which module is loaded.
+  } reg_rm_state_t;
+
+  typedef struct packed {
+    logic [31:0]   card;  // In card memory.
+    logic [31:0]   host;  // In host memory.
+  } reg_faults_t;
+
+  // FUNCTION_TABLE: What each function owns. Guards check every access of its queues and jobs against the
+  // windows. Function 0 only.
+  localparam logic [16:0] FUNCTION_TABLE_BASE = 17'h01000;
+  localparam int unsigned FUNCTION_TABLE_STRIDE = 64;
+  localparam int unsigned FUNCTION_TABLE_COUNT = MAX_FUNCTIONS;
+  localparam logic [5:0] FUNCTION_TABLE_REG_HOST_BASE = 6'd0;  // rw: First byte of host memory it may reach.
+  localparam logic [5:0] FUNCTION_TABLE_REG_HOST_END = 6'd8;  // rw: First byte past that window.
+  localparam logic [5:0] FUNCTION_TABLE_REG_CARD_BASE = 6'd16;  // rw: First byte of card memory it may reach.
+  localparam logic [5:0] FUNCTION_TABLE_REG_CARD_END = 6'd24;  // rw: First byte past that window.
+  localparam logic [5:0] FUNCTION_TABLE_REG_QUEUES = 6'd32;  // rw: Its queue sets, and how it is interrupted.
+
+  typedef struct packed {
+    logic [23:0]   unused_0;
+    logic [7:0]    vector;  // Interrupt vector.
+    logic [15:0]   count;  // Number of queue sets.
+    logic [15:0]   first;  // First queue set.
+  } function_table_queues_t;
+
+  // QUEUE: Doorbells and control of a queue set. Writing an index tells the device of new descriptors, or of
+  // completions consumed.
+  localparam logic [16:0] QUEUE_BASE = 17'h02000;
+  localparam int unsigned QUEUE_STRIDE = 32;
+  localparam int unsigned QUEUE_COUNT = MAX_QUEUE_SETS;
+  // wo: Doorbell: index after the last descriptor that the driver wrote, modulo twice the ring's size.
+  localparam logic [4:0] QUEUE_REG_H2C_PRODUCER = 5'd0;
+  localparam logic [4:0] QUEUE_REG_C2H_PRODUCER = 5'd8;  // wo: Doorbell of the C2H ring.
+  // wo: Index after the last completion that the driver read, modulo twice the ring's size.
+  localparam logic [4:0] QUEUE_REG_CQ_CONSUMER = 5'd16;
+  // rw: Enables and resets the queue set, and tells its state.
+  localparam logic [4:0] QUEUE_REG_CONTROL = 5'd24;
+
+  typedef struct packed {
+    logic [47:0]   unused_1;
+    logic [7:0]    status;  // status: What stopped it.
+    logic [3:0]    unused_0;
+    logic [3:0]    state;  // queue_state: State of the queue set.
+  } queue_control_read_t;
+
+  typedef struct packed {
+    // ENABLE: host address of the queue set's QUEUE_CONTEXT, divided by BEAT_BYTES.
+    logic [55:0]   context_base;
+    logic [7:0]    command;  // queue_command: What to do.
+  } queue_control_write_t;
+
+  // What CONTROL's enable reads: where the rings of a queue set lie in host memory.
+  typedef struct packed {
+    logic [287:0]  unused_0;
+    logic [7:0]    flags;  // context_flag: How the queue set works.
+    logic [7:0]    cq_log2;  // Entries of the ring, as a power of two.
+    logic [7:0]    c2h_log2;  // Entries of the ring, as a power of two.
+    logic [7:0]    h2c_log2;  // Entries of the ring, as a power of two.
+    logic [63:0]   cq_base;  // Ring of completions.
+    logic [63:0]   c2h_base;  // Ring of descriptors.
+    logic [63:0]   h2c_base;  // Ring of descriptors, 64-byte aligned.
+  } queue_context_t;
+
+  // One operation. The words from PARAMETERS on belong to the operation.
+  typedef struct packed {
+    logic [703:0]  parameters;  // See the operation.
+    logic [63:0]   next;  // Host address of a descriptor to do next, before the ring's next; 0 if none.
+    logic [63:0]   length;  // Bytes of data.
+    logic [63:0]   destination;  // Where data goes: host memory in C2H copies, else card memory.
+    logic [63:0]   source;  // Where data comes from: host memory in H2C copies, else card memory.
+    // C2H: starts when the H2C ring of its queue set has completed this many descriptors since it was enabled
+    // (modulo 2^32).
+    logic [31:0]   after;
+    logic [15:0]   cookie;  // Comes back in the completion.
+    logic [7:0]    flags;  // descriptor_flag: How to do it.
+    logic [7:0]    op;  // What to do: h2c_op or c2h_op, by the ring.
+  } descriptor_t;
+
+  // h2c_op PLACE: map LENGTH / 4 inputs (u32 each, at SOURCE) through the rule of the loaded map; one row of
+  // PLACE_ROW_BYTES each goes to DESTINATION: u32 count, then items (i32), unused ones 0x7fffffff.
+  typedef struct packed {
+    logic [639:0]  unused_0;
+    logic [15:0]   rule;  // Slot of the rule in the image.
+    logic [15:0]   width;  // Items wanted, 1 to MAX_WIDTH.
+    logic [31:0]   epoch;  // Must be that of the loaded map.
+    logic [63:0]   next;
+    logic [63:0]   length;
+    logic [63:0]   destination;
+    logic [63:0]   source;
+    logic [31:0]   after;
+    logic [15:0]   cookie;
+    logic [7:0]    flags;
+    logic [7:0]    op;
+  } place_descriptor_t;
+
+  // h2c_op LOAD_MAP: load the image of LENGTH bytes at SOURCE (card memory). Waits until mappings in flight
+  // are done.
+  typedef struct packed {
+    logic [671:0]  unused_0;
+    logic [31:0]   epoch;  // The name under which placements ask for it.
+    logic [63:0]   next;
+    logic [63:0]   length;
+    logic [63:0]   destination;
+    logic [63:0]   source;
+    logic [31:0]   after;
+    logic [15:0]   cookie;
+    logic [7:0]    flags;
+    logic [7:0]    op;
+  } load_map_descriptor_t;
+
+  // h2c_op CODE: execute the program of LENGTH bytes at SOURCE. DESTINATION is not used.
+  typedef struct packed {
+    logic [255:0]  unused_0;
+    logic [63:0]   output_batch;  // Bytes from one stripe's outputs to the next's.
+    logic [63:0]   input_batch;  // Bytes from one stripe's inputs to the next's.
+    logic [63:0]   output_stride;  // Bytes from one output shard to the next.
+    logic [63:0]   input_stride;  // Bytes from one input shard to the next.
+    logic [63:0]   output_base;  // Card address of output shard 0.
+    logic [63:0]   input_base;  // Card address of input shard 0.
+    logic [31:0]   batch;  // How many times, on stripes one behind the other; 1 for a single job.
+    logic [31:0]   element_bytes;  // Bytes of one element, a multiple of BEAT_BYTES.
+    logic [63:0]   next;
+    logic [63:0]   length;
+    logic [63:0]   destination;
+    logic [63:0]   source;
+    logic [31:0]   after;
+    logic [15:0]   cookie;
+    logic [7:0]    flags;
+    logic [7:0]    op;
+  } code_descriptor_t;
+
+  // h2c_op CHECKSUM: CRC32C of every block of LENGTH bytes at SOURCE; the sums (u32 each, packed) go to
+  // DESTINATION. The last sum is also the completion's result.
+  typedef struct packed {
+    logic [671:0]  unused_0;
+    // Bytes of a block; the last may be short. A multiple of BEAT_BYTES unless there is only one block.
+    logic [31:0]   block_bytes;
+    logic [63:0]   next;
+    logic [63:0]   length;
+    logic [63:0]   destination;
+    logic [63:0]   source;
+    logic [31:0]   after;
+    logic [15:0]   cookie;
+    logic [7:0]    flags;
+    logic [7:0]    op;
+  } checksum_descriptor_t;
+
+  // h2c_op RECONFIGURE, function 0 only: load the partial bitstream of LENGTH bytes at SOURCE (card memory)
+  // into the reconfigurable partition.
+  typedef struct packed {
+    logic [703:0]  unused_0;
+    logic [63:0]   next;
+    logic [63:0]   length;
+    logic [63:0]   destination;
+    logic [63:0]   source;
+    logic [31:0]   after;
+    logic [15:0]   cookie;
+    logic [7:0]    flags;
+    logic [7:0]    op;
+  } reconfigure_descriptor_t;
+
+  // What the device writes when a descriptor with COMPLETE is done, or fails.
+  typedef struct packed {
+    logic [63:0]   detail;  // With an error: the address, length or number that was wrong.
+    logic [31:0]   phases;  // Zero.
+    logic [31:0]   cycles;  // Cycles from the descriptor's start to its end.
+    logic [63:0]   result;  // By operation: bytes copied, placements, the last checksum.
+    logic [31:0]   index;  // Descriptors that the ring has completed with this one since it was enabled.
+    logic [15:0]   cookie;  // The descriptor's.
+    logic [7:0]    flags;  // completion_flag: Which turn of the ring, and which ring.
+    logic [7:0]    status;  // status: What came of it.
+  } completion_t;
+
+  // Head of a partial bitstream. The frames follow; their content stands for the module's configuration and
+  // is covered by the checksum.
+  typedef struct packed {
+    logic [31:0]   header_crc;  // CRC32C of the 60 bytes before it.
+    logic [319:0]  unused_0;
+    logic [31:0]   version;  // VERSION.
+    logic [31:0]   frames_crc;  // CRC32C of the frames.
+    logic [31:0]   frames_bytes;  // Bytes that follow, a multiple of 64.
+    logic [31:0]   module_id;  // reconfigurable_module: What it configures.
+    logic [31:0]   magic;  // BITSTREAM_MAGIC.
+  } bitstream_t;
+endpackage
