@@ -38,7 +38,7 @@ module crush_pe
   output logic                     write_valid_o,
   input  logic                     write_ready_i,
   output fs_pkg::card_write_t      write_o,
-  input  fs_pkg::card_done_t       write_done_i,
+  input  fs_pkg::card_done_t       done_i,
 
   // The image: its loader, and its memories, whose data comes one cycle after the address.
   output logic                     load_valid_o,
@@ -230,7 +230,7 @@ module crush_pe
     .write_valid_o,
     .write_ready_i,
     .write_o,
-    .write_done_i,
+    .done_i,
     .landed_o       (landed),
     .landed_error_o (landed_error),
     .landed_job_o   (landed_job)

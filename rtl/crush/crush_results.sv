@@ -33,7 +33,7 @@ module crush_results
   output logic                 write_valid_o,
   input  logic                 write_ready_i,
   output fs_pkg::card_write_t  write_o,
-  input  fs_pkg::card_done_t   write_done_i,
+  input  fs_pkg::card_done_t   done_i,
 
   output logic                 landed_o,      // a row of landed_job_o
   output logic                 landed_error_o,
@@ -96,13 +96,13 @@ module crush_results
     .in_ready_o  (has_places),
     .in_data_i   (write_job_q),
     .out_valid_o (has_landing),
-    .out_ready_i (write_done_i.valid),
+    .out_ready_i (done_i.valid),
     .out_data_o  (landed_job_o),
     .level_o     ()
   );
-  assign landed_o = write_done_i.valid;
-  assign landed_error_o = write_done_i.error;
+  assign landed_o = done_i.valid;
+  assign landed_error_o = done_i.error;
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) !write_done_i.valid || has_landing)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !done_i.valid || has_landing)
   else $error("a write was answered that was not made");
 endmodule

@@ -173,6 +173,20 @@ impl Bucket {
         }
     }
 
+    /// The index of the item drawn for input `x` and attempt `r`, for other implementations of the
+    /// same buckets, which compare their draws with these. `arg` and `position` as in a mapping with
+    /// weight sets; `None` when no item is drawn, as of an empty bucket.
+    #[must_use]
+    pub fn choose(
+        &self,
+        x: u32,
+        r: u32,
+        arg: Option<&ChooseArg>,
+        position: usize,
+    ) -> Option<usize> {
+        if self.items.is_empty() { None } else { self.draw(x, r, arg, position) }
+    }
+
     /// The index of the item drawn for input `x` and attempt `r` at a position of the result (which
     /// decides only which weights of `arg` count). The bucket is not empty. `None`: a tree bucket
     /// whose walk ended at a leaf that is no item, where Ceph reads outside its memory.
