@@ -201,6 +201,6 @@ module crush_inputs
 
   assert property (@(posedge clk_i) disable iff (!rst_ni) !data_valid_i || data_ready_o)
   else $error("a beat without room: more came than were asked for");
-  assert property (@(posedge clk_i) disable iff (!rst_ni) has_room)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !free_valid_i || has_room)
   else $error("a context was freed twice");
 endmodule

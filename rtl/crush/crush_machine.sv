@@ -342,8 +342,6 @@ module crush_machine
 
   // ---- Stage 5: what is wanted next ----
 
-  logic is_draw_q5;
-  assign is_draw_q5 = action_q5 == ACTION_DRAW || action_q5 == ACTION_DRAW_CHILD;
   choose_t choose;
   always_comb begin
     choose = '0;
@@ -360,14 +358,20 @@ module crush_machine
     if (action_q5 == ACTION_DRAW_CHILD) choose.bucket = ~item_q5[15:0];
   end
 
-  logic [3:0] has_room;  // of the queues, always
+  // One of four queues takes it. They always have room.
+  logic [3:0] wants, has_room;
+  assign wants[0] = valid_q[5] && (action_q5 == ACTION_DRAW || action_q5 == ACTION_DRAW_CHILD);
+  assign wants[1] = valid_q[5] && (action_q5 == ACTION_BLOCK || action_q5 == ACTION_STEP);
+  assign wants[2] = valid_q[5] && action_q5 == ACTION_FINISH;
+  assign wants[3] = valid_q[5] && action_q5 == ACTION_JUDGE;
+
   fs_fifo #(
     .WIDTH($bits(choose_t)),
     .DEPTH(CONTEXTS)
   ) i_draws (
     .clk_i,
     .rst_ni,
-    .in_valid_i  (valid_q[5] && is_draw_q5),
+    .in_valid_i  (wants[0]),
     .in_ready_o  (has_room[0]),
     .in_data_i   (choose),
     .out_valid_o (choose_valid_o),
@@ -384,7 +388,7 @@ module crush_machine
   ) i_turns (
     .clk_i,
     .rst_ni,
-    .in_valid_i  (valid_q[5] && (action_q5 == ACTION_BLOCK || action_q5 == ACTION_STEP)),
+    .in_valid_i  (wants[1]),
     .in_ready_o  (has_room[1]),
     .in_data_i   (turn_d),
     .out_valid_o (turn_valid),
@@ -399,7 +403,7 @@ module crush_machine
   ) i_done (
     .clk_i,
     .rst_ni,
-    .in_valid_i  (valid_q[5] && action_q5 == ACTION_FINISH),
+    .in_valid_i  (wants[2]),
     .in_ready_o  (has_room[2]),
     .in_data_i   ({index_q5, mapping_q5, context_q5.result_count, context_q5.result_mask}),
     .out_valid_o (done_valid_o),
@@ -413,7 +417,7 @@ module crush_machine
   ) i_is_out (
     .clk_i,
     .rst_ni,
-    .valid_i    (valid_q[5] && action_q5 == ACTION_JUDGE),
+    .valid_i    (wants[3]),
     .ready_o    (has_room[3]),
     .index_i    (index_q5),
     .x_i        (mapping_q5.x),
@@ -428,6 +432,6 @@ module crush_machine
   assign bad_job_o = mapping_q5.job;
   assign bad_draw_o = is_bad_draw_q5;
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) has_room == '1)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) (wants & ~has_room) == '0)
   else $error("a context waits for two things");
 endmodule
