@@ -113,6 +113,13 @@ impl Played {
         self.describe();
     }
 
+    /// After a reset: nothing is owed.
+    pub fn forget(&mut self) {
+        self.pending.clear();
+        self.offered = None;
+        self.is_loaded = false;
+    }
+
     /// The rules, and the header's settings, of the map.
     fn describe(&mut self) {
         self.rules = Rules::compile(&self.map, |kind| u8::try_from(kind.0).ok());
