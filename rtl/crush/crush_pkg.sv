@@ -2,11 +2,12 @@
 //
 // **Image.** A map is compiled by the host (crates/fpga, image) and loaded as one run of bytes:
 //
-//   header (64 B) | buckets (16 B each) | slots (16 B each, buckets start at multiples of 16 slots) |
-//   reweights (4 B each) | rules (8 B each) | steps (8 B each)
+//   header (64 B) | buckets (16 B each) | slots (16 B each, buckets start at multiples of
+//   16 slots) | reweights (4 B each) | rules (8 B each) | steps (8 B each)
 //
-// with every section padded to 64 bytes. All fields are little-endian; the packed structures below are
-// the bytes read as one number, so the last member is in the lowest bits.
+// with every section padded to 64 bytes. Bucket -1 - i is entry i of its section, rule i of its own.
+// All fields are little-endian; the packed structures below are the bytes read as one number, so the
+// last member is in the lowest bits.
 //
 // **Slots** are what a kernel reads, LANES of them in one beat, in the order in which they are drawn:
 //
@@ -16,12 +17,13 @@
 //   tree     one per inner node in heap order (slot 1 is the root, slot 0 unused): hash id = node
 //            number, weight of the node, weight of its left child; the items follow, from the next
 //            multiple of 16 slots on, in the order of the leaves
-//   uniform  one per item; slot p holds the reciprocal of size - p
+//   uniform  one per item; slot p holds the short reciprocal of size - p
 //
 // A straw2 bucket with weight sets has one run of slots per position, `stride_rows` apart.
 //
 // **Reciprocals.** floor(n / w) = (n * multiplier) >> (48 + shift) for every n <= 2^48, with shift =
-// ceil(log2 w) and multiplier = ceil(2^(48 + shift) / w), which has at most 49 bits.
+// ceil(log2 w) and multiplier = ceil(2^(48 + shift) / w), which has 49 bits, the highest always set.
+// The short reciprocal is the same with 32 instead of 48, for n < 2^32; its multiplier has 33 bits.
 
 /* verilator lint_off UNUSEDPARAM */  // a package is used in parts
 
@@ -40,6 +42,23 @@ package crush_pkg;
 
   typedef logic [TAG_BITS-1:0] tag_t;
 
+  // The first beat of an image.
+  typedef struct packed {
+    logic [31:0]   crc;           // CRC32C of the image, with this field as 0
+    logic [231:0]  unused;
+    logic [7:0]    vary_r;        // chooseleaf_vary_r
+    logic [15:0]   choose_tries;  // choose_total_tries + 1
+    logic [4:0][31:0] entries;    // of the sections: buckets, rows of 16 slots, reweights, rules, steps
+    logic [5:0]    unused_flags;
+    logic          descend_once;  // chooseleaf_descend_once
+    logic          stable;        // chooseleaf_stable
+    logic [7:0]    algorithms;    // bit ALG_*: buckets of that algorithm occur
+    logic [15:0]   version;
+    logic [31:0]   magic;
+  } image_header_t;  // 512 bits
+  localparam logic [31:0] IMAGE_MAGIC = 32'h4943_5346;  // "FSCI"
+  localparam logic [15:0] IMAGE_VERSION = 16'd1;
+
   // A bucket, at index -1 - id. 128 bits.
   typedef struct packed {
     logic [31:0]  divides;      // bit n: size is a multiple of n (uniform buckets only, else 0)
@@ -47,7 +66,7 @@ package crush_pkg;
     logic [15:0]  items_row;    // tree: row of 16 slots where the items begin
     logic [15:0]  row;          // row of 16 slots where the slots begin
     logic [15:0]  size;         // items
-    logic [7:0]   positions;    // weight sets, at least 1
+    logic [7:0]   positions;    // weight sets, 1 to 15
     logic [7:0]   depth;        // tree: levels of inner nodes
     logic [7:0]   kind;         // type of the bucket
     logic         exists;
@@ -61,6 +80,8 @@ package crush_pkg;
     logic [5:0]   shift;
     logic [48:0]  multiplier;
   } reciprocal_t;  // 56 bits: straw2, uniform
+  localparam int unsigned RECIPROCAL_BITS = 49;
+  localparam int unsigned SHORT_RECIPROCAL_BITS = 33;
 
   typedef struct packed {
     logic [7:0]   kind;     // type of the item: 0 for devices
@@ -144,6 +165,55 @@ package crush_pkg;
     logic         stable;        // chooseleaf_stable
     logic         descend_once;  // chooseleaf_descend_once
   } settings_t;
+
+  // **Kernels.** A kernel draws from the slots of one bucket, which come LANES at a time, in beats that
+  // it cannot hold up; draws follow each other without a gap. Some cycles after a draw's last beat, the
+  // kernel says which position won: of the bucket's items, as the slots from tag.slot on hold them.
+  // Draws of one kernel come out in the order in which they went in. All kernels have the same ports,
+  // which are also those of the reconfigurable partition:
+  //
+  //   valid_i, beat_i, mask_i, slots_i   a beat; mask_i tells which of its slots exist
+  //   valid_o, drawn_o                   a draw is made
+
+  // What a kernel hands back as it was.
+  typedef struct packed {
+    logic         is_stretched;  // see chosen_t
+    logic         is_list;       // slots are pair_slot_t, with the item as hash id
+    logic [19:0]  slot;          // number of the slot that holds item 0
+    tag_t         tag;
+  } draw_tag_t;
+
+  typedef struct packed {
+    logic         first;   // beat of the draw
+    logic         last;
+    draw_tag_t    tag;
+    logic [31:0]  x;
+    logic [31:0]  r;       // uniform: less than size
+    logic [31:0]  bucket;  // id, as unsigned
+    logic [15:0]  size;    // slots that count: items; tree: leaves, a power of two
+    logic [15:0]  row;     // slots are number row * LANES and on. Rows come in ascending order from 0;
+                           // uniform: descending, from the row of slot r, to 0
+  } kernel_beat_t;
+
+  typedef struct packed {
+    draw_tag_t    tag;
+    logic [15:0]  position;
+  } drawn_t;
+
+  // Cycles of a multiplier: partial products, which fit into the multipliers of FPGAs (26 by 17 bits
+  // unsigned), and as many levels of three-operand sums as they need.
+  function automatic int unsigned multiplier_stages(input int unsigned a_bits, input int unsigned b_bits);
+    int unsigned tiles;
+    tiles = ((a_bits + 25) / 26) * ((b_bits + 16) / 17);
+    multiplier_stages = 1;
+    while (tiles > 1) begin
+      tiles = (tiles + 2) / 3;
+      multiplier_stages++;
+    end
+  endfunction
+
+  localparam int unsigned LN_STAGES = 8;
+  localparam int unsigned MODULO_STAGES = 6;
 
   // Mixes of the hash of that many words, and cycles that it takes.
   function automatic int unsigned hash_mixes(input int unsigned args);

@@ -1,7 +1,8 @@
-//! Bench of the hash pipeline.
+//! Benches of the hash and of the logarithm.
 #![cfg(feature = "verilator")]
 
 use fieldstone_crush::hash::{hash2, hash3, hash4};
+use fieldstone_crush::ln::crush_ln;
 use fieldstone_rtl_crush as designs;
 use fieldstone_verilate::bench::{Clock, Sink, Source, dice};
 use fieldstone_verilate::{Design, Model};
@@ -42,4 +43,23 @@ fn hashes_are_those_of_the_software() {
     hashes(&designs::HASH_2, 2, 9, |w| hash2(w[0], w[1]));
     hashes(&designs::HASH_3, 3, 45, |w| hash3(w[0], w[1], w[2]));
     hashes(&designs::HASH_4, 4, 18, |w| hash4(w[0], w[1], w[2], w[3]));
+}
+
+#[test]
+fn the_logarithm_is_exact_for_all_inputs() {
+    const STAGES: usize = 8;
+    let mut model = Model::new(&designs::LN);
+    let (clk, valid) = (model.port("clk_i"), model.port("valid_i"));
+    let (u, n) = (model.port("u_i"), model.port("n_o"));
+    model.set(valid, 0xff);
+    for cycle in 0..=usize::from(u16::MAX) + STAGES {
+        model.set(u, cycle as u64 & 0xffff);
+        model.set(clk, 0);
+        model.eval();
+        if let Some(before) = cycle.checked_sub(STAGES) {
+            assert_eq!(model.get(n), (1 << 48) - crush_ln(before as u16), "of {before}");
+        }
+        model.set(clk, 1);
+        model.eval();
+    }
 }

@@ -173,9 +173,10 @@ impl Bucket {
         }
     }
 
-    /// The index of the item drawn for input `x` and attempt `r`, for other implementations of the
-    /// same buckets, which compare their draws with these. `arg` and `position` as in a mapping with
-    /// weight sets; `None` when no item is drawn, as of an empty bucket.
+    /// The index of the item drawn for input `x` and attempt `r`, at a position of the result (which
+    /// decides only which weights of `arg` count): for other implementations of the same buckets, to
+    /// be compared with. `None` if nothing can be drawn: the bucket is empty, or a tree whose walk
+    /// ended at a leaf that is no item.
     #[must_use]
     pub fn choose(
         &self,

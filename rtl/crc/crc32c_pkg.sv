@@ -1,0 +1,54 @@
+// CRC32C (Castagnoli, reflected: polynomial 0x82f63b78) as linear maps over GF(2).
+//
+// The register of the checksum, fed with zeros, moves by a linear map: advance(). Its columns, the images
+// of the 32 unit vectors, say how a bit of message or register shows in the register n bytes later.
+// The map has an inverse, retreat(), which takes zeros back that were fed too many.
+
+/* verilator lint_off UNUSEDPARAM */  // a package is used in parts
+
+package crc32c_pkg;
+  localparam logic [31:0] POLYNOMIAL = 32'h82f6_3b78;
+  localparam int unsigned WORDS = 16;    // of 4 bytes in a beat of 64
+  localparam int unsigned RETREATS = 7;  // by 1, 2, 4, ... 64 bytes
+  localparam int unsigned LATENCY = 4 + RETREATS;  // cycles of crc32c from a last beat to its sum
+
+  typedef logic [31:0][31:0] matrix_t;  // column b: the image of bit b
+
+  function automatic logic [31:0] advance(input logic [31:0] register);
+    return {1'b0, register[31:1]} ^ (register[0] ? POLYNOMIAL : 32'd0);
+  endfunction
+
+  function automatic logic [31:0] retreat(input logic [31:0] register);
+    return register[31] ? {register[30:0] ^ POLYNOMIAL[30:0], 1'b1} : {register[30:0], 1'b0};
+  endfunction
+
+  // Matrix w: from the w-th 4 bytes of a beat to the register after the beat. Matrix 0 is also the
+  // way of the register itself through a beat.
+  function automatic logic [WORDS-1:0][31:0][31:0] word_matrices();
+    logic [31:0] image;
+    for (int unsigned b = 0; b < 32; b++) begin
+      image = 32'd1 << b;
+      for (int unsigned w = 0; w < WORDS; w++) begin
+        for (int unsigned step = 0; step < 32; step++) image = advance(image);
+        word_matrices[WORDS-1-w][b] = image;
+      end
+    end
+  endfunction
+
+  // Matrix i: back over 2^i bytes of zeros.
+  function automatic logic [RETREATS-1:0][31:0][31:0] retreat_matrices();
+    logic [31:0] image;
+    for (int unsigned b = 0; b < 32; b++) begin
+      image = 32'd1 << b;
+      for (int unsigned i = 0; i < RETREATS; i++) begin
+        for (int unsigned step = 0; step < ((i == 0) ? 8 : (4 << i)); step++) image = retreat(image);
+        retreat_matrices[i][b] = image;
+      end
+    end
+  endfunction
+
+  function automatic logic [31:0] multiply(input matrix_t matrix, input logic [31:0] vector);
+    multiply = '0;
+    for (int unsigned b = 0; b < 32; b++) multiply ^= {32{vector[b]}} & matrix[b];
+  endfunction
+endpackage

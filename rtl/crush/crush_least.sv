@@ -1,0 +1,75 @@
+// Finds the least key of a draw, the first among equals: a tournament of the lanes of a beat, one
+// level per stage, then the best beat so far. STAGES cycles after its last beat, the draw is decided.
+//
+// A later key wins only if it is less. So lanes without a slot, which come after those with one, may
+// bring the greatest key.
+
+module crush_least #(
+  parameter int unsigned LANES = 16,
+  parameter int unsigned KEY_BITS = 48,
+  localparam int unsigned STAGES = $clog2(LANES) + 1
+) (
+  input  logic                 clk_i,
+  input  logic [STAGES-1:0]    valid_i,  // a beat stands before this stage
+  input  logic                 first_i,  // it is the draw's first: of the beat before the last stage
+  input  logic [KEY_BITS-1:0]  keys_i [LANES],
+  output logic [15:0]          position_o  // lane, plus LANES for every beat before
+);
+  localparam int unsigned LEVELS = $clog2(LANES);
+  localparam int unsigned LANE_BITS = (LEVELS == 0) ? 1 : LEVELS;
+
+  if (LANES == 0 || (LANES & (LANES - 1)) != 0) begin : gen_check
+    $error("LANES must be a power of two");
+  end
+
+  // After level l (0: none yet) there are LANES >> l players.
+  for (genvar level = 0; level <= LEVELS; level++) begin : gen_level
+    localparam int unsigned PLAYERS = LANES >> level;
+    typedef logic [KEY_BITS-1:0] keys_t [PLAYERS];
+    typedef logic [LANE_BITS-1:0] lanes_t [PLAYERS];
+    keys_t key;
+    lanes_t lane;
+    if (level == 0) begin : gen_input
+      assign key = keys_i;
+      for (genvar player = 0; player < PLAYERS; player++) begin : gen_lane
+        assign lane[player] = LANE_BITS'(player);
+      end
+    end else begin : gen_matches
+      keys_t key_q;
+      lanes_t lane_q;
+      always_ff @(posedge clk_i) begin
+        if (valid_i[level-1]) begin
+          automatic keys_t winner;
+          automatic lanes_t winner_lane;
+          automatic logic right;
+          // verilator unroll_disable
+          for (int unsigned player = 0; player < PLAYERS; player++) begin
+            right = gen_level[level-1].key[2*player+1] < gen_level[level-1].key[2*player];
+            winner[player] = gen_level[level-1].key[2*player+32'(right)];
+            winner_lane[player] = gen_level[level-1].lane[2*player+32'(right)];
+          end
+          key_q <= winner;
+          lane_q <= winner_lane;
+        end
+      end
+      assign key = key_q;
+      assign lane = lane_q;
+    end
+  end
+
+  // The best beat so far.
+  logic [KEY_BITS-1:0] best_q;
+  logic [15:0] position_q, next_q, start;  // next_q: position of the next beat's lane 0
+  assign start = first_i ? '0 : next_q;
+  always_ff @(posedge clk_i) begin
+    if (valid_i[STAGES-1]) begin
+      next_q <= start + 16'(LANES);
+      if (first_i || gen_level[LEVELS].key[0] < best_q) begin
+        best_q <= gen_level[LEVELS].key[0];
+        position_q <= start | ((LEVELS == 0) ? '0 : 16'(gen_level[LEVELS].lane[0]));
+      end
+    end
+  end
+
+  assign position_o = position_q;
+endmodule
