@@ -5,8 +5,8 @@
     synthesize.py crush_straw2    these
     synthesize.py --jobs 2
 
-Yosys (pyosys) maps each unit by itself; nothing is placed or routed, so LUTs are counted before
-packing, and delays are not known. `depth_*` are the cells on the path between registers that has most of
+Yosys (pyosys) maps each unit by itself, module by module; nothing is placed or routed, so LUTs are
+counted before packing, and delays are not known. `depth_*` are the cells on the path between registers that has most of
 them, `depth_lut_only` those on the path with most LUTs without a carry chain.
 """
 
@@ -27,6 +27,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 RTL = HERE.parent
 FLIP_FLOPS = ["FDRE", "FDSE", "FDCE", "FDPE", "SRL16E", "SRLC32E"]
 SECONDS = 3600
+# ABC's usual script without its last pass (mfs), which takes hours on carry chains and saves little.
+ABC = "+&scorr; &sweep; &dc2; &dch -f -r; &ps; &if {C} {W} {D} {R}"
 
 # LUTs that one cell of a LUT memory takes.
 LUT_MEMORIES = {
@@ -61,7 +63,9 @@ def script(unit, folder):
     top = unit.get("top", unit["name"])
     return [
         f"read_slang --unroll-limit 10000000 --ignore-assertions -DSYNTHESIS {files} --top {top}{parameters}",
-        "synth_xilinx -family xcup -flatten -noiopad -noclkbuf",
+        f"scratchpad -set abc9.script \"{ABC}\"",
+        # Modules stay apart: sixteen equal lanes are mapped once.
+        "synth_xilinx -family xcup -noiopad -noclkbuf",
         f"tee -o {folder}/stat.json stat -json -tech xilinx",
         "delete " + " ".join(f"t:{cell}" for cell in FLIP_FLOPS),
         # Memories and multipliers have registers of their own; a path from a LUT memory begins at its
@@ -73,6 +77,15 @@ def script(unit, folder):
         "delete t:CARRY4",
         f"tee -o {folder}/lut_path.txt ltp",
     ]
+
+
+def longest(text):
+    """The cells ("module/cell") on the longest path of every module."""
+    paths = []
+    for block in text.split("Longest topological path in ")[1:]:
+        module = block.split(" ", 1)[0]
+        paths.append([f"{module}/{cell}" for cell in re.findall(r"\(via (.*)\)$", block, re.MULTILINE)])
+    return paths
 
 
 def run(unit):
@@ -93,11 +106,10 @@ def run(unit):
         if done.returncode != 0:
             raise RuntimeError(f"{unit['name']}: Yosys failed:\n" + done.stdout[-3000:])
         stat = json.loads(pathlib.Path(folder, "stat.json").read_text())
-        path = pathlib.Path(folder, "path.txt").read_text()
-        lut_path = pathlib.Path(folder, "lut_path.txt").read_text()
-        names = {
-            kind: {line.split("/", 1)[1] for line in pathlib.Path(folder, f"{kind}.txt").read_text().split()}
-            for kind in ON_PATH
+        paths = longest(pathlib.Path(folder, "path.txt").read_text())
+        lut_paths = longest(pathlib.Path(folder, "lut_path.txt").read_text())
+        kinds = {
+            kind: set(pathlib.Path(folder, f"{kind}.txt").read_text().split()) for kind in ON_PATH
         }
     cells = stat["design"]["num_cells_by_type"]
     counts = {
@@ -109,15 +121,15 @@ def run(unit):
     if unknown:
         raise RuntimeError(f"{unit['name']}: LUTs of {', '.join(unknown)} are not known")
     counts["lut_memory"] = sum(LUT_MEMORIES[cell] * number for cell, number in memories.items())
-    on_path = re.findall(r"\(via (.*)\)$", path, re.MULTILINE)
-    on_lut_path = re.findall(r"\(via (.*)\)$", lut_path, re.MULTILINE)
+    on_path = max(paths, key=len, default=[])
+    lut_path = max(lut_paths, key=len, default=[])
     return {
         "unit": unit["name"],
         "digest": digest(unit),
         "parameters": unit.get("parameters", {}),
         **counts,
-        **{f"depth_{kind}": sum(cell in names[kind] for cell in on_path) for kind in ON_PATH},
-        "depth_lut_only": sum(cell in names["lut"] for cell in on_lut_path),
+        **{f"depth_{kind}": sum(cell in kinds[kind] for cell in on_path) for kind in ON_PATH},
+        "depth_lut_only": sum(cell in kinds["lut"] for cell in lut_path),
         "seconds": round(time.monotonic() - started),
     }
 
