@@ -4,6 +4,11 @@ CARGO ?= cargo
 PYTHON := $(firstword $(wildcard /usr/bin/python3) python3)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 FIELDSTONE := $(TARGET)/release/fieldstone
+# Verilator and Yosys: see rtl/install-tools.
+HDL := $(TARGET)/hdl
+VERILATOR := $(HDL)/bin/verilator
+# The device is part of the build where Verilator is.
+FEATURES = $(shell $(VERILATOR) --getenv VERILATOR_ROOT >/dev/null 2>&1 && echo --features rtl)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # Where `make install-codes` installs; DESTDIR stands before it, for packagers.
 PREFIX ?= /usr/local
@@ -13,7 +18,7 @@ SEEDS ?= 0..2000
 FUZZ_SECONDS ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test tools lint unit bindings install-codes simulate scenarios bench \
+.PHONY: help quickstart build test tools hdl-tools rtl lint unit bindings install-codes simulate scenarios bench \
 	fuzz-smoke fuzz clean
 
 help: ## This list
@@ -22,21 +27,25 @@ help: ## This list
 quickstart: build ## From nothing to a protected block device, in one page; needs a Rust toolchain only
 	$(FIELDSTONE) quickstart
 
-build: ## The release build
-	$(CARGO) build --release --locked -p fieldstone
+build: ## The release build; with the FPGA device if `make hdl-tools` was run
+	$(CARGO) build --release --locked -p fieldstone $(FEATURES)
 
 # In this order, so that what is wrong shows as early as it can.
 test: ## Every test: style, unit tests, 2,000 seeds, and scenarios with real clients
 	@$(MAKE) --no-print-directory tools
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory rtl
 	@$(MAKE) --no-print-directory bindings
 	@$(MAKE) --no-print-directory build
 	@$(MAKE) --no-print-directory simulate
 	@$(MAKE) --no-print-directory scenarios
 
-tools: ## NBD clients and Ceph's map tools for the scenarios; asks apt for those that are missing
+tools: hdl-tools ## NBD clients and Ceph's map tools for the scenarios; asks apt for those that are missing
 	tests/install-tools
+
+hdl-tools: ## Verilator and Yosys (Python packages, beside the build's output), for the FPGA device
+	rtl/install-tools $(HDL)
 
 lint: ## Formatting and lints, denied
 	$(CARGO) fmt --check
@@ -44,6 +53,9 @@ lint: ## Formatting and lints, denied
 
 unit: ## Unit and property tests of all crates, and a bounded smoke run of the fuzz targets' bodies
 	$(CARGO) test --workspace --locked
+
+rtl: ## Lint, test benches and line coverage of the RTL; skipped without Verilator
+	CARGO="$(CARGO)" rtl/check $(TARGET)
 
 bindings: ## The codes from C and Python, installed as their users do; skipped where tools are missing
 	tests/bindings

@@ -214,15 +214,17 @@ package fs_regs_pkg;
     logic [7:0]    cq_log2;  // Entries of the ring, as a power of two.
     logic [7:0]    c2h_log2;  // Entries of the ring, as a power of two.
     logic [7:0]    h2c_log2;  // Entries of the ring, as a power of two.
-    logic [63:0]   cq_base;  // Ring of completions.
-    logic [63:0]   c2h_base;  // Ring of descriptors.
-    logic [63:0]   h2c_base;  // Ring of descriptors, 64-byte aligned.
+    logic [63:0]   cq_base;  // Ring of completions, aligned to BEAT_BYTES.
+    logic [63:0]   c2h_base;  // Ring of descriptors, aligned to DESCRIPTOR_BYTES.
+    logic [63:0]   h2c_base;  // Ring of descriptors, aligned to DESCRIPTOR_BYTES.
   } queue_context_t;
 
   // One operation. The words from PARAMETERS on belong to the operation.
   typedef struct packed {
     logic [703:0]  parameters;  // See the operation.
-    logic [63:0]   next;  // Host address of a descriptor to do next, before the ring's next; 0 if none.
+    // Host address of a descriptor to do next, before the ring's next, aligned to DESCRIPTOR_BYTES; 0 if
+    // none.
+    logic [63:0]   next;
     logic [63:0]   length;  // Bytes of data.
     logic [63:0]   destination;  // Where data goes: host memory in C2H copies, else card memory.
     logic [63:0]   source;  // Where data comes from: host memory in H2C copies, else card memory.

@@ -1,6 +1,7 @@
 //! A device and the CPU behind one door.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::{
     Counters, Device, Job, JobCompletion, JobError, JobId, JobOutput, QueueId, SoftwareEngine,
@@ -25,6 +26,12 @@ pub struct Engine {
     on_device: BTreeMap<(QueueId, JobId), Job>,
     counters: Counters,
     blocking_jobs: u64,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("name", &self.name()).finish_non_exhaustive()
+    }
 }
 
 impl Engine {

@@ -6,6 +6,7 @@
 //! Exit codes: 0 done, 1 an error (told on stderr: what happened, to which thing, what to do),
 //! 2 the command line makes no sense. Results go to stdout, everything else to stderr.
 
+mod accelerator;
 mod bench;
 mod command;
 mod control;

@@ -9,7 +9,7 @@ use anyhow::anyhow;
 use tiny_http::{Header, Response, Server};
 
 use crate::engine::Served;
-use crate::report::{IoReport, OpReport, PoolReport, VolumeReport};
+use crate::report::{EngineKindReport, IoReport, OpReport, PoolReport, VolumeReport};
 
 /// A listening metrics server; it stops when this is dropped.
 pub struct MetricsServer {
@@ -92,6 +92,7 @@ pub fn text(report: &PoolReport) -> String {
         out.sample(&format!("node=\"{}\"", node.node), node.total_bytes as f64);
     }
     volumes(&mut out, &report.volumes);
+    engines(&mut out, &report.volumes);
     requests(&mut out, &report.volumes);
     latencies(&mut out, &report.volumes);
     out.0
@@ -147,6 +148,28 @@ fn volumes(out: &mut Exposition, volumes: &[VolumeReport]) {
         out.family(name, "counter", help);
         for (volume, io) in volumes.iter().filter_map(|v| Some((v, v.io.as_ref()?))) {
             out.sample(&volume_label(volume), field(io) as f64);
+        }
+    }
+}
+
+fn engines(out: &mut Exposition, volumes: &[VolumeReport]) {
+    let fields: [Row<EngineKindReport>; 4] = [
+        ("fieldstone_accel_jobs_total", "Codings, placements and checksums.", |kind| kind.jobs),
+        ("fieldstone_accel_bytes_total", "Bytes that they read.", |kind| kind.bytes),
+        ("fieldstone_accel_device_jobs_total", "Of those, given to a device.", |kind| {
+            kind.device_jobs
+        }),
+        ("fieldstone_accel_device_failures_total", "Repeated in software.", |kind| {
+            kind.device_failures
+        }),
+    ];
+    for (name, help, field) in fields {
+        out.family(name, "counter", help);
+        for volume in volumes {
+            for kind in &volume.engine.kinds {
+                let label = format!("{},kind=\"{}\"", volume_label(volume), kind.kind);
+                out.sample(&label, field(kind) as f64);
+            }
         }
     }
 }

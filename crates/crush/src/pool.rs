@@ -90,7 +90,7 @@ impl PoolMap {
     #[must_use]
     pub fn place_shards(&self, key: u64, width: usize, in_weights: &[u32]) -> Vec<Option<usize>> {
         let drawn = self.draw(Self::SHARDS, key, width, in_weights);
-        self.fill_holes(key, width, in_weights, &drawn)
+        self.shards_from(key, width, in_weights, &drawn)
     }
 
     /// The nodes of a journal of `copies`: all different, fewer than asked for only when the nodes
@@ -98,13 +98,44 @@ impl PoolMap {
     #[must_use]
     pub fn place_journal(&self, key: u64, copies: usize, in_weights: &[u32]) -> Vec<usize> {
         let drawn = self.draw(Self::JOURNAL, key, copies, in_weights);
-        self.fill_holes(key, copies, in_weights, &drawn).into_iter().flatten().collect()
+        self.journal_from(key, copies, in_weights, &drawn)
+    }
+
+    /// How many devices to draw for `width` positions: more positions than nodes can only be holes,
+    /// and would only cost attempts.
+    #[must_use]
+    pub fn draw_width(&self, width: usize) -> usize {
+        width.min(self.nodes())
+    }
+
+    /// [`PoolMap::place_shards`] with the draw made elsewhere: by [`PoolMap::SHARDS`] for
+    /// [`PoolMap::input`] and [`PoolMap::draw_width`].
+    #[must_use]
+    pub fn shards_from(
+        &self,
+        key: u64,
+        width: usize,
+        in_weights: &[u32],
+        drawn: &Osds,
+    ) -> Vec<Option<usize>> {
+        self.fill_holes(key, width, in_weights, drawn)
+    }
+
+    /// [`PoolMap::place_journal`] with the draw made elsewhere, by [`PoolMap::JOURNAL`].
+    #[must_use]
+    pub fn journal_from(
+        &self,
+        key: u64,
+        copies: usize,
+        in_weights: &[u32],
+        drawn: &Osds,
+    ) -> Vec<usize> {
+        self.fill_holes(key, copies, in_weights, drawn).into_iter().flatten().collect()
     }
 
     fn draw(&self, rule: RuleId, key: u64, width: usize, in_weights: &[u32]) -> Osds {
         let rule = self.map.rule(rule).expect("both rules are made with the map");
-        // More positions than nodes can only be holes, and would only cost attempts.
-        rule.map(Self::input(key), width.min(self.nodes()), in_weights)
+        rule.map(Self::input(key), self.draw_width(width), in_weights)
     }
 
     /// The drawn nodes with every hole filled that can be, `width` long.

@@ -164,11 +164,11 @@ pub mod queue_context {
 
     /// Its size.
     pub const BYTES: usize = 64;
-    /// Ring of descriptors, 64-byte aligned.
+    /// Ring of descriptors, aligned to DESCRIPTOR_BYTES.
     pub const H2C_BASE: Field = Field { offset: 0, bytes: 8 };
-    /// Ring of descriptors.
+    /// Ring of descriptors, aligned to DESCRIPTOR_BYTES.
     pub const C2H_BASE: Field = Field { offset: 8, bytes: 8 };
-    /// Ring of completions.
+    /// Ring of completions, aligned to BEAT_BYTES.
     pub const CQ_BASE: Field = Field { offset: 16, bytes: 8 };
     /// Entries of the ring, as a power of two.
     pub const H2C_LOG2: Field = Field { offset: 24, bytes: 1 };
@@ -201,7 +201,8 @@ pub mod descriptor {
     pub const DESTINATION: Field = Field { offset: 16, bytes: 8 };
     /// Bytes of data.
     pub const LENGTH: Field = Field { offset: 24, bytes: 8 };
-    /// Host address of a descriptor to do next, before the ring's next; 0 if none.
+    /// Host address of a descriptor to do next, before the ring's next, aligned to
+    /// DESCRIPTOR_BYTES; 0 if none.
     pub const NEXT: Field = Field { offset: 32, bytes: 8 };
     /// See the operation.
     pub const PARAMETERS: Field = Field { offset: 40, bytes: 88 };

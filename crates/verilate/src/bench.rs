@@ -21,6 +21,21 @@ pub fn dice(seed: u64) -> Dice {
     Dice::seed_from_u64(seed)
 }
 
+/// Bits `at..at + count` (up to 64) of a value in little-endian bytes.
+#[must_use]
+pub fn bits(bytes: &[u8], at: usize, count: usize) -> u64 {
+    let bit = |bit: usize| u64::from(bytes[(at + bit) / 8] >> ((at + bit) % 8) & 1) << bit;
+    (0..count).fold(0, |value, index| value | bit(index))
+}
+
+/// Sets bits `at..at + count` (up to 64) of a value in little-endian bytes.
+pub fn set_bits(bytes: &mut [u8], at: usize, count: usize, value: u64) {
+    for bit in 0..count {
+        let (byte, mask) = (&mut bytes[(at + bit) / 8], 1 << ((at + bit) % 8));
+        *byte = if value >> bit & 1 == 1 { *byte | mask } else { *byte & !mask };
+    }
+}
+
 /// `clk_i` and `rst_ni` of a model, and the cycles so far.
 #[derive(Debug)]
 pub struct Clock {

@@ -19,47 +19,34 @@ pub(crate) fn next_file(design: &str) -> Option<PathBuf> {
     Some(folder.join(format!("{design}-{}-{number}.dat", std::process::id())))
 }
 
-/// Lines of source that were and were not executed.
+/// Where a point of coverage is: file, line, column, and which branch.
+type Point = (String, u32, u32, String);
+
+/// Points of the source (blocks and branches) and how often each was executed.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
-    /// Count by file name and line (of blocks: Verilator counts a block once).
-    counts: BTreeMap<(String, u32), u64>,
+    counts: BTreeMap<Point, u64>,
 }
 
-/// The lines of one file.
+/// The points of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileLines {
     /// The file's name without its folder.
     pub file: String,
-    /// Blocks that can be executed.
+    /// Blocks and branches that can be executed.
     pub blocks: usize,
-    /// First lines of those that were not.
+    /// Lines of those that were not.
     pub missed: Vec<u32>,
 }
 
 impl Lines {
-    /// Adds one file of counts: lines `C 'key\x02value\x01…' count`.
+    /// Adds one file of counts: lines `C 'key\x02value\x01…' count`. All instances of a module, with
+    /// whatever parameters, count together.
     pub fn add(&mut self, text: &str) {
         for line in text.lines() {
-            let Some(rest) = line.strip_prefix("C '") else { continue };
-            let Some((point, count)) = rest.rsplit_once("' ") else { continue };
-            let keys: BTreeMap<&str, &str> =
-                point.split('\u{1}').filter_map(|pair| pair.split_once('\u{2}')).collect();
-            let is_line = keys
-                .get("page")
-                .is_some_and(|page| page.starts_with("v_line") || page.starts_with("v_branch"));
-            let (Some(file), Some(line), true) = (keys.get("f"), keys.get("l"), is_line) else {
-                continue;
-            };
-            let file = Path::new(file)
-                .file_name()
-                .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-            let (Ok(line), Ok(count)) = (line.parse(), count.parse::<u64>()) else { continue };
-            // Two instances, or two branches of one line, are one block; it is missed only when
-            // no one ran it, except branches, which Verilator lists by column.
-            let column = keys.get("n").and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
-            let _ = column;
-            *self.counts.entry((file, line)).or_default() += count;
+            if let Some((point, count)) = parse(line) {
+                *self.counts.entry(point).or_default() += count;
+            }
         }
     }
 
@@ -78,7 +65,7 @@ impl Lines {
     #[must_use]
     pub fn files(&self) -> Vec<FileLines> {
         let mut files: BTreeMap<&str, FileLines> = BTreeMap::new();
-        for ((file, line), &count) in &self.counts {
+        for ((file, line, ..), &count) in &self.counts {
             let new = || FileLines { file: file.clone(), blocks: 0, missed: Vec::new() };
             let lines = files.entry(file).or_insert_with(new);
             lines.blocks += 1;
@@ -87,6 +74,13 @@ impl Lines {
             }
         }
         files.into_values().collect()
+    }
+
+    /// Points executed and points there are, of all files.
+    #[must_use]
+    pub fn total(&self) -> (usize, usize) {
+        let executed = self.counts.values().filter(|&&count| count > 0).count();
+        (executed, self.counts.len())
     }
 
     /// A table for people: file, share of blocks executed, lines of those that were not.
@@ -100,5 +94,39 @@ impl Lines {
                 writeln!(table, "{file:<28} {share:>6.1} % of {blocks:>4}  {}", lines.join(" "));
         }
         table
+    }
+}
+
+fn parse(line: &str) -> Option<(Point, u64)> {
+    let (keys, count) = line.strip_prefix("C '")?.rsplit_once("' ")?;
+    let keys: BTreeMap<&str, &str> =
+        keys.split('\u{1}').filter_map(|pair| pair.split_once('\u{2}')).collect();
+    let page = keys.get("page")?;
+    if !page.starts_with("v_line") && !page.starts_with("v_branch") {
+        return None;
+    }
+    let file = Path::new(keys.get("f")?).file_name()?.to_string_lossy().into_owned();
+    let column = keys.get("n").and_then(|column| column.parse().ok()).unwrap_or(0);
+    let branch = keys.get("o").copied().unwrap_or("").to_owned();
+    Some(((file, keys.get("l")?.parse().ok()?, column, branch), count.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_instances_add_up_and_branches_stand_apart() {
+        let point = |line: u32, branch: &str, count: u32| {
+            format!(
+                "C '\u{1}f\u{2}tb/../a.sv\u{1}l\u{2}{line}\u{1}n\u{2}5\u{1}page\u{2}v_branch/a\u{1}o\u{2}{branch}' {count}\n"
+            )
+        };
+        let mut lines = Lines::default();
+        lines.add(&(point(7, "if", 3) + &point(7, "else", 0) + &point(9, "if", 0)));
+        lines.add(&point(9, "if", 1));
+        let missed = vec![7];
+        assert_eq!(lines.files(), [FileLines { file: "a.sv".to_owned(), blocks: 3, missed }]);
+        assert_eq!(lines.total(), (2, 3));
     }
 }

@@ -78,6 +78,9 @@ pub struct Port {
     model: usize,
 }
 
+// SAFETY: a port is an address that is only used together with a borrow of its model.
+unsafe impl Send for Port {}
+
 impl Port {
     /// Bits of the port.
     #[must_use]

@@ -180,6 +180,7 @@ impl Core {
     /// until the root is read, unless the volume is being created.
     pub fn new(
         config: VolumeConfig,
+        engine: Engine,
         name: String,
         profile: Profile,
         geometry: Geometry,
@@ -205,7 +206,7 @@ impl Core {
             code,
             profile,
             geometry,
-            engine: Engine::software(),
+            engine,
             pool: PoolMap::new(&weights).expect("a pool of at least one node"),
             now,
             opened_at: now,

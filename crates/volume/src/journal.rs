@@ -80,14 +80,14 @@ impl Core {
     }
 
     /// Journal nodes for a generation: m + 1 of those that are up, or as many as there are.
-    pub fn choose_journal_nodes(&self, generation: JournalGen) -> Vec<NodeIndex> {
+    pub fn choose_journal_nodes(&mut self, generation: JournalGen) -> Vec<NodeIndex> {
         let weights: Vec<u32> = self
             .nodes
             .iter()
             .map(|node| if node.health == NodeHealth::Up { 0x1_0000 } else { 0 })
             .collect();
         let key = (self.config.volume.0 as u64) ^ generation.0.rotate_left(32);
-        let placed = self.pool.place_journal(key, self.code.m() + 1, &weights);
+        let placed = self.place_journal(key, self.code.m() + 1, &weights);
         placed.into_iter().filter_map(|n| Some(NodeIndex(u16::try_from(n).ok()?))).collect()
     }
 }

@@ -31,6 +31,7 @@ mod log;
 mod map;
 mod nodes;
 mod open;
+mod place;
 mod read;
 mod rebuild;
 mod record;

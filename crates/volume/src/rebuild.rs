@@ -60,14 +60,15 @@ impl Core {
 
     /// Nodes for the missing shards of a segment, without those that have only their part of the
     /// reserve left. It is for what makes room: where no checkpoint fits, no volume can be opened.
-    fn rebuild_targets(&self, handle: Handle) -> Vec<(usize, NodeIndex)> {
+    fn rebuild_targets(&mut self, handle: Handle) -> Vec<(usize, NodeIndex)> {
         let Some(id) = self.segments.get(handle).map(|segment| segment.id) else {
             return Vec::new();
         };
         let reserved = self.slots_reserved();
         // Where a bad shard makes way for the new one, nothing is taken.
-        let has_room =
-            |node| u64::from(self.node(node).slots_free) > reserved || self.has_bad(id, node);
+        let has_room = |core: &Self, node| {
+            u64::from(core.node(node).slots_free) > reserved || core.has_bad(id, node)
+        };
         self.place_missing_on(handle, 0, has_room)
     }
 

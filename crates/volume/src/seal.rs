@@ -159,7 +159,7 @@ impl Core {
     }
 
     /// As [`Self::stored`], and no node could take a shard that is missing.
-    fn stored_well(&self, handle: Handle) -> bool {
+    fn stored_well(&mut self, handle: Handle) -> bool {
         let whole = self.segments.get(handle).is_some_and(|segment| segment.missing() == 0);
         self.stored(handle) && (whole || self.place_missing(handle, 0).is_empty())
     }
@@ -275,19 +275,22 @@ impl Core {
     }
 
     /// A node for each shard of the segment that is not written yet, as far as there are nodes.
-    pub fn place_missing(&self, handle: Handle, attempt: u64) -> Vec<(usize, NodeIndex)> {
-        self.place_missing_on(handle, attempt, |_| true)
+    pub fn place_missing(&mut self, handle: Handle, attempt: u64) -> Vec<(usize, NodeIndex)> {
+        self.place_missing_on(handle, attempt, |_, _| true)
     }
 
     /// As [`Self::place_missing`], on nodes of a choice only.
     pub fn place_missing_on(
-        &self,
+        &mut self,
         handle: Handle,
         attempt: u64,
-        chosen: impl Fn(NodeIndex) -> bool,
+        chosen: impl Fn(&Self, NodeIndex) -> bool,
     ) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
-        let missing = |shard: &usize| segment.shards[*shard].is_none();
+        let id = segment.id;
+        let is_missing: SmallVec<[bool; 8]> =
+            segment.shards.iter().map(|node| node.is_none()).collect();
+        let missing = |shard: &usize| is_missing[*shard];
         let kept: SmallVec<[Option<NodeIndex>; 8]> = (0..segment.shards.len())
             .map(|shard| self.row_node(segment, shard).filter(|_| missing(&shard)))
             .collect();
@@ -296,7 +299,7 @@ impl Core {
             .zip(&self.nodes)
             .filter(|(index, node)| {
                 let used = segment.shards.contains(&Some(*index)) || kept.contains(&Some(*index));
-                node.health == NodeHealth::Up && !node.full && !used && chosen(*index)
+                node.health == NodeHealth::Up && !node.full && !used && chosen(self, *index)
             })
             .map(|(index, node)| (node.slots_free, index))
             .collect();
@@ -310,9 +313,8 @@ impl Core {
             weights[usize::from(node.0)] = 0x1_0000;
         }
         let volume = self.config.volume.0;
-        let key =
-            (segment.id.0 ^ attempt << 56).wrapping_add((volume as u64) ^ ((volume >> 64) as u64));
-        let placed = self.pool.place_shards(key, segment.shards.len(), &weights);
+        let key = (id.0 ^ attempt << 56).wrapping_add((volume as u64) ^ ((volume >> 64) as u64));
+        let placed = self.place_shards(key, kept.len(), &weights);
         let node = |placed: usize| NodeIndex(u16::try_from(placed).expect("nodes are 16 bits"));
         // A missing shard goes where placement puts it; what placement offers for shards that are
         // there already serves those that it left without a node.

@@ -1,5 +1,6 @@
 //! What a volume tells about itself: state, space, protection, work in progress.
 
+use fieldstone_accel::Counters;
 use fieldstone_proto::{Epoch, NodeIndex, VolumeId};
 
 /// Where a volume is in its life.
@@ -124,6 +125,10 @@ pub struct Status {
     pub checkpoints: u64,
     /// Longest time that garbage collection held a write up.
     pub gc_pause_max_ns: u64,
+    /// What places, codes and sums for it.
+    pub engine: String,
+    /// What that has done.
+    pub engine_counters: Counters,
     /// Rebuild.
     pub rebuild: Progress,
     /// Scrub.

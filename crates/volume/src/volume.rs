@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use fieldstone_accel::Engine;
 use fieldstone_block::{
     Backend, BlockError, Completion, Extent, ExtentKind, Info, Nanos, Op, Payload, Request, Stage,
 };
@@ -31,6 +32,12 @@ impl Volume {
     /// A volume that begins to open; it needs [`Event::NodeUp`] for its nodes to get on.
     #[must_use]
     pub fn new(config: VolumeConfig, now: Nanos) -> Self {
+        Self::with_engine(config, Engine::software(), now)
+    }
+
+    /// As [`Volume::new`], with an engine that may have a device: it places and codes for the volume.
+    #[must_use]
+    pub fn with_engine(config: VolumeConfig, engine: Engine, now: Nanos) -> Self {
         let (name, profile, geometry) = match &config.opening {
             Opening::Create { name, profile, geometry } => (name.clone(), *profile, *geometry),
             // Placeholders until the root is read.
@@ -40,7 +47,7 @@ impl Volume {
                 Geometry { size_bytes: 0, shard_bytes: 4096, unit_bytes: 4096, ring_bytes: 65536 },
             ),
         };
-        let core = Rc::new(RefCell::new(Core::new(config, name, profile, geometry, now)));
+        let core = Rc::new(RefCell::new(Core::new(config, engine, name, profile, geometry, now)));
         core.borrow_mut().ctx = Rc::downgrade(&core);
         let mut volume = Self { core, executor: Executor::default() };
         let ctx = Ctx(Rc::clone(&volume.core));
@@ -359,6 +366,8 @@ fn status(core: &Core) -> Status {
         degraded_reads: core.counters.degraded_reads,
         checkpoints: core.counters.checkpoints,
         gc_pause_max_ns: core.counters.gc_pause_max_ns,
+        engine: core.engine.name().to_owned(),
+        engine_counters: core.engine.counters(),
         rebuild: core.rebuild,
         scrub: core.scrub,
     }

@@ -6,6 +6,9 @@ use fieldstone_verilate::bench::{Clock, Sink, Source, dice};
 use fieldstone_verilate::{Design, Model};
 use rand::Rng;
 
+#[path = "crossbar.rs"]
+mod crossbar;
+
 /// Whatever goes into a queue comes out, once, in order, whoever stalls.
 fn fifo_keeps_order(design: &'static Design, seed: u64, stalls: (f64, f64)) {
     let mut dice = dice(seed);
@@ -31,4 +34,44 @@ fn fifos_keep_order_under_stalls() {
         fifo_keeps_order(&designs::FIFO_4, seed as u64, stalls);
         fifo_keeps_order(&designs::FIFO_1, seed as u64, stalls);
     }
+}
+
+/// Requests stay up until they are served, and nobody waits for more than everyone else once.
+#[test]
+fn arbiter_is_fair() {
+    const COUNT: usize = 5;
+    let mut dice = dice(7);
+    let mut model = Model::new(&designs::ARBITER_5);
+    let ports = ["request_i", "valid_o", "index_o", "served_i"].map(|name| model.port(name));
+    let [request, valid, index, served] = ports;
+    let mut clock = Clock::reset(&mut model);
+    let mut requests = 0u64;
+    let mut waited = [0; COUNT];
+    let mut wins = [0; COUNT];
+    for cycle in 0..5000 {
+        let chance = if cycle < 2500 { 0.2 } else { 1.0 };
+        (0..COUNT).for_each(|i| requests |= u64::from(dice.random_bool(chance)) << i);
+        model.set(request, requests);
+        model.set(served, 0);
+        clock.settle(&mut model);
+        assert_eq!(model.is_set(valid), requests != 0);
+        if model.is_set(valid) && dice.random_bool(0.7) {
+            let winner = model.get(index) as usize;
+            assert!(requests >> winner & 1 == 1, "{winner} did not ask");
+            model.set(served, 1);
+            clock.settle(&mut model);
+            assert_eq!(model.get(index) as usize, winner, "serving changed the choice");
+            requests &= !(1 << winner);
+            wins[winner] += 1;
+            waited[winner] = 0;
+            for (other, wait) in
+                waited.iter_mut().enumerate().filter(|(i, _)| requests >> i & 1 == 1)
+            {
+                *wait += 1;
+                assert!(*wait < COUNT, "{other} waits for the {wait}th time");
+            }
+        }
+        clock.rise(&mut model);
+    }
+    assert!(wins.iter().all(|&wins| wins > 300), "{wins:?}");
 }

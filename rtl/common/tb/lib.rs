@@ -1,4 +1,4 @@
-//! The verilated designs of this unit, for its benches.
+//! The verilated designs of this unit, and what benches of other units share.
 
 #[cfg(feature = "verilator")]
 mod designs {
@@ -8,3 +8,6 @@ mod designs {
 
 #[cfg(feature = "verilator")]
 pub use designs::*;
+
+#[cfg(feature = "verilator")]
+pub mod card;

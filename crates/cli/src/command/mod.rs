@@ -2,6 +2,7 @@
 
 pub mod code;
 pub mod crush;
+pub mod fpga;
 pub mod node;
 pub mod pool;
 pub mod quickstart;
@@ -60,6 +61,9 @@ pub enum Command {
     /// Use the placement on its own: CRUSH maps, as Ceph has them.
     #[command(subcommand)]
     Crush(crush::Command),
+    /// Use the FPGA device on its own.
+    #[command(subcommand)]
+    Fpga(fpga::Command),
     /// Run a benchmark.
     Bench(bench::Args),
 }
@@ -88,6 +92,7 @@ impl Command {
             Self::Sim(args) => sim::run(args),
             Self::Code(command) => code::run(command),
             Self::Crush(command) => crush::run(command),
+            Self::Fpga(command) => fpga::run(command),
             Self::Bench(args) => bench::run(args),
         }
     }

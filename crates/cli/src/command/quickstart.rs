@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use fieldstone_codes::Profile;
 
-use super::serve::Accel;
+use crate::accelerator::{Accel, Accelerator};
 use crate::quickstart::{Plan, run as run_plan};
 use crate::units;
 
@@ -19,12 +19,12 @@ pub struct Args {
     /// such as rs-van:K+M.
     #[arg(long, value_name = "CODE", default_value = "rs:4+2")]
     code: Profile,
-    /// What computes codes and checksums.
+    /// What places data, and computes codes and checksums.
     #[arg(long, value_enum, default_value_t = Accel::Cpu)]
     accel: Accel,
-    /// Size of the volume.
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = units::parse_size)]
-    size: u64,
+    /// Size of the volume. [default: 256M, or 16M with a simulated device]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    size: Option<u64>,
     /// Leave the pool where it is.
     #[arg(long)]
     keep: bool,
@@ -33,8 +33,13 @@ pub struct Args {
 /// Runs `quickstart`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     const SMALLEST: u64 = 1 << 20;
-    let Accel::Cpu = args.accel;
-    if args.size < SMALLEST || !args.size.is_multiple_of(4096) {
+    // A build without the device shows before anything is made.
+    drop(Accelerator::start(args.accel)?);
+    let size_bytes = args.size.unwrap_or(match args.accel {
+        Accel::Cpu => 256 << 20,
+        Accel::Rtl => 16 << 20,
+    });
+    if size_bytes < SMALLEST || !size_bytes.is_multiple_of(4096) {
         bail!("--size must be a multiple of 4096 and at least 1M");
     }
     if args.code.m() == 0 {
@@ -43,7 +48,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     run_plan(&Plan {
         dir: args.dir.clone(),
         profile: args.code,
-        size_bytes: args.size,
+        accel: args.accel,
+        size_bytes,
         keep: args.keep,
     })
 }

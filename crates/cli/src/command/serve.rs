@@ -13,6 +13,7 @@ use fieldstone_proto::NodeIndex;
 use fieldstone_uring::host::Service;
 use fieldstone_uring::{Address, Caching, Listener};
 
+use crate::accelerator::{Accel, Accelerator};
 use crate::control::ControlServer;
 use crate::engine::{
     Engine, EngineOptions, FixedNode, MissingNode, OpenDevice, Served, VolumeOptions,
@@ -40,7 +41,7 @@ pub struct Args {
     /// Open node files with O_DIRECT, past the page cache.
     #[arg(long)]
     direct: bool,
-    /// What computes codes and checksums.
+    /// What places data, and computes codes and checksums.
     #[arg(long, value_enum, default_value_t = Accel::Cpu)]
     accel: Accel,
     /// Serve metrics for Prometheus at http://ADDR/metrics, for example 127.0.0.1:9100.
@@ -67,13 +68,6 @@ pub struct Args {
     /// Reach node I at ADDR instead of its folder. May be repeated.
     #[arg(long, value_name = "I=ADDR")]
     node: Vec<NodeAddress>,
-}
-
-/// What computes codes and checksums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Accel {
-    /// The CPU's vector instructions.
-    Cpu,
 }
 
 /// How requests are merged before they go on.
@@ -176,7 +170,6 @@ fn volumes_of(targets: &[Serving]) -> anyhow::Result<(Option<Pool>, Vec<String>)
 }
 
 fn start_engine(args: &Args, pool: Option<Pool>) -> anyhow::Result<Engine> {
-    let Accel::Cpu = args.accel;
     let fixed = args
         .node
         .iter()
@@ -187,6 +180,7 @@ fn start_engine(args: &Args, pool: Option<Pool>) -> anyhow::Result<Engine> {
         caching: if args.direct { Caching::Direct } else { Caching::Buffered },
         fixed: fixed.collect(),
         missing: MissingNode::Replace,
+        accelerator: Accelerator::start(args.accel)?,
     };
     match pool {
         Some(pool) => Engine::with_pool(pool, &options),

@@ -25,6 +25,7 @@ use fieldstone_uring::host::{
 };
 use fieldstone_volume::Phase;
 
+use crate::accelerator::Accelerator;
 use crate::pool::Pool;
 use crate::signals::Signals;
 
@@ -45,12 +46,21 @@ pub struct EngineOptions {
     pub fixed: Vec<FixedNode>,
     /// What to do about nodes whose folder is not there.
     pub missing: MissingNode,
+    /// What places and codes for the volumes.
+    pub accelerator: Accelerator,
 }
 
 impl EngineOptions {
     /// For a command that does its work and ends.
     pub fn offline(missing: MissingNode) -> Self {
-        Self { cores: 1, pin: false, caching: Caching::Buffered, fixed: Vec::new(), missing }
+        Self {
+            cores: 1,
+            pin: false,
+            caching: Caching::Buffered,
+            fixed: Vec::new(),
+            missing,
+            accelerator: Accelerator::cpu(),
+        }
     }
 }
 
@@ -77,6 +87,7 @@ pub struct Engine {
     /// Folders or addresses of the nodes, for people.
     place_names: Vec<String>,
     open: Mutex<Vec<OpenDevice>>,
+    accelerator: Accelerator,
 }
 
 impl Engine {
@@ -124,6 +135,7 @@ impl Engine {
             places: places.into(),
             place_names,
             open: Mutex::new(Vec::new()),
+            accelerator: options.accelerator.clone(),
         })
     }
 

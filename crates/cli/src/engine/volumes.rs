@@ -178,6 +178,12 @@ impl Engine {
         })
     }
 
+    /// A volume on the pool's nodes, with an engine of its own.
+    fn store(&self, config: VolumeConfig) -> anyhow::Result<StoreSpec> {
+        let engine = Box::new(self.accelerator.engine()?);
+        Ok(StoreSpec::Volume(Box::new(config), std::sync::Arc::clone(&self.places), engine))
+    }
+
     /// Opens a volume and waits until it serves.
     ///
     /// # Errors
@@ -190,7 +196,7 @@ impl Engine {
     ) -> anyhow::Result<OpenDevice> {
         let opening = Opening::Open { takeover: options.takeover };
         let config = self.config(known.id, known.profile, opening, options)?;
-        let store = StoreSpec::Volume(Box::new(config), std::sync::Arc::clone(&self.places));
+        let store = self.store(config)?;
         let spec = DeviceSpec { name: known.name.clone(), store, pipeline: options.pipeline };
         self.open_device(spec, Some(known.id), signals)
     }
@@ -234,7 +240,7 @@ impl Engine {
         };
         let options = VolumeOptions::offline();
         let config = self.config(id, profile, opening, &options)?;
-        let store = StoreSpec::Volume(Box::new(config), std::sync::Arc::clone(&self.places));
+        let store = self.store(config)?;
         let spec = DeviceSpec { name: name.to_owned(), store, pipeline: options.pipeline };
         let open = self.open_device(spec, Some(id), None)?;
         self.close(&open)?;

@@ -11,6 +11,7 @@ use fieldstone_uring::Address;
 
 use super::pattern::{Moved, Pattern, check_signal};
 use super::processes::{Process, Workplace};
+use crate::accelerator::Accel;
 use crate::command::pool;
 use crate::control::{Client, Request, find_server};
 use crate::engine::{Engine, EngineOptions, MissingNode};
@@ -25,7 +26,7 @@ use crate::units::{rate, size};
 const VOLUME: &str = "demo";
 /// Fewest nodes.
 const NODES_MIN: u16 = 6;
-/// Random requests of each kind.
+/// Random requests of each kind; fewer in a volume that has fewer blocks than that.
 const RANDOM_REQUESTS: u64 = 20_000;
 /// Random requests in flight.
 const RANDOM_DEPTH: usize = 32;
@@ -40,6 +41,8 @@ pub struct Plan {
     pub dir: Option<PathBuf>,
     /// How the volume is protected.
     pub profile: Profile,
+    /// What places and codes for it.
+    pub accel: Accel,
     /// Size of the volume.
     pub size_bytes: u64,
     /// Leave everything where it is at the end.
@@ -52,6 +55,7 @@ struct Stage {
     nodes: Vec<Option<Process>>,
     pool: Pool,
     nbd: Address,
+    accel: Accel,
     work: Workplace,
 }
 
@@ -75,7 +79,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     println!("healthy");
     row("write, in order", &pattern.write_all(&mut disk, &signals)?);
     row("read and compare", &pattern.check_all(&mut disk, &signals)?);
-    let count = RANDOM_REQUESTS;
+    let count = RANDOM_REQUESTS.min(plan.size_bytes / 4096);
     row("write 4 KiB at random", &pattern.write_random(&mut disk, count, RANDOM_DEPTH, &signals)?);
     row("read 4 KiB at random", &pattern.check_random(&mut disk, count, RANDOM_DEPTH, &signals)?);
     let before = stage.report()?;
@@ -145,7 +149,8 @@ impl Stage {
         let node_bytes = raw_bytes / u64::from(nodes) * 2 + (64 << 20);
         let pool = pool::create(&work.folder.join("pool"), nodes, profile, Some(node_bytes))?;
         let nbd = address(&work.folder, "nbd.sock");
-        let mut stage = Self { server: None, nodes: Vec::new(), pool, nbd, work };
+        let accel = plan.accel;
+        let mut stage = Self { server: None, nodes: Vec::new(), pool, nbd, accel, work };
         for node in stage.pool.node_indices() {
             let process = stage.start_node(node)?;
             stage.nodes.push(Some(process));
@@ -168,7 +173,9 @@ impl Stage {
 
     fn start_server(&mut self) -> anyhow::Result<()> {
         let volume = self.pool.folder.join(VOLUME);
-        let args = ["serve", path(&volume)?, "--nbd", &self.nbd.to_string()].map(str::to_owned);
+        let nbd = self.nbd.to_string();
+        let args = ["serve", path(&volume)?, "--nbd", &nbd, "--accel", self.accel.word()];
+        let args = args.map(str::to_owned);
         self.server = Some(Process::start("server", &self.work.folder, &args)?);
         if matches!(self.nbd, Address::Tcp { .. }) {
             let listen = self.report()?.server.map(|server| server.listen).unwrap_or_default();

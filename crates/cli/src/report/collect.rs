@@ -4,8 +4,8 @@ use fieldstone_uring::host::{CoreSnapshot, DeviceSnapshot};
 use fieldstone_volume::{NodeHealth, Phase, Progress, Status};
 
 use super::{
-    CoreReport, NodeReport, PoolReport, ProgressReport, ServerReport, VolumeNodeReport,
-    VolumeReport,
+    CoreReport, EngineKindReport, EngineReport, NodeReport, PoolReport, ProgressReport,
+    ServerReport, VolumeNodeReport, VolumeReport,
 };
 use crate::engine::{Engine, NodeSight};
 
@@ -135,6 +135,7 @@ fn volume_report(status: &Status) -> VolumeReport {
         degraded_reads: status.degraded_reads,
         checkpoints: status.checkpoints,
         gc_pause_max_ns: status.gc_pause_max_ns,
+        engine: engine_report(status),
         nodes: status.nodes.iter().map(node_view).collect(),
         rebuild: progress_report(&status.rebuild),
         scrub: progress_report(&status.scrub),
@@ -150,6 +151,21 @@ fn protection(status: &Status) -> &'static str {
     } else {
         "healthy"
     }
+}
+
+fn engine_report(status: &Status) -> EngineReport {
+    let counters = &status.engine_counters;
+    let kinds =
+        [("code", counters.code), ("place", counters.place), ("checksum", counters.checksum)];
+    let kinds = kinds.map(|(kind, counters)| EngineKindReport {
+        kind: kind.to_owned(),
+        jobs: counters.jobs,
+        bytes: counters.bytes,
+        device_jobs: counters.device_jobs,
+        device_failures: counters.device_failures,
+        device_full: counters.device_full,
+    });
+    EngineReport { name: status.engine.clone(), kinds: kinds.into() }
 }
 
 fn node_view(node: &fieldstone_volume::NodeStatus) -> VolumeNodeReport {

@@ -135,6 +135,9 @@ pub struct VolumeReport {
     pub checkpoints: u64,
     /// Longest time that garbage collection held a write up.
     pub gc_pause_max_ns: u64,
+    /// What places, codes and sums for it.
+    #[serde(default)]
+    pub engine: EngineReport,
     /// How each node stands with this volume.
     pub nodes: Vec<VolumeNodeReport>,
     /// The rebuild under way, or the last one.
@@ -144,6 +147,32 @@ pub struct VolumeReport {
     /// Requests and where their time goes; absent when the volume is not being served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io: Option<IoReport>,
+}
+
+/// The heavy steps of a volume, and who did them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct EngineReport {
+    /// The device, or "software".
+    pub name: String,
+    /// By kind: "code", "place" and "checksum".
+    pub kinds: Vec<EngineKindReport>,
+}
+
+/// Heavy steps of one kind.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct EngineKindReport {
+    /// "code", "place" or "checksum".
+    pub kind: String,
+    /// Jobs.
+    pub jobs: u64,
+    /// Bytes that they read.
+    pub bytes: u64,
+    /// Jobs given to the device.
+    pub device_jobs: u64,
+    /// Of those, jobs that software had to repeat.
+    pub device_failures: u64,
+    /// Jobs that the device would do but had no room for.
+    pub device_full: u64,
 }
 
 /// A node as a volume sees it.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::{IoReport, NodeReport, PoolReport, ProgressReport, VolumeReport};
+use super::{EngineReport, IoReport, NodeReport, PoolReport, ProgressReport, VolumeReport};
 use crate::units::{duration_ns, size};
 
 /// A pool, its nodes and its volumes, as text.
@@ -145,6 +145,10 @@ fn state_rows(volume: &VolumeReport) -> Vec<(&'static str, String)> {
     if !not_up.is_empty() {
         rows.push(("nodes", not_up.join(", ")));
     }
+    // Software is nothing to write about.
+    if volume.engine.kinds.iter().any(|kind| kind.device_jobs > 0) {
+        rows.push(("engine", engine_text(&volume.engine)));
+    }
     if volume.degraded_reads > 0 {
         rows.push(("decoded", format!("{} reads", volume.degraded_reads)));
     }
@@ -154,6 +158,19 @@ fn state_rows(volume: &VolumeReport) -> Vec<(&'static str, String)> {
         }
     }
     rows
+}
+
+/// What a device did of the heavy steps.
+fn engine_text(engine: &EngineReport) -> String {
+    let kinds = engine.kinds.iter().filter(|kind| kind.jobs > 0).map(|kind| {
+        let mut text = format!("{} of {} {}", kind.device_jobs, kind.jobs, kind.kind);
+        if kind.device_failures > 0 {
+            let _ = write!(text, " ({} repeated in software)", kind.device_failures);
+        }
+        text
+    });
+    let kinds: Vec<String> = kinds.collect();
+    format!("{}: {}", engine.name, kinds.join(", "))
 }
 
 /// What a rebuild or scrub read; beside it what Reed-Solomon would have read, if that differs.

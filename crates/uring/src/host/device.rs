@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 
+use fieldstone_accel::Engine;
 use fieldstone_block::{
     Backend, CacheStats, Completion, Counts, Info, Interval, Nanos, Op, Pipeline, PipelineOptions,
     Ram, Request, RequestId, SchedulerStats, Summary,
@@ -58,8 +59,8 @@ pub struct DeviceSpec {
 pub enum StoreSpec {
     /// Memory of this size.
     Ram(u64),
-    /// A volume on nodes at these places.
-    Volume(Box<VolumeConfig>, Arc<[NodePlace]>),
+    /// A volume on nodes at these places, whose heavy steps this engine does.
+    Volume(Box<VolumeConfig>, Arc<[NodePlace]>, Box<Engine>),
 }
 
 /// Where a node is, as seen from this process.
@@ -155,8 +156,9 @@ impl Device {
     ) -> Self {
         let (store, places) = match spec.store {
             StoreSpec::Ram(size_bytes) => (Store::Ram(Box::new(Ram::new(size_bytes))), None),
-            StoreSpec::Volume(config, places) => {
-                (Store::Volume(Box::new(Volume::new(*config, now))), Some(places))
+            StoreSpec::Volume(config, places, engine) => {
+                let volume = Volume::with_engine(*config, *engine, now);
+                (Store::Volume(Box::new(volume)), Some(places))
             }
         };
         let mut device = Self {

@@ -1,0 +1,608 @@
+//! A queue set as an [`accel::Device`](fieldstone_accel::Device).
+//!
+//! **A job** is copied into host memory that the device sees, and becomes descriptors:
+//!
+//! ```text
+//!   H2C ring: COPY input 0, COPY input 1, ..., CODE (FENCE, COMPLETE)
+//!   C2H ring: COPY output 0 (AFTER the CODE), ..., COPY output m - 1 (AFTER, COMPLETE)
+//! ```
+//!
+//! Placements are the same with `PLACE`, before which `LOAD_MAP` may be needed; checksums with
+//! `CHECKSUM`. A program or an image that card memory lacks is one more copy in front. Doorbells
+//! ring once per burst: when the queue is polled, or when [`MAX_BURST`](crate::bounds::MAX_BURST)
+//! descriptors wait.
+//!
+//! **Errors.** An error completion stops the queue set. All its jobs end as device errors (so that
+//! the engine repeats them in software), the set is reset and, once the device has let go of its
+//! memory, enabled again. A set that brings nothing for too many cycles goes the same way. A device
+//! that does not answer at all is given up: its jobs end, it takes no more, and the memory that it
+//! might still write to is never used again.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use fieldstone_accel::{Device, Job, JobCompletion, JobError, JobId, QueueId};
+
+use crate::bitstream::bitstream;
+use crate::bounds::{MAX_CONTROL_LOOKS, MAX_JOBS, MAX_RESETS, POLLS_PER_LOST_INTERRUPT};
+use crate::card::{Card, OpenError, Shared};
+use crate::descriptor::{Completion, Descriptor};
+use crate::extents::Extent;
+use crate::flight::{Flight, Operation, Purpose};
+use crate::maps::{Admission, Ticket};
+use crate::plan::Plan;
+use crate::programs::{Programs, Ready};
+use crate::queue_set::{QueueSet, State};
+use crate::regs::{H2cOp, ReconfigurableModule, Status, descriptor_flag, load_map, register};
+use crate::watch::{Verdict, Watch};
+
+/// Flights of a queue set: its jobs, and a change of the partition.
+const MAX_FLIGHTS: usize = MAX_JOBS + 1;
+
+/// How often the device did an operation, and how long it took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cycles {
+    /// Times.
+    pub count: u64,
+    /// Cycles of all of them.
+    pub total: u64,
+    /// Cycles of the last.
+    pub last: u32,
+}
+
+/// One queue set of a card, for one engine.
+pub struct FpgaDevice {
+    card: Arc<Card>,
+    set: QueueSet,
+    name: String,
+    interrupts: bool,
+    /// Interrupts that were seen, and polls since the completion ring was looked at.
+    heard: (u64, u32),
+    programs: RefCell<Programs>,
+    flights: Vec<Option<Flight>>,
+    finished: BTreeMap<QueueId, Vec<JobCompletion>>,
+    /// Memory of flights that failed, until the reset has ended.
+    ruins: (Vec<Extent>, Vec<Extent>),
+    swap_failed: bool,
+    watch: Watch,
+    /// Resets since the last good job, and ever.
+    resets: (u32, u64),
+    cycles: BTreeMap<Operation, Cycles>,
+}
+
+impl FpgaDevice {
+    /// A queue set of the card, with interrupts if those are wanted and there are any.
+    ///
+    /// # Errors
+    /// None is left, or the device does not take it.
+    pub fn open(card: &Arc<Card>, interrupts: bool) -> Result<Self, OpenError> {
+        let interrupts = interrupts && card.mmio.interrupts().is_some();
+        let mut shared = card.shared();
+        let number = shared.free_sets.pop().ok_or(OpenError::NoQueueSet(card.queue_sets()))?;
+        let (mmio, memory) = (Arc::clone(&card.mmio), Arc::clone(&card.memory));
+        let set = QueueSet::new(number, mmio, memory, &mut shared.host, interrupts);
+        let Some(mut set) = set else {
+            shared.free_sets.push(number);
+            return Err(OpenError::NoMemory);
+        };
+        drop(shared);
+        set.enable();
+        while set.state() == State::Enabling {
+            set.look();
+            card.mmio.relax();
+        }
+        if set.state() != State::Enabled {
+            return Err(OpenError::NotReady(number));
+        }
+        Ok(Self {
+            card: Arc::clone(card),
+            set,
+            name: format!("fpga {}.{number}", card.function()),
+            interrupts,
+            heard: (0, 0),
+            programs: RefCell::default(),
+            flights: (0..MAX_FLIGHTS).map(|_| None).collect(),
+            finished: BTreeMap::new(),
+            ruins: (Vec::new(), Vec::new()),
+            swap_failed: false,
+            watch: Watch::default(),
+            resets: (0, 0),
+            cycles: BTreeMap::new(),
+        })
+    }
+
+    /// The card.
+    #[must_use]
+    pub fn card(&self) -> &Arc<Card> {
+        &self.card
+    }
+
+    /// What the device's own counter says of its operations.
+    #[must_use]
+    pub fn cycles(&self, operation: Operation) -> Cycles {
+        self.cycles.get(&operation).copied().unwrap_or_default()
+    }
+
+    /// How often the queue set was reset because of an error.
+    #[must_use]
+    pub fn resets(&self) -> u64 {
+        self.resets.1
+    }
+
+    /// True when the device was given up.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.set.state() == State::Lost
+    }
+
+    /// The partition's module, as far as the driver knows; `None` during a change.
+    #[must_use]
+    pub fn module(&self) -> Option<ReconfigurableModule> {
+        self.card.shared().maps.module()
+    }
+
+    /// Makes progress: takes what has come, recovers from what went wrong, rings doorbells.
+    fn service(&mut self) {
+        self.set.look();
+        match self.set.state() {
+            State::Enabled => self.take_completions(),
+            State::Disabled => self.revive(),
+            State::Lost => self.give_up(),
+            State::Enabling | State::Resetting => self.card.mmio.relax(),
+        }
+        self.set.ring();
+    }
+
+    fn take_completions(&mut self) {
+        if !self.is_called() {
+            return self.wait();
+        }
+        let mut completions = Vec::new();
+        let outcome = self.set.poll(&mut completions);
+        if completions.is_empty() && outcome.is_ok() {
+            return self.wait();
+        }
+        self.watch.news();
+        for completion in &completions {
+            if let Err(reason) = self.take_completion(completion) {
+                return self.recover(&reason);
+            }
+        }
+        if let Err(reason) = outcome {
+            self.recover(&reason);
+        }
+    }
+
+    /// True when the completion ring is worth a look: always, unless interrupts tell.
+    fn is_called(&mut self) -> bool {
+        let Some(interrupts) = self.card.mmio.interrupts().filter(|_| self.interrupts) else {
+            return true;
+        };
+        self.heard.1 += 1;
+        let is_called = interrupts != self.heard.0 || self.heard.1 > POLLS_PER_LOST_INTERRUPT;
+        if is_called {
+            self.heard = (interrupts, 0);
+        }
+        is_called
+    }
+
+    /// Nothing came.
+    fn wait(&mut self) {
+        if self.flights.iter().all(Option::is_none) {
+            return;
+        }
+        self.set.ring();
+        let mmio = Arc::clone(&self.card.mmio);
+        match self.watch.silence(|| mmio.read64(register::CYCLES)) {
+            Verdict::Wait => mmio.relax(),
+            Verdict::Stuck => self.recover("the queue set gets nowhere"),
+            Verdict::Dead => {
+                self.set.lose();
+                self.give_up();
+            }
+        }
+    }
+
+    /// Goes on with the flight that the completion belongs to.
+    fn take_completion(&mut self, completion: &Completion) -> Result<(), String> {
+        let slot = usize::from(completion.cookie);
+        let flight = self.flights.get_mut(slot).and_then(Option::as_mut);
+        let flight = flight.ok_or_else(|| format!("a completion of nothing ({slot})"))?;
+        if !completion.is_ok() {
+            let reason = completion.reason();
+            self.blame(slot, completion);
+            return Err(reason);
+        }
+        let operation = flight.advance(completion.is_c2h);
+        let operation = operation.ok_or("a completion out of order")?;
+        let is_done = flight.to_come.is_empty();
+        let cycles = self.cycles.entry(operation).or_default();
+        cycles.count += 1;
+        cycles.total += u64::from(completion.cycles);
+        cycles.last = completion.cycles;
+        if let (Operation::LoadMap, Purpose::Job { epoch: Some(epoch), .. }) =
+            (operation, &flight.purpose)
+        {
+            self.card.shared().maps.loaded(*epoch);
+        }
+        if is_done && let Some(flight) = self.flights[slot].take() {
+            self.finish(flight);
+        }
+        Ok(())
+    }
+
+    /// A flight has all its completions.
+    fn finish(&mut self, flight: Flight) {
+        let Flight { purpose, host, card, .. } = flight;
+        let result = match &purpose {
+            Purpose::Job { job, plan, .. } => {
+                let memory = &self.card.memory;
+                let read = |part: crate::plan::Part, bytes: &mut [u8]| {
+                    memory.read(host[0].address + part.offset as u64, bytes);
+                };
+                Some(plan.output(job, read).map_err(JobError::Device))
+            }
+            Purpose::Swap(_) => None,
+        };
+        let mut shared = self.card.shared();
+        host.into_iter().for_each(|extent| shared.host.release(extent));
+        card.into_iter().for_each(|extent| shared.card.release(extent));
+        if let Purpose::Swap(module) = purpose {
+            shared.maps.swap_ended(Some(module));
+        }
+        drop(shared);
+        if let (Purpose::Job { queue, id, job, epoch, .. }, Some(result)) = (purpose, result) {
+            self.resets.0 = 0;
+            self.let_go(&job, epoch);
+            self.finished.entry(queue).or_default().push(JobCompletion { job: id, result });
+        }
+    }
+
+    /// Learns from an error: what the device does not take is not offered again.
+    fn blame(&mut self, slot: usize, completion: &Completion) {
+        let Some(Flight { purpose: Purpose::Job { job, epoch, .. }, .. }) = &self.flights[slot]
+        else {
+            return;
+        };
+        let mut shared = self.card.shared();
+        let Shared { maps, card, .. } = &mut *shared;
+        match (completion.status, job, epoch) {
+            (Ok(Status::BadImage), _, Some(epoch)) => maps.refused(*epoch, card),
+            (Ok(Status::StaleEpoch), _, Some(_)) => maps.forget_loaded(),
+            (Ok(Status::BadProgram), Job::Code { map, .. }, _) => {
+                self.programs.borrow_mut().refused(map);
+            }
+            (Ok(Status::NotLoaded), ..) if maps.module().is_some() => {
+                maps.swap_ended(self.card.partition().module);
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends all jobs as device errors, and asks the device to let go of their memory.
+    fn recover(&mut self, reason: &str) {
+        tracing::warn!("{}: {reason}; the queue set is reset", self.name);
+        self.fail_flights(reason);
+        self.watch.news();
+        self.resets = (self.resets.0 + 1, self.resets.1 + 1);
+        if self.resets.0 > MAX_RESETS {
+            self.set.lose();
+            return self.give_up();
+        }
+        self.set.reset();
+    }
+
+    fn fail_flights(&mut self, reason: &str) {
+        for slot in 0..self.flights.len() {
+            let Some(flight) = self.flights[slot].take() else { continue };
+            self.ruins.0.extend(flight.host);
+            self.ruins.1.extend(flight.card);
+            match flight.purpose {
+                Purpose::Swap(_) => self.swap_failed = true,
+                Purpose::Job { queue, id, job, epoch, .. } => {
+                    self.let_go(&job, epoch);
+                    let result = Err(JobError::Device(reason.to_owned()));
+                    self.finished.entry(queue).or_default().push(JobCompletion { job: id, result });
+                }
+            }
+        }
+        self.programs.borrow_mut().queue_set_reset();
+        self.card.shared().maps.queue_set_reset(self.set.number());
+    }
+
+    /// A job does not use its map or program any more.
+    fn let_go(&self, job: &Job, epoch: Option<u32>) {
+        if epoch.is_some() {
+            self.card.shared().maps.release();
+        }
+        if let Job::Code { map, .. } = job {
+            self.programs.borrow_mut().release(map);
+        }
+    }
+
+    /// After a reset: the device has let go, and the set begins anew.
+    fn revive(&mut self) {
+        let mut shared = self.card.shared();
+        self.ruins.0.drain(..).for_each(|extent| shared.host.release(extent));
+        self.ruins.1.drain(..).for_each(|extent| shared.card.release(extent));
+        if std::mem::take(&mut self.swap_failed) {
+            shared.maps.swap_ended(self.card.partition().module);
+        }
+        drop(shared);
+        self.set.enable();
+    }
+
+    /// The device does not answer. Memory that it may still use is never used again.
+    fn give_up(&mut self) {
+        if self.flights.iter().any(Option::is_some) {
+            tracing::error!("{}: the device does not answer; it is given up", self.name);
+        }
+        self.fail_flights("the device does not answer");
+        if std::mem::take(&mut self.swap_failed) {
+            self.card.shared().maps.swap_ended(None);
+        }
+    }
+
+    /// Makes descriptors of a job. `None` when there is no room for it now, or its map is not there.
+    fn begin(&mut self, queue: QueueId, id: JobId, job: &Job) -> Option<()> {
+        if self.set.state() != State::Enabled {
+            return None;
+        }
+        let plan = Plan::of(job)?;
+        let slot = self.flights[..MAX_JOBS].iter().position(Option::is_none)?;
+        let (h2c, c2h) = self.set.room();
+        // Inputs, the operation, and perhaps a copy of a table and its loading.
+        if (h2c as usize) < plan.inputs.len() + 3 || (c2h as usize) < plan.outputs.len() {
+            return None;
+        }
+        let mut flight = self.claim(&plan)?;
+        let Some(tables) = self.claim_tables(job, &mut flight) else {
+            self.release(flight);
+            return None;
+        };
+        self.fill(&plan, job, &tables, &mut flight, slot as u16);
+        let epoch = if let Tables::Map(ticket) = &tables { Some(ticket.epoch) } else { None };
+        let job = job.clone();
+        flight.purpose = Purpose::Job { queue, id, job, plan, epoch };
+        self.flights[slot] = Some(flight);
+        if self.set.is_burst() {
+            self.set.ring();
+        }
+        Some(())
+    }
+
+    /// A flight with memory for the job.
+    fn claim(&self, plan: &Plan) -> Option<Flight> {
+        let mut shared = self.card.shared();
+        let host = shared.host.allocate(plan.bytes)?;
+        let Some(card) = shared.card.allocate(plan.bytes) else {
+            shared.host.release(host);
+            return None;
+        };
+        // Its purpose is set when nothing can fail any more.
+        let purpose = Purpose::Swap(ReconfigurableModule::None);
+        Some(Flight { purpose, to_come: VecDeque::new(), host: vec![host], card: vec![card] })
+    }
+
+    fn release(&self, flight: Flight) {
+        let mut shared = self.card.shared();
+        flight.host.into_iter().for_each(|extent| shared.host.release(extent));
+        flight.card.into_iter().for_each(|extent| shared.card.release(extent));
+    }
+
+    /// The map or the program that a job needs, with host memory in the flight to bring it from.
+    fn claim_tables(&mut self, job: &Job, flight: &mut Flight) -> Option<Tables> {
+        let card = Arc::clone(&self.card);
+        let mut guard = card.shared();
+        let shared = &mut *guard;
+        let set = self.set.number();
+        match job {
+            Job::Checksum { .. } => Some(Tables::None),
+            Job::Code { map, .. } => {
+                let mut programs = self.programs.borrow_mut();
+                let (tables, build) = (&*card.tables, card.build());
+                let ready = programs.acquire(tables, &build, map, &mut shared.card)?;
+                if let Some(bytes) = &ready.missing {
+                    let Some(extent) = shared.host.allocate(bytes.len()) else {
+                        programs.cancel(map, true);
+                        return None;
+                    };
+                    flight.host.push(extent);
+                }
+                Some(Tables::Program(ready))
+            }
+            Job::Place { map, rule, weights, .. } => {
+                let (tables, maps) = (&*card.tables, &mut shared.maps);
+                match maps.admit(tables, &mut shared.card, (map, weights), *rule, set) {
+                    Admission::Go(ticket) => {
+                        let load = ticket.load.as_ref();
+                        if let Some(image) = load.and_then(|load| load.image.as_ref()) {
+                            let Some(extent) = shared.host.allocate(image.len()) else {
+                                shared.maps.release();
+                                shared.maps.queue_set_reset(set);
+                                return None;
+                            };
+                            flight.host.push(extent);
+                        }
+                        Some(Tables::Map(ticket))
+                    }
+                    Admission::Busy => None,
+                    Admission::Swap(module) => {
+                        drop(guard);
+                        self.swap(module);
+                        None
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes a job's bytes and descriptors.
+    fn fill(&mut self, plan: &Plan, job: &Job, tables: &Tables, flight: &mut Flight, cookie: u16) {
+        let memory = Arc::clone(&self.card.memory);
+        let (host, base) = (flight.host[0].address, flight.card[0].address);
+        let push = |set: &mut QueueSet, descriptor: Descriptor| {
+            set.push_h2c(&descriptor.cookie(cookie));
+        };
+        let set = &mut self.set;
+        // The table, if card memory lacks it.
+        if let (Some((bytes, address)), Some(from)) = (tables.missing(), flight.host.get(1)) {
+            memory.write(from.address, bytes);
+            push(set, Descriptor::to_card(from.address, address, bytes.len() as u64));
+        }
+        let finishing = descriptor_flag::COMPLETE | descriptor_flag::FENCE;
+        if let Tables::Map(Ticket { epoch, load: Some(load), .. }) = tables {
+            let load = Descriptor::operation(H2cOp::LoadMap, load.address, 0, load.bytes)
+                .with(load_map::EPOCH, (*epoch).into());
+            push(set, load.flagged(finishing));
+            flight.to_come.push_back(Operation::LoadMap);
+        }
+        plan.each_input(job, |part, bytes| {
+            let offset = part.offset as u64;
+            memory.write(host + offset, bytes);
+            push(set, Descriptor::to_card(host + offset, base + offset, bytes.len() as u64));
+        });
+        let (operation, descriptor) = match (job, tables) {
+            (Job::Place { width, .. }, Tables::Map(ticket)) => {
+                (Operation::Place, plan.place(base, ticket.epoch, ticket.rule, *width))
+            }
+            (Job::Code { .. }, Tables::Program(ready)) => {
+                (Operation::Code, plan.code(base, (ready.address, ready.bytes)))
+            }
+            (Job::Checksum { block_bytes, .. }, _) => {
+                (Operation::Checksum, plan.checksum(base, *block_bytes))
+            }
+            _ => unreachable!("tables are claimed by the job's kind"),
+        };
+        push(set, descriptor.flagged(finishing));
+        let after = set.after();
+        let last = plan.outputs.len() - 1;
+        for (index, part) in plan.outputs.iter().enumerate() {
+            let offset = part.offset as u64;
+            let copy = Descriptor::to_host(base + offset, host + offset, part.bytes as u64, after);
+            let flags = match (index == last, self.interrupts) {
+                (false, _) => 0,
+                (true, false) => descriptor_flag::COMPLETE,
+                (true, true) => descriptor_flag::COMPLETE | descriptor_flag::INTERRUPT,
+            };
+            set.push_c2h(&copy.cookie(cookie).flagged(flags));
+        }
+        flight.to_come.extend([operation, Operation::Return]);
+    }
+
+    /// Brings another module into the partition, if there is room for that now.
+    fn swap(&mut self, module: ReconfigurableModule) {
+        let slot = MAX_FLIGHTS - 1;
+        if self.flights[slot].is_some() || self.set.room().0 < 2 {
+            return;
+        }
+        let bytes = bitstream(module);
+        let mut shared = self.card.shared();
+        let Some(host) = shared.host.allocate(bytes.len()) else { return };
+        let Some(card) = shared.card.allocate(bytes.len()) else {
+            return shared.host.release(host);
+        };
+        shared.maps.swap_begins();
+        drop(shared);
+        tracing::info!("{}: the partition gets its {} module", self.name, module.name());
+        self.card.memory.write(host.address, &bytes);
+        let len_bytes = bytes.len() as u64;
+        let copy = Descriptor::to_card(host.address, card.address, len_bytes);
+        let mut flags = descriptor_flag::COMPLETE | descriptor_flag::FENCE;
+        if self.interrupts {
+            flags |= descriptor_flag::INTERRUPT;
+        }
+        let load = Descriptor::operation(H2cOp::Reconfigure, card.address, 0, len_bytes);
+        self.set.push_h2c(&copy.cookie(slot as u16));
+        self.set.push_h2c(&load.cookie(slot as u16).flagged(flags));
+        // Nobody may poll for long: the job that needs the module was given back.
+        self.set.ring();
+        self.flights[slot] = Some(Flight {
+            purpose: Purpose::Swap(module),
+            to_come: VecDeque::from([Operation::Reconfigure]),
+            host: vec![host],
+            card: vec![card],
+        });
+    }
+}
+
+/// What a job needs beside its bytes.
+enum Tables {
+    None,
+    Program(Ready),
+    Map(Ticket),
+}
+
+impl Tables {
+    /// The table's bytes, and its address in card memory, when it must be copied there.
+    fn missing(&self) -> Option<(&[u8], u64)> {
+        match self {
+            Self::None => None,
+            Self::Program(ready) => Some((ready.missing.as_deref()?, ready.address)),
+            Self::Map(ticket) => {
+                let load = ticket.load.as_ref()?;
+                Some((load.image.as_deref()?, load.address))
+            }
+        }
+    }
+}
+
+impl Device for FpgaDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn takes(&self, job: &Job) -> bool {
+        if self.is_lost() || Plan::of(job).is_none() {
+            return false;
+        }
+        let tables = &*self.card.tables;
+        match job {
+            Job::Code { map, .. } => {
+                self.programs.borrow_mut().takes(tables, &self.card.build(), map)
+            }
+            Job::Place { map, rule, weights, .. } => {
+                self.card.shared().maps.takes(tables, map, weights, *rule)
+            }
+            Job::Checksum { .. } => true,
+        }
+    }
+
+    fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+        self.service();
+        self.begin(queue, id, &job).ok_or(job)
+    }
+
+    fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>) {
+        self.service();
+        if let Some(finished) = self.finished.get_mut(&queue) {
+            completions.append(finished);
+        }
+    }
+}
+
+impl Drop for FpgaDevice {
+    /// Gives queue set and memory back, if the device lets go of them.
+    fn drop(&mut self) {
+        self.fail_flights("the driver ends");
+        self.set.reset();
+        for _ in 0..MAX_CONTROL_LOOKS {
+            if self.set.state() != State::Resetting {
+                break;
+            }
+            self.set.look();
+            self.card.mmio.relax();
+        }
+        let Some(rings) = self.set.take_extent() else { return };
+        let mut shared = self.card.shared();
+        shared.host.release(rings);
+        self.ruins.0.drain(..).for_each(|extent| shared.host.release(extent));
+        self.ruins.1.drain(..).for_each(|extent| shared.card.release(extent));
+        self.programs.borrow_mut().take_places().for_each(|place| shared.card.release(place));
+        shared.free_sets.push(self.set.number());
+        if self.swap_failed {
+            shared.maps.swap_ended(self.card.partition().module);
+        }
+    }
+}

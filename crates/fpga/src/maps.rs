@@ -1,0 +1,314 @@
+//! Which map the device has, which module, and what it takes to have others.
+//!
+//! The device holds one map at a time, under an *epoch*: a number of ours for one map with its
+//! reweights. Images are compiled once and stay in card memory, so that loading one again is a
+//! single descriptor. A map that is in use is not replaced: jobs of another map are given back
+//! until its last job is done.
+//!
+//! Buckets of the kinds uniform, list and tree need a module in the reconfigurable partition. Maps
+//! that need another one than is there are given back, and after [`SWAP_PATIENCE`] of them in a row
+//! the partition is changed; until the new module runs, jobs that need one are given back, too.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fieldstone_crush::{Map, RuleId};
+
+use crate::bounds::{MAX_IMAGES, SWAP_PATIENCE};
+use crate::extents::{Extent, Extents};
+use crate::regs::ReconfigurableModule;
+use crate::tables::{MapTable, Tables};
+
+/// What is to be done with a placement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Go ahead; [`Maps::release`] when it is done.
+    Go(Ticket),
+    /// Not now.
+    Busy,
+    /// Not now, and this module should come into the partition.
+    Swap(ReconfigurableModule),
+}
+
+/// The right to place with a map, which stays loaded meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The map's epoch.
+    pub epoch: u32,
+    /// The rule's slot in its image.
+    pub rule: u16,
+    /// The image must be loaded first, from here in card memory.
+    pub load: Option<Load>,
+}
+
+/// An image that is to be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Its address in card memory.
+    pub address: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// It must be copied there first.
+    pub image: Option<Arc<[u8]>>,
+}
+
+/// What the device's one place for a map holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loaded {
+    Nothing,
+    /// A queue set has a `LOAD_MAP` under way; later jobs of the same queue set come after it.
+    Loading {
+        epoch: u32,
+        queue_set: u16,
+    },
+    Ready {
+        epoch: u32,
+    },
+}
+
+struct Entry {
+    map: Arc<Map>,
+    reweights: Arc<[u32]>,
+    epoch: u32,
+    used_at: u64,
+    image: Option<Image>,
+}
+
+struct Image {
+    bytes: Arc<[u8]>,
+    module: Option<ReconfigurableModule>,
+    rules: BTreeMap<RuleId, u16>,
+    place: Option<Extent>,
+    is_in_card: bool,
+}
+
+/// The maps of a card.
+pub struct Maps {
+    entries: Vec<Entry>,
+    loaded: Loaded,
+    /// Jobs that use what is loaded.
+    users: u32,
+    last_epoch: u32,
+    time: u64,
+    /// What is in the partition; `None` while it is being changed.
+    module: Option<ReconfigurableModule>,
+    can_swap: bool,
+    missed: u32,
+    /// Places of images that were thrown out.
+    unused: Vec<Extent>,
+}
+
+impl Maps {
+    /// No map, and a partition with this module, which can be changed or not.
+    #[must_use]
+    pub fn new(module: Option<ReconfigurableModule>, can_swap: bool) -> Self {
+        Self {
+            entries: Vec::new(),
+            loaded: Loaded::Nothing,
+            users: 0,
+            last_epoch: 0,
+            time: 0,
+            module,
+            can_swap,
+            missed: 0,
+            unused: Vec::new(),
+        }
+    }
+
+    /// True when the device can place by this rule: now, or with another module.
+    pub fn takes(
+        &mut self,
+        tables: &dyn Tables,
+        map: &Arc<Map>,
+        reweights: &Arc<[u32]>,
+        rule: RuleId,
+    ) -> bool {
+        let Some(index) = self.find(tables, map, reweights) else { return false };
+        let (can_swap, module) = (self.can_swap, self.module);
+        self.entries[index].image.as_ref().is_some_and(|image| {
+            let reachable = can_swap || image.module.is_none() || image.module == module;
+            reachable && image.rules.contains_key(&rule)
+        })
+    }
+
+    /// Lets a placement of a queue set in, if the map is there or can be brought.
+    pub fn admit(
+        &mut self,
+        tables: &dyn Tables,
+        card: &mut Extents,
+        (map, reweights): (&Arc<Map>, &Arc<[u32]>),
+        rule: RuleId,
+        queue_set: u16,
+    ) -> Admission {
+        self.unused.drain(..).for_each(|place| card.release(place));
+        let Some(index) = self.find(tables, map, reweights) else { return Admission::Busy };
+        let Some(image) = &self.entries[index].image else { return Admission::Busy };
+        let (Some(&rule), module) = (image.rules.get(&rule), image.module) else {
+            return Admission::Busy;
+        };
+        if module.is_some() && module != self.module {
+            return self.miss(module);
+        }
+        self.missed = if module.is_some() { 0 } else { self.missed };
+        let epoch = self.entries[index].epoch;
+        let load = match self.loaded {
+            Loaded::Ready { epoch: loaded } if loaded == epoch => None,
+            Loaded::Loading { epoch: coming, queue_set: loader }
+                if coming == epoch && loader == queue_set =>
+            {
+                None
+            }
+            Loaded::Loading { .. } => return Admission::Busy,
+            _ if self.users > 0 => return Admission::Busy,
+            _ => {
+                let Some(load) = self.load(index, card) else { return Admission::Busy };
+                self.loaded = Loaded::Loading { epoch, queue_set };
+                Some(load)
+            }
+        };
+        self.users += 1;
+        Admission::Go(Ticket { epoch, rule, load })
+    }
+
+    /// A placement that was let in is done.
+    pub fn release(&mut self) {
+        self.users -= 1;
+    }
+
+    /// The device has loaded the map of this epoch.
+    pub fn loaded(&mut self, epoch: u32) {
+        self.loaded = Loaded::Ready { epoch };
+        if let Some(image) = self.image_of(epoch) {
+            image.is_in_card = true;
+        }
+    }
+
+    /// The device does not take the image of this epoch.
+    pub fn refused(&mut self, epoch: u32, card: &mut Extents) {
+        self.forget_loaded();
+        let entry = self.entries.iter_mut().find(|entry| entry.epoch == epoch);
+        if let Some(place) = entry.and_then(|entry| entry.image.take()?.place) {
+            card.release(place);
+        }
+    }
+
+    /// A queue set was reset: what it was loading is not loaded.
+    pub fn queue_set_reset(&mut self, queue_set: u16) {
+        if matches!(self.loaded, Loaded::Loading { queue_set: loader, .. } if loader == queue_set) {
+            self.forget_loaded();
+        }
+    }
+
+    /// Nobody knows which map the device has.
+    pub fn forget_loaded(&mut self) {
+        self.loaded = Loaded::Nothing;
+    }
+
+    /// The partition is about to change.
+    pub fn swap_begins(&mut self) {
+        (self.module, self.missed) = (None, 0);
+    }
+
+    /// The partition holds this now.
+    pub fn swap_ended(&mut self, module: Option<ReconfigurableModule>) {
+        (self.module, self.missed) = (module, 0);
+    }
+
+    /// What the partition holds; `None` while it is being changed, or if nobody knows.
+    #[must_use]
+    pub fn module(&self) -> Option<ReconfigurableModule> {
+        self.module
+    }
+
+    /// A map came that needs a module which is not there.
+    fn miss(&mut self, module: Option<ReconfigurableModule>) -> Admission {
+        self.missed += 1;
+        match module {
+            Some(module)
+                if self.missed >= SWAP_PATIENCE && self.can_swap && self.module.is_some() =>
+            {
+                Admission::Swap(module)
+            }
+            _ => Admission::Busy,
+        }
+    }
+
+    /// What loading takes; `None` when card memory has no room for the image.
+    fn load(&mut self, index: usize, card: &mut Extents) -> Option<Load> {
+        let image = self.entries[index].image.as_mut()?;
+        if image.place.is_none() {
+            image.place = Some(card.allocate(image.bytes.len())?);
+            image.is_in_card = false;
+        }
+        let address = image.place.as_ref()?.address;
+        let missing = (!image.is_in_card).then(|| Arc::clone(&image.bytes));
+        Some(Load { address, bytes: image.bytes.len() as u64, image: missing })
+    }
+
+    /// The map's entry, made if it is not there. `None` when no other can go.
+    fn find(
+        &mut self,
+        tables: &dyn Tables,
+        map: &Arc<Map>,
+        reweights: &Arc<[u32]>,
+    ) -> Option<usize> {
+        self.time += 1;
+        let same = |entry: &Entry| {
+            Arc::ptr_eq(&entry.map, map)
+                && (Arc::ptr_eq(&entry.reweights, reweights) || entry.reweights == *reweights)
+        };
+        let index = match self.entries.iter().position(same) {
+            Some(index) => index,
+            None => {
+                let table = tables.map(map, reweights);
+                let image = table.inspect_err(|reason| tracing::debug!("not placed: {reason}"));
+                self.insert(map, reweights, image.ok())?
+            }
+        };
+        self.entries[index].used_at = self.time;
+        Some(index)
+    }
+
+    fn insert(
+        &mut self,
+        map: &Arc<Map>,
+        reweights: &Arc<[u32]>,
+        table: Option<MapTable>,
+    ) -> Option<usize> {
+        let image = table.map(|table| Image {
+            bytes: table.bytes.into(),
+            module: table.module,
+            rules: table.rules,
+            place: None,
+            is_in_card: false,
+        });
+        self.last_epoch = self.last_epoch.wrapping_add(1);
+        let mut entry = Entry {
+            map: Arc::clone(map),
+            reweights: Arc::clone(reweights),
+            epoch: self.last_epoch,
+            used_at: self.time,
+            image,
+        };
+        if self.entries.len() < MAX_IMAGES {
+            self.entries.push(entry);
+            return Some(self.entries.len() - 1);
+        }
+        // The one that was not asked for the longest; not the one that the device has.
+        let current = match self.loaded {
+            Loaded::Nothing => None,
+            Loaded::Loading { epoch, .. } | Loaded::Ready { epoch } => Some(epoch),
+        };
+        let others = self.entries.iter().enumerate();
+        let others = others.filter(|(_, entry)| Some(entry.epoch) != current);
+        let (index, oldest) = others.min_by_key(|(_, entry)| entry.used_at)?;
+        debug_assert!(Some(oldest.epoch) != current);
+        std::mem::swap(&mut self.entries[index], &mut entry);
+        self.unused.extend(entry.image.and_then(|image| image.place));
+        Some(index)
+    }
+
+    fn image_of(&mut self, epoch: u32) -> Option<&mut Image> {
+        self.entries.iter_mut().find(|entry| entry.epoch == epoch)?.image.as_mut()
+    }
+}

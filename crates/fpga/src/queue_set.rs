@@ -1,0 +1,250 @@
+//! A queue set: three rings and their registers, and the way back after an error.
+//!
+//! ```text
+//!            enable()                ENABLED seen
+//!   Disabled ---------> Enabling -----------------> Enabled --+
+//!      ^                                                      | reset(): an error, or silence
+//!      |  DISABLED seen                                       |
+//!      +----------------------- Resetting <-------------------+
+//!                                   |  not within MAX_CONTROL_LOOKS
+//!                                   +--> Lost
+//! ```
+//!
+//! Only an enabled set takes descriptors. Until a reset has ended, the device may still read and
+//! write the memory of the operations that were in flight.
+
+use std::sync::Arc;
+
+use crate::bounds::{C2H_LOG2, CQ_LOG2, H2C_LOG2, MAX_BURST, MAX_CONTROL_LOOKS};
+use crate::descriptor::{Completion, Descriptor};
+use crate::extents::{Extent, Extents};
+use crate::host::{DmaMemory, Mmio};
+use crate::regs::{
+    BEAT_BYTES, DESCRIPTOR_BYTES, QueueCommand, QueueState, context_flag, queue, queue_context,
+};
+use crate::ring::{CompletionRing, DescriptorRing};
+
+/// Where a queue set is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The device leaves its memory alone.
+    Disabled,
+    /// The device has been asked to take over its context.
+    Enabling,
+    /// It works.
+    Enabled,
+    /// The device has been asked to end what is in flight.
+    Resetting,
+    /// The device does not answer any more.
+    Lost,
+}
+
+/// A queue set of a function.
+pub struct QueueSet {
+    number: u16,
+    mmio: Arc<dyn Mmio>,
+    memory: Arc<dyn DmaMemory>,
+    extent: Extent,
+    /// Where the context lies that the device reads when the set is enabled.
+    context: u64,
+    h2c: DescriptorRing,
+    c2h: DescriptorRing,
+    completions: CompletionRing,
+    interrupts: bool,
+    state: State,
+    looks: u32,
+}
+
+impl QueueSet {
+    /// Bytes of host memory that it needs.
+    fn bytes() -> usize {
+        // Descriptors begin at multiples of their size, extents at multiples of half of that.
+        BEAT_BYTES
+            + DescriptorRing::bytes(H2C_LOG2)
+            + DescriptorRing::bytes(C2H_LOG2)
+            + CompletionRing::bytes(CQ_LOG2)
+            + queue_context::BYTES
+    }
+
+    /// Queue set `number` of the function, disabled, with rings from `free`. `None` when that has
+    /// no room.
+    #[must_use]
+    pub fn new(
+        number: u16,
+        mmio: Arc<dyn Mmio>,
+        memory: Arc<dyn DmaMemory>,
+        free: &mut Extents,
+        interrupts: bool,
+    ) -> Option<Self> {
+        let extent = free.allocate(Self::bytes())?;
+        let h2c_base = extent.address.next_multiple_of(DESCRIPTOR_BYTES as u64);
+        let h2c = DescriptorRing::new(h2c_base, H2C_LOG2);
+        let c2h_base = h2c_base + DescriptorRing::bytes(H2C_LOG2) as u64;
+        let c2h = DescriptorRing::new(c2h_base, C2H_LOG2);
+        let completions_base = c2h_base + DescriptorRing::bytes(C2H_LOG2) as u64;
+        let completions = CompletionRing::new(&*memory, completions_base, CQ_LOG2);
+        let context = completions_base + CompletionRing::bytes(CQ_LOG2) as u64;
+        let state = State::Disabled;
+        let looks = 0;
+        Some(Self {
+            number,
+            mmio,
+            memory,
+            extent,
+            context,
+            h2c,
+            c2h,
+            completions,
+            interrupts,
+            state,
+            looks,
+        })
+    }
+
+    /// Its number in its function.
+    #[must_use]
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Where it is in its life.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Descriptors that the H2C ring and the C2H ring have room for.
+    #[must_use]
+    pub fn room(&self) -> (u32, u32) {
+        (self.h2c.room(), self.c2h.room())
+    }
+
+    /// What `AFTER` must be to wait for everything that the H2C ring has now.
+    #[must_use]
+    pub fn after(&self) -> u32 {
+        self.h2c.written()
+    }
+
+    /// Adds a descriptor to the H2C ring, which must have room.
+    pub fn push_h2c(&mut self, descriptor: &Descriptor) {
+        self.h2c.push(&*self.memory, descriptor);
+    }
+
+    /// Adds a descriptor to the C2H ring, which must have room.
+    pub fn push_c2h(&mut self, descriptor: &Descriptor) {
+        self.c2h.push(&*self.memory, descriptor);
+    }
+
+    /// True when so many descriptors wait for their doorbell that it should ring.
+    #[must_use]
+    pub fn is_burst(&self) -> bool {
+        self.h2c.waiting() + self.c2h.waiting() >= MAX_BURST
+    }
+
+    /// Rings the doorbells of what has been pushed.
+    pub fn ring(&mut self) {
+        if self.state != State::Enabled {
+            return;
+        }
+        if let Some(index) = self.h2c.ring() {
+            self.write(queue::H2C_PRODUCER, index);
+        }
+        if let Some(index) = self.c2h.ring() {
+            self.write(queue::C2H_PRODUCER, index);
+        }
+    }
+
+    /// Takes the completions that have come, up to one ring full, and tells the device.
+    ///
+    /// # Errors
+    /// One that cannot be: the device is out of its mind.
+    pub fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), String> {
+        let mut outcome = Ok(());
+        for _ in 0..1 << CQ_LOG2 {
+            let Some(completion) = self.completions.pop(&*self.memory) else { break };
+            let ring = if completion.is_c2h { &mut self.c2h } else { &mut self.h2c };
+            if !ring.complete(completion.index) {
+                outcome = Err(format!("a completion of descriptor {}", completion.index));
+                break;
+            }
+            completions.push(completion);
+        }
+        if let Some(index) = self.completions.ring() {
+            self.write(queue::CQ_CONSUMER, index);
+        }
+        outcome
+    }
+
+    /// Asks the device to work on the rings, which are emptied.
+    pub fn enable(&mut self) {
+        assert_eq!(self.state, State::Disabled, "the device may be using the rings");
+        self.h2c.clear();
+        self.c2h.clear();
+        self.completions.clear(&*self.memory);
+        let mut context = [0; queue_context::BYTES];
+        queue_context::H2C_BASE.put(&mut context, self.h2c.base());
+        queue_context::C2H_BASE.put(&mut context, self.c2h.base());
+        queue_context::CQ_BASE.put(&mut context, self.completions.base());
+        queue_context::H2C_LOG2.put(&mut context, self.h2c.log2().into());
+        queue_context::C2H_LOG2.put(&mut context, self.c2h.log2().into());
+        queue_context::CQ_LOG2.put(&mut context, self.completions.log2().into());
+        let flags = if self.interrupts { context_flag::INTERRUPTS } else { 0 };
+        queue_context::FLAGS.put(&mut context, flags);
+        self.memory.write(self.context, &context);
+        let base = self.context / BEAT_BYTES as u64;
+        let enable = queue::CONTROL_COMMAND.with(QueueCommand::Enable as u64);
+        self.write(queue::CONTROL, enable | queue::CONTROL_CONTEXT_BASE.with(base));
+        (self.state, self.looks) = (State::Enabling, 0);
+    }
+
+    /// Asks the device to end what is in flight.
+    pub fn reset(&mut self) {
+        if matches!(self.state, State::Enabling | State::Enabled) {
+            let reset = queue::CONTROL_COMMAND.with(QueueCommand::Reset as u64);
+            self.write(queue::CONTROL, reset);
+            (self.state, self.looks) = (State::Resetting, 0);
+        }
+    }
+
+    /// Looks once whether what was asked for has happened. Does nothing in the states in between.
+    pub fn look(&mut self) {
+        if !matches!(self.state, State::Enabling | State::Resetting) {
+            return;
+        }
+        let control = self.mmio.read64(self.register(queue::CONTROL));
+        let found = QueueState::from_number(queue::CONTROL_STATE.of(control));
+        self.looks += 1;
+        match (self.state, found) {
+            (State::Enabling, Some(QueueState::Enabled)) => self.state = State::Enabled,
+            // The context was refused; there is nothing that could be done better.
+            (State::Enabling, Some(QueueState::Stopped)) => self.reset(),
+            (State::Resetting, Some(QueueState::Disabled)) => self.state = State::Disabled,
+            _ if control == u64::MAX || self.looks >= MAX_CONTROL_LOOKS => self.state = State::Lost,
+            _ => {}
+        }
+    }
+
+    /// Gives up: the device does not answer.
+    pub fn lose(&mut self) {
+        self.state = State::Lost;
+    }
+
+    /// Its memory, to give back at its end. Only of a set that is disabled, for the device would go
+    /// on using it.
+    pub fn take_extent(&mut self) -> Option<Extent> {
+        if self.state != State::Disabled {
+            return None;
+        }
+        self.state = State::Lost;
+        let nothing = Extent { address: self.extent.address, bytes: 0 };
+        Some(std::mem::replace(&mut self.extent, nothing))
+    }
+
+    fn register(&self, offset: u64) -> u64 {
+        queue::BASE + u64::from(self.number) * queue::STRIDE + offset
+    }
+
+    fn write(&self, offset: u64, value: u64) {
+        self.mmio.write64(self.register(offset), value);
+    }
+}

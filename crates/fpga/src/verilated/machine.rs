@@ -1,0 +1,370 @@
+//! The thread that clocks the model, and the host and the card around it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::time::Instant;
+
+use fieldstone_verilate::bench::{Clock, Dice, dice};
+use fieldstone_verilate::{Model, Port};
+use rand::Rng;
+
+use super::memory::{BEAT, Read, Reads, Write, Writes, apply, beat_of};
+use super::{HOST_BASE, Options, Request, Shared, designs};
+
+/// Cycles between two looks at the clock of the world.
+const CYCLES_PER_NOTE: u64 = 256;
+
+/// The model with everything at its boundary.
+pub struct Machine {
+    model: Model,
+    clock: Clock,
+    dice: Dice,
+    options: Options,
+    shared: Arc<Shared>,
+    incoming: Receiver<Request>,
+    idle: Port,
+    mmio: Mmio,
+    host: Host,
+    interrupt: Interrupts,
+    card: Card,
+    /// The cycle up to which the shared counter knows.
+    noted: u64,
+}
+
+struct Mmio {
+    valid: Port,
+    ready: Port,
+    write: Port,
+    function: Port,
+    offset: Port,
+    data: Port,
+    answer_valid: Port,
+    answer_data: Port,
+    /// Requests that the device has not taken; the first is being offered.
+    waiting: VecDeque<Request>,
+    /// Reads that it has not answered.
+    asked: VecDeque<SyncSender<u64>>,
+}
+
+struct Host {
+    read_valid: Port,
+    read_ready: Port,
+    read_tag: Port,
+    read_address: Port,
+    read_two: Port,
+    data_valid: Port,
+    data_ready: Port,
+    data_tag: Port,
+    data_error: Port,
+    data_last: Port,
+    data: Port,
+    write_valid: Port,
+    write_ready: Port,
+    write_address: Port,
+    write_strobe: Port,
+    write_data: Port,
+    done_valid: Port,
+    done_error: Port,
+    reads: Reads,
+    writes: Writes,
+}
+
+struct Interrupts {
+    valid: Port,
+    ready: Port,
+    vector: Port,
+}
+
+struct Card {
+    read_valid: Port,
+    read_ready: Port,
+    read_address: Port,
+    read_beats_minus_1: Port,
+    data_valid: Port,
+    data_ready: Port,
+    data: Port,
+    write_valid: Port,
+    write_ready: Port,
+    write_address: Port,
+    write_strobe: Port,
+    write_data: Port,
+    write_done: Port,
+    memory: Vec<u8>,
+    reads: Reads,
+    writes: Writes,
+}
+
+impl Machine {
+    /// A machine fresh from reset.
+    pub fn new(
+        options: &Options,
+        shared: Arc<Shared>,
+        incoming: Receiver<Request>,
+    ) -> io::Result<Self> {
+        let mut model = Model::new(&designs::FS_TOP);
+        if let Some(path) = &options.trace
+            && !model.open_trace(path)
+        {
+            let text = format!("waves cannot be written to {}", path.display());
+            return Err(io::Error::other(text));
+        }
+        let port = |name: &str| model.port(name);
+        let mmio = Mmio {
+            valid: port("mmio_valid_i"),
+            ready: port("mmio_ready_o"),
+            write: port("mmio_write_i"),
+            function: port("mmio_function_i"),
+            offset: port("mmio_offset_i"),
+            data: port("mmio_data_i"),
+            answer_valid: port("mmio_answer_valid_o"),
+            answer_data: port("mmio_answer_data_o"),
+            waiting: VecDeque::new(),
+            asked: VecDeque::new(),
+        };
+        let host = Host {
+            read_valid: port("host_read_valid_o"),
+            read_ready: port("host_read_ready_i"),
+            read_tag: port("host_read_tag_o"),
+            read_address: port("host_read_address_o"),
+            read_two: port("host_read_two_o"),
+            data_valid: port("host_data_valid_i"),
+            data_ready: port("host_data_ready_o"),
+            data_tag: port("host_data_tag_i"),
+            data_error: port("host_data_error_i"),
+            data_last: port("host_data_last_i"),
+            data: port("host_data_i"),
+            write_valid: port("host_write_valid_o"),
+            write_ready: port("host_write_ready_i"),
+            write_address: port("host_write_address_o"),
+            write_strobe: port("host_write_strobe_o"),
+            write_data: port("host_write_data_o"),
+            done_valid: port("host_done_valid_i"),
+            done_error: port("host_done_error_i"),
+            reads: Reads::default(),
+            writes: Writes::default(),
+        };
+        let interrupt = Interrupts {
+            valid: port("interrupt_valid_o"),
+            ready: port("interrupt_ready_i"),
+            vector: port("interrupt_vector_o"),
+        };
+        let card = Card {
+            read_valid: port("card_read_valid_o"),
+            read_ready: port("card_read_ready_i"),
+            read_address: port("card_read_address_o"),
+            read_beats_minus_1: port("card_read_beats_minus_1_o"),
+            data_valid: port("card_data_valid_i"),
+            data_ready: port("card_data_ready_o"),
+            data: port("card_data_i"),
+            write_valid: port("card_write_valid_o"),
+            write_ready: port("card_write_ready_i"),
+            write_address: port("card_write_address_o"),
+            write_strobe: port("card_write_strobe_o"),
+            write_data: port("card_write_data_o"),
+            write_done: port("card_write_done_i"),
+            memory: vec![0; options.card_bytes],
+            reads: Reads::default(),
+            writes: Writes::default(),
+        };
+        let idle = port("idle_o");
+        let clock = Clock::reset(&mut model);
+        Ok(Self {
+            model,
+            clock,
+            dice: dice(options.seed),
+            options: options.clone(),
+            shared,
+            incoming,
+            idle,
+            mmio,
+            host,
+            interrupt,
+            card,
+            noted: 0,
+        })
+    }
+
+    /// Clocks until nobody is left who could ask for anything.
+    pub fn run(mut self) {
+        let mut since = Instant::now();
+        loop {
+            match self.incoming.try_recv() {
+                Ok(request) => self.mmio.waiting.push_back(request),
+                Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) if self.is_idle() => {
+                    self.note(since);
+                    let Ok(request) = self.incoming.recv() else { return };
+                    self.mmio.waiting.push_back(request);
+                    since = Instant::now();
+                }
+                Err(TryRecvError::Empty) => {}
+            }
+            self.cycle();
+            if self.clock.cycles - self.noted >= CYCLES_PER_NOTE {
+                self.note(since);
+                since = Instant::now();
+            }
+        }
+    }
+
+    /// Nothing is under way, and the device says so too.
+    fn is_idle(&self) -> bool {
+        self.mmio.waiting.is_empty()
+            && self.mmio.asked.is_empty()
+            && self.host.reads.is_idle()
+            && self.host.writes.is_idle()
+            && self.card.reads.is_idle()
+            && self.card.writes.is_idle()
+            && self.model.is_set(self.idle)
+    }
+
+    fn note(&mut self, since: Instant) {
+        let ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.noted = self.clock.cycles;
+        self.shared.cycles.store(self.noted, Ordering::Relaxed);
+        self.shared.busy_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    fn cycle(&mut self) {
+        let now = self.clock.cycles;
+        let model = &mut self.model;
+        self.mmio.drive(model);
+        self.host.drive(model, &self.shared, now);
+        self.card.drive(model, now);
+        model.set(self.interrupt.ready, 1);
+        self.clock.settle(model);
+        self.mmio.sample(model);
+        let (range, dice) = (&self.options.host_latency, &mut self.dice);
+        let latency =
+            || if range.is_empty() { range.start } else { dice.random_range(range.clone()) };
+        self.host.sample(model, now, latency);
+        self.card.sample(model, now, self.options.card_latency);
+        if model.is_set(self.interrupt.valid) {
+            let vector = model.get(self.interrupt.vector) as usize;
+            self.shared.interrupts[vector].fetch_add(1, Ordering::Release);
+            self.shared.tell();
+        }
+        self.clock.rise(model);
+    }
+}
+
+impl Mmio {
+    fn drive(&mut self, model: &mut Model) {
+        let Some(request) = self.waiting.front() else { return model.set(self.valid, 0) };
+        model.set(self.valid, 1);
+        model.set(self.write, u64::from(request.value.is_some()));
+        model.set(self.function, u64::from(request.function) & 0xf);
+        model.set(self.offset, request.offset & 0x1_ffff);
+        model.set(self.data, request.value.unwrap_or(0));
+    }
+
+    fn sample(&mut self, model: &Model) {
+        if model.is_set(self.answer_valid)
+            && let Some(answer) = self.asked.pop_front()
+        {
+            // Whoever asked may be gone.
+            let _ = answer.send(model.get(self.answer_data));
+        }
+        if !self.waiting.is_empty()
+            && model.is_set(self.ready)
+            && let Some(Request { answer: Some(answer), .. }) = self.waiting.pop_front()
+        {
+            self.asked.push_back(answer);
+        }
+    }
+}
+
+impl Host {
+    fn drive(&mut self, model: &mut Model, shared: &Shared, now: u64) {
+        model.set(self.read_ready, 1);
+        model.set(self.write_ready, 1);
+        match self.reads.offer(now) {
+            None => model.set(self.data_valid, 0),
+            Some(Read { tag, beat, beats }) => {
+                let memory = shared.host();
+                let range = beat_of(memory.len(), HOST_BASE / BEAT as u64, beat);
+                model.set(self.data_valid, 1);
+                model.set(self.data_tag, tag);
+                model.set(self.data_error, u64::from(range.is_none()));
+                model.set(self.data_last, u64::from(beats == 1));
+                match range {
+                    Some(range) => model.set_bytes(self.data, &memory[range]),
+                    None => model.set_bytes(self.data, &[0; BEAT]),
+                }
+            }
+        }
+        let landed = self.writes.land(now);
+        let is_bad = landed
+            .as_ref()
+            .is_some_and(|write| !apply(&mut shared.host(), HOST_BASE / BEAT as u64, write));
+        model.set(self.done_valid, u64::from(landed.is_some()));
+        model.set(self.done_error, u64::from(is_bad));
+        if landed.is_some() {
+            shared.tell();
+        }
+    }
+
+    fn sample(&mut self, model: &Model, now: u64, mut latency: impl FnMut() -> u64) {
+        if model.is_set(self.data_ready) {
+            self.reads.take();
+        }
+        if model.is_set(self.read_valid) {
+            let beats = 1 + model.get(self.read_two);
+            let (tag, beat) = (model.get(self.read_tag), model.get(self.read_address));
+            self.reads.push(now + latency(), Read { tag, beat, beats });
+        }
+        if model.is_set(self.write_valid) {
+            let (beat, strobe) = (model.get(self.write_address), model.get(self.write_strobe));
+            let data = data_of(model, self.write_data);
+            self.writes.push(now + latency(), Write { beat, strobe, data });
+        }
+    }
+}
+
+impl Card {
+    fn drive(&mut self, model: &mut Model, now: u64) {
+        model.set(self.read_ready, 1);
+        model.set(self.write_ready, 1);
+        match self.reads.offer(now) {
+            None => model.set(self.data_valid, 0),
+            Some(Read { beat, .. }) => {
+                model.set(self.data_valid, 1);
+                // Guards in the device keep everyone inside; beyond it reads as zero.
+                match beat_of(self.memory.len(), 0, beat) {
+                    Some(range) => model.set_bytes(self.data, &self.memory[range]),
+                    None => model.set_bytes(self.data, &[0; BEAT]),
+                }
+            }
+        }
+        let landed = self.writes.land(now);
+        model.set(self.write_done, u64::from(landed.is_some()));
+        if let Some(write) = landed {
+            apply(&mut self.memory, 0, &write);
+        }
+    }
+
+    fn sample(&mut self, model: &Model, now: u64, latency: u64) {
+        if model.is_set(self.data_ready) {
+            self.reads.take();
+        }
+        if model.is_set(self.read_valid) {
+            let beats = 1 + model.get(self.read_beats_minus_1);
+            let beat = model.get(self.read_address);
+            self.reads.push(now + latency, Read { tag: 0, beat, beats });
+        }
+        if model.is_set(self.write_valid) {
+            let (beat, strobe) = (model.get(self.write_address), model.get(self.write_strobe));
+            let data = data_of(model, self.write_data);
+            self.writes.push(now + latency, Write { beat, strobe, data });
+        }
+    }
+}
+
+fn data_of(model: &Model, port: Port) -> [u8; BEAT] {
+    let mut data = [0; BEAT];
+    data.copy_from_slice(model.bytes(port));
+    data
+}

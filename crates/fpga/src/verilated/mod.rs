@@ -1,0 +1,258 @@
+//! The device itself: `rtl/top`, verilated, with a host and a card around it.
+//!
+//! A thread of its own clocks the model. It plays what stands at the boundary of `fs_top`:
+//!
+//! ```text
+//!   driver --- requests by a channel ---> MMIO     +--------+
+//!     |  ^---- answers -------------------         | fs_top |
+//!     +------- host memory (shared) <---> reads,   |        | <---> card memory (the thread's own)
+//!                                         writes   +--------+
+//! ```
+//!
+//! Memories answer after a number of cycles that the seed decides, one beat per cycle each way, reads
+//! of host memory in any order. Interrupts are counted by vector. When the device says that it is
+//! idle and nobody asks anything, the thread sleeps: a server without requests costs no CPU.
+
+mod machine;
+mod memory;
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::host::{DmaMemory, Mmio};
+use machine::Machine;
+
+mod designs {
+    #![allow(clippy::undocumented_unsafe_blocks, reason = "declarations of the shims' functions")]
+    include!(concat!(env!("OUT_DIR"), "/designs.rs"));
+}
+
+/// Where host memory begins on the bus: not at 0, so that forgotten addresses show.
+const HOST_BASE: u64 = 0x1_0000_0000;
+/// How long somebody with nothing to do waits for news at most.
+const RELAX: Duration = Duration::from_micros(200);
+/// Interrupt vectors.
+const VECTORS: usize = 256;
+
+/// How the machine around the device is.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Decides the latencies.
+    pub seed: u64,
+    /// Size of host memory.
+    pub host_bytes: usize,
+    /// Size of card memory.
+    pub card_bytes: usize,
+    /// Cycles from a read of host memory to its first beat, and from a write to its answer.
+    pub host_latency: Range<u64>,
+    /// Cycles from a read of card memory to its first beat, and from a write to its answer.
+    pub card_latency: u64,
+    /// Write waves to this file.
+    pub trace: Option<PathBuf>,
+}
+
+impl Default for Options {
+    /// Latencies of PCIe and of high-bandwidth memory at 250 MHz, about.
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            host_bytes: 64 << 20,
+            card_bytes: 64 << 20,
+            host_latency: 150..300,
+            card_latency: 40,
+            trace: None,
+        }
+    }
+}
+
+/// A request to the register pages.
+struct Request {
+    function: u16,
+    offset: u64,
+    /// What to write; a read otherwise, whose answer goes to `answer`.
+    value: Option<u64>,
+    answer: Option<SyncSender<u64>>,
+}
+
+/// What the thread and its users share.
+struct Shared {
+    host: Mutex<Vec<u8>>,
+    /// Rises with everything that a waiting driver may want to know of.
+    news: Mutex<u64>,
+    heard: Condvar,
+    interrupts: [AtomicU64; VECTORS],
+    /// Cycles since reset, and nanoseconds that they took.
+    cycles: AtomicU64,
+    busy_ns: AtomicU64,
+}
+
+impl Shared {
+    fn host(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.host.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self) {
+        *self.news.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.heard.notify_all();
+    }
+}
+
+/// A running device.
+pub struct Simulation {
+    shared: Arc<Shared>,
+    card_bytes: usize,
+    requests: Mutex<Option<Sender<Request>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How fast the simulation has been.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Speed {
+    /// Cycles since reset.
+    pub cycles: u64,
+    /// Time that the thread spent on them; sleep does not count.
+    pub busy: Duration,
+}
+
+impl Simulation {
+    /// Starts the device, fresh from reset.
+    ///
+    /// # Errors
+    /// The thread cannot be started, or waves were asked for and cannot be written.
+    pub fn start(options: &Options) -> std::io::Result<Arc<Self>> {
+        let shared = Arc::new(Shared {
+            host: Mutex::new(vec![0; options.host_bytes]),
+            news: Mutex::new(0),
+            heard: Condvar::new(),
+            interrupts: [const { AtomicU64::new(0) }; VECTORS],
+            cycles: AtomicU64::new(0),
+            busy_ns: AtomicU64::new(0),
+        });
+        let (requests, incoming) = channel();
+        let machine = Machine::new(options, Arc::clone(&shared), incoming)?;
+        let thread = std::thread::Builder::new().name("rtl".to_owned());
+        let thread = thread.spawn(move || machine.run())?;
+        Ok(Arc::new(Self {
+            shared,
+            card_bytes: options.card_bytes,
+            requests: Mutex::new(Some(requests)),
+            thread: Some(thread),
+        }))
+    }
+
+    /// The registers of a function.
+    #[must_use]
+    pub fn function(self: &Arc<Self>, function: u16) -> Arc<dyn Mmio> {
+        Arc::new(Page { simulation: Arc::clone(self), function })
+    }
+
+    /// Host memory.
+    #[must_use]
+    pub fn memory(self: &Arc<Self>) -> Arc<dyn DmaMemory> {
+        let bytes = self.shared.host().len() as u64;
+        Arc::new(Memory { simulation: Arc::clone(self), window: HOST_BASE..HOST_BASE + bytes })
+    }
+
+    /// Card memory.
+    #[must_use]
+    pub fn card_window(&self) -> Range<u64> {
+        0..self.card_bytes as u64
+    }
+
+    /// How fast the simulation has been.
+    #[must_use]
+    pub fn speed(&self) -> Speed {
+        Speed {
+            cycles: self.shared.cycles.load(Ordering::Relaxed),
+            busy: Duration::from_nanos(self.shared.busy_ns.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Hands a request to the thread. False when that has ended.
+    fn request(&self, request: Request) -> bool {
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.as_ref().is_some_and(|requests| requests.send(request).is_ok())
+    }
+}
+
+impl Drop for Simulation {
+    /// Ends the thread, so that waves and coverage are complete.
+    fn drop(&mut self) {
+        *self.requests.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the simulation of the device failed");
+        }
+    }
+}
+
+/// The registers of one function.
+struct Page {
+    simulation: Arc<Simulation>,
+    function: u16,
+}
+
+impl Mmio for Page {
+    fn read64(&self, offset: u64) -> u64 {
+        let (answer, answered) = sync_channel(1);
+        let request =
+            Request { function: self.function, offset, value: None, answer: Some(answer) };
+        self.simulation.request(request);
+        // As a bus does when nobody answers.
+        answered.recv().unwrap_or(u64::MAX)
+    }
+
+    fn write64(&self, offset: u64, value: u64) {
+        let request = Request { function: self.function, offset, value: Some(value), answer: None };
+        self.simulation.request(request);
+    }
+
+    /// The vector of a function is its number.
+    fn interrupts(&self) -> Option<u64> {
+        let interrupts = &self.simulation.shared.interrupts;
+        Some(interrupts[usize::from(self.function) % VECTORS].load(Ordering::Acquire))
+    }
+
+    fn relax(&self) {
+        let shared = &self.simulation.shared;
+        let news = shared.news.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whatever comes of it, the caller looks again.
+        let _ = shared.heard.wait_timeout(news, RELAX);
+    }
+}
+
+/// Host memory.
+struct Memory {
+    simulation: Arc<Simulation>,
+    window: Range<u64>,
+}
+
+impl Memory {
+    fn range(&self, address: u64, bytes: usize) -> Range<usize> {
+        assert!(self.window.contains(&address), "the driver stays in its window");
+        let at = (address - HOST_BASE) as usize;
+        at..at + bytes
+    }
+}
+
+impl DmaMemory for Memory {
+    fn window(&self) -> Range<u64> {
+        self.window.clone()
+    }
+
+    fn read(&self, address: u64, data: &mut [u8]) {
+        let range = self.range(address, data.len());
+        data.copy_from_slice(&self.simulation.shared.host()[range]);
+    }
+
+    fn write(&self, address: u64, data: &[u8]) {
+        let range = self.range(address, data.len());
+        self.simulation.shared.host()[range].copy_from_slice(data);
+    }
+}

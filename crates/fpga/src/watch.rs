@@ -1,0 +1,85 @@
+//! Is the device at work? Told by its cycle counter, for the driver has no clock.
+
+use crate::bounds::{MAX_SILENT_CYCLES, MAX_STILL_CHECKS, POLLS_PER_CHECK};
+
+/// What silence means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing yet.
+    Wait,
+    /// The device runs, but this queue set gets nowhere.
+    Stuck,
+    /// The device does not run.
+    Dead,
+}
+
+/// How long nothing has come.
+#[derive(Debug, Default)]
+pub struct Watch {
+    polls: u32,
+    still: u32,
+    first_cycles: Option<u64>,
+    last_cycles: u64,
+}
+
+impl Watch {
+    /// Something came.
+    pub fn news(&mut self) {
+        *self = Self::default();
+    }
+
+    /// A poll brought nothing. `cycles` reads the device's counter; it is called seldom.
+    pub fn silence(&mut self, cycles: impl FnOnce() -> u64) -> Verdict {
+        self.polls += 1;
+        if self.polls < POLLS_PER_CHECK {
+            return Verdict::Wait;
+        }
+        self.polls = 0;
+        let now = cycles();
+        if now == u64::MAX {
+            return Verdict::Dead;
+        }
+        let Some(first) = self.first_cycles else {
+            (self.first_cycles, self.last_cycles) = (Some(now), now);
+            return Verdict::Wait;
+        };
+        self.still = if now == self.last_cycles { self.still + 1 } else { 0 };
+        self.last_cycles = now;
+        if self.still >= MAX_STILL_CHECKS {
+            Verdict::Dead
+        } else if now.saturating_sub(first) > MAX_SILENT_CYCLES {
+            Verdict::Stuck
+        } else {
+            Verdict::Wait
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first_verdict(mut cycles: impl FnMut() -> u64) -> (Verdict, u32) {
+        let mut watch = Watch::default();
+        for poll in 1.. {
+            let verdict = watch.silence(&mut cycles);
+            if verdict != Verdict::Wait {
+                return (verdict, poll);
+            }
+        }
+        unreachable!("the range has no end");
+    }
+
+    #[test]
+    fn a_counter_that_stands_is_death_and_one_that_runs_is_a_stuck_queue() {
+        assert_eq!(first_verdict(|| u64::MAX), (Verdict::Dead, POLLS_PER_CHECK));
+        let polls = (MAX_STILL_CHECKS + 1) * POLLS_PER_CHECK;
+        assert_eq!(first_verdict(|| 5), (Verdict::Dead, polls));
+        let mut now = 0;
+        let run = || {
+            now += MAX_SILENT_CYCLES / 8;
+            now
+        };
+        assert_eq!(first_verdict(run), (Verdict::Stuck, 10 * POLLS_PER_CHECK));
+    }
+}

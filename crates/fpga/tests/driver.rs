@@ -1,0 +1,363 @@
+//! The driver against the dummy: whatever the device does, every job completes once with the bits
+//! of software, memory comes back, and what can be used again is.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fieldstone_accel::{Device, Engine, Job, JobError, JobId, QueueId, crc32c, execute};
+use fieldstone_fpga::card::{Grant, OpenError};
+use fieldstone_fpga::dummy::{Dummy, DummyTables, Faults, Options};
+use fieldstone_fpga::flight::Operation;
+use fieldstone_fpga::host::{DmaMemory, Mmio};
+use fieldstone_fpga::regs::{H2cOp, ReconfigurableModule, function_table, queue, register};
+use fieldstone_fpga::selftest::{self, Jobs};
+use fieldstone_fpga::{Card, FpgaDevice, bounds};
+
+fn dummy(seed: u64) -> (Dummy, Arc<Card>) {
+    let dummy = Dummy::new(&Options { seed, ..Options::default() });
+    let tables = Box::new(DummyTables::new(&dummy));
+    let window = dummy.card_window();
+    let card = Card::open(dummy.function(0), dummy.memory(), tables, window, 4);
+    (dummy, card.expect("the device is one of ours"))
+}
+
+fn options(seed: u64, count: u64) -> selftest::Options {
+    selftest::Options { seed, count, depth: 12, max_bytes: 16 << 10 }
+}
+
+#[test]
+fn random_jobs_have_the_bits_of_software_and_memory_comes_back() {
+    for (seed, interrupts) in [(1, false), (2, true), (3, false)] {
+        let (dummy, card) = dummy(seed);
+        let before = card.free();
+        let mut device = FpgaDevice::open(&card, interrupts).expect("a queue set is free");
+        let report = selftest::run(&mut device, &options(seed, 1500), |_| true);
+        assert!(report.is_good(), "{report:?}");
+        let place = report.place;
+        assert!(place.done > place.jobs / 2, "maps change seldom: {place:?}");
+        assert_eq!(report.code.not_taken + place.not_taken + report.checksum.not_taken, 0);
+        assert!(card.partition().swaps > 0, "maps of three kinds need the partition");
+        assert_eq!(dummy.done(H2cOp::Place), place.done);
+        assert_eq!(device.cycles(Operation::Place).count, place.done);
+        assert!(device.cycles(Operation::Code).total >= report.code.done);
+        assert_eq!((device.resets(), card.take_errors()), (0, 0));
+        let totals = card.totals();
+        assert_eq!((totals.host_faults, totals.card_faults), (0, 0));
+        drop(device);
+        let after = card.free();
+        // Images stay in card memory for the next queue set.
+        assert_eq!((after.0, after.2), (before.0, before.2));
+        assert!(after.1 >= before.1 - (bounds::MAX_IMAGES * 6400) as u64);
+    }
+}
+
+#[test]
+fn tables_are_copied_once_and_maps_loaded_when_they_change() {
+    let (dummy, card) = dummy(4);
+    let mut engine = Engine::with_device(Box::new(FpgaDevice::open(&card, false).expect("free")));
+    let mut jobs = Jobs::new(4, 4096);
+    let (first, second) = (jobs.place(), jobs.place());
+    let Job::Place { map, .. } = &first else { unreachable!("a placement was asked for") };
+    let weights: Arc<[u32]> = vec![0x1_0000; map.max_devices() as usize].into();
+    let other = match &second {
+        Job::Place { map, rule, width, xs, .. } => {
+            Job::Place { map: Arc::clone(map), rule: *rule, width: *width, xs: xs.clone(), weights }
+        }
+        _ => unreachable!("a placement was asked for"),
+    };
+    for _ in 0..3 {
+        assert_eq!(engine.run(first.clone()), execute(&first));
+    }
+    // The copies of two runs: the image with the first, then inputs only.
+    assert_eq!((dummy.done(H2cOp::LoadMap), dummy.done(H2cOp::Copy)), (1, 4));
+    assert_eq!(engine.run(other.clone()), execute(&other));
+    assert_eq!(engine.run(first.clone()), execute(&first));
+    assert_eq!((dummy.done(H2cOp::LoadMap), dummy.done(H2cOp::Copy)), (3, 7));
+    let code = jobs.code();
+    let inputs = if let Job::Code { inputs, .. } = &code { inputs.len() as u64 } else { 0 };
+    assert_eq!(engine.run(code.clone()), execute(&code));
+    assert_eq!(engine.run(code.clone()), execute(&code));
+    assert_eq!(dummy.done(H2cOp::Copy), 7 + 1 + 2 * inputs);
+    let counters = engine.counters();
+    assert_eq!((counters.place.device_jobs, counters.code.device_jobs), (5, 2));
+    assert_eq!(counters.place.device_failures + counters.code.device_failures, 0);
+}
+
+/// Runs jobs under faults, through an engine, some blocking and some in flight.
+fn under_faults(seed: u64, faults: &Faults, count: u64) -> (fieldstone_accel::Counters, Dummy) {
+    let (dummy, card) = dummy(seed);
+    let device = FpgaDevice::open(&card, seed % 2 == 1).expect("a queue set is free");
+    dummy.set_faults(faults.clone());
+    let mut engine = Engine::with_device(Box::new(device));
+    let mut jobs = Jobs::new(seed, 8192);
+    let mut expected = std::collections::BTreeMap::new();
+    let mut completions = Vec::new();
+    for number in 0..count {
+        let job = jobs.next();
+        if number % 4 == 0 {
+            assert_eq!(engine.run(job.clone()), execute(&job));
+            continue;
+        }
+        expected.insert(JobId(number), execute(&job));
+        engine.submit(QueueId(1), JobId(number), job).expect("the queue is not full");
+        engine.poll(QueueId(1), &mut completions);
+        for done in completions.drain(..) {
+            assert_eq!(Some(done.result), expected.remove(&done.job));
+        }
+    }
+    for _ in 0..1_000_000 {
+        if expected.is_empty() {
+            break;
+        }
+        engine.poll(QueueId(1), &mut completions);
+        for done in completions.drain(..) {
+            assert_eq!(Some(done.result), expected.remove(&done.job));
+        }
+    }
+    assert!(expected.is_empty(), "{} jobs never completed", expected.len());
+    (engine.counters(), dummy)
+}
+
+fn failures(counters: &fieldstone_accel::Counters) -> u64 {
+    counters.code.device_failures
+        + counters.place.device_failures
+        + counters.checksum.device_failures
+}
+
+fn taken(counters: &fieldstone_accel::Counters) -> u64 {
+    counters.code.device_jobs + counters.place.device_jobs + counters.checksum.device_jobs
+}
+
+#[test]
+fn every_fault_is_survived_and_the_device_used_again() {
+    let cases = [
+        Faults { wrong_status: 0.01, ..Faults::default() },
+        Faults { lost_completion: 0.01, ..Faults::default() },
+        Faults { wrong_index: 0.01, ..Faults::default() },
+        Faults {
+            wrong_status: 0.01,
+            lost_completion: 0.005,
+            wrong_index: 0.005,
+            ..Faults::default()
+        },
+    ];
+    for (seed, faults) in (10..).zip(cases) {
+        let (counters, _) = under_faults(seed, &faults, 400);
+        let (failures, taken) = (failures(&counters), taken(&counters));
+        assert!(failures > 0, "seed {seed}: the faults did nothing");
+        assert!(taken - failures > 100, "seed {seed}: {taken} taken, {failures} failed");
+    }
+}
+
+#[test]
+fn lost_interrupts_only_cost_time() {
+    let faults = Faults { lost_interrupt: 0.3, ..Faults::default() };
+    let (counters, _) = under_faults(21, &faults, 300);
+    assert_eq!(failures(&counters), 0);
+    assert!(taken(&counters) > 200);
+}
+
+#[test]
+fn damaged_bitstreams_leave_placements_to_software_until_a_good_one_comes() {
+    let faults = Faults { bad_bitstream: 0.5, ..Faults::default() };
+    let (counters, dummy) = under_faults(30, &faults, 1500);
+    assert!(dummy.done(H2cOp::Reconfigure) > 0);
+    assert!(counters.place.device_full > 0 && counters.place.device_jobs > 0);
+}
+
+/// A device that stops in the middle: its jobs end as errors within bounded polls, and no more are
+/// taken.
+fn dies(faults: Faults) {
+    let (dummy, card) = dummy(40);
+    let mut device = FpgaDevice::open(&card, false).expect("a queue set is free");
+    let data: Bytes = vec![7; 5000].into();
+    let job = Job::Checksum { data: data.clone(), block_bytes: 8192 };
+    device.submit(QueueId(0), JobId(1), job.clone()).expect("there is room");
+    let mut completions = Vec::new();
+    while completions.is_empty() {
+        device.poll(QueueId(0), &mut completions);
+    }
+    let good = execute(&job);
+    assert_eq!(completions.pop().map(|done| done.result), Some(good));
+    dummy.set_faults(faults);
+    device.submit(QueueId(0), JobId(2), job.clone()).expect("nobody knows yet");
+    for _ in 0..10_000_000u64 {
+        device.poll(QueueId(0), &mut completions);
+        if device.is_lost() {
+            break;
+        }
+    }
+    assert!(device.is_lost(), "it was never given up");
+    assert!(
+        matches!(completions[..], [ref done] if matches!(done.result, Err(JobError::Device(_))))
+    );
+    assert!(!device.takes(&job));
+    assert!(device.submit(QueueId(0), JobId(3), job).is_err());
+    let before = card.free();
+    drop(device);
+    assert_eq!(card.free(), before, "memory that the device may write to is not used again");
+    assert_eq!(crc32c(&data), crc32c(&[7; 5000]));
+}
+
+#[test]
+fn a_device_that_stops_is_given_up() {
+    dies(Faults { stuck: true, ..Faults::default() });
+    dies(Faults { frozen: true, ..Faults::default() });
+    dies(Faults { gone: true, ..Faults::default() });
+}
+
+#[test]
+fn a_set_that_always_fails_is_given_up() {
+    let (dummy, card) = dummy(41);
+    let mut device = FpgaDevice::open(&card, false).expect("a queue set is free");
+    dummy.set_faults(Faults { wrong_status: 1.0, ..Faults::default() });
+    let job = Job::Checksum { data: vec![1; 100].into(), block_bytes: 128 };
+    let mut completions = Vec::new();
+    for number in 0..1_000_000 {
+        let _ = device.submit(QueueId(0), JobId(number), job.clone());
+        device.poll(QueueId(0), &mut completions);
+        if device.is_lost() {
+            break;
+        }
+    }
+    assert!(device.is_lost());
+    assert_eq!(device.resets(), u64::from(bounds::MAX_RESETS) + 1);
+    assert!(completions.iter().all(|done| done.result.is_err()));
+}
+
+#[test]
+fn queue_sets_of_one_card_work_side_by_side() {
+    let (dummy, card) = dummy(50);
+    let threads: Vec<_> = (0..4)
+        .map(|seed| {
+            let mut device = FpgaDevice::open(&card, false).expect("a queue set is free");
+            std::thread::spawn(move || selftest::run(&mut device, &options(seed, 300), |_| true))
+        })
+        .collect();
+    assert_eq!(FpgaDevice::open(&card, false).err(), Some(OpenError::NoQueueSet(4)));
+    for thread in threads {
+        let report = thread.join().expect("no panic");
+        // They compete for the one map, so placements may be given back, but none fails.
+        let failed = report.code.failed + report.place.failed + report.checksum.failed;
+        let wrong = report.code.wrong + report.place.wrong + report.checksum.wrong;
+        assert_eq!((failed, wrong), (0, 0), "{:?}", report.first);
+        assert_eq!(report.code.done, report.code.jobs);
+    }
+    assert!(dummy.done(H2cOp::Place) > 0);
+    assert_eq!(card.free().2, 4);
+}
+
+#[test]
+fn a_tenant_has_what_it_was_granted_and_nothing_else() {
+    let (dummy, card) = dummy(60);
+    let memory = dummy.memory();
+    let all = memory.window();
+    let middle = all.start + (16 << 20);
+    let mut own = FpgaDevice::open(&card, false).expect("a queue set is free");
+    let window = middle..all.end;
+    let grant =
+        Grant { host: window.clone(), card: 16 << 20..32 << 20, queue_sets: 4..6, vector: 3 };
+    card.grant(3, &grant).expect("function 0 grants");
+    let tables = || Box::new(DummyTables::new(&dummy));
+    let page = dummy.function(3);
+    let part = dummy.memory_part(window.clone());
+    let tenant = Card::open(page.clone(), part, tables(), grant.card.clone(), 2);
+    let tenant = tenant.expect("the function has what it needs");
+    assert_eq!((tenant.function(), tenant.queue_sets()), (3, 2));
+    assert_eq!(tenant.grant(4, &grant).err(), Some(OpenError::NotPhysical(3)));
+    let mut device = FpgaDevice::open(&tenant, true).expect("a queue set is free");
+    assert_eq!(device.name(), "fpga 3.0");
+    let report = selftest::run(&mut device, &options(60, 300), |_| true);
+    assert_eq!((report.code.done, report.code.wrong), (report.code.jobs, 0), "{report:?}");
+    // The partition is not a tenant's to change: those maps are not taken.
+    assert!(report.place.wrong == 0 && report.place.failed == 0, "{report:?}");
+    assert_eq!(tenant.take_errors(), 0);
+    // What belongs to function 0, or to nobody, is refused and counted.
+    page.write64(function_table::BASE, 0);
+    assert_eq!(page.read64(register::RM_STATE), 0);
+    assert_eq!(tenant.take_errors(), register::FUNCTION_ERRORS_REGISTER_ACCESS.with(1));
+    page.write64(queue::BASE + 2 * queue::STRIDE, 1);
+    assert_eq!(tenant.take_errors(), register::FUNCTION_ERRORS_DOORBELL_RANGE.with(1));
+    assert_eq!(tenant.take_errors(), 0);
+    // A tenant that believes it has more memory than it was granted gets errors, on its own queue.
+    drop(device);
+    let greedy = dummy.memory_part(all.start..middle);
+    let greedy = Card::open(page, greedy, tables(), grant.card, 2).expect("registers are its own");
+    assert_eq!(FpgaDevice::open(&greedy, false).err(), Some(OpenError::NotReady(0)));
+    assert!(card.totals().host_faults > 0);
+    let report = selftest::run(&mut own, &options(61, 200), |_| true);
+    assert!(report.is_good(), "{report:?}");
+}
+
+#[test]
+fn the_partition_changes_when_another_kind_of_map_stays() {
+    let (_, card) = dummy(70);
+    let mut device = FpgaDevice::open(&card, false).expect("a queue set is free");
+    assert_eq!(device.module(), Some(ReconfigurableModule::None));
+    let mut jobs = Jobs::new(70, 4096);
+    let needs = |job: &Job| {
+        let Job::Place { map, .. } = job else { return None };
+        let kind = map.buckets().next()?.algorithm.kind();
+        Some(kind).filter(|kind| matches!(kind.word(), "list" | "tree" | "uniform"))
+    };
+    let job = std::iter::repeat_with(|| jobs.place()).find(|job| needs(job).is_some());
+    let job = job.expect("the row has no end");
+    let mut given_back = 0;
+    while let Err(_job) = device.submit(QueueId(0), JobId(1), job.clone()) {
+        assert!(device.takes(&job), "it will, with the module");
+        given_back += 1;
+        assert!(given_back < 100_000);
+    }
+    assert!(given_back >= bounds::SWAP_PATIENCE);
+    assert_eq!(card.partition().swaps, 1);
+    let mut completions = Vec::new();
+    while completions.is_empty() {
+        device.poll(QueueId(0), &mut completions);
+    }
+    assert_eq!(completions.pop().map(|done| done.result), Some(execute(&job)));
+}
+
+#[test]
+fn what_is_not_ours_is_not_opened() {
+    let (dummy, _) = dummy(80);
+    dummy.set_faults(Faults { gone: true, ..Faults::default() });
+    let tables = Box::new(DummyTables::new(&dummy));
+    let opened = Card::open(dummy.function(0), dummy.memory(), tables, 0..64, 1);
+    assert_eq!(opened.err(), Some(OpenError::NotOurs { found: u64::MAX }));
+}
+
+#[test]
+fn jobs_out_of_bounds_are_not_taken() {
+    let (_, card) = dummy(90);
+    let device = FpgaDevice::open(&card, false).expect("a queue set is free");
+    let checksum =
+        |len: usize, block_bytes| Job::Checksum { data: vec![0; len].into(), block_bytes };
+    assert!(device.takes(&checksum(100, 128)) && device.takes(&checksum(100, 1000)));
+    assert!(device.takes(&checksum(1000, 64)) && !device.takes(&checksum(1000, 100)));
+    assert!(!device.takes(&checksum(0, 64)) && !device.takes(&checksum(10, 0)));
+    assert!(!device.takes(&checksum(bounds::MAX_JOB_BYTES + 1, 4096)));
+    let place = |width, count, rule| match Jobs::new(1, 4096).place() {
+        Job::Place { map, weights, .. } => Job::Place {
+            map,
+            rule: fieldstone_crush::RuleId(rule),
+            width,
+            xs: vec![1; count],
+            weights,
+        },
+        other => other,
+    };
+    assert!(device.takes(&place(15, bounds::MAX_PLACEMENTS, 1)));
+    for (width, count, rule) in
+        [(0, 1, 0), (16, 1, 0), (3, 0, 0), (3, bounds::MAX_PLACEMENTS + 1, 0), (3, 1, 2)]
+    {
+        assert!(!device.takes(&place(width, count, rule)), "{width} {count} {rule}");
+    }
+    let code: Arc<dyn fieldstone_codes::Code> =
+        "rs:4+2".parse::<fieldstone_codes::Profile>().expect("a code").code();
+    let shards = |len: usize| Job::Code {
+        map: Arc::clone(code.encode()),
+        inputs: vec![vec![0; len].into(); 4],
+    };
+    assert!(device.takes(&shards(64)) && !device.takes(&shards(63)) && !device.takes(&shards(0)));
+    assert!(!device.takes(&shards(bounds::MAX_JOB_BYTES / 4 + 64)));
+}

@@ -1,0 +1,134 @@
+//! The verilated device behind the driver's traits.
+#![cfg(feature = "rtl")]
+
+use std::sync::Arc;
+
+use fieldstone_fpga::card::{Build, Card};
+use fieldstone_fpga::descriptor::Descriptor;
+use fieldstone_fpga::extents::Extents;
+use fieldstone_fpga::queue_set::{QueueSet, State};
+use fieldstone_fpga::regs::{Status, descriptor_flag, register};
+use fieldstone_fpga::tables::{MapTable, Tables};
+use fieldstone_fpga::verilated::{Options, Simulation};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// No compilers: for what needs no tables.
+struct NoTables;
+
+impl Tables for NoTables {
+    fn map(&self, _: &Arc<fieldstone_crush::Map>, _: &Arc<[u32]>) -> Result<MapTable, String> {
+        Err("no compiler".to_owned())
+    }
+
+    fn program(&self, _: &Arc<fieldstone_gf::LinearMap>, _: &Build) -> Result<Vec<u8>, String> {
+        Err("no compiler".to_owned())
+    }
+}
+
+fn start(seed: u64) -> (Arc<Simulation>, Arc<Card>) {
+    let (host_bytes, card_bytes) = (4 << 20, 4 << 20);
+    let options = Options { seed, host_bytes, card_bytes, ..Options::default() };
+    let simulation = Simulation::start(&options).expect("a thread can be started");
+    let (page, memory) = (simulation.function(0), simulation.memory());
+    let window = simulation.card_window();
+    let card = Card::open(page, memory, Box::new(NoTables), window, 4);
+    (simulation, card.expect("the device is ours"))
+}
+
+fn wait(set: &mut QueueSet) {
+    while matches!(set.state(), State::Enabling | State::Resetting) {
+        set.look();
+    }
+}
+
+#[test]
+fn registers_say_what_the_device_is() {
+    let (simulation, card) = start(1);
+    assert_eq!((card.function(), card.queue_sets()), (0, 4));
+    assert!(card.build().item_lanes > 0 && card.build().lane_beats > 0);
+    assert_eq!(card.take_errors(), 0);
+    let page = simulation.function(0);
+    let (first, second) = (page.read64(register::CYCLES), page.read64(register::CYCLES));
+    assert!(first < second);
+    assert_eq!(page.read64(0xf8), 0);
+    assert_eq!(card.take_errors(), register::FUNCTION_ERRORS_REGISTER_ACCESS.with(1));
+}
+
+/// Copies to the card and back, of many sizes, through rings that wrap several times.
+#[test]
+fn copies_come_back() {
+    let (simulation, card) = start(2);
+    let (page, memory) = (simulation.function(0), simulation.memory());
+    let mut free = Extents::new(memory.window());
+    let mut rng = ChaCha8Rng::seed_from_u64(2);
+    let (own, host) = (Arc::clone(&memory), Arc::clone(&memory));
+    let set = QueueSet::new(1, page, own, &mut free, false);
+    let mut set = set.expect("there is room for rings");
+    set.enable();
+    wait(&mut set);
+    assert_eq!(set.state(), State::Enabled);
+    let mut completions = Vec::new();
+    for round in 0..300u16 {
+        let bytes = if round % 50 == 0 { 20_000 } else { rng.random_range(1..500) };
+        let from = free.allocate(bytes).expect("memory is free");
+        let to = free.allocate(bytes).expect("memory is free");
+        let data: Vec<u8> = (0..bytes).map(|_| rng.random()).collect();
+        host.write(from.address, &data);
+        host.write(to.address, &vec![0xa5; to.bytes as usize]);
+        let there = 64 * rng.random_range(0..10_000);
+        set.push_h2c(&Descriptor::to_card(from.address, there, bytes as u64));
+        let back = Descriptor::to_host(there, to.address, bytes as u64, set.after());
+        set.push_c2h(&back.flagged(descriptor_flag::COMPLETE).cookie(round));
+        set.ring();
+        completions.clear();
+        while completions.is_empty() {
+            set.poll(&mut completions).expect("sane completions");
+            simulation.function(0).relax();
+        }
+        assert_eq!((completions[0].cookie, completions[0].status), (round, Ok(Status::Ok)));
+        assert_eq!((completions[0].is_c2h, completions[0].result), (true, bytes as u64));
+        let mut got = vec![0; to.bytes as usize];
+        host.read(to.address, &mut got);
+        assert_eq!(got[..bytes], data);
+        assert!(got[bytes..].iter().all(|&byte| byte == 0xa5), "bytes behind the copy are kept");
+        free.release(from);
+        free.release(to);
+        // H2C descriptors without a completion of their own: the ring learns of them here.
+        if set.room().0 < 8 {
+            set.push_h2c(&Descriptor::nop().flagged(descriptor_flag::COMPLETE));
+            set.ring();
+            while set.room().0 < 8 {
+                set.poll(&mut completions).expect("sane completions");
+            }
+        }
+    }
+    assert_eq!((card.totals().host_faults, card.take_errors()), (0, 0));
+    assert!(simulation.speed().cycles > 10_000 && !simulation.speed().busy.is_zero());
+}
+
+#[test]
+fn an_error_stops_the_set_and_a_reset_brings_it_back() {
+    let (simulation, card) = start(3);
+    let memory = simulation.memory();
+    let mut free = Extents::new(memory.window());
+    let set = QueueSet::new(0, simulation.function(0), memory, &mut free, false);
+    let mut set = set.expect("there is room for rings");
+    for round in 0..3 {
+        set.enable();
+        wait(&mut set);
+        assert_eq!(set.state(), State::Enabled);
+        set.push_h2c(&Descriptor::to_card(64, 0, 64).cookie(round));
+        set.ring();
+        let mut completions = Vec::new();
+        while completions.is_empty() {
+            set.poll(&mut completions).expect("sane completions");
+        }
+        assert_eq!((completions[0].cookie, completions[0].status), (round, Ok(Status::HostFault)));
+        set.reset();
+        wait(&mut set);
+        assert_eq!(set.state(), State::Disabled);
+    }
+    assert!(set.take_extent().is_some());
+    assert_eq!(card.take_errors(), 0);
+}

@@ -1,0 +1,388 @@
+// Engine for CODE descriptors: executes linear maps over GF(2^8) on shards in card memory.
+//
+// After paper 004: encoding and rebuilding of any code are one machine with other tables. A job is cut
+// into passes (one slice of all elements of one stripe), and UNITS units work on them:
+//
+//   card memory -> codes_fill -> banks of the lanes -> gf_tree -> queue -> card memory
+//                                   ^ operations: codes_issue ^
+//
+// Every element is read once per job, whatever the number of operations that use it.
+//
+//   IDLE     waits for a command
+//   CHECK    the descriptor's numbers
+//   LOAD     codes_loader brings the program, unless it is there; for another owner than before,
+//            the lanes are wiped, so that no job computes on what another function left
+//   RUN      units work
+//   DRAIN    something went wrong: units forget the job, memory answers what is under way
+//   ANSWER   the result is the number of bytes written
+//
+// The error of a write is told with the address of the outputs: memory does not say which it was.
+
+module codes_engine
+  import fs_pkg::*;
+  import fs_regs_pkg::*;
+  import codes_pkg::*;
+#(
+  parameter int unsigned LANES = 8,          // operands of the tree, at most 12
+  parameter int unsigned LANE_BEATS = 1024,  // of a bank
+  parameter int unsigned OPERATIONS = 1024,  // that the table holds, and as many fills; a multiple of 8
+  parameter int unsigned UNITS = 1
+) (
+  input  logic            clk_i,
+  input  logic            rst_ni,
+
+  input  logic            command_valid_i,
+  output logic            command_ready_o,
+  input  engine_command_t command_i,
+
+  output logic            answer_valid_o,
+  input  logic            answer_ready_i,
+  output engine_answer_t  answer_o,
+
+  output logic            read_valid_o,
+  input  logic            read_ready_i,
+  output card_read_t      read_o,
+  input  logic            data_valid_i,
+  output logic            data_ready_o,  // always: room was made before the request
+  input  card_data_t      data_i,
+
+  output logic            write_valid_o,
+  input  logic            write_ready_i,
+  output card_write_t     write_o,
+  input  card_done_t      done_i,
+
+  // Since reset.
+  output logic [63:0]     read_beats_o,   // programs included
+  output logic [63:0]     write_beats_o,
+  output logic [63:0]     busy_cycles_o   // from a command to its answer
+);
+  localparam int unsigned OFFSET_BITS = $clog2(LANE_BEATS);
+  localparam int unsigned MAX_PROGRAM_BEATS = 1 + OPERATIONS / FILLS_PER_BEAT + OPERATIONS;
+
+  if (UNITS == 0) begin : gen_units_check
+    $error("UNITS must be at least 1");
+  end
+
+  typedef enum logic [2:0] {
+    IDLE,
+    CHECK,
+    LOAD,
+    RUN,
+    DRAIN,
+    ANSWER
+  } state_e;
+  state_e state_q;
+
+  engine_command_t command_q;
+  /* verilator lint_off UNUSEDSIGNAL */  // reserved words, and what the queue engine has done with
+  code_descriptor_t job;
+  /* verilator lint_on UNUSEDSIGNAL */
+  assign job = command_q.descriptor;
+
+  // The descriptor's numbers: the first thing that is wrong.
+  logic [7:0] wrong;
+  logic [63:0] wrong_detail;
+
+  function automatic logic unaligned(input logic [63:0] bytes);
+    return bytes % 64'(BEAT_BYTES) != '0;
+  endfunction
+
+  function automatic logic too_far(input logic [63:0] bytes);
+    return bytes >> (CARD_BEAT_BITS + 6) != '0;
+  endfunction
+
+  always_comb begin
+    wrong = STATUS_OK;
+    wrong_detail = '0;
+    if (job.op != H2C_OP_CODE) begin
+      wrong = STATUS_BAD_OP;
+      wrong_detail = 64'(job.op);
+    end else if (unaligned(job.source)) begin
+      wrong = STATUS_BAD_ALIGNMENT;
+      wrong_detail = job.source;
+    end else if (unaligned(job.input_base)) begin
+      wrong = STATUS_BAD_ALIGNMENT;
+      wrong_detail = job.input_base;
+    end else if (unaligned(job.output_base)) begin
+      wrong = STATUS_BAD_ALIGNMENT;
+      wrong_detail = job.output_base;
+    end else if (unaligned(job.length) || job.length == '0
+                 || job.length > 64'(MAX_PROGRAM_BEATS * BEAT_BYTES)) begin
+      wrong = STATUS_BAD_LENGTH;
+      wrong_detail = job.length;
+    end else if (unaligned(64'(job.element_bytes)) || job.element_bytes == '0) begin
+      wrong = STATUS_BAD_LENGTH;
+      wrong_detail = 64'(job.element_bytes);
+    end else if (job.batch == '0) begin
+      wrong = STATUS_BAD_PARAMETER;
+    end else if (unaligned(job.input_stride) || too_far(job.input_stride)) begin
+      wrong = STATUS_BAD_PARAMETER;
+      wrong_detail = job.input_stride;
+    end else if (unaligned(job.output_stride) || too_far(job.output_stride)) begin
+      wrong = STATUS_BAD_PARAMETER;
+      wrong_detail = job.output_stride;
+    end else if (unaligned(job.input_batch) || too_far(job.input_batch)) begin
+      wrong = STATUS_BAD_PARAMETER;
+      wrong_detail = job.input_batch;
+    end else if (unaligned(job.output_batch) || too_far(job.output_batch)) begin
+      wrong = STATUS_BAD_PARAMETER;
+      wrong_detail = job.output_batch;
+    end else if (too_far(job.source) || too_far(job.source + job.length - 64'd1)) begin
+      wrong = STATUS_CARD_FAULT;
+      wrong_detail = job.source;
+    end else if (too_far(job.input_base)) begin
+      wrong = STATUS_CARD_FAULT;
+      wrong_detail = job.input_base;
+    end else if (too_far(job.output_base)) begin
+      wrong = STATUS_CARD_FAULT;
+      wrong_detail = job.output_base;
+    end
+  end
+
+  strides_t source_strides, target_strides;
+  assign source_strides = '{element: job.element_bytes[31:6], shard: job.input_stride[6 +: CARD_BEAT_BITS]};
+  assign target_strides = '{element: job.element_bytes[31:6], shard: job.output_stride[6 +: CARD_BEAT_BITS]};
+
+  // Wiping.
+  logic wiping_q, wiped_q;  // wiped_q: the lanes hold nothing but the owner's
+  function_t wiped_for_q;
+  logic [OFFSET_BITS-1:0] wipe_q;
+
+  // Loading.
+  logic load, loaded_q, loader_done, loader_bad, loader_fault;
+  table_write_t table_write;
+  sizes_t sizes;
+
+  // Units run in RUN, and are in reset otherwise.
+  logic running_q, stopped_q, unit_rst_n;
+  assign unit_rst_n = rst_ni && running_q;
+  logic [UNITS-1:0] unit_idle, unit_fault, unit_pass_ready, unit_takes;
+  logic pass_valid, passes_done;
+  slice_t pass_source, pass_target;
+
+  // Ports. The loader is the last client.
+  logic [UNITS:0] read_valid, read_ready, data_valid;
+  card_beat_t read_address [UNITS+1];
+  logic [5:0] read_beats_minus_1 [UNITS+1];
+  logic [UNITS-1:0] unit_write_valid, unit_write_ready;
+  card_beat_t unit_write_address [UNITS];
+  beat_t unit_write_data [UNITS];
+  logic ports_idle, read_error, write_error, read_beat, write_beat;
+  card_beat_t read_error_at;
+
+  codes_loader #(
+    .LANES     (LANES),
+    .LANE_BEATS(LANE_BEATS),
+    .OPERATIONS(OPERATIONS)
+  ) i_loader (
+    .clk_i,
+    .rst_ni,
+    .start_i             (load),
+    .owner_i             (command_q.owner),
+    .address_i           (job.source[6 +: CARD_BEAT_BITS]),
+    .beats_i             (job.length[21:6]),
+    .read_valid_o        (read_valid[UNITS]),
+    .read_ready_i        (read_ready[UNITS]),
+    .read_address_o      (read_address[UNITS]),
+    .read_beats_minus_1_o(read_beats_minus_1[UNITS]),
+    .data_valid_i        (data_valid[UNITS]),
+    .data_error_i        (data_i.error),
+    .data_last_i         (data_i.last),
+    .data_i              (data_i.data),
+    .table_o             (table_write),
+    .sizes_o             (sizes),
+    .done_o              (loader_done),
+    .bad_o               (loader_bad),
+    .fault_o             (loader_fault)
+  );
+
+  codes_passes i_passes (
+    .clk_i,
+    .rst_ni         (unit_rst_n),
+    .input_i        (job.input_base[6 +: CARD_BEAT_BITS]),
+    .output_i       (job.output_base[6 +: CARD_BEAT_BITS]),
+    .input_batch_i  (job.input_batch[6 +: CARD_BEAT_BITS]),
+    .output_batch_i (job.output_batch[6 +: CARD_BEAT_BITS]),
+    .element_beats_i(job.element_bytes[31:6]),
+    .batch_i        (job.batch),
+    .slice_beats_i  (sizes.slice_beats),
+    .pass_valid_o   (pass_valid),
+    .pass_ready_i   (unit_pass_ready != '0),
+    .source_o       (pass_source),
+    .target_o       (pass_target),
+    .done_o         (passes_done)
+  );
+
+  // A pass goes to the first unit that can take it.
+  assign unit_takes = unit_pass_ready & (~unit_pass_ready + 1'b1);
+
+  for (genvar u = 0; u < int'(UNITS); u++) begin : gen_unit
+    codes_unit #(
+      .LANES     (LANES),
+      .LANE_BEATS(LANE_BEATS),
+      .OPERATIONS(OPERATIONS)
+    ) i_unit (
+      .clk_i,
+      .rst_ni              (unit_rst_n),
+      .table_i             (table_write),
+      .fills_i             (sizes.fills),
+      .operations_i        (sizes.operations),
+      .source_strides_i    (source_strides),
+      .target_strides_i    (target_strides),
+      .wipe_valid_i        (wiping_q),
+      .wipe_address_i      (wipe_q),
+      .pass_valid_i        (pass_valid && unit_takes[u]),
+      .pass_ready_o        (unit_pass_ready[u]),
+      .pass_source_i       (pass_source),
+      .pass_target_i       (pass_target),
+      .read_valid_o        (read_valid[u]),
+      .read_ready_i        (read_ready[u]),
+      .read_address_o      (read_address[u]),
+      .read_beats_minus_1_o(read_beats_minus_1[u]),
+      .data_valid_i        (data_valid[u]),
+      .data_last_i         (data_i.last),
+      .data_i              (data_i.data),
+      .write_valid_o       (unit_write_valid[u]),
+      .write_ready_i       (unit_write_ready[u]),
+      .write_address_o     (unit_write_address[u]),
+      .write_data_o        (unit_write_data[u]),
+      .idle_o              (unit_idle[u]),
+      .fault_o             (unit_fault[u])
+    );
+  end
+
+  codes_ports #(
+    .UNITS(UNITS)
+  ) i_ports (
+    .clk_i,
+    .rst_ni,
+    .owner_i             (command_q.owner),
+    .read_valid_i        (read_valid),
+    .read_ready_o        (read_ready),
+    .read_address_i      (read_address),
+    .read_beats_minus_1_i(read_beats_minus_1),
+    .data_valid_o        (data_valid),
+    .write_valid_i       (unit_write_valid),
+    .write_ready_o       (unit_write_ready),
+    .write_address_i     (unit_write_address),
+    .write_data_i        (unit_write_data),
+    .idle_o              (ports_idle),
+    .read_error_o        (read_error),
+    .read_error_at_o     (read_error_at),
+    .write_error_o       (write_error),
+    .read_beat_o         (read_beat),
+    .write_beat_o        (write_beat),
+    .card_read_valid_o   (read_valid_o),
+    .card_read_ready_i   (read_ready_i),
+    .card_read_o         (read_o),
+    .card_data_valid_i   (data_valid_i),
+    .card_data_i         (data_i),
+    .card_write_valid_o  (write_valid_o),
+    .card_write_ready_i  (write_ready_i),
+    .card_write_o        (write_o),
+    .card_done_i         (done_i)
+  );
+  assign data_ready_o = 1'b1;
+
+  // The job.
+  logic [7:0] status_q;
+  logic [63:0] detail_q;
+  logic [63:0] written_q;  // beats
+  logic fault;
+
+  assign fault = read_error || write_error || unit_fault != '0;
+  assign load = state_q == CHECK && wrong == STATUS_OK;
+  assign command_ready_o = state_q == IDLE;
+  assign answer_valid_o = state_q == ANSWER;
+  assign answer_o = '{
+    tag: command_q.tag,
+    status: status_q,
+    result: {written_q[57:0], 6'd0},
+    detail: detail_q
+  };
+
+  always_ff @(posedge clk_i) begin
+    if (command_valid_i && command_ready_o) command_q <= command_i;
+    if (!rst_ni) begin
+      state_q <= IDLE;
+      running_q <= 1'b0;
+      loaded_q <= 1'b0;
+      wiping_q <= 1'b0;
+      wiped_q <= 1'b0;
+    end else begin
+      running_q <= state_q == RUN && !fault;
+      stopped_q <= !running_q;
+      if (wiping_q) begin
+        wipe_q <= wipe_q + 1'b1;
+        wiping_q <= wipe_q != OFFSET_BITS'(LANE_BEATS - 1);
+      end
+      if (write_beat) written_q <= written_q + 1'b1;
+
+      unique case (state_q)
+        IDLE: if (command_valid_i) begin
+          state_q <= CHECK;
+          written_q <= '0;
+        end
+
+        CHECK: begin
+          status_q <= wrong;
+          detail_q <= wrong_detail;
+          loaded_q <= 1'b0;
+          if (wrong != STATUS_OK) begin
+            state_q <= ANSWER;
+          end else begin
+            state_q <= LOAD;
+            if (!wiped_q || wiped_for_q != command_q.owner) begin
+              wiping_q <= 1'b1;
+              wipe_q <= '0;
+              wiped_q <= 1'b1;
+              wiped_for_q <= command_q.owner;
+            end
+          end
+        end
+
+        LOAD: begin
+          if (loader_done) begin
+            loaded_q <= 1'b1;
+            if (loader_fault || loader_bad) begin
+              status_q <= loader_fault ? STATUS_CARD_FAULT : STATUS_BAD_PROGRAM;
+              detail_q <= job.source;
+            end
+          end
+          if (loaded_q && !wiping_q) state_q <= (status_q == STATUS_OK) ? RUN : ANSWER;
+        end
+
+        RUN: begin
+          if (fault) begin
+            state_q <= DRAIN;
+            status_q <= STATUS_CARD_FAULT;
+            detail_q <= read_error ? {24'd0, read_error_at, 6'd0}
+                      : write_error ? job.output_base : job.input_base;
+          end else if (running_q && passes_done && unit_idle == '1 && ports_idle) begin
+            state_q <= ANSWER;
+          end
+        end
+
+        DRAIN: if (stopped_q && ports_idle) state_q <= ANSWER;
+        ANSWER: if (answer_ready_i) state_q <= IDLE;
+        default: state_q <= IDLE;
+      endcase
+    end
+  end
+
+  // Counters.
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      read_beats_o <= '0;
+      write_beats_o <= '0;
+      busy_cycles_o <= '0;
+    end else begin
+      if (read_beat) read_beats_o <= read_beats_o + 1'b1;
+      if (write_beat) write_beats_o <= write_beats_o + 1'b1;
+      if (state_q != IDLE) busy_cycles_o <= busy_cycles_o + 1'b1;
+    end
+  end
+
+  assert property (@(posedge clk_i) disable iff (!rst_ni) state_q == IDLE |-> ports_idle)
+  else $error("memory has something under way that nobody waits for");
+endmodule

@@ -1,0 +1,247 @@
+// Brings a program from card memory into the tables of all units, and judges it.
+//
+// The header comes first. If the tables already hold the program (same owner, address, length and
+// header, and with it the checksum), that is all. Otherwise the rest follows in bursts; every beat is checked on
+// its way: nothing may point outside of the tables or banks. What is wrong is noticed, but the loader
+// takes all that it asked for, and then says so.
+
+module codes_loader
+  import fs_pkg::*;
+  import codes_pkg::*;
+#(
+  parameter int unsigned LANES = 8,
+  parameter int unsigned LANE_BEATS = 1024,
+  parameter int unsigned OPERATIONS = 1024
+) (
+  input  logic          clk_i,
+  input  logic          rst_ni,
+
+  input  logic          start_i,
+  input  function_t     owner_i,    // these three stay until done
+  input  card_beat_t    address_i,
+  input  logic [15:0]   beats_i,    // of the program, header included: at least 1
+
+  output logic          read_valid_o,
+  input  logic          read_ready_i,
+  output card_beat_t    read_address_o,
+  output logic [5:0]    read_beats_minus_1_o,
+
+  input  logic          data_valid_i,
+  input  logic          data_error_i,
+  input  logic          data_last_i,
+  input  beat_t         data_i,
+
+  output table_write_t  table_o,
+  output sizes_t        sizes_o,
+
+  output logic          done_o,  // for one cycle, with what came out of it
+  output logic          bad_o,   // the program is damaged or does not fit
+  output logic          fault_o  // card memory refused
+);
+  typedef enum logic [2:0] {
+    IDLE,
+    HEADER,    // is asked for and awaited
+    COMPARE,   // with what is in the tables
+    BODY,      // is asked for and awaited
+    CHECKSUM,  // is awaited
+    DONE
+  } state_e;
+  state_e state_q;
+
+  if (LANE_BEATS < MAX_SLICE_BEATS || LANE_BEATS > 32768) begin : gen_lane_beats_check
+    $error("a bank must hold a slice, and offsets have 16 bits");
+  end
+  if (OPERATIONS > 4096) begin : gen_operations_check
+    $error("a program of so many operations has more beats than the loader counts");
+  end
+
+  // The program in the tables.
+  logic loaded_q;
+  function_t owner_q;
+  card_beat_t address_q;
+  logic [15:0] beats_q;
+  header_t header_q;
+
+  header_t header;
+  assign header = data_i;
+
+  logic same;
+  assign same = loaded_q && owner_q == owner_i && address_q == address_i && beats_q == beats_i;
+
+  // What the header says of the length.
+  logic [15:0] fill_rows_q;
+  logic header_fits_q, header_same_q;
+
+  // Asking.
+  logic ask_q;                // a request stands at the output
+  card_beat_t ask_address_q;
+  logic [15:0] ask_left_q;    // beats to ask for, this request included
+  logic [6:0] ask_beats;
+  assign ask_beats = (ask_left_q > 16'd64) ? 7'd64 : ask_left_q[6:0];
+  assign read_valid_o = ask_q;
+  assign read_address_o = ask_address_q;
+  assign read_beats_minus_1_o = 6'(ask_beats - 7'd1);
+
+  // Receiving.
+  logic [15:0] left_q;   // beats to come
+  logic [15:0] index_q;  // of the row of fills or of the operation
+  logic of_operations_q;
+  logic error_q, bad_q;
+
+  // Judging, one beat later.
+  table_write_t write_q;
+  logic [15:0] first_fill_q;  // of the row
+  logic ends_q;               // the program's last beat
+
+  function automatic logic outside(input logic [15:0] offset, input logic [6:0] slice_beats);
+    return {1'b0, offset} + 17'(slice_beats) > 17'(LANE_BEATS);
+  endfunction
+
+  fill_t [FILLS_PER_BEAT-1:0] fills;
+  /* verilator lint_off UNUSEDSIGNAL */  // shard and element: the guard of card memory judges addresses
+  operation_t operation;
+  /* verilator lint_on UNUSEDSIGNAL */
+  logic bad_fills, bad_operation;
+  assign fills = write_q.data;
+  assign operation = write_q.data;
+
+  always_comb begin
+    bad_fills = 1'b0;
+    for (int unsigned i = 0; i < FILLS_PER_BEAT; i++) begin
+      if (first_fill_q + 16'(i) < header_q.fills) begin
+        bad_fills |= fills[i].lane >= 16'(LANES) || outside(fills[i].offset, sizes_o.slice_beats);
+      end
+    end
+    bad_operation = ends_q && !operation.last;
+    if (operation.scratch) begin
+      bad_operation |= operation.lane >= 8'(LANES) || outside(operation.offset, sizes_o.slice_beats);
+    end
+    for (int unsigned l = 0; l < MAX_LANES; l++) begin
+      if (operation.terms[l].coefficient != '0) begin
+        bad_operation |= l >= LANES || outside(operation.terms[l].offset, sizes_o.slice_beats);
+      end
+    end
+  end
+
+  assign table_o = write_q;
+  assign sizes_o = '{
+    fills: header_q.fills,
+    operations: header_q.operations,
+    slice_beats: header_q.slice_beats[6:0]
+  };
+
+  logic sum_valid;
+  logic [31:0] sum;
+
+  crc32c i_sum (
+    .clk_i,
+    .rst_ni,
+    .in_valid_i (write_q.valid),
+    .in_data_i  (write_q.data),
+    .in_last_i  (ends_q),
+    .in_bytes_i (7'd64),
+    .out_valid_o(sum_valid),
+    .out_sum_o  (sum)
+  );
+
+  assign done_o = state_q == DONE;
+  assign fault_o = error_q;
+  assign bad_o = bad_q && !error_q;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      state_q <= IDLE;
+      loaded_q <= 1'b0;
+      ask_q <= 1'b0;
+      write_q.valid <= 1'b0;
+    end else begin
+      write_q.valid <= 1'b0;
+      if (read_valid_o && read_ready_i) begin
+        ask_address_q <= ask_address_q + card_beat_t'(ask_beats);
+        ask_left_q <= ask_left_q - 16'(ask_beats);
+        ask_q <= ask_left_q != 16'(ask_beats);
+      end
+
+      unique case (state_q)
+        IDLE: if (start_i) begin
+          state_q <= HEADER;
+          ask_q <= 1'b1;
+          ask_address_q <= address_i;
+          ask_left_q <= 16'd1;
+          error_q <= 1'b0;
+          bad_q <= 1'b0;
+        end
+
+        HEADER: if (data_valid_i) begin
+          state_q <= COMPARE;
+          error_q <= data_error_i;
+          fill_rows_q <= (header.fills + 16'd7) >> 3;
+          header_fits_q <= header.magic == MAGIC
+                        && header.fills != '0 && header.fills <= 16'(OPERATIONS)
+                        && header.operations != '0 && header.operations <= 16'(OPERATIONS)
+                        && header.slice_beats != '0 && header.slice_beats <= 16'(MAX_SLICE_BEATS);
+          header_same_q <= same && header == header_q;
+          header_q <= header;
+        end
+
+        COMPARE: begin
+          left_q <= beats_i - 16'd1;
+          index_q <= '0;
+          of_operations_q <= 1'b0;
+          first_fill_q <= '0;
+          if (error_q || !header_fits_q || beats_i != 16'd1 + fill_rows_q + header_q.operations) begin
+            loaded_q <= 1'b0;
+            bad_q <= 1'b1;
+            state_q <= DONE;
+          end else if (header_same_q) begin
+            state_q <= DONE;
+          end else begin
+            loaded_q <= 1'b0;
+            state_q <= BODY;
+            ask_q <= 1'b1;
+            ask_left_q <= beats_i - 16'd1;
+          end
+        end
+
+        BODY: begin
+          if (data_valid_i) begin
+            write_q <= '{valid: 1'b1, is_operation: of_operations_q, index: index_q, data: data_i};
+            first_fill_q <= index_q << 3;
+            ends_q <= left_q == 16'd1;
+            left_q <= left_q - 16'd1;
+            error_q <= error_q || data_error_i;
+            if (!of_operations_q && index_q + 16'd1 == fill_rows_q) begin
+              of_operations_q <= 1'b1;
+              index_q <= '0;
+            end else begin
+              index_q <= index_q + 16'd1;
+            end
+          end
+          if (write_q.valid) begin
+            bad_q <= bad_q || (write_q.is_operation ? bad_operation : bad_fills);
+            if (ends_q) state_q <= CHECKSUM;
+          end
+        end
+
+        CHECKSUM: if (sum_valid) begin
+          state_q <= DONE;
+          bad_q <= bad_q || sum != header_q.checksum;
+          loaded_q <= !bad_q && !error_q && sum == header_q.checksum;
+          owner_q <= owner_i;
+          address_q <= address_i;
+          beats_q <= beats_i;
+        end
+
+        DONE: state_q <= IDLE;
+        default: state_q <= IDLE;
+      endcase
+    end
+  end
+
+  assert property (@(posedge clk_i) disable iff (!rst_ni)
+                   data_valid_i |-> state_q == HEADER || (state_q == BODY && left_q != '0))
+  else $error("data that were not asked for");
+  assert property (@(posedge clk_i) disable iff (!rst_ni)
+                   (data_valid_i && state_q == HEADER) |-> data_last_i)
+  else $error("a burst is longer than it was asked for");
+endmodule

@@ -1,0 +1,21 @@
+// A coefficient's matrix times a word in planes (see gf_pkg): 8 of 16 inputs for every bit of the
+// product. COLUMNS bytes are multiplied side by side.
+
+module gf_mul #(
+  parameter int unsigned COLUMNS = gf_pkg::BYTES
+) (
+  input  gf_pkg::matrix_t          matrix_i,
+  input  logic [7:0][COLUMNS-1:0]  planes_i,
+  output logic [7:0][COLUMNS-1:0]  product_o
+);
+  for (genvar j = 0; j < 8; j++) begin : gen_bit
+    assign product_o[j] = ({COLUMNS{matrix_i[0][j]}} & planes_i[0])
+                        ^ ({COLUMNS{matrix_i[1][j]}} & planes_i[1])
+                        ^ ({COLUMNS{matrix_i[2][j]}} & planes_i[2])
+                        ^ ({COLUMNS{matrix_i[3][j]}} & planes_i[3])
+                        ^ ({COLUMNS{matrix_i[4][j]}} & planes_i[4])
+                        ^ ({COLUMNS{matrix_i[5][j]}} & planes_i[5])
+                        ^ ({COLUMNS{matrix_i[6][j]}} & planes_i[6])
+                        ^ ({COLUMNS{matrix_i[7][j]}} & planes_i[7]);
+  end
+endmodule

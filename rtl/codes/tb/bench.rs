@@ -1,0 +1,288 @@
+//! An engine with a card memory, and jobs for it.
+
+use fieldstone_fpga::program::{EngineShape, Program};
+use fieldstone_gf::LinearMap;
+use fieldstone_rtl_codes as designs;
+use fieldstone_rtl_common::card::{BEAT_BYTES, CardMemory};
+use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, Stream, bits, dice, set_bits};
+use fieldstone_verilate::{Design, Model, Port};
+use rand::{Rng, RngCore};
+
+/// A design and how it was built (`designs.toml`).
+#[derive(Clone, Copy)]
+pub struct Built {
+    pub design: &'static Design,
+    pub shape: EngineShape,
+}
+
+/// As in the device.
+pub fn one_unit() -> Built {
+    Built { design: &designs::CODES_ENGINE, shape: EngineShape::default() }
+}
+
+/// The small one with two units.
+pub fn two_units() -> Built {
+    let shape = EngineShape { lanes: 5, lane_beats: 128, operations: 256 };
+    Built { design: &designs::CODES_ENGINE_2, shape }
+}
+
+/// Status codes of answers (`rtl/regs/device.toml`).
+pub mod status {
+    pub const OK: u64 = 0;
+    pub const BAD_OP: u64 = 1;
+    pub const BAD_ALIGNMENT: u64 = 2;
+    pub const BAD_LENGTH: u64 = 3;
+    pub const CARD_FAULT: u64 = 5;
+    pub const BAD_PARAMETER: u64 = 7;
+    pub const BAD_PROGRAM: u64 = 12;
+}
+
+/// A CODE descriptor, by its fields.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Descriptor {
+    pub op: u64,
+    pub source: u64,
+    pub length: u64,
+    pub element_bytes: u64,
+    pub batch: u64,
+    pub input: u64,
+    pub output: u64,
+    pub input_stride: u64,
+    pub output_stride: u64,
+    pub input_batch: u64,
+    pub output_batch: u64,
+}
+
+impl Descriptor {
+    fn bytes(&self) -> [u8; 128] {
+        let mut bytes = [0; 128];
+        let mut put = |at: usize, len: usize, value: u64| {
+            bytes[at..at + len].copy_from_slice(&value.to_le_bytes()[..len]);
+        };
+        put(0, 1, self.op);
+        put(8, 8, self.source);
+        put(24, 8, self.length);
+        put(40, 4, self.element_bytes);
+        put(44, 4, self.batch);
+        put(48, 8, self.input);
+        put(56, 8, self.output);
+        put(64, 8, self.input_stride);
+        put(72, 8, self.output_stride);
+        put(80, 8, self.input_batch);
+        put(88, 8, self.output_batch);
+        bytes
+    }
+}
+
+/// What the engine answered, and what it did until then.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    pub status: u64,
+    pub result: u64,
+    pub detail: u64,
+    pub read_beats: u64,
+    pub write_beats: u64,
+    pub busy_cycles: u64,
+}
+
+/// Counters of the engine: beats read, beats written, busy cycles.
+type Counters = [u64; 3];
+
+/// An engine at work.
+pub struct Bench {
+    pub built: Built,
+    pub model: Model,
+    pub memory: CardMemory,
+    pub dice: Dice,
+    clock: Clock,
+    commands: Source,
+    answers: Sink,
+    counters: [Port; 3],
+    jobs: u16,
+}
+
+impl Bench {
+    /// A fresh engine. Every stream pauses with the chance `stall`.
+    pub fn new(built: Built, seed: u64, stall: f64) -> Self {
+        let mut model = Model::new(built.design);
+        let mut memory = CardMemory::new(&model, "", Vec::new(), stall);
+        memory.latency_cycles = 40;
+        let commands = Source::new(&model, "command", &["command_i"], stall);
+        let answers = Sink::new(&model, "answer", &["answer_o"], stall);
+        let counters =
+            ["read_beats_o", "write_beats_o", "busy_cycles_o"].map(|name| model.port(name));
+        let clock = Clock::reset(&mut model);
+        let dice = dice(seed);
+        Self { built, model, memory, dice, clock, commands, answers, counters, jobs: 0 }
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters.map(|port| self.model.get(port))
+    }
+
+    fn push(&mut self, descriptor: &Descriptor) {
+        self.jobs += 1;
+        let mut command = vec![0; 131];
+        command[..128].copy_from_slice(&descriptor.bytes());
+        set_bits(&mut command, 1024, 4, self.memory.owner);
+        set_bits(&mut command, 1028, 16, u64::from(self.jobs));
+        self.commands.push_bytes(&[&command]);
+    }
+
+    fn cycle(&mut self) {
+        let streams: &mut [&mut dyn Stream] =
+            &mut [&mut self.commands, &mut self.answers, &mut self.memory];
+        self.clock.cycle(&mut self.model, &mut self.dice, streams);
+    }
+
+    /// A reset, so many cycles after a job has begun. The memory forgets what it owed, too.
+    pub fn interrupt(&mut self, descriptor: &Descriptor, cycles: u64) {
+        self.push(descriptor);
+        (0..cycles).for_each(|_| self.cycle());
+        self.clock.pulse_reset(&mut self.model);
+        let (stall, latency_cycles) = (self.memory.stall, self.memory.latency_cycles);
+        self.memory = CardMemory::new(&self.model, "", Vec::new(), stall);
+        self.memory.latency_cycles = latency_cycles;
+        self.commands = Source::new(&self.model, "command", &["command_i"], stall);
+        self.answers = Sink::new(&self.model, "answer", &["answer_o"], stall);
+    }
+
+    /// One job, from its command to its answer.
+    pub fn run(&mut self, descriptor: &Descriptor) -> Answer {
+        let before = self.counters();
+        self.push(descriptor);
+        let limit = self.clock.cycles + 2_000_000;
+        while self.answers.beats.is_empty() {
+            self.cycle();
+            assert!(self.clock.cycles < limit, "wedged: {descriptor:?}");
+        }
+        assert!(self.memory.is_idle(), "an answer before memory was done");
+        let answer = self.answers.beats.pop_front().expect("waited for");
+        let answer = &answer[0];
+        assert_eq!(bits(answer, 136, 16), u64::from(self.jobs), "the answer's tag");
+        let after = self.counters();
+        Answer {
+            status: bits(answer, 128, 8),
+            result: bits(answer, 64, 64),
+            detail: bits(answer, 0, 64),
+            read_beats: after[0] - before[0],
+            write_beats: after[1] - before[1],
+            busy_cycles: after[2] - before[2],
+        }
+    }
+}
+
+/// A map with random inputs, laid out in card memory: program, inputs, outputs, and gaps between.
+pub struct Job {
+    pub map: LinearMap,
+    pub program: Program,
+    pub element_beats: usize,
+    pub batch: usize,
+    pub descriptor: Descriptor,
+    /// The memory's content before the job.
+    pub bytes: Vec<u8>,
+    /// The content after it.
+    pub expected: Vec<u8>,
+}
+
+impl Job {
+    /// `None` if the map does not fit the engine.
+    pub fn new(
+        map: &LinearMap,
+        built: &Built,
+        element_beats: usize,
+        batch: usize,
+        dice: &mut Dice,
+    ) -> Option<Self> {
+        let program = Program::compile(map, &built.shape).ok()?;
+        let element_bytes = element_beats * BEAT_BYTES;
+        let shard_beats = |elements: &[u32], dice: &mut Dice| {
+            let most = elements.iter().max().map_or(0, |&n| n as usize);
+            most * element_beats + dice.random_range(0..3)
+        };
+        let (inputs, outputs) = (map.inputs(), map.outputs());
+        let input_stride = shard_beats(&map.shape().input_elements, dice);
+        let output_stride = shard_beats(&map.shape().output_elements, dice);
+        let input_batch = input_stride * inputs + dice.random_range(0..3);
+        let output_batch = output_stride * outputs + dice.random_range(0..3);
+        let source = dice.random_range(0..4);
+        let input = source + program.bytes().len() / BEAT_BYTES + dice.random_range(0..4);
+        let output = input + input_batch * batch + dice.random_range(0..4);
+        let mut bytes = vec![0; (output + output_batch * batch) * BEAT_BYTES];
+        dice.fill_bytes(&mut bytes);
+        bytes[source * BEAT_BYTES..][..program.bytes().len()].copy_from_slice(program.bytes());
+
+        let mut expected = bytes.clone();
+        let (before, after) = expected.split_at_mut(output * BEAT_BYTES);
+        for stripe in 0..batch {
+            let shards = map.shape().input_elements.iter().enumerate();
+            let shards = shards.map(|(shard, &elements)| {
+                let at = (input + stripe * input_batch + shard * input_stride) * BEAT_BYTES;
+                &before[at..at + elements as usize * element_bytes]
+            });
+            let shards: Vec<&[u8]> = shards.collect();
+            let mut rest = &mut after[stripe * output_batch * BEAT_BYTES..];
+            let mut targets = Vec::new();
+            for &elements in &map.shape().output_elements {
+                let (shard, others) = rest.split_at_mut(output_stride * BEAT_BYTES);
+                targets.push(&mut shard[..elements as usize * element_bytes]);
+                rest = others;
+            }
+            map.execute(&shards, &mut targets).expect("lengths are those of the shape");
+        }
+        let at = |beats: usize| (beats * BEAT_BYTES) as u64;
+        let descriptor = Descriptor {
+            op: 4,
+            source: at(source),
+            length: program.bytes().len() as u64,
+            element_bytes: element_bytes as u64,
+            batch: batch as u64,
+            input: at(input),
+            output: at(output),
+            input_stride: at(input_stride),
+            output_stride: at(output_stride),
+            input_batch: at(input_batch),
+            output_batch: at(output_batch),
+        };
+        let map = map.clone();
+        Some(Self { map, program, element_beats, batch, descriptor, bytes, expected })
+    }
+
+    /// Beats of shards that the job reads: every element that is used, once.
+    pub fn input_beats(&self) -> u64 {
+        (self.program.fills() * self.element_beats * self.batch) as u64
+    }
+
+    /// Beats that the job writes.
+    pub fn output_beats(&self) -> u64 {
+        let elements: u32 = self.map.shape().output_elements.iter().sum();
+        elements as u64 * (self.element_beats * self.batch) as u64
+    }
+
+    /// Bytes from the first output to behind the last.
+    pub fn output_end(&self) -> u64 {
+        let Descriptor { output_stride, output_batch, element_bytes, .. } = self.descriptor;
+        let outputs = &self.map.shape().output_elements;
+        let last = *outputs.last().expect("a job has outputs");
+        (self.batch as u64 - 1) * output_batch
+            + (outputs.len() as u64 - 1) * output_stride
+            + u64::from(last) * element_bytes
+    }
+
+    /// Runs it, and checks every byte of the memory and every counter.
+    pub fn run(&self, bench: &mut Bench) -> Answer {
+        bench.memory.bytes.clone_from(&self.bytes);
+        let answer = bench.run(&self.descriptor);
+        assert_eq!(answer.status, status::OK, "{:?}", self.map);
+        assert!(bench.memory.bytes == self.expected, "other bytes: {:?}", self.map);
+        assert_eq!(answer.result, self.output_beats() * BEAT_BYTES as u64);
+        assert_eq!(answer.write_beats, self.output_beats());
+        let program_beats = self.descriptor.length / BEAT_BYTES as u64;
+        let read_beats = answer.read_beats - self.input_beats();
+        assert!(
+            read_beats == program_beats || read_beats == 1,
+            "every element is read once, and the program, or its header, but {read_beats} beats more were read"
+        );
+        answer
+    }
+}

@@ -1,0 +1,9 @@
+//! The codes engine and its encoder against [`fieldstone_gf::LinearMap`].
+#![cfg(feature = "verilator")]
+
+mod bench;
+mod campaign;
+mod encoder;
+mod engine;
+mod errors;
+mod figures;

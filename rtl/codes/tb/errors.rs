@@ -1,0 +1,205 @@
+//! Bad descriptors, bad programs, and a card memory that refuses: always an answer, and the next job is good.
+
+use fieldstone_accel::crc32c;
+use fieldstone_codes::Profile;
+use rand::Rng;
+
+use crate::bench::{Bench, Descriptor, Job, one_unit, status, two_units};
+use crate::engine::random_map;
+
+fn job(bench: &mut Bench, profile: &str, element_beats: usize, batch: usize) -> Job {
+    let profile: Profile = profile.parse().expect("a profile");
+    let built = bench.built;
+    Job::new(profile.code().encode(), &built, element_beats, batch, &mut bench.dice)
+        .expect("it fits")
+}
+
+#[test]
+fn bad_descriptors_are_answered() {
+    let mut bench = Bench::new(one_unit(), 1, 0.1);
+    let job = job(&mut bench, "rs:4+2", 2, 1);
+    let good = job.descriptor;
+    let over = 1 << 40;
+    let cases: Vec<(Descriptor, u64, u64)> = vec![
+        (Descriptor { op: 5, ..good }, status::BAD_OP, 5),
+        (Descriptor { source: good.source + 8, ..good }, status::BAD_ALIGNMENT, good.source + 8),
+        (Descriptor { input: good.input + 1, ..good }, status::BAD_ALIGNMENT, good.input + 1),
+        (Descriptor { output: good.output + 32, ..good }, status::BAD_ALIGNMENT, good.output + 32),
+        (Descriptor { length: 0, ..good }, status::BAD_LENGTH, 0),
+        (Descriptor { length: good.length + 1, ..good }, status::BAD_LENGTH, good.length + 1),
+        (Descriptor { length: 1 << 20, ..good }, status::BAD_LENGTH, 1 << 20),
+        (Descriptor { element_bytes: 0, ..good }, status::BAD_LENGTH, 0),
+        (Descriptor { element_bytes: 65, ..good }, status::BAD_LENGTH, 65),
+        (Descriptor { batch: 0, ..good }, status::BAD_PARAMETER, 0),
+        (Descriptor { input_stride: 1, ..good }, status::BAD_PARAMETER, 1),
+        (Descriptor { output_stride: over, ..good }, status::BAD_PARAMETER, over),
+        (Descriptor { input_batch: over + 1, ..good }, status::BAD_PARAMETER, over + 1),
+        (Descriptor { output_batch: 63, ..good }, status::BAD_PARAMETER, 63),
+        (Descriptor { source: over, ..good }, status::CARD_FAULT, over),
+        (Descriptor { source: over - 64, ..good }, status::CARD_FAULT, over - 64),
+        (Descriptor { input: over, ..good }, status::CARD_FAULT, over),
+        (Descriptor { output: over * 2, ..good }, status::CARD_FAULT, over * 2),
+    ];
+    bench.memory.bytes.clone_from(&job.bytes);
+    for (descriptor, status, detail) in cases {
+        let answer = bench.run(&descriptor);
+        assert_eq!((answer.status, answer.detail), (status, detail), "{descriptor:?}");
+        assert_eq!((answer.read_beats, answer.write_beats, answer.result), (0, 0, 0));
+    }
+    assert!(bench.memory.bytes == job.bytes);
+    job.run(&mut bench);
+}
+
+#[test]
+fn bad_programs_are_answered_and_nothing_is_written() {
+    let mut bench = Bench::new(one_unit(), 2, 0.1);
+    let built = bench.built;
+    let mut job = job(&mut bench, "clay:4+2", 1, 1);
+    let fills = job.program.fills();
+    let (fill_at, operation_at) = (64, 64 * (1 + fills.div_ceil(8)));
+    let last_at = operation_at + 64 * (job.program.operations() - 1);
+    let scratch_at = (operation_at..=last_at)
+        .step_by(64)
+        .find(|at| job.program.bytes()[at + 48] & 2 != 0)
+        .expect("Clay has several steps");
+    let past = built.shape.lane_beats as u16 - job.program.slice_beats() as u16 + 1;
+    let past = past.to_le_bytes();
+    type Damage<'a> = (&'a str, usize, Vec<u8>, bool);
+    let damages: Vec<Damage> = vec![
+        ("magic", 0, vec![0], true),
+        ("no fills", 4, vec![0, 0], true),
+        ("more fills", 4, vec![fills as u8 + 8], true),
+        ("fills past the table", 4, vec![0xff, 0xff], true),
+        ("no operations", 6, vec![0, 0], true),
+        ("operations past the table", 6, vec![0xff, 0xff], true),
+        ("no slice", 8, vec![0, 0], true),
+        ("a long slice", 8, vec![65, 0], true),
+        ("checksum", 12, vec![!job.program.bytes()[12]], false),
+        ("a fill's lane", fill_at + 4, vec![built.shape.lanes as u8], true),
+        ("a fill's offset", fill_at + 6, past.to_vec(), true),
+        ("the last fill's offset", fill_at + 8 * (fills - 1) + 6, past.to_vec(), true),
+        ("a term's offset", operation_at, [&past[..], &[1]].concat(), true),
+        ("a term of a lane that is not", operation_at + 4 * 8, vec![0, 0, 1], true),
+        ("scratch on a lane that is not", scratch_at + 49, vec![8], true),
+        ("scratch past the bank", scratch_at + 50, past.to_vec(), true),
+        ("an endless row", last_at + 48, vec![0], true),
+        ("a damaged byte", operation_at + 2, vec![!job.program.bytes()[operation_at + 2]], false),
+    ];
+    for (what, at, bytes, seal) in damages {
+        let mut program = job.program.bytes().to_vec();
+        program[at..at + bytes.len()].copy_from_slice(&bytes);
+        if seal {
+            let checksum = crc32c(&program[64..]).to_le_bytes();
+            program[12..16].copy_from_slice(&checksum);
+        }
+        bench.memory.bytes.clone_from(&job.bytes);
+        let source = job.descriptor.source as usize;
+        bench.memory.bytes[source..source + program.len()].copy_from_slice(&program);
+        let before = bench.memory.bytes.clone();
+        let answer = bench.run(&job.descriptor);
+        assert_eq!((answer.status, answer.detail), (status::BAD_PROGRAM, source as u64), "{what}");
+        assert!(bench.memory.bytes == before, "{what}: something was written");
+        assert_eq!((answer.write_beats, answer.result), (0, 0), "{what}");
+    }
+    // A length that is not the program's.
+    for length in [64, job.descriptor.length - 64, job.descriptor.length + 64] {
+        bench.memory.bytes.clone_from(&job.bytes);
+        let answer = bench.run(&Descriptor { length, ..job.descriptor });
+        assert_eq!(answer.status, status::BAD_PROGRAM, "{length} bytes");
+    }
+    job.run(&mut bench);
+    // The good one stays in the table, and a bad one at its place is not taken for it.
+    assert_eq!(job.run(&mut bench).read_beats, job.input_beats() + 1);
+    let good = job.bytes.clone();
+    job.bytes[job.descriptor.source as usize + 12] ^= 1;
+    bench.memory.bytes.clone_from(&job.bytes);
+    assert_eq!(bench.run(&job.descriptor).status, status::BAD_PROGRAM);
+    job.bytes = good;
+    let loaded = job.run(&mut bench).read_beats - job.input_beats();
+    assert_eq!(loaded, job.descriptor.length / 64);
+}
+
+#[test]
+fn memory_that_refuses_ends_the_job_and_only_the_job() {
+    for (built, seed) in [(one_unit(), 3), (two_units(), 4)] {
+        let mut bench = Bench::new(built, seed, 0.1);
+        for profile in ["rs:4+2", "zigzag:3+2"] {
+            let job = job(&mut bench, profile, 40, 2);
+            let beats = job.bytes.len() / 64;
+            for _ in 0..12 {
+                bench.memory.bytes.clone_from(&job.bytes);
+                // From somewhere on: in the program, the inputs or the outputs.
+                bench.memory.broken_from = bench.dice.random_range(0..beats);
+                let end = job.descriptor.output + job.output_end();
+                let is_hit = (bench.memory.broken_from as u64) < end / 64;
+                let answer = bench.run(&job.descriptor);
+                let expected = if is_hit { status::CARD_FAULT } else { status::OK };
+                assert_eq!(answer.status, expected);
+                assert!(answer.detail < job.bytes.len() as u64);
+                bench.memory.broken_from = usize::MAX;
+            }
+            job.run(&mut bench);
+        }
+    }
+}
+
+#[test]
+fn addresses_past_the_card_are_faults() {
+    let mut bench = Bench::new(one_unit(), 5, 0.0);
+    let job = job(&mut bench, "rs:4+2", 4, 3);
+    let far = (1 << 40) - 64;
+    let good = job.descriptor;
+    for descriptor in [
+        Descriptor { input_stride: far, ..good },
+        Descriptor { output_stride: far, ..good },
+        Descriptor { input_batch: far, ..good },
+        Descriptor { output_batch: far, ..good },
+        Descriptor { input: far, ..good },
+        Descriptor { output: far, ..good },
+    ] {
+        bench.memory.bytes.clone_from(&job.bytes);
+        let answer = bench.run(&descriptor);
+        assert_eq!(answer.status, status::CARD_FAULT, "{descriptor:?}");
+    }
+    job.run(&mut bench);
+}
+
+#[test]
+fn a_job_cannot_compute_on_what_another_function_left() {
+    let mut bench = Bench::new(one_unit(), 6, 0.0);
+    let built = bench.built;
+    // The first function fills every lane.
+    job(&mut bench, "rs:8+4", 64, 1).run(&mut bench);
+    // The second reads one element, and by a program of its own making sums all that lies in the lanes.
+    bench.memory.owner = 1;
+    let mut spy = job(&mut bench, "copies:2", 64, 1);
+    let source = spy.descriptor.source as usize;
+    let operation = source + 128;
+    for lane in 1..built.shape.lanes {
+        spy.bytes[operation + 4 * lane + 2] = 1;
+    }
+    let end = source + spy.descriptor.length as usize;
+    let checksum = crc32c(&spy.bytes[source + 64..end]).to_le_bytes();
+    spy.bytes[source + 12..source + 16].copy_from_slice(&checksum);
+    spy.expected[source..end].copy_from_slice(&spy.bytes[source..end]);
+    spy.run(&mut bench);
+    // Its own data it may compute on, in whatever order.
+    let map = random_map(&mut bench.dice);
+    if let Some(job) = Job::new(&map, &built, 5, 2, &mut bench.dice) {
+        job.run(&mut bench);
+    }
+}
+
+#[test]
+fn a_reset_in_mid_flight_leaves_nothing_behind() {
+    for (built, seed) in [(one_unit(), 7), (two_units(), 8)] {
+        let mut bench = Bench::new(built, seed, 0.1);
+        let job = job(&mut bench, "zigzag:3+2", 40, 2);
+        for _ in 0..10 {
+            bench.memory.bytes.clone_from(&job.bytes);
+            let cycles = bench.dice.random_range(1..3000);
+            bench.interrupt(&job.descriptor, cycles);
+            job.run(&mut bench);
+        }
+    }
+}

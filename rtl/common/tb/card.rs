@@ -1,0 +1,146 @@
+//! A card memory for benches: behind one client's ports of `fs_pkg`.
+
+use std::collections::VecDeque;
+
+use fieldstone_verilate::bench::{Dice, Stream, bits, set_bits};
+use fieldstone_verilate::{Model, Port};
+use rand::Rng;
+
+/// Bytes of a beat.
+pub const BEAT_BYTES: usize = 64;
+
+/// `card_read_t`, `card_data_t`, `card_write_t` and `card_done_t` of one client, and the memory behind.
+/// Reads are answered in order, after a latency, with random pauses.
+#[derive(Debug)]
+pub struct CardMemory {
+    /// The content. Beats past its end read as zeros and come with an error; writing there is
+    /// answered with one.
+    pub bytes: Vec<u8>,
+    /// Cycles from a read request to its first beat, and from a write to its answer.
+    pub latency_cycles: u64,
+    /// The chance of a pause, on each of the streams.
+    pub stall: f64,
+    /// Beats at or behind this number are broken: they answer with errors.
+    pub broken_from: usize,
+    /// The function that every request must name.
+    pub owner: u64,
+    /// Beats read and written so far.
+    pub beats: (u64, u64),
+    cycle: u64,
+    owed: VecDeque<Owed>,
+    /// Writes to be answered: when, and whether with an error.
+    landing: VecDeque<(u64, bool)>,
+    offering: bool,
+    read: [Port; 3],
+    data: [Port; 3],
+    write: Option<[Port; 4]>,
+}
+
+#[derive(Debug)]
+struct Owed {
+    from_cycle: u64,
+    beat: usize,
+    last: bool,
+}
+
+impl CardMemory {
+    /// The memory behind `{prefix}read_valid_o`, `{prefix}read_ready_i`, `{prefix}read_o`,
+    /// `{prefix}data_valid_i`, `{prefix}data_ready_o`, `{prefix}data_i` and, if there is such a port,
+    /// `{prefix}write_valid_o`, `{prefix}write_ready_i`, `{prefix}write_o`, `{prefix}done_i`.
+    #[must_use]
+    pub fn new(model: &Model, prefix: &str, bytes: Vec<u8>, stall: f64) -> Self {
+        let port = |name: &str| model.port(&format!("{prefix}{name}"));
+        let has_writes = model.has_port(&format!("{prefix}write_o"));
+        Self {
+            bytes,
+            latency_cycles: 20,
+            stall,
+            broken_from: usize::MAX,
+            owner: 0,
+            beats: (0, 0),
+            cycle: 0,
+            owed: VecDeque::new(),
+            landing: VecDeque::new(),
+            offering: false,
+            read: ["read_valid_o", "read_ready_i", "read_o"].map(port),
+            data: ["data_valid_i", "data_ready_o", "data_i"].map(port),
+            write: has_writes
+                .then(|| ["write_valid_o", "write_ready_i", "write_o", "done_i"].map(port)),
+        }
+    }
+
+    /// True when nothing is owed.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.owed.is_empty() && self.landing.is_empty()
+    }
+
+    fn is_error(&self, beat: usize) -> bool {
+        beat >= self.broken_from || (beat + 1) * BEAT_BYTES > self.bytes.len()
+    }
+}
+
+impl Stream for CardMemory {
+    fn drive(&mut self, model: &mut Model, dice: &mut Dice) {
+        model.set(self.read[1], u64::from(!dice.random_bool(self.stall)));
+        let due = self.owed.front().is_some_and(|owed| owed.from_cycle <= self.cycle);
+        self.offering = due && (self.offering || !dice.random_bool(self.stall));
+        model.set(self.data[0], u64::from(self.offering));
+        if self.offering {
+            let Owed { beat, last, .. } = self.owed[0];
+            let mut data = vec![0; BEAT_BYTES + 1];
+            if let Some(bytes) = self.bytes.get(beat * BEAT_BYTES..(beat + 1) * BEAT_BYTES) {
+                data[..BEAT_BYTES].copy_from_slice(bytes);
+            }
+            set_bits(&mut data, 512, 1, u64::from(last));
+            set_bits(&mut data, 513, 1, u64::from(self.is_error(beat)));
+            model.set_bytes(self.data[2], &data);
+        }
+        if let Some([_, ready, _, done]) = self.write {
+            model.set(ready, u64::from(!dice.random_bool(self.stall)));
+            let landed = self.landing.front().filter(|(from_cycle, _)| *from_cycle <= self.cycle);
+            let landed = landed.copied().filter(|_| !dice.random_bool(self.stall));
+            model.set(done, landed.map_or(0, |(_, error)| 2 | u64::from(error)));
+            if landed.is_some() {
+                self.landing.pop_front();
+            }
+        }
+    }
+
+    fn sample(&mut self, model: &Model, _cycle: u64) {
+        self.cycle += 1;
+        let [valid, ready, _] = self.data;
+        if model.is_set(valid) && model.is_set(ready) {
+            self.owed.pop_front();
+            self.offering = false;
+            self.beats.0 += 1;
+        }
+        let [valid, ready, request] = self.read;
+        if model.is_set(valid) && model.is_set(ready) {
+            let request = model.bytes(request);
+            assert_eq!(bits(request, 40, 4), self.owner, "a read for another function");
+            let (first, beats) = (bits(request, 6, 34) as usize, bits(request, 0, 6) as usize + 1);
+            let from_cycle = self.cycle + self.latency_cycles;
+            let owed =
+                (0..beats).map(|at| Owed { from_cycle, beat: first + at, last: at + 1 == beats });
+            self.owed.extend(owed);
+        }
+        let Some([valid, ready, request, _]) = self.write else { return };
+        if model.is_set(valid) && model.is_set(ready) {
+            let request = model.bytes(request);
+            assert_eq!(bits(request, 610, 4), self.owner, "a write for another function");
+            let (beat, strobe) = (bits(request, 576, 34) as usize, bits(request, 512, 64));
+            let error = self.is_error(beat);
+            if !error {
+                let target = &mut self.bytes[beat * BEAT_BYTES..(beat + 1) * BEAT_BYTES];
+                for (at, byte) in
+                    target.iter_mut().enumerate().filter(|(at, _)| strobe >> at & 1 == 1)
+                {
+                    *byte = request[at];
+                }
+            }
+            self.beats.1 += 1;
+            self.landing.push_back((self.cycle + self.latency_cycles, error));
+        }
+    }
+}

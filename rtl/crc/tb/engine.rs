@@ -1,0 +1,189 @@
+//! CHECKSUM descriptors: sums of blocks in card memory against the CPU's.
+#![cfg(feature = "verilator")]
+
+use fieldstone_accel::crc32c;
+use fieldstone_rtl_common::card::{BEAT_BYTES, CardMemory};
+use fieldstone_rtl_crc as designs;
+use fieldstone_verilate::Model;
+use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, bits, dice, set_bits};
+use rand::{Rng, RngCore};
+
+/// Status codes of answers (`rtl/regs/device.toml`).
+mod status {
+    pub const OK: u64 = 0;
+    pub const BAD_OP: u64 = 1;
+    pub const BAD_ALIGNMENT: u64 = 2;
+    pub const BAD_LENGTH: u64 = 3;
+    pub const CARD_FAULT: u64 = 5;
+    pub const BAD_PARAMETER: u64 = 7;
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Descriptor {
+    op: u64,
+    source: u64,
+    destination: u64,
+    length: u64,
+    block_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    status: u64,
+    result: u64,
+    detail: u64,
+    cycles: u64,
+}
+
+struct Bench {
+    model: Model,
+    memory: CardMemory,
+    dice: Dice,
+    clock: Clock,
+    commands: Source,
+    answers: Sink,
+    jobs: u16,
+}
+
+impl Bench {
+    fn new(seed: u64, stall: f64) -> Self {
+        let mut model = Model::new(&designs::CRC_ENGINE);
+        let memory = CardMemory::new(&model, "", Vec::new(), stall);
+        let commands = Source::new(&model, "command", &["command_i"], stall);
+        let answers = Sink::new(&model, "answer", &["answer_o"], stall);
+        let clock = Clock::reset(&mut model);
+        Self { model, memory, dice: dice(seed), clock, commands, answers, jobs: 0 }
+    }
+
+    fn run(&mut self, descriptor: &Descriptor) -> Answer {
+        self.jobs += 1;
+        let mut command = vec![0; 131];
+        command[0] = descriptor.op as u8;
+        command[8..16].copy_from_slice(&descriptor.source.to_le_bytes());
+        command[16..24].copy_from_slice(&descriptor.destination.to_le_bytes());
+        command[24..32].copy_from_slice(&descriptor.length.to_le_bytes());
+        command[40..44].copy_from_slice(&(descriptor.block_bytes as u32).to_le_bytes());
+        set_bits(&mut command, 1024, 4, self.memory.owner);
+        set_bits(&mut command, 1028, 16, u64::from(self.jobs));
+        self.commands.push_bytes(&[&command]);
+        let began = self.clock.cycles;
+        while self.answers.beats.is_empty() {
+            let streams: &mut [&mut dyn fieldstone_verilate::bench::Stream] =
+                &mut [&mut self.commands, &mut self.answers, &mut self.memory];
+            self.clock.cycle(&mut self.model, &mut self.dice, streams);
+            assert!(self.clock.cycles < began + 1_000_000, "wedged: {descriptor:?}");
+        }
+        assert!(self.memory.is_idle(), "an answer before memory was done");
+        let answer = self.answers.beats.pop_front().expect("waited for");
+        let answer = &answer[0];
+        assert_eq!(bits(answer, 136, 16), u64::from(self.jobs), "the answer's tag");
+        Answer {
+            status: bits(answer, 128, 8),
+            result: bits(answer, 64, 64),
+            detail: bits(answer, 0, 64),
+            cycles: self.clock.cycles - began,
+        }
+    }
+
+    /// A run of `length` bytes in blocks: every byte of the memory, the result, the beats read.
+    fn check(&mut self, length: usize, block_bytes: usize) -> Answer {
+        let run_beats = length.div_ceil(BEAT_BYTES);
+        let source = self.dice.random_range(0..4);
+        let destination = source + run_beats + self.dice.random_range(0..4);
+        let sums = length.div_ceil(block_bytes);
+        let beats = destination + (4 * sums).div_ceil(BEAT_BYTES) + 2;
+        let mut bytes = vec![0; beats * BEAT_BYTES];
+        self.dice.fill_bytes(&mut bytes);
+        let run = &bytes[source * BEAT_BYTES..][..length];
+        let sums: Vec<u32> = run.chunks(block_bytes).map(crc32c).collect();
+        let mut expected = bytes.clone();
+        let packed: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        expected[destination * BEAT_BYTES..][..packed.len()].copy_from_slice(&packed);
+        self.memory.bytes = bytes;
+        self.memory.beats = (0, 0);
+        let answer = self.run(&Descriptor {
+            op: 5,
+            source: (source * BEAT_BYTES) as u64,
+            destination: (destination * BEAT_BYTES) as u64,
+            length: length as u64,
+            block_bytes: block_bytes as u64,
+        });
+        assert_eq!(answer.status, status::OK, "{length} bytes in blocks of {block_bytes}");
+        assert!(self.memory.bytes == expected, "{length} bytes in blocks of {block_bytes}");
+        assert_eq!(answer.result, u64::from(sums[sums.len() - 1]));
+        let written = packed.len().div_ceil(BEAT_BYTES);
+        assert_eq!(self.memory.beats, (run_beats as u64, written as u64));
+        answer
+    }
+}
+
+#[test]
+fn sums_of_blocks_are_those_of_the_cpu() {
+    for (seed, stall) in [(1, 0.0), (2, 0.2), (3, 0.6)] {
+        let mut bench = Bench::new(seed, stall);
+        for (length, block_bytes) in
+            [(1, 1), (1, 4096), (64, 64), (65, 64), (100, 100), (5000, 7000)]
+        {
+            bench.check(length, block_bytes);
+        }
+        for _ in 0..30 {
+            let length = bench.dice.random_range(1..40_000);
+            let block_bytes = 64 * bench.dice.random_range(1..=80);
+            bench.memory.latency_cycles = bench.dice.random_range(1..60);
+            bench.memory.owner = bench.dice.random_range(0..16);
+            bench.check(length, block_bytes);
+        }
+    }
+}
+
+#[test]
+fn a_beat_per_cycle_whatever_the_blocks() {
+    let mut bench = Bench::new(4, 0.0);
+    bench.memory.latency_cycles = 40;
+    for block_bytes in [64, 512, 4096, 1 << 20] {
+        let beats = 4096;
+        let cycles = bench.check(beats * 64, block_bytes).cycles;
+        println!("{beats} beats in blocks of {block_bytes} bytes: {cycles} cycles");
+        assert!(beats as f64 / cycles as f64 >= 0.95, "{cycles} cycles");
+    }
+}
+
+#[test]
+fn bad_descriptors_and_broken_memory_are_answered() {
+    let mut bench = Bench::new(5, 0.2);
+    bench.memory.bytes = vec![7; 100 * BEAT_BYTES];
+    let good = Descriptor { op: 5, source: 0, destination: 5120, length: 4096, block_bytes: 64 };
+    let over = 1 << 40;
+    let cases = [
+        (Descriptor { op: 4, ..good }, status::BAD_OP, 4),
+        (Descriptor { source: 1, ..good }, status::BAD_ALIGNMENT, 1),
+        (Descriptor { destination: 68, ..good }, status::BAD_ALIGNMENT, 68),
+        (Descriptor { length: 0, ..good }, status::BAD_LENGTH, 0),
+        (Descriptor { length: over, ..good }, status::BAD_LENGTH, over),
+        (Descriptor { block_bytes: 0, ..good }, status::BAD_PARAMETER, 0),
+        (Descriptor { block_bytes: 100, ..good }, status::BAD_PARAMETER, 100),
+        (Descriptor { source: over, ..good }, status::CARD_FAULT, over),
+        (Descriptor { source: over - 64, ..good }, status::CARD_FAULT, over - 64),
+        (Descriptor { destination: over, ..good }, status::CARD_FAULT, over),
+        // What memory refuses: a read, and a write.
+        (Descriptor { source: 6400 - 64, ..good }, status::CARD_FAULT, 6400 - 64),
+        (Descriptor { destination: 6400, ..good }, status::CARD_FAULT, 6400),
+    ];
+    for (descriptor, status, detail) in cases {
+        let answer = bench.run(&descriptor);
+        assert_eq!((answer.status, answer.detail), (status, detail), "{descriptor:?}");
+        assert_eq!(answer.result, 0);
+        assert!(bench.memory.bytes.iter().all(|&byte| byte == 7) || status == status::CARD_FAULT);
+    }
+    // Anywhere in the run, and the next job is good.
+    for _ in 0..20 {
+        bench.memory.bytes = vec![7; 1000 * BEAT_BYTES];
+        bench.memory.broken_from = bench.dice.random_range(0..900);
+        let length = 900 * BEAT_BYTES as u64;
+        let answer = bench.run(&Descriptor { destination: 950 * 64, length, ..good });
+        assert_eq!(answer.status, status::CARD_FAULT);
+        bench.memory.broken_from = usize::MAX;
+        let length = bench.dice.random_range(1..10_000);
+        bench.check(length, 256);
+    }
+}

@@ -1,0 +1,63 @@
+// The fabric of the reconfigurable partition, as simulation sees it: all three modules are there, and
+// the one that is configured is connected. On a card each of them is a design of its own, placed in the
+// same region, and this module is the region's black box in the static design.
+//
+// While no module is configured, a real region's outputs mean nothing. Here they are noise, so that a
+// decoupler that leaks does not go unnoticed.
+
+module dfx_region
+  import crush_pkg::*;
+  import fs_regs_pkg::*;
+#(
+  parameter int unsigned LANES = 16
+) (
+  input  logic                    clk_i,
+  input  logic                    rst_ni,
+
+  input  reconfigurable_module_e  module_i,  // what is configured
+
+  input  logic                    valid_i,
+  input  kernel_beat_t            beat_i,
+  input  logic [LANES-1:0]        mask_i,
+  input  slot_t [LANES-1:0]       slots_i,
+  output logic                    valid_o,
+  output drawn_t                  drawn_o
+);
+  logic is_uniform, is_list, is_tree;
+  assign is_uniform = module_i == RECONFIGURABLE_MODULE_UNIFORM;
+  assign is_list = module_i == RECONFIGURABLE_MODULE_LIST;
+  assign is_tree = module_i == RECONFIGURABLE_MODULE_TREE;
+
+  logic uniform_valid, list_valid, tree_valid;
+  drawn_t uniform_drawn, list_drawn, tree_drawn;
+
+  crush_uniform #(.LANES(LANES)) i_uniform (
+    .clk_i, .rst_ni, .valid_i(valid_i && is_uniform), .beat_i, .mask_i, .slots_i,
+    .valid_o(uniform_valid), .drawn_o(uniform_drawn)
+  );
+  crush_list #(.LANES(LANES)) i_list (
+    .clk_i, .rst_ni, .valid_i(valid_i && is_list), .beat_i, .mask_i, .slots_i,
+    .valid_o(list_valid), .drawn_o(list_drawn)
+  );
+  crush_tree #(.LANES(LANES)) i_tree (
+    .clk_i, .rst_ni, .valid_i(valid_i && is_tree), .beat_i, .mask_i, .slots_i,
+    .valid_o(tree_valid), .drawn_o(tree_drawn)
+  );
+
+  // x^63 + x^62 + 1, which runs only while the region is not configured.
+  logic [62:0] noise_q = 63'h1234_5678_9abc_def0;
+  always_ff @(posedge clk_i) begin
+    if (module_i == RECONFIGURABLE_MODULE_NONE) begin
+      noise_q <= {noise_q[61:0], noise_q[62] ^ noise_q[61]};
+    end
+  end
+
+  always_comb begin
+    unique case (module_i)
+      RECONFIGURABLE_MODULE_UNIFORM: {valid_o, drawn_o} = {uniform_valid, uniform_drawn};
+      RECONFIGURABLE_MODULE_LIST:    {valid_o, drawn_o} = {list_valid, list_drawn};
+      RECONFIGURABLE_MODULE_TREE:    {valid_o, drawn_o} = {tree_valid, tree_drawn};
+      default:                       {valid_o, drawn_o} = {noise_q[0], noise_q[62 -: $bits(drawn_t)]};
+    endcase
+  end
+endmodule

@@ -1,0 +1,4 @@
+//! Benches of the reconfigurable partition.
+#![cfg(feature = "verilator")]
+
+mod config;

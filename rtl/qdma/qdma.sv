@@ -1,0 +1,314 @@
+// The queue engine: the host's queue sets, and everything between them and memory or engines.
+//
+// A queue set is a ring of descriptors to the card (H2C), one of descriptors from it (C2H), and one of
+// completions, in host memory; rtl/regs/device.toml has the host's view. Thousands of them belong to up
+// to 16 functions, whose tenants do not trust each other.
+//
+//   MMIO -> regs -> context: the state of every queue set, changed by one event at a time
+//                     |  ^
+//   scheduler <- may fetch |   whose turn: function by function, ring by ring
+//       |             ^    |
+//       +-> descriptor: fetches, checks -> arrived
+//                     |
+//                 dispatch -> h2c, c2h (copies in turns), engines -> ended -> completion -> host
+//
+// **Order.** Descriptors of a ring start in order, run at the same time, and complete in order. FENCE
+// waits for all before it in its ring; AFTER makes a C2H descriptor wait for the count of the H2C ring.
+//
+// **Isolation.** Slots for descriptors in the device are divided among functions; who waits for a fence,
+// a count or a consumer holds none. Before a descriptor is fetched, a place in its completion ring is
+// reserved, so nothing in the device ever waits for a host. Copies move in turns of 4 KiB. Every access
+// to host memory passes a guard, which knows the function's window and nothing else.
+//
+// **Errors** stop their queue set and complete with their status; what is in flight ends; a reset
+// brings the set back. Others do not notice.
+
+module qdma
+  import qdma_pkg::*;
+#(
+  parameter int unsigned QUEUE_SETS = 64
+) (
+  input  logic                     clk_i,
+  input  logic                     rst_ni,
+
+  // Registers; reads are answered, in order.
+  input  logic                     mmio_valid_i,
+  output logic                     mmio_ready_o,
+  input  mmio_request_t            mmio_data_i,
+  output logic                     mmio_answer_valid_o,
+  input  logic                     mmio_answer_ready_i,
+  output logic [63:0]              mmio_answer_data_o,
+
+  // Host memory.
+  output logic                     host_read_valid_o,
+  input  logic                     host_read_ready_i,
+  output host_read_t               host_read_data_o,
+  input  logic                     host_data_valid_i,
+  output logic                     host_data_ready_o,
+  input  host_data_t               host_data_data_i,
+  output logic                     host_write_valid_o,
+  input  logic                     host_write_ready_i,
+  output host_write_t              host_write_data_o,
+  input  fs_pkg::card_done_t       host_done_i,
+
+  // Card memory.
+  output logic                     card_read_valid_o,
+  input  logic                     card_read_ready_i,
+  output fs_pkg::card_read_t       card_read_data_o,
+  input  logic                     card_data_valid_i,
+  output logic                     card_data_ready_o,
+  input  fs_pkg::card_data_t       card_data_data_i,
+  output logic                     card_write_valid_o,
+  input  logic                     card_write_ready_i,
+  output fs_pkg::card_write_t      card_write_data_o,
+  input  fs_pkg::card_done_t       card_done_i,
+
+  // Engines: placements and maps, linear maps, checksums, the reconfigurable partition.
+  output logic                     place_command_valid_o,
+  input  logic                     place_command_ready_i,
+  output fs_pkg::engine_command_t  place_command_o,
+  input  logic                     place_answer_valid_i,
+  output logic                     place_answer_ready_o,
+  input  fs_pkg::engine_answer_t   place_answer_i,
+  output logic                     code_command_valid_o,
+  input  logic                     code_command_ready_i,
+  output fs_pkg::engine_command_t  code_command_o,
+  input  logic                     code_answer_valid_i,
+  output logic                     code_answer_ready_o,
+  input  fs_pkg::engine_answer_t   code_answer_i,
+  output logic                     checksum_command_valid_o,
+  input  logic                     checksum_command_ready_i,
+  output fs_pkg::engine_command_t  checksum_command_o,
+  input  logic                     checksum_answer_valid_i,
+  output logic                     checksum_answer_ready_o,
+  input  fs_pkg::engine_answer_t   checksum_answer_i,
+  output logic                     reconfigure_command_valid_o,
+  input  logic                     reconfigure_command_ready_i,
+  output fs_pkg::engine_command_t  reconfigure_command_o,
+  input  logic                     reconfigure_answer_valid_i,
+  output logic                     reconfigure_answer_ready_o,
+  input  fs_pkg::engine_answer_t   reconfigure_answer_i,
+
+  // Interrupts.
+  output logic                     interrupt_valid_o,
+  input  logic                     interrupt_ready_i,
+  output logic [7:0]               interrupt_data_o,  // vector
+
+  output windows_t [FUNCTIONS-1:0] windows_o,  // for the guards of card memory
+  input  device_status_t           device_i
+);
+  // ---- Registers ------------------------------------------------------------------------------
+
+  logic [31:0] cycles;
+  logic [7:0] vectors [FUNCTIONS];
+  logic [1:0] refused;
+  logic clearing, regs_ready;
+
+  logic enable_start, enable_done;
+  fs_pkg::function_t enable_owner;
+  host_beat_t enable_address;
+  context_t enable_context;
+
+  logic event_valid, event_ready, event_done, event_bad;
+  event_t event_asked;
+  logic [63:0] event_data;
+
+  assign mmio_ready_o = regs_ready && !clearing;
+  qdma_regs #(.QUEUE_SETS(QUEUE_SETS)) i_regs (
+    .clk_i, .rst_ni,
+    .mmio_valid_i(mmio_valid_i && !clearing), .mmio_ready_o(regs_ready), .mmio_i(mmio_data_i),
+    .answer_valid_o(mmio_answer_valid_o), .answer_ready_i(mmio_answer_ready_i),
+    .answer_data_o(mmio_answer_data_o),
+    .enable_start_o(enable_start), .enable_owner_o(enable_owner), .enable_address_o(enable_address),
+    .enable_done_i(enable_done),
+    .event_valid_o(event_valid), .event_ready_i(event_ready), .event_o(event_asked),
+    .event_done_i(event_done), .event_bad_i(event_bad), .event_data_i(event_data),
+    .windows_o, .vectors_o(vectors), .cycles_o(cycles), .refused_i(refused), .device_i
+  );
+
+  // Reads of host memory: contexts, descriptors, copies.
+  logic [2:0] read_valid, read_ready;
+  host_read_t [2:0] reads;
+  logic data_valid;
+  host_data_t data;
+
+  qdma_enable i_enable (
+    .clk_i, .rst_ni, .windows_i(windows_o),
+    .start_i(enable_start), .owner_i(enable_owner), .address_i(enable_address),
+    .done_o(enable_done), .context_o(enable_context),
+    .read_valid_o(read_valid[0]), .read_ready_i(read_ready[0]), .read_o(reads[0]),
+    .data_valid_i(data_valid), .data_i(data)
+  );
+
+  // ---- Queue sets -----------------------------------------------------------------------------
+
+  logic visit_valid, visit_ready, visiting, push_valid, push_ready;
+  fs_pkg::function_t visit_owner, push_owner, owner;
+  ring_number_t visit_ring, push_ring, arrived_ring, ended_ring, act_ring;
+  logic arrived_valid, arrived_ready, ending_valid, ending_ready, act_valid;
+  slot_t arrived_slot, looked_slot, slot, act_slot;
+  ending_t ending;
+  logic [FUNCTIONS-1:0] has_free;
+  slot_number_t free_number;
+  logic verdict_valid;
+  slot_t verdict_slot;
+  verdict_t verdict_found, verdict;
+  copy_t copy;
+  outcome_t outcome;
+  links_t links;
+  logic fetch_room, start_room, completion_room;
+  actions_t act;
+
+  qdma_context #(.QUEUE_SETS(QUEUE_SETS)) i_context (
+    .clk_i, .rst_ni, .clearing_o(clearing),
+    .mmio_valid_i(event_valid), .mmio_ready_o(event_ready), .mmio_event_i(event_asked),
+    .mmio_context_i(enable_context), .mmio_done_o(event_done), .mmio_bad_o(event_bad),
+    .mmio_data_o(event_data),
+    .visit_valid_i(visit_valid), .visit_ready_o(visit_ready), .visit_owner_i(visit_owner),
+    .visit_ring_i(visit_ring), .visiting_o(visiting),
+    .arrived_valid_i(arrived_valid), .arrived_ready_o(arrived_ready), .arrived_slot_i(arrived_slot),
+    .arrived_ring_i(arrived_ring),
+    .ended_valid_i(ending_valid), .ended_ready_o(ending_ready), .ended_slot_i(ending.slot),
+    .ended_ring_i(ended_ring),
+    .owner_o(owner), .free_number_i(free_number), .slot_o(slot), .verdict_i(verdict),
+    .outcome_i(outcome), .links_i(links),
+    .fetch_room_i(fetch_room), .start_room_i(start_room), .completion_room_i(completion_room),
+    .act_valid_o(act_valid), .act_slot_o(act_slot), .act_ring_o(act_ring), .act_o(act),
+    .push_valid_o(push_valid), .push_ready_i(push_ready), .push_owner_o(push_owner),
+    .push_ring_o(push_ring)
+  );
+
+  qdma_slots i_slots (
+    .clk_i, .rst_ni, .cycles_i(cycles),
+    .has_free_o(has_free), .owner_i(owner), .free_number_o(free_number),
+    .verdict_valid_i(verdict_valid), .verdict_slot_i(verdict_slot), .verdict_i(verdict_found),
+    .ending_valid_i(ending_valid && ending_ready), .ending_i(ending),
+    .arrived_slot_i(looked_slot), .arrived_ring_o(arrived_ring),
+    .ended_slot_i(ending.slot), .ended_ring_o(ended_ring),
+    .slot_i(slot), .verdict_o(verdict), .outcome_o(outcome), .links_o(links),
+    .act_valid_i(act_valid), .act_slot_i(act_slot), .act_ring_i(act_ring), .act_i(act)
+  );
+
+  qdma_scheduler #(.QUEUE_SETS(QUEUE_SETS)) i_scheduler (
+    .clk_i, .rst_ni,
+    .push_valid_i(push_valid), .push_ready_o(push_ready), .push_owner_i(push_owner),
+    .push_ring_i(push_ring), .has_slot_i(has_free), .visiting_i(visiting),
+    .visit_valid_o(visit_valid), .visit_ready_i(visit_ready), .visit_owner_o(visit_owner),
+    .visit_ring_o(visit_ring)
+  );
+
+  // ---- Descriptors ----------------------------------------------------------------------------
+
+  slot_t beat_slot;
+  logic beat_second;
+  fs_pkg::beat_t beat;
+  qdma_descriptor i_descriptor (
+    .clk_i, .rst_ni, .windows_i(windows_o),
+    .fetch_room_o(fetch_room), .fetch_valid_i(act_valid && act.fetch), .fetch_i(act.what),
+    .read_valid_o(read_valid[1]), .read_ready_i(read_ready[1]), .read_o(reads[1]),
+    .data_valid_i(data_valid), .data_i(data),
+    .looked_slot_o(looked_slot), .looked_ring_i(arrived_ring),
+    .verdict_valid_o(verdict_valid), .verdict_slot_o(verdict_slot), .verdict_o(verdict_found),
+    .copy_o(copy),
+    .arrived_valid_o(arrived_valid), .arrived_ready_i(arrived_ready), .arrived_slot_o(arrived_slot),
+    .beat_slot_i(beat_slot), .beat_second_i(beat_second), .beat_o(beat)
+  );
+
+  logic h2c_valid, h2c_ready, c2h_valid, c2h_ready;
+  slot_t h2c_slot, c2h_slot;
+  logic [1:0] copied_valid, copied_ready;
+  ending_t [1:0] copied;
+  qdma_dispatch i_dispatch (
+    .clk_i, .rst_ni,
+    .start_room_o(start_room), .start_valid_i(act_valid && act.start), .start_slot_i(act_slot),
+    .start_target_i(verdict.target), .start_status_i(act.start_status),
+    .start_detail_i(act.start_detail),
+    .h2c_valid_o(h2c_valid), .h2c_ready_i(h2c_ready), .h2c_slot_o(h2c_slot),
+    .c2h_valid_o(c2h_valid), .c2h_ready_i(c2h_ready), .c2h_slot_o(c2h_slot),
+    .beat_slot_o(beat_slot), .beat_second_o(beat_second), .beat_i(beat),
+    .command_valid_o({reconfigure_command_valid_o, checksum_command_valid_o,
+      code_command_valid_o, place_command_valid_o}),
+    .command_ready_i({reconfigure_command_ready_i, checksum_command_ready_i,
+      code_command_ready_i, place_command_ready_i}),
+    .command_o({reconfigure_command_o, checksum_command_o, code_command_o, place_command_o}),
+    .answer_valid_i({reconfigure_answer_valid_i, checksum_answer_valid_i,
+      code_answer_valid_i, place_answer_valid_i}),
+    .answer_ready_o({reconfigure_answer_ready_o, checksum_answer_ready_o,
+      code_answer_ready_o, place_answer_ready_o}),
+    .answer_i({reconfigure_answer_i, checksum_answer_i, code_answer_i, place_answer_i}),
+    .copy_valid_i(copied_valid), .copy_ready_o(copied_ready), .copy_i(copied),
+    .ending_valid_o(ending_valid), .ending_ready_i(ending_ready), .ending_o(ending)
+  );
+
+  // ---- Copies and completions -----------------------------------------------------------------
+
+  qdma_h2c i_h2c (
+    .clk_i, .rst_ni,
+    .load_valid_i(verdict_valid && verdict_found.target == UNIT_H2C), .load_slot_i(verdict_slot),
+    .load_i(copy),
+    .start_valid_i(h2c_valid), .start_ready_o(h2c_ready), .start_slot_i(h2c_slot),
+    .read_valid_o(read_valid[2]), .read_ready_i(read_ready[2]), .read_o(reads[2]),
+    .data_valid_i(data_valid), .data_i(data),
+    .write_valid_o(card_write_valid_o), .write_ready_i(card_write_ready_i),
+    .write_o(card_write_data_o), .done_i(card_done_i),
+    .ending_valid_o(copied_valid[0]), .ending_ready_i(copied_ready[0]), .ending_o(copied[0])
+  );
+
+  // Writes to host memory: completions, copies.
+  logic [1:0] write_valid, write_ready;
+  noted_write_t [1:0] writes;
+  logic done_valid, done_error;
+  write_note_t done_note;
+
+  qdma_c2h i_c2h (
+    .clk_i, .rst_ni,
+    .load_valid_i(verdict_valid && verdict_found.target == UNIT_C2H), .load_slot_i(verdict_slot),
+    .load_i(copy),
+    .start_valid_i(c2h_valid), .start_ready_o(c2h_ready), .start_slot_i(c2h_slot),
+    .read_valid_o(card_read_valid_o), .read_ready_i(card_read_ready_i), .read_o(card_read_data_o),
+    .data_valid_i(card_data_valid_i), .data_ready_o(card_data_ready_o), .data_i(card_data_data_i),
+    .write_valid_o(write_valid[1]), .write_ready_i(write_ready[1]), .write_o(writes[1]),
+    .done_valid_i(done_valid && !done_note.completion), .done_error_i(done_error),
+    .done_note_i(done_note),
+    .ending_valid_o(copied_valid[1]), .ending_ready_i(copied_ready[1]), .ending_o(copied[1])
+  );
+
+  qdma_completion i_completion (
+    .clk_i, .rst_ni, .vectors_i(vectors),
+    .room_o(completion_room), .valid_i(act_valid && act.complete), .completion_i(act.completion),
+    .write_valid_o(write_valid[0]), .write_ready_i(write_ready[0]), .write_o(writes[0]),
+    .done_valid_i(done_valid && done_note.completion), .done_note_i(done_note),
+    .interrupt_valid_o, .interrupt_ready_i, .interrupt_vector_o(interrupt_data_o)
+  );
+
+  // ---- Host memory ----------------------------------------------------------------------------
+
+  logic merged_read_valid, merged_read_ready, merged_write_valid, merged_write_ready;
+  host_read_t merged_read;
+  noted_write_t merged_write;
+  qdma_merge #(.STREAMS(3), .WIDTH($bits(host_read_t))) i_reads (
+    .clk_i, .rst_ni,
+    .in_valid_i(read_valid), .in_ready_o(read_ready), .in_data_i(reads),
+    .out_valid_o(merged_read_valid), .out_ready_i(merged_read_ready), .out_data_o(merged_read)
+  );
+  qdma_merge #(.STREAMS(2), .WIDTH($bits(noted_write_t))) i_writes (
+    .clk_i, .rst_ni,
+    .in_valid_i(write_valid), .in_ready_o(write_ready), .in_data_i(writes),
+    .out_valid_o(merged_write_valid), .out_ready_i(merged_write_ready), .out_data_o(merged_write)
+  );
+
+  qdma_read_guard i_read_guard (
+    .clk_i, .rst_ni, .windows_i(windows_o), .refused_o(refused[0]),
+    .in_valid_i(merged_read_valid), .in_ready_o(merged_read_ready), .in_i(merged_read),
+    .in_data_valid_o(data_valid), .in_data_o(data),
+    .host_valid_o(host_read_valid_o), .host_ready_i(host_read_ready_i), .host_o(host_read_data_o),
+    .host_data_valid_i, .host_data_ready_o, .host_data_i(host_data_data_i)
+  );
+  qdma_write_guard i_write_guard (
+    .clk_i, .rst_ni, .windows_i(windows_o), .refused_o(refused[1]),
+    .in_valid_i(merged_write_valid), .in_ready_o(merged_write_ready), .in_i(merged_write),
+    .done_valid_o(done_valid), .done_error_o(done_error), .done_note_o(done_note),
+    .host_valid_o(host_write_valid_o), .host_ready_i(host_write_ready_i), .host_o(host_write_data_o),
+    .host_done_i
+  );
+endmodule

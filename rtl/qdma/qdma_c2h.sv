@@ -1,0 +1,139 @@
+// Copies from card memory to host memory: one burst of card memory per turn, whose beats come in order
+// and go on to host memory as they come. A beat that card memory did not give is written with no byte
+// selected, and its copy fails.
+
+/* verilator lint_off PINCONNECTEMPTY */  // how full queues are is of no interest
+/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+
+module qdma_c2h
+  import qdma_pkg::*;
+(
+  input  logic                clk_i,
+  input  logic                rst_ni,
+
+  input  logic                load_valid_i,
+  input  slot_t               load_slot_i,
+  input  copy_t               load_i,
+  input  logic                start_valid_i,
+  output logic                start_ready_o,
+  input  slot_t               start_slot_i,
+
+  output logic                read_valid_o,
+  input  logic                read_ready_i,
+  output fs_pkg::card_read_t  read_o,
+  input  logic                data_valid_i,
+  output logic                data_ready_o,
+  input  fs_pkg::card_data_t  data_i,
+
+  output logic                write_valid_o,
+  input  logic                write_ready_i,
+  output noted_write_t        write_o,
+  input  logic                done_valid_i,  // of one of these writes
+  input  logic                done_error_i,
+  input  write_note_t         done_note_i,
+
+  output logic                ending_valid_o,
+  input  logic                ending_ready_i,
+  output ending_t             ending_o
+);
+  localparam int unsigned BURSTS = 16;  // in flight
+
+  logic [SLOTS-1:0] host_failed_q, card_failed_q;
+
+  // ---- Bursts ---------------------------------------------------------------------------------
+
+  logic piece_valid, burst_room;
+  piece_t piece, burst;
+  slot_t failed_slot;
+  qdma_turns i_turns (
+    .clk_i, .rst_ni, .load_valid_i, .load_slot_i, .load_i,
+    .start_valid_i, .start_ready_o, .start_slot_i,
+    .failed_slot_o(failed_slot),
+    .failed_i(host_failed_q[failed_slot] || card_failed_q[failed_slot]),
+    .piece_valid_o(piece_valid), .piece_ready_i(read_ready_i && burst_room), .piece_o(piece)
+  );
+  assign read_valid_o = piece_valid && burst_room;
+  assign read_o = '{
+    owner: piece.slot.owner, address: piece.card, beats_minus_1: piece.beats_minus_1
+  };
+
+  logic burst_valid, burst_taken;
+  fs_fifo #(.WIDTH($bits(piece_t)), .DEPTH(BURSTS)) i_bursts (
+    .clk_i, .rst_ni,
+    .in_valid_i(piece_valid && read_ready_i), .in_ready_o(burst_room), .in_data_i(piece),
+    .out_valid_o(burst_valid), .out_ready_i(burst_taken), .out_data_o(burst), .level_o()
+  );
+
+  // ---- Beats ----------------------------------------------------------------------------------
+
+  logic [5:0] beat_q;  // of the burst
+  logic write_valid_q, beat, burst_ends, copy_ends;
+  assign data_ready_o = burst_valid && (!write_valid_q || write_ready_i);
+  assign beat = data_valid_i && data_ready_o;
+  assign burst_ends = beat_q == burst.beats_minus_1;
+  assign copy_ends = burst_ends && burst.last;
+  assign burst_taken = beat && burst_ends;
+
+  always_ff @(posedge clk_i) begin
+    if (beat) begin
+      write_o.note <= '{completion: 1'b0, notice: copy_ends, number: burst.slot};
+      write_o.write <= '{
+        owner: burst.slot.owner,
+        address: burst.host + 58'(beat_q),
+        last: burst_ends,
+        strobe: data_i.error ? '0 : beat_strobe(copy_ends, burst.tail_bytes),
+        data: data_i.data
+      };
+    end
+    if (!rst_ni) begin
+      beat_q <= '0;
+      write_valid_q <= 1'b0;
+    end else begin
+      if (beat) beat_q <= burst_ends ? '0 : beat_q + 1'b1;
+      if (beat) write_valid_q <= 1'b1;
+      else if (write_ready_i) write_valid_q <= 1'b0;
+    end
+  end
+  assign write_valid_o = write_valid_q;
+
+  assert property (@(posedge clk_i) disable iff (!rst_ni) beat |-> data_i.last == burst_ends)
+  else $error("a burst of another length");
+
+  // ---- Endings --------------------------------------------------------------------------------
+
+  logic ended_valid, ended_room;
+  logic [7:0] status, ended_status;
+  slot_t done_slot, ended_slot;
+  assign done_slot = done_note_i.number;
+  assign ended_valid = done_valid_i && done_note_i.notice;
+  always_comb begin
+    status = fs_regs_pkg::STATUS_OK;
+    if (host_failed_q[done_slot] || done_error_i) status = fs_regs_pkg::STATUS_HOST_ERROR;
+    if (card_failed_q[done_slot]) status = fs_regs_pkg::STATUS_CARD_FAULT;
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      host_failed_q <= '0;
+      card_failed_q <= '0;
+    end else begin
+      if (beat && data_i.error) card_failed_q[burst.slot] <= 1'b1;
+      if (done_valid_i && done_error_i) host_failed_q[done_slot] <= 1'b1;
+      if (ended_valid) begin
+        host_failed_q[done_slot] <= 1'b0;
+        card_failed_q[done_slot] <= 1'b0;
+      end
+    end
+  end
+
+  fs_fifo #(.WIDTH($bits(slot_t) + 8), .DEPTH(SLOTS)) i_endings (
+    .clk_i, .rst_ni,
+    .in_valid_i(ended_valid), .in_ready_o(ended_room), .in_data_i({done_slot, status}),
+    .out_valid_o(ending_valid_o), .out_ready_i(ending_ready_i), .out_data_o({ended_slot, ended_status}),
+    .level_o()
+  );
+  assign ending_o = '{slot: ended_slot, status: ended_status, result: '0, detail: '0};
+
+  assert property (@(posedge clk_i) disable iff (!rst_ni) ended_valid |-> ended_room)
+  else $error("more endings than slots");
+endmodule

@@ -1,0 +1,205 @@
+// Is a descriptor what it should be? Operation, permission, alignment, lengths, and that all it names
+// directly lies inside its function's windows. One at a time; the comparator of windows is shared, so a
+// check takes about a dozen cycles. The first thing found wrong, in the order below, is the verdict.
+//
+// What only an engine can know (its tables, where they lead) is the engine's to check, and the guards
+// watch every access besides.
+
+/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+
+module qdma_check
+  import qdma_pkg::*;
+  import fs_regs_pkg::*;
+(
+  input  logic               clk_i,
+  input  logic               rst_ni,
+  input  windows_t [FUNCTIONS-1:0] windows_i,
+
+  input  logic               start_i,
+  input  fs_pkg::function_t  owner_i,
+  input  logic               c2h_i,
+  input  logic               unread_i,  // host memory did not give it
+  input  fs_pkg::beat_t      head_i,    // its first beat
+
+  output logic               done_o,
+  output verdict_t           verdict_o,
+  output copy_t              copy_o
+);
+  typedef enum logic [2:0] { IDLE, CLASSIFY, SHAPE, PICK, COMPARE, DONE } state_e;
+  state_e state_q;
+
+  // What a descriptor begins with.
+  typedef struct packed {
+    logic [63:0] next;
+    logic [63:0] length;
+    logic [63:0] destination;
+    logic [63:0] source;
+    logic [31:0] after;
+    logic [15:0] cookie;
+    logic [7:0] flags;
+    logic [7:0] op;
+  } head_t;
+
+  fs_pkg::function_t owner_q;
+  logic c2h_q, unread_q;
+  head_t head_q;
+  verdict_t verdict_q;
+
+  // ---- What it asks for -----------------------------------------------------------------------
+
+  unit_e target;
+  logic known;
+  always_comb begin
+    target = UNIT_NONE;
+    known = 1'b1;
+    if (c2h_q) begin
+      unique case (head_q.op)
+        C2H_OP_NOP: ;
+        C2H_OP_COPY: target = UNIT_C2H;
+        default: known = 1'b0;
+      endcase
+    end else begin
+      unique case (head_q.op)
+        H2C_OP_NOP: ;
+        H2C_OP_COPY: target = UNIT_H2C;
+        H2C_OP_PLACE, H2C_OP_LOAD_MAP: target = UNIT_PLACE;
+        H2C_OP_CODE: target = UNIT_CODE;
+        H2C_OP_CHECKSUM: target = UNIT_CHECKSUM;
+        H2C_OP_RECONFIGURE: target = UNIT_RECONFIGURE;
+        default: known = 1'b0;
+      endcase
+    end
+  end
+
+  // Which of the ranges it has: host memory of a copy; card memory of LENGTH bytes; the beginning of
+  // what an engine writes; the next descriptor.
+  logic is_copy, has_destination;
+  logic [3:0] ranges_q;
+  assign is_copy = verdict_q.target == UNIT_H2C || verdict_q.target == UNIT_C2H;
+  assign has_destination = (verdict_q.target == UNIT_PLACE && head_q.op == H2C_OP_PLACE)
+      || verdict_q.target == UNIT_CHECKSUM;
+
+  // ---- Shape: numbers by themselves -----------------------------------------------------------
+
+  logic bad_source, bad_destination, bad_next, zero_length, long_length;
+  assign bad_source = head_q.source[5:0] != '0;
+  assign bad_destination = (is_copy || has_destination) && head_q.destination[5:0] != '0;
+  assign bad_next = head_q.next[6:0] != '0;
+  assign zero_length = head_q.length == '0;
+  assign long_length = is_copy ? head_q.length > 64'(MAX_COPY_BYTES) : head_q.length[63:40] != '0;
+
+  // ---- Windows: one range after the other -----------------------------------------------------
+
+  logic [1:0] range_q;
+  host_beat_t first_q;
+  logic [58:0] past_q;  // the beat behind the range
+  window_t window_q;
+  logic [34:0] count, count_q;
+  host_beat_t first;
+  assign count = 35'(head_q.length[39:6]) + 35'(head_q.length[5:0] != '0);
+  always_comb begin
+    unique case (range_q)
+      2'd0: first = c2h_q ? head_q.destination[63:6] : head_q.source[63:6];
+      2'd1: first = (is_copy && !c2h_q) ? head_q.destination[63:6] : head_q.source[63:6];
+      2'd2: first = head_q.destination[63:6];
+      2'd3: first = head_q.next[63:6];
+    endcase
+  end
+
+  task automatic judge(input logic bad, input status_e status, input logic [63:0] detail);
+    if (bad && verdict_q.status == STATUS_OK) begin
+      verdict_q.status <= status;
+      verdict_q.detail <= detail;
+    end
+  endtask
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      state_q <= IDLE;
+    end else begin
+      unique case (state_q)
+        IDLE: begin
+          if (start_i) begin
+            {owner_q, c2h_q, unread_q} <= {owner_i, c2h_i, unread_i};
+            head_q <= head_i[$bits(head_t)-1:0];
+            state_q <= CLASSIFY;
+          end
+        end
+
+        CLASSIFY: begin
+          verdict_q <= '{
+            status: unread_q ? STATUS_HOST_ERROR : known ? STATUS_OK : STATUS_BAD_OP,
+            detail: known ? '0 : 64'(head_q.op),
+            target: target,
+            flags: head_q.flags[2:0],
+            cookie: head_q.cookie,
+            after: head_q.after,
+            next: head_q.next,
+            copy_bytes: head_q.length[24:0]
+          };
+          if (unread_q) begin
+            // Nothing of it can be believed.
+            {verdict_q.detail, verdict_q.flags, verdict_q.cookie, verdict_q.next} <= '0;
+          end
+          state_q <= (unread_q || !known) ? DONE : SHAPE;
+        end
+
+        SHAPE: begin
+          if (verdict_q.target == UNIT_RECONFIGURE && owner_q != '0) begin
+            judge(1'b1, STATUS_NOT_PERMITTED, 64'(owner_q));
+          end else if (verdict_q.target != UNIT_NONE && bad_source) begin
+            judge(1'b1, STATUS_BAD_ALIGNMENT, head_q.source);
+          end else if (bad_destination) begin
+            judge(1'b1, STATUS_BAD_ALIGNMENT, head_q.destination);
+          end else if (bad_next) begin
+            judge(1'b1, STATUS_BAD_ALIGNMENT, head_q.next);
+          end else if (verdict_q.target != UNIT_NONE && (zero_length || long_length)) begin
+            judge(1'b1, STATUS_BAD_LENGTH, head_q.length);
+          end
+          ranges_q <= {head_q.next != '0, has_destination, verdict_q.target != UNIT_NONE, is_copy};
+          range_q <= 2'd0;
+          count_q <= count;
+          state_q <= PICK;
+        end
+
+        PICK: begin
+          if (verdict_q.status != STATUS_OK || ranges_q == '0) begin
+            state_q <= DONE;
+          end else begin
+            ranges_q <= ranges_q >> 1;
+            range_q <= range_q + 1'b1;
+            if (ranges_q[0]) begin
+              first_q <= first;
+              past_q <= 59'(first) + ((range_q < 2'd2) ? 59'(count_q) : (range_q == 2'd2) ? 59'd1 : 59'd2);
+              window_q <= (range_q == 2'd0 || range_q == 2'd3) ? windows_i[owner_q].host : '{
+                base: 58'(windows_i[owner_q].card.base), limit: 58'(windows_i[owner_q].card.limit)
+              };
+              state_q <= COMPARE;
+            end
+          end
+        end
+
+        COMPARE: begin
+          // range_q is one further already.
+          judge(first_q < window_q.base || past_q > 59'(window_q.limit),
+                (range_q == 2'd1 || range_q == 2'd0) ? STATUS_HOST_FAULT : STATUS_CARD_FAULT,
+                {first_q, 6'd0});
+          state_q <= PICK;
+        end
+
+        DONE: state_q <= IDLE;
+
+        default: state_q <= IDLE;
+      endcase
+    end
+  end
+
+  assign done_o = state_q == DONE;
+  assign verdict_o = verdict_q;
+  assign copy_o = '{
+    host: c2h_q ? head_q.destination[63:6] : head_q.source[63:6],
+    card: c2h_q ? head_q.source[39:6] : head_q.destination[39:6],
+    beats: 19'(count_q),
+    tail_bytes: head_q.length[5:0]
+  };
+endmodule

@@ -1,0 +1,85 @@
+// The completion engine: writes completions to the rings in host memory, and raises interrupts when
+// they have landed. Interrupts say "look at your completions", so those of a function that have not
+// gone out yet are one.
+
+/* verilator lint_off PINCONNECTEMPTY */  // how full queues are is of no interest
+/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+
+module qdma_completion
+  import qdma_pkg::*;
+(
+  input  logic                clk_i,
+  input  logic                rst_ni,
+  input  logic [7:0]          vectors_i [FUNCTIONS],
+
+  output logic                room_o,
+  input  logic                valid_i,
+  input  completion_write_t   completion_i,
+
+  output logic                write_valid_o,
+  input  logic                write_ready_i,
+  output noted_write_t        write_o,
+  input  logic                done_valid_i,  // of one of these writes
+  input  write_note_t         done_note_i,
+
+  output logic                interrupt_valid_o,
+  input  logic                interrupt_ready_i,
+  output logic [7:0]          interrupt_vector_o
+);
+  // ---- Writes ---------------------------------------------------------------------------------
+
+  logic valid, take, write_valid_q;
+  completion_write_t completion;
+  fs_fifo #(.WIDTH($bits(completion_write_t)), .DEPTH(4)) i_completions (
+    .clk_i, .rst_ni,
+    .in_valid_i(valid_i), .in_ready_o(room_o), .in_data_i(completion_i),
+    .out_valid_o(valid), .out_ready_i(take), .out_data_o(completion), .level_o()
+  );
+
+  assign take = !write_valid_q || write_ready_i;
+  always_ff @(posedge clk_i) begin
+    if (valid && take) begin
+      write_o.note <= '{
+        completion: 1'b1, notice: completion.interrupt_due, number: 8'(completion.owner)
+      };
+      write_o.write <= '{
+        owner: completion.owner,
+        address: completion.base + 58'(completion.index[11:1]),
+        last: 1'b1,
+        strobe: completion.index[0] ? {{32{1'b1}}, 32'd0} : {32'd0, {32{1'b1}}},
+        data: {completion.entry, completion.entry}
+      };
+    end
+    if (!rst_ni) write_valid_q <= 1'b0;
+    else if (take) write_valid_q <= valid;
+  end
+  assign write_valid_o = write_valid_q;
+
+  // ---- Interrupts -----------------------------------------------------------------------------
+
+  logic [FUNCTIONS-1:0] due_q, first;
+  logic interrupt_valid_q, pick;
+  fs_pkg::function_t number;
+  assign first = due_q & (~due_q + 1'b1);
+  assign pick = !interrupt_valid_q && due_q != '0;
+  always_comb begin
+    number = '0;
+    for (int unsigned f = 0; f < FUNCTIONS; f++) begin
+      if (first[f]) number = fs_pkg::function_t'(f);
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (pick) interrupt_vector_o <= vectors_i[number];
+    if (!rst_ni) begin
+      due_q <= '0;
+      interrupt_valid_q <= 1'b0;
+    end else begin
+      if (pick) due_q <= due_q & ~first;
+      if (done_valid_i && done_note_i.notice) due_q[done_note_i.number[3:0]] <= 1'b1;
+      if (pick) interrupt_valid_q <= 1'b1;
+      else if (interrupt_ready_i) interrupt_valid_q <= 1'b0;
+    end
+  end
+  assign interrupt_valid_o = interrupt_valid_q;
+endmodule

@@ -1,0 +1,278 @@
+// The state of all queue sets, and the events that change it, one at a time.
+//
+// A queue set is one word of a memory (block or ultra RAM). Every event reads its word, looks, applies
+// the rules (qdma_event), looks again at the result, lists the rings that may now fetch, and writes
+// the word back: six cycles, with nobody between read and write. A descriptor takes three events, so
+// the engine does up to one descriptor in eighteen cycles.
+//
+//   IDLE choose - READ - LOOK - APPLY - RELOOK - WAKE write - IDLE
+//
+// An event is chosen only if there is room for all that it can make happen; room comes back without
+// help from other events, so nothing here waits for itself. After reset the memory is cleared.
+
+module qdma_context
+  import qdma_pkg::*;
+#(
+  parameter int unsigned QUEUE_SETS = 64
+) (
+  input  logic               clk_i,
+  input  logic               rst_ni,
+  output logic               clearing_o,
+
+  // Doorbells and CONTROL, each answered once.
+  input  logic               mmio_valid_i,
+  output logic               mmio_ready_o,
+  input  event_t             mmio_event_i,
+  input  context_t           mmio_context_i,
+  output logic               mmio_done_o,
+  output logic               mmio_bad_o,  // doorbell
+  output logic [63:0]        mmio_data_o,
+
+  // A ring's turn.
+  input  logic               visit_valid_i,
+  output logic               visit_ready_o,
+  input  fs_pkg::function_t  visit_owner_i,
+  input  ring_number_t       visit_ring_i,
+  output logic               visiting_o,  // and has not taken its slot yet
+
+  // Descriptors that have arrived, and jobs that have ended.
+  input  logic               arrived_valid_i,
+  output logic               arrived_ready_o,
+  input  slot_t              arrived_slot_i,
+  input  ring_number_t       arrived_ring_i,
+  input  logic               ended_valid_i,
+  output logic               ended_ready_o,
+  input  slot_t              ended_slot_i,
+  input  ring_number_t       ended_ring_i,
+
+  // What is known of the event's slot (qdma_slots).
+  output fs_pkg::function_t  owner_o,  // who will take a slot
+  input  slot_number_t       free_number_i,
+  output slot_t              slot_o,
+  input  verdict_t           verdict_i,
+  input  outcome_t           outcome_i,
+  input  links_t             links_i,
+
+  // What the event makes happen, for one cycle. Room for a fetch, a start, a completion.
+  input  logic               fetch_room_i,
+  input  logic               start_room_i,
+  input  logic               completion_room_i,
+  output logic               act_valid_o,
+  output slot_t              act_slot_o,
+  output ring_number_t       act_ring_o,
+  output actions_t           act_o,
+
+  // Rings that may fetch.
+  output logic               push_valid_o,
+  input  logic               push_ready_i,
+  output fs_pkg::function_t  push_owner_o,
+  output ring_number_t       push_ring_o
+);
+  localparam int unsigned SET_BITS = $clog2(QUEUE_SETS);
+  typedef logic [SET_BITS-1:0] row_t;
+
+  if (QUEUE_SETS < 2 || QUEUE_SETS > fs_regs_pkg::MAX_QUEUE_SETS
+      || QUEUE_SETS != (1 << SET_BITS)) begin : gen_sets_check
+    $error("QUEUE_SETS must be a power of two from 2 to %0d", fs_regs_pkg::MAX_QUEUE_SETS);
+  end
+
+  typedef enum logic [2:0] { CLEAR, IDLE, READ, LOOK, APPLY, RELOOK, WAKE } state_e;
+  state_e state_q;
+
+  // ---- The next event -------------------------------------------------------------------------
+
+  // Followers of an event: at most one of each kind, since only they or their like make new ones.
+  logic follow_arrived_q, follow_ended_q;
+  slot_t follow_arrived_slot_q, follow_ended_slot_q;
+  ring_number_t follow_arrived_ring_q, follow_ended_ring_q;
+  logic [1:0] push_q;  // rings of the last event's set that go to the scheduler
+
+  event_t event_q, choice;
+  context_t context_q;
+  logic chosen, take_mmio, take_ended, take_arrived, take_visit, take_follow_ended, take_follow_arrived;
+  always_comb begin
+    {take_follow_ended, take_follow_arrived, take_mmio, take_ended, take_arrived, take_visit} = '0;
+    choice = '0;
+    if (follow_ended_q) begin
+      take_follow_ended = completion_room_i;
+    end else if (follow_arrived_q) begin
+      take_follow_arrived = start_room_i;
+    end
+    if (!take_follow_ended && !take_follow_arrived) begin
+      if (mmio_valid_i) take_mmio = 1'b1;
+      else if (ended_valid_i && !follow_ended_q && completion_room_i) take_ended = 1'b1;
+      else if (arrived_valid_i && !follow_arrived_q && start_room_i) take_arrived = 1'b1;
+      else if (visit_valid_i && fetch_room_i) take_visit = 1'b1;
+    end
+    unique case (1'b1)
+      take_follow_ended: begin
+        choice.kind = EVENT_ENDED;
+        choice.slot = follow_ended_slot_q;
+        {choice.set, choice.which[0]} = follow_ended_ring_q;
+      end
+      take_follow_arrived: begin
+        choice.kind = EVENT_ARRIVED;
+        choice.slot = follow_arrived_slot_q;
+        {choice.set, choice.which[0]} = follow_arrived_ring_q;
+      end
+      take_mmio: choice = mmio_event_i;
+      take_ended: begin
+        choice.kind = EVENT_ENDED;
+        choice.slot = ended_slot_i;
+        {choice.set, choice.which[0]} = ended_ring_i;
+      end
+      take_arrived: begin
+        choice.kind = EVENT_ARRIVED;
+        choice.slot = arrived_slot_i;
+        {choice.set, choice.which[0]} = arrived_ring_i;
+      end
+      take_visit: begin
+        choice.kind = EVENT_VISIT;
+        choice.page = visit_owner_i;
+        {choice.set, choice.which[0]} = visit_ring_i;
+      end
+      default: ;
+    endcase
+    chosen = take_follow_ended || take_follow_arrived || take_mmio || take_ended || take_arrived
+        || take_visit;
+  end
+
+  logic idle;
+  assign idle = state_q == IDLE && push_q == '0;
+  assign mmio_ready_o = idle && take_mmio;
+  assign ended_ready_o = idle && take_ended;
+  assign arrived_ready_o = idle && take_arrived;
+  assign visit_ready_o = idle && take_visit;
+
+  // ---- The memory -----------------------------------------------------------------------------
+
+  queue_set_t sets_q [QUEUE_SETS];
+  queue_set_t read_q, set_q, written;
+  row_t clear_q;
+  logic write;
+
+  always_ff @(posedge clk_i) begin
+    if (state_q == READ) read_q <= sets_q[row_t'(event_q.set)];
+    if (write) sets_q[(state_q == CLEAR) ? clear_q : row_t'(event_q.set)] <= written;
+  end
+
+  // ---- Look, apply, look again ----------------------------------------------------------------
+
+  look_t look, look_q;
+  qdma_look i_look (
+    .set_i  ((state_q == LOOK) ? read_q : set_q),
+    .event_i(event_q),
+    .look_o (look)
+  );
+
+  queue_set_t applied;
+  actions_t actions;
+  qdma_event i_event (
+    .event_i      (event_q),
+    .set_i        (set_q),
+    .look_i       (look_q),
+    .context_i    (context_q),
+    .free_number_i(free_number_i),
+    .verdict_i    (verdict_i),
+    .outcome_i    (outcome_i),
+    .links_i      (links_i),
+    .set_o        (applied),
+    .actions_o    (actions)
+  );
+  assign owner_o = set_q.owner;
+  assign slot_o = event_q.slot;
+
+  logic [1:0] wake;
+  for (genvar r = 0; r < 2; r++) begin : gen_wake
+    assign wake[r] = look_q.may_fetch[r] && !set_q.rings[r].listed;
+  end
+
+  always_comb begin
+    written = set_q;
+    for (int unsigned r = 0; r < 2; r++) written.rings[r].listed = set_q.rings[r].listed || wake[r];
+    if (set_q.state == fs_regs_pkg::QUEUE_STATE_RESETTING && look_q.idle) begin
+      written.state = fs_regs_pkg::QUEUE_STATE_DISABLED;
+    end
+    if (state_q == CLEAR) written = '0;
+  end
+  assign write = state_q == WAKE || state_q == CLEAR;
+
+  always_ff @(posedge clk_i) begin
+    if (idle && chosen) event_q <= choice;
+    if (mmio_ready_o) context_q <= mmio_context_i;
+    if (state_q == LOOK) set_q <= read_q;
+    if (state_q == LOOK || state_q == RELOOK) look_q <= look;
+    if (state_q == APPLY) begin
+      set_q <= applied;
+      act_o <= actions;
+    end
+    if (!rst_ni) begin
+      state_q <= CLEAR;
+      clear_q <= '0;
+    end else begin
+      unique case (state_q)
+        CLEAR: begin
+          clear_q <= clear_q + 1'b1;
+          if (clear_q == row_t'(QUEUE_SETS - 1)) state_q <= IDLE;
+        end
+        IDLE: if (idle && chosen) state_q <= READ;
+        READ: state_q <= LOOK;
+        LOOK: state_q <= APPLY;
+        APPLY: state_q <= RELOOK;
+        RELOOK: state_q <= WAKE;
+        WAKE: state_q <= IDLE;
+        default: state_q <= CLEAR;
+      endcase
+    end
+  end
+  assign clearing_o = state_q == CLEAR;
+
+  // ---- What happens ---------------------------------------------------------------------------
+
+  assign act_valid_o = state_q == RELOOK;
+  assign act_slot_o = event_q.slot;
+  assign act_ring_o = '{set: event_q.set, c2h: event_q.which[0]};
+
+  assign visiting_o = event_q.kind == EVENT_VISIT && state_q inside {READ, LOOK, APPLY, RELOOK};
+
+  logic is_mmio;
+  assign is_mmio = event_q.kind inside {EVENT_DOORBELL, EVENT_ENABLE, EVENT_RESET, EVENT_READ};
+  assign mmio_done_o = state_q == WAKE && is_mmio;
+  assign mmio_bad_o = act_o.bad_doorbell;
+  assign mmio_data_o = {48'd0, set_q.status, 4'd0, set_q.state};
+
+  always_ff @(posedge clk_i) begin
+    if (act_valid_o && act_o.follow) begin
+      if (event_q.kind == EVENT_ENDED) begin
+        follow_ended_slot_q <= act_o.follow_slot;
+        follow_ended_ring_q <= act_ring_o;
+      end else begin
+        follow_arrived_slot_q <= act_o.follow_slot;
+        follow_arrived_ring_q <= act_ring_o;
+      end
+    end
+    if (!rst_ni) begin
+      follow_arrived_q <= 1'b0;
+      follow_ended_q <= 1'b0;
+    end else begin
+      if (idle && take_follow_ended) follow_ended_q <= 1'b0;
+      if (idle && take_follow_arrived) follow_arrived_q <= 1'b0;
+      if (act_valid_o && act_o.follow) begin
+        if (event_q.kind == EVENT_ENDED) follow_ended_q <= 1'b1;
+        else follow_arrived_q <= 1'b1;
+      end
+    end
+  end
+
+  // ---- Rings that may fetch -------------------------------------------------------------------
+
+  assign push_valid_o = push_q != '0;
+  assign push_owner_o = set_q.owner;
+  assign push_ring_o = '{set: event_q.set, c2h: !push_q[0]};
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) push_q <= '0;
+    else if (state_q == WAKE) push_q <= wake;
+    else if (push_ready_i) push_q <= push_q[0] ? {push_q[1], 1'b0} : 2'b00;
+  end
+endmodule

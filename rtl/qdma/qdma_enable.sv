@@ -1,0 +1,113 @@
+// Enabling a queue set: reads its context from host memory and checks it. Rings of descriptors begin at
+// multiples of a descriptor's size, the ring of completions at a multiple of a beat, and all lie inside
+// the function's window.
+
+/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+
+module qdma_enable
+  import qdma_pkg::*;
+  import fs_regs_pkg::*;
+(
+  input  logic               clk_i,
+  input  logic               rst_ni,
+  input  windows_t [FUNCTIONS-1:0] windows_i,
+
+  input  logic               start_i,
+  input  fs_pkg::function_t  owner_i,
+  input  host_beat_t         address_i,
+  output logic               done_o,
+  output context_t           context_o,
+
+  output logic               read_valid_o,
+  input  logic               read_ready_i,
+  output host_read_t         read_o,
+  input  logic               data_valid_i,
+  input  host_data_t         data_i
+);
+  typedef enum logic [2:0] { IDLE, ASK, LISTEN, JUDGE, RANGE, COMPARE, DONE } state_e;
+  state_e state_q;
+
+  queue_context_t context_q;
+  logic [7:0] status_q;
+  logic [1:0] ring_q;  // H2C, C2H, completions
+  host_beat_t first_q;
+  logic [58:0] past_q;
+  window_t window_q;
+
+  assign read_valid_o = state_q == ASK;
+  assign read_o = '{
+    owner: owner_i, tag: '{kind: READ_CONTEXT, number: '0}, address: address_i, two: 1'b0
+  };
+
+  logic bad_size, bad_base;
+  assign bad_size = context_q.h2c_log2 > 8'(MAX_RING_LOG2) || context_q.c2h_log2 > 8'(MAX_RING_LOG2)
+      || context_q.cq_log2 > 8'(MAX_RING_LOG2);
+  assign bad_base = context_q.h2c_base[6:0] != '0 || context_q.c2h_base[6:0] != '0
+      || context_q.cq_base[5:0] != '0;
+
+  host_beat_t first;
+  logic [13:0] beats;
+  always_comb begin
+    unique case (ring_q)
+      2'd0: begin
+        first = context_q.h2c_base[63:6];
+        beats = 14'd2 << context_q.h2c_log2[3:0];
+      end
+      2'd1: begin
+        first = context_q.c2h_base[63:6];
+        beats = 14'd2 << context_q.c2h_log2[3:0];
+      end
+      default: begin
+        first = context_q.cq_base[63:6];
+        beats = (context_q.cq_log2 == '0) ? 14'd1 : 14'd1 << (context_q.cq_log2[3:0] - 1'b1);
+      end
+    endcase
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      state_q <= IDLE;
+    end else begin
+      unique case (state_q)
+        IDLE: if (start_i) state_q <= ASK;
+        ASK: if (read_ready_i) state_q <= LISTEN;
+        LISTEN: begin
+          if (data_valid_i && data_i.tag.kind == READ_CONTEXT) begin
+            context_q <= data_i.data;
+            status_q <= data_i.error ? STATUS_HOST_ERROR : STATUS_OK;
+            state_q <= JUDGE;
+          end
+        end
+        JUDGE: begin
+          if (status_q == STATUS_OK && bad_size) status_q <= STATUS_BAD_PARAMETER;
+          else if (status_q == STATUS_OK && bad_base) status_q <= STATUS_BAD_ALIGNMENT;
+          ring_q <= '0;
+          window_q <= windows_i[owner_i].host;
+          state_q <= RANGE;
+        end
+        RANGE: begin
+          first_q <= first;
+          past_q <= 59'(first) + 59'(beats);
+          state_q <= (status_q != STATUS_OK || ring_q == 2'd3) ? DONE : COMPARE;
+        end
+        COMPARE: begin
+          if (first_q < window_q.base || past_q > 59'(window_q.limit)) status_q <= STATUS_HOST_FAULT;
+          ring_q <= ring_q + 1'b1;
+          state_q <= RANGE;
+        end
+        DONE: state_q <= IDLE;
+        default: state_q <= IDLE;
+      endcase
+    end
+  end
+
+  assign done_o = state_q == DONE;
+  assign context_o = '{
+    status: status_q,
+    interrupts: context_q.flags[CONTEXT_FLAG_INTERRUPTS_BIT],
+    cq_base: context_q.cq_base[63:6],
+    cq_log2: context_q.cq_log2[3:0],
+    bases: {context_q.c2h_base[63:7], context_q.h2c_base[63:7]},
+    log2s: {context_q.c2h_log2[3:0], context_q.h2c_log2[3:0]}
+  };
+endmodule

@@ -1,0 +1,233 @@
+// What an event does to a queue set, and what else it makes happen. Combinational: the rules of the
+// queue engine, in one place. qdma_context registers what goes in and what comes out.
+//
+// The life of a descriptor is three events. A **visit** takes a slot and a place of the completion
+// ring, and fetches. When the descriptor has **arrived** and is the first of its ring's fetches, it
+// starts, unless it has to wait: then it gives back slot and place, and with it all that was fetched
+// behind it; the ring remembers what it waits for and fetches again when that has come. So a descriptor
+// that waits, perhaps forever, holds nothing that others need. When a job has **ended** and is the
+// first of its ring's jobs, its completion goes out. What arrives or ends before its turn is held, and
+// follows when those before it are through.
+//
+// An error stops the queue set at once: nothing starts any more, what was fetched is given back, jobs
+// end and complete. After a reset jobs end without completions, and the last one disables the set.
+
+/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+
+module qdma_event
+  import qdma_pkg::*;
+  import fs_regs_pkg::*;
+(
+  input  event_t        event_i,
+  input  queue_set_t    set_i,
+  input  look_t         look_i,
+  input  context_t      context_i,      // enable
+  input  slot_number_t  free_number_i,  // visit: a free slot of the owner
+  input  verdict_t      verdict_i,      // arrived, ended: of the slot
+  input  outcome_t      outcome_i,      // ended
+  input  links_t        links_i,
+
+  output queue_set_t    set_o,
+  output actions_t      actions_o
+);
+  logic r;
+  ring_t ring;
+  assign r = event_i.which[0];
+  assign ring = set_i.rings[r];
+
+  logic enabled, mine;
+  assign enabled = set_i.state == QUEUE_STATE_ENABLED;
+  assign mine = set_i.owner == event_i.page;
+
+  // ---- Arrived: what to do with the first of the fetches --------------------------------------
+
+  logic chain_ends, must_wait, bad_chain;
+  logic [7:0] start_status;
+  assign chain_ends = verdict_i.next == '0;
+  assign bad_chain = !chain_ends && ring.chained == 6'(MAX_CHAIN);
+  assign start_status = (verdict_i.status == STATUS_OK && bad_chain) ? STATUS_BAD_CHAIN
+                                                                     : verdict_i.status;
+  logic signed [31:0] after_distance;
+  assign after_distance = set_i.rings[0].completed - verdict_i.after;
+
+  logic fence_waits, after_waits;
+  assign fence_waits = verdict_i.flags[DESCRIPTOR_FLAG_FENCE_BIT] && ring.jobs != '0;
+  assign after_waits = r && after_distance < 0;
+  assign must_wait = start_status == STATUS_OK && (fence_waits || after_waits);
+
+  // ---- Ended: the completion ------------------------------------------------------------------
+
+  logic failed, writes_completion;
+  assign failed = outcome_i.status != STATUS_OK;
+  assign writes_completion = set_i.state != QUEUE_STATE_RESETTING
+      && (failed || verdict_i.flags[DESCRIPTOR_FLAG_COMPLETE_BIT]);
+
+  index_t cq_mask;
+  assign cq_mask = ~({13{1'b1}} << set_i.cq_log2);
+
+  completion_t entry;
+  always_comb begin
+    entry = '0;
+    entry.status = outcome_i.status;
+    entry.flags[COMPLETION_FLAG_PHASE_BIT] = (set_i.cq_producer & ~cq_mask) == '0;
+    entry.flags[COMPLETION_FLAG_C2H_BIT] = r;
+    entry.cookie = verdict_i.cookie;
+    entry.index = ring.completed + 1'b1;
+    entry.result = outcome_i.result;
+    if (!failed && (verdict_i.target == UNIT_H2C || verdict_i.target == UNIT_C2H)) begin
+      entry.result = 64'(verdict_i.copy_bytes);
+    end
+    entry.cycles = outcome_i.cycles;
+    entry.detail = outcome_i.detail;
+  end
+
+  // ---- The rules ------------------------------------------------------------------------------
+
+  index_t ring_mask;
+  assign ring_mask = ~({13{1'b1}} << ring.log2);
+
+  always_comb begin
+    set_o = set_i;
+    actions_o = '0;
+    actions_o.follow_slot = event_i.slot;
+    actions_o.link_from = event_i.slot;
+    actions_o.start_status = start_status;
+    actions_o.start_detail = (verdict_i.status == STATUS_OK) ? verdict_i.next : verdict_i.detail;
+    actions_o.completion = '{
+      owner: set_i.owner,
+      interrupt_due: set_i.interrupts && (failed || verdict_i.flags[DESCRIPTOR_FLAG_INTERRUPT_BIT]),
+      base: set_i.cq_base,
+      index: 12'(set_i.cq_producer & cq_mask),
+      entry: entry
+    };
+    actions_o.what.slot = '{owner: set_i.owner, number: free_number_i};
+    actions_o.what.base = (ring.chain != '0) ? ring.chain : ring.base;
+    actions_o.what.index = (ring.chain != '0) ? '0
+        : 12'((ring.started + index_t'(ring.fetches)) & ring_mask);
+
+    unique case (event_i.kind)
+      EVENT_DOORBELL: begin
+        if (!mine || set_i.state == QUEUE_STATE_DISABLED || set_i.state == QUEUE_STATE_RESETTING) begin
+          actions_o.bad_doorbell = 1'b1;
+        end else if (!look_i.moved_well) begin
+          // A driver that does not know yet that its set is stopped has done nothing wrong.
+          actions_o.bad_doorbell = enabled;
+        end else if (event_i.which[1]) begin
+          set_o.cq_consumer = event_i.value[12:0];
+          set_o.cq_posted = set_i.cq_posted - look_i.moved;
+          set_o.cq_free = set_i.cq_free + look_i.moved;
+        end else begin
+          set_o.rings[r].posted = look_i.moved;
+        end
+      end
+
+      EVENT_ENABLE: begin
+        if (set_i.state != QUEUE_STATE_DISABLED) begin
+          actions_o.bad_doorbell = 1'b1;
+        end else begin
+          set_o = '0;
+          set_o.state = (context_i.status == STATUS_OK) ? QUEUE_STATE_ENABLED : QUEUE_STATE_STOPPED;
+          set_o.status = context_i.status;
+          set_o.owner = event_i.page;
+          set_o.interrupts = context_i.interrupts;
+          set_o.cq_base = context_i.cq_base;
+          set_o.cq_log2 = context_i.cq_log2;
+          set_o.cq_free = index_t'(1) << context_i.cq_log2;
+          for (int unsigned i = 0; i < 2; i++) begin
+            set_o.rings[i].base = context_i.bases[i];
+            set_o.rings[i].log2 = context_i.log2s[i];
+            set_o.rings[i].listed = set_i.rings[i].listed;
+          end
+        end
+      end
+
+      EVENT_RESET: begin
+        set_o.status = STATUS_OK;
+        if (set_i.state != QUEUE_STATE_DISABLED) set_o.state = QUEUE_STATE_RESETTING;
+      end
+
+      EVENT_READ: ;
+
+      EVENT_VISIT: begin
+        set_o.rings[r].listed = 1'b0;
+        if (look_i.may_fetch[r] && mine) begin
+          actions_o.take = 1'b1;
+          actions_o.fetch = 1'b1;
+          actions_o.link_fetch = ring.fetches != '0;
+          actions_o.link_from = '{owner: set_i.owner, number: ring.fetch_tail};
+          set_o.cq_free = set_i.cq_free - 1'b1;
+          set_o.rings[r].waits = WAIT_NOTHING;
+          set_o.rings[r].fetches = ring.fetches + 1'b1;
+          set_o.rings[r].fetch_tail = free_number_i;
+          if (ring.fetches == '0) set_o.rings[r].fetch_head = free_number_i;
+        end
+      end
+
+      EVENT_ARRIVED: begin
+        if (ring.fetch_head != event_i.slot.number) begin
+          actions_o.hold = 1'b1;
+        end else begin
+          set_o.rings[r].fetches = ring.fetches - 1'b1;
+          set_o.rings[r].fetch_head = links_i.fetch_next;
+          actions_o.follow = ring.fetches != 4'd1 && links_i.fetch_next_held;
+          actions_o.follow_slot.number = links_i.fetch_next;
+          if (!enabled || ring.flushing || must_wait) begin
+            actions_o.give_back = 1'b1;
+            set_o.cq_free = set_i.cq_free + 1'b1;
+            set_o.rings[r].flushing = ring.fetches != 4'd1;
+            if (enabled && !ring.flushing) begin
+              set_o.rings[r].waits = fence_waits ? WAIT_FENCE : WAIT_AFTER;
+              if (!fence_waits) set_o.after = verdict_i.after;
+            end
+          end else begin
+            actions_o.start = 1'b1;
+            actions_o.link_job = ring.jobs != '0;
+            actions_o.link_from.number = ring.job_tail;
+            set_o.rings[r].jobs = ring.jobs + 1'b1;
+            set_o.rings[r].job_tail = event_i.slot.number;
+            if (ring.jobs == '0) set_o.rings[r].job_head = event_i.slot.number;
+            if (start_status != STATUS_OK) begin
+              set_o.state = QUEUE_STATE_STOPPED;
+              set_o.status = start_status;
+            end else if (chain_ends) begin
+              set_o.rings[r].chain = '0;
+              set_o.rings[r].chained = '0;
+              set_o.rings[r].started = (ring.started + 1'b1) & {ring_mask[11:0], 1'b1};
+              set_o.rings[r].posted = ring.posted - 1'b1;
+            end else begin
+              set_o.rings[r].chain = verdict_i.next[63:7];
+              set_o.rings[r].chained = ring.chained + 1'b1;
+              set_o.rings[r].flushing = ring.fetches != 4'd1;
+            end
+          end
+        end
+      end
+
+      EVENT_ENDED: begin
+        if (failed && enabled) begin
+          set_o.state = QUEUE_STATE_STOPPED;
+          set_o.status = outcome_i.status;
+        end
+        if (ring.job_head != event_i.slot.number) begin
+          actions_o.hold = 1'b1;
+        end else begin
+          set_o.rings[r].jobs = ring.jobs - 1'b1;
+          set_o.rings[r].job_head = links_i.job_next;
+          set_o.rings[r].completed = ring.completed + 1'b1;
+          actions_o.follow = ring.jobs != 5'd1 && links_i.job_next_held;
+          actions_o.follow_slot.number = links_i.job_next;
+          actions_o.give_back = 1'b1;
+          if (writes_completion) begin
+            actions_o.complete = 1'b1;
+            set_o.cq_producer = (set_i.cq_producer + 1'b1) & {cq_mask[11:0], 1'b1};
+            set_o.cq_posted = set_i.cq_posted + 1'b1;
+          end else begin
+            set_o.cq_free = set_i.cq_free + 1'b1;
+          end
+        end
+      end
+
+      default: ;
+    endcase
+  end
+endmodule

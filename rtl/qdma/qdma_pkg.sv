@@ -1,0 +1,306 @@
+// Types of the queue engine.
+//
+// A **queue set** has three rings in host memory: descriptors to the card (H2C), descriptors from the
+// card (C2H), completions. A **ring** here is one of the two descriptor rings. A descriptor in the
+// device, from the request that fetches it until its completion, holds a **slot**; slots belong to
+// functions, FUNCTION_JOBS each, so that nobody can take another's, and a slot's number names its owner.
+
+/* verilator lint_off UNUSEDPARAM */  // a package is used in parts
+
+package qdma_pkg;
+  localparam int unsigned FUNCTIONS = fs_regs_pkg::MAX_FUNCTIONS;
+  localparam int unsigned FUNCTION_JOBS = 16;  // slots of one function
+  localparam int unsigned SLOTS = FUNCTIONS * FUNCTION_JOBS;
+  localparam int unsigned FETCH_AHEAD = 8;  // descriptors of one ring under way from the host
+  localparam int unsigned TURN_BEATS = 64;  // that one copy moves before it is the next one's turn
+
+  typedef logic [10:0] set_number_t;
+  typedef logic [12:0] index_t;  // into a ring, modulo twice its size
+  typedef logic [3:0] slot_number_t;  // among its function's
+  typedef logic [57:0] host_beat_t;  // host addresses by beat
+  typedef logic [56:0] descriptor_address_t;  // host addresses by descriptor
+
+  typedef struct packed {
+    fs_pkg::function_t owner;
+    slot_number_t number;
+  } slot_t;
+
+  typedef struct packed {
+    set_number_t set;
+    logic c2h;
+  } ring_number_t;
+
+  // ---- Host memory ----------------------------------------------------------------------------
+
+  typedef enum logic [1:0] {
+    READ_COPY,        // number: place in the reorder buffer
+    READ_DESCRIPTOR,  // number: slot
+    READ_CONTEXT      // of a queue set that is being enabled
+  } read_kind_e;
+
+  typedef struct packed {
+    read_kind_e kind;
+    logic [7:0] number;
+  } host_tag_t;
+
+  // Reads bring one or two beats. Two beats begin at a multiple of 128 bytes.
+  typedef struct packed {
+    fs_pkg::function_t owner;
+    host_tag_t tag;
+    host_beat_t address;
+    logic two;
+  } host_read_t;
+
+  // Beats of one tag come in order, tags in any order and mixed.
+  typedef struct packed {
+    host_tag_t tag;
+    logic error;
+    logic last;
+    fs_pkg::beat_t data;
+  } host_data_t;
+
+  // Writes are done in order, and each is answered (fs_pkg::card_done_t).
+  typedef struct packed {
+    fs_pkg::function_t owner;
+    host_beat_t address;
+    logic last;  // of a run of neighbours
+    logic [fs_pkg::BEAT_BYTES-1:0] strobe;
+    fs_pkg::beat_t data;
+  } host_write_t;
+
+  // What a client of host writes wants to hear when its write is done.
+  typedef struct packed {
+    logic completion;  // the write is of a completion, else of a copy
+    logic notice;      // completion: raise the vector; copy: this was its last beat
+    logic [7:0] number;  // vector, or slot
+  } write_note_t;
+
+  typedef struct packed {
+    write_note_t note;
+    host_write_t write;
+  } noted_write_t;
+
+  // ---- Registers ------------------------------------------------------------------------------
+
+  typedef struct packed {
+    logic write;
+    fs_pkg::function_t page;
+    logic [16:0] offset;
+    logic [63:0] data;
+  } mmio_request_t;
+
+  // What a function may reach: beats from base up to, not including, end.
+  typedef struct packed {
+    host_beat_t base;
+    host_beat_t limit;
+  } window_t;
+
+  typedef struct packed {
+    fs_pkg::card_beat_t base;
+    fs_pkg::card_beat_t limit;
+  } card_window_t;
+
+  typedef struct packed {
+    window_t host;
+    card_window_t card;
+  } windows_t;
+
+  typedef struct packed {
+    logic [63:0] build;
+    logic [63:0] rm_state;
+    logic [31:0] card_faults;
+    logic [63:0] card_reads;
+    logic [63:0] card_writes;
+    logic [63:0] code_busy;
+  } device_status_t;
+
+  // ---- Queue sets -----------------------------------------------------------------------------
+
+  typedef enum logic [1:0] {
+    WAIT_NOTHING,
+    WAIT_FENCE,  // until the ring has no job
+    WAIT_AFTER   // until the H2C ring has completed enough
+  } wait_e;
+
+  // A descriptor ring. Its descriptors in the device are two queues of slots, each in the ring's order:
+  // those being fetched (chained in qdma_slots by fetch_next) and those at work (by job_next).
+  typedef struct packed {
+    descriptor_address_t base;
+    logic [3:0] log2;
+    index_t started;  // the entry to start next
+    index_t posted;   // entries from there on that the driver has written
+    descriptor_address_t chain;  // to do before that entry; 0 if none
+    logic [5:0] chained;  // descriptors linked so far behind the entry
+    logic [3:0] fetches;
+    slot_number_t fetch_head;
+    slot_number_t fetch_tail;
+    logic flushing;  // what is being fetched is to be thrown away
+    logic [4:0] jobs;
+    slot_number_t job_head;
+    slot_number_t job_tail;
+    logic [31:0] completed;
+    wait_e waits;
+    logic listed;  // in the scheduler
+  } ring_t;
+
+  // A place of the completion ring is free, reserved for a descriptor in the device, or posted.
+  typedef struct packed {
+    fs_regs_pkg::queue_state_e state;
+    logic [7:0] status;  // that stopped it
+    fs_pkg::function_t owner;
+    logic interrupts;
+    logic [31:0] after;  // for which the C2H ring waits
+    host_beat_t cq_base;
+    logic [3:0] cq_log2;
+    index_t cq_producer;
+    index_t cq_consumer;
+    index_t cq_posted;
+    index_t cq_free;
+    ring_t [1:0] rings;  // [1] is C2H
+  } queue_set_t;
+
+  // What a context in host memory says.
+  typedef struct packed {
+    logic [7:0] status;  // OK, or why it cannot be
+    logic interrupts;
+    host_beat_t cq_base;
+    logic [3:0] cq_log2;
+    descriptor_address_t [1:0] bases;
+    logic [1:0][3:0] log2s;
+  } context_t;
+
+  // ---- Events ---------------------------------------------------------------------------------
+
+  typedef enum logic [2:0] {
+    EVENT_DOORBELL,  // which: 0 H2C, 1 C2H, 2 completions consumed
+    EVENT_ENABLE,
+    EVENT_RESET,
+    EVENT_READ,      // CONTROL
+    EVENT_VISIT,     // it is this ring's turn to fetch
+    EVENT_ARRIVED,   // a descriptor is here and has been checked
+    EVENT_ENDED      // a descriptor's job is done
+  } event_e;
+
+  typedef struct packed {
+    event_e kind;
+    set_number_t set;
+    logic [1:0] which;  // doorbell, or in bit 0 the ring
+    fs_pkg::function_t page;  // who asks
+    slot_t slot;
+    logic [63:0] value;  // of a doorbell
+  } event_t;
+
+  // What the numbers of a queue set say at a glance (qdma_look).
+  typedef struct packed {
+    logic [1:0] may_fetch;
+    logic idle;           // nothing of it is in the device
+    index_t moved;        // doorbell: entries posted now, or completions consumed
+    logic moved_well;     // and it may say so
+  } look_t;
+
+  // The slot behind the event's, in its queue.
+  typedef struct packed {
+    slot_number_t fetch_next;
+    slot_number_t job_next;
+    logic fetch_next_held;
+    logic job_next_held;
+  } links_t;
+
+  // ---- Descriptors ----------------------------------------------------------------------------
+
+  typedef enum logic [2:0] {
+    UNIT_NONE,  // ends at once
+    UNIT_H2C,
+    UNIT_C2H,
+    UNIT_PLACE,
+    UNIT_CODE,
+    UNIT_CHECKSUM,
+    UNIT_RECONFIGURE
+  } unit_e;
+
+  // What the check found, kept until the descriptor's end.
+  typedef struct packed {
+    logic [7:0] status;
+    logic [63:0] detail;  // what was wrong
+    unit_e target;
+    logic [2:0] flags;
+    logic [15:0] cookie;
+    logic [31:0] after;
+    logic [63:0] next;
+    logic [24:0] copy_bytes;
+  } verdict_t;
+
+  // A copy to do, or the rest of it.
+  typedef struct packed {
+    host_beat_t host;
+    fs_pkg::card_beat_t card;
+    logic [18:0] beats;
+    logic [5:0] tail_bytes;  // of the last beat; 0 means all
+  } copy_t;
+
+  // What a copy does in one turn.
+  typedef struct packed {
+    slot_t slot;
+    host_beat_t host;
+    fs_pkg::card_beat_t card;
+    logic [5:0] beats_minus_1;
+    logic last;  // of the copy
+    logic [5:0] tail_bytes;
+  } piece_t;
+
+  // How a descriptor ended.
+  typedef struct packed {
+    slot_t slot;
+    logic [7:0] status;
+    logic [63:0] result;
+    logic [63:0] detail;
+  } ending_t;
+
+  typedef struct packed {
+    logic [7:0] status;
+    logic [31:0] cycles;
+    logic [63:0] result;
+    logic [63:0] detail;
+  } outcome_t;
+
+  // A descriptor to fetch.
+  typedef struct packed {
+    slot_t slot;
+    descriptor_address_t base;
+    logic [11:0] index;
+  } fetch_t;
+
+  // A completion on its way to the host.
+  typedef struct packed {
+    fs_pkg::function_t owner;
+    logic interrupt_due;
+    host_beat_t base;
+    logic [11:0] index;
+    fs_regs_pkg::completion_t entry;
+  } completion_write_t;
+
+  // What an event makes happen besides changing the queue set.
+  typedef struct packed {
+    logic take;         // the free slot, for the ring
+    logic fetch;        // into it
+    fetch_t what;
+    logic link_fetch;   // behind the ring's last fetch
+    logic link_job;     // the event's slot behind the ring's last job
+    slot_t link_from;
+    logic hold;         // the event's slot was not first in its queue: it waits
+    logic follow;       // the next slot of the queue had waited: the same event for it
+    slot_t follow_slot;
+    logic start;        // the job of the event's slot
+    logic [7:0] start_status;  // if not OK, it ends at once with this
+    logic [63:0] start_detail;
+    logic give_back;    // the event's slot
+    logic complete;
+    completion_write_t completion;
+    logic bad_doorbell;  // the set is not enabled, or the number goes too far
+  } actions_t;
+
+  // Bytes of a beat: all, or the first `bytes` of the last one.
+  function automatic logic [63:0] beat_strobe(input logic is_tail, input logic [5:0] bytes);
+    return (is_tail && bytes != '0) ? ~({64{1'b1}} << bytes) : {64{1'b1}};
+  endfunction
+endpackage

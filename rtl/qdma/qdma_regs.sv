@@ -1,0 +1,240 @@
+// The register file: one page per function. A function sees its own queue sets, by numbers of its own,
+// and what concerns itself; function 0 also the device and the function table, which says what every
+// function owns. Accesses are done one at a time, in order; a wrong one changes nothing, reads as zero,
+// and leaves a bit in the FUNCTION_ERRORS of the page where it was made.
+
+/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+
+module qdma_regs
+  import qdma_pkg::*;
+  import fs_regs_pkg::*;
+#(
+  parameter int unsigned QUEUE_SETS = 64
+) (
+  input  logic              clk_i,
+  input  logic              rst_ni,
+
+  input  logic              mmio_valid_i,
+  output logic              mmio_ready_o,
+  input  mmio_request_t     mmio_i,
+  output logic              answer_valid_o,  // of reads
+  input  logic              answer_ready_i,
+  output logic [63:0]       answer_data_o,
+
+  // Enabling a queue set reads its context first.
+  output logic              enable_start_o,
+  output fs_pkg::function_t enable_owner_o,
+  output host_beat_t        enable_address_o,
+  input  logic              enable_done_i,
+
+  // Doorbells and CONTROL.
+  output logic              event_valid_o,
+  input  logic              event_ready_i,
+  output event_t            event_o,
+  input  logic              event_done_i,
+  input  logic              event_bad_i,
+  input  logic [63:0]       event_data_i,
+
+  output windows_t [FUNCTIONS-1:0] windows_o,
+  output logic [7:0]        vectors_o [FUNCTIONS],
+  output logic [31:0]       cycles_o,
+  input  logic [1:0]        refused_i,  // by the guards of host reads and writes
+  input  device_status_t    device_i
+);
+  typedef enum logic [2:0] { IDLE, DECODE, ENABLE, EVENT, LISTEN, ANSWER } state_e;
+  state_e state_q;
+  mmio_request_t request_q;
+  logic [63:0] data_q;
+  logic enabling_q;  // the context is being read
+
+  logic [63:0] cycles_q;
+  logic [31:0] faults_q;
+  reg_function_errors_t errors_q [FUNCTIONS];
+  windows_t [FUNCTIONS-1:0] windows_q;
+  function_table_queues_t queues_q [FUNCTIONS];
+
+  assign cycles_o = cycles_q[31:0];
+  assign windows_o = windows_q;
+  for (genvar f = 0; f < FUNCTIONS; f++) begin : gen_functions
+    assign vectors_o[f] = queues_q[f].vector;
+  end
+
+  // ---- Where an access goes -------------------------------------------------------------------
+
+  logic is_queue, is_table, aligned;
+  assign aligned = request_q.offset[2:0] == '0;
+  assign is_queue = request_q.offset >= QUEUE_BASE
+      && request_q.offset < QUEUE_BASE + 17'(QUEUE_COUNT * QUEUE_STRIDE);
+  assign is_table = request_q.offset >= FUNCTION_TABLE_BASE
+      && request_q.offset < FUNCTION_TABLE_BASE + 17'(FUNCTION_TABLE_COUNT * FUNCTION_TABLE_STRIDE);
+
+  // Queue sets: the page's number, the device's number. They are compared while the access is decoded.
+  logic [16:0] queue_offset;
+  logic [11:0] queue_number;
+  logic [16:0] set_number;
+  logic has_queue;
+  assign queue_offset = request_q.offset - QUEUE_BASE;
+  assign queue_number = queue_offset[16:5];
+  assign set_number = 17'(queues_q[request_q.page].first) + 17'(queue_number);
+  assign has_queue = 16'(queue_number) < queues_q[request_q.page].count
+      && set_number < 17'(QUEUE_SETS);
+
+  logic [1:0] queue_register;
+  assign queue_register = request_q.offset[4:3];
+  logic is_control;
+  assign is_control = queue_register == QUEUE_REG_CONTROL[4:3];
+  logic [7:0] command;
+  assign command = request_q.data[7:0];
+
+  // ---- What registers say ---------------------------------------------------------------------
+
+  fs_pkg::function_t entry;
+  assign entry = request_q.offset[9:6];
+  logic known, writable, device_only;
+  logic [63:0] value;
+  always_comb begin
+    known = aligned;
+    writable = 1'b0;
+    device_only = 1'b0;
+    value = '0;
+    if (is_table) begin
+      device_only = 1'b1;
+      writable = 1'b1;
+      unique case (request_q.offset[5:0])
+        FUNCTION_TABLE_REG_HOST_BASE: value = {windows_q[entry].host.base, 6'd0};
+        FUNCTION_TABLE_REG_HOST_END: value = {windows_q[entry].host.limit, 6'd0};
+        FUNCTION_TABLE_REG_CARD_BASE: value = 64'({windows_q[entry].card.base, 6'd0});
+        FUNCTION_TABLE_REG_CARD_END: value = 64'({windows_q[entry].card.limit, 6'd0});
+        FUNCTION_TABLE_REG_QUEUES: value = queues_q[entry];
+        default: known = 1'b0;
+      endcase
+    end else begin
+      unique case (request_q.offset)
+        REG_ID: value = 64'(IDENTIFICATION);
+        REG_VERSION: value = 64'(VERSION);
+        REG_FUNCTION: begin
+          value[7:0] = 8'(request_q.page);
+          value[31:16] = queues_q[request_q.page].count;
+        end
+        REG_FUNCTION_ERRORS: begin
+          value = errors_q[request_q.page];
+          writable = 1'b1;
+        end
+        REG_CYCLES: value = cycles_q;
+        REG_BUILD: value = device_i.build;
+        REG_RM_STATE: {device_only, value} = {1'b1, device_i.rm_state};
+        REG_FAULTS: {device_only, value} = {1'b1, device_i.card_faults, faults_q};
+        REG_CARD_READS: {device_only, value} = {1'b1, device_i.card_reads};
+        REG_CARD_WRITES: {device_only, value} = {1'b1, device_i.card_writes};
+        REG_CODE_BUSY: {device_only, value} = {1'b1, device_i.code_busy};
+        default: known = 1'b0;
+      endcase
+    end
+  end
+
+  logic permitted;
+  assign permitted = known && (writable || !request_q.write) && (!device_only || request_q.page == '0);
+
+  // ---- Queue sets -----------------------------------------------------------------------------
+
+  assign enable_start_o = state_q == ENABLE && !enabling_q;
+  assign enable_owner_o = request_q.page;
+  assign enable_address_o = 58'(request_q.data[63:8]);
+  assign event_valid_o = state_q == EVENT;
+  always_comb begin
+    event_o = '0;
+    event_o.set = set_number[10:0];
+    event_o.which = queue_register;
+    event_o.page = request_q.page;
+    event_o.value = request_q.data;
+    if (!is_control) event_o.kind = EVENT_DOORBELL;
+    else if (!request_q.write) event_o.kind = EVENT_READ;
+    else if (command == QUEUE_COMMAND_ENABLE) event_o.kind = EVENT_ENABLE;
+    else event_o.kind = EVENT_RESET;
+    if (is_control) event_o.which = '0;
+  end
+
+  // ---- One access after the other -------------------------------------------------------------
+
+  // Card addresses have 40 bits; what lies beyond stands for the last beat of them.
+  fs_pkg::card_beat_t card_beat;
+  assign card_beat = (request_q.data[63:40] != '0) ? '1 : request_q.data[39:6];
+
+  always_ff @(posedge clk_i) begin
+    cycles_q <= cycles_q + 1'b1;
+    faults_q <= faults_q + 32'(refused_i[0]) + 32'(refused_i[1]);
+    if (!rst_ni) begin
+      state_q <= IDLE;
+      enabling_q <= 1'b0;
+      cycles_q <= '0;
+      faults_q <= '0;
+      for (int unsigned f = 0; f < FUNCTIONS; f++) begin
+        errors_q[f] <= '0;
+        windows_q[f] <= '0;
+        queues_q[f] <= '0;
+      end
+    end else begin
+      unique case (state_q)
+        IDLE: begin
+          if (mmio_valid_i) begin
+            request_q <= mmio_i;
+            state_q <= DECODE;
+          end
+        end
+
+        DECODE: begin
+          data_q <= '0;
+          state_q <= request_q.write ? IDLE : ANSWER;
+          if (is_queue && aligned) begin
+            if (!has_queue) begin
+              errors_q[request_q.page].doorbell_range <= 1'b1;
+            end else if (is_control && request_q.write) begin
+              if (command == QUEUE_COMMAND_ENABLE) state_q <= ENABLE;
+              else if (command == QUEUE_COMMAND_RESET) state_q <= EVENT;
+              else errors_q[request_q.page].register_access <= 1'b1;
+            end else if (is_control || request_q.write) begin
+              state_q <= EVENT;
+            end
+          end else if (!permitted) begin
+            errors_q[request_q.page].register_access <= 1'b1;
+          end else if (!request_q.write) begin
+            data_q <= value;
+          end else if (is_table) begin
+            unique case (request_q.offset[5:0])
+              FUNCTION_TABLE_REG_HOST_BASE: windows_q[entry].host.base <= request_q.data[63:6];
+              FUNCTION_TABLE_REG_HOST_END: windows_q[entry].host.limit <= request_q.data[63:6];
+              FUNCTION_TABLE_REG_CARD_BASE: windows_q[entry].card.base <= card_beat;
+              FUNCTION_TABLE_REG_CARD_END: windows_q[entry].card.limit <= card_beat;
+              default: queues_q[entry] <= request_q.data & 64'h0000_00ff_ffff_ffff;
+            endcase
+          end else begin
+            errors_q[request_q.page] <= errors_q[request_q.page] & ~request_q.data;
+          end
+        end
+
+        ENABLE: begin
+          enabling_q <= !enable_done_i;
+          if (enable_done_i) state_q <= EVENT;
+        end
+
+        EVENT: if (event_ready_i) state_q <= LISTEN;
+
+        LISTEN: begin
+          if (event_done_i) begin
+            data_q <= event_data_i;
+            if (event_bad_i) errors_q[request_q.page].doorbell_state <= 1'b1;
+            state_q <= request_q.write ? IDLE : ANSWER;
+          end
+        end
+
+        ANSWER: if (answer_ready_i) state_q <= IDLE;
+
+        default: state_q <= IDLE;
+      endcase
+    end
+  end
+
+  assign mmio_ready_o = state_q == IDLE;
+  assign answer_valid_o = state_q == ANSWER;
+  assign answer_data_o = data_q;
+endmodule

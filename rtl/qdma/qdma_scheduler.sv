@@ -1,0 +1,105 @@
+// Which ring fetches next: rings with work, listed by function.
+//
+// Every function has a list of its rings that may fetch, in the order in which they became so; a ring
+// is in its list at most once (qdma_context keeps a bit for it), so one memory word per ring holds the
+// links of all lists. Functions take turns: one with a thousand busy rings gets no more turns than one
+// with a single ring, and within a function every ring comes round before any comes twice. A function
+// without a free slot is passed over.
+
+/* verilator lint_off UNUSEDSIGNAL */  // numbers and structures are used in parts
+
+module qdma_scheduler
+  import qdma_pkg::*;
+#(
+  parameter int unsigned QUEUE_SETS = 64
+) (
+  input  logic               clk_i,
+  input  logic               rst_ni,
+
+  // A ring has become ready.
+  input  logic               push_valid_i,
+  output logic               push_ready_o,
+  input  fs_pkg::function_t  push_owner_i,
+  input  ring_number_t       push_ring_i,
+
+  // Functions that have a slot for one more descriptor; not certain while a visit may take one.
+  input  logic [FUNCTIONS-1:0] has_slot_i,
+  input  logic                 visiting_i,
+
+  // It is this ring's turn.
+  output logic               visit_valid_o,
+  input  logic               visit_ready_i,
+  output fs_pkg::function_t  visit_owner_o,
+  output ring_number_t       visit_ring_o
+);
+  localparam int unsigned RINGS = 2 * QUEUE_SETS;
+  localparam int unsigned RING_BITS = $clog2(RINGS);
+
+  typedef logic [RING_BITS-1:0] link_t;
+
+  link_t next_q [RINGS];  // the ring behind this one in its list
+  link_t read_q;
+  link_t head_q [FUNCTIONS];
+  link_t tail_q [FUNCTIONS];
+  logic [FUNCTIONS-1:0] listed_q;  // lists that are not empty
+
+  typedef enum logic [1:0] { PICK, OFFER, READ, ADVANCE } state_e;
+  state_e state_q;
+  fs_pkg::function_t owner_q;
+  logic [FUNCTIONS-1:0] after_q;  // functions behind the last served one
+
+  logic [FUNCTIONS-1:0] able, behind, candidates, grant;
+  assign able = visiting_i ? '0 : listed_q & has_slot_i;
+  assign behind = able & after_q;
+  assign candidates = (behind != '0) ? behind : able;
+  assign grant = candidates & (~candidates + 1'b1);
+
+  fs_pkg::function_t number;
+  always_comb begin
+    number = '0;
+    for (int unsigned i = 0; i < FUNCTIONS; i++) begin
+      if (grant[i]) number = fs_pkg::function_t'(i);
+    end
+  end
+
+  // Links are not touched while one is being followed.
+  assign push_ready_o = state_q == PICK || state_q == OFFER;
+  logic push;
+  link_t push_link;
+  assign push = push_valid_i && push_ready_o;
+  assign push_link = RING_BITS'(push_ring_i);
+
+  assign visit_valid_o = state_q == OFFER;
+  assign visit_owner_o = owner_q;
+  assign visit_ring_o = ring_number_t'(head_q[owner_q]);
+
+  always_ff @(posedge clk_i) begin
+    if (push) begin
+      if (listed_q[push_owner_i]) next_q[tail_q[push_owner_i]] <= push_link;
+      else head_q[push_owner_i] <= push_link;
+      tail_q[push_owner_i] <= push_link;
+    end
+    if (state_q == READ) read_q <= next_q[head_q[owner_q]];
+    if (state_q == ADVANCE) head_q[owner_q] <= read_q;
+    if (!rst_ni) begin
+      state_q <= PICK;
+      listed_q <= '0;
+      after_q <= '0;
+    end else begin
+      if (push) listed_q[push_owner_i] <= 1'b1;
+      unique case (state_q)
+        PICK: begin
+          owner_q <= number;
+          after_q <= ~(grant | (grant - 1'b1));
+          if (able != '0) state_q <= OFFER;
+        end
+        OFFER: if (visit_ready_i) state_q <= READ;
+        READ: state_q <= ADVANCE;
+        ADVANCE: begin
+          if (head_q[owner_q] == tail_q[owner_q]) listed_q[owner_q] <= 1'b0;
+          state_q <= PICK;
+        end
+      endcase
+    end
+  end
+endmodule

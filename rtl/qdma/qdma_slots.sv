@@ -1,0 +1,125 @@
+// The slots of descriptors in the device: which are free, whose they are, how they are chained into
+// their rings' queues, and what is known of each: the verdict of its check, the time of its start, how
+// its job ended. Everything here is written by events (qdma_context) one after the other, except
+// verdicts and endings, which are written before the events that speak of them.
+
+/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+
+module qdma_slots
+  import qdma_pkg::*;
+(
+  input  logic          clk_i,
+  input  logic          rst_ni,
+  input  logic [31:0]   cycles_i,
+
+  output logic [FUNCTIONS-1:0] has_free_o,
+  input  fs_pkg::function_t    owner_i,
+  output slot_number_t         free_number_o,  // a free slot of owner_i
+
+  // A descriptor has been checked; a job has ended.
+  input  logic          verdict_valid_i,
+  input  slot_t         verdict_slot_i,
+  input  verdict_t      verdict_i,
+  input  logic          ending_valid_i,
+  input  ending_t       ending_i,
+
+  // Whose slots these are: for the choice of the next event.
+  input  slot_t         arrived_slot_i,
+  output ring_number_t  arrived_ring_o,
+  input  slot_t         ended_slot_i,
+  output ring_number_t  ended_ring_o,
+
+  // What is known of the event's slot: two cycles after it is given.
+  input  slot_t         slot_i,
+  output verdict_t      verdict_o,
+  output outcome_t      outcome_o,
+  output links_t        links_o,
+
+  // What the event does.
+  input  logic          act_valid_i,
+  input  slot_t         act_slot_i,
+  input  ring_number_t  act_ring_i,
+  input  actions_t      act_i
+);
+  logic [FUNCTION_JOBS-1:0] free_q [FUNCTIONS];
+  logic [SLOTS-1:0] held_q;  // announced before its turn
+
+  verdict_t verdicts_q [SLOTS];
+  outcome_t outcomes_q [SLOTS];
+  logic [31:0] started_at_q [SLOTS];
+  ring_number_t rings_q [SLOTS];
+  slot_number_t fetch_next_q [SLOTS];
+  slot_number_t job_next_q [SLOTS];
+
+  // ---- Free slots -----------------------------------------------------------------------------
+
+  for (genvar f = 0; f < FUNCTIONS; f++) begin : gen_free
+    assign has_free_o[f] = free_q[f] != '0;
+  end
+
+  always_comb begin
+    free_number_o = '0;
+    for (int i = FUNCTION_JOBS - 1; i >= 0; i--) begin
+      if (free_q[owner_i][i]) free_number_o = slot_number_t'(i);
+    end
+  end
+
+  slot_t taken;
+  assign taken = act_i.what.slot;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      for (int unsigned f = 0; f < FUNCTIONS; f++) free_q[f] <= '1;
+      held_q <= '0;
+    end else if (act_valid_i) begin
+      if (act_i.take) free_q[taken.owner][taken.number] <= 1'b0;
+      if (act_i.give_back) free_q[act_slot_i.owner][act_slot_i.number] <= 1'b1;
+      if (act_i.hold) held_q[act_slot_i] <= 1'b1;
+      if (act_i.follow) held_q[act_i.follow_slot] <= 1'b0;
+    end
+  end
+
+  // ---- What is known --------------------------------------------------------------------------
+
+  always_ff @(posedge clk_i) begin
+    if (act_valid_i && act_i.take) rings_q[taken] <= act_ring_i;
+    if (act_valid_i && act_i.link_fetch) fetch_next_q[act_i.link_from] <= taken.number;
+    if (act_valid_i && act_i.link_job) job_next_q[act_i.link_from] <= act_slot_i.number;
+    if (act_valid_i && act_i.start) started_at_q[act_slot_i] <= cycles_i;
+    if (verdict_valid_i) verdicts_q[verdict_slot_i] <= verdict_i;
+    if (ending_valid_i) begin
+      outcomes_q[ending_i.slot] <= '{
+        status: ending_i.status,
+        cycles: cycles_i - started_at_q[ending_i.slot],
+        result: ending_i.result,
+        detail: ending_i.detail
+      };
+    end
+  end
+
+  assign arrived_ring_o = rings_q[arrived_slot_i];
+  assign ended_ring_o = rings_q[ended_slot_i];
+
+  slot_number_t fetch_next_read_q, job_next_read_q;
+  fs_pkg::function_t owner_read_q;
+  always_ff @(posedge clk_i) begin
+    verdict_o <= verdicts_q[slot_i];
+    outcome_o <= outcomes_q[slot_i];
+    owner_read_q <= slot_i.owner;
+    fetch_next_read_q <= fetch_next_q[slot_i];
+    job_next_read_q <= job_next_q[slot_i];
+    links_o <= '{
+      fetch_next: fetch_next_read_q,
+      job_next: job_next_read_q,
+      fetch_next_held: held_q[{owner_read_q, fetch_next_read_q}],
+      job_next_held: held_q[{owner_read_q, job_next_read_q}]
+    };
+  end
+
+  assert property (@(posedge clk_i) disable iff (!rst_ni)
+    act_valid_i && act_i.take |-> free_q[taken.owner][taken.number])
+  else $error("a slot was taken twice");
+  assert property (@(posedge clk_i) disable iff (!rst_ni)
+    act_valid_i && act_i.give_back |-> !free_q[act_slot_i.owner][act_slot_i.number])
+  else $error("a slot was given back twice");
+endmodule

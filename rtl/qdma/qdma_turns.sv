@@ -1,0 +1,91 @@
+// Copies in one direction take turns: each moves up to TURN_BEATS beats, then goes to the end of the
+// line with what is left of it, so that a long copy does not keep short ones waiting. A copy that has
+// failed gets one more beat, its last, so that it ends in the ordinary way.
+
+/* verilator lint_off PINCONNECTEMPTY */  // how full queues are is of no interest
+
+module qdma_turns
+  import qdma_pkg::*;
+(
+  input  logic    clk_i,
+  input  logic    rst_ni,
+
+  // A copy is known; later it starts.
+  input  logic    load_valid_i,
+  input  slot_t   load_slot_i,
+  input  copy_t   load_i,
+  input  logic    start_valid_i,
+  output logic    start_ready_o,
+  input  slot_t   start_slot_i,
+
+  output slot_t   failed_slot_o,
+  input  logic    failed_i,  // this copy has
+
+  output logic    piece_valid_o,
+  input  logic    piece_ready_i,
+  output piece_t  piece_o
+);
+  typedef enum logic [2:0] { WAIT, READ, CUT, OFFER, STORE } state_e;
+  state_e state_q;
+
+  copy_t copies_q [SLOTS];
+  copy_t read_q, rest_q;
+  slot_t slot_q;
+
+  // The line: copies that go back to its end come before new ones.
+  logic line_valid, line_room, back;
+  slot_t line_slot;
+  assign start_ready_o = line_room && !back;
+  fs_fifo #(.WIDTH($bits(slot_t)), .DEPTH(SLOTS)) i_line (
+    .clk_i, .rst_ni,
+    .in_valid_i(back || start_valid_i), .in_ready_o(line_room), .in_data_i(back ? slot_q : start_slot_i),
+    .out_valid_o(line_valid), .out_ready_i(state_q == WAIT), .out_data_o(line_slot), .level_o()
+  );
+
+  // Memory has one port for writing.
+  logic store;
+  assign store = state_q == STORE && !load_valid_i;
+  assign back = store && !piece_o.last;
+
+  assign failed_slot_o = slot_q;
+  assign piece_valid_o = state_q == OFFER;
+
+  always_ff @(posedge clk_i) begin
+    if (load_valid_i) copies_q[load_slot_i] <= load_i;
+    else if (back) copies_q[slot_q] <= rest_q;
+    if (state_q == READ) read_q <= copies_q[slot_q];
+    if (state_q == CUT) begin
+      piece_o.slot <= slot_q;
+      piece_o.host <= read_q.host;
+      piece_o.card <= read_q.card;
+      piece_o.tail_bytes <= read_q.tail_bytes;
+      piece_o.last <= failed_i || read_q.beats <= 19'(TURN_BEATS);
+      piece_o.beats_minus_1 <= failed_i ? '0
+          : (read_q.beats <= 19'(TURN_BEATS)) ? 6'(read_q.beats - 1'b1) : 6'(TURN_BEATS - 1);
+      rest_q <= '{
+        host: read_q.host + 58'(TURN_BEATS),
+        card: read_q.card + 34'(TURN_BEATS),
+        beats: read_q.beats - 19'(TURN_BEATS),
+        tail_bytes: read_q.tail_bytes
+      };
+    end
+    if (!rst_ni) begin
+      state_q <= WAIT;
+    end else begin
+      unique case (state_q)
+        WAIT: begin
+          slot_q <= line_slot;
+          if (line_valid) state_q <= READ;
+        end
+        READ: state_q <= CUT;
+        CUT: state_q <= OFFER;
+        OFFER: if (piece_ready_i) state_q <= STORE;
+        STORE: if (store) state_q <= WAIT;
+        default: state_q <= WAIT;
+      endcase
+    end
+  end
+
+  assert property (@(posedge clk_i) disable iff (!rst_ni) back |-> line_room)
+  else $error("more copies than slots");
+endmodule

@@ -1,0 +1,78 @@
+//! The engines as the queue engine meets them: each takes commands, and answers every one after a
+//! while, in any order. The result is a sum over the descriptor, so that a bench knows it.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use fieldstone_fpga::regs::{Status, descriptor};
+use fieldstone_verilate::Model;
+use fieldstone_verilate::bench::{Dice, Sink, Source};
+use rand::Rng;
+
+use crate::bits;
+
+/// What an engine answers to a descriptor: the sum of its words.
+pub fn result(descriptor: &[u8]) -> u64 {
+    let words = descriptor.chunks_exact(8).map(|word| bits::get(word, 0, 64));
+    words.fold(0u64, |sum, word| sum.rotate_left(7).wrapping_add(word))
+}
+
+/// A word of PARAMETERS that tells the engine to fail, with this status.
+pub const FAIL_AT: usize = 104;
+
+/// What an engine did, with the descriptor.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Took { engine: usize, owner: u64, descriptor: Vec<u8> },
+    Answered { descriptor: Vec<u8> },
+}
+
+/// One engine.
+pub struct Engine {
+    pub commands: Sink,
+    pub answers: Source,
+    /// Cycles for one command, at most.
+    pub slowness: u64,
+    /// Answers nothing while set.
+    pub hung: bool,
+    due: BinaryHeap<Reverse<(u64, Vec<u8>)>>,
+}
+
+impl Engine {
+    pub fn new(model: &Model, name: &str, stall: f64) -> Self {
+        let port = |kind: &str| format!("{name}_{kind}");
+        Self {
+            commands: Sink::new(model, &port("command"), &[&port("command_o")], stall),
+            answers: Source::new(model, &port("answer"), &[&port("answer_i")], stall),
+            slowness: 200,
+            hung: false,
+            due: BinaryHeap::new(),
+        }
+    }
+
+    pub fn before(&mut self, now: u64, log: &mut Vec<Event>) {
+        while !self.hung && self.due.peek().is_some_and(|Reverse((due, _))| *due <= now) {
+            let Some(Reverse((_, command))) = self.due.pop() else { break };
+            let bytes = &command[..128];
+            let status = bits::get(&bytes[FAIL_AT..], 0, 8);
+            let (result, detail) = if status == Status::Ok as u64 {
+                (result(bytes), 0)
+            } else {
+                (0, descriptor::SOURCE.get(bytes))
+            };
+            let tag = bits::get(&command, 1028, 16);
+            let answer = [(detail, 64), (result, 64), (status, 8), (tag, 16)];
+            self.answers.push_bytes(&[&bits::pack(&answer)]);
+            log.push(Event::Answered { descriptor: bytes.to_vec() });
+        }
+    }
+
+    pub fn after(&mut self, now: u64, dice: &mut Dice, engine: usize, log: &mut Vec<Event>) {
+        while let Some(mut beat) = self.commands.beats.pop_front() {
+            let command = beat.remove(0);
+            let owner = bits::get(&command, 1024, 4);
+            log.push(Event::Took { engine, owner, descriptor: command[..128].to_vec() });
+            self.due.push(Reverse((now + dice.random_range(1..=self.slowness), command)));
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Host memory and card memory as the queue engine meets them: latency, stalls, answers in any order
+//! (host) or in order (card), errors where the bench wants them. Both assert what guards promise: no
+//! access outside of its function's window.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet, VecDeque};
+
+use fieldstone_fpga::regs::{BEAT_BYTES, MAX_FUNCTIONS};
+use fieldstone_verilate::bench::{Dice, Sink, Source};
+use fieldstone_verilate::{Model, Port};
+use rand::Rng;
+
+use crate::bits;
+
+/// How long memory takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Latency {
+    /// Fewest cycles.
+    pub least: u64,
+    /// Cycles more at most, at random.
+    pub jitter: u64,
+}
+
+impl Latency {
+    fn roll(self, dice: &mut Dice) -> u64 {
+        self.least + if self.jitter == 0 { 0 } else { dice.random_range(0..=self.jitter) }
+    }
+}
+
+struct Write {
+    due: u64,
+    at: usize,
+    strobe: u64,
+    beat: Vec<u8>,
+    error: bool,
+}
+
+/// Writes that have not landed; they land in order.
+#[derive(Default)]
+struct Landing(VecDeque<Write>);
+
+impl Landing {
+    /// Lands at most one write; the value of the port `done`.
+    fn step(&mut self, now: u64, bytes: &mut [u8]) -> u64 {
+        if self.0.front().is_none_or(|write| write.due > now) {
+            return 0;
+        }
+        let write = self.0.pop_front().expect("there is one");
+        if write.error {
+            return 0b11;
+        }
+        for (i, &byte) in write.beat.iter().enumerate() {
+            if write.strobe >> i & 1 == 1 {
+                bytes[write.at + i] = byte;
+            }
+        }
+        0b10
+    }
+}
+
+/// A beat to answer with; the earliest, and of those the first asked for, is the smallest.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Answer {
+    due: u64,
+    sequence: u64,
+    tag: u64,
+    at: u64,
+    last: bool,
+}
+
+/// Host memory.
+pub struct Host {
+    pub bytes: Vec<u8>,
+    pub latency: Latency,
+    /// What every function may reach, as the bench told the device.
+    pub windows: [(u64, u64); MAX_FUNCTIONS],
+    /// Beats (byte addresses) that answer with an error.
+    pub broken: HashSet<u64>,
+    pub reads: Sink,
+    pub answers: Source,
+    pub writes: Sink,
+    /// Cycle in which each beat of data was written.
+    pub written_at: Vec<u64>,
+    /// Read requests that have no full answer yet, and the most there were.
+    pub in_flight: usize,
+    pub most_in_flight: usize,
+    done: Port,
+    due: BinaryHeap<Reverse<Answer>>,
+    sequence: u64,
+    landing: Landing,
+}
+
+impl Host {
+    pub fn new(model: &Model, bytes: usize, latency: Latency, stall: f64) -> Self {
+        Self {
+            bytes: vec![0; bytes],
+            latency,
+            windows: [(0, 0); MAX_FUNCTIONS],
+            broken: HashSet::new(),
+            reads: Sink::new(model, "host_read", &["host_read_data_o"], stall),
+            answers: Source::new(model, "host_data", &["host_data_data_i"], stall),
+            writes: Sink::new(model, "host_write", &["host_write_data_o"], stall),
+            written_at: Vec::new(),
+            in_flight: 0,
+            most_in_flight: 0,
+            done: model.port("host_done_i"),
+            due: BinaryHeap::new(),
+            sequence: 0,
+            landing: Landing::default(),
+        }
+    }
+
+    fn assert_inside(&self, owner: u64, at: u64) {
+        let (base, end) = self.windows[owner as usize];
+        assert!(at >= base && at + 64 <= end, "function {owner} reached host memory at {at:#x}");
+    }
+
+    /// Before a cycle: what lands, and what is answered.
+    pub fn before(&mut self, model: &mut Model, now: u64) {
+        model.set(self.done, self.landing.step(now, &mut self.bytes));
+        while self.answers.queue.len() < 2
+            && self.due.peek().is_some_and(|Reverse(answer)| answer.due <= now)
+        {
+            let Some(Reverse(Answer { tag, at, last, .. })) = self.due.pop() else { break };
+            let error = self.broken.contains(&at);
+            let beat = &self.bytes[at as usize..at as usize + BEAT_BYTES];
+            let fields = [(u64::from(last), 1), (u64::from(error), 1), (tag, 10)];
+            self.answers.push_bytes(&[&bits::with_beat(beat, &fields)]);
+            self.in_flight -= usize::from(last);
+        }
+    }
+
+    /// After a cycle: what was asked.
+    pub fn after(&mut self, now: u64, dice: &mut Dice) {
+        while let Some(beat) = self.reads.beats.pop_front() {
+            let request = &beat[0];
+            let (two, at) = (bits::get(request, 0, 1), bits::get(request, 1, 58) * 64);
+            let (tag, owner) = (bits::get(request, 59, 10), bits::get(request, 69, 4));
+            let mut due = now + self.latency.roll(dice);
+            for i in 0..=two {
+                self.assert_inside(owner, at + 64 * i);
+                self.sequence += 1;
+                let (sequence, at, last) = (self.sequence, at + 64 * i, i == two);
+                self.due.push(Reverse(Answer { due, sequence, tag, at, last }));
+                due += dice.random_range(0..=self.latency.jitter / 4);
+            }
+            self.in_flight += 1;
+            self.most_in_flight = self.most_in_flight.max(self.in_flight);
+        }
+        while let Some(beat) = self.writes.beats.pop_front() {
+            let write = &beat[0];
+            let (at, owner) = (bits::get(write, 577, 58) * 64, bits::get(write, 635, 4));
+            self.assert_inside(owner, at);
+            self.written_at.push(now);
+            self.landing.0.push_back(Write {
+                due: now + self.latency.roll(dice),
+                at: at as usize,
+                strobe: bits::get(write, 512, 64),
+                beat: write[..64].to_vec(),
+                error: self.broken.contains(&at),
+            });
+        }
+    }
+}
+
+/// Card memory, with its guard.
+pub struct Card {
+    pub bytes: Vec<u8>,
+    pub latency: Latency,
+    /// What every function may reach: outside of it, the guard answers with errors.
+    pub windows: [(u64, u64); MAX_FUNCTIONS],
+    pub reads: Sink,
+    pub answers: Source,
+    pub writes: Sink,
+    /// Cycle in which each beat of data was written.
+    pub written_at: Vec<u64>,
+    /// Accesses that the guard refused.
+    pub refused: u64,
+    done: Port,
+    due: VecDeque<(u64, u64, bool, bool)>,
+    landing: Landing,
+}
+
+impl Card {
+    pub fn new(model: &Model, bytes: usize, latency: Latency, stall: f64) -> Self {
+        Self {
+            bytes: vec![0; bytes],
+            latency,
+            windows: [(0, 0); MAX_FUNCTIONS],
+            reads: Sink::new(model, "card_read", &["card_read_data_o"], stall),
+            answers: Source::new(model, "card_data", &["card_data_data_i"], stall),
+            writes: Sink::new(model, "card_write", &["card_write_data_o"], stall),
+            written_at: Vec::new(),
+            refused: 0,
+            done: model.port("card_done_i"),
+            due: VecDeque::new(),
+            landing: Landing::default(),
+        }
+    }
+
+    fn refuses(&mut self, owner: u64, at: u64) -> bool {
+        let (base, end) = self.windows[owner as usize];
+        let refused = at < base || at + 64 > end;
+        self.refused += u64::from(refused);
+        refused
+    }
+
+    /// Before a cycle: what lands, and what is answered.
+    pub fn before(&mut self, model: &mut Model, now: u64) {
+        model.set(self.done, self.landing.step(now, &mut self.bytes));
+        while self.answers.queue.len() < 2 && self.due.front().is_some_and(|due| due.0 <= now) {
+            let Some((_, at, last, error)) = self.due.pop_front() else { break };
+            let zeros = [0; BEAT_BYTES];
+            let beat =
+                if error { &zeros } else { &self.bytes[at as usize..at as usize + BEAT_BYTES] };
+            let fields = [(u64::from(last), 1), (u64::from(error), 1)];
+            self.answers.push_bytes(&[&bits::with_beat(beat, &fields)]);
+        }
+    }
+
+    /// After a cycle: what was asked.
+    pub fn after(&mut self, now: u64, dice: &mut Dice) {
+        while let Some(beat) = self.reads.beats.pop_front() {
+            let request = &beat[0];
+            let (beats, at) = (bits::get(request, 0, 6), bits::get(request, 6, 34) * 64);
+            let owner = bits::get(request, 40, 4);
+            let due = now + self.latency.roll(dice);
+            for i in 0..=beats {
+                let refused = self.refuses(owner, at + 64 * i);
+                self.due.push_back((due, at + 64 * i, i == beats, refused));
+            }
+        }
+        while let Some(beat) = self.writes.beats.pop_front() {
+            let write = &beat[0];
+            let (at, owner) = (bits::get(write, 576, 34) * 64, bits::get(write, 610, 4));
+            let error = self.refuses(owner, at);
+            self.written_at.push(now);
+            self.landing.0.push_back(Write {
+                due: now + self.latency.roll(dice),
+                at: at as usize,
+                strobe: bits::get(write, 512, 64),
+                beat: write[..64].to_vec(),
+                error,
+            });
+        }
+    }
+}

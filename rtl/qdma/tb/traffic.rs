@@ -1,0 +1,232 @@
+//! Random work of one queue set, checked: copies to the card and back, engine jobs, fences, linked
+//! descriptors, with and without completions.
+
+use std::collections::HashSet;
+
+use fieldstone_fpga::regs::{C2hOp, H2cOp, descriptor, descriptor_flag};
+use rand::Rng;
+
+use crate::driver::{C2H, Check, H2C, Job, Queue, TAG};
+use crate::engines::{self, Event};
+use crate::world::World;
+
+const CELLS: u64 = 8;
+const CELL_BYTES: u64 = 0x4000;
+const MAX_COPY: u64 = 6000;
+
+/// A queue set with work to do.
+pub struct Traffic {
+    pub queue: Queue,
+    /// Rounds (a copy there and back, or an engine job) still to begin.
+    pub rounds: u32,
+    /// Until when each cell's buffers are in use: the numbers of the last descriptors with it.
+    cells: [[u32; 2]; CELLS as usize],
+    seen: [u32; 2],
+    answered: HashSet<u64>,
+    started: [u64; 4],
+    /// Read completions only after an interrupt.
+    pub by_interrupt: bool,
+    pub interrupted: bool,
+}
+
+impl Traffic {
+    pub fn new(queue: Queue, rounds: u32) -> Self {
+        Self {
+            queue,
+            rounds,
+            cells: [[0; 2]; CELLS as usize],
+            seen: [0; 2],
+            answered: HashSet::new(),
+            started: [0; 4],
+            by_interrupt: false,
+            interrupted: false,
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.rounds == 0 && self.queue.rings.iter().all(|ring| ring.posted.is_empty())
+    }
+
+    /// What the driver does in one cycle.
+    pub fn step(&mut self, world: &mut World) {
+        if !self.by_interrupt || self.interrupted {
+            let mut read = false;
+            while let Some(completion) = self.queue.poll(world) {
+                self.seen[completion.ring] = completion.number;
+                read = true;
+            }
+            self.interrupted = false;
+            if read {
+                self.queue.consumed(world);
+            }
+        }
+        if self.rounds > 0 && world.dice.random_bool(0.02) {
+            self.begin(world);
+        }
+    }
+
+    /// Begins a round, if there is room for it.
+    fn begin(&mut self, world: &mut World) {
+        let free = [self.queue.free(H2C), self.queue.free(C2H)];
+        if free[H2C] == 0 || free[C2H] == 0 {
+            return;
+        }
+        let last = self.rounds == 1;
+        // The last free entry asks for a completion, so that entries come back.
+        let sure = last || self.by_interrupt;
+        let flags = |world: &mut World, sure: bool| {
+            let mut flags = 0;
+            if sure || world.dice.random_bool(0.7) {
+                flags |= descriptor_flag::COMPLETE;
+            }
+            if world.dice.random_bool(0.15) {
+                flags |= descriptor_flag::FENCE;
+            }
+            if self.by_interrupt || world.dice.random_bool(0.2) {
+                flags |= descriptor_flag::INTERRUPT;
+            }
+            flags
+        };
+        let links = if world.dice.random_bool(0.2) { world.dice.random_range(1..4) } else { 0 };
+        let mut jobs = Vec::new();
+        for _ in 0..links {
+            let flags = flags(world, sure);
+            jobs.push(self.engine_job(world, flags, jobs.len() as u32));
+        }
+        let seen = self.seen;
+        let is_free = |cell: &[u32; 2]| cell[H2C] <= seen[H2C] && cell[C2H] <= seen[C2H];
+        let cell = self.cells.iter().position(is_free).map(|cell| cell as u64);
+        let end_flags = flags(world, sure || free[H2C] == 1);
+        match cell {
+            Some(cell) if world.dice.random_bool(0.6) || last => {
+                let back_flags = flags(world, sure || free[C2H] == 1);
+                let (there, back) = self.copies(world, cell, end_flags, back_flags);
+                jobs.push(there);
+                let after = self.queue.rings[H2C].count + jobs.len() as u32;
+                self.queue.post(world, H2C, jobs);
+                self.queue.post(world, C2H, vec![back.with(descriptor::AFTER, after.into())]);
+                self.cells[cell as usize] = [after, self.queue.rings[C2H].count];
+                self.queue.ring(world, C2H);
+            }
+            _ if last => return,
+            _ => {
+                jobs.push(self.engine_job(world, end_flags, jobs.len() as u32));
+                self.queue.post(world, H2C, jobs);
+            }
+        }
+        self.queue.ring(world, H2C);
+        self.rounds -= 1;
+    }
+
+    /// A copy of random bytes to the card, and the copy back to another place.
+    fn copies(&self, world: &mut World, cell: u64, flags: u64, back_flags: u64) -> (Job, Job) {
+        let long = world.dice.random_bool(0.5);
+        let length = world.dice.random_range(1..=if long { MAX_COPY } else { 200 });
+        let shift = 64 * world.dice.random_range(0..16u64);
+        let source = self.queue.host + cell * CELL_BYTES + shift;
+        let card = self.queue.card + cell * CELL_BYTES + 64 * world.dice.random_range(0..16u64);
+        let back =
+            self.queue.host + (CELLS + cell) * CELL_BYTES + 64 * world.dice.random_range(0..16u64);
+        let bytes: Vec<u8> = (0..length).map(|_| world.dice.random()).collect();
+        world.host.bytes[source as usize..][..length as usize].copy_from_slice(&bytes);
+        // What lies behind must stay as it is.
+        world.card.bytes[card as usize..][..length as usize + 64].fill(0x5a);
+        world.host.bytes[back as usize..][..length as usize + 64].fill(0xa5);
+        let behind = |filler: u8| [&bytes[..], &[filler; 64]].concat();
+        let there = Job::new(H2cOp::Copy as u64, flags).moving(source, card, length).expect(
+            0,
+            length,
+            Check::Card(card, behind(0x5a)),
+        );
+        let back = Job::new(C2hOp::Copy as u64, back_flags).moving(card, back, length).expect(
+            0,
+            length,
+            Check::Host(back, behind(0xa5)),
+        );
+        (there, back)
+    }
+
+    /// A job of a random engine, or of none. `ahead`: jobs that will be posted before it.
+    fn engine_job(&self, world: &mut World, flags: u64, ahead: u32) -> Job {
+        let ops = [H2cOp::Nop, H2cOp::Place, H2cOp::LoadMap, H2cOp::Code, H2cOp::Checksum];
+        let op = ops[world.dice.random_range(0..ops.len())];
+        if op == H2cOp::Nop {
+            return Job::new(op as u64, flags);
+        }
+        let length = world.dice.random_range(1..5000u64);
+        let number = u64::from(self.queue.rings[H2C].count + 1 + ahead);
+        Job::new(op as u64, flags)
+            .moving(self.queue.card, self.queue.card + 0x1000, length)
+            .with(TAG, number)
+    }
+
+    /// An engine has got a command of this queue set: in order, and behind a fence nothing is open.
+    pub fn engine_took(&mut self, world: &World, engine: usize, bytes: &[u8]) {
+        let number = TAG.get(bytes);
+        assert!(number > self.started[engine], "an engine got descriptors out of order");
+        self.started[engine] = number;
+        if descriptor::FLAGS.get(bytes) & descriptor_flag::FENCE == 0 {
+            return;
+        }
+        for posted in &self.queue.rings[H2C].posted {
+            if u64::from(posted.number) >= number {
+                break;
+            }
+            let tag = TAG.get(&posted.job.bytes);
+            assert!(tag == 0 || self.answered.contains(&tag), "a fence was passed by {number}");
+            assert!(posted.job.check.holds(world), "a fence was passed by {number}");
+        }
+    }
+
+    /// An engine has answered a command: its result is known now.
+    pub fn engine_answered(&mut self, bytes: &[u8]) {
+        let tag = TAG.get(bytes);
+        self.answered.insert(tag);
+        let mut posted = self.queue.rings[H2C].posted.iter_mut();
+        let posted = posted.find(|posted| u64::from(posted.number) == tag);
+        posted.expect("answers are to what was posted").job.result = engines::result(bytes);
+    }
+}
+
+/// What engines did since somebody listened.
+fn listen(world: &mut World, all: &mut [Traffic]) {
+    for event in std::mem::take(&mut world.log) {
+        let (Event::Took { descriptor: bytes, .. } | Event::Answered { descriptor: bytes }) =
+            &event;
+        // Every queue set has card memory of its own, by which commands are told apart.
+        let source = descriptor::SOURCE.get(bytes);
+        let Some(traffic) = all.iter_mut().find(|traffic| traffic.queue.card == source) else {
+            continue;
+        };
+        match &event {
+            Event::Answered { .. } => traffic.engine_answered(bytes),
+            Event::Took { engine, owner, .. } => {
+                assert_eq!(*owner, traffic.queue.function, "a command of another function");
+                traffic.engine_took(world, *engine, bytes);
+            }
+        }
+    }
+}
+
+/// One cycle of the world and of all this traffic.
+pub fn cycle(world: &mut World, all: &mut [Traffic]) {
+    // The world may have gone on without us.
+    listen(world, all);
+    all.iter_mut().for_each(|traffic| traffic.step(world));
+    world.cycle();
+    listen(world, all);
+    while let Some(vector) = world.interrupts.pop() {
+        for traffic in all.iter_mut() {
+            traffic.interrupted |= crate::world::vector(traffic.queue.function) == vector[0];
+        }
+    }
+}
+
+/// Until all of it is done.
+pub fn finish(world: &mut World, all: &mut [Traffic]) {
+    let start = world.clock.cycles;
+    while !all.iter().all(Traffic::is_done) {
+        cycle(world, all);
+        assert!(world.clock.cycles - start < 3_000_000, "wedged");
+    }
+}

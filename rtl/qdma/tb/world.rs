@@ -1,0 +1,184 @@
+//! The queue engine with everything around it: host memory, card memory, engines, and who rings.
+
+use fieldstone_fpga::regs::{MAX_FUNCTIONS, PAGE_BYTES, function_table, register};
+use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, dice};
+use fieldstone_verilate::{Design, Model};
+
+use crate::bits;
+use crate::engines::{Engine, Event};
+use crate::memory::{Card, Host, Latency};
+
+/// Host memory of each function.
+pub const HOST_WINDOW: u64 = 4 << 20;
+/// Card memory of each function.
+pub const CARD_WINDOW: u64 = 2 << 20;
+
+/// How rough the world is.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    pub seed: u64,
+    /// Chance of a stall, on every stream.
+    pub stall: f64,
+    pub host: Latency,
+    pub card: Latency,
+}
+
+impl Weather {
+    /// No stalls, a steady 250 cycles to the host and back.
+    pub fn calm(seed: u64) -> Self {
+        let (host, card) = (Latency { least: 250, jitter: 0 }, Latency { least: 60, jitter: 0 });
+        Self { seed, stall: 0.0, host, card }
+    }
+
+    /// Stalls everywhere, and answers when it pleases.
+    pub fn rough(seed: u64, stall: f64) -> Self {
+        let (host, card) = (Latency { least: 5, jitter: 200 }, Latency { least: 3, jitter: 40 });
+        Self { seed, stall, host, card }
+    }
+}
+
+pub struct World {
+    pub model: Model,
+    pub clock: Clock,
+    pub dice: Dice,
+    pub host: Host,
+    pub card: Card,
+    /// Place, code, checksum, reconfigure.
+    pub engines: Vec<Engine>,
+    /// What engines did since somebody looked.
+    pub log: Vec<Event>,
+    pub interrupts: Sink,
+    mmio: Source,
+    answers: Sink,
+}
+
+impl World {
+    /// A world where function f has the windows number f, and `sets` queue sets from f times that on.
+    pub fn new(design: &'static Design, weather: Weather, sets: u64) -> Self {
+        let mut model = Model::new(design);
+        let Weather { seed, stall, .. } = weather;
+        let functions = MAX_FUNCTIONS as u64;
+        let host_bytes = (functions * HOST_WINDOW) as usize;
+        let card_bytes = (functions * CARD_WINDOW) as usize;
+        let engines = ["place", "code", "checksum", "reconfigure"];
+        let clock = Clock::reset(&mut model);
+        let mut world = Self {
+            clock,
+            dice: dice(seed),
+            host: Host::new(&model, host_bytes, weather.host, stall),
+            card: Card::new(&model, card_bytes, weather.card, stall),
+            engines: engines.map(|name| Engine::new(&model, name, stall)).into(),
+            log: Vec::new(),
+            interrupts: Sink::new(&model, "interrupt", &["interrupt_data_o"], stall),
+            mmio: Source::new(&model, "mmio", &["mmio_data_i"], stall),
+            answers: Sink::new(&model, "mmio_answer", &["mmio_answer_data_o"], stall),
+            model,
+        };
+        for f in 0..functions {
+            world.set_host_window(f, f * HOST_WINDOW, (f + 1) * HOST_WINDOW);
+            world.set_card_window(f, f * CARD_WINDOW, (f + 1) * CARD_WINDOW);
+            let queues = function_table::QUEUES_FIRST.with(f * sets)
+                | function_table::QUEUES_COUNT.with(sets)
+                | function_table::QUEUES_VECTOR.with(vector(f));
+            world.write(0, table(f) + function_table::QUEUES, queues);
+        }
+        // Inputs that nobody drives begin at random.
+        let status = world.model.port("device_i");
+        world.model.set_bytes(status, &[0; 44]);
+        world.settle();
+        world
+    }
+
+    /// What the function may reach of host memory, from the next cycles on.
+    pub fn set_host_window(&mut self, function: u64, base: u64, end: u64) {
+        self.write(0, table(function) + function_table::HOST_BASE, base);
+        self.write(0, table(function) + function_table::HOST_END, end);
+        self.settle();
+        self.host.windows[function as usize] = (base, end);
+    }
+
+    /// What the function may reach of card memory, as the device is told and the card's guard knows.
+    pub fn set_card_window(&mut self, function: u64, base: u64, end: u64) {
+        self.write(0, table(function) + function_table::CARD_BASE, base);
+        self.write(0, table(function) + function_table::CARD_END, end);
+        self.settle();
+        self.card.windows[function as usize] = (base, end);
+    }
+
+    /// One cycle.
+    pub fn cycle(&mut self) {
+        let now = self.clock.cycles;
+        self.host.before(&mut self.model, now);
+        self.card.before(&mut self.model, now);
+        self.engines.iter_mut().for_each(|engine| engine.before(now, &mut self.log));
+        let mut streams: Vec<&mut dyn fieldstone_verilate::bench::Stream> = vec![
+            &mut self.mmio,
+            &mut self.answers,
+            &mut self.host.reads,
+            &mut self.host.answers,
+            &mut self.host.writes,
+            &mut self.card.reads,
+            &mut self.card.answers,
+            &mut self.card.writes,
+            &mut self.interrupts,
+        ];
+        for engine in &mut self.engines {
+            streams.push(&mut engine.commands);
+            streams.push(&mut engine.answers);
+        }
+        self.clock.cycle(&mut self.model, &mut self.dice, &mut streams);
+        self.host.after(now, &mut self.dice);
+        self.card.after(now, &mut self.dice);
+        for (number, engine) in self.engines.iter_mut().enumerate() {
+            engine.after(now, &mut self.dice, number, &mut self.log);
+        }
+    }
+
+    pub fn cycles(&mut self, count: u64) {
+        (0..count).for_each(|_| self.cycle());
+    }
+
+    /// Writes a register of a function's page; done later, in order.
+    pub fn write(&mut self, function: u64, offset: u64, value: u64) {
+        assert!(offset < PAGE_BYTES as u64);
+        let request = [(value, 64), (offset, 17), (function, 4), (1, 1)];
+        self.mmio.push_bytes(&[&bits::pack(&request)]);
+    }
+
+    /// Reads a register.
+    pub fn read(&mut self, function: u64, offset: u64) -> u64 {
+        let request = [(0, 64), (offset, 17), (function, 4), (0, 1)];
+        self.mmio.push_bytes(&[&bits::pack(&request)]);
+        for _ in 0..100_000 {
+            if let Some(answer) = self.answers.pop() {
+                return answer[0];
+            }
+            self.cycle();
+        }
+        panic!("no answer to a register read");
+    }
+
+    /// Until all writes so far are done.
+    pub fn settle(&mut self) {
+        while !self.mmio.is_done() {
+            self.cycle();
+        }
+        self.read(0, register::ID);
+    }
+
+    /// The function's errors; clears them.
+    pub fn take_errors(&mut self, function: u64) -> u64 {
+        let errors = self.read(function, register::FUNCTION_ERRORS);
+        self.write(function, register::FUNCTION_ERRORS, errors);
+        errors
+    }
+}
+
+/// The interrupt vector of a function in this world.
+pub fn vector(function: u64) -> u64 {
+    0x40 + function
+}
+
+fn table(function: u64) -> u64 {
+    function_table::BASE + function * function_table::STRIDE
+}
