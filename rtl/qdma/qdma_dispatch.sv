@@ -66,7 +66,7 @@ module qdma_dispatch
       .in_valid_i(put), .in_ready_o(room), .in_data_i(start_slot_i),
       .out_valid_o(valid[q]), .out_ready_i(ready[q]), .out_data_o(slots[q]), .level_o()
     );
-    assert property (@(posedge clk_i) disable iff (!rst_ni) put |-> room)
+    assert property (@(posedge clk_i) disable iff (!rst_ni) !put || room)
     else $error("more jobs than slots");
   end
 

@@ -82,6 +82,6 @@ module qdma_reorder #(
   end
   assign out_valid_o = out_valid_q;
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) fill_valid_i |-> !full_q[fill_number_i])
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !fill_valid_i || !full_q[fill_number_i])
   else $error("an answer for a place that has its data");
 endmodule

@@ -16,6 +16,8 @@ module qdma_scheduler
   input  logic               clk_i,
   input  logic               rst_ni,
 
+  output logic               idle_o,  // no ring is listed
+
   // A ring has become ready.
   input  logic               push_valid_i,
   output logic               push_ready_o,
@@ -69,6 +71,7 @@ module qdma_scheduler
   assign push = push_valid_i && push_ready_o;
   assign push_link = RING_BITS'(push_ring_i);
 
+  assign idle_o = listed_q == '0;
   assign visit_valid_o = state_q == OFFER;
   assign visit_owner_o = owner_q;
   assign visit_ring_o = ring_number_t'(head_q[owner_q]);

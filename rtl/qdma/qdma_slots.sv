@@ -12,6 +12,7 @@ module qdma_slots
   input  logic          rst_ni,
   input  logic [31:0]   cycles_i,
 
+  output logic          idle_o,  // all are free
   output logic [FUNCTIONS-1:0] has_free_o,
   input  fs_pkg::function_t    owner_i,
   output slot_number_t         free_number_o,  // a free slot of owner_i
@@ -53,9 +54,12 @@ module qdma_slots
 
   // ---- Free slots -----------------------------------------------------------------------------
 
+  logic [FUNCTIONS-1:0] all_free;
   for (genvar f = 0; f < FUNCTIONS; f++) begin : gen_free
     assign has_free_o[f] = free_q[f] != '0;
+    assign all_free[f] = free_q[f] == '1;
   end
+  assign idle_o = all_free == '1;
 
   always_comb begin
     free_number_o = '0;
@@ -117,9 +121,9 @@ module qdma_slots
   end
 
   assert property (@(posedge clk_i) disable iff (!rst_ni)
-    act_valid_i && act_i.take |-> free_q[taken.owner][taken.number])
+    !(act_valid_i && act_i.take) || free_q[taken.owner][taken.number])
   else $error("a slot was taken twice");
   assert property (@(posedge clk_i) disable iff (!rst_ni)
-    act_valid_i && act_i.give_back |-> !free_q[act_slot_i.owner][act_slot_i.number])
+    !(act_valid_i && act_i.give_back) || !free_q[act_slot_i.owner][act_slot_i.number])
   else $error("a slot was given back twice");
 endmodule

@@ -86,6 +86,6 @@ module qdma_turns
     end
   end
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) back |-> line_room)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !back || line_room)
   else $error("more copies than slots");
 endmodule

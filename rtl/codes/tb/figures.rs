@@ -1,5 +1,5 @@
-//! What share of the memory port's bandwidth the engine uses: the larger of beats read and written, over
-//! the cycles from a command to its answer, with a memory that answers after 40 cycles.
+//! What share of the memory port's bandwidth the engine uses: the larger of beats read and written,
+//! over the cycles from a command to its answer, with a memory that answers after 40 cycles.
 
 use fieldstone_codes::Profile;
 use fieldstone_gf::LinearMap;
