@@ -83,7 +83,7 @@ module qdma_dispatch
   state_e state_q;
   logic [1:0] engine_q;
   logic [ENGINES-1:0] command_valid_q;
-  fs_pkg::engine_command_t command_q [ENGINES];
+  fs_pkg::engine_command_t [ENGINES-1:0] command_q;
 
   logic [ENGINES-1:0] able;
   assign able = valid[QUEUES-1:2] & ~command_valid_q;

@@ -50,9 +50,9 @@ module qdma_regs
 
   logic [63:0] cycles_q;
   logic [31:0] faults_q;
-  reg_function_errors_t errors_q [FUNCTIONS];
+  reg_function_errors_t [FUNCTIONS-1:0] errors_q;
   windows_t [FUNCTIONS-1:0] windows_q;
-  function_table_queues_t queues_q [FUNCTIONS];
+  function_table_queues_t [FUNCTIONS-1:0] queues_q;
 
   assign cycles_o = cycles_q[31:0];
   assign windows_o = windows_q;
@@ -167,11 +167,9 @@ module qdma_regs
       enabling_q <= 1'b0;
       cycles_q <= '0;
       faults_q <= '0;
-      for (int unsigned f = 0; f < FUNCTIONS; f++) begin
-        errors_q[f] <= '0;
-        windows_q[f] <= '0;
-        queues_q[f] <= '0;
-      end
+      errors_q <= '0;
+      windows_q <= '0;
+      queues_q <= '0;
     end else begin
       unique case (state_q)
         IDLE: begin

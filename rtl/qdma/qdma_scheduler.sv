@@ -41,8 +41,7 @@ module qdma_scheduler
 
   link_t next_q [RINGS];  // the ring behind this one in its list
   link_t read_q;
-  link_t head_q [FUNCTIONS];
-  link_t tail_q [FUNCTIONS];
+  link_t [FUNCTIONS-1:0] head_q, tail_q;
   logic [FUNCTIONS-1:0] listed_q;  // lists that are not empty
 
   typedef enum logic [1:0] { PICK, OFFER, READ, ADVANCE } state_e;

@@ -42,7 +42,7 @@ module qdma_slots
   input  ring_number_t  act_ring_i,
   input  actions_t      act_i
 );
-  logic [FUNCTION_JOBS-1:0] free_q [FUNCTIONS];
+  logic [FUNCTIONS-1:0][FUNCTION_JOBS-1:0] free_q;
   logic [SLOTS-1:0] held_q;  // announced before its turn
 
   verdict_t verdicts_q [SLOTS];
@@ -54,12 +54,10 @@ module qdma_slots
 
   // ---- Free slots -----------------------------------------------------------------------------
 
-  logic [FUNCTIONS-1:0] all_free;
   for (genvar f = 0; f < FUNCTIONS; f++) begin : gen_free
     assign has_free_o[f] = free_q[f] != '0;
-    assign all_free[f] = free_q[f] == '1;
   end
-  assign idle_o = all_free == '1;
+  assign idle_o = free_q == '1;
 
   always_comb begin
     free_number_o = '0;
@@ -73,7 +71,7 @@ module qdma_slots
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
-      for (int unsigned f = 0; f < FUNCTIONS; f++) free_q[f] <= '1;
+      free_q <= '1;
       held_q <= '0;
     end else if (act_valid_i) begin
       if (act_i.take) free_q[taken.owner][taken.number] <= 1'b0;
