@@ -1,0 +1,206 @@
+// Reads what commands name in card memory: the inputs of placements, which become mappings, and images
+// of maps, which go on to the loader.
+//
+// Transfers are taken one after the other. Reads run ahead of what is used, over the borders of
+// transfers, as far as there is room for their beats; so the machine does not run dry between commands.
+// A beat that came with an error starts no mappings.
+
+/* verilator lint_off PINCONNECTEMPTY */  // how full a queue is does not matter
+/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+
+module crush_inputs
+  import crush_pkg::*;
+  import crush_pe_pkg::*;
+#(
+  parameter int unsigned CONTEXTS = 32,
+  parameter int unsigned BEATS = 32,       // room for beats read ahead
+  parameter int unsigned BURST_BEATS = 16
+) (
+  input  logic                 clk_i,
+  input  logic                 rst_ni,
+
+  input  logic                 transfer_valid_i,
+  output logic                 transfer_ready_o,
+  input  transfer_t            transfer_i,
+
+  output logic                 read_valid_o,
+  input  logic                 read_ready_i,
+  output fs_pkg::card_read_t   read_o,
+  input  logic                 data_valid_i,
+  output logic                 data_ready_o,
+  input  fs_pkg::card_data_t   data_i,
+
+  // Mappings.
+  output logic                 start_valid_o,
+  input  logic                 start_ready_i,
+  output tag_t                 start_index_o,
+  output mapping_t             start_mapping_o,
+  input  logic                 free_valid_i,   // a context has ended
+  input  tag_t                 free_index_i,
+
+  // Images.
+  output logic                 load_valid_o,
+  input  logic                 load_ready_i,
+  output fs_pkg::beat_t        load_beat_o,
+  output logic                 load_last_o,
+
+  // What happens, for the table of jobs. At the end of an image only fault_o and end_o matter.
+  output logic                 started_o,      // a mapping of start_mapping_o.job
+  output logic                 fault_o,        // a beat of the transfer came with an error
+  output logic                 end_o,          // all of the transfer has been used
+  output job_index_t           used_job_o      // whose fault or end it is
+);
+  localparam int unsigned ROOM_BITS = $clog2(BEATS + 1);
+
+  if (BURST_BEATS > 64 || BURST_BEATS > BEATS) begin : gen_burst_check
+    $error("BURST_BEATS must be at most 64, and at most BEATS");
+  end
+
+  // ---- Requests ----
+
+  logic queue_ready;
+  logic reading_q;
+  transfer_t reading_d, reading_transfer_q;
+  logic [ROOM_BITS-1:0] room_q;    // places for beats that no request has claimed
+  logic [ROOM_BITS-1:0] burst;
+  logic asks, takes_beat;
+
+  assign transfer_ready_o = !reading_q && queue_ready;
+  always_comb begin
+    burst = ROOM_BITS'(BURST_BEATS);
+    if (reading_transfer_q.beats < 27'(BURST_BEATS)) burst = ROOM_BITS'(reading_transfer_q.beats);
+  end
+
+  assign read_valid_o = reading_q && room_q >= burst;
+  assign read_o.owner = reading_transfer_q.owner;
+  assign read_o.address = reading_transfer_q.source;
+  assign read_o.beats_minus_1 = 6'(burst - 1'b1);
+  assign asks = read_valid_o && read_ready_i;
+
+  always_comb begin
+    reading_d = reading_transfer_q;
+    reading_d.source = reading_transfer_q.source + fs_pkg::card_beat_t'(burst);
+    reading_d.beats = reading_transfer_q.beats - 27'(burst);
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (transfer_valid_i && transfer_ready_o) reading_transfer_q <= transfer_i;
+    else if (asks) reading_transfer_q <= reading_d;
+    if (!rst_ni) begin
+      reading_q <= 1'b0;
+      room_q <= ROOM_BITS'(BEATS);
+    end else begin
+      if (transfer_valid_i && transfer_ready_o) reading_q <= 1'b1;
+      else if (asks && reading_d.beats == '0) reading_q <= 1'b0;
+      room_q <= room_q - (asks ? burst : '0) + ROOM_BITS'(takes_beat);
+    end
+  end
+
+  // ---- Beats that have come, and whose they are ----
+
+  logic beat_valid, beat_error;
+  logic [15:0][31:0] beat;
+  fs_fifo #(
+    .WIDTH(1 + fs_pkg::BEAT_BITS),
+    .DEPTH(BEATS)
+  ) i_beats (
+    .clk_i,
+    .rst_ni,
+    .in_valid_i  (data_valid_i),
+    .in_ready_o  (data_ready_o),
+    .in_data_i   ({data_i.error, data_i.data}),
+    .out_valid_o (beat_valid),
+    .out_ready_i (takes_beat),
+    .out_data_o  ({beat_error, beat}),
+    .level_o     ()
+  );
+
+  logic transfer_valid;
+  transfer_t transfer;
+  fs_fifo #(
+    .WIDTH($bits(transfer_t)),
+    .DEPTH(JOBS)
+  ) i_transfers (
+    .clk_i,
+    .rst_ni,
+    .in_valid_i  (transfer_valid_i && transfer_ready_o),
+    .in_ready_o  (queue_ready),
+    .in_data_i   (transfer_i),
+    .out_valid_o (transfer_valid),
+    .out_ready_i (end_o),
+    .out_data_o  (transfer),
+    .level_o     ()
+  );
+
+  // ---- Free contexts: at first those that were never used ----
+
+  logic [$clog2(CONTEXTS+1)-1:0] unused_q;  // how many, from 0 on, have been used
+  logic freed_valid, free_valid, take_free, has_room;
+  tag_t freed_index, free_index;
+  fs_fifo #(
+    .WIDTH(TAG_BITS),
+    .DEPTH(CONTEXTS)
+  ) i_free (
+    .clk_i,
+    .rst_ni,
+    .in_valid_i  (free_valid_i),
+    .in_ready_o  (has_room),
+    .in_data_i   (free_index_i),
+    .out_valid_o (freed_valid),
+    .out_ready_i (take_free),
+    .out_data_o  (freed_index),
+    .level_o     ()
+  );
+  assign free_valid = freed_valid || 32'(unused_q) != CONTEXTS;
+  assign free_index = freed_valid ? freed_index : tag_t'(unused_q);
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) unused_q <= '0;
+    else if (take_free && !freed_valid) unused_q <= unused_q + 1'b1;
+  end
+
+  // ---- Use ----
+
+  logic [29:0] used_q;       // inputs, or beats of an image, of this transfer
+  logic is_place, uses_input, is_last_input, is_last_beat, slot_is_free;
+  assign is_place = beat_valid && transfer_valid && !transfer.is_image;
+  assign slot_is_free = !start_valid_o || start_ready_i;
+  assign uses_input = is_place && (beat_error || (free_valid && slot_is_free));
+  assign take_free = uses_input && !beat_error;
+  assign is_last_input = used_q + 30'd1 == transfer.inputs;
+
+  assign load_valid_o = beat_valid && transfer_valid && transfer.is_image;
+  assign load_beat_o = beat;
+  assign is_last_beat = used_q + 30'd1 == 30'(transfer.beats);
+  assign load_last_o = is_last_beat;
+
+  assign takes_beat = uses_input && (used_q[3:0] == '1 || is_last_input)
+                      || load_valid_o && load_ready_i;
+  assign end_o = uses_input && is_last_input || load_valid_o && load_ready_i && is_last_beat;
+  assign fault_o = takes_beat && beat_error;
+  assign used_job_o = transfer.job;
+  assign started_o = take_free;
+
+  always_ff @(posedge clk_i) begin
+    if (take_free) begin
+      start_index_o <= free_index;
+      start_mapping_o.job <= transfer.job;
+      start_mapping_o.width <= transfer.width;
+      start_mapping_o.row <= transfer.row + fs_pkg::card_beat_t'(used_q);
+      start_mapping_o.x <= beat[used_q[3:0]];
+    end
+    if (!rst_ni) begin
+      start_valid_o <= 1'b0;
+      used_q <= '0;
+    end else begin
+      if (take_free) start_valid_o <= 1'b1;
+      else if (start_ready_i) start_valid_o <= 1'b0;
+      if (end_o) used_q <= '0;
+      else if (uses_input || (load_valid_o && load_ready_i)) used_q <= used_q + 30'd1;
+    end
+  end
+
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !data_valid_i || data_ready_o)
+  else $error("a beat without room: more came than were asked for");
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !free_valid_i || has_room)
+  else $error("a context was freed twice");
+endmodule

@@ -1,0 +1,138 @@
+// The placements in flight: how much of each is still to come, and what went wrong with it. A job ends
+// when all of its inputs have been used and every mapping that they started has landed; then it offers
+// its answer.
+
+/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+
+module crush_jobs
+  import crush_pe_pkg::*;
+#(
+  parameter int unsigned ROWS = 64  // most mappings and rows in flight
+) (
+  input  logic                     clk_i,
+  input  logic                     rst_ni,
+
+  input  logic                     add_i,        // only while has_room_o
+  output logic                     has_room_o,
+  output job_index_t               add_index_o,  // where a new job would go
+  input  job_t                     add_job_i,
+  input  logic [15:0]              add_tag_i,
+  input  fs_pkg::card_beat_t       add_source_i,
+  input  fs_pkg::card_beat_t       add_destination_i,
+  input  logic [29:0]              add_inputs_i,
+  output job_t [JOBS-1:0]          jobs_o,
+  output logic                     is_empty_o,
+
+  // What happens to a job.
+  input  logic                     started_i,    // a mapping
+  input  job_index_t               started_job_i,
+  input  logic                     end_i,        // of the inputs
+  input  logic                     fault_i,      // reading the inputs failed
+  input  job_index_t               used_job_i,   // of end_i and fault_i
+  input  logic                     landed_i,     // a row
+  input  logic                     landed_error_i,
+  input  job_index_t               landed_job_i,
+  input  logic                     bad_i,        // a mapping could not be done
+  input  logic                     bad_draw_i,   // because a kernel was missing
+  input  job_index_t               bad_job_i,
+
+  output logic                     answer_valid_o,
+  input  logic                     answer_ready_i,
+  output fs_pkg::engine_answer_t   answer_o
+);
+  localparam int unsigned ROWS_BITS = $clog2(ROWS + 1);
+
+  typedef struct packed {
+    logic [15:0]           tag;
+    logic [29:0]           inputs;
+    fs_pkg::card_beat_t    source;
+    fs_pkg::card_beat_t    destination;
+    logic                  has_ended;     // its inputs
+    logic [ROWS_BITS-1:0]  rows;          // mappings and rows in flight
+    logic                  read_fault, write_fault, bad_map, missing_kernel;
+  } progress_t;
+
+  logic [JOBS-1:0] busy_q, is_done;
+  job_t [JOBS-1:0] jobs_q;
+  progress_t [JOBS-1:0] progress_q;
+
+  assign jobs_o = jobs_q;
+  assign is_empty_o = busy_q == '0;
+  assign has_room_o = busy_q != '1;
+  always_comb begin
+    add_index_o = '0;
+    for (int unsigned i = JOBS; i > 0; i--) if (!busy_q[i-1]) add_index_o = job_index_t'(i - 1);
+  end
+
+  job_index_t done_index;
+  always_comb begin
+    done_index = '0;
+    for (int unsigned i = JOBS; i > 0; i--) begin
+      is_done[i-1] = busy_q[i-1] && progress_q[i-1].has_ended && progress_q[i-1].rows == '0;
+      if (is_done[i-1]) done_index = job_index_t'(i - 1);
+    end
+  end
+
+  // The answer stays as it is until it is taken, whatever ends meanwhile.
+  progress_t done;
+  logic answers;
+  assign done = progress_q[done_index];
+  assign answers = is_done != '0 && (!answer_valid_o || answer_ready_i);
+  always_ff @(posedge clk_i) begin
+    if (answers) begin
+      answer_o.tag <= done.tag;
+      answer_o.result <= 64'(done.inputs);
+      answer_o.detail <= '0;
+      answer_o.status <= fs_regs_pkg::STATUS_OK;
+      if (done.read_fault || done.write_fault) begin
+        answer_o.status <= fs_regs_pkg::STATUS_CARD_FAULT;
+        answer_o.result <= '0;
+        answer_o.detail <= {24'd0, done.read_fault ? done.source : done.destination, 6'd0};
+      end else if (done.missing_kernel || done.bad_map) begin
+        answer_o.status <= done.missing_kernel ? fs_regs_pkg::STATUS_NOT_LOADED
+                                               : fs_regs_pkg::STATUS_BAD_IMAGE;
+        answer_o.result <= '0;
+      end
+    end
+    if (!rst_ni) answer_valid_o <= 1'b0;
+    else if (answers) answer_valid_o <= 1'b1;
+    else if (answer_ready_i) answer_valid_o <= 1'b0;
+  end
+
+  for (genvar i = 0; i < JOBS; i++) begin : gen_job
+    logic is_added, starts, lands;
+    assign is_added = add_i && add_index_o == job_index_t'(i);
+    assign starts = started_i && started_job_i == job_index_t'(i);
+    assign lands = landed_i && landed_job_i == job_index_t'(i);
+    always_ff @(posedge clk_i) begin
+      if (is_added) begin
+        jobs_q[i] <= add_job_i;
+        progress_q[i] <= '{
+          tag: add_tag_i,
+          inputs: add_inputs_i,
+          source: add_source_i,
+          destination: add_destination_i,
+          default: '0
+        };
+      end else begin
+        if (end_i && used_job_i == job_index_t'(i)) progress_q[i].has_ended <= 1'b1;
+        if (fault_i && used_job_i == job_index_t'(i)) progress_q[i].read_fault <= 1'b1;
+        if (lands && landed_error_i) progress_q[i].write_fault <= 1'b1;
+        if (bad_i && bad_job_i == job_index_t'(i)) begin
+          progress_q[i].missing_kernel <= progress_q[i].missing_kernel || bad_draw_i;
+          progress_q[i].bad_map <= 1'b1;
+        end
+        if (starts != lands) begin
+          progress_q[i].rows <= starts ? progress_q[i].rows + 1'b1 : progress_q[i].rows - 1'b1;
+        end
+      end
+      if (!rst_ni) busy_q[i] <= 1'b0;
+      else if (is_added) busy_q[i] <= 1'b1;
+      else if (answers && done_index == job_index_t'(i)) busy_q[i] <= 1'b0;
+    end
+
+    assert property (@(posedge clk_i) disable iff (!rst_ni)
+                     !(lands && !starts) || progress_q[i].rows != '0)
+    else $error("more rows have landed than were started");
+  end
+endmodule

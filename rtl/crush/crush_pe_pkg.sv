@@ -1,0 +1,176 @@
+// Types inside the rule machine (crush_pe).
+
+/* verilator lint_off UNUSEDPARAM */  // a package is used in parts
+
+package crush_pe_pkg;
+  localparam int unsigned ROW_ITEMS = fs_regs_pkg::MAX_WIDTH;  // items of a vector
+  localparam int unsigned JOBS = 4;         // PLACE commands in flight
+  localparam int unsigned MAX_LEVELS = 64;  // draws of one descent; a map that needs more has a cycle
+
+  typedef logic [$clog2(JOBS)-1:0] job_index_t;
+  typedef logic [ROW_ITEMS-1:0][31:0] row_t;
+  typedef logic [ROW_ITEMS-1:0] mask_t;  // of positions in a row
+
+  // What stays the same while a context works at a mapping.
+  typedef struct packed {
+    job_index_t           job;
+    logic [3:0]           width;  // items wanted
+    fs_pkg::card_beat_t   row;    // where the result goes
+    logic [31:0]          x;
+  } mapping_t;
+
+  // What all mappings of a command share.
+  typedef struct packed {
+    fs_pkg::function_t    owner;
+    logic [3:0]           width;
+    logic [15:0]          first_step;
+    logic [15:0]          steps;
+  } job_t;
+
+  // What a command reads: inputs, or an image.
+  typedef struct packed {
+    logic                 is_image;
+    fs_pkg::function_t    owner;
+    fs_pkg::card_beat_t   source;
+    logic [26:0]          beats;
+    // Inputs
+    job_index_t           job;
+    logic [3:0]           width;
+    fs_pkg::card_beat_t   row;     // where the first result goes
+    logic [29:0]          inputs;
+  } transfer_t;
+
+  // The state of a context between two events.
+  //
+  // A context has three vectors: w is what the rule works on, o what a choose step has chosen for it so
+  // far, c the leaves of o. They lie in three memories, which exchange their roles after every choose
+  // step. Masks say which positions hold an item; the others are ITEM_NONE. `pos` counts from the start
+  // of a vector, as `base` does, where the items of the current bucket of w begin.
+  typedef struct packed {
+    // The rule
+    logic [15:0]  step;             // index of the next
+    logic [15:0]  steps_left;
+    logic [15:0]  choose_tries;
+    logic [15:0]  leaf_tries;       // as set by the rule; 0: not set
+    logic         vary_r;           // leaves continue from r >> vary_shift; else from 0
+    logic [4:0]   vary_shift;
+    logic         stable;
+    // The vectors
+    logic [1:0]   w_row, o_row, c_row;
+    logic [3:0]   w_count;
+    mask_t        w_mask;
+    mask_t        w_buckets;        // buckets of w that are still to do
+    mask_t        o_mask, c_mask;
+    logic [3:0]   result_count;
+    mask_t        result_mask;
+    // The choose step
+    logic         is_indep;
+    logic         is_leaf;
+    logic [7:0]   kind;
+    logic [4:0]   numrep;
+    logic [15:0]  leaf_limit;       // attempts at a leaf
+    // Its current bucket
+    logic [15:0]  bucket;           // index
+    logic [3:0]   base;
+    logic [3:0]   limit;            // indep: end of its positions
+    mask_t        open;             // indep: positions that are still open
+    // The search for one item
+    logic [3:0]   pos;
+    logic [4:0]   rep;              // firstn: the position's part of r; indep: pos - base
+    logic [15:0]  ftotal;           // failures (firstn) or rounds (indep) so far
+    logic [20:0]  round_r;          // indep: numrep * ftotal
+    logic [5:0]   level;            // draws since the descent's start
+    // The search for its leaf
+    logic         in_leaf;
+    logic [15:0]  leaf_bucket;
+    logic [15:0]  leaf_ftotal;
+    logic [22:0]  leaf_r;           // r of the first attempt
+  } context_t;
+
+  // Why a context goes through the machine.
+  typedef enum logic [2:0] {
+    EVENT_NEW,     // a mapping begins
+    EVENT_STEP,    // the next step of the rule
+    EVENT_BLOCK,   // the next bucket of the choose step
+    EVENT_CHOSEN,  // a draw's answer
+    EVENT_JUDGED   // the hash that decides whether a device is out
+  } event_e;
+
+  typedef struct packed {
+    event_e              kind;
+    crush_pkg::tag_t     index;   // which context
+    logic                is_out;  // JUDGED
+    crush_pkg::chosen_t  chosen;  // CHOSEN
+    logic [15:0]         step;    // NEW, STEP: index of the step
+  } event_t;
+
+  // What an event means.
+  typedef enum logic [3:0] {
+    VERDICT_STEP,     // do the step
+    VERDICT_END,      // the rule has no more steps
+    VERDICT_BLOCK,    // begin with a bucket of w
+    VERDICT_CHOSEN,   // no bucket is left: the choose step is done
+    VERDICT_DESCEND,  // a bucket on the way: draw in it
+    VERDICT_LEAF,     // a bucket of the wanted type: look for a leaf below it
+    VERDICT_JUDGE,    // a device that may be out
+    VERDICT_TAKE,     // an item to take
+    VERDICT_FAIL,     // collision, device that is out, or empty bucket
+    VERDICT_NOWHERE,  // a device where a bucket was wanted
+    VERDICT_BAD       // the map is not sound, or a kernel is missing
+  } verdict_e;
+
+  // What the transition wants to know, found out in the stages before it.
+  typedef struct packed {
+    verdict_e     verdict;
+    logic         leaf_is_item;     // the device just found is its own leaf
+    logic         is_last_level;
+    // Of the search
+    logic         has_more_tries;   // ftotal + 1 < choose_tries
+    logic         has_more_leaf_tries;
+    logic         is_last_rep;      // rep + 1 = numrep
+    logic         is_last_pos;      // pos + 1 = width
+    logic         has_later_open;   // indep: open positions after pos
+    logic [3:0]   later_open;
+    logic [3:0]   first_open;
+    logic         has_other_open;   // indep: open positions beside pos
+    logic [3:0]   first_other_open;
+    logic [22:0]  leaf_r;
+    logic [15:0]  item;             // bucket index of the item at hand
+    // Of steps
+    logic [3:0]   w_first;          // first of w_buckets
+    logic [3:0]   block_end;        // indep: end of the positions of the next bucket
+    logic         is_nothing;       // choose step that wants no item
+    logic [4:0]   numrep;
+    logic [4:0]   emitted;          // items of w and of the result together
+  } facts_t;
+
+  // What happens next to a context.
+  typedef enum logic [2:0] {
+    ACTION_DRAW,        // in the bucket of the search
+    ACTION_DRAW_CHILD,  // in the bucket just drawn
+    ACTION_JUDGE,
+    ACTION_STEP,
+    ACTION_BLOCK,
+    ACTION_FINISH
+  } action_e;
+
+  function automatic logic is_choose(input logic [7:0] op);
+    return op inside {crush_pkg::STEP_CHOOSE_FIRSTN, crush_pkg::STEP_CHOOSE_INDEP,
+                      crush_pkg::STEP_CHOOSELEAF_FIRSTN, crush_pkg::STEP_CHOOSELEAF_INDEP};
+  endfunction
+
+  // The first position of a mask; 0 if there is none.
+  function automatic logic [3:0] first_of(input mask_t mask);
+    first_of = '0;
+    for (int unsigned i = ROW_ITEMS; i > 0; i--) if (mask[i-1]) first_of = 4'(i - 1);
+  endfunction
+
+  // Positions before `end_position`.
+  function automatic mask_t below(input logic [3:0] end_position);
+    for (int unsigned i = 0; i < ROW_ITEMS; i++) below[i] = 4'(i) < end_position;
+  endfunction
+
+  function automatic mask_t only(input logic [3:0] position);
+    for (int unsigned i = 0; i < ROW_ITEMS; i++) only[i] = 4'(i) == position;
+  endfunction
+endpackage

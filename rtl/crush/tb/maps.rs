@@ -1,0 +1,164 @@
+//! Maps for benches: random ones, and those of the CRUSH crate's golden tests.
+
+use std::path::PathBuf;
+
+use fieldstone_crush::{
+    AlgorithmKind, BucketId, ItemId, Map, MapBuilder, RuleId, RuleStep, Tunables, TypeId,
+    WEIGHT_ONE, text,
+};
+use fieldstone_verilate::bench::Dice;
+use rand::Rng;
+use rand::seq::IndexedRandom;
+
+/// One of `choices`.
+pub fn pick<T: Copy>(dice: &mut Dice, choices: &[T]) -> T {
+    *choices.choose(dice).expect("there is a choice")
+}
+
+fn weight(dice: &mut Dice) -> u32 {
+    match dice.random_range(0..8) {
+        0 => 0,
+        1 => dice.random_range(0..8),
+        2 => dice.random_range(0..1 << 31),
+        3 => WEIGHT_ONE,
+        _ => dice.random_range(0..16 << 16),
+    }
+}
+
+/// Tunables that the device knows: those of bobtail and later, and what lies between them.
+fn tunables(dice: &mut Dice) -> Tunables {
+    Tunables {
+        choose_total_tries: pick(dice, &[0, 1, 3, 7, 7, 19, 50]),
+        chooseleaf_descend_once: !dice.random_bool(0.2),
+        chooseleaf_vary_r: pick(dice, &[0, 1, 1, 1, 2, 3, 4]),
+        chooseleaf_stable: !dice.random_bool(0.3),
+        straw_calc_version: dice.random_range(0..2),
+        ..Tunables::JEWEL
+    }
+}
+
+/// A map of one to five levels. Some children are devices where buckets would be usual, some buckets
+/// are empty, some children are shared, and most maps are too small for some of their rules.
+pub fn random(dice: &mut Dice, algorithms: &[AlgorithmKind]) -> Map {
+    let mut builder = MapBuilder::new();
+    builder.tunables(tunables(dice));
+    let levels = dice.random_range(1..=5u16);
+    let uses_shared = dice.random_bool(0.5);
+    let equal = dice.random_bool(0.3);
+    let (mut next_bucket, mut next_osd) = (-1, 0);
+    let mut below: Vec<(ItemId, u32)> = Vec::new();
+    for level in 1..=levels {
+        let buckets =
+            if level == levels { 1 } else { dice.random_range(1..=12 / usize::from(level) + 1) };
+        let most = pick(dice, &[2, 5, 8, 20]);
+        let mut made = Vec::new();
+        for _ in 0..buckets {
+            let id = BucketId(next_bucket);
+            next_bucket -= 1;
+            let mut items: Vec<(ItemId, u32)> = Vec::new();
+            let len = if dice.random_bool(0.05) { 0 } else { dice.random_range(1..=most) };
+            for _ in 0..len {
+                let item = if below.is_empty() || uses_shared && dice.random_bool(0.05) {
+                    next_osd += 1;
+                    (ItemId(next_osd - 1), weight(dice))
+                } else {
+                    pick(dice, &below)
+                };
+                items.push(if equal { (item.0, WEIGHT_ONE) } else { item });
+            }
+            // A tree of nothing but zeros leads nowhere.
+            let mut algorithm = pick(dice, algorithms);
+            if algorithm == AlgorithmKind::Tree && items.iter().all(|(_, weight)| *weight == 0) {
+                algorithm = pick(dice, &[AlgorithmKind::Straw2, AlgorithmKind::Tree]);
+            }
+            builder.bucket(id, TypeId(level), algorithm, items);
+            made.push((ItemId::from(id), weight(dice).max(1)));
+        }
+        // Mostly the level above has this one's buckets; some skip a level.
+        if !uses_shared || level == 1 {
+            below = made;
+        } else {
+            below.extend(made);
+        }
+    }
+    let root = ItemId(next_bucket + 1);
+    for id in 0..6 {
+        let steps = rule(dice, root, levels, &below);
+        builder.rule(RuleId(id), steps);
+    }
+    builder.build().expect("the map is valid")
+}
+
+fn rule(dice: &mut Dice, root: ItemId, levels: u16, below: &[(ItemId, u32)]) -> Vec<RuleStep> {
+    let mut steps = Vec::new();
+    if dice.random_bool(0.3) {
+        steps.push(RuleStep::SetChooseTries(pick(dice, &[-1, 0, 1, 2, 4, 8, 60])));
+    }
+    if dice.random_bool(0.3) {
+        steps.push(RuleStep::SetChooseleafTries(pick(dice, &[0, 1, 2, 5])));
+    }
+    if dice.random_bool(0.2) {
+        steps.push(RuleStep::SetChooseleafStable(dice.random_range(-1..2)));
+        steps.push(RuleStep::SetChooseleafVaryR(dice.random_range(-1..5)));
+    }
+    for _ in 0..=dice.random_range(0..3) {
+        let take = if dice.random_bool(0.1) { pick(dice, below).0 } else { root };
+        steps.push(RuleStep::Take(take));
+        for _ in 0..pick(dice, &[0, 0, 1, 1, 2]) {
+            let count = dice.random_range(0..4);
+            let kind = TypeId(dice.random_range(1..=levels));
+            steps.push(if dice.random_bool(0.5) {
+                RuleStep::ChooseFirstn { count, kind }
+            } else {
+                RuleStep::ChooseIndep { count, kind }
+            });
+        }
+        let count = pick(dice, &[0, 0, 0, 1, 2, 3, 8, 31, -1, -3]);
+        let kind = TypeId(dice.random_range(0..=levels));
+        match dice.random_range(0..9) {
+            0 | 1 => steps.push(RuleStep::ChooseFirstn { count, kind: TypeId::DEVICE }),
+            2 | 3 => steps.push(RuleStep::ChooseIndep { count, kind: TypeId::DEVICE }),
+            4 | 5 => steps.push(RuleStep::ChooseleafFirstn { count, kind }),
+            6 | 7 => steps.push(RuleStep::ChooseleafIndep { count, kind }),
+            _ => {}
+        }
+        steps.push(RuleStep::Emit);
+    }
+    steps
+}
+
+/// Reweights of all kinds; sometimes fewer than there are devices.
+pub fn reweights(dice: &mut Dice, map: &Map) -> Vec<u32> {
+    let style = dice.random_range(0..5);
+    let mut reweights: Vec<u32> = (0..map.max_devices())
+        .map(|_| match (style, dice.random_range(0..5)) {
+            (0, _) => WEIGHT_ONE,
+            (1, 0) | (3, 1) => 0,
+            (2.., 0) => dice.random_range(0..WEIGHT_ONE),
+            (4, 1) => dice.random_range(1..1 << 20),
+            _ => WEIGHT_ONE,
+        })
+        .collect();
+    if dice.random_bool(0.1) {
+        reweights.truncate(reweights.len() / 2);
+    }
+    reweights
+}
+
+/// The maps that the CRUSH crate's golden tests have, with their names.
+pub fn golden() -> Vec<(String, Map)> {
+    let folder =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../crates/crush/tests/data/maps");
+    let mut maps: Vec<(String, Map)> = std::fs::read_dir(&folder)
+        .expect("the crate has its data")
+        .map(|entry| {
+            let path = entry.expect("a file").path();
+            let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+            let text = std::fs::read_to_string(&path).expect("a readable file");
+            let map = text::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+            (name, map)
+        })
+        .collect();
+    maps.sort_by(|a, b| a.0.cmp(&b.0));
+    maps
+}

@@ -1,0 +1,241 @@
+//! The draw engine and the memories of the image, played by the bench: draws are answered with the CPU
+//! crate's buckets, after random times and in random order.
+
+use std::ops::Range;
+
+use fieldstone_crush::{AlgorithmKind, BucketId, ChooseArgs, Map, TypeId};
+use fieldstone_fpga::image::rules::Rules;
+use fieldstone_verilate::bench::{Dice, Stream, bits, set_bits};
+use fieldstone_verilate::{Model, Port};
+use rand::Rng;
+
+/// What draws do that a sound map does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// Now and then a kernel is missing.
+    MissingKernel,
+    /// Every draw gives a bucket of a type that nobody wants.
+    Cycle,
+}
+
+/// A memory whose data comes one cycle after its address.
+struct Memory {
+    read: Port,
+    index: Port,
+    data: Port,
+    pending: Option<usize>,
+}
+
+impl Memory {
+    fn new(model: &Model, name: &str) -> Self {
+        let port = |suffix: &str| model.port(&format!("{name}_{suffix}"));
+        Self { read: port("read_o"), index: port("index_o"), data: port("i"), pending: None }
+    }
+
+    /// Nonsense is on the port in all cycles in which nothing was asked.
+    fn drive(&self, model: &mut Model, dice: &mut Dice, content: impl Fn(usize) -> Option<u64>) {
+        let mask = u64::MAX >> (64 - self.data.bits());
+        let value = self.pending.and_then(content).unwrap_or_else(|| dice.random());
+        model.set(self.data, value & mask);
+    }
+
+    fn sample(&mut self, model: &Model) {
+        self.pending = model.is_set(self.read).then(|| model.get(self.index) as usize);
+    }
+}
+
+/// The played parts.
+pub struct Played {
+    pub map: Map,
+    pub args: Option<ChooseArgs>,
+    pub rules: Rules,
+    pub reweights: Vec<u32>,
+    pub fault: Fault,
+    /// Cycles from a draw to its answer.
+    pub delay_cycles: Range<u64>,
+    pub stall: f64,
+    /// Whether the loader accepts the image.
+    pub accepts: bool,
+    /// The image as it came.
+    pub image: Vec<u8>,
+    /// Draws so far.
+    pub draws: u64,
+    settings: Vec<u8>,
+    contexts: u64,
+    cycle: u64,
+    pending: Vec<(u64, [u8; 7])>,
+    offered: Option<[u8; 7]>,
+    is_loaded: bool,
+    memories: [Memory; 3],
+    choose: [Port; 3],
+    chosen: [Port; 3],
+    load: [Port; 4],
+    load_verdict: [Port; 2],
+    settings_port: Port,
+}
+
+impl Played {
+    pub fn new(model: &Model, contexts: u64, map: Map, reweights: Vec<u32>) -> Self {
+        let ports = |names: [&str; 3]| names.map(|name| model.port(name));
+        let mut played = Self {
+            map,
+            args: None,
+            rules: Rules::default(),
+            reweights,
+            fault: Fault::None,
+            delay_cycles: 0..60,
+            stall: 0.2,
+            accepts: true,
+            image: Vec::new(),
+            draws: 0,
+            settings: Vec::new(),
+            contexts,
+            cycle: 0,
+            pending: Vec::new(),
+            offered: None,
+            is_loaded: false,
+            memories: ["rule", "step", "reweight"].map(|name| Memory::new(model, name)),
+            choose: ports(["choose_valid_o", "choose_ready_i", "choose_o"]),
+            chosen: ports(["chosen_valid_i", "chosen_ready_o", "chosen_i"]),
+            load: ["load_valid_o", "load_ready_i", "load_beat_o", "load_last_o"]
+                .map(|name| model.port(name)),
+            load_verdict: ["load_done_i", "load_ok_i"].map(|name| model.port(name)),
+            settings_port: model.port("settings_i"),
+        };
+        played.describe();
+        played
+    }
+
+    /// Another map, from the next load on.
+    pub fn set_map(&mut self, map: Map, args: Option<ChooseArgs>, reweights: Vec<u32>) {
+        (self.map, self.args, self.reweights) = (map, args, reweights);
+        self.describe();
+    }
+
+    /// After a reset: nothing is owed.
+    pub fn forget(&mut self) {
+        self.pending.clear();
+        self.offered = None;
+        self.is_loaded = false;
+    }
+
+    /// The rules, and the header's settings, of the map.
+    fn describe(&mut self) {
+        self.rules = Rules::compile(&self.map, |kind| u8::try_from(kind.0).ok());
+        let tunables = self.map.tunables();
+        let kinds = self.map.buckets().map(|bucket| bucket.algorithm.kind() as u8);
+        let algorithms = kinds.fold(0, |all, kind| all | 1u64 << kind);
+        let mut settings = vec![0; 11];
+        let tries = tunables.choose_total_tries.saturating_add(1).min(0xffff);
+        for (at, count, value) in [
+            (0, 1, u64::from(tunables.chooseleaf_descend_once)),
+            (1, 1, u64::from(tunables.chooseleaf_stable)),
+            (2, 8, u64::from(tunables.chooseleaf_vary_r)),
+            (10, 16, u64::from(tries)),
+            (26, 32, self.reweights.len() as u64),
+            (58, 16, self.rules.rules.len() as u64),
+            (74, 8, algorithms),
+        ] {
+            set_bits(&mut settings, at, count, value);
+        }
+        self.settings = settings;
+    }
+
+    fn answer(&mut self, request: &[u8], dice: &mut Dice) -> [u8; 7] {
+        let (tag, x, r_base) =
+            (bits(request, 110, 8), bits(request, 78, 32), bits(request, 46, 32) as u32);
+        let (ftotal, numrep) = (bits(request, 30, 16) as u32, bits(request, 24, 5) as u32);
+        let (bucket, position) = (bits(request, 8, 16) as i32, bits(request, 0, 8) as usize);
+        assert!(tag < self.contexts, "no such context");
+        self.draws += 1;
+        let mut answer = [0; 7];
+        set_bits(&mut answer, 43, 8, tag);
+        if self.fault == Fault::MissingKernel && dice.random_bool(0.01) {
+            set_bits(&mut answer, 41, 1, 1);
+            return answer;
+        }
+        let bucket = self.map.bucket(BucketId(-1 - bucket)).expect("the map is sound");
+        let size = bucket.items.len() as u32;
+        let (mut step, mut is_stretched) = (1, false);
+        if bits(request, 29, 1) == 1 {
+            let is_uniform = bucket.algorithm.kind() == AlgorithmKind::Uniform;
+            is_stretched = is_uniform && size.is_multiple_of(numrep);
+            step = numrep + u32::from(is_stretched);
+        }
+        let r = r_base.wrapping_add(step.wrapping_mul(ftotal));
+        let arg = self.args.as_ref().and_then(|args| args.buckets.get(&bucket.id));
+        let drawn = bucket.choose(x as u32, r, arg, position);
+        let item = drawn.map_or(0x7fff_ffff, |index| bucket.items[index].0);
+        let kind = self.map.bucket(BucketId(item)).map_or(TypeId::DEVICE, |bucket| bucket.kind);
+        set_bits(&mut answer, 0, 32, u64::from(item as u32));
+        set_bits(&mut answer, 32, 8, u64::from(kind.0));
+        set_bits(&mut answer, 40, 1, u64::from(is_stretched));
+        set_bits(&mut answer, 42, 1, u64::from(size == 0));
+        if self.fault == Fault::Cycle {
+            set_bits(&mut answer, 0, 32, u64::from(bucket.id.0 as u32));
+            set_bits(&mut answer, 32, 8, 0xff);
+            set_bits(&mut answer, 42, 1, 0);
+        }
+        answer
+    }
+}
+
+impl Stream for Played {
+    fn drive(&mut self, model: &mut Model, dice: &mut Dice) {
+        model.set(self.choose[1], u64::from(!dice.random_bool(self.stall)));
+        model.set(self.load[1], u64::from(!dice.random_bool(self.stall)));
+        model.set(self.load_verdict[0], u64::from(self.is_loaded));
+        model.set(self.load_verdict[1], u64::from(self.accepts));
+        self.is_loaded = false;
+        if self.offered.is_none() && !dice.random_bool(self.stall) {
+            let due: Vec<usize> =
+                (0..self.pending.len()).filter(|&at| self.pending[at].0 <= self.cycle).collect();
+            if !due.is_empty() {
+                let at = due[dice.random_range(0..due.len())];
+                self.offered = Some(self.pending.swap_remove(at).1);
+            }
+        }
+        model.set(self.chosen[0], u64::from(self.offered.is_some()));
+        if let Some(answer) = self.offered {
+            model.set_bytes(self.chosen[2], &answer);
+        }
+        let [rules, steps, reweights] = &self.memories;
+        rules.drive(model, dice, |at| self.rules.rules.get(at).copied());
+        steps.drive(model, dice, |at| self.rules.steps.get(at).copied());
+        reweights.drive(model, dice, |at| self.reweights.get(at).copied().map(u64::from));
+        model.set_bytes(self.settings_port, &self.settings);
+        // Answers are made here, where the dice are.
+        for at in 0..self.pending.len() {
+            if self.pending[at].0 == u64::MAX {
+                self.pending[at].0 = self.cycle + dice.random_range(self.delay_cycles.clone());
+            }
+        }
+    }
+
+    fn sample(&mut self, model: &Model, cycle: u64) {
+        self.cycle += 1;
+        let [valid, ready, request] = self.choose;
+        if model.is_set(valid) && model.is_set(ready) {
+            let request = model.bytes(request).to_vec();
+            let mut dice = fieldstone_verilate::bench::dice(cycle);
+            let answer = self.answer(&request, &mut dice);
+            let tag = bits(&answer, 43, 8);
+            let waits = self.pending.iter().map(|(_, other)| other).chain(&self.offered);
+            assert!(waits.clone().all(|other| bits(other, 43, 8) != tag), "two draws at a time");
+            self.pending.push((u64::MAX, answer));
+        }
+        let [valid, ready, _] = self.chosen;
+        if model.is_set(valid) && model.is_set(ready) {
+            self.offered = None;
+        }
+        for memory in &mut self.memories {
+            memory.sample(model);
+        }
+        let [valid, ready, beat, last] = self.load;
+        if model.is_set(valid) && model.is_set(ready) {
+            self.image.extend_from_slice(model.bytes(beat));
+            self.is_loaded = model.is_set(last);
+        }
+    }
+}
