@@ -39,7 +39,7 @@ const SHORT_SLICE_BEATS: usize = 8;
 /// the last pass is time in which nothing is read.
 const PASS_BEATS: usize = 512;
 
-/// How a codes engine was built (register `CRUSH_LANES`).
+/// How a codes engine was built (register `BUILD`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EngineShape {
     /// Operands of the multiply-add tree, 1 to [`MAX_LANES`].

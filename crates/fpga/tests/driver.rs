@@ -57,7 +57,7 @@ fn random_jobs_have_the_bits_of_software_and_memory_comes_back() {
         let after = card.free();
         // Images stay in card memory for the next queue set.
         assert_eq!((after.0, after.2), (before.0, before.2));
-        assert!(after.1 >= before.1 - (bounds::MAX_IMAGES * 16 << 10) as u64);
+        assert!(after.1 >= before.1 - ((bounds::MAX_IMAGES * 16) << 10) as u64);
     }
 }
 
