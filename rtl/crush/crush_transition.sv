@@ -196,6 +196,7 @@ module crush_transition
       STEP_SET_STABLE: if (!step_i.argument[31]) stepped.stable = step_i.argument != '0;
       default: ;
     endcase
+    if (step_action == ACTION_STEP && context_i.steps_left == 16'd1) step_action = ACTION_FINISH;
   end
 
   always_comb begin

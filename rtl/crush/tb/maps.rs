@@ -26,10 +26,15 @@ fn weight(dice: &mut Dice) -> u32 {
 }
 
 /// Tunables that the device knows: those of bobtail and later, and what lies between them.
+///
+/// Without `chooseleaf_descend_once` the tries of leaves multiply with those of what is above; then
+/// they are few, lest one mapping that cannot be filled take millions of cycles.
 fn tunables(dice: &mut Dice) -> Tunables {
+    let descends_once = !dice.random_bool(0.2);
+    let tries: &[u32] = if descends_once { &[0, 1, 3, 7, 7, 19, 50] } else { &[0, 1, 3, 7] };
     Tunables {
-        choose_total_tries: pick(dice, &[0, 1, 3, 7, 7, 19, 50]),
-        chooseleaf_descend_once: !dice.random_bool(0.2),
+        choose_total_tries: pick(dice, tries),
+        chooseleaf_descend_once: descends_once,
         chooseleaf_vary_r: pick(dice, &[0, 1, 1, 1, 2, 3, 4]),
         chooseleaf_stable: !dice.random_bool(0.3),
         straw_calc_version: dice.random_range(0..2),
@@ -37,11 +42,23 @@ fn tunables(dice: &mut Dice) -> Tunables {
     }
 }
 
+/// The algorithms of a random map: one module of the partition at most.
+pub fn algorithms(dice: &mut Dice) -> Vec<AlgorithmKind> {
+    let fixed = [AlgorithmKind::Straw2, AlgorithmKind::Straw];
+    let module = AlgorithmKind::ALL[dice.random_range(0..3)];
+    match dice.random_range(0..3) {
+        0 => fixed.to_vec(),
+        1 => vec![module],
+        _ => [fixed.to_vec(), vec![module]].concat(),
+    }
+}
+
 /// A map of one to five levels. Some children are devices where buckets would be usual, some buckets
 /// are empty, some children are shared, and most maps are too small for some of their rules.
 pub fn random(dice: &mut Dice, algorithms: &[AlgorithmKind]) -> Map {
     let mut builder = MapBuilder::new();
-    builder.tunables(tunables(dice));
+    let tunables = tunables(dice);
+    builder.tunables(tunables);
     let levels = dice.random_range(1..=5u16);
     let uses_shared = dice.random_bool(0.5);
     let equal = dice.random_bool(0.3);
@@ -83,16 +100,23 @@ pub fn random(dice: &mut Dice, algorithms: &[AlgorithmKind]) -> Map {
     }
     let root = ItemId(next_bucket + 1);
     for id in 0..6 {
-        let steps = rule(dice, root, levels, &below);
+        let most_tries = if tunables.chooseleaf_descend_once { 60 } else { 8 };
+        let steps = rule(dice, root, levels, &below, most_tries);
         builder.rule(RuleId(id), steps);
     }
     builder.build().expect("the map is valid")
 }
 
-fn rule(dice: &mut Dice, root: ItemId, levels: u16, below: &[(ItemId, u32)]) -> Vec<RuleStep> {
+fn rule(
+    dice: &mut Dice,
+    root: ItemId,
+    levels: u16,
+    below: &[(ItemId, u32)],
+    most_tries: i32,
+) -> Vec<RuleStep> {
     let mut steps = Vec::new();
     if dice.random_bool(0.3) {
-        steps.push(RuleStep::SetChooseTries(pick(dice, &[-1, 0, 1, 2, 4, 8, 60])));
+        steps.push(RuleStep::SetChooseTries(pick(dice, &[-1, 0, 1, 2, 4, 8, most_tries])));
     }
     if dice.random_bool(0.3) {
         steps.push(RuleStep::SetChooseleafTries(pick(dice, &[0, 1, 2, 5])));

@@ -7,14 +7,13 @@ mod place;
 mod played;
 
 use fieldstone_crush::{
-    AlgorithmKind, BucketId, ItemId, Kernel, Map, MapBuilder, RuleId, RuleStep, TypeId, WEIGHT_ONE,
+    AlgorithmKind, BucketId, ItemId, Map, MapBuilder, RuleId, RuleStep, TypeId, WEIGHT_ONE,
 };
 use fieldstone_fpga::regs::{H2cOp, ReconfigurableModule, Status, descriptor};
 use fieldstone_rtl_common::card::CardMemory;
 use fieldstone_rtl_crush as designs;
-use fieldstone_verilate::bench::Dice;
 use fieldstone_verilate::{Design, Port};
-use place::{Answer, Bench, Job};
+use place::{Answer, Bench, Compiled, Job};
 use played::{Fault, Played};
 use rand::Rng;
 
@@ -35,9 +34,9 @@ struct World {
 
 impl World {
     fn new(design: &'static Design, contexts: u64, seed: u64, stall: f64) -> Self {
-        let mut bench = Bench::new(design, seed, stall);
-        let map = maps::random(&mut bench.dice, &AlgorithmKind::ALL);
-        let mut played = Played::new(&bench.model, contexts, map, Vec::new());
+        let bench = Bench::new(design, seed, stall);
+        let compiled = whole(tree(AlgorithmKind::Straw2));
+        let mut played = Played::new(&bench.model, contexts, compiled);
         played.stall = stall;
         let port = |name: &str| bench.model.port(name);
         let (module, ready) = (port("rp_module_i"), port("rp_ready_i"));
@@ -60,22 +59,18 @@ impl World {
     }
 
     /// Loads the map, and puts the module into the partition that it needs, if it needs one.
-    fn load(&mut self, map: Map, golden_args: bool, reweights: Vec<u32>) {
-        let args = if golden_args { map.choose_args_for_pool(0).cloned() } else { None };
-        let needs = map.buckets().map(|bucket| bucket.algorithm.kind() as u64).find(|&n| n <= 3);
-        self.played.set_map(map, args, reweights);
-        let module = needs.unwrap_or_else(|| self.bench.dice.random_range(0..4));
+    fn load(&mut self, compiled: Compiled) {
+        let module = compiled.module().unwrap_or_else(|| self.bench.dice.random_range(0..4));
         self.bench.model.set(self.module, module);
         self.bench.model.set(self.ready, 1);
-        let beats = self.bench.dice.random_range(1..70);
-        for byte in &mut self.bench.memory.bytes[..beats * 64] {
-            *byte = self.bench.dice.random();
-        }
+        let image = compiled.image.bytes().to_vec();
+        self.bench.memory.bytes[..image.len()].copy_from_slice(&image);
+        self.played.set_map(compiled);
         self.played.image.clear();
         self.epoch = self.bench.dice.random_range(0..1 << 32);
-        self.bench.load(IMAGE, 64 * beats as u64, self.epoch);
+        self.bench.load(IMAGE, image.len() as u64, self.epoch);
         assert_eq!(self.status(), Status::Ok as u64);
-        assert_eq!(self.played.image, self.bench.memory.bytes[..beats * 64]);
+        assert_eq!(self.played.image, image);
     }
 
     fn job(&self, rule: u64, width: u64, inputs: u64) -> Job {
@@ -83,56 +78,15 @@ impl World {
         Job { source, destination, length: 4 * inputs, epoch: self.epoch, width, rule }
     }
 
-    /// Maps random inputs through every rule of the map that fits, several commands at a time, and
-    /// compares; says how many mappings that were.
+    /// Maps random inputs through every rule of the map and compares; says how many.
     fn check_rules(&mut self, name: &str, most_inputs: usize) -> u64 {
-        let rules: Vec<RuleId> = self.played.map.rules().map(|(id, _)| id).collect();
-        let mut jobs = Vec::new();
-        let (mut source, mut destination) = (INPUTS, ROWS);
-        self.bench.memory.bytes[ROWS as usize..].fill(0xa5);
-        for rule in rules {
-            let width = maps::pick(&mut self.bench.dice, &[1, 2, 3, 3, 4, 6, 8, 15]);
-            let inputs = self.bench.dice.random_range(1..=most_inputs);
-            let job = Job { source, destination, ..self.job(rule.0.into(), width, inputs as u64) };
-            let tag = self.bench.place(&job);
-            let xs = self.bench.write_inputs(source, inputs);
-            source += (4 * inputs as u64).next_multiple_of(64);
-            destination += 64 * inputs as u64 + 64;
-            jobs.push((tag, rule, job, xs));
-        }
-        let answers = self.wait(jobs.len());
-        let mut mappings = 0;
-        for (tag, rule, job, xs) in jobs {
-            let answer = answers.iter().find(|answer| answer.tag == tag).expect("an answer each");
-            if !self.played.rules.has(rule) {
-                assert_eq!(answer.status, Status::BadParameter as u64, "{name}, rule {}", rule.0);
-                continue;
-            }
-            assert_eq!(answer.status, Status::Ok as u64, "{name}, rule {}", rule.0);
-            assert_eq!(answer.result, xs.len() as u64);
-            let Played { map, args, reweights, .. } = &self.played;
-            let cpu = map.rule(rule).expect("it is one of the map's");
-            let cpu = cpu.with_choose_args(args.as_ref());
-            let rows = cpu.map_rows_with(Kernel::Scalar, &xs, job.width as usize, reweights);
-            let what = format!("{name}, rule {} of {:?}", rule.0, map.rules().nth(0));
-            self.bench.check(job.destination, &xs, &rows, &what);
-            let after = job.destination as usize + 64 * xs.len();
-            assert!(self.bench.memory.bytes[after..after + 64].iter().all(|&byte| byte == 0xa5));
-            mappings += xs.len() as u64;
-        }
+        let Self { bench, played, .. } = self;
+        let compiled = played.compiled.clone();
+        let areas = [INPUTS, ROWS];
+        let mappings =
+            bench.check_rules(&compiled, self.epoch, most_inputs, areas, &mut [played], name);
         assert!(!self.bench.model.is_set(self.busy), "nothing is in flight");
         mappings
-    }
-}
-
-/// The algorithms of a random map: one module of the partition at most.
-fn algorithms(dice: &mut Dice) -> Vec<AlgorithmKind> {
-    let fixed = [AlgorithmKind::Straw2, AlgorithmKind::Straw];
-    let module = AlgorithmKind::ALL[dice.random_range(0..3)];
-    match dice.random_range(0..3) {
-        0 => fixed.to_vec(),
-        1 => vec![module],
-        _ => [fixed.to_vec(), vec![module]].concat(),
     }
 }
 
@@ -140,10 +94,12 @@ fn random_maps(design: &'static Design, contexts: u64, seed: u64, maps: usize, s
     let mut world = World::new(design, contexts, seed, stall);
     let mut mappings = 0;
     for number in 0..maps {
-        let kinds = algorithms(&mut world.bench.dice);
+        let kinds = maps::algorithms(&mut world.bench.dice);
         let map = maps::random(&mut world.bench.dice, &kinds);
         let reweights = maps::reweights(&mut world.bench.dice, &map);
-        world.load(map, false, reweights);
+        // Some maps have no rule that fits.
+        let Ok(compiled) = Compiled::new(map, None, reweights) else { continue };
+        world.load(compiled);
         mappings += world.check_rules(&format!("seed {seed}, map {number}"), 60);
     }
     assert!(mappings > 60 * maps as u64, "{mappings} mappings are too few");
@@ -160,23 +116,20 @@ fn random_maps_give_what_the_cpu_gives() {
 #[test]
 fn golden_maps_give_what_the_cpu_gives() {
     let mut world = World::new(&designs::PE, 32, 5, 0.1);
-    let mut mappings = 0;
-    let mut left_out = Vec::new();
+    let (mut mappings, mut left_out) = (0, Vec::new());
     for (name, map) in maps::golden() {
-        let modules =
-            map.buckets().map(|bucket| bucket.algorithm.kind() as u8).filter(|&kind| kind <= 3);
-        let mut modules: Vec<u8> = modules.collect();
-        modules.sort_unstable();
-        modules.dedup();
-        if modules.len() > 1 {
-            left_out.push(name);
-            continue;
-        }
         let reweights = maps::reweights(&mut world.bench.dice, &map);
-        world.load(map, true, reweights);
-        mappings += world.check_rules(&name, 24);
+        let args = map.choose_args_for_pool(0).cloned();
+        match Compiled::new(map, args, reweights) {
+            Ok(compiled) if compiled.fits_partition() => {
+                world.load(compiled);
+                mappings += world.check_rules(&name, 24);
+            }
+            Ok(_) => left_out.push(format!("{name}: more than one module")),
+            Err(error) => left_out.push(format!("{name}: {error}")),
+        }
     }
-    println!("{mappings} mappings; more than one module: {left_out:?}");
+    println!("{mappings} mappings; left out: {left_out:#?}");
     assert!(mappings > 1000);
 }
 
@@ -198,12 +151,19 @@ fn tree(algorithm: AlgorithmKind) -> Map {
     let leaf = RuleStep::ChooseleafFirstn { count: 0, kind: host };
     builder.rule(RuleId(0), [take, leaf, RuleStep::Emit]);
     builder.rule(RuleId(2), [RuleStep::SetChooseLocalTries(1), take, leaf, RuleStep::Emit]);
+    builder.rule(RuleId(4), [take, leaf, RuleStep::Emit]);
     builder.build().expect("the map is valid")
+}
+
+/// A map, compiled with all devices in.
+fn whole(map: Map) -> Compiled {
+    let reweights = vec![WEIGHT_ONE; map.max_devices() as usize];
+    Compiled::new(map, None, reweights).expect("the map fits")
 }
 
 fn loaded(seed: u64, algorithm: AlgorithmKind) -> World {
     let mut world = World::new(&designs::PE, 32, seed, 0.2);
-    world.load(tree(algorithm), false, vec![WEIGHT_ONE; 64]);
+    world.load(whole(tree(algorithm)));
     world
 }
 
@@ -228,6 +188,7 @@ fn commands_that_cannot_be_are_refused() {
         (Job { rule: 1, ..good }, Status::BadParameter, 1),
         (Job { rule: 2, ..good }, Status::BadParameter, 2),
         (Job { rule: 3, ..good }, Status::BadParameter, 3),
+        (Job { rule: 5, ..good }, Status::BadParameter, 5),
         // At the very end of the addresses: not refused, but the memory is not that large.
         (Job { source: top - 128, ..good }, Status::CardFault, top - 128),
         (Job { destination: top - 20 * 64, ..good }, Status::CardFault, top - 20 * 64),
@@ -330,14 +291,14 @@ fn missing_kernels_and_unsound_images_end_only_their_command() {
         world.check_rules("after a fault", 60);
     }
     // A choose step that wants more than the machine can count: no compiler makes it.
-    let steps = world.played.rules.steps.clone();
-    world.played.rules.steps[1] = 32 << 32 | 0x106;
+    let steps = world.played.steps.clone();
+    world.played.steps[1] = 32 << 32 | 0x106;
     world.bench.place(&job);
     assert_eq!(world.status(), Status::BadImage as u64);
     // Operations that mean nothing do nothing, and a rule may have no step at all.
-    world.played.rules.steps = steps;
-    world.played.rules.steps[0] = 99;
-    world.played.rules.rules[1] = 1 << 32;
+    world.played.steps = steps;
+    world.played.steps[0] = 99;
+    world.played.rules[1] = 1 << 32;
     for rule in [0, 1] {
         world.bench.place(&Job { rule, ..job });
         assert_eq!(world.status(), Status::Ok as u64);
@@ -408,7 +369,7 @@ fn a_reset_in_the_middle_leaves_nothing_behind() {
         assert!(world.bench.model.is_set(world.idle) && world.bench.answers.beats.is_empty());
         world.bench.place(&job);
         assert_eq!(world.status(), Status::StaleEpoch as u64, "the map is forgotten");
-        world.load(tree(AlgorithmKind::Straw2), false, vec![WEIGHT_ONE; 64]);
+        world.load(whole(tree(AlgorithmKind::Straw2)));
         world.check_rules("after a reset", 60);
     }
 }

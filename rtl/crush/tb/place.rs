@@ -1,7 +1,8 @@
 //! The engine's side of a bench: commands, answers, and a card memory with inputs and results.
 
-use fieldstone_crush::{ItemId, Rows};
-use fieldstone_fpga::regs::{H2cOp, descriptor, load_map, place};
+use fieldstone_crush::{AlgorithmKind, ChooseArgs, ItemId, Kernel, Map, RuleId};
+use fieldstone_fpga::image::{Image, ImageError};
+use fieldstone_fpga::regs::{H2cOp, Status, descriptor, load_map, place};
 use fieldstone_rtl_common::card::CardMemory;
 use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, Stream, bits, dice, set_bits};
 use fieldstone_verilate::{Design, Model};
@@ -9,6 +10,44 @@ use rand::Rng;
 
 /// The function in whose name everything is done.
 pub const OWNER: u64 = 5;
+
+/// A map with what belongs to it, compiled for the device.
+#[derive(Clone)]
+pub struct Compiled {
+    pub map: Map,
+    pub args: Option<ChooseArgs>,
+    pub reweights: Vec<u32>,
+    pub image: Image,
+}
+
+impl Compiled {
+    pub fn new(
+        map: Map,
+        args: Option<ChooseArgs>,
+        reweights: Vec<u32>,
+    ) -> Result<Self, ImageError> {
+        let image = Image::compile(&map, &reweights, args.as_ref())?;
+        Ok(Self { map, args, reweights, image })
+    }
+
+    /// The module that the map needs in the reconfigurable partition: its number is that of the
+    /// algorithm. `None` if it needs none.
+    pub fn module(&self) -> Option<u64> {
+        let of_partition = |kind: &&AlgorithmKind| {
+            matches!(kind, AlgorithmKind::Uniform | AlgorithmKind::List | AlgorithmKind::Tree)
+        };
+        self.image.algorithms().iter().find(of_partition).map(|&kind| kind as u64)
+    }
+
+    /// Whether the one place of the partition is enough.
+    pub fn fits_partition(&self) -> bool {
+        self.image.algorithms().iter().filter(|&&kind| (kind as u64) <= 3).count() <= 1
+    }
+
+    pub fn has_rule(&self, rule: RuleId) -> bool {
+        self.image.misfit(rule).is_none()
+    }
+}
 
 /// A placement.
 #[derive(Clone, Copy, Debug)]
@@ -140,9 +179,12 @@ impl Bench {
         row.map(|word| u32::from_le_bytes(word.try_into().expect("4 bytes"))).collect()
     }
 
-    /// Compares the results at `destination` with what the CPU says.
-    pub fn check(&self, destination: u64, xs: &[u32], expected: &Rows, what: &str) {
-        assert_eq!(expected.len(), xs.len());
+    /// Compares the results of a job with what the CPU says.
+    pub fn check(&self, compiled: &Compiled, job: &Job, xs: &[u32], what: &str) {
+        let rule = compiled.map.rule(RuleId(job.rule as u32)).expect("it is one of the map's");
+        let rule = rule.with_choose_args(compiled.args.as_ref());
+        let width = job.width as usize;
+        let expected = rule.map_rows_with(Kernel::Scalar, xs, width, &compiled.reweights);
         for (index, &x) in xs.iter().enumerate() {
             let expected = expected.row(index);
             let mut row = vec![ItemId::NONE.0 as u32; 16];
@@ -150,7 +192,52 @@ impl Bench {
             for (to, from) in row[1..].iter_mut().zip(expected) {
                 *to = from.0 as u32;
             }
-            assert_eq!(self.row(destination, index), row, "{what}, input {index}: {x:#x}");
+            let found = self.row(job.destination, index);
+            assert_eq!(found, row, "{what}, {job:?}, input {index}: {x:#x}");
         }
+    }
+
+    /// Maps random inputs through every rule of the loaded map, several commands at a time, and
+    /// compares; says how many mappings that were. Inputs lie at `inputs`, results at `rows` and on.
+    pub fn check_rules(
+        &mut self,
+        compiled: &Compiled,
+        epoch: u64,
+        most_inputs: usize,
+        [inputs_at, rows_at]: [u64; 2],
+        others: &mut [&mut dyn Stream],
+        what: &str,
+    ) -> u64 {
+        let mut jobs = Vec::new();
+        let (mut source, mut destination) = (inputs_at, rows_at);
+        for (rule, _) in compiled.map.rules() {
+            let width = [1, 2, 3, 3, 4, 6, 8, 15][self.dice.random_range(0..8)];
+            let inputs = self.dice.random_range(1..=most_inputs);
+            let (length, rule_slot) = (4 * inputs as u64, rule.0.into());
+            let job = Job { source, destination, length, epoch, width, rule: rule_slot };
+            let after = (destination + 64 * inputs as u64) as usize;
+            self.memory.bytes[after..after + 64].fill(0xa5);
+            let xs = self.write_inputs(source, inputs);
+            let tag = self.place(&job);
+            source += length.next_multiple_of(64);
+            destination = after as u64 + 64;
+            jobs.push((tag, rule, job, xs));
+        }
+        let answers = self.wait(jobs.len(), others);
+        let mut mappings = 0;
+        for (tag, rule, job, xs) in jobs {
+            let answer = answers.iter().find(|answer| answer.tag == tag).expect("an answer each");
+            if !compiled.has_rule(rule) {
+                assert_eq!(answer.status, Status::BadParameter as u64, "{what}, {job:?}");
+                continue;
+            }
+            assert_eq!(answer.status, Status::Ok as u64, "{what}, {job:?}");
+            assert_eq!(answer.result, xs.len() as u64);
+            self.check(compiled, &job, &xs, what);
+            let after = job.destination as usize + 64 * xs.len();
+            assert!(self.memory.bytes[after..after + 64].iter().all(|&byte| byte == 0xa5));
+            mappings += xs.len() as u64;
+        }
+        mappings
     }
 }

@@ -3,11 +3,12 @@
 
 use std::ops::Range;
 
-use fieldstone_crush::{AlgorithmKind, BucketId, ChooseArgs, Map, TypeId};
-use fieldstone_fpga::image::rules::Rules;
+use fieldstone_crush::{AlgorithmKind, BucketId, TypeId};
 use fieldstone_verilate::bench::{Dice, Stream, bits, set_bits};
 use fieldstone_verilate::{Model, Port};
 use rand::Rng;
+
+use crate::place::Compiled;
 
 /// What draws do that a sound map does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +48,10 @@ impl Memory {
 
 /// The played parts.
 pub struct Played {
-    pub map: Map,
-    pub args: Option<ChooseArgs>,
-    pub rules: Rules,
-    pub reweights: Vec<u32>,
+    pub compiled: Compiled,
+    /// `rule_t` of every rule, and the steps of all, as the image has them.
+    pub rules: Vec<u64>,
+    pub steps: Vec<u64>,
     pub fault: Fault,
     /// Cycles from a draw to its answer.
     pub delay_cycles: Range<u64>,
@@ -76,13 +77,12 @@ pub struct Played {
 }
 
 impl Played {
-    pub fn new(model: &Model, contexts: u64, map: Map, reweights: Vec<u32>) -> Self {
+    pub fn new(model: &Model, contexts: u64, compiled: Compiled) -> Self {
         let ports = |names: [&str; 3]| names.map(|name| model.port(name));
         let mut played = Self {
-            map,
-            args: None,
-            rules: Rules::default(),
-            reweights,
+            compiled,
+            rules: Vec::new(),
+            steps: Vec::new(),
             fault: Fault::None,
             delay_cycles: 0..60,
             stall: 0.2,
@@ -108,8 +108,8 @@ impl Played {
     }
 
     /// Another map, from the next load on.
-    pub fn set_map(&mut self, map: Map, args: Option<ChooseArgs>, reweights: Vec<u32>) {
-        (self.map, self.args, self.reweights) = (map, args, reweights);
+    pub fn set_map(&mut self, compiled: Compiled) {
+        self.compiled = compiled;
         self.describe();
     }
 
@@ -120,22 +120,29 @@ impl Played {
         self.is_loaded = false;
     }
 
-    /// The rules, and the header's settings, of the map.
+    /// What the unit would have in its memories: taken from the image, whose header says how many
+    /// entries its sections have.
     fn describe(&mut self) {
-        self.rules = Rules::compile(&self.map, |kind| u8::try_from(kind.0).ok());
-        let tunables = self.map.tunables();
-        let kinds = self.map.buckets().map(|bucket| bucket.algorithm.kind() as u8);
-        let algorithms = kinds.fold(0, |all, kind| all | 1u64 << kind);
+        let image = self.compiled.image.bytes();
+        let count = |section: usize| bits(image, 64 + 32 * section, 32) as usize;
+        let mut at = 64;
+        for (section, entry_bytes) in [16, 16 * 16, 4].into_iter().enumerate() {
+            at += (count(section) * entry_bytes).next_multiple_of(64);
+        }
+        let words = |at: usize, count: usize| -> Vec<u64> {
+            (0..count).map(|index| bits(image, 8 * (at + 8 * index), 64)).collect()
+        };
+        self.rules = words(at, count(3));
+        self.steps = words(at + (8 * count(3)).next_multiple_of(64), count(4));
         let mut settings = vec![0; 11];
-        let tries = tunables.choose_total_tries.saturating_add(1).min(0xffff);
         for (at, count, value) in [
-            (0, 1, u64::from(tunables.chooseleaf_descend_once)),
-            (1, 1, u64::from(tunables.chooseleaf_stable)),
-            (2, 8, u64::from(tunables.chooseleaf_vary_r)),
-            (10, 16, u64::from(tries)),
-            (26, 32, self.reweights.len() as u64),
-            (58, 16, self.rules.rules.len() as u64),
-            (74, 8, algorithms),
+            (0, 1, bits(image, 57, 1)),     // descend_once
+            (1, 1, bits(image, 56, 1)),     // stable
+            (2, 8, bits(image, 240, 8)),    // vary_r
+            (10, 16, bits(image, 224, 16)), // choose_tries
+            (26, 32, count(2) as u64),
+            (58, 16, count(3) as u64),
+            (74, 8, bits(image, 48, 8)), // algorithms
         ] {
             set_bits(&mut settings, at, count, value);
         }
@@ -155,7 +162,8 @@ impl Played {
             set_bits(&mut answer, 41, 1, 1);
             return answer;
         }
-        let bucket = self.map.bucket(BucketId(-1 - bucket)).expect("the map is sound");
+        let Compiled { map, args, .. } = &self.compiled;
+        let bucket = map.bucket(BucketId(-1 - bucket)).expect("the map is sound");
         let size = bucket.items.len() as u32;
         let (mut step, mut is_stretched) = (1, false);
         if bits(request, 29, 1) == 1 {
@@ -164,10 +172,10 @@ impl Played {
             step = numrep + u32::from(is_stretched);
         }
         let r = r_base.wrapping_add(step.wrapping_mul(ftotal));
-        let arg = self.args.as_ref().and_then(|args| args.buckets.get(&bucket.id));
+        let arg = args.as_ref().and_then(|args| args.buckets.get(&bucket.id));
         let drawn = bucket.choose(x as u32, r, arg, position);
         let item = drawn.map_or(0x7fff_ffff, |index| bucket.items[index].0);
-        let kind = self.map.bucket(BucketId(item)).map_or(TypeId::DEVICE, |bucket| bucket.kind);
+        let kind = map.bucket(BucketId(item)).map_or(TypeId::DEVICE, |bucket| bucket.kind);
         set_bits(&mut answer, 0, 32, u64::from(item as u32));
         set_bits(&mut answer, 32, 8, u64::from(kind.0));
         set_bits(&mut answer, 40, 1, u64::from(is_stretched));
@@ -201,9 +209,10 @@ impl Stream for Played {
             model.set_bytes(self.chosen[2], &answer);
         }
         let [rules, steps, reweights] = &self.memories;
-        rules.drive(model, dice, |at| self.rules.rules.get(at).copied());
-        steps.drive(model, dice, |at| self.rules.steps.get(at).copied());
-        reweights.drive(model, dice, |at| self.reweights.get(at).copied().map(u64::from));
+        let weight = |at| self.compiled.reweights.get(at).copied().map(u64::from);
+        rules.drive(model, dice, |at| self.rules.get(at).copied());
+        steps.drive(model, dice, |at| self.steps.get(at).copied());
+        reweights.drive(model, dice, weight);
         model.set_bytes(self.settings_port, &self.settings);
         // Answers are made here, where the dice are.
         for at in 0..self.pending.len() {

@@ -1,0 +1,184 @@
+//! The whole unit: rule machine, draw engine, kernels and memories, with images as the host compiles
+//! them; and how many cycles a mapping takes.
+#![cfg(feature = "verilator")]
+
+mod maps;
+mod place;
+
+use fieldstone_crush::{
+    AlgorithmKind, BucketId, ItemId, Map, MapBuilder, RuleId, RuleStep, TypeId, WEIGHT_ONE,
+};
+use fieldstone_fpga::regs::Status;
+use fieldstone_rtl_crush as designs;
+use fieldstone_verilate::Port;
+use place::{Bench, Compiled, Job};
+
+const IMAGE: u64 = 0;
+const INPUTS: u64 = 0x10_0000;
+const ROWS: u64 = 0x20_0000;
+const END: usize = 0x60_0000;
+
+/// The unit and its card memory.
+struct World {
+    bench: Bench,
+    module: Port,
+    busy: Port,
+    draws: Port,
+    epoch: u64,
+}
+
+impl World {
+    fn new(seed: u64, stall: f64) -> Self {
+        let mut bench = Bench::new(&designs::UNIT, seed, stall);
+        bench.memory.bytes.resize(END, 0);
+        let port = |name: &str| bench.model.port(name);
+        let (module, ready) = (port("rp_module_i"), port("rp_ready_i"));
+        let (busy, draws) = (port("rp_busy_o"), port("draws_o"));
+        bench.model.set(ready, 1);
+        Self { bench, module, busy, draws, epoch: 0 }
+    }
+
+    /// Loads the map, and puts the module into the partition that it needs.
+    fn load(&mut self, compiled: &Compiled) {
+        self.bench.model.set(self.module, compiled.module().unwrap_or(0));
+        let image = compiled.image.bytes();
+        self.bench.memory.bytes[IMAGE as usize..][..image.len()].copy_from_slice(image);
+        self.epoch += 1;
+        self.bench.load(IMAGE, image.len() as u64, self.epoch);
+        assert_eq!(self.bench.wait(1, &mut [])[0].status, Status::Ok as u64);
+    }
+
+    fn check_rules(&mut self, compiled: &Compiled, most_inputs: usize, what: &str) -> u64 {
+        let areas = [INPUTS, ROWS];
+        let mappings =
+            self.bench.check_rules(compiled, self.epoch, most_inputs, areas, &mut [], what);
+        assert!(!self.bench.model.is_set(self.busy), "nothing is in flight");
+        mappings
+    }
+
+    /// One command for so many inputs: the cycles from its first to its last, and the draws.
+    fn measure(&mut self, compiled: &Compiled, rule: u64, width: u64, inputs: usize) -> (u64, u64) {
+        let (source, destination, length) = (INPUTS, ROWS, 4 * inputs as u64);
+        let job = Job { source, destination, length, epoch: self.epoch, width, rule };
+        let xs = self.bench.write_inputs(source, inputs);
+        let draws = self.bench.model.get(self.draws);
+        self.bench.place(&job);
+        let from = self.bench.clock.cycles;
+        assert_eq!(self.bench.wait(1, &mut [])[0].status, Status::Ok as u64);
+        let cycles = self.bench.clock.cycles - from;
+        self.bench.check(compiled, &job, &xs, "measured");
+        (cycles, self.bench.model.get(self.draws) - draws)
+    }
+}
+
+/// Compares random maps until so many mappings have been made.
+fn random_maps(world: &mut World, kinds: Option<AlgorithmKind>, mappings: u64, most_inputs: usize) {
+    let mut done = 0;
+    for number in 0.. {
+        let dice = &mut world.bench.dice;
+        let algorithms = kinds.map_or_else(|| maps::algorithms(dice), |kind| vec![kind]);
+        let map = maps::random(dice, &algorithms);
+        let reweights = maps::reweights(dice, &map);
+        if let Ok(compiled) = Compiled::new(map, None, reweights) {
+            world.load(&compiled);
+            done += world.check_rules(&compiled, most_inputs, &format!("map {number}"));
+        }
+        if done >= mappings {
+            return;
+        }
+    }
+}
+
+#[test]
+fn random_maps_give_what_the_cpu_gives() {
+    random_maps(&mut World::new(1, 0.0), None, 2_500, 80);
+    random_maps(&mut World::new(2, 0.4), None, 1_000, 60);
+}
+
+#[test]
+fn golden_maps_give_what_the_cpu_gives() {
+    let mut world = World::new(3, 0.1);
+    let (mut mappings, mut left_out) = (0, Vec::new());
+    for (name, map) in maps::golden() {
+        let reweights = maps::reweights(&mut world.bench.dice, &map);
+        let args = map.choose_args_for_pool(0).cloned();
+        match Compiled::new(map, args, reweights) {
+            Ok(compiled) if compiled.fits_partition() => {
+                world.load(&compiled);
+                mappings += world.check_rules(&compiled, 16, &name);
+            }
+            Ok(_) => left_out.push(format!("{name}: more than one module")),
+            Err(error) => left_out.push(format!("{name}: {error}")),
+        }
+    }
+    println!("{mappings} mappings; left out: {left_out:#?}");
+    assert!(mappings > 1000);
+}
+
+/// A map of racks, hosts and devices, of various weights.
+fn cluster(algorithm: AlgorithmKind, racks: i32, hosts: i32, osds: i32) -> Map {
+    let (host, rack, root) = (TypeId(1), TypeId(2), TypeId(3));
+    let weight = |osd: i32| WEIGHT_ONE + (osd as u32 * 7919 % 16) * 0x1000;
+    let mut builder = MapBuilder::new();
+    let first_host = -2 - racks;
+    for number in 0..racks * hosts {
+        let items = (number * osds..(number + 1) * osds).map(|osd| (ItemId(osd), weight(osd)));
+        builder.bucket(BucketId(first_host - number), host, algorithm, items);
+    }
+    for number in 0..racks {
+        let items = (number * hosts..(number + 1) * hosts)
+            .map(|host| (ItemId(first_host - host), weight(host) * osds as u32));
+        builder.bucket(BucketId(-2 - number), rack, algorithm, items);
+    }
+    let items = (0..racks).map(|rack| (ItemId(-2 - rack), weight(rack) * (hosts * osds) as u32));
+    builder.bucket(BucketId(-1), root, algorithm, items);
+    let take = RuleStep::Take(ItemId(-1));
+    let firstn = RuleStep::ChooseleafFirstn { count: 0, kind: host };
+    let indep = RuleStep::ChooseleafIndep { count: 0, kind: host };
+    builder.rule(RuleId(0), [take, firstn, RuleStep::Emit]);
+    builder.rule(RuleId(1), [take, indep, RuleStep::Emit]);
+    builder.build().expect("the map is valid")
+}
+
+/// The cycles of whole mappings of straw2, alone and in a stream of them; the bounds are what was
+/// measured, a little rounded up.
+#[test]
+fn a_mapping_takes_this_many_cycles() {
+    for (racks, hosts, osds, most_single, most_each) in [(4, 8, 8, 510, 17), (16, 32, 20, 510, 17)]
+    {
+        let mut world = World::new(4, 0.0);
+        let map = cluster(AlgorithmKind::Straw2, racks, hosts, osds);
+        let reweights = vec![WEIGHT_ONE; (racks * hosts * osds) as usize];
+        let compiled = Compiled::new(map, None, reweights).expect("the map fits");
+        world.load(&compiled);
+        for (rule, width, name) in [(0, 3, "chooseleaf firstn 3"), (1, 6, "chooseleaf indep 6")] {
+            let singles = (0..20).map(|_| world.measure(&compiled, rule, width, 1).0);
+            let single = singles.sum::<u64>() / 20;
+            let (few, few_draws) = world.measure(&compiled, rule, width, 100);
+            let (many, many_draws) = world.measure(&compiled, rule, width, 600);
+            let each = (many - few) as f64 / 500.0;
+            let draws = (many_draws - few_draws) as f64 / 500.0;
+            println!(
+                "{} OSDs, {name}: {single} cycles alone, {each:.1} in a stream, {draws:.1} draws",
+                racks * hosts * osds
+            );
+            if rule == 0 {
+                assert!(single <= most_single && each <= f64::from(most_each), "{single}, {each}");
+            }
+        }
+    }
+}
+
+/// `CRUSH_UNIT_MAPPINGS` random placements per algorithm (1,000,000 if it is not set), on maps of only
+/// that algorithm.
+#[test]
+#[ignore = "takes hours"]
+fn campaign() {
+    let mappings = std::env::var("CRUSH_UNIT_MAPPINGS")
+        .map_or(1_000_000, |value| value.parse().expect("a number"));
+    for kind in AlgorithmKind::ALL {
+        let mut world = World::new(100 + kind as u64, 0.05);
+        random_maps(&mut world, Some(kind), mappings, 3000);
+        println!("{}: {mappings} mappings, {} cycles", kind.word(), world.bench.clock.cycles);
+    }
+}
