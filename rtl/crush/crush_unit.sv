@@ -57,6 +57,8 @@ module crush_unit
   input  logic                     rp_valid_i,   // from its kernel
   input  drawn_t                   rp_drawn_i,
 
+  output logic [31:0]              draws_o,        // since reset
+  output logic [15:0]              draw_cycles_o,  // of the last draw
   output logic                     idle_o
 );
   localparam int unsigned SLOT_BITS = $clog2(SLOT_ROWS * ROW_SLOTS);
@@ -203,5 +205,16 @@ module crush_unit
     .rp_slots_o,
     .rp_valid_i,
     .rp_drawn_i
+  );
+
+  crush_watch i_watch (
+    .clk_i,
+    .rst_ni,
+    .begins_i      (choose_valid && choose_ready),
+    .begins_tag_i  (choose.tag),
+    .ends_i        (chosen_valid && chosen_ready),
+    .ends_tag_i    (chosen.tag),
+    .draws_o,
+    .last_cycles_o (draw_cycles_o)
   );
 endmodule

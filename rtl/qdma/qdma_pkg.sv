@@ -112,6 +112,7 @@ package qdma_pkg;
     logic [63:0] card_reads;
     logic [63:0] card_writes;
     logic [63:0] code_busy;
+    logic [63:0] draws;
   } device_status_t;
 
   // ---- Queue sets -----------------------------------------------------------------------------

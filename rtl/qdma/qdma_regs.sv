@@ -126,6 +126,7 @@ module qdma_regs
         REG_CARD_READS: {device_only, value} = {1'b1, device_i.card_reads};
         REG_CARD_WRITES: {device_only, value} = {1'b1, device_i.card_writes};
         REG_CODE_BUSY: {device_only, value} = {1'b1, device_i.code_busy};
+        REG_DRAWS: {device_only, value} = {1'b1, device_i.draws};
         default: known = 1'b0;
       endcase
     end

@@ -125,6 +125,8 @@ package fs_regs_pkg;
   localparam logic [16:0] REG_CARD_WRITES = 17'h00118;
   // ro: Cycles in which the codes engine had a job. Function 0 only.
   localparam logic [16:0] REG_CODE_BUSY = 17'h00120;
+  // ro: Draws of one item of one bucket since reset. Function 0 only.
+  localparam logic [16:0] REG_DRAWS = 17'h00128;
 
   typedef struct packed {
     logic [31:0]   unused_1;
@@ -162,6 +164,12 @@ package fs_regs_pkg;
     logic [31:0]   card;  // In card memory.
     logic [31:0]   host;  // In host memory.
   } reg_faults_t;
+
+  typedef struct packed {
+    logic [15:0]   unused_0;
+    logic [15:0]   last_cycles;  // Cycles that the last one took, from its request to its answer.
+    logic [31:0]   count;  // How many.
+  } reg_draws_t;
 
   // FUNCTION_TABLE: What each function owns. Guards check every access of its queues and jobs against the
   // windows. Function 0 only.

@@ -250,6 +250,9 @@ module fs_top
   crush_pkg::slot_t [ITEM_LANES-1:0] rp_slots;
   crush_pkg::drawn_t rp_drawn;
 
+  logic [31:0] draws;
+  logic [15:0] draw_cycles;
+
   crush_unit #(.LANES(ITEM_LANES), .CONTEXTS(CONTEXTS)) i_crush (
     .clk_i, .rst_ni,
     .command_valid_i (command_valid[PLACE]),
@@ -277,6 +280,8 @@ module fs_top
     .rp_slots_o      (rp_slots),
     .rp_valid_i      (rp_drawn_valid),
     .rp_drawn_i      (rp_drawn),
+    .draws_o         (draws),
+    .draw_cycles_o   (draw_cycles),
     .idle_o          ()
   );
 
@@ -369,6 +374,7 @@ module fs_top
 
   reg_build_t build;
   reg_rm_state_t rm_state;
+  reg_draws_t draws_status;
 
   assign build = '{
     program_ops: 16'(PROGRAM_OPS),
@@ -379,12 +385,14 @@ module fs_top
     item_lanes: 8'(ITEM_LANES)
   };
   assign rm_state = '{swaps: rp_swaps, unused_0: '0, state: rp_state, module_id: rp_module};
+  assign draws_status = '{unused_0: '0, last_cycles: draw_cycles, count: draws};
   assign status = '{
     build: build,
     rm_state: rm_state,
     card_faults: card_faults_q,
     card_reads: code_reads,
     card_writes: code_writes,
-    code_busy: code_busy
+    code_busy: code_busy,
+    draws: draws_status
   };
 endmodule

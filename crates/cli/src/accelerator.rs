@@ -72,7 +72,7 @@ pub mod rtl {
     use anyhow::Context;
     use fieldstone_fpga::Card;
     use fieldstone_fpga::compilers::Compilers;
-    use fieldstone_fpga::verilated::{Options, Simulation};
+    use fieldstone_fpga::verilated::{Options, Simulation, encoder};
 
     /// Queue sets that the physical function takes.
     const QUEUE_SETS: u16 = 64;
@@ -90,6 +90,16 @@ pub mod rtl {
             let speed = self.simulation.speed();
             (speed.cycles, speed.busy.as_secs_f64())
         }
+    }
+
+    /// Runs the papers' encoder, rs:8+4, by itself: cycles to the first parities, and beats of every
+    /// source per cycle.
+    ///
+    /// # Errors
+    /// Its parities are not the CPU's.
+    pub fn encoder() -> anyhow::Result<(u64, f64)> {
+        let run = encoder::encode(1, 1000).context("the encoder's parities are not the CPU's")?;
+        Ok((run.first_parity_cycles, run.beats_per_cycle))
     }
 
     /// Starts the device, with waves to a file if one is named.
@@ -126,6 +136,14 @@ pub mod rtl {
         pub fn speed(&self) -> (u64, f64) {
             (0, 0.0)
         }
+    }
+
+    /// As [`start`].
+    ///
+    /// # Errors
+    /// Always.
+    pub fn encoder() -> anyhow::Result<(u64, f64)> {
+        start(None).map(|_| (0, 0.0))
     }
 
     /// Says how to get a build that can.

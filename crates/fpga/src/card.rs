@@ -89,6 +89,10 @@ pub struct Totals {
     pub card_writes: u64,
     /// Cycles in which it had a job.
     pub code_busy: u64,
+    /// Draws of one item of one bucket, of all placements.
+    pub draws: u64,
+    /// Cycles that the last draw took, from its request to its answer.
+    pub last_draw_cycles: u64,
 }
 
 /// Why a function cannot be used.
@@ -236,6 +240,7 @@ impl Card {
     pub fn totals(&self) -> Totals {
         let read = |offset| if self.function == 0 { self.mmio.read64(offset) } else { 0 };
         let faults = read(register::FAULTS);
+        let draws = read(register::DRAWS);
         Totals {
             cycles: self.mmio.read64(register::CYCLES),
             host_faults: register::FAULTS_HOST.of(faults),
@@ -243,6 +248,8 @@ impl Card {
             card_reads: read(register::CARD_READS),
             card_writes: read(register::CARD_WRITES),
             code_busy: read(register::CODE_BUSY),
+            draws: register::DRAWS_COUNT.of(draws),
+            last_draw_cycles: register::DRAWS_LAST_CYCLES.of(draws),
         }
     }
 

@@ -97,6 +97,12 @@ pub mod register {
     pub const CARD_WRITES: u64 = 0x118;
     /// Cycles in which the codes engine had a job. Function 0 only.
     pub const CODE_BUSY: u64 = 0x120;
+    /// Draws of one item of one bucket since reset. Function 0 only.
+    pub const DRAWS: u64 = 0x128;
+    /// How many.
+    pub const DRAWS_COUNT: Bits = Bits { high: 31, low: 0 };
+    /// Cycles that the last one took, from its request to its answer.
+    pub const DRAWS_LAST_CYCLES: Bits = Bits { high: 47, low: 32 };
 }
 
 /// What each function owns. Guards check every access of its queues and jobs against the windows.

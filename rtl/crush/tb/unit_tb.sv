@@ -33,7 +33,8 @@ module unit_tb
   output logic                     rp_busy_o,
   output logic                     idle_o,
 
-  output logic [31:0]              draws_o  // since the reset
+  output logic [31:0]              draws_o,       // since the reset
+  output logic [15:0]              draw_cycles_o  // of the last
 );
   logic to_kernel;
   kernel_beat_t beat;
@@ -73,6 +74,8 @@ module unit_tb
     .rp_slots_o (slots),
     .rp_valid_i (from_kernel),
     .rp_drawn_i (drawn),
+    .draws_o,
+    .draw_cycles_o,
     .idle_o
   );
 
@@ -102,12 +105,5 @@ module unit_tb
         drawn = drawn_by[kernel];
       end
     end
-  end
-
-  logic draw;
-  assign draw = i_unit.i_choose.choose_valid_i && i_unit.i_choose.choose_ready_o;
-  always_ff @(posedge clk_i) begin
-    if (!rst_ni) draws_o <= '0;
-    else if (draw) draws_o <= draws_o + 32'd1;
   end
 endmodule

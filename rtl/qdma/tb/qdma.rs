@@ -183,7 +183,7 @@ fn a_long_copy_does_not_keep_short_ones_waiting() {
 #[test]
 fn registers_are_what_the_map_says() {
     let mut world = World::new(&designs::QDMA, Weather::rough(31, 0.2), SETS);
-    let status: Vec<u8> = (1..=44).collect();
+    let status: Vec<u8> = (1..=52).collect();
     let port = world.model.port("device_i");
     world.model.set_bytes(port, &status);
     world.cycle();
@@ -193,13 +193,14 @@ fn registers_are_what_the_map_says() {
         assert_eq!(world.read(function, register::ID), IDENTIFICATION);
         assert_eq!(world.read(function, register::VERSION), VERSION);
         assert_eq!(world.read(function, register::FUNCTION), function | SETS << 16);
-        assert_eq!(world.read(function, register::BUILD), word(288));
+        assert_eq!(world.read(function, register::BUILD), word(352));
     }
-    assert_eq!(world.read(0, register::CODE_BUSY), word(0));
-    assert_eq!(world.read(0, register::CARD_WRITES), word(64));
-    assert_eq!(world.read(0, register::CARD_READS), word(128));
-    assert_eq!(world.read(0, register::FAULTS), bits::get(&status, 192, 32) << 32);
-    assert_eq!(world.read(0, register::RM_STATE), word(224));
+    assert_eq!(world.read(0, register::DRAWS), word(0));
+    assert_eq!(world.read(0, register::CODE_BUSY), word(64));
+    assert_eq!(world.read(0, register::CARD_WRITES), word(128));
+    assert_eq!(world.read(0, register::CARD_READS), word(192));
+    assert_eq!(world.read(0, register::FAULTS), bits::get(&status, 256, 32) << 32);
+    assert_eq!(world.read(0, register::RM_STATE), word(288));
     let before = world.read(5, register::CYCLES);
     assert!(world.read(5, register::CYCLES) > before);
 

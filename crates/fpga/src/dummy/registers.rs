@@ -56,7 +56,12 @@ impl State {
                 register::FAULTS_HOST.with(self.host_faults)
                     | register::FAULTS_CARD.with(self.card_faults)
             }
-            register::CARD_READS | register::CARD_WRITES | register::CODE_BUSY if function == 0 => {
+            register::CARD_READS
+            | register::CARD_WRITES
+            | register::CODE_BUSY
+            | register::DRAWS
+                if function == 0 =>
+            {
                 0
             }
             _ => match self.table_entry(function, offset) {

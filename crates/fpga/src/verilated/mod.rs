@@ -13,6 +13,7 @@
 //! of host memory in any order. Interrupts are counted by vector. When the device says that it is
 //! idle and nobody asks anything, the thread sleeps: a server without requests costs no CPU.
 
+pub mod encoder;
 mod machine;
 mod memory;
 

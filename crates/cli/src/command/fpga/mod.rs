@@ -1,6 +1,7 @@
 //! `fieldstone fpga …`: the FPGA device, simulated.
 
 mod info;
+mod report;
 mod selftest;
 
 use clap::Subcommand;
@@ -16,6 +17,8 @@ pub enum Command {
     Selftest(selftest::Args),
     /// Count the cycles of its operations.
     Bench(bench::fpga::Args),
+    /// Say what the units take of an FPGA, as Yosys counted, beside the papers' figures.
+    Report(report::Args),
 }
 
 /// Runs `fpga …`.
@@ -24,5 +27,6 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         Command::Info(args) => info::run(args),
         Command::Selftest(args) => selftest::run(args),
         Command::Bench(args) => bench::fpga::run(args),
+        Command::Report(args) => report::run(args),
     }
 }

@@ -80,31 +80,49 @@ const fn paper(
 
 /// Units with what the papers print for the same function.
 const PAPERS: &[(&str, &[Paper])] = &[
-    ("crush_straw", &[
-        paper("001 Table III", Some(78_555), Some(224_000), Some(190), Some(26)),
-        paper("000 Table 6", Some(68_467), None, Some(112), Some(0)),
-    ]),
-    ("crush_straw2", &[
-        paper("001 Table III", Some(82_334), Some(313_000), Some(165), Some(35)),
-        paper("000 Table 6", Some(68_544), None, Some(102), Some(0)),
-    ]),
-    ("crush_list", &[
-        paper("001 Table III", Some(52_335), Some(92_456), Some(85), Some(22)),
-        paper("000 Table 6", Some(64_688), None, Some(90), Some(0)),
-    ]),
-    ("crush_tree", &[
-        // The number of LUTs is not in the text of the paper; 15.93 % of 355 K are.
-        paper("001 Table III", None, Some(97_523), Some(82), Some(26)),
-        paper("000 Table 6", Some(67_982), None, Some(98), Some(0)),
-    ]),
-    ("crush_uniform", &[
-        paper("001 Table III", Some(62_456), Some(112_000), Some(78), Some(29)),
-        paper("000 Table 6", Some(69_143), None, Some(98), Some(0)),
-    ]),
-    ("rs_encoder", &[
-        paper("001 Table III", Some(92_355), Some(582_000), Some(215), Some(52)),
-        paper("000 Table 6", Some(70_111), None, Some(119), Some(0)),
-    ]),
+    (
+        "crush_straw",
+        &[
+            paper("001 Table III", Some(78_555), Some(224_000), Some(190), Some(26)),
+            paper("000 Table 6", Some(68_467), None, Some(112), Some(0)),
+        ],
+    ),
+    (
+        "crush_straw2",
+        &[
+            paper("001 Table III", Some(82_334), Some(313_000), Some(165), Some(35)),
+            paper("000 Table 6", Some(68_544), None, Some(102), Some(0)),
+        ],
+    ),
+    (
+        "crush_list",
+        &[
+            paper("001 Table III", Some(52_335), Some(92_456), Some(85), Some(22)),
+            paper("000 Table 6", Some(64_688), None, Some(90), Some(0)),
+        ],
+    ),
+    (
+        "crush_tree",
+        &[
+            // The number of LUTs is not in the text of the paper; 15.93 % of 355 K are.
+            paper("001 Table III", None, Some(97_523), Some(82), Some(26)),
+            paper("000 Table 6", Some(67_982), None, Some(98), Some(0)),
+        ],
+    ),
+    (
+        "crush_uniform",
+        &[
+            paper("001 Table III", Some(62_456), Some(112_000), Some(78), Some(29)),
+            paper("000 Table 6", Some(69_143), None, Some(98), Some(0)),
+        ],
+    ),
+    (
+        "rs_encoder",
+        &[
+            paper("001 Table III", Some(92_355), Some(582_000), Some(215), Some(52)),
+            paper("000 Table 6", Some(70_111), None, Some(119), Some(0)),
+        ],
+    ),
     // Twelve processing units, and the vendor's platform.
     ("codes_engine", &[paper("004 Table II", Some(376_287), Some(552_005), Some(1050), None)]),
 ];
@@ -193,8 +211,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    println!("Resources by Yosys (synth_xilinx -family xcup): mapped unit by unit, not placed, not routed.");
-    println!("% is of a U280 ({U280_LUTS} LUT, {U280_FFS} FF, {U280_BRAMS} BRAM, {U280_URAMS} URAM, {U280_DSPS} DSP).");
+    println!(
+        "Resources by Yosys (synth_xilinx -family xcup): mapped unit by unit, not placed, not routed."
+    );
+    println!(
+        "% is of a U280 ({U280_LUTS} LUT, {U280_FFS} FF, {U280_BRAMS} BRAM, {U280_URAMS} URAM, {U280_DSPS} DSP)."
+    );
     println!();
     println!(
         "{:<18} {:>8} {:>5} {:>8} {:>5} {:>7} {:>5} {:>5}  {:<28} {:>9}",
@@ -231,8 +253,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     println!();
-    println!("The papers count a placed and routed shell with its network stack (001: and its queue engine);");
-    println!("ours are the units alone. The clocks are an estimate from the cells on the deepest paths, with");
+    println!(
+        "The papers count a placed and routed shell with its network stack (001: and its queue engine);"
+    );
+    println!(
+        "ours are the units alone. The clocks are an estimate from the cells on the deepest paths, with"
+    );
     println!(
         "{} to {} ns per LUT with its wire and {} to {} ns per carry of four bits assumed; routing, clock",
         FAST.lut, SLOW.lut, FAST.carry, SLOW.carry
