@@ -297,7 +297,6 @@ fn announce(open: &[OpenDevice], addresses: &[String], metrics: Option<&MetricsS
     }
 }
 
-/// Waits for the end: a signal, a call to stop, or a failure.
 /// Somebody else who uses the device, and changes its partition.
 struct Exercise {
     stop: Arc<AtomicBool>,
@@ -322,6 +321,14 @@ impl Exercise {
                 swapped.failed,
                 swapped.wrong
             );
+            println!(
+                "exercise: codes {:.2} bytes per cycle during swaps ({} cycles), {:.2} between them \
+                 ({} cycles)",
+                swapped.during.bytes_per_cycle(),
+                swapped.during.cycles,
+                swapped.between.bytes_per_cycle(),
+                swapped.between.cycles
+            );
         })?;
         Ok(Self { stop, thread: Some(thread) })
     }
@@ -338,6 +345,7 @@ impl Drop for Exercise {
     }
 }
 
+/// Waits for the end: a signal, a call to stop, or a failure.
 fn wait(engine: &Engine, signals: &Signals) -> anyhow::Result<()> {
     const STEP: Duration = Duration::from_secs(3);
     loop {

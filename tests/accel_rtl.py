@@ -1,0 +1,90 @@
+#!/usr/bin/python3
+"""The block device with the simulated FPGA behind it: quickstart, self-test, load during swaps.
+
+Every placement and every parity comes out of the RTL; a second user of the device changes its
+reconfigurable partition a hundred times while fio writes and verifies.
+"""
+
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from scenario import main
+from world import ONE_CASE, Skip, check, fieldstone, need, refused, run, wait_until
+
+SWAPS = 100
+
+
+def device_or_skip():
+    result = fieldstone("fpga", "info", ok=(0, 1))
+    if result.returncode == 1:
+        # What cannot be done is refused by name, and with what to do.
+        for command in (["fpga", "selftest"], ["quickstart", "--accel", "rtl"]):
+            refused(*command, says=["make hdl-tools", "make build"])
+        raise Skip("this build has no simulated FPGA (make hdl-tools)")
+    for word in ("partition", "16 items", "functions"):
+        check(word in result.stdout, f"fpga info does not tell of {word!r}:\n{result.stdout}")
+
+
+def quickstart():
+    text = fieldstone("quickstart", "--accel", "rtl", seconds=300).stdout
+    for word in ("every byte as written", "rebuild"):
+        check(word in text, f"the quickstart does not tell of {word!r}:\n{text}")
+
+
+def selftest(world):
+    waves = world.file("out.fst")
+    text = fieldstone("fpga", "selftest", "--count", "40", "--seed", "3").stdout
+    check("cycles per second" in text, text)
+    fieldstone("fpga", "selftest", "--count", "6", "--size", "4K", "--trace", waves, seconds=300)
+    check(waves.stat().st_size > 100_000, f"waves of {waves.stat().st_size} bytes")
+
+
+def load_during_swaps(world):
+    need("fio")
+    pool = world.pool("256M")
+    pool.create_volume("v", "64M")
+    server = pool.serve("v", options=["--accel", "rtl", "--exercise-swaps", str(SWAPS)])
+    options = ["--ioengine=nbd", "--verify=crc32c", "--verify_fatal=1", "--group_reporting"]
+    options += ["--size=16M", "--iodepth=8", f"--aux-path={world.folder}"]
+    for number, (pattern, size) in enumerate([("randwrite", "4k"), ("write", "256k")]):
+        result = run(
+            "fio", f"--name=load{number}", f"--uri={server.uri('v')}", *options,
+            f"--rw={pattern}", f"--bs={size}", "--end_fsync=1", seconds=300,
+        )
+        text = result.stdout + result.stderr
+        check("err= 0" in text and "verify:" not in text, text)
+    server.wait_for_output("exercise: ", times=2, seconds=300)
+    said = [line for line in server.output().splitlines() if line.startswith("exercise: ")]
+    print("\n".join(said))
+    check(f"{SWAPS} swaps" in said[0] and "0 failed, 0 wrong" in said[0], said[0])
+
+    engine = {did["kind"]: did for did in pool.volume_status("v")["engine"]["kinds"]}
+    print(json.dumps(engine))
+    for kind in ("code", "place"):
+        did = engine[kind]
+        check(did["device_jobs"] > 0, f"no {kind} job went to the device: {engine}")
+        check(did["device_failures"] == 0, f"the device failed at {kind} jobs: {engine}")
+
+    # At rest the clock rests, too.
+    wait_until("nothing moves", lambda: idle(server), seconds=60, step=0.2)
+    server.stop()
+
+
+def idle(server):
+    import time
+
+    before = server.cpu_seconds()
+    time.sleep(1)
+    return server.cpu_seconds() - before < 0.05
+
+
+def scenario(world):
+    device_or_skip()
+    quickstart()
+    selftest(world)
+    load_during_swaps(world)
+
+
+main(scenario, ONE_CASE)
