@@ -1,4 +1,5 @@
-// Where a slice of an element begins: base + shard * stride + element * stride + beat, all in beats. Three stages: operands, products, sum. A sum outside of the card's address space is marked.
+// Where a slice of an element begins: base + shard * stride + element * stride + beat, all in beats.
+// Three stages: operands, products, sum. A sum outside of the card's address space is marked.
 
 module codes_address
   import fs_pkg::*;

@@ -84,7 +84,7 @@ module codes_engine
   logic [63:0] wrong_detail;
 
   function automatic logic unaligned(input logic [63:0] bytes);
-    return bytes % 64'(BEAT_BYTES) != '0;
+    return bytes % 64'(fs_pkg::BEAT_BYTES) != '0;
   endfunction
 
   function automatic logic too_far(input logic [63:0] bytes);
@@ -107,7 +107,7 @@ module codes_engine
       wrong = STATUS_BAD_ALIGNMENT;
       wrong_detail = job.output_base;
     end else if (unaligned(job.length) || job.length == '0
-                 || job.length > 64'(MAX_PROGRAM_BEATS * BEAT_BYTES)) begin
+                 || job.length > 64'(MAX_PROGRAM_BEATS * fs_pkg::BEAT_BYTES)) begin
       wrong = STATUS_BAD_LENGTH;
       wrong_detail = job.length;
     end else if (unaligned(64'(job.element_bytes)) || job.element_bytes == '0) begin

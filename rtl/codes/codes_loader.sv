@@ -1,9 +1,9 @@
 // Brings a program from card memory into the tables of all units, and judges it.
 //
 // The header comes first. If the tables already hold the program (same owner, address, length and
-// header, and with it the checksum), that is all. Otherwise the rest follows in bursts; every beat is checked on
-// its way: nothing may point outside of the tables or banks. What is wrong is noticed, but the loader
-// takes all that it asked for, and then says so.
+// header, and with it the checksum), that is all. Otherwise the rest follows in bursts; every beat is
+// checked on its way: nothing may point outside of the tables or banks. What is wrong is noticed, but
+// the loader takes all that it asked for, and then says so.
 
 module codes_loader
   import fs_pkg::*;

@@ -1,9 +1,9 @@
 // The memory ports of the engine, shared by its units and the loader.
 //
-// Reads: clients take turns, burst by burst. Whose burst it is, and where it began, waits in a queue until
-// its data come. Writes: a unit that has begun goes on while it has beats, up to 64, so that rows of memory are
-// not left too soon. Nothing here is lost when a unit is put into reset: what was asked for is
-// received, what was sent is written.
+// Reads: clients take turns, burst by burst. Whose burst it is, and where it began, waits in a queue
+// until its data come. Writes: a unit that has begun goes on while it has beats, up to 64, so that rows
+// of memory are not left too soon. Nothing here is lost when a unit is put into reset: what was asked
+// for is received, what was sent is written.
 
 module codes_ports
   import fs_pkg::*;

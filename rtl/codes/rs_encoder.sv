@@ -2,7 +2,8 @@
 // of M parities out, every cycle.
 //
 // The default matrix is ISA-L's Cauchy matrix (profile rs:K+M): coefficient l of parity r is
-// 1 / ((K + r) xor l), or 1 with M = 1. Source l is in bytes 64 l to 64 l + 63 of a beat, and parity r likewise.
+// 1 / ((K + r) xor l), or 1 with M = 1. Source l is in bytes 64 l to 64 l + 63 of a beat, and parity r
+// likewise.
 //
 // The pipeline cannot stop. A beat is taken in only when the queue behind it has room for all that are
 // under way.

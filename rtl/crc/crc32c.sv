@@ -8,10 +8,10 @@
 //   mask      bytes that are not valid become 0
 //   words     16 matrices: what each 4 bytes add to the register after the beat
 //   sum       their sum
-//   register  register <= (register or all ones) through a beat, plus that sum
+//   register  register <= register through a beat, plus that sum
 //   retreat   seven steps back, by 64 - in_bytes_i zeros in all, and the final inversion
 //
-// Only the step named register is a loop: 17 inputs to every bit, two levels of 6-input tables.
+// Only the step named register is a loop: some 17 inputs to every bit, two levels of 6-input tables.
 
 module crc32c
   import crc32c_pkg::*;
@@ -72,7 +72,9 @@ module crc32c
 
   always_comb begin
     sum_d = '0;
-    for (int unsigned w = 0; w < WORDS; w++) sum_d ^= words_q[w];
+    for (int unsigned w = 0; w < WORDS; w += 4) begin
+      sum_d ^= (words_q[w] ^ words_q[w+1]) ^ (words_q[w+2] ^ words_q[w+3]);
+    end
   end
 
   always_ff @(posedge clk_i) begin
@@ -84,29 +86,28 @@ module crc32c
     sum_valid_q <= rst_ni && words_valid_q;
   end
 
-  // Register, and the steps back behind it.
-  logic [31:0]  register_q [RETREATS+1];
+  // Register, and the steps back behind it. At a message's end the register starts anew.
+  logic [31:0]  register_q, register_d;
+  logic [31:0]  sums_q [RETREATS+1];  // not inverted
   logic [6:0]   back_q [RETREATS];
   logic         done_q [RETREATS+1];  // the message ended with this beat
-  logic         fresh_q;              // the next beat begins a message
+
+  assign register_d = multiply(WORD_MATRICES[0], register_q) ^ sum_q;
 
   always_ff @(posedge clk_i) begin
-    if (sum_valid_q) begin
-      register_q[0] <= multiply(WORD_MATRICES[0], fresh_q ? '1 : register_q[0]) ^ sum_q;
+    if (!rst_ni || (sum_valid_q && sum_last_q)) register_q <= '1;
+    else if (sum_valid_q) register_q <= register_d;
+    if (sum_valid_q && sum_last_q) begin
+      sums_q[0] <= register_d;
       back_q[0] <= sum_back_q;
     end
     done_q[0] <= rst_ni && sum_valid_q && sum_last_q;
-    if (!rst_ni) begin
-      fresh_q <= 1'b1;
-    end else if (sum_valid_q) begin
-      fresh_q <= sum_last_q;
-    end
   end
 
   for (genvar i = 0; i < int'(RETREATS); i++) begin : gen_retreat
     always_ff @(posedge clk_i) begin
       if (done_q[i]) begin
-        register_q[i+1] <= back_q[i][i] ? multiply(RETREAT_MATRICES[i], register_q[i]) : register_q[i];
+        sums_q[i+1] <= back_q[i][i] ? multiply(RETREAT_MATRICES[i], sums_q[i]) : sums_q[i];
       end
       done_q[i+1] <= rst_ni && done_q[i];
     end
@@ -116,7 +117,7 @@ module crc32c
   end
 
   assign out_valid_o = done_q[RETREATS];
-  assign out_sum_o = ~register_q[RETREATS];
+  assign out_sum_o = ~sums_q[RETREATS];
 
   assert property (@(posedge clk_i) disable iff (!rst_ni)
                    (in_valid_i && in_last_i) |-> in_bytes_i <= 7'd64)

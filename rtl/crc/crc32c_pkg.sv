@@ -47,8 +47,14 @@ package crc32c_pkg;
     end
   endfunction
 
+  // Six columns by six, so that synthesis finds two levels of 6-input tables and no chain.
   function automatic logic [31:0] multiply(input matrix_t matrix, input logic [31:0] vector);
+    logic [31:0] six;
     multiply = '0;
-    for (int unsigned b = 0; b < 32; b++) multiply ^= {32{vector[b]}} & matrix[b];
+    for (int unsigned first = 0; first < 32; first += 6) begin
+      six = '0;
+      for (int unsigned b = first; b < first + 6 && b < 32; b++) six ^= {32{vector[b]}} & matrix[b];
+      multiply ^= six;
+    end
   endfunction
 endpackage

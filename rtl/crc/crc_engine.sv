@@ -1,9 +1,10 @@
 // Engine for CHECKSUM descriptors: CRC32C of every block of a run of card memory.
 //
 // The run is read in bursts of up to 64 beats, each beat goes straight into crc32c, and the sums are
-// packed, 16 to a beat, and written. Neither crc32c nor the memory's data can wait, so a beat is asked for only
-// when there is room for the sum that it may end: `room_q` counts places for sums that are not spoken for. A
-// beat that ends no block gives its place back when it comes; a sum does when it has left for memory.
+// packed, 16 to a beat, and written. Neither crc32c nor the memory's data can wait, so a beat is asked
+// for only when there is room for the sum that it may end: `room_q` counts places for sums that are not
+// spoken for. A beat that ends no block gives its place back when it comes; a sum does when it has left
+// for memory.
 //
 //   IDLE    waits for a command
 //   CHECK   the descriptor's numbers
@@ -74,7 +75,7 @@ module crc_engine
   logic [63:0] wrong_detail;
 
   function automatic logic unaligned(input logic [63:0] bytes);
-    return bytes % 64'(BEAT_BYTES) != '0;
+    return bytes % 64'(fs_pkg::BEAT_BYTES) != '0;
   endfunction
 
   function automatic logic too_far(input logic [63:0] bytes);
@@ -255,7 +256,7 @@ module crc_engine
     write_o.owner = command_q.owner;
     write_o.address = write_at_q;
     write_o.data = head.sums;
-    for (int unsigned i = 0; i < BEAT_BYTES; i++) write_o.strobe[i] = 4'(i / 4) <= head.count_minus_1;
+    for (int unsigned i = 0; i < fs_pkg::BEAT_BYTES; i++) write_o.strobe[i] = 4'(i / 4) <= head.count_minus_1;
   end
 
   always_ff @(posedge clk_i) begin

@@ -44,11 +44,11 @@ module dfx_region
     .valid_o(tree_valid), .drawn_o(tree_drawn)
   );
 
-  // x^63 + x^62 + 1, which runs only while the region is not configured.
-  logic [62:0] noise_q = 63'h1234_5678_9abc_def0;
+  // x^63 + x^62 + 1, which runs only while the region is not configured, from whatever it powers up with.
+  logic [62:0] noise_q;
   always_ff @(posedge clk_i) begin
     if (module_i == RECONFIGURABLE_MODULE_NONE) begin
-      noise_q <= {noise_q[61:0], noise_q[62] ^ noise_q[61]};
+      noise_q <= {noise_q[61:0], ~(noise_q[62] ^ noise_q[61])};
     end
   end
 

@@ -30,6 +30,7 @@ module qdma
 ) (
   input  logic                     clk_i,
   input  logic                     rst_ni,
+  output logic                     idle_o,  // nothing to do until the next register access
 
   // Registers; reads are answered, in order.
   input  logic                     mmio_valid_i,
@@ -103,6 +104,7 @@ module qdma
   logic [7:0] vectors [FUNCTIONS];
   logic [1:0] refused;
   logic clearing, regs_ready;
+  logic regs_idle, context_idle, slots_idle, scheduler_idle, completion_idle, writes_idle;
 
   logic enable_start, enable_done;
   fs_pkg::function_t enable_owner;
@@ -123,7 +125,8 @@ module qdma
     .enable_done_i(enable_done),
     .event_valid_o(event_valid), .event_ready_i(event_ready), .event_o(event_asked),
     .event_done_i(event_done), .event_bad_i(event_bad), .event_data_i(event_data),
-    .windows_o, .vectors_o(vectors), .cycles_o(cycles), .refused_i(refused), .device_i
+    .windows_o, .vectors_o(vectors), .cycles_o(cycles), .refused_i(refused), .device_i,
+    .idle_o(regs_idle)
   );
 
   // Reads of host memory: contexts, descriptors, copies.
@@ -160,7 +163,7 @@ module qdma
   actions_t act;
 
   qdma_context #(.QUEUE_SETS(QUEUE_SETS)) i_context (
-    .clk_i, .rst_ni, .clearing_o(clearing),
+    .clk_i, .rst_ni, .clearing_o(clearing), .idle_o(context_idle),
     .mmio_valid_i(event_valid), .mmio_ready_o(event_ready), .mmio_event_i(event_asked),
     .mmio_context_i(enable_context), .mmio_done_o(event_done), .mmio_bad_o(event_bad),
     .mmio_data_o(event_data),
@@ -179,7 +182,7 @@ module qdma
   );
 
   qdma_slots i_slots (
-    .clk_i, .rst_ni, .cycles_i(cycles),
+    .clk_i, .rst_ni, .cycles_i(cycles), .idle_o(slots_idle),
     .has_free_o(has_free), .owner_i(owner), .free_number_o(free_number),
     .verdict_valid_i(verdict_valid), .verdict_slot_i(verdict_slot), .verdict_i(verdict_found),
     .ending_valid_i(ending_valid && ending_ready), .ending_i(ending),
@@ -190,7 +193,7 @@ module qdma
   );
 
   qdma_scheduler #(.QUEUE_SETS(QUEUE_SETS)) i_scheduler (
-    .clk_i, .rst_ni,
+    .clk_i, .rst_ni, .idle_o(scheduler_idle),
     .push_valid_i(push_valid), .push_ready_o(push_ready), .push_owner_i(push_owner),
     .push_ring_i(push_ring), .has_slot_i(has_free), .visiting_i(visiting),
     .visit_valid_o(visit_valid), .visit_ready_i(visit_ready), .visit_owner_o(visit_owner),
@@ -254,6 +257,8 @@ module qdma
     .ending_valid_o(copied_valid[0]), .ending_ready_i(copied_ready[0]), .ending_o(copied[0])
   );
 
+  assign card_data_ready_o = 1'b1;
+
   // Writes to host memory: completions, copies.
   logic [1:0] write_valid, write_ready;
   noted_write_t [1:0] writes;
@@ -266,7 +271,7 @@ module qdma
     .load_i(copy),
     .start_valid_i(c2h_valid), .start_ready_o(c2h_ready), .start_slot_i(c2h_slot),
     .read_valid_o(card_read_valid_o), .read_ready_i(card_read_ready_i), .read_o(card_read_data_o),
-    .data_valid_i(card_data_valid_i), .data_ready_o(card_data_ready_o), .data_i(card_data_data_i),
+    .data_valid_i(card_data_valid_i), .data_i(card_data_data_i),
     .write_valid_o(write_valid[1]), .write_ready_i(write_ready[1]), .write_o(writes[1]),
     .done_valid_i(done_valid && !done_note.completion), .done_error_i(done_error),
     .done_note_i(done_note),
@@ -274,7 +279,7 @@ module qdma
   );
 
   qdma_completion i_completion (
-    .clk_i, .rst_ni, .vectors_i(vectors),
+    .clk_i, .rst_ni, .vectors_i(vectors), .idle_o(completion_idle),
     .room_o(completion_room), .valid_i(act_valid && act.complete), .completion_i(act.completion),
     .write_valid_o(write_valid[0]), .write_ready_i(write_ready[0]), .write_o(writes[0]),
     .done_valid_i(done_valid && done_note.completion), .done_note_i(done_note),
@@ -305,10 +310,14 @@ module qdma
     .host_data_valid_i, .host_data_ready_o, .host_data_i(host_data_data_i)
   );
   qdma_write_guard i_write_guard (
-    .clk_i, .rst_ni, .windows_i(windows_o), .refused_o(refused[1]),
+    .clk_i, .rst_ni, .windows_i(windows_o), .refused_o(refused[1]), .idle_o(writes_idle),
     .in_valid_i(merged_write_valid), .in_ready_o(merged_write_ready), .in_i(merged_write),
     .done_valid_o(done_valid), .done_error_o(done_error), .done_note_o(done_note),
     .host_valid_o(host_write_valid_o), .host_ready_i(host_write_ready_i), .host_o(host_write_data_o),
     .host_done_i
   );
+
+  // What has a slot is at work somewhere; without one there are only completions on their way.
+  assign idle_o = regs_idle && context_idle && slots_idle && scheduler_idle && completion_idle
+      && !merged_write_valid && writes_idle;
 endmodule

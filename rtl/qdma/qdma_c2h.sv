@@ -1,6 +1,7 @@
-// Copies from card memory to host memory: one burst of card memory per turn, whose beats come in order
-// and go on to host memory as they come. A beat that card memory did not give is written with no byte
-// selected, and its copy fails.
+// Copies from card memory to host memory: one burst of card memory per turn, whose beats come in order,
+// wait in a buffer of 32 KiB, and go on to host memory. A burst is asked for when there is space for all
+// of it, so that a slow host does not hold up card memory. A beat that card memory did not give is
+// written with no byte selected, and its copy fails.
 
 /* verilator lint_off PINCONNECTEMPTY */  // how full queues are is of no interest
 /* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
@@ -21,8 +22,7 @@ module qdma_c2h
   output logic                read_valid_o,
   input  logic                read_ready_i,
   output fs_pkg::card_read_t  read_o,
-  input  logic                data_valid_i,
-  output logic                data_ready_o,
+  input  logic                data_valid_i,  // always taken
   input  fs_pkg::card_data_t  data_i,
 
   output logic                write_valid_o,
@@ -36,13 +36,14 @@ module qdma_c2h
   input  logic                ending_ready_i,
   output ending_t             ending_o
 );
-  localparam int unsigned BURSTS = 16;  // in flight
+  localparam int unsigned BURSTS = 16;  // in flight, if they are short
+  localparam int unsigned BUFFER_BEATS = 512;
 
   logic [SLOTS-1:0] host_failed_q, card_failed_q;
 
   // ---- Bursts ---------------------------------------------------------------------------------
 
-  logic piece_valid, burst_room;
+  logic piece_valid, burst_room, space, ask;
   piece_t piece, burst;
   slot_t failed_slot;
   qdma_turns i_turns (
@@ -50,9 +51,10 @@ module qdma_c2h
     .start_valid_i, .start_ready_o, .start_slot_i,
     .failed_slot_o(failed_slot),
     .failed_i(host_failed_q[failed_slot] || card_failed_q[failed_slot]),
-    .piece_valid_o(piece_valid), .piece_ready_i(read_ready_i && burst_room), .piece_o(piece)
+    .piece_valid_o(piece_valid), .piece_ready_i(read_ready_i && burst_room && space), .piece_o(piece)
   );
-  assign read_valid_o = piece_valid && burst_room;
+  assign read_valid_o = piece_valid && burst_room && space;
+  assign ask = read_valid_o && read_ready_i;
   assign read_o = '{
     owner: piece.slot.owner, address: piece.card, beats_minus_1: piece.beats_minus_1
   };
@@ -60,16 +62,27 @@ module qdma_c2h
   logic burst_valid, burst_taken;
   fs_fifo #(.WIDTH($bits(piece_t)), .DEPTH(BURSTS)) i_bursts (
     .clk_i, .rst_ni,
-    .in_valid_i(piece_valid && read_ready_i), .in_ready_o(burst_room), .in_data_i(piece),
+    .in_valid_i(ask), .in_ready_o(burst_room), .in_data_i(piece),
     .out_valid_o(burst_valid), .out_ready_i(burst_taken), .out_data_o(burst), .level_o()
+  );
+
+  logic beat_valid, beat_ready;
+  fs_pkg::card_data_t data;
+  qdma_buffer #(
+    .WIDTH($bits(fs_pkg::card_data_t)), .DEPTH(BUFFER_BEATS), .RESERVE(TURN_BEATS)
+  ) i_buffer (
+    .clk_i, .rst_ni,
+    .reserve_ready_o(space), .reserve_valid_i(ask), .reserve_beats_i(7'(piece.beats_minus_1) + 1'b1),
+    .in_valid_i(data_valid_i), .in_data_i(data_i),
+    .out_valid_o(beat_valid), .out_ready_i(beat_ready), .out_data_o(data)
   );
 
   // ---- Beats ----------------------------------------------------------------------------------
 
   logic [5:0] beat_q;  // of the burst
   logic write_valid_q, beat, burst_ends, copy_ends;
-  assign data_ready_o = burst_valid && (!write_valid_q || write_ready_i);
-  assign beat = data_valid_i && data_ready_o;
+  assign beat_ready = burst_valid && (!write_valid_q || write_ready_i);
+  assign beat = beat_valid && beat_ready;
   assign burst_ends = beat_q == burst.beats_minus_1;
   assign copy_ends = burst_ends && burst.last;
   assign burst_taken = beat && burst_ends;
@@ -81,8 +94,8 @@ module qdma_c2h
         owner: burst.slot.owner,
         address: burst.host + 58'(beat_q),
         last: burst_ends,
-        strobe: data_i.error ? '0 : beat_strobe(copy_ends, burst.tail_bytes),
-        data: data_i.data
+        strobe: data.error ? '0 : beat_strobe(copy_ends, burst.tail_bytes),
+        data: data.data
       };
     end
     if (!rst_ni) begin
@@ -96,7 +109,7 @@ module qdma_c2h
   end
   assign write_valid_o = write_valid_q;
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) beat |-> data_i.last == burst_ends)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !beat || data.last == burst_ends)
   else $error("a burst of another length");
 
   // ---- Endings --------------------------------------------------------------------------------
@@ -117,7 +130,7 @@ module qdma_c2h
       host_failed_q <= '0;
       card_failed_q <= '0;
     end else begin
-      if (beat && data_i.error) card_failed_q[burst.slot] <= 1'b1;
+      if (beat && data.error) card_failed_q[burst.slot] <= 1'b1;
       if (done_valid_i && done_error_i) host_failed_q[done_slot] <= 1'b1;
       if (ended_valid) begin
         host_failed_q[done_slot] <= 1'b0;
@@ -134,6 +147,6 @@ module qdma_c2h
   );
   assign ending_o = '{slot: ended_slot, status: ended_status, result: '0, detail: '0};
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) ended_valid |-> ended_room)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !ended_valid || ended_room)
   else $error("more endings than slots");
 endmodule

@@ -11,6 +11,7 @@ module qdma_completion
   input  logic                clk_i,
   input  logic                rst_ni,
   input  logic [7:0]          vectors_i [FUNCTIONS],
+  output logic                idle_o,
 
   output logic                room_o,
   input  logic                valid_i,
@@ -82,4 +83,5 @@ module qdma_completion
     end
   end
   assign interrupt_valid_o = interrupt_valid_q;
+  assign idle_o = !valid && !write_valid_q && due_q == '0 && !interrupt_valid_q;
 endmodule

@@ -18,6 +18,7 @@ module qdma_context
   input  logic               clk_i,
   input  logic               rst_ni,
   output logic               clearing_o,
+  output logic               idle_o,  // no event is being done, or follows
 
   // Doorbells and CONTROL, each answered once.
   input  logic               mmio_valid_i,
@@ -226,6 +227,7 @@ module qdma_context
     end
   end
   assign clearing_o = state_q == CLEAR;
+  assign idle_o = idle && !follow_arrived_q && !follow_ended_q;
 
   // ---- What happens ---------------------------------------------------------------------------
 

@@ -81,10 +81,10 @@ module qdma_descriptor
     beat_o <= beats_q[{beat_slot_i, beat_second_i}];
   end
 
-  logic slot_valid, slot_taken, unused_room;
+  logic slot_valid, slot_taken, arrivals_room;
   fs_fifo #(.WIDTH($bits(slot_t)), .DEPTH(SLOTS)) i_arrivals (
     .clk_i, .rst_ni,
-    .in_valid_i(arrives && data_i.last), .in_ready_o(unused_room), .in_data_i(data_i.tag.number),
+    .in_valid_i(arrives && data_i.last), .in_ready_o(arrivals_room), .in_data_i(data_i.tag.number),
     .out_valid_o(slot_valid), .out_ready_i(slot_taken), .out_data_o(slot), .level_o()
   );
 
@@ -120,6 +120,6 @@ module qdma_descriptor
     end
   end
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) arrives && data_i.last |-> unused_room)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !(arrives && data_i.last) || arrivals_room)
   else $error("more descriptors than slots");
 endmodule

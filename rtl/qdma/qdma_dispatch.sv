@@ -66,7 +66,7 @@ module qdma_dispatch
       .in_valid_i(put), .in_ready_o(room), .in_data_i(start_slot_i),
       .out_valid_o(valid[q]), .out_ready_i(ready[q]), .out_data_o(slots[q]), .level_o()
     );
-    assert property (@(posedge clk_i) disable iff (!rst_ni) put |-> room)
+    assert property (@(posedge clk_i) disable iff (!rst_ni) !put || room)
     else $error("more jobs than slots");
   end
 
@@ -83,7 +83,7 @@ module qdma_dispatch
   state_e state_q;
   logic [1:0] engine_q;
   logic [ENGINES-1:0] command_valid_q;
-  fs_pkg::engine_command_t command_q [ENGINES];
+  fs_pkg::engine_command_t [ENGINES-1:0] command_q;
 
   logic [ENGINES-1:0] able;
   assign able = valid[QUEUES-1:2] & ~command_valid_q;

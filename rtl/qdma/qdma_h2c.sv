@@ -177,8 +177,8 @@ module qdma_h2c
   );
   assign ending_o = '{slot: ended_slot, status: ended_status, result: '0, detail: '0};
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) done_i.valid |-> pending_valid)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !done_i.valid || pending_valid)
   else $error("card memory answered a write that nobody made");
-  assert property (@(posedge clk_i) disable iff (!rst_ni) ended_valid |-> ended_room)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !ended_valid || ended_room)
   else $error("more endings than slots");
 endmodule

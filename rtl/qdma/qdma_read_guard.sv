@@ -86,6 +86,6 @@ module qdma_read_guard
   end
 
   assert property (@(posedge clk_i) disable iff (!rst_ni)
-    in_valid_i |-> !(in_i.two && in_i.address[0]))
+    !in_valid_i || !(in_i.two && in_i.address[0]))
   else $error("two beats that do not lie together");
 endmodule

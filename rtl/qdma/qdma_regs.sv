@@ -39,9 +39,10 @@ module qdma_regs
   output logic [7:0]        vectors_o [FUNCTIONS],
   output logic [31:0]       cycles_o,
   input  logic [1:0]        refused_i,  // by the guards of host reads and writes
-  input  device_status_t    device_i
+  input  device_status_t    device_i,
+  output logic              idle_o
 );
-  typedef enum logic [2:0] { IDLE, DECODE, ENABLE, EVENT, LISTEN, ANSWER } state_e;
+  typedef enum logic [2:0] { IDLE, LOCATE, DECODE, ENABLE, EVENT, LISTEN, ANSWER } state_e;
   state_e state_q;
   mmio_request_t request_q;
   logic [63:0] data_q;
@@ -49,9 +50,9 @@ module qdma_regs
 
   logic [63:0] cycles_q;
   logic [31:0] faults_q;
-  reg_function_errors_t errors_q [FUNCTIONS];
+  reg_function_errors_t [FUNCTIONS-1:0] errors_q;
   windows_t [FUNCTIONS-1:0] windows_q;
-  function_table_queues_t queues_q [FUNCTIONS];
+  function_table_queues_t [FUNCTIONS-1:0] queues_q;
 
   assign cycles_o = cycles_q[31:0];
   assign windows_o = windows_q;
@@ -68,16 +69,14 @@ module qdma_regs
   assign is_table = request_q.offset >= FUNCTION_TABLE_BASE
       && request_q.offset < FUNCTION_TABLE_BASE + 17'(FUNCTION_TABLE_COUNT * FUNCTION_TABLE_STRIDE);
 
-  // Queue sets: the page's number, the device's number. They are compared while the access is decoded.
-  logic [16:0] queue_offset;
+  // Queue sets: the page's number, the device's number.
+  logic [16:0] queue_offset, set_q;
   logic [11:0] queue_number;
-  logic [16:0] set_number;
+  logic [15:0] count_q;  // of the page's queue sets
   logic has_queue;
   assign queue_offset = request_q.offset - QUEUE_BASE;
   assign queue_number = queue_offset[16:5];
-  assign set_number = 17'(queues_q[request_q.page].first) + 17'(queue_number);
-  assign has_queue = 16'(queue_number) < queues_q[request_q.page].count
-      && set_number < 17'(QUEUE_SETS);
+  assign has_queue = 16'(queue_number) < count_q && set_q < 17'(QUEUE_SETS);
 
   logic [1:0] queue_register;
   assign queue_register = request_q.offset[4:3];
@@ -143,7 +142,7 @@ module qdma_regs
   assign event_valid_o = state_q == EVENT;
   always_comb begin
     event_o = '0;
-    event_o.set = set_number[10:0];
+    event_o.set = set_q[10:0];
     event_o.which = queue_register;
     event_o.page = request_q.page;
     event_o.value = request_q.data;
@@ -168,18 +167,22 @@ module qdma_regs
       enabling_q <= 1'b0;
       cycles_q <= '0;
       faults_q <= '0;
-      for (int unsigned f = 0; f < FUNCTIONS; f++) begin
-        errors_q[f] <= '0;
-        windows_q[f] <= '0;
-        queues_q[f] <= '0;
-      end
+      errors_q <= '0;
+      windows_q <= '0;
+      queues_q <= '0;
     end else begin
       unique case (state_q)
         IDLE: begin
           if (mmio_valid_i) begin
             request_q <= mmio_i;
-            state_q <= DECODE;
+            state_q <= LOCATE;
           end
+        end
+
+        LOCATE: begin
+          set_q <= 17'(queues_q[request_q.page].first) + 17'(queue_number);
+          count_q <= queues_q[request_q.page].count;
+          state_q <= DECODE;
         end
 
         DECODE: begin
@@ -234,7 +237,8 @@ module qdma_regs
     end
   end
 
-  assign mmio_ready_o = state_q == IDLE;
+  assign idle_o = state_q == IDLE;
+  assign mmio_ready_o = idle_o;
   assign answer_valid_o = state_q == ANSWER;
   assign answer_data_o = data_q;
 endmodule

@@ -31,6 +31,7 @@ module qdma_reorder #(
   localparam int unsigned PLACES = fs_regs_pkg::H2C_REQUESTS;
 
   logic [fs_pkg::BEAT_BITS:0] beats_q [2 * PLACES];  // error, data
+  logic [fs_pkg::BEAT_BITS:0] beat_q;
   logic [NOTE_BITS-1:0] notes_q [PLACES];
   logic [PLACES-1:0] two_q, full_q;
   logic [8:0] taken_q, drained_q;  // one bit more than a place's number
@@ -55,7 +56,7 @@ module qdma_reorder #(
     end
     if (fill_valid_i) beats_q[{fill_number_i, fill_last_i}] <= {fill_error_i, fill_data_i};
     if (advance) begin
-      {out_error_o, out_data_o} <= beats_q[{place, half}];
+      beat_q <= beats_q[{place, half}];
       out_note_o <= notes_q[place];
       out_second_o <= half_q;
       out_last_o <= half;
@@ -81,7 +82,8 @@ module qdma_reorder #(
     end
   end
   assign out_valid_o = out_valid_q;
+  assign {out_error_o, out_data_o} = beat_q;
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) fill_valid_i |-> !full_q[fill_number_i])
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !fill_valid_i || !full_q[fill_number_i])
   else $error("an answer for a place that has its data");
 endmodule

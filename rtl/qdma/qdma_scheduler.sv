@@ -16,6 +16,8 @@ module qdma_scheduler
   input  logic               clk_i,
   input  logic               rst_ni,
 
+  output logic               idle_o,  // no ring is listed
+
   // A ring has become ready.
   input  logic               push_valid_i,
   output logic               push_ready_o,
@@ -39,8 +41,7 @@ module qdma_scheduler
 
   link_t next_q [RINGS];  // the ring behind this one in its list
   link_t read_q;
-  link_t head_q [FUNCTIONS];
-  link_t tail_q [FUNCTIONS];
+  link_t [FUNCTIONS-1:0] head_q, tail_q;
   logic [FUNCTIONS-1:0] listed_q;  // lists that are not empty
 
   typedef enum logic [1:0] { PICK, OFFER, READ, ADVANCE } state_e;
@@ -69,6 +70,7 @@ module qdma_scheduler
   assign push = push_valid_i && push_ready_o;
   assign push_link = RING_BITS'(push_ring_i);
 
+  assign idle_o = listed_q == '0;
   assign visit_valid_o = state_q == OFFER;
   assign visit_owner_o = owner_q;
   assign visit_ring_o = ring_number_t'(head_q[owner_q]);

@@ -12,6 +12,7 @@ module qdma_slots
   input  logic          rst_ni,
   input  logic [31:0]   cycles_i,
 
+  output logic          idle_o,  // all are free
   output logic [FUNCTIONS-1:0] has_free_o,
   input  fs_pkg::function_t    owner_i,
   output slot_number_t         free_number_o,  // a free slot of owner_i
@@ -41,7 +42,7 @@ module qdma_slots
   input  ring_number_t  act_ring_i,
   input  actions_t      act_i
 );
-  logic [FUNCTION_JOBS-1:0] free_q [FUNCTIONS];
+  logic [FUNCTIONS-1:0][FUNCTION_JOBS-1:0] free_q;
   logic [SLOTS-1:0] held_q;  // announced before its turn
 
   verdict_t verdicts_q [SLOTS];
@@ -56,6 +57,7 @@ module qdma_slots
   for (genvar f = 0; f < FUNCTIONS; f++) begin : gen_free
     assign has_free_o[f] = free_q[f] != '0;
   end
+  assign idle_o = free_q == '1;
 
   always_comb begin
     free_number_o = '0;
@@ -69,7 +71,7 @@ module qdma_slots
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
-      for (int unsigned f = 0; f < FUNCTIONS; f++) free_q[f] <= '1;
+      free_q <= '1;
       held_q <= '0;
     end else if (act_valid_i) begin
       if (act_i.take) free_q[taken.owner][taken.number] <= 1'b0;
@@ -117,9 +119,9 @@ module qdma_slots
   end
 
   assert property (@(posedge clk_i) disable iff (!rst_ni)
-    act_valid_i && act_i.take |-> free_q[taken.owner][taken.number])
+    !(act_valid_i && act_i.take) || free_q[taken.owner][taken.number])
   else $error("a slot was taken twice");
   assert property (@(posedge clk_i) disable iff (!rst_ni)
-    act_valid_i && act_i.give_back |-> !free_q[act_slot_i.owner][act_slot_i.number])
+    !(act_valid_i && act_i.give_back) || !free_q[act_slot_i.owner][act_slot_i.number])
   else $error("a slot was given back twice");
 endmodule

@@ -51,8 +51,7 @@ module qdma_turns
   assign piece_valid_o = state_q == OFFER;
 
   always_ff @(posedge clk_i) begin
-    if (load_valid_i) copies_q[load_slot_i] <= load_i;
-    else if (back) copies_q[slot_q] <= rest_q;
+    if (load_valid_i || back) copies_q[load_valid_i ? load_slot_i : slot_q] <= load_valid_i ? load_i : rest_q;
     if (state_q == READ) read_q <= copies_q[slot_q];
     if (state_q == CUT) begin
       piece_o.slot <= slot_q;
@@ -86,6 +85,6 @@ module qdma_turns
     end
   end
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) back |-> line_room)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !back || line_room)
   else $error("more copies than slots");
 endmodule

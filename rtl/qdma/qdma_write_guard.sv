@@ -11,6 +11,7 @@ module qdma_write_guard
   input  logic                rst_ni,
   input  windows_t [FUNCTIONS-1:0] windows_i,
   output logic                refused_o,  // one more
+  output logic                idle_o,     // every write has been answered
 
   input  logic                in_valid_i,
   output logic                in_ready_o,
@@ -75,6 +76,7 @@ module qdma_write_guard
     .level_o()
   );
   assign answer = note_valid && (!note_inside || landed_valid);
+  assign idle_o = !valid_q && !compared_q && !note_valid && !done_valid_o;
 
   always_ff @(posedge clk_i) begin
     if (answer) begin
@@ -85,6 +87,6 @@ module qdma_write_guard
     else done_valid_o <= answer;
   end
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) host_done_i.valid |-> landed_room)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !host_done_i.valid || landed_room)
   else $error("host memory answered a write that nobody made");
 endmodule

@@ -47,6 +47,11 @@ impl Accelerator {
         }
     }
 
+    /// The device, if there is one.
+    pub fn card(&self) -> Option<&Arc<Card>> {
+        self.0.as_ref()
+    }
+
     /// An engine for one volume, with a queue set of its own if there is a device.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ use crate::card::{Card, OpenError, Shared};
 use crate::descriptor::{Completion, Descriptor};
 use crate::extents::Extent;
 use crate::flight::{Flight, Operation, Purpose};
-use crate::maps::{Admission, Ticket};
+use crate::maps::{Admission, Ticket, Use};
 use crate::plan::Plan;
 use crate::programs::{Programs, Ready};
 use crate::queue_set::{QueueSet, State};
@@ -221,10 +221,10 @@ impl FpgaDevice {
         cycles.count += 1;
         cycles.total += u64::from(completion.cycles);
         cycles.last = completion.cycles;
-        if let (Operation::LoadMap, Purpose::Job { epoch: Some(epoch), .. }) =
+        if let (Operation::LoadMap, Purpose::Job { uses: Some(uses), .. }) =
             (operation, &flight.purpose)
         {
-            self.card.shared().maps.loaded(*epoch);
+            self.card.shared().maps.loaded(uses.epoch);
         }
         if is_done && let Some(flight) = self.flights[slot].take() {
             self.finish(flight);
@@ -252,23 +252,23 @@ impl FpgaDevice {
             shared.maps.swap_ended(Some(module));
         }
         drop(shared);
-        if let (Purpose::Job { queue, id, job, epoch, .. }, Some(result)) = (purpose, result) {
+        if let (Purpose::Job { queue, id, job, uses, .. }, Some(result)) = (purpose, result) {
             self.resets.0 = 0;
-            self.let_go(&job, epoch);
+            self.let_go(&job, uses);
             self.finished.entry(queue).or_default().push(JobCompletion { job: id, result });
         }
     }
 
     /// Learns from an error: what the device does not take is not offered again.
     fn blame(&mut self, slot: usize, completion: &Completion) {
-        let Some(Flight { purpose: Purpose::Job { job, epoch, .. }, .. }) = &self.flights[slot]
+        let Some(Flight { purpose: Purpose::Job { job, uses, .. }, .. }) = &self.flights[slot]
         else {
             return;
         };
         let mut shared = self.card.shared();
         let Shared { maps, card, .. } = &mut *shared;
-        match (completion.status, job, epoch) {
-            (Ok(Status::BadImage), _, Some(epoch)) => maps.refused(*epoch, card),
+        match (completion.status, job, uses) {
+            (Ok(Status::BadImage), _, Some(uses)) => maps.refused(uses.epoch, card),
             (Ok(Status::StaleEpoch), _, Some(_)) => maps.forget_loaded(),
             (Ok(Status::BadProgram), Job::Code { map, .. }, _) => {
                 self.programs.borrow_mut().refused(map);
@@ -300,8 +300,8 @@ impl FpgaDevice {
             self.ruins.1.extend(flight.card);
             match flight.purpose {
                 Purpose::Swap(_) => self.swap_failed = true,
-                Purpose::Job { queue, id, job, epoch, .. } => {
-                    self.let_go(&job, epoch);
+                Purpose::Job { queue, id, job, uses, .. } => {
+                    self.let_go(&job, uses);
                     let result = Err(JobError::Device(reason.to_owned()));
                     self.finished.entry(queue).or_default().push(JobCompletion { job: id, result });
                 }
@@ -312,9 +312,9 @@ impl FpgaDevice {
     }
 
     /// A job does not use its map or program any more.
-    fn let_go(&self, job: &Job, epoch: Option<u32>) {
-        if epoch.is_some() {
-            self.card.shared().maps.release();
+    fn let_go(&self, job: &Job, uses: Option<Use>) {
+        if let Some(uses) = uses {
+            self.card.shared().maps.release(uses);
         }
         if let Job::Code { map, .. } = job {
             self.programs.borrow_mut().release(map);
@@ -362,9 +362,9 @@ impl FpgaDevice {
             return None;
         };
         self.fill(&plan, job, &tables, &mut flight, slot as u16);
-        let epoch = if let Tables::Map(ticket) = &tables { Some(ticket.epoch) } else { None };
+        let uses = if let Tables::Map(ticket) = &tables { Some(ticket.uses) } else { None };
         let job = job.clone();
-        flight.purpose = Purpose::Job { queue, id, job, plan, epoch };
+        flight.purpose = Purpose::Job { queue, id, job, plan, uses };
         self.flights[slot] = Some(flight);
         if self.set.is_burst() {
             self.set.ring();
@@ -419,7 +419,7 @@ impl FpgaDevice {
                         let load = ticket.load.as_ref();
                         if let Some(image) = load.and_then(|load| load.image.as_ref()) {
                             let Some(extent) = shared.host.allocate(image.len()) else {
-                                shared.maps.release();
+                                shared.maps.release(ticket.uses);
                                 shared.maps.queue_set_reset(set);
                                 return None;
                             };
@@ -452,9 +452,9 @@ impl FpgaDevice {
             push(set, Descriptor::to_card(from.address, address, bytes.len() as u64));
         }
         let finishing = descriptor_flag::COMPLETE | descriptor_flag::FENCE;
-        if let Tables::Map(Ticket { epoch, load: Some(load), .. }) = tables {
+        if let Tables::Map(Ticket { uses, load: Some(load), .. }) = tables {
             let load = Descriptor::operation(H2cOp::LoadMap, load.address, 0, load.bytes)
-                .with(load_map::EPOCH, (*epoch).into());
+                .with(load_map::EPOCH, uses.epoch.into());
             push(set, load.flagged(finishing));
             flight.to_come.push_back(Operation::LoadMap);
         }
@@ -465,7 +465,7 @@ impl FpgaDevice {
         });
         let (operation, descriptor) = match (job, tables) {
             (Job::Place { width, .. }, Tables::Map(ticket)) => {
-                (Operation::Place, plan.place(base, ticket.epoch, ticket.rule, *width))
+                (Operation::Place, plan.place(base, ticket.uses.epoch, ticket.rule, *width))
             }
             (Job::Code { .. }, Tables::Program(ready)) => {
                 (Operation::Code, plan.code(base, (ready.address, ready.bytes)))

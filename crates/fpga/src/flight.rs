@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use fieldstone_accel::{Job, JobId, QueueId};
 
 use crate::extents::Extent;
+use crate::maps::Use;
 use crate::plan::Plan;
 use crate::regs::ReconfigurableModule;
 
@@ -57,8 +58,8 @@ pub enum Purpose {
         job: Job,
         /// Where its bytes lie.
         plan: Plan,
-        /// The epoch of the map that it places with.
-        epoch: Option<u32>,
+        /// The map that it places with.
+        uses: Option<Use>,
     },
     /// Another module for the partition.
     Swap(ReconfigurableModule),

@@ -18,19 +18,23 @@
 //! | [`maps`]       | which map the device has, which module, and what it takes to have others |
 //! | [`programs`]   | the programs that a queue set keeps in card memory |
 //! | [`tables`]     | what the engines need instead of maps, made by compilers |
+//! | [`compilers`]  | the two that follow, behind the driver's trait |
 //! | [`image`]      | a CRUSH map as the device's memories hold it |
 //! | [`program`]    | a linear map as the codes engine's table holds it |
 //! | [`bitstream`]  | partial bitstreams for the reconfigurable partition |
 //! | [`selftest`]   | random jobs on the device and on the CPU, compared |
+//! | [`exercise`]   | changes of the partition while others use the device |
 //! | [`dummy`]      | a device in plain Rust, for tests of the driver |
 //! | `verilated`    | the device itself, with a host and a card around it (feature `rtl`) |
 
 pub mod bitstream;
 pub mod bounds;
 pub mod card;
+pub mod compilers;
 pub mod descriptor;
 pub mod device;
 pub mod dummy;
+pub mod exercise;
 pub mod extents;
 pub mod field;
 pub mod flight;

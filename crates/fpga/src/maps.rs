@@ -7,7 +7,8 @@
 //!
 //! Buckets of the kinds uniform, list and tree need a module in the reconfigurable partition. Maps
 //! that need another one than is there are given back, and after [`SWAP_PATIENCE`] of them in a row
-//! the partition is changed; until the new module runs, jobs that need one are given back, too.
+//! the partition is changed, once nobody uses its module; until the new one runs, jobs that need one
+//! are given back, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,11 +31,20 @@ pub enum Admission {
     Swap(ReconfigurableModule),
 }
 
-/// The right to place with a map, which stays loaded meanwhile.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ticket {
+/// That a placement uses what is loaded, which stays loaded meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
     /// The map's epoch.
     pub epoch: u32,
+    /// The partition's module is used as well.
+    pub module: bool,
+}
+
+/// The right to place with a map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// What it uses.
+    pub uses: Use,
     /// The rule's slot in its image.
     pub rule: u16,
     /// The image must be loaded first, from here in card memory.
@@ -86,8 +96,9 @@ struct Image {
 pub struct Maps {
     entries: Vec<Entry>,
     loaded: Loaded,
-    /// Jobs that use what is loaded.
+    /// Jobs that use what is loaded, and those of them that use the module.
     users: u32,
+    module_users: u32,
     last_epoch: u32,
     time: u64,
     /// What is in the partition; `None` while it is being changed.
@@ -106,6 +117,7 @@ impl Maps {
             entries: Vec::new(),
             loaded: Loaded::Nothing,
             users: 0,
+            module_users: 0,
             last_epoch: 0,
             time: 0,
             module,
@@ -149,8 +161,15 @@ impl Maps {
         if module.is_some() && module != self.module {
             return self.miss(module);
         }
-        self.missed = if module.is_some() { 0 } else { self.missed };
-        let epoch = self.entries[index].epoch;
+        let uses = Use { epoch: self.entries[index].epoch, module: module.is_some() };
+        if uses.module && self.missed >= SWAP_PATIENCE {
+            // The module is about to go, as soon as nobody uses it, unless those who wanted that
+            // have gone.
+            self.missed -= 1;
+            return Admission::Busy;
+        }
+        self.missed = if uses.module { 0 } else { self.missed };
+        let epoch = uses.epoch;
         let load = match self.loaded {
             Loaded::Ready { epoch: loaded } if loaded == epoch => None,
             Loaded::Loading { epoch: coming, queue_set: loader }
@@ -167,12 +186,14 @@ impl Maps {
             }
         };
         self.users += 1;
-        Admission::Go(Ticket { epoch, rule, load })
+        self.module_users += u32::from(uses.module);
+        Admission::Go(Ticket { uses, rule, load })
     }
 
     /// A placement that was let in is done.
-    pub fn release(&mut self) {
+    pub fn release(&mut self, uses: Use) {
         self.users -= 1;
+        self.module_users -= u32::from(uses.module);
     }
 
     /// The device has loaded the map of this epoch.
@@ -222,15 +243,12 @@ impl Maps {
 
     /// A map came that needs a module which is not there.
     fn miss(&mut self, module: Option<ReconfigurableModule>) -> Admission {
-        self.missed += 1;
-        match module {
-            Some(module)
-                if self.missed >= SWAP_PATIENCE && self.can_swap && self.module.is_some() =>
-            {
-                Admission::Swap(module)
-            }
-            _ => Admission::Busy,
+        if self.module.is_none() {
+            return Admission::Busy; // it changes already
         }
+        self.missed = (self.missed + 1).min(SWAP_PATIENCE);
+        let is_due = self.missed == SWAP_PATIENCE && self.module_users == 0 && self.can_swap;
+        module.filter(|_| is_due).map_or(Admission::Busy, Admission::Swap)
     }
 
     /// What loading takes; `None` when card memory has no room for the image.

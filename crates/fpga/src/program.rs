@@ -4,13 +4,14 @@
 //! buffer of its own. So a row costs as many operations as its most used lane has terms, and the
 //! compiler's work is to deal the elements to lanes such that rows are spread:
 //!
-//! 1. *Sums*: rows lose repeated and zero terms; scratch that no output depends on is left out, and so
-//!    are inputs that no row uses.
-//! 2. *Dealing*: every input and scratch element that is used gets a lane, and a slot in its buffer.
-//! 3. *Slice*: as many beats of every element as fit, but no more than a pass needs to keep the memory
-//!    port busy, because the last pass of a job is computed while nothing is read.
-//! 4. *Operations*: the terms of a row, lane by lane. Rows that read scratch written since the last fence
-//!    begin with one.
+//! 1. *Sums*: rows lose repeated and zero terms; scratch that no output depends on is left out, and
+//!    so are inputs that no row uses.
+//! 2. *Dealing*: every input and scratch element that is used gets a lane, and a slot in its
+//!    buffer.
+//! 3. *Slice*: as many beats of every element as fit, but no more than a pass needs to keep the
+//!    memory port busy, because the last pass of a job is computed while nothing is read.
+//! 4. *Operations*: the terms of a row, lane by lane. Rows that read scratch written since the last
+//!    fence begin with one.
 
 mod deal;
 mod sums;
@@ -34,11 +35,11 @@ const BEAT_BYTES: usize = 64;
 const MAX_SLICE_BEATS: usize = 64;
 /// Fewest beats of a slice, where the buffers allow it: shorter bursts waste memory rows.
 const SHORT_SLICE_BEATS: usize = 8;
-/// Beats that a pass should read: enough to hide the memory's latency, yet few, because computing the last
-/// pass is time in which nothing is read.
+/// Beats that a pass should read: enough to hide the memory's latency, yet few, because computing
+/// the last pass is time in which nothing is read.
 const PASS_BEATS: usize = 512;
 
-/// How a codes engine was built (register `CRUSH_LANES`).
+/// How a codes engine was built (register `BUILD`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EngineShape {
     /// Operands of the multiply-add tree, 1 to [`MAX_LANES`].

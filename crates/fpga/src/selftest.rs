@@ -241,6 +241,20 @@ impl Jobs {
         }
         let (index, weights) = &self.cluster;
         let (map, weights) = (Arc::clone(&self.maps[*index]), Arc::clone(weights));
+        self.place_with(map, weights)
+    }
+
+    /// A placement job with a map whose buckets are of this kind, all devices in.
+    pub fn place_by(&mut self, kind: AlgorithmKind) -> Job {
+        let of_kind = |map: &&Arc<Map>| {
+            map.buckets().next().is_some_and(|bucket| bucket.algorithm.kind() == kind)
+        };
+        let map = Arc::clone(self.maps.iter().find(of_kind).expect("there is a map of every kind"));
+        let weights = vec![WEIGHT_ONE; map.max_devices() as usize].into();
+        self.place_with(map, weights)
+    }
+
+    fn place_with(&mut self, map: Arc<Map>, weights: Arc<[u32]>) -> Job {
         let count = self.rng.random_range(1..=self.max_bytes.min(16 << 10) / 256);
         let xs = (0..count).map(|_| self.rng.random()).collect();
         let (rule, width) = (RuleId(self.rng.random_range(0..2)), self.rng.random_range(1..=6));

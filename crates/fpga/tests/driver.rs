@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fieldstone_accel::{Device, Engine, Job, JobError, JobId, QueueId, crc32c, execute};
 use fieldstone_fpga::card::{Grant, OpenError};
+use fieldstone_fpga::compilers::Compilers;
 use fieldstone_fpga::dummy::{Dummy, DummyTables, Faults, Options};
+use fieldstone_fpga::exercise;
 use fieldstone_fpga::flight::Operation;
 use fieldstone_fpga::host::{DmaMemory, Mmio};
 use fieldstone_fpga::regs::{H2cOp, ReconfigurableModule, function_table, queue, register};
@@ -21,14 +23,22 @@ fn dummy(seed: u64) -> (Dummy, Arc<Card>) {
     (dummy, card.expect("the device is one of ours"))
 }
 
+/// With the device's own compilers.
+fn compiled(seed: u64) -> (Dummy, Arc<Card>) {
+    let dummy = Dummy::new(&Options { seed, ..Options::default() });
+    let tables = Box::new(DummyTables::around(&dummy, Box::new(Compilers)));
+    let card = Card::open(dummy.function(0), dummy.memory(), tables, dummy.card_window(), 4);
+    (dummy, card.expect("the device is one of ours"))
+}
+
 fn options(seed: u64, count: u64) -> selftest::Options {
     selftest::Options { seed, count, depth: 12, max_bytes: 16 << 10 }
 }
 
 #[test]
 fn random_jobs_have_the_bits_of_software_and_memory_comes_back() {
-    for (seed, interrupts) in [(1, false), (2, true), (3, false)] {
-        let (dummy, card) = dummy(seed);
+    for (seed, interrupts, real) in [(1, false, true), (2, true, true), (3, false, false)] {
+        let (dummy, card) = if real { compiled(seed) } else { dummy(seed) };
         let before = card.free();
         let mut device = FpgaDevice::open(&card, interrupts).expect("a queue set is free");
         let report = selftest::run(&mut device, &options(seed, 1500), |_| true);
@@ -47,7 +57,7 @@ fn random_jobs_have_the_bits_of_software_and_memory_comes_back() {
         let after = card.free();
         // Images stay in card memory for the next queue set.
         assert_eq!((after.0, after.2), (before.0, before.2));
-        assert!(after.1 >= before.1 - (bounds::MAX_IMAGES * 6400) as u64);
+        assert!(after.1 >= before.1 - ((bounds::MAX_IMAGES * 16) << 10) as u64);
     }
 }
 
@@ -315,6 +325,24 @@ fn the_partition_changes_when_another_kind_of_map_stays() {
         device.poll(QueueId(0), &mut completions);
     }
     assert_eq!(completions.pop().map(|done| done.result), Some(execute(&job)));
+}
+
+#[test]
+fn the_partition_changes_under_the_feet_of_others() {
+    let (_, card) = compiled(75);
+    let mut other = FpgaDevice::open(&card, false).expect("a queue set is free");
+    let others = std::thread::spawn(move || selftest::run(&mut other, &options(75, 600), |_| true));
+    let mut device = FpgaDevice::open(&card, false).expect("a queue set is free");
+    let swapped = exercise::swaps(&mut device, 76, 20, |_| true);
+    assert_eq!((swapped.swaps, swapped.failed, swapped.wrong), (20, 0, 0), "{swapped:?}");
+    assert!(swapped.device_jobs > 19 && swapped.given_back >= 20, "{swapped:?}");
+    assert!(card.partition().swaps >= 20);
+    let report = others.join().expect("no panic");
+    for (name, kind) in report.kinds() {
+        // A placement of the other may be under way when its module goes.
+        assert_eq!(kind.wrong, 0, "{name}: {:?}", report.first);
+        assert!(name == "place" || kind.done + kind.failed == kind.jobs, "{name}: {kind:?}");
+    }
 }
 
 #[test]

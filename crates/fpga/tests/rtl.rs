@@ -3,11 +3,14 @@
 
 use std::sync::Arc;
 
+use fieldstone_fpga::FpgaDevice;
 use fieldstone_fpga::card::{Build, Card};
+use fieldstone_fpga::compilers::Compilers;
 use fieldstone_fpga::descriptor::Descriptor;
 use fieldstone_fpga::extents::Extents;
 use fieldstone_fpga::queue_set::{QueueSet, State};
 use fieldstone_fpga::regs::{Status, descriptor_flag, register};
+use fieldstone_fpga::selftest;
 use fieldstone_fpga::tables::{MapTable, Tables};
 use fieldstone_fpga::verilated::{Options, Simulation};
 use rand::{Rng, SeedableRng};
@@ -131,4 +134,26 @@ fn an_error_stops_the_set_and_a_reset_brings_it_back() {
     }
     assert!(set.take_extent().is_some());
     assert_eq!(card.take_errors(), 0);
+}
+
+/// Random jobs of every kind that the compilers take, with the bits of software.
+#[test]
+fn random_jobs_have_the_bits_of_software() {
+    let simulation = Simulation::start(&Options::default()).expect("a thread can be started");
+    let (page, memory) = (simulation.function(0), simulation.memory());
+    let window = simulation.card_window();
+    let card = Card::open(page, memory, Box::new(Compilers), window, 8);
+    let card = card.expect("the device is ours");
+    for (seed, interrupts) in [(1, false), (2, true)] {
+        let mut device = FpgaDevice::open(&card, interrupts).expect("a queue set is free");
+        let options = selftest::Options { seed, count: 150, depth: 8, max_bytes: 16 << 10 };
+        let report = selftest::run(&mut device, &options, |_| true);
+        assert!(report.is_good(), "{report:?}");
+        assert_eq!(device.resets(), 0);
+    }
+    let totals = card.totals();
+    assert_eq!((totals.host_faults, totals.card_faults, card.take_errors()), (0, 0, 0));
+    assert!(totals.card_reads > 0 && totals.card_writes > 0);
+    let speed = simulation.speed();
+    println!("{speed:?}: {:.0} cycles/s", speed.cycles as f64 / speed.busy.as_secs_f64());
 }

@@ -281,7 +281,7 @@ impl Job {
         let read_beats = answer.read_beats - self.input_beats();
         assert!(
             read_beats == program_beats || read_beats == 1,
-            "every element is read once, and the program, or its header, but {read_beats} beats more were read"
+            "every element is read once, and the program or its header, but {read_beats} beats more"
         );
         answer
     }

@@ -7,7 +7,8 @@ use rand::Rng;
 
 use crate::bench::{Bench, Job, one_unit, two_units};
 
-/// Any map: shards of different sizes, up to three steps, zero and repeated terms, rows without terms.
+/// Any map: shards of different sizes, up to three steps, zero and repeated terms, rows without
+/// terms.
 pub fn random_map(dice: &mut Dice) -> LinearMap {
     let shards = |dice: &mut Dice, most: usize| -> Vec<u32> {
         (0..dice.random_range(1..=most)).map(|_| dice.random_range(1..=3)).collect()

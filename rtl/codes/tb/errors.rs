@@ -1,4 +1,5 @@
-//! Bad descriptors, bad programs, and a card memory that refuses: always an answer, and the next job is good.
+//! Bad descriptors, bad programs, and a card memory that refuses: always an answer, and the next
+//! job is good.
 
 use fieldstone_accel::crc32c;
 use fieldstone_codes::Profile;
@@ -170,7 +171,8 @@ fn a_job_cannot_compute_on_what_another_function_left() {
     let built = bench.built;
     // The first function fills every lane.
     job(&mut bench, "rs:8+4", 64, 1).run(&mut bench);
-    // The second reads one element, and by a program of its own making sums all that lies in the lanes.
+    // The second reads one element, and by a program of its own making sums all that lies in the
+    // lanes.
     bench.memory.owner = 1;
     let mut spy = job(&mut bench, "copies:2", 64, 1);
     let source = spy.descriptor.source as usize;

@@ -1,5 +1,5 @@
-//! What share of the memory port's bandwidth the engine uses: the larger of beats read and written, over
-//! the cycles from a command to its answer, with a memory that answers after 40 cycles.
+//! What share of the memory port's bandwidth the engine uses: the larger of beats read and written,
+//! over the cycles from a command to its answer, with a memory that answers after 40 cycles.
 
 use fieldstone_codes::Profile;
 use fieldstone_gf::LinearMap;
@@ -67,7 +67,7 @@ fn clay_has_several_steps_and_uses_most_of_the_port() {
 
 #[test]
 fn two_units_compute_twice_as_fast() {
-    // On 5 lanes, 8 rows of 20 terms take 32 cycles for 20 beats that are read.
+    // On 5 lanes, 8 rows of 20 terms take 32 cycles for 20 beats: one unit could use 62.5 %.
     let share = encoding(two_units(), "rs:20+8", 20 * 800 * 64, 1);
-    assert!(share >= 0.90 && share > 20.0 / 32.0, "{share}");
+    assert!(share >= 0.90, "{share}");
 }

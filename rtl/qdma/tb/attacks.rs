@@ -231,6 +231,14 @@ fn doorbells_that_go_too_far_are_refused() {
         }
         rest(&mut world, &mut bystanders, 50);
     }
+    // What has been posted cannot be taken back.
+    for _ in 0..2 {
+        queue.post(&mut world, C2H, vec![Job::new(0, COMPLETE).with(descriptor::AFTER, 1 << 20)]);
+    }
+    queue.ring(&mut world, C2H);
+    assert_eq!(world.take_errors(ATTACKER), 0);
+    world.write(ATTACKER, queue.register(queue::C2H_PRODUCER), 1);
+    assert_eq!(world.take_errors(ATTACKER), state);
     unharmed(&mut world, &mut bystanders);
 }
 

@@ -72,7 +72,7 @@ impl Job {
         self
     }
 
-    fn completes(&self) -> bool {
+    pub fn completes(&self) -> bool {
         self.status != 0 || self.flag(descriptor_flag::COMPLETE)
     }
 

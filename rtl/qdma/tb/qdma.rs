@@ -43,6 +43,8 @@ fn random_traffic_of_many_queue_sets_is_done_right() {
             (0..MAX_FUNCTIONS as u64).flat_map(|f| (0..=f % 3).map(move |q| (f, q))).collect();
         let mut all = traffic_of(&mut world, &sets, 25);
         traffic::finish(&mut world, &mut all);
+        world.cycles(1000);
+        assert!(world.is_idle());
         for function in 0..MAX_FUNCTIONS as u64 {
             assert_eq!(world.take_errors(function), 0);
         }

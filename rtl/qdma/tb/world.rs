@@ -2,7 +2,7 @@
 
 use fieldstone_fpga::regs::{MAX_FUNCTIONS, PAGE_BYTES, function_table, register};
 use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, dice};
-use fieldstone_verilate::{Design, Model};
+use fieldstone_verilate::{Design, Model, Port};
 
 use crate::bits;
 use crate::engines::{Engine, Event};
@@ -49,6 +49,7 @@ pub struct World {
     pub log: Vec<Event>,
     pub interrupts: Sink,
     mmio: Source,
+    idle: Port,
     answers: Sink,
 }
 
@@ -71,6 +72,7 @@ impl World {
             log: Vec::new(),
             interrupts: Sink::new(&model, "interrupt", &["interrupt_data_o"], stall),
             mmio: Source::new(&model, "mmio", &["mmio_data_i"], stall),
+            idle: model.port("idle_o"),
             answers: Sink::new(&model, "mmio_answer", &["mmio_answer_data_o"], stall),
             model,
         };
@@ -156,6 +158,11 @@ impl World {
             self.cycle();
         }
         panic!("no answer to a register read");
+    }
+
+    /// True when the device says that it has nothing to do, and nobody has anything for it.
+    pub fn is_idle(&self) -> bool {
+        self.mmio.is_done() && self.model.is_set(self.idle)
     }
 
     /// Until all writes so far are done.

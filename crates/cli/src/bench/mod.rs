@@ -11,6 +11,7 @@ mod choice;
 pub mod code;
 pub mod crush;
 mod fio;
+pub mod fpga;
 mod library;
 mod machine;
 mod nbd;

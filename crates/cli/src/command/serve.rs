@@ -4,11 +4,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use fieldstone_block::{CacheOptions, PipelineOptions, Policy, SchedulerOptions};
+use fieldstone_fpga::{FpgaDevice, exercise};
 use fieldstone_proto::NodeIndex;
 use fieldstone_uring::host::Service;
 use fieldstone_uring::{Address, Caching, Listener};
@@ -65,6 +68,9 @@ pub struct Args {
     /// Most bytes per second that rebuild and scrub read; 0 for no limit.
     #[arg(long, value_name = "RATE", default_value = "0", value_parser = units::parse_rate)]
     rebuild_limit: u64,
+    /// For tests: change the module of the device's partition N times while serving.
+    #[arg(long, value_name = "N", hide = true)]
+    exercise_swaps: Option<u64>,
     /// Reach node I at ADDR instead of its folder. May be repeated.
     #[arg(long, value_name = "I=ADDR")]
     node: Vec<NodeAddress>,
@@ -262,7 +268,12 @@ fn serve(
         None => None,
     };
     announce(open, &addresses, metrics.as_ref());
+    let exercise = match args.exercise_swaps {
+        Some(count) => Some(Exercise::start(engine, count)?),
+        None => None,
+    };
     let outcome = wait(engine, signals);
+    drop(exercise);
     drop((control, metrics));
     if !engine.handle().drain(DRAIN) {
         eprintln!("fieldstone: requests in flight were not answered within {DRAIN:?}");
@@ -287,6 +298,46 @@ fn announce(open: &[OpenDevice], addresses: &[String], metrics: Option<&MetricsS
 }
 
 /// Waits for the end: a signal, a call to stop, or a failure.
+/// Somebody else who uses the device, and changes its partition.
+struct Exercise {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Exercise {
+    fn start(engine: &Engine, count: u64) -> anyhow::Result<Self> {
+        let card = engine.accelerator().card().context("--exercise-swaps needs --accel rtl")?;
+        let mut device = FpgaDevice::open(card, false)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("exercise".to_owned()).spawn(move || {
+            let go_on = |_: &exercise::Swapped| !stopped.load(Ordering::Relaxed);
+            let swapped = exercise::swaps(&mut device, 1, count, go_on);
+            println!(
+                "exercise: {} swaps, {} placements by the device, {} given back, {} failed, \
+                 {} wrong",
+                swapped.swaps,
+                swapped.device_jobs,
+                swapped.given_back,
+                swapped.failed,
+                swapped.wrong
+            );
+        })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Exercise {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the exercise of the device failed");
+        }
+    }
+}
+
 fn wait(engine: &Engine, signals: &Signals) -> anyhow::Result<()> {
     const STEP: Duration = Duration::from_secs(3);
     loop {

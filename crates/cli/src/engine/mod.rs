@@ -144,6 +144,11 @@ impl Engine {
         &self.handle
     }
 
+    /// What places and codes for the volumes.
+    pub fn accelerator(&self) -> &Accelerator {
+        &self.accelerator
+    }
+
     /// The pool.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use crate::regs::{
 };
 
 /// What the BUILD register says: 16 item lanes, 8 mappings, 8 code lanes, 1 unit, 1024 beats.
-const BUILD: [u64; 6] = [16, 8, 8, 1, 1024, 4096];
+const BUILD: [u64; 6] = [16, 8, 8, 1, 1024, 1024];
 
 impl State {
     pub(super) fn read_register(&mut self, function: usize, offset: u64) -> u64 {

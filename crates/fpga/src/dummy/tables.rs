@@ -25,15 +25,24 @@ pub(super) struct KnownMap {
 /// Compilers for a dummy.
 pub struct DummyTables {
     dummy: Dummy,
-    /// Linear maps with more rows than this are refused.
-    pub max_rows: usize,
+    /// Real compilers, whose tables are used instead of bytes that mean nothing.
+    real: Option<Box<dyn Tables>>,
 }
+
+/// Linear maps with more rows than this are refused, when there are no real compilers to say so.
+const MAX_ROWS: usize = 256;
 
 impl DummyTables {
     /// Compilers that tell this device what their tables stand for.
     #[must_use]
     pub fn new(dummy: &Dummy) -> Self {
-        Self { dummy: dummy.clone(), max_rows: 256 }
+        Self { dummy: dummy.clone(), real: None }
+    }
+
+    /// Real compilers, of whose tables this device is told what they stand for.
+    #[must_use]
+    pub fn around(dummy: &Dummy, real: Box<dyn Tables>) -> Self {
+        Self { dummy: dummy.clone(), real: Some(real) }
     }
 
     /// A table of its own, of some length.
@@ -48,6 +57,35 @@ impl DummyTables {
 
 impl Tables for DummyTables {
     fn map(&self, map: &Arc<Map>, reweights: &Arc<[u32]>) -> Result<MapTable, String> {
+        let table = match &self.real {
+            Some(real) => real.map(map, reweights)?,
+            None => self.made_up(map)?,
+        };
+        let known = KnownMap {
+            map: Arc::clone(map),
+            reweights: Arc::clone(reweights),
+            rules: table.rules.clone(),
+            module: table.module,
+        };
+        self.dummy.state().maps.insert(crc32c(&table.bytes), Arc::new(known));
+        Ok(table)
+    }
+
+    fn program(&self, map: &Arc<LinearMap>, build: &Build) -> Result<Vec<u8>, String> {
+        let rows: usize = map.steps().iter().map(Vec::len).sum();
+        let bytes = match &self.real {
+            Some(real) => real.program(map, build)?,
+            None if rows > MAX_ROWS => return Err(format!("{rows} rows")),
+            None => self.bytes(),
+        };
+        self.dummy.state().programs.insert(crc32c(&bytes), Arc::clone(map));
+        Ok(bytes)
+    }
+}
+
+impl DummyTables {
+    /// A table that means nothing, but says truly what the map needs.
+    fn made_up(&self, map: &Map) -> Result<MapTable, String> {
         let mut module = None;
         for bucket in map.buckets() {
             let needed = match bucket.algorithm.kind() {
@@ -63,23 +101,6 @@ impl Tables for DummyTables {
         }
         let bytes = self.bytes();
         let rules: BTreeMap<RuleId, u16> = map.rules().map(|(id, _)| id).zip(0..).collect();
-        let known = KnownMap {
-            map: Arc::clone(map),
-            reweights: Arc::clone(reweights),
-            rules: rules.clone(),
-            module,
-        };
-        self.dummy.state().maps.insert(crc32c(&bytes), Arc::new(known));
         Ok(MapTable { bytes, module, rules })
-    }
-
-    fn program(&self, map: &Arc<LinearMap>, _build: &Build) -> Result<Vec<u8>, String> {
-        let rows: usize = map.steps().iter().map(Vec::len).sum();
-        if rows > self.max_rows {
-            return Err(format!("{rows} rows"));
-        }
-        let bytes = self.bytes();
-        self.dummy.state().programs.insert(crc32c(&bytes), Arc::clone(map));
-        Ok(bytes)
     }
 }

@@ -1,10 +1,11 @@
 //! Which lane holds which element.
 //!
-//! A row with t terms on L lanes takes at least t / L operations, and one more for every term that meets a
-//! lane which already has its share. Elements are dealt one by one, in the order in which rows
-//! use them, each to the lane where it makes the fewest rows longer; among those, to the one that has the fewest
-//! terms of its rows, then to the emptiest. What was dealt early did not know of what came later, so
-//! elements are taken up again and dealt anew, as long as rows get shorter and at most [`ROUNDS`] times.
+//! A row with t terms on L lanes takes at least t / L operations, and one more for every term that
+//! meets a lane which already has its share. Elements are dealt one by one, in the order in which
+//! rows use them, each to the lane where it makes the fewest rows longer; among those, to the one
+//! that has the fewest terms of its rows, then to the emptiest. What was dealt early did not know
+//! of what came later, so elements are taken up again and dealt anew, as long as rows get shorter
+//! and at most [`ROUNDS`] times.
 
 use super::EngineShape;
 use super::sums::Sums;

@@ -25,8 +25,8 @@ pub(super) struct Sums {
     pub(super) sums: Vec<Sum>,
     /// Elements that are read, inputs first, in order.
     pub(super) cells: Vec<Source>,
-    /// How many of the cells are inputs: at least one, even if none is used, because an engine begins a pass
-    /// when its inputs are there.
+    /// How many of the cells are inputs: at least one, even if none is used, because an engine
+    /// begins a pass when its inputs are there.
     pub(super) inputs: usize,
 }
 

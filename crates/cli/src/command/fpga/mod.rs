@@ -5,6 +5,8 @@ mod selftest;
 
 use clap::Subcommand;
 
+use crate::bench;
+
 /// Look at the FPGA device, test it.
 #[derive(Subcommand, Debug)]
 pub enum Command {
@@ -12,6 +14,8 @@ pub enum Command {
     Info(info::Args),
     /// Run random jobs of every kind on the device and on the CPU, and compare.
     Selftest(selftest::Args),
+    /// Count the cycles of its operations.
+    Bench(bench::fpga::Args),
 }
 
 /// Runs `fpga …`.
@@ -19,5 +23,6 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Info(args) => info::run(args),
         Command::Selftest(args) => selftest::run(args),
+        Command::Bench(args) => bench::fpga::run(args),
     }
 }
