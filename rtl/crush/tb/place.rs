@@ -142,12 +142,16 @@ impl Bench {
         self.command(&bytes)
     }
 
-    /// Waits for so many answers.
+    /// Waits for so many answers. A mapping that cannot be filled may take very long, but not for ever:
+    /// now and then a beat must move to or from the memory.
     pub fn wait(&mut self, answers: usize, others: &mut [&mut dyn Stream]) -> Vec<Answer> {
-        let from = self.clock.cycles;
+        let mut moved = (self.clock.cycles, self.memory.beats);
         while self.answers.beats.len() < answers {
             self.cycle(others);
-            assert!(self.clock.cycles < from + 3_000_000, "wedged");
+            if moved.1 != self.memory.beats {
+                moved = (self.clock.cycles, self.memory.beats);
+            }
+            assert!(self.clock.cycles < moved.0 + 3_000_000, "wedged");
         }
         let beats = self.answers.beats.drain(..answers);
         beats

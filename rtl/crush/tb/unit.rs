@@ -178,7 +178,7 @@ fn campaign() {
         .map_or(1_000_000, |value| value.parse().expect("a number"));
     for kind in AlgorithmKind::ALL {
         let mut world = World::new(100 + kind as u64, 0.05);
-        random_maps(&mut world, Some(kind), mappings, 3000);
+        random_maps(&mut world, Some(kind), mappings, 500);
         println!("{}: {mappings} mappings, {} cycles", kind.word(), world.bench.clock.cycles);
     }
 }
