@@ -8,6 +8,7 @@ reconfigurable partition a hundred times while fio writes and verifies.
 import json
 import pathlib
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from scenario import main
@@ -50,8 +51,8 @@ def load_during_swaps(world):
     options += ["--size=16M", "--iodepth=8", f"--aux-path={world.folder}"]
     for number, (pattern, size) in enumerate([("randwrite", "4k"), ("write", "256k")]):
         result = run(
-            "fio", f"--name=load{number}", f"--uri={server.uri('v')}", *options,
-            f"--rw={pattern}", f"--bs={size}", "--end_fsync=1", seconds=300,
+            "fio", f"--name=load{number}", *options,
+            f"--uri={server.uri('v')}", f"--rw={pattern}", f"--bs={size}", "--end_fsync=1", seconds=300,
         )
         text = result.stdout + result.stderr
         check("err= 0" in text and "verify:" not in text, text)
@@ -73,8 +74,6 @@ def load_during_swaps(world):
 
 
 def idle(server):
-    import time
-
     before = server.cpu_seconds()
     time.sleep(1)
     return server.cpu_seconds() - before < 0.05
