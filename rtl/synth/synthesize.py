@@ -4,6 +4,7 @@
     synthesize.py                 all units
     synthesize.py crush_straw2    these
     synthesize.py --jobs 2
+    synthesize.py --check         which results are missing or of older sources
 
 Yosys (pyosys) maps each unit by itself, module by module; nothing is placed or routed, so LUTs are
 counted before packing, and delays are not known. `depth_*` are the cells on the path between registers that has most of
@@ -138,6 +139,7 @@ def main():
     parser = argparse.ArgumentParser(description="Synthesizes units and writes results.json.")
     parser.add_argument("names", nargs="*", help="units; all of them by default")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="units at a time")
+    parser.add_argument("--check", action="store_true", help="say which results are of older sources")
     parser.add_argument("--output", type=pathlib.Path, default=HERE / "results.json")
     options = parser.parse_args()
     units = tomllib.loads((HERE / "units.toml").read_text())["unit"]
@@ -148,6 +150,12 @@ def main():
     chosen = [known[name] for name in options.names] or units
     old = json.loads(options.output.read_text()) if options.output.exists() else []
     results = {row["unit"]: row for row in old if row["unit"] in known}
+    if options.check:
+        for name, unit in known.items():
+            row = results.get(name)
+            state = "missing" if row is None else "good" if row["digest"] == digest(unit) else "old"
+            print(f"{state:<8} {name}")
+        return
     failed = False
     with concurrent.futures.ThreadPoolExecutor(max(1, options.jobs)) as pool:
         for future in concurrent.futures.as_completed([pool.submit(run, unit) for unit in chosen]):
