@@ -58,41 +58,44 @@ module crush_inputs
 
   // ---- Requests ----
 
-  logic queue_ready;
-  logic reading_q;
-  transfer_t reading_d, reading_transfer_q;
+  // A request is prepared in one cycle and made from the next on.
+  logic queue_ready, reads;
+  logic reading_q, prepared_q, is_last_q;
+  transfer_t reading_transfer_q;
   logic [ROOM_BITS-1:0] room_q;    // places for beats that no request has claimed
-  logic [ROOM_BITS-1:0] burst;
+  logic [ROOM_BITS-1:0] burst_q;
   logic asks, takes_beat;
 
   assign transfer_ready_o = !reading_q && queue_ready;
-  always_comb begin
-    burst = ROOM_BITS'(BURST_BEATS);
-    if (reading_transfer_q.beats < 27'(BURST_BEATS)) burst = ROOM_BITS'(reading_transfer_q.beats);
-  end
+  assign reads = transfer_valid_i && transfer_ready_o;
 
-  assign read_valid_o = reading_q && room_q >= burst;
+  assign read_valid_o = prepared_q && room_q >= burst_q;
   assign read_o.owner = reading_transfer_q.owner;
   assign read_o.address = reading_transfer_q.source;
-  assign read_o.beats_minus_1 = 6'(burst - 1'b1);
+  assign read_o.beats_minus_1 = 6'(burst_q - 1'b1);
   assign asks = read_valid_o && read_ready_i;
 
-  always_comb begin
-    reading_d = reading_transfer_q;
-    reading_d.source = reading_transfer_q.source + fs_pkg::card_beat_t'(burst);
-    reading_d.beats = reading_transfer_q.beats - 27'(burst);
-  end
-
   always_ff @(posedge clk_i) begin
-    if (transfer_valid_i && transfer_ready_o) reading_transfer_q <= transfer_i;
-    else if (asks) reading_transfer_q <= reading_d;
+    if (reads) begin
+      reading_transfer_q <= transfer_i;
+    end else if (asks) begin
+      reading_transfer_q.source <= reading_transfer_q.source + fs_pkg::card_beat_t'(burst_q);
+      reading_transfer_q.beats <= reading_transfer_q.beats - 27'(burst_q);
+    end
+    if (!prepared_q) begin
+      is_last_q <= reading_transfer_q.beats <= 27'(BURST_BEATS);
+      burst_q <= ROOM_BITS'(BURST_BEATS);
+      if (reading_transfer_q.beats < 27'(BURST_BEATS)) burst_q <= ROOM_BITS'(reading_transfer_q.beats);
+    end
     if (!rst_ni) begin
       reading_q <= 1'b0;
+      prepared_q <= 1'b0;
       room_q <= ROOM_BITS'(BEATS);
     end else begin
-      if (transfer_valid_i && transfer_ready_o) reading_q <= 1'b1;
-      else if (asks && reading_d.beats == '0) reading_q <= 1'b0;
-      room_q <= room_q - (asks ? burst : '0) + ROOM_BITS'(takes_beat);
+      if (reads) reading_q <= 1'b1;
+      else if (asks && is_last_q) reading_q <= 1'b0;
+      prepared_q <= reading_q && !asks;
+      room_q <= room_q - (asks ? burst_q : '0) + ROOM_BITS'(takes_beat);
     end
   end
 
@@ -163,7 +166,7 @@ module crush_inputs
   logic [29:0] used_q;       // inputs, or beats of an image, of this transfer
   logic is_place, uses_input, is_last_input, is_last_beat, slot_is_free;
   assign is_place = beat_valid && transfer_valid && !transfer.is_image;
-  assign slot_is_free = !start_valid_o || start_ready_i;
+  assign slot_is_free = !start_valid_o;  // mappings take longer than the cycle that is lost
   assign uses_input = is_place && (beat_error || (free_valid && slot_is_free));
   assign take_free = uses_input && !beat_error;
   assign is_last_input = used_q + 30'd1 == transfer.inputs;
