@@ -2,3 +2,4 @@
 #![cfg(feature = "verilator")]
 
 mod config;
+mod partition;

@@ -86,7 +86,8 @@ impl World {
         }
         // Inputs that nobody drives begin at random.
         let status = world.model.port("device_i");
-        world.model.set_bytes(status, &[0; 44]);
+        let bytes = vec![0; status.bits().div_ceil(8) as usize];
+        world.model.set_bytes(status, &bytes);
         world.settle();
         world
     }
