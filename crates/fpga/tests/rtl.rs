@@ -4,12 +4,15 @@
 use std::sync::Arc;
 
 use fieldstone_fpga::FpgaDevice;
-use fieldstone_fpga::card::{Build, Card};
+use fieldstone_fpga::bitstream::bitstream;
+use fieldstone_fpga::card::{Build, Card, Grant};
 use fieldstone_fpga::compilers::Compilers;
 use fieldstone_fpga::descriptor::Descriptor;
 use fieldstone_fpga::extents::Extents;
 use fieldstone_fpga::queue_set::{QueueSet, State};
-use fieldstone_fpga::regs::{Status, descriptor_flag, register};
+use fieldstone_fpga::regs::{
+    H2cOp, ReconfigurableModule, Status, checksum, code, descriptor_flag, place, register,
+};
 use fieldstone_fpga::selftest;
 use fieldstone_fpga::tables::{MapTable, Tables};
 use fieldstone_fpga::verilated::{Options, Simulation};
@@ -156,4 +159,85 @@ fn random_jobs_have_the_bits_of_software() {
     assert!(totals.card_reads > 0 && totals.card_writes > 0);
     let speed = simulation.speed();
     println!("{speed:?}: {:.0} cycles/s", speed.cycles as f64 / speed.busy.as_secs_f64());
+}
+
+/// A virtual function does what it may not, again and again, while the physical one works: every
+/// offence completes with its status on the offender's queue, and nobody else notices.
+#[test]
+fn a_tenant_that_misbehaves_harms_nobody() {
+    const ROUNDS: usize = 12;
+    let simulation = Simulation::start(&Options::default()).expect("a thread can be started");
+    let memory = simulation.memory();
+    let (host, window) = (memory.window(), simulation.card_window());
+    let card = Card::open(
+        simulation.function(0),
+        Arc::clone(&memory),
+        Box::new(Compilers),
+        window.start..window.end / 2,
+        8,
+    );
+    let card = card.expect("the device is ours");
+    let (own, mine) = (host.end - (1 << 20)..host.end, window.end / 2..window.end);
+    let grant = Grant { host: own.clone(), card: mine.clone(), queue_sets: 8..10, vector: 5 };
+    card.grant(1, &grant).expect("function 0 grants");
+
+    let other = Arc::clone(&card);
+    let others = std::thread::spawn(move || {
+        let mut device = FpgaDevice::open(&other, false).expect("a queue set is free");
+        let options = selftest::Options { seed: 5, count: 150, depth: 8, max_bytes: 8 << 10 };
+        (selftest::run(&mut device, &options, |_| true), device.resets())
+    });
+
+    let mut free = Extents::new(own.clone());
+    let set = QueueSet::new(0, simulation.function(1), Arc::clone(&memory), &mut free, false);
+    let mut set = set.expect("there is room for rings");
+    // Good copies bring a bitstream to the tenant's card memory: an offence of its own later.
+    let stream = bitstream(ReconfigurableModule::Tree);
+    let staging = free.allocate(stream.len()).expect("memory is free");
+    memory.write(staging.address, &stream);
+    let copy = Descriptor::to_card(staging.address, mine.start, stream.len() as u64);
+    let nothing = mine.start + (1 << 20);
+    let op = |op, bytes| Descriptor::operation(op, nothing, nothing + 4096, bytes);
+    let run = op(H2cOp::Code, 64)
+        .with(code::ELEMENT_BYTES, 64)
+        .with(code::BATCH, 1)
+        .with(code::INPUT_BASE, nothing)
+        .with(code::OUTPUT_BASE, nothing);
+    let elsewhere = Descriptor::operation(H2cOp::Checksum, 0, nothing, 4096);
+    let offences = [
+        (copy.clone(), Status::Ok),
+        (Descriptor::to_card(host.start + 4096, mine.start, 64), Status::HostFault),
+        (Descriptor::to_card(own.end - 64, mine.start, 128), Status::HostFault),
+        (Descriptor::to_card(staging.address, 0, 64), Status::CardFault),
+        (Descriptor::to_card(staging.address, mine.end - 64, 128), Status::CardFault),
+        (Descriptor::to_card(staging.address + 8, mine.start, 64), Status::BadAlignment),
+        (Descriptor::to_card(staging.address, mine.start, 0), Status::BadLength),
+        (
+            Descriptor::operation(H2cOp::Reconfigure, mine.start, 0, stream.len() as u64),
+            Status::NotPermitted,
+        ),
+        (op(H2cOp::Place, 64).with(place::WIDTH, 3).with(place::EPOCH, 0xdead), Status::StaleEpoch),
+        (run.clone(), Status::BadProgram),
+        (run.with(code::BATCH, 0), Status::BadParameter),
+        (elsewhere.with(checksum::BLOCK_BYTES, 4096), Status::CardFault),
+    ];
+    for round in 0..ROUNDS {
+        for (number, (offence, expected)) in offences.iter().enumerate() {
+            set.enable();
+            wait(&mut set);
+            assert_eq!(set.state(), State::Enabled);
+            set.push_h2c(&offence.clone().flagged(descriptor_flag::COMPLETE));
+            set.ring();
+            let mut completions = Vec::new();
+            while completions.is_empty() {
+                set.poll(&mut completions).expect("sane completions");
+                simulation.function(1).relax();
+            }
+            assert_eq!(completions[0].status, Ok(*expected), "offence {number}, round {round}");
+            set.reset();
+            wait(&mut set);
+        }
+    }
+    let (report, resets) = others.join().expect("no panic");
+    assert!(report.is_good() && resets == 0, "{resets} resets, {report:?}");
 }
