@@ -503,7 +503,10 @@ impl FpgaDevice {
         let Some(card) = shared.card.allocate(bytes.len()) else {
             return shared.host.release(host);
         };
-        shared.maps.swap_begins();
+        if !shared.maps.swap_begins() {
+            shared.host.release(host);
+            return shared.card.release(card);
+        }
         drop(shared);
         tracing::info!("{}: the partition gets its {} module", self.name, module.name());
         self.card.memory.write(host.address, &bytes);

@@ -225,9 +225,14 @@ impl Maps {
         self.loaded = Loaded::Nothing;
     }
 
-    /// The partition is about to change.
-    pub fn swap_begins(&mut self) {
-        (self.module, self.missed) = (None, 0);
+    /// The partition is about to change. False if it must not, after all: since [`Admission::Swap`]
+    /// was given, somebody else was let in who uses the module, or began to change it.
+    pub fn swap_begins(&mut self) -> bool {
+        let may = self.module.is_some() && self.module_users == 0;
+        if may {
+            (self.module, self.missed) = (None, 0);
+        }
+        may
     }
 
     /// The partition holds this now.

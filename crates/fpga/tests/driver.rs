@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fieldstone_accel::{Device, Engine, Job, JobError, JobId, QueueId, crc32c, execute};
+use fieldstone_crush::AlgorithmKind;
 use fieldstone_fpga::card::{Grant, OpenError};
 use fieldstone_fpga::compilers::Compilers;
 use fieldstone_fpga::dummy::{Dummy, DummyTables, Faults, Options};
 use fieldstone_fpga::exercise;
+use fieldstone_fpga::extents::Extents;
 use fieldstone_fpga::flight::Operation;
 use fieldstone_fpga::host::{DmaMemory, Mmio};
+use fieldstone_fpga::maps::{Admission, Maps};
 use fieldstone_fpga::regs::{H2cOp, ReconfigurableModule, function_table, queue, register};
 use fieldstone_fpga::selftest::{self, Jobs};
 use fieldstone_fpga::{Card, FpgaDevice, bounds};
@@ -325,6 +328,46 @@ fn the_partition_changes_when_another_kind_of_map_stays() {
         device.poll(QueueId(0), &mut completions);
     }
     assert_eq!(completions.pop().map(|done| done.result), Some(execute(&job)));
+}
+
+/// Between the answer that a swap is due and its begin, another queue set may have been let in, or have
+/// begun to change the partition itself.
+#[test]
+fn a_swap_begins_only_if_it_is_still_right() {
+    let mut maps = Maps::new(Some(ReconfigurableModule::List), true);
+    let mut card = Extents::new(0..1 << 20);
+    let mut jobs = Jobs::new(1, 4096);
+    let (mut list, mut tree) =
+        (jobs.place_by(AlgorithmKind::List), jobs.place_by(AlgorithmKind::Tree));
+    let mut admit = |maps: &mut Maps, job: &mut Job, set: u16| {
+        let Job::Place { map, rule, weights, .. } = job else { unreachable!("it places") };
+        maps.admit(&Compilers, &mut card, (map, weights), *rule, set)
+    };
+    let mut until_due = |maps: &mut Maps| {
+        for _ in 0..=bounds::SWAP_PATIENCE {
+            if let Admission::Swap(module) = admit(maps, &mut tree, 0) {
+                return module;
+            }
+        }
+        panic!("a swap becomes due");
+    };
+    assert_eq!(until_due(&mut maps), ReconfigurableModule::Tree);
+    assert_eq!(until_due(&mut maps), ReconfigurableModule::Tree);
+    assert!(maps.swap_begins() && !maps.swap_begins(), "one of the two that were told to");
+    maps.swap_ended(Some(ReconfigurableModule::List));
+    assert_eq!(until_due(&mut maps), ReconfigurableModule::Tree);
+    let mut card = Extents::new(0..1 << 20);
+    let let_in = (0..3).find_map(|_| {
+        let Job::Place { map, rule, weights, .. } = &mut list else { unreachable!("it places") };
+        match maps.admit(&Compilers, &mut card, (map, weights), *rule, 1) {
+            Admission::Go(ticket) => Some(ticket),
+            _ => None,
+        }
+    });
+    let ticket = let_in.expect("a job of the module that is there gets in sooner or later");
+    assert!(!maps.swap_begins(), "somebody uses the module");
+    maps.release(ticket.uses);
+    assert!(maps.swap_begins());
 }
 
 #[test]
