@@ -3,6 +3,8 @@
 //! The counts come from Yosys (`rtl/synth/synthesize.py`), which maps each unit by itself and neither
 //! places nor routes. They are recorded in `rtl/synth/results.json`, with a digest of the sources.
 
+use std::io::Write as _;
+
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
@@ -203,28 +205,33 @@ impl Unit {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
     let units: Vec<Unit> =
         serde_json::from_str(RESULTS).context("rtl/synth/results.json is not what it should be")?;
     if args.json {
         for unit in &units {
-            println!("{}", serde_json::to_string(&unit.row())?);
+            writeln!(out, "{}", serde_json::to_string(&unit.row())?)?;
         }
         return Ok(());
     }
-    println!(
+    writeln!(
+        out,
         "Resources by Yosys (synth_xilinx -family xcup): mapped unit by unit, not placed, not routed."
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "% is of a U280 ({U280_LUTS} LUT, {U280_FFS} FF, {U280_BRAMS} BRAM, {U280_URAMS} URAM, {U280_DSPS} DSP)."
-    );
-    println!();
-    println!(
+    )?;
+    writeln!(out)?;
+    writeln!(
+        out,
         "{:<18} {:>8} {:>5} {:>8} {:>5} {:>7} {:>5} {:>5}  {:<28} {:>9}",
         "unit", "LUT", "%", "FF", "%", "BRAM36", "URAM", "DSP", "deepest paths", "MHz, est."
-    );
+    )?;
     for unit in &units {
         let row = unit.row();
-        println!(
+        writeln!(
+            out,
             "{:<18} {:>8} {:>5.1} {:>8} {:>5.1} {:>7.1} {:>5} {:>5}  {:<28} {:>4}-{:<4}",
             row.unit,
             row.lut,
@@ -237,10 +244,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             row.depth,
             row.estimated_mhz[0],
             row.estimated_mhz[1],
-        );
+        )?;
         for paper in row.papers {
             let number = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
-            println!(
+            writeln!(
+                out,
                 "  paper {:<10} {:>8} {:>5} {:>8} {:>5} {:>7} {:>5}",
                 paper.paper_ref,
                 number(paper.lut),
@@ -249,20 +257,23 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 "",
                 number(paper.bram),
                 number(paper.uram),
-            );
+            )?;
         }
     }
-    println!();
-    println!(
+    writeln!(out)?;
+    writeln!(
+        out,
         "The papers count a placed and routed shell with its network stack (001: and its queue engine);"
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "ours are the units alone. The clocks are an estimate from the cells on the deepest paths, with"
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "{} to {} ns per LUT with its wire and {} to {} ns per carry of four bits assumed; routing, clock",
         FAST.lut, SLOW.lut, FAST.carry, SLOW.carry
-    );
-    println!("regions and packing are not known to open tools.");
+    )?;
+    writeln!(out, "regions and packing are not known to open tools.")?;
     Ok(())
 }
