@@ -3,8 +3,5 @@
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     #[cfg(feature = "rtl")]
-    if let Err(error) = fieldstone_verilate::build::designs("designs.toml") {
-        eprintln!("{error}");
-        std::process::exit(1);
-    }
+    fieldstone_verilate::build::or_exit(fieldstone_verilate::build::designs("designs.toml"));
 }

@@ -1,11 +1,5 @@
-//! Verilates the designs of this unit's test bench.
+//! Verilates the designs of this unit's bench.
 
 fn main() {
-    println!("cargo:rerun-if-changed=build.rs");
-    if std::env::var_os("CARGO_FEATURE_VERILATOR").is_some()
-        && let Err(error) = fieldstone_verilate::build::designs("tb/designs.toml")
-    {
-        eprintln!("{error}");
-        std::process::exit(1);
-    }
+    fieldstone_verilate::build::unit();
 }

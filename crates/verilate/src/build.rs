@@ -94,6 +94,23 @@ enum Parameter {
     Text(String),
 }
 
+/// The whole build script of a unit of RTL: the designs of its bench, in `tb/designs.toml`, if its
+/// feature `verilator` is on. Ends the script with the error if there is one.
+pub fn unit() {
+    println!("cargo:rerun-if-changed=build.rs");
+    if env::var_os("CARGO_FEATURE_VERILATOR").is_some() {
+        or_exit(designs("tb/designs.toml"));
+    }
+}
+
+/// Ends the build script with the error, if there is one.
+pub fn or_exit(result: Result<(), BuildError>) {
+    if let Err(error) = result {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+}
+
 /// Builds every design of the list, links the libraries into the crate whose build script this is,
 /// and writes `designs.rs` into its output folder, with one static per design.
 pub fn designs(list: impl AsRef<Path>) -> Result<(), BuildError> {
@@ -407,6 +424,7 @@ fn write_static(rust: &mut String, entry: &Entry) {
 pub static {upper}: fieldstone_verilate::Design = {{
     use std::ffi::{{c_char, c_int, c_void}};
     use fieldstone_verilate::RawPort;
+    // SAFETY: the shim that was written beside this declares them so.
     unsafe extern \"C\" {{
         fn {name}_new() -> *mut c_void;
         fn {name}_free(model: *mut c_void);

@@ -21,3 +21,13 @@ pub mod coverage;
 mod model;
 
 pub use model::{Design, Direction, Model, Port, RawPort, ffi};
+
+/// The designs that the build script of the calling crate made, as statics.
+///
+/// A macro, because the build script's output folder is that of the crate in which this stands.
+#[macro_export]
+macro_rules! designs {
+    () => {
+        include!(concat!(env!("OUT_DIR"), "/designs.rs"));
+    };
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Which way a port goes, seen from the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,17 +69,18 @@ pub struct Design {
     pub dump_trace: ffi::DumpTrace,
 }
 
-/// A port of one model. Using it with another model of the same design is a mistake that the type
-/// does not catch; a port of another design would be unsound, so ports carry their model's number.
+/// A port of one model. With any other model it is refused, even with one that was made where this one
+/// was after its end: a port is an address, and carries the number of its model.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
     data: *mut u8,
     bits: u32,
     direction: Direction,
-    model: usize,
+    model: u64,
 }
 
-// SAFETY: a port is an address that is only used together with a borrow of its model.
+// SAFETY: a port is an address that is only used together with a borrow of its model, whose number it
+// has; no two models of a process have the same.
 unsafe impl Send for Port {}
 
 impl Port {
@@ -105,6 +107,8 @@ impl Port {
 #[derive(Debug)]
 pub struct Model {
     design: &'static Design,
+    /// No other model of this process has it.
+    number: u64,
     raw: *mut c_void,
     ports: BTreeMap<&'static str, Port>,
     tracing: bool,
@@ -119,6 +123,8 @@ impl Model {
     /// A fresh instance. All inputs are 0, and nothing has been evaluated yet.
     #[must_use]
     pub fn new(design: &'static Design) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the shim's constructor has no requirements.
         let raw = unsafe { (design.new)() };
         assert!(!raw.is_null(), "no memory for a model of {}", design.name);
@@ -134,9 +140,9 @@ impl Model {
             let name = unsafe { CStr::from_ptr(port.name) }.to_str().expect("port names are ASCII");
             let direction = if port.is_input == 1 { Direction::Input } else { Direction::Output };
             let data = port.data.cast();
-            ports.insert(name, Port { data, bits: port.bits, direction, model: raw as usize });
+            ports.insert(name, Port { data, bits: port.bits, direction, model: number });
         }
-        Self { design, raw, ports, tracing: false, time: 0 }
+        Self { design, number, raw, ports, tracing: false, time: 0 }
     }
 
     /// The design.
@@ -170,7 +176,7 @@ impl Model {
     #[inline]
     #[must_use]
     pub fn get(&self, port: Port) -> u64 {
-        assert_eq!(port.model, self.raw as usize, "a port of another model");
+        assert_eq!(port.model, self.number, "a port of another model");
         // SAFETY: the port belongs to this live model; Verilator keeps values of so many bits in
         // an aligned integer of the next size.
         unsafe {
@@ -194,7 +200,7 @@ impl Model {
     /// Drives an input of up to 64 bits. Bits that the port lacks must be 0.
     #[inline]
     pub fn set(&mut self, port: Port, value: u64) {
-        assert_eq!(port.model, self.raw as usize, "a port of another model");
+        assert_eq!(port.model, self.number, "a port of another model");
         assert!(port.direction == Direction::Input, "outputs are driven by the module");
         assert!(
             port.bits >= 64 || value >> port.bits == 0,
@@ -217,7 +223,7 @@ impl Model {
     #[inline]
     #[must_use]
     pub fn bytes(&self, port: Port) -> &[u8] {
-        assert_eq!(port.model, self.raw as usize, "a port of another model");
+        assert_eq!(port.model, self.number, "a port of another model");
         // SAFETY: Verilator's storage has at least this many bytes (this is a little-endian
         // machine, which the shim checks), and `&self` keeps it from being evaluated meanwhile.
         unsafe { std::slice::from_raw_parts(port.data, port.bits.div_ceil(8) as usize) }
@@ -226,7 +232,7 @@ impl Model {
     /// Drives an input of any size from bytes, least significant first: as many as the port has.
     #[inline]
     pub fn set_bytes(&mut self, port: Port, bytes: &[u8]) {
-        assert_eq!(port.model, self.raw as usize, "a port of another model");
+        assert_eq!(port.model, self.number, "a port of another model");
         assert!(port.direction == Direction::Input, "outputs are driven by the module");
         assert_eq!(bytes.len(), port.bits.div_ceil(8) as usize, "bytes for {} bits", port.bits);
         if !port.bits.is_multiple_of(8) {

@@ -75,3 +75,11 @@ fn arbiter_is_fair() {
     }
     assert!(wins.iter().all(|&wins| wins > 300), "{wins:?}");
 }
+
+/// A port is an address: after its model's end it must not be used, whatever lies there now.
+#[test]
+#[should_panic(expected = "a port of another model")]
+fn a_port_of_a_model_that_has_ended_is_refused() {
+    let port = Model::new(&designs::FIFO_1).port("in_data_i");
+    let _ = Model::new(&designs::FIFO_1).get(port);
+}

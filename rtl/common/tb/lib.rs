@@ -1,13 +1,7 @@
 //! The verilated designs of this unit, and what benches of other units share.
 
 #[cfg(feature = "verilator")]
-mod designs {
-    #![allow(clippy::undocumented_unsafe_blocks, reason = "declarations of the shims' functions")]
-    include!(concat!(env!("OUT_DIR"), "/designs.rs"));
-}
-
-#[cfg(feature = "verilator")]
-pub use designs::*;
+fieldstone_verilate::designs!();
 
 #[cfg(feature = "verilator")]
 pub mod card;

@@ -29,8 +29,7 @@ use crate::host::{DmaMemory, Mmio};
 use machine::Machine;
 
 mod designs {
-    #![allow(clippy::undocumented_unsafe_blocks, reason = "declarations of the shims' functions")]
-    include!(concat!(env!("OUT_DIR"), "/designs.rs"));
+    fieldstone_verilate::designs!();
 }
 
 /// Where host memory begins on the bus: not at 0, so that forgotten addresses show.
