@@ -5,8 +5,10 @@
 //!
 //! **Crashes.** Shards are written under temporary names, and without a header: nothing in them
 //! looks like a shard. When all units are written, the headers are, and the shards are made stable;
-//! then they get their names, and last of all the manifest appears. An interruption before leaves a
-//! folder with `.part` files, which the next encode into it replaces.
+//! then they get their names, and last of all the manifest appears. An interruption before the first
+//! name leaves a folder with `.part` files, which the next encode into it replaces. After it the
+//! encoding is whole: the `.part` files that are left are [read](crate::ShardState::Unnamed) like
+//! any shard, and a repair gives them their names.
 
 use std::fs;
 use std::io::{ErrorKind, Read};

@@ -3,6 +3,10 @@
 //! Nothing but the headers is read here. A file is the shard that its header says it is, whatever
 //! its name; the name counts where the header is damaged. Whether units are good shows when they
 //! are read.
+//!
+//! Shards get their names one after the other, when all of them are finished and stable. So where
+//! one shard has its name, another may still be waiting for it: a finished file under the temporary
+//! name is that shard, as long as no other file is.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,6 +19,7 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::header::{self, HEADER_BYTES, HeaderFlaw};
 use crate::manifest::{self, ManifestFlaw};
+use crate::output::{PART_SUFFIX, part_path};
 use crate::striping::{Description, Encoding, EncodingId};
 
 /// Name of the manifest.
@@ -77,6 +82,9 @@ pub enum ShardState {
     Missing,
     /// It has the name of another shard.
     Misnamed,
+    /// It is finished, but still has its temporary name: an encode or repair was interrupted while
+    /// it gave its shards their names.
+    Unnamed,
     /// It has not the length that it should have.
     WrongLength {
         /// Its length.
@@ -105,6 +113,7 @@ impl fmt::Display for ShardState {
             Self::Good => write!(f, "good"),
             Self::Missing => write!(f, "missing"),
             Self::Misnamed => write!(f, "has the name of another shard"),
+            Self::Unnamed => write!(f, "still has its temporary name"),
             Self::WrongLength { found_bytes, expected_bytes } => {
                 let how = if found_bytes < expected_bytes { "truncated" } else { "too long" };
                 write!(f, "{how}: {found_bytes} bytes instead of {expected_bytes}")
@@ -138,7 +147,7 @@ impl Shard {
     /// True if all that is known so far says that it is whole.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        matches!(self.state, ShardState::Good | ShardState::Misnamed)
+        matches!(self.state, ShardState::Good | ShardState::Misnamed | ShardState::Unnamed)
     }
 }
 
@@ -207,7 +216,14 @@ impl Folder {
             Some(encoding) => encoding,
             None => agree(path, &manifest, &candidates)?,
         };
-        let shards = assign(path, &encoding, candidates);
+        let mut shards = assign(path, &encoding, candidates);
+        for (number, shard) in shards.iter_mut().enumerate() {
+            if shard.state == ShardState::Missing
+                && let Some(unnamed) = unnamed(path, &encoding, number)
+            {
+                *shard = unnamed;
+            }
+        }
         Ok(Self { path: path.to_path_buf(), encoding, manifest, shards, access, _lock: lock })
     }
 }
@@ -304,8 +320,18 @@ fn has_parts(folder: &Path) -> bool {
 
 /// Whether a file is one in the making, of an encode.
 pub(crate) fn is_part(name: &OsStr) -> bool {
-    let stem = name.to_str().and_then(|name| name.strip_suffix(crate::output::PART_SUFFIX));
+    let stem = name.to_str().and_then(|name| name.strip_suffix(PART_SUFFIX));
     stem.is_some_and(|stem| stem == MANIFEST_FILE || shard_of_name(stem.as_ref()).is_some())
+}
+
+/// A finished shard that has not got its name yet.
+fn unnamed(folder: &Path, encoding: &Encoding, shard: usize) -> Option<Shard> {
+    let path = part_path(&folder.join(shard_name(shard)));
+    // What cannot be opened is made anew, like what is missing.
+    let (file, found_bytes, header) = open_shard(&path).ok()?;
+    let finished = header.is_ok_and(|says| says == (encoding.description(), shard))
+        && found_bytes == encoding.shard_file_bytes();
+    finished.then_some(Shard { state: ShardState::Unnamed, path, file: Some(file) })
 }
 
 /// Finds each shard's file: the one that says so in its header, or else the one of its name.

@@ -10,6 +10,13 @@ use crate::error::Error;
 /// What a file is called while it is written: its name and this.
 pub(crate) const PART_SUFFIX: &str = ".part";
 
+/// The temporary name of the file that is to be `path`.
+pub(crate) fn part_path(path: &Path) -> PathBuf {
+    let mut part = path.as_os_str().to_owned();
+    part.push(PART_SUFFIX);
+    PathBuf::from(part)
+}
+
 /// A file in the making. It is removed again unless it is [published](NewFile::publish).
 pub(crate) struct NewFile {
     path: PathBuf,
@@ -22,9 +29,7 @@ impl NewFile {
     /// Starts `path` under its temporary name. One that an interrupted process left is overwritten
     /// if `reuse` says that nobody else can be at work on it.
     pub(crate) fn create(path: &Path, reuse: bool) -> Result<Self, Error> {
-        let mut part = path.as_os_str().to_owned();
-        part.push(PART_SUFFIX);
-        let part = PathBuf::from(part);
+        let part = part_path(path);
         let mut options = OpenOptions::new();
         options.write(true).create_new(!reuse).create(true).truncate(true);
         let file = match options.open(&part) {

@@ -9,10 +9,13 @@
 //! mended in place: the bytes there were bad before, so an interruption leaves nothing worse. With
 //! [`Scope::All`], or when nothing is lost, every unit is read, so that all damage is found.
 //!
+//! A shard that only [lacks its name](ShardState::Unnamed) gets it, when everything was read and
+//! mended.
+//!
 //! What might be somebody's only copy is never overwritten: shards of another encoding, shards with
 //! the name of another, files that may not be read. A repair names them and ends.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
@@ -40,6 +43,8 @@ pub enum Scope {
 pub struct Repaired {
     /// Shards that were made anew.
     pub rebuilt_shards: Vec<usize>,
+    /// Shards that were there under temporary names and got theirs.
+    pub named_shards: Vec<usize>,
     /// For each shard, units that were mended in place.
     pub mended_units: Vec<u64>,
     /// True if the manifest was made anew.
@@ -86,7 +91,9 @@ pub fn repair(
     refuse_what_is_in_the_way(folder)?;
     let is_lost = |&shard: &usize| !folder.shards[shard].is_whole();
     let lost: Vec<usize> = (0..folder.shards.len()).filter(is_lost).collect();
-    let everything = scope == Scope::All || lost.is_empty();
+    // A power failure can cut off a repair before its new shards are stable.
+    let unnamed = folder.shards.iter().any(|found| found.state == ShardState::Unnamed);
+    let everything = scope == Scope::All || lost.is_empty() || unnamed;
     let create = |&shard: &usize| {
         let new = NewFile::create(&folder.path.join(shard_name(shard)), true)?;
         Ok((shard, new))
@@ -135,6 +142,19 @@ fn refuse_what_is_in_the_way(folder: &Folder) -> Result<(), Error> {
         return Err(Error::InTheWay { path: found.path.clone(), what, cure });
     }
     Ok(())
+}
+
+/// Gives finished shards their names, and says which.
+fn name_finished(folder: &Folder) -> Result<Vec<usize>, Error> {
+    let all = folder.shards.iter().enumerate();
+    let unnamed = all.filter(|(_, found)| found.state == ShardState::Unnamed);
+    unnamed
+        .map(|(shard, found)| {
+            let name = folder.path.join(shard_name(shard));
+            fs::rename(&found.path, &name).map_err(Error::io("create", &name))?;
+            Ok(shard)
+        })
+        .collect()
 }
 
 /// Whether the plan for the lost shards leaves out parts of units.
@@ -242,6 +262,7 @@ impl Repair<'_> {
         }
         let rebuilt_shards: Vec<usize> = self.lost.iter().map(|(shard, _)| *shard).collect();
         self.lost.into_iter().try_for_each(|(_, new)| new.publish())?;
+        let named_shards = name_finished(self.folder)?;
         let rebuilt_manifest = self.folder.manifest != ManifestState::Good;
         if rebuilt_manifest {
             let text = manifest::to_text(&description);
@@ -250,6 +271,7 @@ impl Repair<'_> {
         sync_folder(&self.folder.path)?;
         Ok(Repaired {
             rebuilt_shards,
+            named_shards,
             mended_units,
             rebuilt_manifest,
             read_everything: self.everything,

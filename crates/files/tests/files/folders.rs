@@ -55,6 +55,66 @@ fn swapped_names_are_harmless_and_named() {
     assert_eq!(encoded.decode().unwrap().rebuilt_units, 0);
 }
 
+/// An encode that is killed while it gives its shards their names leaves some without theirs.
+#[test]
+fn a_finished_shard_is_read_before_it_has_its_name() {
+    let part = |encoded: &Encoded, shard: usize| {
+        let path = encoded.path(shard);
+        path.with_file_name(format!("shard.{shard}.part"))
+    };
+    for named in 0..=6 {
+        let encoded = sample(1);
+        for shard in named..6 {
+            fs::rename(encoded.path(shard), part(&encoded, shard)).unwrap();
+        }
+        fs::remove_file(encoded.manifest()).unwrap();
+        if named == 0 {
+            let message = encoded.open().err().unwrap().to_string();
+            assert!(message.contains("an encode was interrupted here"), "{message}");
+            continue;
+        }
+        assert_eq!(encoded.decode().unwrap().rebuilt_units, 0);
+        let states: Vec<bool> =
+            encoded.open().unwrap().shards.iter().map(|shard| shard.is_good()).collect();
+        assert_eq!(states, (0..6).map(|shard| shard < named).collect::<Vec<_>>());
+        let repaired = encoded.repair(Scope::Lost).unwrap();
+        assert_eq!(repaired.named_shards, (named..6).collect::<Vec<_>>());
+        assert!(repaired.rebuilt_shards.is_empty() && repaired.read_everything);
+        encoded.assert_as_at_first();
+    }
+}
+
+#[test]
+fn an_unfinished_shard_is_not_read() {
+    let encoded = sample(1);
+    let part = encoded.folder().join("shard.2.part");
+    fs::rename(encoded.path(2), &part).unwrap();
+    let whole = fs::read(&part).unwrap();
+    let unfinished: [(&str, Box<dyn Fn(&mut Vec<u8>)>); 3] = [
+        ("no header", Box::new(|bytes| bytes[..512].fill(0))),
+        ("cut off", Box::new(|bytes| bytes.truncate(bytes.len() - 1))),
+        ("that of another", Box::new(|bytes| *bytes = encoded.shard(3))),
+    ];
+    for (what, change) in unfinished {
+        let mut bytes = whole.clone();
+        change(&mut bytes);
+        fs::write(&part, bytes).unwrap();
+        assert_eq!(encoded.open().unwrap().shards[2].state, ShardState::Missing, "{what}");
+        encoded.decode().unwrap();
+    }
+    assert_eq!(encoded.repair(Scope::Lost).unwrap().rebuilt_shards, [2]);
+    encoded.assert_as_at_first();
+    // One that a power failure left with a bad unit is mended before it gets its name.
+    let mut bytes = whole;
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::remove_file(encoded.path(2)).unwrap();
+    fs::write(&part, bytes).unwrap();
+    encoded.decode().unwrap();
+    let repaired = encoded.repair(Scope::Lost).unwrap();
+    assert_eq!((&repaired.named_shards[..], repaired.mended_units[2]), (&[2][..], 1));
+    encoded.assert_as_at_first();
+}
+
 #[test]
 fn a_copy_of_another_shard_counts_as_a_missing_one() {
     let encoded = sample(1);

@@ -7,7 +7,7 @@ mod repair;
 mod verify;
 
 use clap::Subcommand;
-use fieldstone_files::{Folder, MANIFEST_FILE, MAX_JOBS, ManifestState, default_jobs};
+use fieldstone_files::{Folder, MANIFEST_FILE, MAX_JOBS, ManifestState, ShardState, default_jobs};
 
 use crate::bench;
 
@@ -64,12 +64,12 @@ fn troubles(folder: &Folder) -> Vec<String> {
         ManifestState::Damaged(why) => Some(format!("{MANIFEST_FILE}: damaged: {why}")),
     };
     let shards = folder.shards.iter().enumerate().filter(|(_, found)| !found.is_good());
-    let shards = shards.map(|(shard, found)| match found.is_whole() {
-        true => {
+    let shards = shards.map(|(shard, found)| match found.state {
+        ShardState::Misnamed => {
             let (found, right) = (found.path.display(), fieldstone_files::shard_name(shard));
             format!("shard.{shard}: lies in {found}; rename that to {right}")
         }
-        false => format!("shard.{shard}: {}", found.state),
+        _ => format!("shard.{shard}: {}", found.state),
     });
     manifest.into_iter().chain(shards).collect()
 }

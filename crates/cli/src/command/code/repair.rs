@@ -33,6 +33,7 @@ struct Report<'a> {
     dir: &'a Path,
     code: String,
     rebuilt_shards: &'a [usize],
+    named_shards: &'a [usize],
     mended_units: u64,
     rebuilt_manifest: bool,
     read_everything: bool,
@@ -60,6 +61,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             dir: &args.dir,
             code: code.to_string(),
             rebuilt_shards: &repaired.rebuilt_shards,
+            named_shards: &repaired.named_shards,
             mended_units,
             rebuilt_manifest: repaired.rebuilt_manifest,
             read_everything: repaired.read_everything,
@@ -77,10 +79,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn tell(repaired: &Repaired, mended_units: u64) {
-    let rebuilt = &repaired.rebuilt_shards;
-    if !rebuilt.is_empty() {
-        let names: Vec<String> = rebuilt.iter().map(|shard| format!("shard.{shard}")).collect();
-        println!("rebuilt {}", names.join(", "));
+    let (rebuilt, named) = (&repaired.rebuilt_shards, &repaired.named_shards);
+    for (what, shards) in [("rebuilt", rebuilt), ("finished", named)] {
+        if !shards.is_empty() {
+            let names: Vec<String> = shards.iter().map(|shard| format!("shard.{shard}")).collect();
+            println!("{what} {}", names.join(", "));
+        }
     }
     for (shard, units) in repaired.mended_units.iter().enumerate().filter(|(_, units)| **units > 0)
     {
@@ -93,7 +97,8 @@ fn tell(repaired: &Repaired, mended_units: u64) {
     let written = units::size(repaired.written_bytes);
     if repaired.read_everything {
         println!("read everything, {read}; wrote {written}");
-        if rebuilt.is_empty() && mended_units == 0 && !repaired.rebuilt_manifest {
+        let changed_shards = !rebuilt.is_empty() || !named.is_empty();
+        if !changed_shards && mended_units == 0 && !repaired.rebuilt_manifest {
             println!("there was nothing to repair");
         }
         return;
