@@ -145,7 +145,9 @@ module qdma_check
         end
 
         SHAPE: begin
-          if (verdict_q.target == UNIT_RECONFIGURE && owner_q != '0) begin
+          // What all functions share is changed by function 0.
+          if ((verdict_q.target == UNIT_RECONFIGURE || !c2h_q && head_q.op == H2C_OP_LOAD_MAP)
+              && owner_q != '0) begin
             judge(1'b1, STATUS_NOT_PERMITTED, 64'(owner_q));
           end else if (verdict_q.target != UNIT_NONE && bad_source) begin
             judge(1'b1, STATUS_BAD_ALIGNMENT, head_q.source);

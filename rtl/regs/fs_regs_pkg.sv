@@ -262,7 +262,7 @@ package fs_regs_pkg;
   } place_descriptor_t;
 
   // h2c_op LOAD_MAP: load the image of LENGTH bytes at SOURCE (card memory). Waits until mappings in flight
-  // are done.
+  // are done. For function 0 only: all functions place with its map.
   typedef struct packed {
     logic [671:0]  unused_0;
     logic [31:0]   epoch;  // The name under which placements ask for it.

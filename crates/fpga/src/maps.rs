@@ -103,16 +103,17 @@ pub struct Maps {
     time: u64,
     /// What is in the partition; `None` while it is being changed.
     module: Option<ReconfigurableModule>,
-    can_swap: bool,
+    is_physical: bool,
     missed: u32,
     /// Places of images that were thrown out.
     unused: Vec<Extent>,
 }
 
 impl Maps {
-    /// No map, and a partition with this module, which can be changed or not.
+    /// No map, and a partition with this module. Function 0 alone loads maps and changes the
+    /// partition; nothing is placed by the driver of another.
     #[must_use]
-    pub fn new(module: Option<ReconfigurableModule>, can_swap: bool) -> Self {
+    pub fn new(module: Option<ReconfigurableModule>, is_physical: bool) -> Self {
         Self {
             entries: Vec::new(),
             loaded: Loaded::Nothing,
@@ -121,7 +122,7 @@ impl Maps {
             last_epoch: 0,
             time: 0,
             module,
-            can_swap,
+            is_physical,
             missed: 0,
             unused: Vec::new(),
         }
@@ -135,12 +136,12 @@ impl Maps {
         reweights: &Arc<[u32]>,
         rule: RuleId,
     ) -> bool {
+        if !self.is_physical {
+            return false;
+        }
         let Some(index) = self.find(tables, map, reweights) else { return false };
-        let (can_swap, module) = (self.can_swap, self.module);
-        self.entries[index].image.as_ref().is_some_and(|image| {
-            let reachable = can_swap || image.module.is_none() || image.module == module;
-            reachable && image.rules.contains_key(&rule)
-        })
+        let image = self.entries[index].image.as_ref();
+        image.is_some_and(|image| image.rules.contains_key(&rule))
     }
 
     /// Lets a placement of a queue set in, if the map is there or can be brought.
@@ -252,7 +253,7 @@ impl Maps {
             return Admission::Busy; // it changes already
         }
         self.missed = (self.missed + 1).min(SWAP_PATIENCE);
-        let is_due = self.missed == SWAP_PATIENCE && self.module_users == 0 && self.can_swap;
+        let is_due = self.missed == SWAP_PATIENCE && self.module_users == 0;
         module.filter(|_| is_due).map_or(Admission::Busy, Admission::Swap)
     }
 

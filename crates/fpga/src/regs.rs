@@ -231,7 +231,7 @@ pub mod place {
 }
 
 /// h2c_op LOAD_MAP: load the image of LENGTH bytes at SOURCE (card memory). Waits until mappings in
-/// flight are done.
+/// flight are done. For function 0 only: all functions place with its map.
 pub mod load_map {
     use super::Field;
 

@@ -11,7 +11,7 @@ use fieldstone_fpga::descriptor::Descriptor;
 use fieldstone_fpga::extents::Extents;
 use fieldstone_fpga::queue_set::{QueueSet, State};
 use fieldstone_fpga::regs::{
-    H2cOp, ReconfigurableModule, Status, checksum, code, descriptor_flag, place, register,
+    H2cOp, ReconfigurableModule, Status, checksum, code, descriptor_flag, load_map, place, register,
 };
 use fieldstone_fpga::selftest;
 use fieldstone_fpga::tables::{MapTable, Tables};
@@ -216,6 +216,7 @@ fn a_tenant_that_misbehaves_harms_nobody() {
             Descriptor::operation(H2cOp::Reconfigure, mine.start, 0, stream.len() as u64),
             Status::NotPermitted,
         ),
+        (op(H2cOp::LoadMap, 64).with(load_map::EPOCH, 1), Status::NotPermitted),
         (op(H2cOp::Place, 64).with(place::WIDTH, 3).with(place::EPOCH, 0xdead), Status::StaleEpoch),
         (run.clone(), Status::BadProgram),
         (run.with(code::BATCH, 0), Status::BadParameter),

@@ -152,7 +152,8 @@ impl Traffic {
 
     /// A job of a random engine, or of none. `ahead`: jobs that will be posted before it.
     fn engine_job(&self, world: &mut World, flags: u64, ahead: u32) -> Job {
-        let ops = [H2cOp::Nop, H2cOp::Place, H2cOp::LoadMap, H2cOp::Code, H2cOp::Checksum];
+        let ops = [H2cOp::Nop, H2cOp::Place, H2cOp::Code, H2cOp::Checksum, H2cOp::LoadMap];
+        let ops = &ops[..if self.queue.function == 0 { 5 } else { 4 }];
         let op = ops[world.dice.random_range(0..ops.len())];
         if op == H2cOp::Nop {
             return Job::new(op as u64, flags);

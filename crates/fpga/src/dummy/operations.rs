@@ -76,6 +76,9 @@ impl State {
     }
 
     fn load_map(&mut self, function: usize, descriptor: &Descriptor) -> Result<u64, Failure> {
+        if function != 0 {
+            return Err((Status::NotPermitted, function as u64));
+        }
         let (source, length) = source_and_length(descriptor);
         let range = self.card_range(function, source, length)?;
         let image = crc32c(&self.card[range]);
