@@ -20,6 +20,7 @@
 
 module dfx_config
   import fs_pkg::*;
+  import fs_pkg::BEAT_BYTES;  // the register map has one, too
   import fs_regs_pkg::*;
 #(
   parameter int unsigned FRAME_CYCLES = 16,

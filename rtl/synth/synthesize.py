@@ -63,8 +63,11 @@ def script(unit, folder):
     files = " ".join(str(RTL / file) for file in unit["files"])
     parameters = "".join(f" -G {name}={value}" for name, value in unit.get("parameters", {}).items())
     top = unit.get("top", unit["name"])
+    without = unit.get("without", [])
+    boxes = "".join(f" --blackboxed-module {module}" for module in without)
     return [
-        f"read_slang --unroll-limit 10000000 --ignore-assertions -DSYNTHESIS {files} --top {top}{parameters}",
+        "read_slang --unroll-limit 10000000 --ignore-assertions -DSYNTHESIS "
+        f"{files} --top {top}{parameters}{boxes}",
         f"scratchpad -set abc9.script \"{ABC}\"",
         # Modules stay apart: sixteen equal lanes are mapped once.
         "synth_xilinx -family xcup -noiopad -noclkbuf",
@@ -72,7 +75,7 @@ def script(unit, folder):
         "delete " + " ".join(f"t:{cell}" for cell in FLIP_FLOPS),
         # Memories and multipliers have registers of their own; a path from a LUT memory begins at its
         # output.
-        "delete t:RAM* t:URAM288* t:DSP48E2",
+        "delete t:RAM* t:URAM288* t:DSP48E2" + "".join(f" t:{module}" for module in without),
         f"tee -o {folder}/path.txt ltp",
         *[f"tee -o {folder}/{kind}.txt select -list {cells}" for kind, cells in ON_PATH.items()],
         # Yosys' longest path has the most cells, and a carry is quicker than a LUT: both extremes.

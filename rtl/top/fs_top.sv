@@ -15,6 +15,7 @@
 
 module fs_top
   import fs_pkg::*;
+  import fs_pkg::BEAT_BYTES;  // the register map has one, too
   import fs_regs_pkg::*;
 #(
   parameter int unsigned QUEUE_SETS = 64,
