@@ -1,138 +1,30 @@
-//! AVX2: a product is two byte shuffles, one per nibble of the source. Two vectors of 32 columns
-//! per round, all rows of the pass in registers.
+//! AVX2: a product is two byte shuffles, one per nibble of the source.
 
 use std::arch::x86_64::{
-    __m256i, _mm_loadu_si128, _mm256_and_si256, _mm256_broadcastsi128_si256, _mm256_loadu_si256,
-    _mm256_set1_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_srli_epi64,
-    _mm256_storeu_si256, _mm256_stream_si256, _mm256_xor_si256,
+    __m256i, _mm_loadu_si128, _mm256_and_si256, _mm256_broadcastsi128_si256, _mm256_set1_epi8,
+    _mm256_shuffle_epi8, _mm256_srli_epi64,
 };
 
-use std::ops::Range;
-
-use super::{Sweep, Write};
-use crate::compile::Pass;
-
-/// Bytes of one vector.
-const VECTOR_BYTES: usize = 32;
-
-/// # Safety
-/// As [`super::Kernel::run`]; the CPU has AVX2.
-pub(super) unsafe fn run(pass: &Pass, sources: &[*const u8], targets: &[*mut u8], sweep: &Sweep) {
-    // SAFETY: the caller's contract is passed on; the number of rows matches the instance.
-    unsafe {
-        match targets.len() {
-            1 => rows::<1>(pass, sources, targets, sweep),
-            2 => rows::<2>(pass, sources, targets, sweep),
-            3 => rows::<3>(pass, sources, targets, sweep),
-            4 => rows::<4>(pass, sources, targets, sweep),
-            _ => super::scalar::run(pass, sources, targets, sweep),
-        }
-    }
+super::vector256::sweep256! {
+    features: "avx2", factors: nibbles, prepare: tables, product: product
 }
 
-#[target_feature(enable = "avx2")]
-unsafe fn rows<const ROWS: usize>(
-    pass: &Pass,
-    sources: &[*const u8],
-    targets: &[*mut u8],
-    sweep: &Sweep,
-) {
-    let Range { start: mut at, end } = sweep.columns;
-    let add = sweep.accumulate;
-    // SAFETY: the caller's contract; every block ends at or before the end.
-    unsafe {
-        let head = sweep.unaligned_head(targets, VECTOR_BYTES);
-        if let (Write::Streaming, Some(head)) = (sweep.write, head) {
-            let head = head.min(end - at);
-            let columns = at..at + head;
-            super::scalar::run(pass, sources, targets, &Sweep { columns, ..sweep.clone() });
-            at += head;
-            while at + 2 * VECTOR_BYTES <= end {
-                block::<ROWS, 2, true>(pass, sources, targets, at, add);
-                at += 2 * VECTOR_BYTES;
-            }
-        }
-        while at + 2 * VECTOR_BYTES <= end {
-            block::<ROWS, 2, false>(pass, sources, targets, at, add);
-            at += 2 * VECTOR_BYTES;
-        }
-        if at + VECTOR_BYTES <= end {
-            block::<ROWS, 1, false>(pass, sources, targets, at, add);
-            at += VECTOR_BYTES;
-        }
-        super::scalar::run(pass, sources, targets, &sweep.from(at));
-    }
-}
-
-/// The columns `at .. at + VECTORS * VECTOR_BYTES`; with `STREAM` the targets are aligned there.
+/// The products of a factor with all low nibbles, and with all high ones.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn block<const ROWS: usize, const VECTORS: usize, const STREAM: bool>(
-    pass: &Pass,
-    sources: &[*const u8],
-    targets: &[*mut u8],
-    at: usize,
-    add: bool,
-) {
+fn tables(factor: &[u8; 32]) -> [__m256i; 2] {
+    let half = |at: usize| {
+        // SAFETY: 16 bytes from the start or the middle of 32.
+        _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(factor.as_ptr().add(at).cast()) })
+    };
+    [half(0), half(16)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn product(x: __m256i, [low, high]: [__m256i; 2]) -> __m256i {
     let low_nibble = _mm256_set1_epi8(15);
-    let mut sums = [[_mm256_setzero_si256(); VECTORS]; ROWS];
-    let ones = pass.leading_ones();
-    // SAFETY: pointers are valid for the columns of this block (contract of `rows`); table loads
-    // stay inside arrays of 32 bytes.
-    unsafe {
-        if add {
-            for (sums, target) in sums.iter_mut().zip(targets) {
-                *sums = load::<VECTORS>(target.wrapping_add(at));
-            }
-        }
-        for source in &sources[..ones] {
-            let x = load::<VECTORS>(source.wrapping_add(at));
-            for sums in &mut sums {
-                for (sum, &x) in sums.iter_mut().zip(&x) {
-                    *sum = _mm256_xor_si256(*sum, x);
-                }
-            }
-        }
-        let tables = pass.nibbles[ones * ROWS..].chunks_exact(ROWS);
-        for (source, tables) in sources[ones..].iter().zip(tables) {
-            let x = load::<VECTORS>(source.wrapping_add(at));
-            for (sums, table) in sums.iter_mut().zip(tables) {
-                let table = table.as_ptr();
-                let low = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.cast()));
-                let high = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.add(16).cast()));
-                for (sum, &x) in sums.iter_mut().zip(&x) {
-                    let low_index = _mm256_and_si256(x, low_nibble);
-                    let high_index = _mm256_and_si256(_mm256_srli_epi64(x, 4), low_nibble);
-                    let product = _mm256_xor_si256(
-                        _mm256_shuffle_epi8(low, low_index),
-                        _mm256_shuffle_epi8(high, high_index),
-                    );
-                    *sum = _mm256_xor_si256(*sum, product);
-                }
-            }
-        }
-        for (sums, target) in sums.iter().zip(targets) {
-            for (vector, &sum) in sums.iter().enumerate() {
-                let to = target.wrapping_add(at + vector * VECTOR_BYTES).cast();
-                if STREAM {
-                    _mm256_stream_si256(to, sum);
-                } else {
-                    _mm256_storeu_si256(to, sum);
-                }
-            }
-        }
-    }
-}
-
-/// # Safety
-/// `from` is valid for reading `VECTORS * VECTOR_BYTES` bytes.
-#[inline]
-#[target_feature(enable = "avx2")]
-unsafe fn load<const VECTORS: usize>(from: *const u8) -> [__m256i; VECTORS] {
-    let mut vectors = [_mm256_setzero_si256(); VECTORS];
-    for (vector, value) in vectors.iter_mut().enumerate() {
-        // SAFETY: inside the bytes that the caller vouches for.
-        *value = unsafe { _mm256_loadu_si256(from.add(vector * VECTOR_BYTES).cast()) };
-    }
-    vectors
+    let low_index = _mm256_and_si256(x, low_nibble);
+    let high_index = _mm256_and_si256(_mm256_srli_epi64(x, 4), low_nibble);
+    _mm256_xor_si256(_mm256_shuffle_epi8(low, low_index), _mm256_shuffle_epi8(high, high_index))
 }

@@ -12,6 +12,8 @@ mod avx2;
 mod gfni256;
 #[cfg(target_arch = "x86_64")]
 mod gfni512;
+#[cfg(target_arch = "x86_64")]
+mod vector256;
 
 use std::fmt;
 use std::ops::Range;
