@@ -3,11 +3,10 @@
 pub mod code;
 pub mod crush;
 pub mod fpga;
+pub mod job;
 pub mod node;
 pub mod pool;
 pub mod quickstart;
-pub mod rebuild;
-pub mod scrub;
 pub mod serve;
 pub mod sim;
 pub mod status;
@@ -16,6 +15,7 @@ pub mod volume;
 
 use clap::{Parser, Subcommand};
 
+use self::job::JobKind;
 use crate::bench;
 
 /// Protected block storage: erasure-coded or replicated volumes over NBD.
@@ -50,9 +50,9 @@ pub enum Command {
     /// Watch a running server.
     Top(top::Args),
     /// Restore missing shards.
-    Rebuild(rebuild::Args),
+    Rebuild(job::Args),
     /// Check every stored shard, and repair damaged ones.
-    Scrub(scrub::Args),
+    Scrub(job::Args),
     /// Run the seeded world: virtual time, network and disks with faults.
     Sim(sim::Args),
     /// Use the erasure codes on their own.
@@ -87,8 +87,8 @@ impl Command {
             Self::Node(args) => node::run(args),
             Self::Status(args) => status::run(args),
             Self::Top(args) => top::run(args),
-            Self::Rebuild(args) => rebuild::run(args),
-            Self::Scrub(args) => scrub::run(args),
+            Self::Rebuild(args) => job::run(JobKind::Rebuild, args),
+            Self::Scrub(args) => job::run(JobKind::Scrub, args),
             Self::Sim(args) => sim::run(args),
             Self::Code(command) => code::run(command),
             Self::Crush(command) => crush::run(command),

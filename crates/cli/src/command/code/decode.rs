@@ -10,24 +10,18 @@ use anyhow::Context;
 use fieldstone_files::{Error, Folder, Output, decode};
 use serde::Serialize;
 
-use super::{Jobs, count, troubles};
+use super::{Common, count, troubles};
 use crate::progress::with_bytes_bar;
 use crate::units;
 
 /// Options of `code decode`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The folder with the shards.
-    #[arg(value_name = "DIR")]
-    dir: PathBuf,
     /// The file to make; - for standard output. What is then told goes to stderr.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]
-    jobs: Jobs,
-    /// Print the result as JSON.
-    #[arg(long)]
-    json: bool,
+    common: Common,
 }
 
 #[derive(Serialize)]
@@ -44,21 +38,21 @@ struct Report<'a> {
 
 /// Runs `code decode`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let folder = Folder::open(&args.dir)?;
+    let folder = Folder::open(&args.common.dir)?;
     let output = open(&args.out)?;
     let to_stdout = args.out == Path::new("-");
     let file_bytes = folder.encoding.file_bytes;
     let started = Instant::now();
     let decoded = with_bytes_bar("decode", Some(file_bytes), |progress| {
-        decode(&folder, output, args.jobs.count(), progress)
+        decode(&folder, output, args.common.jobs.count(), progress)
     });
     let decoded = decoded.map_err(plain_broken_pipe)?;
     let elapsed = started.elapsed();
     let troubles = troubles(&folder);
-    let text = if args.json {
+    let text = if args.common.json {
         let report = Report {
             job: "decode",
-            dir: &args.dir,
+            dir: &args.common.dir,
             code: folder.encoding.striping.profile().to_string(),
             file_bytes,
             rebuilt_units: decoded.rebuilt_units,
@@ -73,7 +67,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         if decoded.rebuilt_units > 0 {
             let units = count(decoded.rebuilt_units, "unit");
-            let dir = args.dir.display();
+            let dir = args.common.dir.display();
             eprintln!(
                 "fieldstone: {units} rebuilt on the fly; `fieldstone code repair {dir}` mends"
             );

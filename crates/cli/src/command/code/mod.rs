@@ -6,6 +6,8 @@ mod info;
 mod repair;
 mod verify;
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
 use fieldstone_files::{Folder, MANIFEST_FILE, MAX_JOBS, ManifestState, ShardState, default_jobs};
 
@@ -53,6 +55,19 @@ impl Jobs {
     fn count(&self) -> usize {
         self.jobs.map_or_else(default_jobs, usize::from)
     }
+}
+
+/// What all have in common that work on an encoding.
+#[derive(clap::Args, Debug)]
+struct Common {
+    /// The folder with the shards.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    #[command(flatten)]
+    jobs: Jobs,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// What is wrong with an encoding, as far as it is known without reading units; a line for each

@@ -1,30 +1,24 @@
 //! `fieldstone code repair`: lost shards are made anew.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use fieldstone_files::{Folder, Repaired, Scope, repair};
 use serde::Serialize;
 
-use super::{Jobs, count};
+use super::{Common, count};
 use crate::progress::with_bytes_bar;
 use crate::units;
 
 /// Options of `code repair`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The folder with the shards.
-    #[arg(value_name = "DIR")]
-    dir: PathBuf,
     /// Read every block of every shard, and mend damaged ones, even if shards are missing. Without
     /// it, that is done only if none is missing.
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    jobs: Jobs,
-    /// Print the result as JSON.
-    #[arg(long)]
-    json: bool,
+    common: Common,
 }
 
 #[derive(Serialize)]
@@ -46,19 +40,19 @@ struct Report<'a> {
 
 /// Runs `code repair`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let folder = Folder::open_to_change(&args.dir)?;
+    let folder = Folder::open_to_change(&args.common.dir)?;
     let (code, file_bytes) = (folder.encoding.striping.profile(), folder.encoding.file_bytes);
     let scope = if args.all { Scope::All } else { Scope::Lost };
     let started = Instant::now();
     let repaired = with_bytes_bar("repair", Some(file_bytes), |progress| {
-        repair(&folder, scope, args.jobs.count(), progress)
+        repair(&folder, scope, args.common.jobs.count(), progress)
     })?;
     let seconds = started.elapsed().as_secs_f64();
     let mended_units = repaired.mended_units.iter().sum();
-    if args.json {
+    if args.common.json {
         let report = Report {
             job: "repair",
-            dir: &args.dir,
+            dir: &args.common.dir,
             code: code.to_string(),
             rebuilt_shards: &repaired.rebuilt_shards,
             named_shards: &repaired.named_shards,

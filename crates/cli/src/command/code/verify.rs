@@ -1,27 +1,21 @@
 //! `fieldstone code verify`: is everything as it should be?
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::bail;
 use fieldstone_files::{Findings, Folder, verify};
 use serde::Serialize;
 
-use super::{Jobs, count, troubles};
+use super::{Common, count, troubles};
 use crate::progress::with_bytes_bar;
 use crate::units;
 
 /// Options of `code verify`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The folder with the shards.
-    #[arg(value_name = "DIR")]
-    dir: PathBuf,
     #[command(flatten)]
-    jobs: Jobs,
-    /// Print the result as JSON.
-    #[arg(long)]
-    json: bool,
+    common: Common,
 }
 
 #[derive(Serialize)]
@@ -59,20 +53,20 @@ struct UnitReport {
 /// # Errors
 /// Something is wrong.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let folder = Folder::open(&args.dir)?;
+    let folder = Folder::open(&args.common.dir)?;
     let encoding = &folder.encoding;
     let started = Instant::now();
     let findings = with_bytes_bar("verify", Some(encoding.file_bytes), |progress| {
-        verify(&folder, args.jobs.count(), progress)
+        verify(&folder, args.common.jobs.count(), progress)
     })?;
     let elapsed = started.elapsed();
     let troubles = troubles(&folder);
     let clean = troubles.is_empty() && findings.is_clean();
     let restorable = findings.lost_stripes == 0;
-    if args.json {
+    if args.common.json {
         let report = Report {
             job: "verify",
-            dir: &args.dir,
+            dir: &args.common.dir,
             code: encoding.striping.profile().to_string(),
             stripes: encoding.stripes(),
             clean,
@@ -91,7 +85,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let (read, rate) = (findings.read_bytes, units::rate(findings.read_bytes, elapsed));
         println!("verified {} of {} at {rate}", units::size(read), encoding.striping.profile());
     }
-    let dir = args.dir.display();
+    let dir = args.common.dir.display();
     if !restorable {
         let stripes = count(findings.lost_stripes, "stripe");
         bail!("{dir} cannot be restored: {stripes} have too few good shards");

@@ -1,0 +1,229 @@
+//! `fieldstone rebuild` and `fieldstone scrub`: start the job, show a bar until it ends, sum it up.
+//!
+//! With a server, the job runs there and goes on if this command is interrupted. Without one, the
+//! volumes are opened here, one after the other.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fieldstone_uring::host::Job;
+
+use crate::control::{Request, find_server};
+use crate::engine::{Engine, EngineOptions, MissingNode, VolumeOptions};
+use crate::pool::Pool;
+use crate::progress::{new_bar, show};
+use crate::report::{PoolReport, ProgressReport, VolumeReport, progress_text};
+use crate::target::target;
+use crate::units;
+
+/// How often progress is looked at.
+const STEP: Duration = Duration::from_millis(200);
+/// How long a rebuild waits for nodes that are down or joining.
+const JOIN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Which job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobKind {
+    /// Restore missing shards.
+    Rebuild,
+    /// Check every shard.
+    Scrub,
+}
+
+impl JobKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Rebuild => "rebuild",
+            Self::Scrub => "scrub",
+        }
+    }
+
+    /// This job's part of a volume's report.
+    fn of(self, volume: &VolumeReport) -> &ProgressReport {
+        match self {
+            Self::Rebuild => &volume.rebuild,
+            Self::Scrub => &volume.scrub,
+        }
+    }
+
+    /// The call that starts it on a server.
+    fn request(self, volume: Option<String>, limit: u64) -> Request {
+        match self {
+            Self::Rebuild => Request::Rebuild { volume, limit },
+            Self::Scrub => Request::Scrub { volume, limit },
+        }
+    }
+
+    fn job(self, limit: u64) -> Job {
+        match self {
+            Self::Rebuild => Job::Rebuild { limit_bytes_per_second: limit },
+            Self::Scrub => Job::Scrub { limit_bytes_per_second: limit },
+        }
+    }
+}
+
+/// Options of `rebuild` and `scrub`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// A pool, or one volume of it.
+    #[arg(value_name = "DIR[/VOLUME]")]
+    target: PathBuf,
+    /// Most bytes per second to read; 0 for no limit.
+    #[arg(long, value_name = "RATE", default_value = "0", value_parser = units::parse_rate)]
+    limit: u64,
+    /// Do not wait for the end. Needs a running server.
+    #[arg(long)]
+    detach: bool,
+    /// Print one JSON object per volume at the end.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the job.
+///
+/// # Errors
+/// When it cannot be started, or could not restore everything.
+pub fn run(kind: JobKind, args: &Args) -> anyhow::Result<()> {
+    let target = target(&args.target)?;
+    let volume = target.volume.clone();
+    if let Some(mut server) = find_server(&target.pool, volume.as_deref())? {
+        if kind == JobKind::Rebuild {
+            wait_for_nodes(volume.as_deref(), || server.status())?;
+        }
+        server.ask(&kind.request(volume.clone(), args.limit))?;
+        if args.detach {
+            println!("the {} runs; watch it with `fieldstone status`", kind.name());
+            return Ok(());
+        }
+        return follow(kind, args.json, volume.as_deref(), || server.status());
+    }
+    if args.detach {
+        bail!("--detach needs a running server, and {} has none", target.pool.display());
+    }
+    let pool = Pool::open(&target.pool)?;
+    let engine = Engine::with_pool(pool, &EngineOptions::offline(MissingNode::Replace))?;
+    let worked = offline(kind, args, volume.as_deref(), &engine);
+    let finished = engine.finish();
+    worked.and(finished)
+}
+
+fn offline(
+    kind: JobKind,
+    args: &Args,
+    volume: Option<&str>,
+    engine: &Engine,
+) -> anyhow::Result<()> {
+    let known = match volume {
+        Some(name) => vec![engine.find_volume(name)?],
+        None => engine.list_volumes()?.volumes,
+    };
+    if known.is_empty() {
+        println!("no volumes in {}", engine.folder().display());
+    }
+    let mut outcome = Ok(());
+    for known in &known {
+        let open = engine.open_volume(known, &VolumeOptions::offline(), None)?;
+        if kind == JobKind::Rebuild {
+            wait_for_nodes(Some(&known.name), || PoolReport::of(engine))?;
+        }
+        engine.start_job(&known.name, kind.job(args.limit))?;
+        let followed = follow(kind, args.json, Some(&known.name), || PoolReport::of(engine));
+        outcome = outcome.and(followed).and(engine.close(&open));
+    }
+    outcome
+}
+
+/// Gives nodes that were started just now the time to join: what they lack is not known before.
+fn wait_for_nodes(
+    volume: Option<&str>,
+    mut look: impl FnMut() -> anyhow::Result<PoolReport>,
+) -> anyhow::Result<()> {
+    let began = Instant::now();
+    while began.elapsed() < JOIN_PATIENCE {
+        let report = look()?;
+        let mut asked =
+            report.volumes.iter().filter(|found| volume.is_none_or(|v| found.name == v));
+        if asked.all(|found| found.nodes.iter().all(|node| node.state == "up")) {
+            break;
+        }
+        std::thread::sleep(STEP);
+    }
+    Ok(())
+}
+
+/// What a rebuild leaves undone because nodes are not there.
+fn check_whole(volume: &VolumeReport) -> anyhow::Result<()> {
+    let away: Vec<String> = volume
+        .nodes
+        .iter()
+        .filter(|node| node.state != "up")
+        .map(|node| format!("node.{} is {} ({})", node.node, node.state, node.reason))
+        .collect();
+    if volume.protection == "healthy" || away.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "{} is still {}: {}; start or replace the nodes, then rebuild again",
+        volume.name,
+        volume.protection,
+        away.join(", ")
+    )
+}
+
+/// Shows a bar until the job has ended on every volume asked for.
+fn follow(
+    kind: JobKind,
+    json: bool,
+    volume: Option<&str>,
+    mut look: impl FnMut() -> anyhow::Result<PoolReport>,
+) -> anyhow::Result<()> {
+    let bar = new_bar(kind.name());
+    let mut report;
+    loop {
+        report = look()?;
+        report.volumes.retain(|found| match volume {
+            Some(name) => found.name == name,
+            None => !found.id.is_empty(),
+        });
+        if report.volumes.is_empty() {
+            bail!("{} is not being served any more", volume.unwrap_or("the volume"));
+        }
+        if let Some(failed) = report.volumes.iter().find(|found| found.phase == "failed") {
+            bail!("the volume {} has failed: {}", failed.name, failed.reason);
+        }
+        show(&bar, report.volumes.iter().map(|volume| kind.of(volume)));
+        if report.volumes.iter().all(|volume| !kind.of(volume).running) {
+            break;
+        }
+        std::thread::sleep(STEP);
+    }
+    bar.finish_and_clear();
+    let mut failed = 0;
+    for volume in &report.volumes {
+        let progress = kind.of(volume);
+        failed += progress.shards_failed;
+        if json {
+            println!("{}", summary(kind, volume)?);
+        } else {
+            println!("{} {}: {}", kind.name(), volume.name, progress_text(progress));
+        }
+    }
+    // Nodes that are away explain shards that could not be restored.
+    if kind == JobKind::Rebuild {
+        report.volumes.iter().try_for_each(check_whole)?;
+    }
+    if failed > 0 {
+        bail!("{failed} shards could not be restored: too many are missing, or there is no room");
+    }
+    Ok(())
+}
+
+fn summary(kind: JobKind, volume: &VolumeReport) -> anyhow::Result<String> {
+    let mut object = serde_json::to_value(kind.of(volume))?;
+    let fields = object.as_object_mut().context("a report is an object")?;
+    fields.insert("job".to_owned(), kind.name().into());
+    fields.insert("volume".to_owned(), volume.name.clone().into());
+    fields.insert("shards_missing".to_owned(), volume.shards_missing.into());
+    Ok(object.to_string())
+}
