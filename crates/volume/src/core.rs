@@ -1,4 +1,5 @@
-//! The state of a volume, and the plumbing that its procedures share: calls, timers, tasks.
+//! The state of a volume, and the plumbing that its procedures share: timers and tasks
+//! here, [calls](crate::calls) beside it.
 //!
 //! Everything lives in one [`Core`] behind an `Rc<RefCell>`: the machine and its tasks run on one
 //! core, never at the same time, and never hold a borrow across an `await`. The hot paths (reading,
@@ -11,17 +12,14 @@ use std::future::Future;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use fieldstone_accel::Engine;
 use fieldstone_block::{Completion, Nanos};
 use fieldstone_codes::{Code, Profile};
 use fieldstone_crush::{NodeWeight, PoolMap};
-use fieldstone_proto::{
-    Capability, Epoch, JournalGen, NodeError, NodeIndex, NodeStat, Reply, ReplyBody, Request,
-    RequestBody, Rights, SegmentId, Tag,
-};
+use fieldstone_proto::{Capability, Epoch, NodeIndex, NodeStat, Rights, SegmentId, Tag};
 use slab::Slab;
 
+use crate::calls::Calls;
 use crate::damage::Damage;
 use crate::exec::{Awaited, Filler, Lock, Task, slot};
 use crate::layout::{Layout, step_blocks};
@@ -32,13 +30,8 @@ use crate::seam::{Action, Geometry, VolumeConfig};
 use crate::segment::SegmentTable;
 use crate::status::{NodeHealth, Phase, Progress};
 
-/// What a call to a node gives.
-pub type CallResult = Result<ReplyBody, NodeError>;
-
 /// How long an issued capability is valid; it is renewed at half of this.
 const CAPABILITY_NS: u64 = 3_600_000_000_000;
-/// How long a failed node is left alone before a new connection is tried.
-const RECONNECT_AFTER_MS: u64 = 500;
 
 /// A node as the volume sees it.
 pub struct Node {
@@ -55,46 +48,9 @@ pub struct Node {
     /// Why it is down.
     pub reason: String,
     /// Calls in the order in which they were made, to find those that take too long.
-    in_flight: VecDeque<(Nanos, Tag)>,
+    pub in_flight: VecDeque<(Nanos, Tag)>,
     /// Rises with every connection, so that a join of an older connection ends.
     pub session: u64,
-}
-
-/// Who waits for a reply.
-pub enum Waiter {
-    /// A task.
-    Task(Filler<CallResult>),
-    /// A piece of a read.
-    Read {
-        /// The read.
-        read: usize,
-        /// Which of its pieces.
-        piece: usize,
-    },
-    /// A record of the journal.
-    Append {
-        /// The journal it was sent to.
-        generation: JournalGen,
-        /// Sequence number of the batch.
-        batch: u64,
-    },
-    /// Rows of a detached record.
-    Row {
-        /// The journal that its header was sent to.
-        generation: JournalGen,
-        /// Sequence number of the batch.
-        batch: u64,
-        /// The segment.
-        segment: SegmentId,
-        /// Which of its shards.
-        shard: usize,
-    },
-}
-
-struct Call {
-    node: NodeIndex,
-    tag: Tag,
-    waiter: Waiter,
 }
 
 /// Counters for [`crate::Status`].
@@ -131,9 +87,7 @@ pub struct Core {
     pub epoch: Epoch,
     capability: Capability,
     pub nodes: Vec<Node>,
-    calls: Slab<Call>,
-    calls_made: u64,
-    unsendable: Vec<Tag>,
+    pub calls: Calls,
     pub ctx: Weak<RefCell<Core>>,
     pub actions: VecDeque<Action>,
     pub completions: Vec<Completion>,
@@ -215,9 +169,7 @@ impl Core {
             epoch: Epoch(0),
             capability: Capability::default(),
             nodes,
-            calls: Slab::new(),
-            calls_made: 0,
-            unsendable: Vec::new(),
+            calls: Calls::default(),
             ctx: Weak::new(),
             actions: VecDeque::new(),
             completions: Vec::new(),
@@ -274,6 +226,14 @@ impl Core {
         self.now.0.saturating_add(self.config.wall_offset_ns)
     }
 
+    /// The capability that requests carry, renewed in good time.
+    pub fn current_capability(&mut self) -> Capability {
+        if self.wall_ns() + CAPABILITY_NS / 2 > self.capability.expires_ns {
+            self.renew_capability();
+        }
+        self.capability
+    }
+
     fn renew_capability(&mut self) {
         let key = self.config.key.derive(self.config.volume, self.epoch);
         let expires_ns = self.wall_ns().saturating_add(CAPABILITY_NS);
@@ -319,162 +279,6 @@ impl Core {
     /// Looks a node up, to change.
     pub fn node_mut(&mut self, node: NodeIndex) -> &mut Node {
         &mut self.nodes[usize::from(node.0)]
-    }
-
-    /// Sends a request. A node that is not connected answers `Unreachable` at the next turn.
-    pub fn send(
-        &mut self,
-        node: NodeIndex,
-        body: RequestBody,
-        payload: Vec<Bytes>,
-        waiter: Waiter,
-    ) {
-        if self.wall_ns() + CAPABILITY_NS / 2 > self.capability.expires_ns {
-            self.renew_capability();
-        }
-        self.calls_made += 1;
-        let entry = self.calls.vacant_entry();
-        let tag = Tag(self.calls_made << 24 | entry.key() as u64);
-        entry.insert(Call { node, tag, waiter });
-        if !self.node(node).connected {
-            self.spawn_reply(tag);
-            return;
-        }
-        self.counters.sent_bytes += payload.iter().map(|part| part.len() as u64).sum::<u64>();
-        let now = self.now;
-        self.node_mut(node).in_flight.push_back((now, tag));
-        let request = Request { tag, capability: self.capability, body, payload };
-        self.actions.push_back(Action::Send { node, request });
-    }
-
-    /// Fails a call at the next turn rather than inside `send`, whose callers hold state.
-    fn spawn_reply(&mut self, tag: Tag) {
-        self.unsendable.push(tag);
-    }
-
-    /// Answers the calls that could not be sent.
-    pub fn fail_unsendable(&mut self) -> bool {
-        let tags = std::mem::take(&mut self.unsendable);
-        for tag in &tags {
-            self.finish_call(*tag, Err(NodeError::Unreachable));
-        }
-        !tags.is_empty()
-    }
-
-    /// Sends a request whose answer a task awaits.
-    pub fn call(
-        &mut self,
-        node: NodeIndex,
-        body: RequestBody,
-        payload: Vec<Bytes>,
-    ) -> Awaited<CallResult> {
-        let (filler, awaited) = slot();
-        self.send(node, body, payload, Waiter::Task(filler));
-        awaited
-    }
-
-    /// Takes a node's answer.
-    pub fn handle_reply(&mut self, node: NodeIndex, reply: Reply) {
-        {
-            let state = self.node_mut(node);
-            state.slots_free = reply.slots_free;
-            state.full = reply.slots_free == 0;
-        }
-        let known = self.calls.get((reply.tag.0 & 0xff_ffff) as usize);
-        if known.is_none_or(|call| call.tag != reply.tag || call.node != node) {
-            return; // an answer to a call that was given up
-        }
-        if let Err(NodeError::Fenced { current, .. }) = &reply.result
-            && *current > self.epoch
-            && self.phase == Phase::Serving
-        {
-            let why = format!("another writer took the volume over (epoch {current})");
-            self.fail(why);
-        }
-        self.finish_call(reply.tag, reply.result);
-        self.drop_finished_calls(node);
-    }
-
-    fn drop_finished_calls(&mut self, node: NodeIndex) {
-        let calls = &self.calls;
-        let in_flight = &mut self.nodes[usize::from(node.0)].in_flight;
-        while let Some((_, tag)) = in_flight.front() {
-            if calls.get((tag.0 & 0xff_ffff) as usize).is_some_and(|call| call.tag == *tag) {
-                break;
-            }
-            in_flight.pop_front();
-        }
-    }
-
-    fn finish_call(&mut self, tag: Tag, result: CallResult) {
-        let key = (tag.0 & 0xff_ffff) as usize;
-        if self.calls.get(key).is_none_or(|call| call.tag != tag) {
-            return;
-        }
-        let call = self.calls.remove(key);
-        match call.waiter {
-            Waiter::Task(filler) => filler.fill(result),
-            Waiter::Read { read, piece } => self.read_replied(read, piece, result),
-            Waiter::Append { generation, batch } => {
-                self.append_replied(call.node, generation, batch, result);
-            }
-            Waiter::Row { generation, batch, segment, shard } => {
-                self.row_replied(call.node, generation, batch, (segment, shard), result);
-            }
-        }
-    }
-
-    /// The connection to a node is gone, or is to be given up: every call to it fails, and what
-    /// depends on it is moved elsewhere.
-    pub fn node_lost(&mut self, node: NodeIndex, reason: &str) {
-        let state = self.node_mut(node);
-        if !state.connected && state.health == NodeHealth::Down {
-            return;
-        }
-        state.connected = false;
-        state.health = NodeHealth::Down;
-        state.reason = reason.to_owned();
-        state.session += 1;
-        let in_flight = std::mem::take(&mut state.in_flight);
-        for (_, tag) in in_flight {
-            self.finish_call(tag, Err(NodeError::Unreachable));
-        }
-        if self.log.nodes.contains(&node) || self.has_rows(node) {
-            self.log.moving = true;
-            self.log.moving_again = true;
-        }
-    }
-
-    /// Gives a node up that answered with an error of its storage, or not at all.
-    pub fn give_up_node(&mut self, node: NodeIndex, reason: &str) {
-        if !self.node(node).connected {
-            return;
-        }
-        self.node_lost(node, reason);
-        let after = Nanos::from_ms(RECONNECT_AFTER_MS);
-        let sleep = self.sleep(after);
-        let session = self.node(node).session;
-        self.spawn_with(move |ctx| async move {
-            sleep.await;
-            ctx.with(|core| {
-                if core.node(node).session == session && core.phase != Phase::Closed {
-                    core.actions.push_back(Action::Reconnect { node });
-                }
-            });
-        });
-    }
-
-    /// Gives up the nodes that have left a call unanswered for too long.
-    pub fn check_timeouts(&mut self) {
-        let limit = Nanos::from_ms(self.config.node_timeout_ms);
-        for index in 0..self.config.nodes {
-            let node = NodeIndex(index);
-            self.drop_finished_calls(node);
-            let oldest = self.node(node).in_flight.front().map(|(sent, _)| *sent);
-            if oldest.is_some_and(|sent| self.now.since(sent) >= limit) {
-                self.give_up_node(node, "did not answer in time");
-            }
-        }
     }
 
     /// When the next timer fires or the next call times out.
@@ -553,45 +357,6 @@ impl Ctx {
     /// Works on the state.
     pub fn with<R>(&self, work: impl FnOnce(&mut Core) -> R) -> R {
         work(&mut self.0.borrow_mut())
-    }
-
-    /// Calls a node and waits for the answer.
-    pub async fn call(&self, node: NodeIndex, body: RequestBody) -> CallResult {
-        let awaited = self.with(|core| core.call(node, body, Vec::new()));
-        awaited.await
-    }
-
-    /// Calls several nodes at once and waits for all answers.
-    pub async fn call_all(
-        &self,
-        nodes: &[NodeIndex],
-        body: &RequestBody,
-    ) -> Vec<(NodeIndex, CallResult)> {
-        let calls = self.with(|core| {
-            nodes.iter().map(|node| (*node, core.call(*node, body.clone(), Vec::new()))).collect()
-        });
-        self.wait_all(calls).await
-    }
-
-    /// Waits for the answers to several calls that were just made. An error of a node that was
-    /// lost and is back when the last answer comes in says nothing of the node as it is now: it counts
-    /// as unreachable.
-    pub async fn wait_all(
-        &self,
-        calls: Vec<(NodeIndex, Awaited<CallResult>)>,
-    ) -> Vec<(NodeIndex, CallResult)> {
-        let nodes: Vec<(NodeIndex, u64)> = self
-            .with(|core| calls.iter().map(|(node, _)| (*node, core.node(*node).session)).collect());
-        let results = crate::exec::all(calls.into_iter().map(|(_, call)| call).collect()).await;
-        self.with(|core| {
-            let answer = |((node, session), result): ((NodeIndex, u64), CallResult)| {
-                let outdated = core.node(node).session != session;
-                let result =
-                    if outdated && result.is_err() { Err(NodeError::Unreachable) } else { result };
-                (node, result)
-            };
-            nodes.into_iter().zip(results).map(answer).collect()
-        })
     }
 
     /// Waits.

@@ -18,7 +18,8 @@ use fieldstone_buf::join;
 use fieldstone_codes::{RepairPlan, ShardRead};
 use fieldstone_proto::{BLOCK_BYTES, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardIndex};
 
-use crate::core::{CallResult, Core, Ctx};
+use crate::calls::CallResult;
+use crate::core::{Core, Ctx};
 use crate::exec::{Awaited, all};
 use crate::layout::ShardRange;
 use crate::status::NodeHealth;

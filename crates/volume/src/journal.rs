@@ -8,6 +8,7 @@
 use bytes::Bytes;
 use fieldstone_proto::{JournalGen, Lsn, NodeError, NodeIndex, RequestBody};
 
+use crate::calls::CallResult;
 use crate::core::{Core, Ctx};
 use crate::root::Root;
 use crate::status::{NodeHealth, Phase};
@@ -215,7 +216,7 @@ pub async fn write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIn
     all_good(ctx, ctx.call_all(nodes, &RequestBody::JournalSync { generation }).await)
 }
 
-fn all_good(ctx: &Ctx, results: Vec<(NodeIndex, crate::core::CallResult)>) -> bool {
+fn all_good(ctx: &Ctx, results: Vec<(NodeIndex, CallResult)>) -> bool {
     let mut good = true;
     for (node, result) in results {
         if let Err(error) = result {

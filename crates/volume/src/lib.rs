@@ -17,6 +17,7 @@
 //!   nodes lose or damage.
 //! - There is one writer: nodes refuse every older one from the moment a newer one has opened.
 
+mod calls;
 mod checkpoint;
 mod codec;
 mod core;

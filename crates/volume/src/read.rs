@@ -14,7 +14,8 @@ use fieldstone_proto::{
 use slab::Slab;
 use smallvec::SmallVec;
 
-use crate::core::{CallResult, Core, Ctx, Waiter};
+use crate::calls::{CallResult, Waiter};
+use crate::core::{Core, Ctx};
 use crate::decode::{decode_range, gone};
 use crate::layout::ShardRange;
 use crate::map::{Location, Run};

@@ -36,7 +36,8 @@ use fieldstone_proto::{
 };
 use smallvec::SmallVec;
 
-use crate::core::{CallResult, Core, Ctx, Waiter};
+use crate::calls::{CallResult, Waiter};
+use crate::core::{Core, Ctx};
 use crate::segment::{Handle, Segment, State};
 use crate::status::{NodeHealth, Phase};
 

@@ -18,7 +18,8 @@ use fieldstone_proto::{
 };
 use smallvec::SmallVec;
 
-use crate::core::{CallResult, Core, Ctx};
+use crate::calls::CallResult;
+use crate::core::{Core, Ctx};
 use crate::footer::Footer;
 use crate::rows::complete_rows;
 use crate::segment::{Handle, Segment, State};

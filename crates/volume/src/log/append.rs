@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 
 use super::pending::Origin;
 use super::{BATCHES_MAX, Batch, KeptRecord, Mutation};
-use crate::core::{Core, Waiter};
+use crate::calls::Waiter;
+use crate::core::Core;
 use crate::footer::footer_blocks;
 use crate::map::Location;
 use crate::record::{Entry, EntryKind, HEADER_BYTES, Header, RECORD_ENTRIES_MAX};

@@ -21,7 +21,8 @@ use fieldstone_proto::{BLOCK_BYTES, JournalGen, Lsn, NodeError, NodeIndex, Segme
 use slab::Slab;
 use smallvec::SmallVec;
 
-use crate::core::{CallResult, Core};
+use crate::calls::CallResult;
+use crate::core::Core;
 use crate::map::Location;
 use crate::record::{EntryKind, Header, RECORD_BLOCKS_MAX};
 use crate::segment::{Handle, State};

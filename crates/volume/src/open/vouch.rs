@@ -21,7 +21,8 @@ use std::collections::BTreeMap;
 
 use fieldstone_proto::{NodeError, NodeIndex, RequestBody, SegmentId, ShardIndex, ShardInfo};
 
-use crate::core::{CallResult, Core, Ctx};
+use crate::calls::CallResult;
+use crate::core::{Core, Ctx};
 use crate::segment::{Handle, Segment};
 
 /// Most verifications in flight.

@@ -1,0 +1,77 @@
+//! What a start finds in the files: which slots hold what, and what of it may not be stable.
+
+use fieldstone_proto::disk::SlotHeader;
+
+use super::slot::{Content, Stage};
+use super::{SlotIndex, Store};
+use crate::disk::DiskQueue;
+use crate::seam::FileId;
+
+impl Store {
+    /// Takes in a header found at start.
+    pub(crate) fn adopt(&mut self, slot: SlotIndex, header: SlotHeader) {
+        self.next_sequence = self.next_sequence.max(header.sequence + 1);
+        self.stable_below = self.stable_below.max(header.stable_below);
+        let content = Content::from_header(header);
+        let (key, rank) = (content.key, (content.epoch, content.sequence));
+        let state = &mut self.slots[slot.0 as usize];
+        state.stage = Stage::Sealed;
+        state.header_dirty = true;
+        state.content = Some(Box::new(content));
+        let copies = self.index.entry(key).or_default();
+        let loser = match copies.sealed {
+            Some(other) => {
+                let content = self.slots[other.0 as usize].content();
+                if (content.epoch, content.sequence) < rank {
+                    copies.sealed = Some(slot);
+                    other
+                } else {
+                    slot
+                }
+            }
+            None => {
+                copies.sealed = Some(slot);
+                return;
+            }
+        };
+        // Erased by `finish_start`, once everything on the disk is known to be stable.
+        self.slots[loser.0 as usize].stage = Stage::Superseded;
+    }
+
+    /// Takes a slot whose header cannot be read out of use.
+    pub(crate) fn set_bad(&mut self, slot: SlotIndex) {
+        self.slots[slot.0 as usize].stage = Stage::Bad;
+    }
+
+    /// The data of shards found at start that may not be stable although reads show it: file,
+    /// first byte and length.
+    pub(crate) fn in_doubt(&self) -> Vec<(FileId, u64, u64)> {
+        let slots = (0..).map(SlotIndex).zip(&self.slots);
+        let data = slots.filter_map(|(slot, state)| {
+            let len_bytes = match state.stage {
+                Stage::Open => self.slot_bytes,
+                Stage::Sealed if state.content().sequence >= self.stable_below => {
+                    state.content().meta.shard_bytes
+                }
+                _ => return None,
+            };
+            Some((FileId::Data, self.data_at(slot), u64::from(len_bytes)))
+        });
+        data.collect()
+    }
+
+    /// All headers are in, and what they show is stable but for what stays in doubt: sets up the free
+    /// list and erases the losers.
+    pub(crate) fn finish_start(&mut self, stays_in_doubt: bool, disk: &mut DiskQueue) {
+        self.doubtful = stays_in_doubt;
+        self.raise_stable_below(self.next_sequence);
+        for at in (0..self.slots.len()).rev() {
+            let slot = SlotIndex(u32::try_from(at).expect("made from a u32"));
+            match self.slots[at].stage {
+                Stage::Free => self.free.push(slot),
+                Stage::Superseded => self.release(slot, None, disk),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Calls to nodes: requests that wait for their answers, and nodes that are given up because an
+//! answer does not come.
+//!
+//! Every call ends, and only once: with the node's answer, or with `Unreachable` when the node is
+//! not connected, is lost, or has not answered in time. Who waits is told by what waits: a task is
+//! woken; the hot paths (reads, the journal, rows) are called with their own numbers.
+
+use bytes::Bytes;
+use fieldstone_block::Nanos;
+use fieldstone_proto::{
+    JournalGen, NodeError, NodeIndex, Reply, ReplyBody, Request, RequestBody, SegmentId, Tag,
+};
+use slab::Slab;
+
+use crate::core::{Core, Ctx};
+use crate::exec::{Awaited, Filler, slot};
+use crate::seam::Action;
+use crate::status::{NodeHealth, Phase};
+
+/// What a call to a node gives.
+pub type CallResult = Result<ReplyBody, NodeError>;
+
+/// How long a failed node is left alone before a new connection is tried.
+const RECONNECT_AFTER_MS: u64 = 500;
+
+/// Bits of a tag that are its call's key.
+const KEY_BITS: u32 = 24;
+
+/// Who waits for a reply.
+pub enum Waiter {
+    /// A task.
+    Task(Filler<CallResult>),
+    /// A piece of a read.
+    Read {
+        /// The read.
+        read: usize,
+        /// Which of its pieces.
+        piece: usize,
+    },
+    /// A record of the journal.
+    Append {
+        /// The journal it was sent to.
+        generation: JournalGen,
+        /// Sequence number of the batch.
+        batch: u64,
+    },
+    /// Rows of a detached record.
+    Row {
+        /// The journal that its header was sent to.
+        generation: JournalGen,
+        /// Sequence number of the batch.
+        batch: u64,
+        /// The segment.
+        segment: SegmentId,
+        /// Which of its shards.
+        shard: usize,
+    },
+}
+
+/// A request that was sent, or could not be.
+struct Call {
+    node: NodeIndex,
+    tag: Tag,
+    waiter: Waiter,
+}
+
+/// The calls that wait for an answer.
+#[derive(Default)]
+pub struct Calls {
+    entries: Slab<Call>,
+    made: u64,
+    /// Calls to nodes that are not connected; they fail at the next turn.
+    unsendable: Vec<Tag>,
+}
+
+impl Calls {
+    /// Makes a call, whose tag holds its key and a number that no other has.
+    fn add(&mut self, node: NodeIndex, waiter: Waiter) -> Tag {
+        self.made += 1;
+        let entry = self.entries.vacant_entry();
+        let tag = Tag(self.made << KEY_BITS | entry.key() as u64);
+        entry.insert(Call { node, tag, waiter });
+        tag
+    }
+
+    /// The call of a tag, if it still waits.
+    fn get(&self, tag: Tag) -> Option<&Call> {
+        self.entries.get(key(tag)).filter(|call| call.tag == tag)
+    }
+
+    /// Takes a call out that is answered or given up.
+    fn take(&mut self, tag: Tag) -> Option<Call> {
+        self.get(tag)?;
+        Some(self.entries.remove(key(tag)))
+    }
+}
+
+fn key(tag: Tag) -> usize {
+    (tag.0 & ((1 << KEY_BITS) - 1)) as usize
+}
+
+impl Core {
+    /// Sends a request. A node that is not connected answers `Unreachable` at the next turn.
+    pub fn send(
+        &mut self,
+        node: NodeIndex,
+        body: RequestBody,
+        payload: Vec<Bytes>,
+        waiter: Waiter,
+    ) {
+        let tag = self.calls.add(node, waiter);
+        if !self.node(node).connected {
+            // Not inside this call: who makes it holds state.
+            self.calls.unsendable.push(tag);
+            return;
+        }
+        self.counters.sent_bytes += payload.iter().map(|part| part.len() as u64).sum::<u64>();
+        let now = self.now;
+        self.node_mut(node).in_flight.push_back((now, tag));
+        let request = Request { tag, capability: self.current_capability(), body, payload };
+        self.actions.push_back(Action::Send { node, request });
+    }
+
+    /// Answers the calls that could not be sent.
+    pub fn fail_unsendable(&mut self) -> bool {
+        let tags = std::mem::take(&mut self.calls.unsendable);
+        for tag in &tags {
+            self.finish_call(*tag, Err(NodeError::Unreachable));
+        }
+        !tags.is_empty()
+    }
+
+    /// Sends a request whose answer a task awaits.
+    pub fn call(
+        &mut self,
+        node: NodeIndex,
+        body: RequestBody,
+        payload: Vec<Bytes>,
+    ) -> Awaited<CallResult> {
+        let (filler, awaited) = slot();
+        self.send(node, body, payload, Waiter::Task(filler));
+        awaited
+    }
+
+    /// Takes a node's answer.
+    pub fn handle_reply(&mut self, node: NodeIndex, reply: Reply) {
+        {
+            let state = self.node_mut(node);
+            state.slots_free = reply.slots_free;
+            state.full = reply.slots_free == 0;
+        }
+        if self.calls.get(reply.tag).is_none_or(|call| call.node != node) {
+            return; // an answer to a call that was given up
+        }
+        if let Err(NodeError::Fenced { current, .. }) = &reply.result
+            && *current > self.epoch
+            && self.phase == Phase::Serving
+        {
+            let why = format!("another writer took the volume over (epoch {current})");
+            self.fail(why);
+        }
+        self.finish_call(reply.tag, reply.result);
+        self.drop_finished_calls(node);
+    }
+
+    fn drop_finished_calls(&mut self, node: NodeIndex) {
+        let calls = &self.calls;
+        let in_flight = &mut self.nodes[usize::from(node.0)].in_flight;
+        while let Some((_, tag)) = in_flight.front() {
+            if calls.get(*tag).is_some() {
+                break;
+            }
+            in_flight.pop_front();
+        }
+    }
+
+    fn finish_call(&mut self, tag: Tag, result: CallResult) {
+        let Some(call) = self.calls.take(tag) else { return };
+        match call.waiter {
+            Waiter::Task(filler) => filler.fill(result),
+            Waiter::Read { read, piece } => self.read_replied(read, piece, result),
+            Waiter::Append { generation, batch } => {
+                self.append_replied(call.node, generation, batch, result);
+            }
+            Waiter::Row { generation, batch, segment, shard } => {
+                self.row_replied(call.node, generation, batch, (segment, shard), result);
+            }
+        }
+    }
+
+    /// The connection to a node is gone, or is to be given up: every call to it fails, and what
+    /// depends on it is moved elsewhere.
+    pub fn node_lost(&mut self, node: NodeIndex, reason: &str) {
+        let state = self.node_mut(node);
+        if !state.connected && state.health == NodeHealth::Down {
+            return;
+        }
+        state.connected = false;
+        state.health = NodeHealth::Down;
+        state.reason = reason.to_owned();
+        state.session += 1;
+        let in_flight = std::mem::take(&mut state.in_flight);
+        for (_, tag) in in_flight {
+            self.finish_call(tag, Err(NodeError::Unreachable));
+        }
+        if self.log.nodes.contains(&node) || self.has_rows(node) {
+            self.log.moving = true;
+            self.log.moving_again = true;
+        }
+    }
+
+    /// Gives a node up that answered with an error of its storage, or not at all.
+    pub fn give_up_node(&mut self, node: NodeIndex, reason: &str) {
+        if !self.node(node).connected {
+            return;
+        }
+        self.node_lost(node, reason);
+        let after = Nanos::from_ms(RECONNECT_AFTER_MS);
+        let sleep = self.sleep(after);
+        let session = self.node(node).session;
+        self.spawn_with(move |ctx| async move {
+            sleep.await;
+            ctx.with(|core| {
+                if core.node(node).session == session && core.phase != Phase::Closed {
+                    core.actions.push_back(Action::Reconnect { node });
+                }
+            });
+        });
+    }
+
+    /// Gives up the nodes that have left a call unanswered for too long.
+    pub fn check_timeouts(&mut self) {
+        let limit = Nanos::from_ms(self.config.node_timeout_ms);
+        for index in 0..self.config.nodes {
+            let node = NodeIndex(index);
+            self.drop_finished_calls(node);
+            let oldest = self.node(node).in_flight.front().map(|(sent, _)| *sent);
+            if oldest.is_some_and(|sent| self.now.since(sent) >= limit) {
+                self.give_up_node(node, "did not answer in time");
+            }
+        }
+    }
+}
+
+impl Ctx {
+    /// Calls a node and waits for the answer.
+    pub async fn call(&self, node: NodeIndex, body: RequestBody) -> CallResult {
+        let awaited = self.with(|core| core.call(node, body, Vec::new()));
+        awaited.await
+    }
+
+    /// Calls several nodes at once and waits for all answers.
+    pub async fn call_all(
+        &self,
+        nodes: &[NodeIndex],
+        body: &RequestBody,
+    ) -> Vec<(NodeIndex, CallResult)> {
+        let calls = self.with(|core| {
+            nodes.iter().map(|node| (*node, core.call(*node, body.clone(), Vec::new()))).collect()
+        });
+        self.wait_all(calls).await
+    }
+
+    /// Waits for the answers to several calls that were just made. An error of a node that was
+    /// lost and is back when the last answer comes in says nothing of the node as it is now: it counts
+    /// as unreachable.
+    pub async fn wait_all(
+        &self,
+        calls: Vec<(NodeIndex, Awaited<CallResult>)>,
+    ) -> Vec<(NodeIndex, CallResult)> {
+        let nodes: Vec<(NodeIndex, u64)> = self
+            .with(|core| calls.iter().map(|(node, _)| (*node, core.node(*node).session)).collect());
+        let results = crate::exec::all(calls.into_iter().map(|(_, call)| call).collect()).await;
+        self.with(|core| {
+            let answer = |((node, session), result): ((NodeIndex, u64), CallResult)| {
+                let outdated = core.node(node).session != session;
+                let result =
+                    if outdated && result.is_err() { Err(NodeError::Unreachable) } else { result };
+                (node, result)
+            };
+            nodes.into_iter().zip(results).map(answer).collect()
+        })
+    }
+}
