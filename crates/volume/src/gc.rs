@@ -23,7 +23,7 @@ use crate::footer::Footer;
 use crate::map::{Location, Run};
 use crate::read::read_segment;
 use crate::record::{Entry, EntryKind};
-use crate::seal::{ShardBuilder, store, sync_segments};
+use crate::seal::{Shard, ShardBuilder, store, sync_segments};
 use crate::segment::{Handle, Segment, State, segment_id};
 use crate::status::Phase;
 
@@ -289,44 +289,43 @@ async fn wait_durable(ctx: &Ctx, lsn: Lsn) -> bool {
     }
 }
 
+/// A new segment with a part of a checkpoint, coded.
+fn checkpoint_segment(core: &mut Core, part: &[u8]) -> (Handle, Vec<Shard>, SealMeta) {
+    let layout = core.layout;
+    let mut data = AlignedBuf::zeroed(part.len().next_multiple_of(BLOCK_BYTES));
+    data[..part.len()].copy_from_slice(part);
+    let blocks = u32::try_from(data.len() / BLOCK_BYTES).expect("bounded by a segment");
+    let shard_blocks = layout.shard_blocks_for(blocks);
+    let mut builder = ShardBuilder::new(layout, shard_blocks);
+    builder.put(0, &data, &crc32c_blocks(&data));
+    let shards = core.code_shards(builder);
+    core.segments_made += 1;
+    let shard_bytes = shard_blocks * BLOCK_BYTES as u32;
+    let handle = core.segments.insert(Segment {
+        id: segment_id(core.epoch, core.segments_made),
+        kind: SegmentKind::Checkpoint,
+        state: State::Closed,
+        lsn_first: Lsn(0),
+        lsn_end: Lsn(0),
+        shard_bytes,
+        shards: SmallVec::from_elem(None, layout.width()),
+        live_blocks: 0,
+        contents: None,
+        rows: None,
+        detached: false,
+    });
+    let meta =
+        SealMeta { kind: SegmentKind::Checkpoint, lsn_first: Lsn(0), lsn_end: Lsn(0), shard_bytes };
+    (handle, shards, meta)
+}
+
 /// Writes a checkpoint's bytes to new segments, stable. `None` if the volume failed meanwhile.
 pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<Handle>> {
     let capacity = ctx.with(|core| core.layout.segment_blocks() as usize * BLOCK_BYTES);
     let mut handles = Vec::new();
     let mut written = Vec::new();
     for chunk in bytes.chunks(capacity) {
-        let (handle, shards, meta) = ctx.with(|core| {
-            let layout = core.layout;
-            let mut data = AlignedBuf::zeroed(chunk.len().next_multiple_of(BLOCK_BYTES));
-            data[..chunk.len()].copy_from_slice(chunk);
-            let blocks = u32::try_from(data.len() / BLOCK_BYTES).expect("bounded by a segment");
-            let shard_blocks = layout.shard_blocks_for(blocks);
-            let mut builder = ShardBuilder::new(layout, shard_blocks);
-            builder.put(0, &data, &crc32c_blocks(&data));
-            let shards = core.code_shards(builder);
-            core.segments_made += 1;
-            let shard_bytes = shard_blocks * BLOCK_BYTES as u32;
-            let handle = core.segments.insert(Segment {
-                id: segment_id(core.epoch, core.segments_made),
-                kind: SegmentKind::Checkpoint,
-                state: State::Closed,
-                lsn_first: Lsn(0),
-                lsn_end: Lsn(0),
-                shard_bytes,
-                shards: SmallVec::from_elem(None, layout.width()),
-                live_blocks: 0,
-                contents: None,
-                rows: None,
-                detached: false,
-            });
-            let meta = SealMeta {
-                kind: SegmentKind::Checkpoint,
-                lsn_first: Lsn(0),
-                lsn_end: Lsn(0),
-                shard_bytes,
-            };
-            (handle, shards, meta)
-        });
+        let (handle, shards, meta) = ctx.with(|core| checkpoint_segment(core, chunk));
         if !store(ctx, handle, &shards, meta).await {
             return None;
         }

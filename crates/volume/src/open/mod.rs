@@ -49,6 +49,7 @@ use crate::rebuild::list_shards;
 use crate::record::Entry;
 use crate::root::Root;
 use crate::seam::Opening;
+use crate::segment::Handle;
 use crate::status::{NodeHealth, Phase};
 use chain::{check_nothing_lost, choose_start, find_chain, replay_footers, strengthen};
 use checkpoint::load_checkpoint;
@@ -343,6 +344,7 @@ async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), F
     }
 }
 
+/// Brings the volume to the state that its nodes hold, and names that in a new root.
 async fn recover(
     ctx: &Ctx,
     states: &[(NodeIndex, VolumeState)],
@@ -359,19 +361,7 @@ async fn recover(
         .map_err(|error| Failure::Final(format!("profile {}: {error}", root.profile)))?;
     ctx.with(|core| core.adopt(root.name.clone(), profile, root.geometry));
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
-    let mut listed = Listed::new();
-    let mut open: Vec<(NodeIndex, SegmentId)> = Vec::new();
-    let mut places = Places::new();
-    for node in &nodes {
-        for info in list_shards(ctx, *node).await? {
-            places.entry(info.segment).or_default().push((info.shard, *node));
-            if info.is_open() {
-                open.push((*node, info.segment));
-            } else {
-                listed.entry(info.segment).or_default().push((*node, info));
-            }
-        }
-    }
+    let Inventory { mut listed, open, places } = take_inventory(ctx, &nodes).await?;
     load_checkpoint(ctx, &root, &listed).await?;
     let mut records = match root.clean {
         true => Records::new(),
@@ -386,22 +376,7 @@ async fn recover(
     if ctx.with(|core| nodes.len() < core.nodes.len() && core.now < until) {
         check_not_cut_short(&root, start, &records)?;
     }
-    // Nothing is deleted before it is known that nothing is lost, now or with the next node: a root
-    // that only some nodes have may never have been committed, and the one before it still needs
-    // what this one does without.
-    let versions = || states.iter().map(|(_, state)| state.root_version);
-    if versions().any(|version| version != root.version) {
-        if versions().any(|version| version > root.version) {
-            // An earlier epoch left a higher one that never counted; nodes take only higher ones.
-            root.version = ctx.with(|core| {
-                core.root_version += 1;
-                core.root_version
-            });
-        }
-        if !put_root_on(ctx, &root, &nodes).await {
-            return Err(Failure::Again("too few nodes took the root that was found".into()));
-        }
-    }
+    agree_on_root(ctx, &mut root, states).await?;
     discard_leftovers(ctx, &root, &mut listed).await;
     replay_footers(ctx, &chain, start).await?;
     let highest = highest_lsn(&root, &listed, &records);
@@ -417,27 +392,10 @@ async fn recover(
     let garbage = garbage.map(|(id, shards)| (*id, shards.clone())).collect();
     discard_garbage(ctx, &garbage, false).await;
     strengthen(ctx, &chain, start, trimmed).await?;
-    let bytes = ctx.with(|core| {
-        core.placement_changed = false;
-        let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
-        crate::checkpoint::encode(&core.map, &core.segments, blocks)
-    });
-    // The new checkpoint vouches for the shards it names: they must be stable, and the bad ones
-    // must not come back with a power loss. What a node that was lost meanwhile showed need not be
-    // there any more.
-    let up = ctx.with(|core| core.up_nodes());
-    if nodes.iter().any(|node| !up.contains(node)) {
-        return Err(Failure::Again("a node was lost".into()));
-    }
-    for (_, result) in ctx.call_all(&up, &RequestBody::ShardSync).await {
-        result?;
-    }
-    let handles = store_checkpoint(ctx, &bytes)
-        .await
-        .ok_or_else(|| Failure::Again("the checkpoint could not be written".into()))?;
+    let (bytes, handles) = write_checkpoint(ctx, &nodes).await?;
     let old_checkpoint = root.checkpoint_segments.clone();
     root.checkpoint_lsn = base;
-    root.checkpoint_bytes = bytes.len() as u64;
+    root.checkpoint_bytes = bytes;
     root.checkpoint_segments = ctx.with(|core| {
         handles.iter().filter_map(|handle| Some(core.segments.get(*handle)?.id)).collect()
     });
@@ -449,6 +407,83 @@ async fn recover(
     discard_garbage(ctx, &listed, true).await;
     discard_open(ctx, &open).await;
     Ok(())
+}
+
+/// The shards that nodes have.
+struct Inventory {
+    /// Complete ones.
+    listed: Listed,
+    /// Those that are being written, or were.
+    open: Vec<(NodeIndex, SegmentId)>,
+    /// Where there is one in either form.
+    places: Places,
+}
+
+async fn take_inventory(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Inventory, Failure> {
+    let (mut listed, mut open, mut places) = (Listed::new(), Vec::new(), Places::new());
+    for node in nodes {
+        for info in list_shards(ctx, *node).await? {
+            places.entry(info.segment).or_default().push((info.shard, *node));
+            if info.is_open() {
+                open.push((*node, info.segment));
+            } else {
+                listed.entry(info.segment).or_default().push((*node, info));
+            }
+        }
+    }
+    Ok(Inventory { listed, open, places })
+}
+
+/// Brings the root that was found to all nodes.
+///
+/// Nothing is deleted before it is known that nothing is lost, now or with the next node: a root
+/// that only some nodes have may never have been committed, and the one before it still needs what
+/// this one does without.
+async fn agree_on_root(
+    ctx: &Ctx,
+    root: &mut Root,
+    states: &[(NodeIndex, VolumeState)],
+) -> Result<(), Failure> {
+    let versions = || states.iter().map(|(_, state)| state.root_version);
+    if versions().all(|version| version == root.version) {
+        return Ok(());
+    }
+    if versions().any(|version| version > root.version) {
+        // An earlier epoch left a higher one that never counted; nodes take only higher ones.
+        root.version = ctx.with(|core| {
+            core.root_version += 1;
+            core.root_version
+        });
+    }
+    let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
+    match put_root_on(ctx, root, &nodes).await {
+        true => Ok(()),
+        false => Err(Failure::Again("too few nodes took the root that was found".into())),
+    }
+}
+
+/// Writes what was recovered to a new checkpoint. Its length in bytes, and its segments.
+///
+/// The checkpoint vouches for the shards that it names: they must be stable, and the bad ones must
+/// not come back with a power loss. What a node of `nodes` that was lost meanwhile showed need not
+/// be there any more.
+async fn write_checkpoint(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(u64, Vec<Handle>), Failure> {
+    let bytes = ctx.with(|core| {
+        core.placement_changed = false;
+        let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
+        crate::checkpoint::encode(&core.map, &core.segments, blocks)
+    });
+    let up = ctx.with(|core| core.up_nodes());
+    if nodes.iter().any(|node| !up.contains(node)) {
+        return Err(Failure::Again("a node was lost".into()));
+    }
+    for (_, result) in ctx.call_all(&up, &RequestBody::ShardSync).await {
+        result?;
+    }
+    let handles = store_checkpoint(ctx, &bytes).await;
+    let handles =
+        handles.ok_or_else(|| Failure::Again("the checkpoint could not be written".into()))?;
+    Ok((bytes.len() as u64, handles))
 }
 
 fn newest_root(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<Root, Failure> {
