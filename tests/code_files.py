@@ -117,6 +117,10 @@ def repair_bytes(world, big):
 def crashes(world, big):
     """kill -9 at any moment leaves the whole, or nothing that looks like it."""
     dice, shards, out = random.Random(4), world.file("killed"), world.file("out")
+    began = time.monotonic()
+    fieldstone("code", "encode", big, "--code", world.case.code, "--out", shards)
+    took = time.monotonic() - began
+    shutil.rmtree(shards)
     whole = partial = 0
     for round in range(12):
         process = subprocess.Popen(
@@ -126,13 +130,15 @@ def crashes(world, big):
             env=ENVIRONMENT,
         )
         wait_until("shards are written", lambda: shards.exists() or process.poll() is not None, 30, 0.001)
-        time.sleep(dice.uniform(0, 0.4))
+        time.sleep(dice.uniform(0, took))
         process.kill()
         process.wait()
         names = sorted(path.name for path in shards.iterdir())
         if any(not name.endswith(".part") for name in names):
-            # Names appear when everything is on the disk.
+            # The first name appears when everything is on the disk; what still lacks its own is read.
             fieldstone("code", "decode", shards, "--out", out)
+            fieldstone("code", "repair", shards)
+            check(not list(shards.glob("*.part")), f"leftovers of {names}")
             check(same(big, out), f"a killed encode decodes to other bytes: {names}")
             out.unlink()
             shutil.rmtree(shards)
@@ -154,11 +160,15 @@ def killed_repairs(shards, dice):
     """A shard is there and whole after a repair was killed, or not there at all."""
     lost = shards / "shard.2"
     original = lost.rename(shards / "original")
+    began = time.monotonic()
+    fieldstone("code", "repair", shards)
+    took = time.monotonic() - began
+    lost.unlink()
     for _ in range(6):
         process = subprocess.Popen(
             [FIELDSTONE, "code", "repair", str(shards)], stdout=subprocess.DEVNULL, env=ENVIRONMENT
         )
-        time.sleep(dice.uniform(0, 0.25))
+        time.sleep(dice.uniform(0, took))
         process.kill()
         process.wait()
         if lost.exists():
