@@ -21,6 +21,11 @@ pub const MAX_JOB_BYTES: usize = 16 << 20;
 /// Inputs of a placement job.
 pub const MAX_PLACEMENTS: usize = 4096;
 
+/// Coding jobs that become one operation.
+pub const MAX_BATCH_JOBS: usize = 16;
+/// Bytes of those jobs, inputs and outputs: an operation has long begun to pay then.
+pub const MAX_BATCH_BYTES: usize = 4 << 20;
+
 /// Images of maps that are kept compiled and in card memory.
 pub const MAX_IMAGES: usize = 8;
 /// Programs that a queue set keeps compiled and in card memory.

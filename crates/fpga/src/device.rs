@@ -10,7 +10,7 @@
 //! Placements are the same with `PLACE`, before which `LOAD_MAP` may be needed; checksums with
 //! `CHECKSUM`. A program or an image that card memory lacks is one more copy in front. Doorbells
 //! ring once per burst: when the queue is polled, or when [`MAX_BURST`](crate::bounds::MAX_BURST)
-//! descriptors wait.
+//! descriptors wait. Coding jobs by the same map in a burst become one operation (`batch.rs`).
 //!
 //! **Errors.** An error completion stops the queue set. All its jobs end as device errors (so that
 //! the engine repeats them in software), the set is reset and, once the device has let go of its
@@ -18,6 +18,7 @@
 //! that does not answer at all is given up: its jobs end, it takes no more, and the memory that it
 //! might still write to is never used again.
 
+mod batch;
 mod recovery;
 
 use std::cell::RefCell;
@@ -26,6 +27,7 @@ use std::sync::Arc;
 
 use fieldstone_accel::{Device, Job, JobCompletion, JobError, JobId, QueueId};
 
+use self::batch::Batch;
 use crate::bitstream::bitstream;
 use crate::bounds::{MAX_CONTROL_LOOKS, MAX_JOBS, POLLS_PER_LOST_INTERRUPT};
 use crate::card::{Card, OpenError};
@@ -41,6 +43,9 @@ use crate::watch::{Verdict, Watch};
 
 /// Flights of a queue set: its jobs, and a change of the partition.
 const MAX_FLIGHTS: usize = MAX_JOBS + 1;
+
+/// Flags of operations: they wait for the copies before them, and complete.
+const FINISHING: u64 = descriptor_flag::COMPLETE | descriptor_flag::FENCE;
 
 /// How often the device did an operation, and how long it took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +68,8 @@ pub struct FpgaDevice {
     heard: (u64, u32),
     programs: RefCell<Programs>,
     flights: Vec<Option<Flight>>,
+    /// Of the flights, coding jobs whose operation is still to be written.
+    batch: Option<Batch>,
     finished: BTreeMap<QueueId, Vec<JobCompletion>>,
     /// Memory of flights that failed, until the reset has ended.
     ruins: (Vec<Extent>, Vec<Extent>),
@@ -105,6 +112,7 @@ impl FpgaDevice {
             heard: (0, 0),
             programs: RefCell::default(),
             flights: (0..MAX_FLIGHTS).map(|_| None).collect(),
+            batch: None,
             finished: BTreeMap::new(),
             ruins: (Vec::new(), Vec::new()),
             swap_failed: false,
@@ -146,6 +154,7 @@ impl FpgaDevice {
 
     /// Makes progress: takes what has come, recovers from what went wrong, rings doorbells.
     fn service(&mut self) {
+        self.close_batch();
         self.set.look();
         match self.set.state() {
             State::Enabled => self.take_completions(),
@@ -268,7 +277,7 @@ impl FpgaDevice {
         }
         let plan = Plan::of(job)?;
         let slot = self.flights[..MAX_JOBS].iter().position(Option::is_none)?;
-        let (h2c, c2h) = self.set.room();
+        let (h2c, c2h) = self.room();
         // Inputs, the operation, and perhaps a copy of a table and its loading.
         if (h2c as usize) < plan.inputs.len() + 3 || (c2h as usize) < plan.outputs.len() {
             return None;
@@ -278,11 +287,25 @@ impl FpgaDevice {
             self.release(flight);
             return None;
         };
-        self.fill(&plan, job, &tables, &mut flight, slot as u16);
+        self.bring(&plan, job, &tables, &mut flight, slot as u16);
+        let base = flight.card[0].address;
         let uses = if let Tables::Map(ticket) = &tables { Some(ticket.uses) } else { None };
-        let job = job.clone();
-        flight.purpose = Purpose::Job { queue, id, job, plan, uses };
-        self.flights[slot] = Some(flight);
+        let purpose = Purpose::Job { queue, id, job: job.clone(), plan: plan.clone(), uses };
+        self.flights[slot] = Some(Flight { purpose, ..flight });
+        match (job, tables) {
+            (Job::Code { map, .. }, Tables::Program(ready)) => {
+                self.join_batch(slot, map, plan, (ready.address, ready.bytes), base);
+            }
+            (Job::Place { width, .. }, Tables::Map(ticket)) => {
+                let place = plan.place(base, ticket.uses.epoch, ticket.rule, *width);
+                self.operate(&[slot], Operation::Place, &place);
+            }
+            (Job::Checksum { block_bytes, .. }, _) => {
+                let checksum = plan.checksum(base, *block_bytes);
+                self.operate(&[slot], Operation::Checksum, &checksum);
+            }
+            _ => unreachable!("tables are claimed by the job's kind"),
+        }
         if self.set.is_burst() {
             self.set.ring();
         }
@@ -355,63 +378,65 @@ impl FpgaDevice {
         }
     }
 
-    /// Writes a job's bytes and descriptors.
-    fn fill(&mut self, plan: &Plan, job: &Job, tables: &Tables, flight: &mut Flight, cookie: u16) {
+    /// Writes a job's bytes, and the descriptors that bring them and its tables to card memory.
+    fn bring(&mut self, plan: &Plan, job: &Job, tables: &Tables, flight: &mut Flight, cookie: u16) {
         let memory = Arc::clone(&self.card.memory);
         let (host, base) = (flight.host[0].address, flight.card[0].address);
-        let push = |set: &mut QueueSet, descriptor: Descriptor| {
-            set.push_h2c(&descriptor.cookie(cookie));
-        };
         let set = &mut self.set;
         // The table, if card memory lacks it.
         if let (Some((bytes, address)), Some(from)) = (tables.missing(), flight.host.get(1)) {
             memory.write(from.address, bytes);
-            push(set, Descriptor::to_card(from.address, address, bytes.len() as u64));
+            let copy = Descriptor::to_card(from.address, address, bytes.len() as u64);
+            set.push_h2c(&copy.cookie(cookie));
         }
-        let finishing = descriptor_flag::COMPLETE | descriptor_flag::FENCE;
         if let Tables::Map(Ticket { uses, load: Some(load), .. }) = tables {
             let load = Descriptor::operation(H2cOp::LoadMap, load.address, 0, load.bytes)
                 .with(load_map::EPOCH, uses.epoch.into());
-            push(set, load.flagged(finishing));
+            set.push_h2c(&load.cookie(cookie).flagged(FINISHING));
             flight.to_come.push_back(Operation::LoadMap);
         }
         plan.each_input(job, |part, bytes| {
             let offset = part.offset as u64;
             memory.write(host + offset, bytes);
-            push(set, Descriptor::to_card(host + offset, base + offset, bytes.len() as u64));
+            let copy = Descriptor::to_card(host + offset, base + offset, bytes.len() as u64);
+            set.push_h2c(&copy.cookie(cookie));
         });
-        let (operation, descriptor) = match (job, tables) {
-            (Job::Place { width, .. }, Tables::Map(ticket)) => {
-                (Operation::Place, plan.place(base, ticket.uses.epoch, ticket.rule, *width))
-            }
-            (Job::Code { .. }, Tables::Program(ready)) => {
-                (Operation::Code, plan.code(base, (ready.address, ready.bytes)))
-            }
-            (Job::Checksum { block_bytes, .. }, _) => {
-                (Operation::Checksum, plan.checksum(base, *block_bytes))
-            }
-            _ => unreachable!("tables are claimed by the job's kind"),
-        };
-        push(set, descriptor.flagged(finishing));
-        let after = set.after();
-        let last = plan.outputs.len() - 1;
-        for (index, part) in plan.outputs.iter().enumerate() {
-            let offset = part.offset as u64;
-            let copy = Descriptor::to_host(base + offset, host + offset, part.bytes as u64, after);
-            let flags = match (index == last, self.interrupts) {
-                (false, _) => 0,
-                (true, false) => descriptor_flag::COMPLETE,
-                (true, true) => descriptor_flag::COMPLETE | descriptor_flag::INTERRUPT,
+    }
+
+    /// Writes the operation of the jobs in these flights, whose inputs were brought, and the
+    /// descriptors that bring their outputs back.
+    fn operate(&mut self, slots: &[usize], operation: Operation, descriptor: &Descriptor) {
+        self.set.push_h2c(&descriptor.clone().cookie(slots[0] as u16).flagged(FINISHING));
+        let after = self.set.after();
+        for (index, &slot) in slots.iter().enumerate() {
+            let Some(Flight { purpose: Purpose::Job { plan, .. }, to_come, host, card }) =
+                &mut self.flights[slot]
+            else {
+                unreachable!("a job's flight stands until its completions came");
             };
-            set.push_c2h(&copy.cookie(cookie).flagged(flags));
+            // One completion of the operation is for all.
+            to_come.extend((index == 0).then_some(operation));
+            to_come.push_back(Operation::Return);
+            let (host, base) = (host[0].address, card[0].address);
+            let last = plan.outputs.len() - 1;
+            for (index, part) in plan.outputs.iter().enumerate() {
+                let offset = part.offset as u64;
+                let (from, to) = (base + offset, host + offset);
+                let copy = Descriptor::to_host(from, to, part.bytes as u64, after);
+                let flags = match (index == last, self.interrupts) {
+                    (false, _) => 0,
+                    (true, false) => descriptor_flag::COMPLETE,
+                    (true, true) => descriptor_flag::COMPLETE | descriptor_flag::INTERRUPT,
+                };
+                self.set.push_c2h(&copy.cookie(slot as u16).flagged(flags));
+            }
         }
-        flight.to_come.extend([operation, Operation::Return]);
     }
 
     /// Brings another module into the partition, if there is room for that now.
     fn swap(&mut self, module: ReconfigurableModule) {
         let slot = MAX_FLIGHTS - 1;
-        if self.flights[slot].is_some() || self.set.room().0 < 2 {
+        if self.flights[slot].is_some() || self.room().0 < 2 {
             return;
         }
         let bytes = bitstream(module);
@@ -429,10 +454,7 @@ impl FpgaDevice {
         self.card.memory.write(host.address, &bytes);
         let len_bytes = bytes.len() as u64;
         let copy = Descriptor::to_card(host.address, card.address, len_bytes);
-        let mut flags = descriptor_flag::COMPLETE | descriptor_flag::FENCE;
-        if self.interrupts {
-            flags |= descriptor_flag::INTERRUPT;
-        }
+        let flags = FINISHING | if self.interrupts { descriptor_flag::INTERRUPT } else { 0 };
         let load = Descriptor::operation(H2cOp::Reconfigure, card.address, 0, len_bytes);
         self.set.push_h2c(&copy.cookie(slot as u16));
         self.set.push_h2c(&load.cookie(slot as u16).flagged(flags));
@@ -490,8 +512,14 @@ impl Device for FpgaDevice {
     }
 
     fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
-        self.service();
-        self.begin(queue, id, &job).ok_or(job)
+        // While a burst goes on, doorbells wait for its end.
+        if self.batch.is_none() {
+            self.service();
+        }
+        self.begin(queue, id, &job).ok_or_else(|| {
+            self.service();
+            job
+        })
     }
 
     fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>) {

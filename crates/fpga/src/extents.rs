@@ -1,4 +1,7 @@
 //! Who has which part of a memory: first fit over the free extents, in beats of 64 bytes.
+//!
+//! What stays (programs, images) is taken from the end of the memory, and what comes and goes from
+//! its beginning, so that jobs of one burst lie one behind the other.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,7 +40,20 @@ impl Extents {
         self.free.values().sum()
     }
 
-    /// An extent of at least `bytes` (and at least a beat), if there is one.
+    /// An extent of at least `bytes` (and at least a beat) to stay for long, if there is one: the
+    /// end of the last that is large enough.
+    pub fn allocate_to_stay(&mut self, bytes: usize) -> Option<Extent> {
+        let bytes = bytes.max(1).checked_next_multiple_of(BEAT_BYTES)? as u64;
+        let (&address, &size) = self.free.iter().rfind(|&(_, &size)| size >= bytes)?;
+        self.free.remove(&address);
+        if size > bytes {
+            self.free.insert(address, size - bytes);
+        }
+        Some(Extent { address: address + (size - bytes), bytes })
+    }
+
+    /// An extent of at least `bytes` (and at least a beat), if there is one: the beginning of the
+    /// first that is large enough.
     pub fn allocate(&mut self, bytes: usize) -> Option<Extent> {
         let bytes = bytes.max(1).checked_next_multiple_of(BEAT_BYTES)? as u64;
         let (&address, &size) = self.free.iter().find(|&(_, &size)| size >= bytes)?;
@@ -71,14 +87,16 @@ mod tests {
     proptest! {
         #[test]
         fn extents_never_overlap_and_all_comes_back(
-            sizes in prop::collection::vec((0usize..5000, any::<bool>()), 1..100),
+            sizes in prop::collection::vec((0usize..5000, any::<bool>(), any::<bool>()), 1..100),
         ) {
             let mut extents = Extents::new(100..65_600);
             let all = extents.free_bytes();
             prop_assert_eq!(all, 65_600 - 128);
             let mut held: Vec<Extent> = Vec::new();
-            for (size, release) in sizes {
-                if let Some(extent) = extents.allocate(size) {
+            for (size, stays, release) in sizes {
+                let extent =
+                    if stays { extents.allocate_to_stay(size) } else { extents.allocate(size) };
+                if let Some(extent) = extent {
                     prop_assert!(extent.address.is_multiple_of(64) && extent.bytes >= size as u64);
                     prop_assert!(extent.address >= 128 && extent.address + extent.bytes <= 65_600);
                     for other in &held {
@@ -106,5 +124,16 @@ mod tests {
         assert!(extents.allocate(129).is_none() && extents.allocate(usize::MAX).is_none());
         assert!(extents.allocate(65).is_some() && extents.allocate(0).is_none());
         assert!(Extents::new(65..127).allocate(1).is_none());
+    }
+
+    #[test]
+    fn what_stays_is_not_in_the_way_of_what_does_not() {
+        let mut extents = Extents::new(0..1024);
+        let mut next = |stays: bool| {
+            let extent = if stays { extents.allocate_to_stay(64) } else { extents.allocate(64) };
+            extent.map(|extent| extent.address)
+        };
+        let addresses = [false, true, false, true, false].map(|stays| next(stays));
+        assert_eq!(addresses, [0, 960, 64, 896, 128].map(Some));
     }
 }

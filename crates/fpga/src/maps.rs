@@ -261,7 +261,7 @@ impl Maps {
     fn load(&mut self, index: usize, card: &mut Extents) -> Option<Load> {
         let image = self.entries[index].image.as_mut()?;
         if image.place.is_none() {
-            image.place = Some(card.allocate(image.bytes.len())?);
+            image.place = Some(card.allocate_to_stay(image.bytes.len())?);
             image.is_in_card = false;
         }
         let address = image.place.as_ref()?.address;

@@ -109,14 +109,21 @@ impl Plan {
         }
     }
 
-    /// The operation of a coding job whose extent in card memory begins at `base`, by the program
-    /// of `bytes` at `program`.
+    /// The operation of `count` coding jobs whose extents in card memory begin at `base` and are
+    /// `stride` apart, by the program of `bytes` at `program`.
     #[must_use]
-    pub fn code(&self, base: u64, (program, bytes): (u64, u64)) -> Descriptor {
+    pub fn code(
+        &self,
+        base: u64,
+        (program, bytes): (u64, u64),
+        (count, stride): (usize, u64),
+    ) -> Descriptor {
         let outputs_at = self.outputs[0].offset as u64;
         Descriptor::operation(H2cOp::Code, program, 0, bytes)
             .with(code::ELEMENT_BYTES, self.element_bytes as u64)
-            .with(code::BATCH, 1)
+            .with(code::BATCH, count as u64)
+            .with(code::INPUT_BATCH, stride)
+            .with(code::OUTPUT_BATCH, stride)
             .with(code::INPUT_BASE, base)
             .with(code::OUTPUT_BASE, base + outputs_at)
             .with(code::INPUT_STRIDE, self.strides.0 as u64)

@@ -64,7 +64,7 @@ impl Programs {
         let entry = &mut self.entries[index];
         let program = entry.program.as_mut()?;
         if program.place.is_none() {
-            program.place = Some(card.allocate(program.bytes.len())?);
+            program.place = Some(card.allocate_to_stay(program.bytes.len())?);
         }
         let address = program.place.as_ref()?.address;
         // Later jobs of this queue set come after the one that brings it.

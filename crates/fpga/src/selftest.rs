@@ -1,6 +1,7 @@
 //! Random jobs of every kind, on the device and on the CPU, compared bit by bit.
 //!
-//! Everything follows from a seed. Codes are of every family, encoding and repairing; maps have
+//! Everything follows from a seed. Codes are of every family, encoding and repairing, often one
+//! stripe after the other as a volume does, so that the driver can make them one operation; maps have
 //! buckets of every algorithm, and one map is used for a while before the next, as in a cluster, so
 //! that the partition's module changes now and then; checksums have blocks of every length that the
 //! device takes.
@@ -14,6 +15,7 @@ use fieldstone_codes::{Code, Profile};
 use fieldstone_crush::{
     AlgorithmKind, BucketId, ItemId, Map, MapBuilder, RuleId, RuleStep, TypeId, WEIGHT_ONE,
 };
+use fieldstone_gf::LinearMap;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -180,6 +182,8 @@ pub struct Jobs {
     rng: ChaCha8Rng,
     max_bytes: usize,
     codes: Vec<Arc<dyn Code>>,
+    /// The last coding job: its map and the lengths of its inputs.
+    stripe: Option<(Arc<LinearMap>, Vec<usize>)>,
     maps: Vec<Arc<Map>>,
     /// The map in use, its reweights, and its rule for distinct devices.
     cluster: (usize, Arc<[u32]>),
@@ -198,7 +202,8 @@ impl Jobs {
         use AlgorithmKind::{List, Straw, Straw2, Tree, Uniform};
         let maps = [Straw2, List, Straw, Tree, Uniform].map(|kind| Arc::new(map(&mut rng, kind)));
         let cluster = (0, reweights(&mut rng, &maps[0]));
-        Self { rng, max_bytes: max_bytes.max(4096), codes, maps: maps.to_vec(), cluster }
+        let (max_bytes, maps) = (max_bytes.max(4096), maps.to_vec());
+        Self { rng, max_bytes, codes, stripe: None, maps, cluster }
     }
 
     /// The next job.
@@ -213,24 +218,32 @@ impl Jobs {
 
     /// A coding job.
     pub fn code(&mut self) -> Job {
+        let again = self.stripe.take().filter(|_| self.rng.random_bool(0.7));
+        let (map, lengths) = again.unwrap_or_else(|| self.another_code());
+        self.stripe = Some((Arc::clone(&map), lengths.clone()));
+        Job::Code { map, inputs: lengths.into_iter().map(|len| self.bytes(len)).collect() }
+    }
+
+    /// A map, and lengths of its inputs in bytes.
+    fn another_code(&mut self) -> (Arc<LinearMap>, Vec<usize>) {
         let code = Arc::clone(self.codes.choose(&mut self.rng).expect("there are codes"));
         let total = code.k() + code.m();
         let per_shard = self.max_bytes / code.k();
         let beats = (per_shard / code.elements() as usize / 64).max(1);
         let element_bytes = 64 * self.rng.random_range(1..=beats);
-        if self.rng.random_bool(0.5) {
-            let shard_bytes = code.elements() as usize * element_bytes;
-            let inputs = (0..code.k()).map(|_| self.bytes(shard_bytes)).collect();
-            return Job::Code { map: Arc::clone(code.encode()), inputs };
-        }
-        let mut shards: Vec<usize> = (0..total).collect();
-        shards.shuffle(&mut self.rng);
-        let lost = self.rng.random_range(1..=code.m());
-        let (lost, left) = shards.split_at(lost);
-        let plan = code.repair(lost, left).expect("no more than m shards are lost");
-        let elements = plan.map.shape().input_elements.clone();
-        let inputs = elements.iter().map(|&n| self.bytes(n as usize * element_bytes)).collect();
-        Job::Code { map: Arc::clone(&plan.map), inputs }
+        let map = if self.rng.random_bool(0.5) {
+            Arc::clone(code.encode())
+        } else {
+            let mut shards: Vec<usize> = (0..total).collect();
+            shards.shuffle(&mut self.rng);
+            let lost = self.rng.random_range(1..=code.m());
+            let (lost, left) = shards.split_at(lost);
+            let plan = code.repair(lost, left).expect("no more than m shards are lost");
+            Arc::clone(&plan.map)
+        };
+        let elements = map.shape().input_elements.iter();
+        let lengths = elements.map(|&count| count as usize * element_bytes).collect();
+        (map, lengths)
     }
 
     /// A placement job.

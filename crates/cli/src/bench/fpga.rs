@@ -54,6 +54,16 @@ struct PlaceCase {
     kernel: Option<Published>,
 }
 
+/// Objects to encode in one operation.
+struct CodeCase {
+    profile: &'static str,
+    object_bytes: usize,
+    /// How many.
+    batch: usize,
+    /// What this project set out to reach, in beats per cycle.
+    reach: Option<f64>,
+}
+
 /// Runs the benchmark.
 ///
 /// # Errors
@@ -79,9 +89,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     step("rs_encoder")?;
     encoder(&mut rows)?;
-    for (profile, object_bytes) in codes {
-        step(profile)?;
-        rows.push(code(&mut device, &running, profile, object_bytes)?);
+    for case in &codes {
+        step(case.profile)?;
+        rows.push(code(&mut device, &running, case)?);
     }
     step("checksum")?;
     rows.push(checksum(&mut device)?);
@@ -131,31 +141,41 @@ fn print(args: &Args, rows: &[Row]) -> anyhow::Result<()> {
     args.json.as_ref().map_or(Ok(()), |path| row::write(path, rows))
 }
 
-/// Does a job on the device, compares it with the CPU, and gives its operation's cycles.
-fn cycles_of(device: &mut FpgaDevice, job: &Job, operation: Operation) -> anyhow::Result<f64> {
+/// Does jobs on the device in one operation, compares them with the CPU, and gives the operation's
+/// cycles.
+fn cycles_of(device: &mut FpgaDevice, jobs: &[Job], operation: Operation) -> anyhow::Result<f64> {
     /// Times that the device may give a job back: the partition may have to change first.
     const MAX_ATTEMPTS: u32 = 1_000_000;
     const QUEUE: QueueId = QueueId(0);
-    if !device.takes(job) {
-        bail!("the device does not take this job");
-    }
     let mut completions = Vec::new();
     let mut attempts = 0;
-    while device.submit(QUEUE, JobId(0), job.clone()).is_err() {
-        device.poll(QUEUE, &mut completions);
-        attempts += 1;
-        if attempts > MAX_ATTEMPTS || device.is_lost() {
-            bail!("the device gives the job back, again and again");
+    let before = device.cycles(operation).count;
+    for (id, job) in (0..).map(JobId).zip(jobs) {
+        if !device.takes(job) {
+            bail!("the device does not take this job");
+        }
+        while device.submit(QUEUE, id, job.clone()).is_err() {
+            device.poll(QUEUE, &mut completions);
+            attempts += 1;
+            if attempts > MAX_ATTEMPTS || device.is_lost() {
+                bail!("the device gives the job back, again and again");
+            }
         }
     }
-    while completions.is_empty() {
+    while completions.len() < jobs.len() {
         device.poll(QUEUE, &mut completions);
     }
-    let result = completions.pop().context("a completion is there")?.result;
-    if result != execute(job) {
-        bail!("the device gives {result:?}, which is not what the CPU says");
+    for completion in completions {
+        let job = jobs.get(completion.job.0 as usize).context("a completion of nothing")?;
+        if completion.result != execute(job) {
+            bail!("the device gives {:?}, which is not what the CPU says", completion.result);
+        }
     }
-    Ok(f64::from(device.cycles(operation).last))
+    let cycles = device.cycles(operation);
+    if cycles.count != before + 1 {
+        bail!("the device took {} operations, not one", cycles.count - before);
+    }
+    Ok(f64::from(cycles.last))
 }
 
 fn place(
@@ -171,7 +191,7 @@ fn place(
         let xs = (0..count as u32).collect();
         let (map, weights) = (Arc::clone(&map), Arc::clone(&weights));
         let job = Job::Place { map, rule: RuleId(0), width, xs, weights };
-        cycles_of(device, &job, Operation::Place).with_context(|| name.clone())
+        cycles_of(device, &[job], Operation::Place).with_context(|| name.clone())
     };
     let one = cycles(1)?;
     let last_draw = running.card.totals().last_draw_cycles;
@@ -209,30 +229,33 @@ fn encoder(rows: &mut Vec<Row>) -> anyhow::Result<()> {
 }
 
 /// Beats per cycle of the busier direction of the codes engine's memory port, of at most 1.
-fn code(
-    device: &mut FpgaDevice,
-    running: &Running,
-    profile: &str,
-    object_bytes: usize,
-) -> anyhow::Result<Row> {
+fn code(device: &mut FpgaDevice, running: &Running, case: &CodeCase) -> anyhow::Result<Row> {
+    let CodeCase { profile, object_bytes, batch, reach } = *case;
     let parsed: Profile = profile.parse().map_err(|error| anyhow::anyhow!("{profile}: {error}"))?;
     let code = parsed.code();
     let grain = 64 * code.elements() as usize;
     let shard_bytes = (object_bytes / code.k()).next_multiple_of(grain);
     let byte = |index: usize| (index.wrapping_mul(2_654_435_761) >> 16) as u8;
-    let shard = |shard: usize| (0..shard_bytes).map(|at| byte(at + shard * 77)).collect::<Bytes>();
-    let job =
-        Job::Code { map: Arc::clone(code.encode()), inputs: (0..code.k()).map(shard).collect() };
+    let shard = |seed: usize| (0..shard_bytes).map(|at| byte(at + seed * 77)).collect::<Bytes>();
+    let job = |stripe: usize| {
+        let inputs = (0..code.k()).map(|index| shard(stripe * code.k() + index)).collect();
+        Job::Code { map: Arc::clone(code.encode()), inputs }
+    };
+    let jobs: Vec<Job> = (0..batch).map(job).collect();
     let before = running.card.totals();
-    let cycles = cycles_of(device, &job, Operation::Code).with_context(|| profile.to_owned())?;
+    let cycles = cycles_of(device, &jobs, Operation::Code).with_context(|| profile.to_owned())?;
     let after = running.card.totals();
     let beats = (after.card_reads - before.card_reads).max(after.card_writes - before.card_writes);
-    let case = format!("code/{profile}/{}", crate::units::size(object_bytes as u64));
+    let times = if batch > 1 { format!("x{batch}") } else { String::new() };
+    let case = format!("code/{profile}/{}{times}", crate::units::size(object_bytes as u64));
     let ours = Some(beats as f64 / cycles);
     let mut row = Row::new(BENCH, case, "beats/cycle", Better::More, (ours, None));
     row.more.insert("cycles".to_owned(), cycles.into());
     row.more.insert("beats_read".to_owned(), (after.card_reads - before.card_reads).into());
     row.more.insert("beats_written".to_owned(), (after.card_writes - before.card_writes).into());
+    if let Some(reach) = reach {
+        row.more.insert("reach".to_owned(), reach.into());
+    }
     Ok(row.limit(Some(1.0)))
 }
 
@@ -240,15 +263,23 @@ fn checksum(device: &mut FpgaDevice) -> anyhow::Result<Row> {
     const BYTES: usize = 1 << 20;
     let data = (0..BYTES).map(|at| (at % 251) as u8).collect();
     let job = Job::Checksum { data, block_bytes: 4096 };
-    let cycles = cycles_of(device, &job, Operation::Checksum)?;
+    let cycles = cycles_of(device, &[job], Operation::Checksum)?;
     let ours = Some(BYTES as f64 / cycles);
     let case = "checksum/1M".to_owned();
     Ok(Row::new(BENCH, case, "bytes/cycle", Better::More, (ours, None)).limit(Some(64.0)))
 }
 
-fn code_cases() -> Vec<(&'static str, usize)> {
-    let profiles = ["rs:4+2", "rs:8+4", "zigzag:4+2", "clay:4+2"];
-    profiles.into_iter().flat_map(|profile| [(profile, 64 << 10), (profile, 1 << 20)]).collect()
+/// Small objects alone and in one batch, and a large one.
+fn code_cases() -> Vec<CodeCase> {
+    let profiles = [("rs:4+2", true), ("rs:8+4", true), ("zigzag:4+2", true), ("clay:4+2", false)];
+    let cases = profiles.into_iter().flat_map(|(profile, aims)| {
+        let sizes = [(64 << 10, 1, None), (64 << 10, 16, Some(0.80)), (1 << 20, 1, Some(0.95))];
+        sizes.map(|(object_bytes, batch, reach)| {
+            let reach = reach.filter(|_| aims);
+            CodeCase { profile, object_bytes, batch, reach }
+        })
+    });
+    cases.collect()
 }
 
 fn place_cases() -> anyhow::Result<Vec<PlaceCase>> {

@@ -46,6 +46,7 @@ impl FpgaDevice {
     }
 
     pub(super) fn fail_flights(&mut self, reason: &str) {
+        self.batch = None;
         for slot in 0..self.flights.len() {
             let Some(flight) = self.flights[slot].take() else { continue };
             self.ruins.0.extend(flight.host);

@@ -1,0 +1,87 @@
+//! Coding jobs that become one operation.
+//!
+//! One operation on many stripes costs less than many operations: the engine reads its program
+//! once, and has the next stripe's inputs while it works on this one. So the operation of a coding
+//! job is not written at once. Jobs that come before the queue is polled join it, if they are by
+//! the same map on shards of the same lengths and lie at equal distances in card memory, as
+//! extents that were free one behind the other do. The batch is closed by the poll, by a job that
+//! does not fit, or when it is full; a job that nobody joined is a batch of one.
+
+use std::sync::Arc;
+
+use fieldstone_gf::LinearMap;
+
+use super::FpgaDevice;
+use crate::bounds::{MAX_BATCH_BYTES, MAX_BATCH_JOBS};
+use crate::flight::Operation;
+use crate::plan::Plan;
+
+/// Jobs whose operation is still to be written.
+pub(super) struct Batch {
+    /// Their flights, in the order of their memory.
+    slots: Vec<usize>,
+    map: Arc<LinearMap>,
+    /// Where the bytes of each lie.
+    plan: Plan,
+    /// The program's address and length.
+    program: (u64, u64),
+    /// Card address of the first.
+    base: u64,
+    /// From one to the next; 0 while there is one only.
+    stride: u64,
+}
+
+impl Batch {
+    /// Takes a job in at this card address, unless it does not fit.
+    fn join(&mut self, slot: usize, map: &Arc<LinearMap>, plan: &Plan, base: u64) -> bool {
+        let count = self.slots.len();
+        let behind = base.checked_sub(self.base).filter(|&distance| distance > 0);
+        let stride = if count == 1 { behind.unwrap_or(0) } else { self.stride };
+        let fits = behind == Some(stride * count as u64)
+            && Arc::ptr_eq(&self.map, map)
+            && self.plan == *plan
+            && count < MAX_BATCH_JOBS
+            && (count + 1) * plan.bytes <= MAX_BATCH_BYTES;
+        if fits {
+            self.stride = stride;
+            self.slots.push(slot);
+        }
+        fits
+    }
+}
+
+impl FpgaDevice {
+    /// Adds a job whose inputs were brought to the batch, or to a new one.
+    pub(super) fn join_batch(
+        &mut self,
+        slot: usize,
+        map: &Arc<LinearMap>,
+        plan: Plan,
+        program: (u64, u64),
+        base: u64,
+    ) {
+        if self.batch.as_mut().is_some_and(|batch| batch.join(slot, map, &plan, base)) {
+            return;
+        }
+        self.close_batch();
+        let (slots, map) = (vec![slot], Arc::clone(map));
+        self.batch = Some(Batch { slots, map, plan, program, base, stride: 0 });
+    }
+
+    /// Writes the operation of the jobs that wait for it.
+    pub(super) fn close_batch(&mut self) {
+        let Some(Batch { slots, plan, program, base, stride, .. }) = self.batch.take() else {
+            return;
+        };
+        let code = plan.code(base, program, (slots.len(), stride));
+        self.operate(&slots, Operation::Code, &code);
+    }
+
+    /// Descriptors that the rings have room for, beside those that the batch will take.
+    pub(super) fn room(&self) -> (u32, u32) {
+        let (h2c, c2h) = self.set.room();
+        let batch = self.batch.as_ref();
+        let owed = batch.map_or(0, |batch| batch.slots.len() * batch.plan.outputs.len());
+        (h2c.saturating_sub(batch.is_some().into()), c2h.saturating_sub(owed as u32))
+    }
+}
