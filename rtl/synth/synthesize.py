@@ -6,8 +6,8 @@
     synthesize.py --jobs 2
     synthesize.py --check         which results are missing or of older sources
 
-Yosys (pyosys) maps each unit by itself, module by module; nothing is placed or routed, so LUTs are
-counted before packing, and delays are not known. `depth_*` are the cells on the path between registers that has most of
+Yosys (pyosys) maps each unit by itself, as a whole, or module by module where units.toml says `apart`;
+nothing is placed or routed, so LUTs are counted before packing, and delays are not known. `depth_*` are the cells on the path between registers that has most of
 them, `depth_lut_only` those on the path with most LUTs without a carry chain.
 """
 
@@ -63,13 +63,16 @@ def script(unit, folder):
     files = " ".join(str(RTL / file) for file in unit["files"])
     parameters = "".join(f" -G {name}={value}" for name, value in unit.get("parameters", {}).items())
     top = unit.get("top", unit["name"])
-    without = unit.get("without", [])
+    without = unit.get("without", {})
     boxes = "".join(f" --blackboxed-module {module}" for module in without)
+    if unit.get("apart"):
+        boxes += " --keep-hierarchy"
     return [
         "read_slang --unroll-limit 10000000 --ignore-assertions -DSYNTHESIS "
         f"{files} --top {top}{parameters}{boxes}",
+        # ABC knows no parameters of boxes.
+        *[f"setparam -unset {name} t:{box}" for box, names in without.items() for name in names],
         f"scratchpad -set abc9.script \"{ABC}\"",
-        # Modules stay apart: sixteen equal lanes are mapped once.
         "synth_xilinx -family xcup -noiopad -noclkbuf",
         f"tee -o {folder}/stat.json stat -json -tech xilinx",
         "delete " + " ".join(f"t:{cell}" for cell in FLIP_FLOPS),
@@ -128,13 +131,15 @@ def run(unit):
     counts["lut_memory"] = sum(LUT_MEMORIES[cell] * number for cell, number in memories.items())
     on_path = max(paths, key=len, default=[])
     lut_path = max(lut_paths, key=len, default=[])
+    depths = {f"depth_{kind}": sum(cell in kinds[kind] for cell in on_path) for kind in ON_PATH}
+    depths["depth_lut_only"] = sum(cell in kinds["lut"] for cell in lut_path)
     return {
         "unit": unit["name"],
         "digest": digest(unit),
         "parameters": unit.get("parameters", {}),
         **counts,
-        **{f"depth_{kind}": sum(cell in kinds[kind] for cell in on_path) for kind in ON_PATH},
-        "depth_lut_only": sum(cell in kinds["lut"] for cell in lut_path),
+        # Paths through several modules are not seen when those stay apart.
+        **({} if unit.get("apart") else depths),
         "seconds": round(time.monotonic() - started),
     }
 

@@ -1,7 +1,7 @@
 //! `fieldstone fpga report`: what the units take of an FPGA, beside the papers' figures.
 //!
-//! The counts come from Yosys (`rtl/synth/synthesize.py`), which maps each unit by itself and neither
-//! places nor routes. They are recorded in `rtl/synth/results.json`, with a digest of the sources.
+//! The counts come from Yosys (`rtl/synth/synthesize.py`), which maps each unit by itself, and the
+//! whole device without the partition's module, and neither places nor routes. They are recorded in `rtl/synth/results.json`, with a digest of the sources.
 
 use std::io::Write as _;
 
@@ -53,10 +53,34 @@ struct Unit {
     uram: u64,
     dsp: u64,
     carry4: u64,
+    #[serde(flatten)]
+    depth: Option<Depth>,
+}
+
+/// The cells on the deepest paths between registers.
+#[derive(Debug, Deserialize)]
+struct Depth {
     depth_lut: u64,
     depth_carry: u64,
     depth_mux: u64,
     depth_lut_only: u64,
+}
+
+impl Depth {
+    /// Megahertz that the paths suggest, from slow to fast.
+    fn megahertz(&self) -> [u64; 2] {
+        [&SLOW, &FAST].map(|delays| {
+            let mixed = (self.depth_lut + self.depth_mux) as f64 * delays.lut
+                + self.depth_carry as f64 * delays.carry;
+            let luts = self.depth_lut_only as f64 * delays.lut;
+            (1000.0 / (delays.registers + mixed.max(luts))) as u64
+        })
+    }
+
+    fn text(&self) -> String {
+        let Self { depth_lut, depth_carry, depth_mux, depth_lut_only } = self;
+        format!("{} LUT + {depth_carry} CARRY4, or {depth_lut_only} LUT", depth_lut + depth_mux)
+    }
 }
 
 /// A paper's count of the same function. Theirs are after placing and routing, and of the whole shell:
@@ -146,8 +170,9 @@ struct Row<'a> {
     dsp: u64,
     dsp_of_u280: f64,
     carry4: u64,
-    depth: String,
-    estimated_mhz: [u64; 2],
+    /// What is on the deepest paths; not known of a device whose units were mapped apart.
+    depth: Option<String>,
+    estimated_mhz: Option<[u64; 2]>,
     papers: &'a [Paper],
 }
 
@@ -158,16 +183,6 @@ impl Unit {
 
     fn brams(&self) -> f64 {
         self.bram36 as f64 + self.bram18 as f64 / 2.0
-    }
-
-    /// Megahertz that the deepest paths suggest, from slow to fast.
-    fn megahertz(&self) -> [u64; 2] {
-        [&SLOW, &FAST].map(|delays| {
-            let mixed = (self.depth_lut + self.depth_mux) as f64 * delays.lut
-                + self.depth_carry as f64 * delays.carry;
-            let luts = self.depth_lut_only as f64 * delays.lut;
-            (1000.0 / (delays.registers + mixed.max(luts))) as u64
-        })
     }
 
     fn papers(&self) -> &'static [Paper] {
@@ -191,13 +206,8 @@ impl Unit {
             dsp: self.dsp,
             dsp_of_u280: share(self.dsp as f64, U280_DSPS),
             carry4: self.carry4,
-            depth: format!(
-                "{} LUT + {} CARRY4, or {} LUT",
-                self.depth_lut + self.depth_mux,
-                self.depth_carry,
-                self.depth_lut_only
-            ),
-            estimated_mhz: self.megahertz(),
+            depth: self.depth.as_ref().map(Depth::text),
+            estimated_mhz: self.depth.as_ref().map(Depth::megahertz),
             papers: self.papers(),
         }
     }
@@ -216,7 +226,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     writeln!(
         out,
-        "Resources by Yosys (synth_xilinx -family xcup): mapped unit by unit, not placed, not routed."
+        "Resources by Yosys (synth_xilinx -family xcup): mapped unit by unit, not placed, not routed;\n\
+         fs_top is the device with its static region: one of list, tree and uniform comes to it."
     )?;
     writeln!(
         out,
@@ -232,7 +243,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let row = unit.row();
         writeln!(
             out,
-            "{:<18} {:>8} {:>5.1} {:>8} {:>5.1} {:>7.1} {:>5} {:>5}  {:<28} {:>4}-{:<4}",
+            "{:<18} {:>8} {:>5.1} {:>8} {:>5.1} {:>7.1} {:>5} {:>5}  {:<28} {:>9}",
             row.unit,
             row.lut,
             100.0 * row.lut_of_u280,
@@ -241,9 +252,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             row.bram36,
             row.uram,
             row.dsp,
-            row.depth,
-            row.estimated_mhz[0],
-            row.estimated_mhz[1],
+            row.depth.as_deref().unwrap_or("-"),
+            row.estimated_mhz.map_or_else(|| "-".to_owned(), |[low, high]| format!("{low}-{high}")),
         )?;
         for paper in row.papers {
             let number = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
@@ -267,7 +277,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     )?;
     writeln!(
         out,
-        "ours are the units alone. The clocks are an estimate from the cells on the deepest paths, with"
+        "ours have no network: the units alone, and fs_top all of them. The clocks are an estimate from the cells on the deepest paths, with"
     )?;
     writeln!(
         out,
