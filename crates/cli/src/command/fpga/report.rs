@@ -273,17 +273,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     writeln!(out)?;
     writeln!(
         out,
-        "The papers count a placed and routed shell with its network stack (001: and its queue engine);"
-    )?;
-    writeln!(
-        out,
-        "ours have no network: the units alone, and fs_top all of them. The clocks are an estimate from the cells on the deepest paths, with"
-    )?;
-    writeln!(
-        out,
-        "{} to {} ns per LUT with its wire and {} to {} ns per carry of four bits assumed; routing, clock",
+        "The papers count a placed and routed shell with its network stack (001: and its queue engine);\n\
+         ours have no network: the units alone, and fs_top all of them. The clocks are an estimate from\n\
+         the cells on the deepest paths, with {} to {} ns per LUT with its wire and {} to {} ns per carry\n\
+         of four bits assumed; routing, clock regions and packing are not known to open tools.",
         FAST.lut, SLOW.lut, FAST.carry, SLOW.carry
     )?;
-    writeln!(out, "regions and packing are not known to open tools.")?;
     Ok(())
 }
