@@ -261,3 +261,59 @@ fn answers_are_right_and_in_order_and_nothing_outside_is_touched() {
     assert_eq!(bench.faults, expected_faults);
     assert!(expected_faults > 100);
 }
+
+/// With clients that always ask and a memory that always takes: a beat per cycle each way, whether one
+/// client has all of it or all share it, and everyone's share is the same.
+#[test]
+fn a_beat_per_cycle_each_way() {
+    const BURST: u64 = 4;
+    const CYCLES: u64 = 1000;
+    let request = Request { owner: 0, address: 8, beats: BURST, value: 0 };
+    for (asking_reads, asking_writes) in [(0b001, 0b10), (0b111, 0b11)] {
+        let mut bench = Bench::new(12);
+        let mut reads = vec![0; (READERS * READ_BITS).div_ceil(8)];
+        let mut writes = vec![0; (WRITERS * WRITE_BITS).div_ceil(8)];
+        for client in 0..READERS {
+            set_bits(&mut reads, client * READ_BITS, 6, request.beats - 1);
+            set_bits(&mut reads, client * READ_BITS + 6, ADDRESS_BITS, request.address);
+        }
+        for client in 0..WRITERS {
+            set_bits(&mut writes, client * WRITE_BITS + 576, ADDRESS_BITS, request.address);
+        }
+        bench.model.set_bytes(bench.ports["read_i"], &reads);
+        bench.model.set_bytes(bench.ports["write_i"], &writes);
+        bench.set("read_valid_i", asking_reads);
+        bench.set("write_valid_i", asking_writes);
+        bench.set("data_ready_i", (1 << READERS) - 1);
+        bench.set("mem_read_ready_i", 1);
+        bench.set("mem_write_ready_i", 1);
+        let (mut owed, mut landing) = (0, 0);
+        let (mut beats, mut landed) = ([0; READERS], [0; WRITERS]);
+        for _ in 0..CYCLES {
+            bench.set("mem_data_valid_i", u64::from(owed > 0));
+            bench.set("mem_write_done_i", u64::from(landing > 0));
+            bench.clock.settle(&mut bench.model);
+            owed -= u64::from(owed > 0) & bench.get("mem_data_ready_o");
+            owed += BURST * bench.get("mem_read_valid_o");
+            landing -= u64::from(landing > 0);
+            landing += bench.get("mem_write_valid_o");
+            let (data, done) = (bench.get("data_valid_o"), bench.get("done_o"));
+            beats.iter_mut().enumerate().for_each(|(client, n)| *n += data >> client & 1);
+            landed
+                .iter_mut()
+                .enumerate()
+                .for_each(|(client, n)| *n += done >> (2 * client + 1) & 1);
+            bench.clock.rise(&mut bench.model);
+        }
+        let share = |counts: &[u64], asking: u64| {
+            let each = CYCLES / u64::from(asking.count_ones());
+            for (client, &count) in counts.iter().enumerate() {
+                let due = if asking >> client & 1 == 1 { each } else { 0 };
+                assert!(count <= due + BURST && count + 16 >= due, "{client}: {counts:?}");
+            }
+            assert!(counts.iter().sum::<u64>() + 16 >= CYCLES, "{counts:?}");
+        };
+        share(&beats, asking_reads);
+        share(&landed, asking_writes);
+    }
+}

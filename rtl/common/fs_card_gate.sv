@@ -1,0 +1,154 @@
+// The guard of the functions' windows, in front of one side (reads or writes) of the card memory.
+//
+// A token says whose request is taken. The request waits in a queue while its verdict is made, in steps
+// that are short and never stop:
+//
+//   extent   who asks for what is in registers
+//   window   of that function, and the extent's last beat
+//   sides    not below the window, not beyond its end
+//   verdict  joins the request at the exit
+//
+// So a request is taken only when the queue has a place that is not spoken for. One per cycle goes
+// through; nothing leaves without a verdict, and the verdict is of the windows as they were on its way.
+
+/* verilator lint_off PINCONNECTEMPTY */  // queues whose level nobody needs
+
+module fs_card_gate
+  import fs_pkg::*;
+#(
+  parameter int unsigned CLIENTS = 4,
+  parameter int unsigned FUNCTIONS = 16,
+  parameter int unsigned REQUEST_BITS = 64
+) (
+  input  logic                                  clk_i,
+  input  logic                                  rst_ni,
+
+  input  logic [CLIENTS-1:0]                    valid_i,
+  output logic [CLIENTS-1:0]                    ready_o,
+  input  card_read_t [CLIENTS-1:0]              extent_i,   // what the request touches, and for whom
+  input  logic [CLIENTS-1:0][REQUEST_BITS-1:0]  request_i,  // what goes on
+
+  input  card_beat_t [FUNCTIONS-1:0]            window_base_i,
+  input  card_beat_t [FUNCTIONS-1:0]            window_end_i,
+
+  output logic                                  valid_o,
+  input  logic                                  ready_i,
+  output logic                                  fits_o,     // it is inside of its function's window
+  output logic [CLIENTS-1:0]                    client_o,   // one bit is set
+  output logic [REQUEST_BITS-1:0]               request_o
+);
+  localparam int unsigned FUNCTION_BITS = (FUNCTIONS > 1) ? $clog2(FUNCTIONS) : 1;
+  localparam int unsigned DEPTH = 8;  // more than the cycles from taking a request to seeing it leave
+  localparam int unsigned ROOM_BITS = $clog2(DEPTH + 1);
+
+  if (FUNCTIONS > 16) begin : gen_functions_check
+    $error("function_t names at most 16 functions");
+  end
+
+  typedef struct packed {
+    card_beat_t  base;
+    card_beat_t  stop;
+  } window_t;
+
+  // A function that does not exist owns nothing.
+  function automatic window_t window_of(input function_t owner);
+    if (32'(owner) >= FUNCTIONS) return '0;
+    return '{base: window_base_i[FUNCTION_BITS'(owner)], stop: window_end_i[FUNCTION_BITS'(owner)]};
+  endfunction
+
+  // Taking.
+  logic [ROOM_BITS-1:0] room_q;  // places that are not spoken for
+  logic has_room, taken, leaves;
+  logic [CLIENTS-1:0] holder;
+  card_read_t extent;
+  logic [REQUEST_BITS-1:0] request;
+
+  fs_token #(
+    .COUNT(CLIENTS)
+  ) i_token (
+    .clk_i,
+    .rst_ni,
+    .request_i(valid_i),
+    .ready_i  (has_room),
+    .holder_o (holder)
+  );
+
+  assign has_room = room_q != '0;
+  assign ready_o = has_room ? holder : '0;
+  assign taken = has_room && (valid_i & holder) != '0;
+  assign leaves = valid_o && ready_i;
+
+  always_comb begin
+    extent = '0;
+    request = '0;
+    for (int unsigned i = 0; i < CLIENTS; i++) begin
+      if (holder[i]) begin
+        extent |= extent_i[i];
+        request |= request_i[i];
+      end
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) room_q <= ROOM_BITS'(DEPTH);
+    else if (taken != leaves) room_q <= leaves ? room_q + 1'b1 : room_q - 1'b1;
+  end
+
+  // Judging.
+  logic [2:0] judging_q;
+  card_read_t extent_q;
+  window_t window_q;
+  card_beat_t first_q;
+  logic [CARD_BEAT_BITS:0] last_q;
+  logic not_below_q, not_beyond_q;
+
+  always_ff @(posedge clk_i) begin
+    extent_q <= extent;
+    window_q <= window_of(extent_q.owner);
+    first_q <= extent_q.address;
+    last_q <= {1'b0, extent_q.address} + (CARD_BEAT_BITS + 1)'(extent_q.beats_minus_1);
+    not_below_q <= first_q >= window_q.base;
+    not_beyond_q <= last_q < {1'b0, window_q.stop};
+    judging_q <= rst_ni ? {judging_q[1:0], taken} : '0;
+  end
+
+  // Leaving.
+  logic request_space, request_valid, verdict_space;
+
+  fs_fifo #(
+    .WIDTH(CLIENTS + REQUEST_BITS),
+    .DEPTH(DEPTH)
+  ) i_requests (
+    .clk_i,
+    .rst_ni,
+    .in_valid_i (taken),
+    .in_ready_o (request_space),
+    .in_data_i  ({holder, request}),
+    .out_valid_o(request_valid),
+    .out_ready_i(leaves),
+    .out_data_o ({client_o, request_o}),
+    .level_o    ()
+  );
+
+  fs_fifo #(
+    .WIDTH(1),
+    .DEPTH(DEPTH)
+  ) i_verdicts (
+    .clk_i,
+    .rst_ni,
+    .in_valid_i (judging_q[2]),
+    .in_ready_o (verdict_space),
+    .in_data_i  (not_below_q && not_beyond_q),
+    .out_valid_o(valid_o),
+    .out_ready_i(ready_i),
+    .out_data_o (fits_o),
+    .level_o    ()
+  );
+
+  assert property (@(posedge clk_i) disable iff (!rst_ni) taken |-> request_space)
+  else $error("no room for a request");
+  assert property (@(posedge clk_i) disable iff (!rst_ni) judging_q[2] |-> verdict_space)
+  else $error("no room for a verdict");
+  assert property (@(posedge clk_i) disable iff (!rst_ni) valid_o |-> request_valid)
+  else $error("a verdict without a request");
+endmodule
