@@ -60,4 +60,20 @@ package fs_pkg;
     logic [63:0]  result;
     logic [63:0]  detail;
   } engine_answer_t;
+
+  // What may be wrong with a descriptor, and what to answer then.
+  typedef struct packed {
+    logic         is_wrong;
+    logic [7:0]   status;  // fs_regs_pkg::STATUS_*
+    logic [63:0]  detail;
+  } finding_t;
+
+  // Of addresses and lengths in card memory, as descriptors name them.
+  function automatic logic unaligned(input logic [63:0] bytes);
+    return bytes % 64'(BEAT_BYTES) != '0;
+  endfunction
+
+  function automatic logic too_far(input logic [63:0] bytes);
+    return bytes >> (CARD_BEAT_BITS + $clog2(BEAT_BYTES)) != '0;
+  endfunction
 endpackage

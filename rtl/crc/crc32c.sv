@@ -35,6 +35,11 @@ module crc32c
   logic [511:0]  masked_q;
   logic [6:0]    masked_back_q;
 
+  // Is a byte valid: its eight bytes are, or it is one of those in eight that are valid in part.
+  function automatic logic is_valid(input int unsigned place, input logic [6:0] bytes);
+    return 4'(place / 8) < bytes[6:3] || (4'(place / 8) == bytes[6:3] && 3'(place % 8) < bytes[2:0]);
+  endfunction
+
   always_ff @(posedge clk_i) begin
     if (in_valid_i) begin
       masked_last_q <= in_last_i;
@@ -42,7 +47,7 @@ module crc32c
       masked_q <= in_data_i;
       if (in_last_i) begin
         for (int unsigned i = 0; i < 64; i++) begin
-          if (7'(i) >= in_bytes_i) masked_q[8*i +: 8] <= '0;
+          if (!is_valid(i, in_bytes_i)) masked_q[8*i +: 8] <= '0;
         end
       end
     end

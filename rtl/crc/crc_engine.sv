@@ -46,6 +46,7 @@ module crc_engine
   localparam int unsigned ROOM = SUMS_PER_BEAT * SUM_BEATS;
   localparam int unsigned ROOM_BITS = $clog2(ROOM + 1);
   localparam int unsigned MAX_BURST = 64;
+  localparam int unsigned ADDRESS_BITS = CARD_BEAT_BITS + 6;  // of a byte
 
   typedef logic [CARD_BEAT_BITS:0] beats_t;   // of a run
   typedef logic [26:0] block_beats_t;         // of a block of up to 2^32 - 1 bytes
@@ -70,125 +71,138 @@ module crc_engine
   /* verilator lint_on UNUSEDSIGNAL */
   assign job = command_q.descriptor;
 
-  // The descriptor's numbers: the first thing that is wrong.
+  // The descriptor's numbers: sums and small comparisons first, then what is wrong.
+  localparam int unsigned FINDINGS = 7;
+  localparam int unsigned CHECK_CYCLES = 4;  // sums, findings and their choice, and a look at it
+
+  beats_t run_beats_q;
+  block_beats_t block_beats_q;
+  logic run_has_tail_q, block_has_tail_q, one_beat_q, block_is_beat_q, one_block_q;
+  logic [6:0] tail_bytes_q;      // of the run's last beat
+  logic [ADDRESS_BITS:0] end_q;  // first byte past the run
+
+  always_ff @(posedge clk_i) begin
+    run_has_tail_q <= unaligned(job.length);
+    block_has_tail_q <= unaligned(64'(job.block_bytes));
+    run_beats_q <= beats_t'(job.length[ADDRESS_BITS-1:6]) + beats_t'(run_has_tail_q);
+    block_beats_q <= block_beats_t'(job.block_bytes[31:6]) + block_beats_t'(block_has_tail_q);
+    tail_bytes_q <= run_has_tail_q ? {1'b0, job.length[5:0]} : 7'd64;
+    one_block_q <= job.length >> 32 == '0 && job.block_bytes >= job.length[31:0];
+    end_q <= {1'b0, job.source[ADDRESS_BITS-1:0]} + {1'b0, job.length[ADDRESS_BITS-1:0]};
+    one_beat_q <= run_beats_q == beats_t'(1);
+    block_is_beat_q <= block_beats_q == block_beats_t'(1);
+  end
+
+  finding_t findings [FINDINGS];
+  logic [1:0] check_q;
+  logic checked, found, start;
   logic [7:0] wrong;
   logic [63:0] wrong_detail;
 
-  function automatic logic unaligned(input logic [63:0] bytes);
-    return bytes % 64'(fs_pkg::BEAT_BYTES) != '0;
-  endfunction
+  assign findings = '{
+    '{job.op != H2C_OP_CHECKSUM, STATUS_BAD_OP, 64'(job.op)},
+    '{unaligned(job.source), STATUS_BAD_ALIGNMENT, job.source},
+    '{unaligned(job.destination), STATUS_BAD_ALIGNMENT, job.destination},
+    '{job.length == '0 || too_far(job.length), STATUS_BAD_LENGTH, job.length},
+    '{job.block_bytes == '0 || (block_has_tail_q && !one_block_q),
+      STATUS_BAD_PARAMETER, 64'(job.block_bytes)},
+    '{too_far(job.source) || (end_q[ADDRESS_BITS] && end_q[ADDRESS_BITS-1:0] != '0),
+      STATUS_CARD_FAULT, job.source},
+    '{too_far(job.destination), STATUS_CARD_FAULT, job.destination}
+  };
 
-  function automatic logic too_far(input logic [63:0] bytes);
-    return bytes >> (CARD_BEAT_BITS + 6) != '0;
-  endfunction
+  fs_findings #(
+    .COUNT(FINDINGS)
+  ) i_findings (
+    .clk_i,
+    .findings_i(findings),
+    .found_o   (found),
+    .status_o  (wrong),
+    .detail_o  (wrong_detail)
+  );
 
-  logic one_block;
-  assign one_block = 64'(job.block_bytes) >= job.length;
-
-  always_comb begin
-    wrong = STATUS_OK;
-    wrong_detail = '0;
-    if (job.op != H2C_OP_CHECKSUM) begin
-      wrong = STATUS_BAD_OP;
-      wrong_detail = 64'(job.op);
-    end else if (unaligned(job.source)) begin
-      wrong = STATUS_BAD_ALIGNMENT;
-      wrong_detail = job.source;
-    end else if (unaligned(job.destination)) begin
-      wrong = STATUS_BAD_ALIGNMENT;
-      wrong_detail = job.destination;
-    end else if (job.length == '0 || too_far(job.length)) begin
-      wrong = STATUS_BAD_LENGTH;
-      wrong_detail = job.length;
-    end else if (job.block_bytes == '0 || (unaligned(64'(job.block_bytes)) && !one_block)) begin
-      wrong = STATUS_BAD_PARAMETER;
-      wrong_detail = 64'(job.block_bytes);
-    end else if (too_far(job.source) || too_far(job.source + job.length - 64'd1)) begin
-      wrong = STATUS_CARD_FAULT;
-      wrong_detail = job.source;
-    end else if (too_far(job.destination)) begin
-      wrong = STATUS_CARD_FAULT;
-      wrong_detail = job.destination;
-    end
-  end
-
-  logic start;
-  assign start = state_q == CHECK && wrong == STATUS_OK;
+  assign checked = state_q == CHECK && check_q == 2'(CHECK_CYCLES - 1);
+  assign start = checked && !found;
 
   // What computes is in reset unless a job runs: a job that ends early leaves nothing behind.
   logic run_rst_n;
   assign run_rst_n = rst_ni && state_q == RUN;
 
-  beats_t run_beats;
-  logic [6:0] tail_bytes;  // of the run's last beat
-  assign run_beats = beats_t'((job.length + 64'd63) >> 6);
-  assign tail_bytes = (job.length[5:0] == '0) ? 7'd64 : {1'b0, job.length[5:0]};
-
   logic [ROOM_BITS-1:0] room_q;  // places for sums that are not spoken for
 
-  // Asking. A request that stands at the output has its room already.
-  logic asking_q;
+  // Asking. A request that stands at the output has its room already, or gets it in its first cycle.
+  logic asking_q, new_q;
   card_beat_t ask_at_q;
   beats_t ask_left_q;
-  logic [6:0] ask_beats;
+  logic [6:0] ask_beats_q;
   logic ask, asked;
-  assign ask_beats = (ask_left_q > beats_t'(MAX_BURST)) ? 7'(MAX_BURST) : ask_left_q[6:0];
   assign read_valid_o = asking_q;
-  assign read_o = '{owner: command_q.owner, address: ask_at_q, beats_minus_1: 6'(ask_beats - 7'd1)};
+  assign read_o = '{owner: command_q.owner, address: ask_at_q, beats_minus_1: 6'(ask_beats_q - 7'd1)};
   assign ask = state_q == RUN && !asking_q && ask_left_q != '0 && room_q >= ROOM_BITS'(MAX_BURST);
   assign asked = read_valid_o && read_ready_i;
 
   always_ff @(posedge clk_i) begin
+    if (ask) ask_beats_q <= (ask_left_q >> 6 != '0) ? 7'(MAX_BURST) : ask_left_q[6:0];
     if (!rst_ni) begin
       asking_q <= 1'b0;
+      new_q <= 1'b0;
     end else begin
       if (ask) asking_q <= 1'b1;
       if (asked) asking_q <= 1'b0;
+      new_q <= ask;
     end
     if (start) begin
       ask_at_q <= job.source[6 +: CARD_BEAT_BITS];
-      ask_left_q <= run_beats;
+      ask_left_q <= run_beats_q;
     end else if (asked) begin
-      ask_at_q <= ask_at_q + card_beat_t'(ask_beats);
-      ask_left_q <= ask_left_q - beats_t'(ask_beats);
+      ask_at_q <= ask_at_q + card_beat_t'(ask_beats_q);
+      ask_left_q <= ask_left_q - beats_t'(ask_beats_q);
     end
   end
 
   // Receiving.
-  beats_t left_q;  // of the run
-  block_beats_t block_beats, block_left_q;
-  logic [8:0] owed_q;  // beats that were asked for
-  logic ends_block, ends_run;
-  assign block_beats = block_beats_t'((33'(job.block_bytes) + 33'd63) >> 6);
-  assign ends_run = left_q == beats_t'(1);
-  assign ends_block = ends_run || block_left_q == block_beats_t'(1);
+  beats_t left_q;                  // of the run
+  block_beats_t block_left_q;      // of the block
+  logic ends_run_q, ends_block_q;  // the next beat is the last one of the run, of the block
+  logic [8:0] owed_q;              // beats that were asked for
+  logic ends_block;
+  assign ends_block = ends_run_q || ends_block_q;
   assign data_ready_o = 1'b1;
 
   logic beat_valid_q, beat_ends_block_q, beat_ends_run_q;
   beat_t beat_q;
+  logic [6:0] beat_bytes_q;
 
   always_ff @(posedge clk_i) begin
     if (start) begin
-      left_q <= run_beats;
-      block_left_q <= block_beats;
+      left_q <= run_beats_q;
+      ends_run_q <= one_beat_q;
     end else if (data_valid_i) begin
       left_q <= left_q - 1'b1;
-      block_left_q <= ends_block ? block_beats : block_left_q - 1'b1;
+      ends_run_q <= left_q == beats_t'(2);
+    end
+    if (start || (data_valid_i && ends_block)) begin
+      block_left_q <= block_beats_q;
+      ends_block_q <= block_is_beat_q;
+    end else if (data_valid_i) begin
+      block_left_q <= block_left_q - 1'b1;
+      ends_block_q <= block_left_q == block_beats_t'(2);
     end
     if (data_valid_i) begin
       beat_q <= data_i.data;
       beat_ends_block_q <= ends_block;
-      beat_ends_run_q <= ends_run;
+      beat_ends_run_q <= ends_run_q;
+      beat_bytes_q <= ends_run_q ? tail_bytes_q : 7'd64;
     end
     beat_valid_q <= run_rst_n && data_valid_i;
     if (!rst_ni) owed_q <= '0;
-    else owed_q <= owed_q + (asked ? 9'(ask_beats) : 9'd0) - 9'(data_valid_i);
+    else owed_q <= owed_q + (asked ? 9'(ask_beats_q) : 9'd0) - 9'(data_valid_i);
   end
 
   // Sums. What ends the run goes along beside crc32c.
   logic sum_valid;
   logic [31:0] sum;
-  logic [crc32c_pkg::LATENCY-1:0] ends_run_q;
+  logic [crc32c_pkg::LATENCY-1:0] ends_q;
 
   crc32c i_sum (
     .clk_i,
@@ -196,13 +210,13 @@ module crc_engine
     .in_valid_i (beat_valid_q),
     .in_data_i  (beat_q),
     .in_last_i  (beat_ends_block_q),
-    .in_bytes_i (beat_ends_run_q ? tail_bytes : 7'd64),
+    .in_bytes_i (beat_bytes_q),
     .out_valid_o(sum_valid),
     .out_sum_o  (sum)
   );
 
   always_ff @(posedge clk_i) begin
-    ends_run_q <= run_rst_n ? {ends_run_q[crc32c_pkg::LATENCY-2:0], beat_valid_q && beat_ends_run_q} : '0;
+    ends_q <= run_rst_n ? {ends_q[crc32c_pkg::LATENCY-2:0], beat_valid_q && beat_ends_run_q} : '0;
   end
 
   // Packing.
@@ -210,7 +224,7 @@ module crc_engine
   logic packed_valid_q, all_packed_q;
   logic [3:0] next_q;  // where the next sum goes
   logic ends_all;
-  assign ends_all = ends_run_q[crc32c_pkg::LATENCY-1];
+  assign ends_all = ends_q[crc32c_pkg::LATENCY-1];
 
   always_ff @(posedge clk_i) begin
     if (sum_valid) begin
@@ -269,8 +283,8 @@ module crc_engine
   assert property (@(posedge clk_i) disable iff (!rst_ni) packed_valid_q |-> has_room)
   else $error("no room for packed sums");
 
-  // Room.
-  logic [ROOM_BITS-1:0] given_back;
+  // Room. It comes back a cycle late, and the next request looks at it after this one was counted.
+  logic [ROOM_BITS-1:0] given_back, given_back_q;
   always_comb begin
     given_back = '0;
     if (data_valid_i && !ends_block) given_back += ROOM_BITS'(1);
@@ -278,8 +292,9 @@ module crc_engine
   end
 
   always_ff @(posedge clk_i) begin
+    given_back_q <= start ? '0 : given_back;
     if (start) room_q <= ROOM_BITS'(ROOM);
-    else room_q <= room_q + given_back - (ask ? ROOM_BITS'(ask_beats) : '0);
+    else room_q <= room_q + given_back_q - (new_q ? ROOM_BITS'(ask_beats_q) : '0);
   end
 
   // The job.
@@ -303,15 +318,16 @@ module crc_engine
   always_ff @(posedge clk_i) begin
     if (command_valid_i && command_ready_o) command_q <= command_i;
     if (sum_valid) last_sum_q <= sum;
+    check_q <= (state_q == CHECK) ? check_q + 1'b1 : '0;
     if (!rst_ni) begin
       state_q <= IDLE;
     end else begin
       unique case (state_q)
         IDLE: if (command_valid_i) state_q <= CHECK;
-        CHECK: begin
+        CHECK: if (checked) begin
           status_q <= wrong;
           detail_q <= wrong_detail;
-          state_q <= start ? RUN : ANSWER;
+          state_q <= found ? ANSWER : RUN;
         end
         RUN: begin
           if (read_error || write_error) begin

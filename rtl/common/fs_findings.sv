@@ -1,0 +1,43 @@
+// What is wrong with a descriptor: the first of COUNT findings, for an engine's answer.
+//
+// Findings may be long comparisons, and the choice among many is long as well: each ends in registers.
+// So the outputs tell what the inputs were two cycles before.
+
+module fs_findings
+  import fs_pkg::*;
+#(
+  parameter int unsigned COUNT = 8
+) (
+  input  logic         clk_i,
+
+  input  finding_t     findings_i [COUNT],
+
+  output logic         found_o,
+  output logic [7:0]   status_o,  // these two are 0 if nothing was found
+  output logic [63:0]  detail_o
+);
+  if (COUNT == 0) begin : gen_count_check
+    $error("COUNT must be at least 1");
+  end
+
+  logic [COUNT-1:0] wrong_q, first;
+  logic [7:0] status;
+  logic [63:0] detail;
+
+  always_comb begin
+    status = '0;
+    detail = '0;
+    for (int unsigned i = 0; i < COUNT; i++) begin
+      first[i] = wrong_q[i] && (wrong_q & COUNT'((1 << i) - 1)) == '0;
+      if (first[i]) status |= findings_i[i].status;
+      if (first[i]) detail |= findings_i[i].detail;
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    for (int unsigned i = 0; i < COUNT; i++) wrong_q[i] <= findings_i[i].is_wrong;
+    found_o <= wrong_q != '0;
+    status_o <= status;
+    detail_o <= detail;
+  end
+endmodule
