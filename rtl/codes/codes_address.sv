@@ -24,7 +24,7 @@ module codes_address
 );
   localparam int unsigned SHARD_BITS = CARD_BEAT_BITS + 16;
   localparam int unsigned ELEMENT_BITS = $bits(element_beats_t) + 16;
-  localparam int unsigned SUM_BITS = SHARD_BITS + 1;
+  localparam int unsigned SUM_BITS = CARD_BEAT_BITS + 2;
 
   logic [2:0]               valid_q;
   logic [TAG_BITS-1:0]      tag_q [3];
@@ -35,7 +35,10 @@ module codes_address
   logic [ELEMENT_BITS-1:0]  of_element_q;
 
   logic [SUM_BITS-1:0] sum;
-  assign sum = SUM_BITS'(at_q.beat) + SUM_BITS'(of_shard_q) + SUM_BITS'(of_element_q);
+  logic is_far;  // one of the products
+  assign sum = SUM_BITS'(at_q.beat) + SUM_BITS'(of_shard_q[CARD_BEAT_BITS-1:0])
+             + SUM_BITS'(of_element_q[CARD_BEAT_BITS-1:0]);
+  assign is_far = of_shard_q >> CARD_BEAT_BITS != '0 || of_element_q >> CARD_BEAT_BITS != '0;
 
   always_ff @(posedge clk_i) begin
     if (in_valid_i) begin
@@ -54,7 +57,7 @@ module codes_address
     if (valid_q[1]) begin
       tag_q[2] <= tag_q[1];
       place_q.beat <= sum[CARD_BEAT_BITS-1:0];
-      place_q.outside <= at_q.outside || sum[SUM_BITS-1:CARD_BEAT_BITS] != '0;
+      place_q.outside <= at_q.outside || is_far || sum[SUM_BITS-1:CARD_BEAT_BITS] != '0;
     end
     valid_q <= rst_ni ? {valid_q[1:0], in_valid_i} : '0;
   end

@@ -57,6 +57,7 @@ module codes_engine
   output logic [63:0]     busy_cycles_o   // from a command to its answer
 );
   localparam int unsigned OFFSET_BITS = $clog2(LANE_BEATS);
+  localparam int unsigned ADDRESS_BITS = CARD_BEAT_BITS + 6;  // of a byte
   localparam int unsigned MAX_PROGRAM_BEATS = 1 + OPERATIONS / FILLS_PER_BEAT + OPERATIONS;
 
   if (UNITS == 0) begin : gen_units_check
@@ -79,65 +80,52 @@ module codes_engine
   /* verilator lint_on UNUSEDSIGNAL */
   assign job = command_q.descriptor;
 
-  // The descriptor's numbers: the first thing that is wrong.
+  // The descriptor's numbers: the program's end first, then what is wrong.
+  localparam int unsigned FINDINGS = 14;
+  localparam int unsigned CHECK_CYCLES = 4;  // the end, findings and their choice, and a look at it
+
+  logic [ADDRESS_BITS:0] end_q;  // first byte past the program
+  always_ff @(posedge clk_i) begin
+    end_q <= {1'b0, job.source[ADDRESS_BITS-1:0]} + {1'b0, job.length[ADDRESS_BITS-1:0]};
+  end
+
+  finding_t findings [FINDINGS];
+  logic [1:0] check_q;
+  logic checked, found;
   logic [7:0] wrong;
   logic [63:0] wrong_detail;
 
-  function automatic logic unaligned(input logic [63:0] bytes);
-    return bytes % 64'(fs_pkg::BEAT_BYTES) != '0;
-  endfunction
+  assign findings = '{
+    '{job.op != H2C_OP_CODE, STATUS_BAD_OP, 64'(job.op)},
+    '{unaligned(job.source), STATUS_BAD_ALIGNMENT, job.source},
+    '{unaligned(job.input_base), STATUS_BAD_ALIGNMENT, job.input_base},
+    '{unaligned(job.output_base), STATUS_BAD_ALIGNMENT, job.output_base},
+    '{unaligned(job.length) || job.length == '0 || job.length >> 22 != '0
+      || job.length[21:6] > 16'(MAX_PROGRAM_BEATS), STATUS_BAD_LENGTH, job.length},
+    '{unaligned(64'(job.element_bytes)) || job.element_bytes == '0,
+      STATUS_BAD_LENGTH, 64'(job.element_bytes)},
+    '{job.batch == '0, STATUS_BAD_PARAMETER, '0},
+    '{unaligned(job.input_stride) || too_far(job.input_stride), STATUS_BAD_PARAMETER, job.input_stride},
+    '{unaligned(job.output_stride) || too_far(job.output_stride), STATUS_BAD_PARAMETER, job.output_stride},
+    '{unaligned(job.input_batch) || too_far(job.input_batch), STATUS_BAD_PARAMETER, job.input_batch},
+    '{unaligned(job.output_batch) || too_far(job.output_batch), STATUS_BAD_PARAMETER, job.output_batch},
+    '{too_far(job.source) || (end_q[ADDRESS_BITS] && end_q[ADDRESS_BITS-1:0] != '0),
+      STATUS_CARD_FAULT, job.source},
+    '{too_far(job.input_base), STATUS_CARD_FAULT, job.input_base},
+    '{too_far(job.output_base), STATUS_CARD_FAULT, job.output_base}
+  };
 
-  function automatic logic too_far(input logic [63:0] bytes);
-    return bytes >> (CARD_BEAT_BITS + 6) != '0;
-  endfunction
+  fs_findings #(
+    .COUNT(FINDINGS)
+  ) i_findings (
+    .clk_i,
+    .findings_i(findings),
+    .found_o   (found),
+    .status_o  (wrong),
+    .detail_o  (wrong_detail)
+  );
 
-  always_comb begin
-    wrong = STATUS_OK;
-    wrong_detail = '0;
-    if (job.op != H2C_OP_CODE) begin
-      wrong = STATUS_BAD_OP;
-      wrong_detail = 64'(job.op);
-    end else if (unaligned(job.source)) begin
-      wrong = STATUS_BAD_ALIGNMENT;
-      wrong_detail = job.source;
-    end else if (unaligned(job.input_base)) begin
-      wrong = STATUS_BAD_ALIGNMENT;
-      wrong_detail = job.input_base;
-    end else if (unaligned(job.output_base)) begin
-      wrong = STATUS_BAD_ALIGNMENT;
-      wrong_detail = job.output_base;
-    end else if (unaligned(job.length) || job.length == '0
-                 || job.length > 64'(MAX_PROGRAM_BEATS * fs_pkg::BEAT_BYTES)) begin
-      wrong = STATUS_BAD_LENGTH;
-      wrong_detail = job.length;
-    end else if (unaligned(64'(job.element_bytes)) || job.element_bytes == '0) begin
-      wrong = STATUS_BAD_LENGTH;
-      wrong_detail = 64'(job.element_bytes);
-    end else if (job.batch == '0) begin
-      wrong = STATUS_BAD_PARAMETER;
-    end else if (unaligned(job.input_stride) || too_far(job.input_stride)) begin
-      wrong = STATUS_BAD_PARAMETER;
-      wrong_detail = job.input_stride;
-    end else if (unaligned(job.output_stride) || too_far(job.output_stride)) begin
-      wrong = STATUS_BAD_PARAMETER;
-      wrong_detail = job.output_stride;
-    end else if (unaligned(job.input_batch) || too_far(job.input_batch)) begin
-      wrong = STATUS_BAD_PARAMETER;
-      wrong_detail = job.input_batch;
-    end else if (unaligned(job.output_batch) || too_far(job.output_batch)) begin
-      wrong = STATUS_BAD_PARAMETER;
-      wrong_detail = job.output_batch;
-    end else if (too_far(job.source) || too_far(job.source + job.length - 64'd1)) begin
-      wrong = STATUS_CARD_FAULT;
-      wrong_detail = job.source;
-    end else if (too_far(job.input_base)) begin
-      wrong = STATUS_CARD_FAULT;
-      wrong_detail = job.input_base;
-    end else if (too_far(job.output_base)) begin
-      wrong = STATUS_CARD_FAULT;
-      wrong_detail = job.output_base;
-    end
-  end
+  assign checked = state_q == CHECK && check_q == 2'(CHECK_CYCLES - 1);
 
   strides_t source_strides, target_strides;
   assign source_strides = '{element: job.element_bytes[31:6], shard: job.input_stride[6 +: CARD_BEAT_BITS]};
@@ -291,7 +279,7 @@ module codes_engine
   logic fault;
 
   assign fault = read_error || write_error || unit_fault != '0;
-  assign load = state_q == CHECK && wrong == STATUS_OK;
+  assign load = checked && !found;
   assign command_ready_o = state_q == IDLE;
   assign answer_valid_o = state_q == ANSWER;
   assign answer_o = '{
@@ -303,6 +291,7 @@ module codes_engine
 
   always_ff @(posedge clk_i) begin
     if (command_valid_i && command_ready_o) command_q <= command_i;
+    check_q <= (state_q == CHECK) ? check_q + 1'b1 : '0;
     if (!rst_ni) begin
       state_q <= IDLE;
       running_q <= 1'b0;
@@ -324,11 +313,11 @@ module codes_engine
           written_q <= '0;
         end
 
-        CHECK: begin
+        CHECK: if (checked) begin
           status_q <= wrong;
           detail_q <= wrong_detail;
           loaded_q <= 1'b0;
-          if (wrong != STATUS_OK) begin
+          if (found) begin
             state_q <= ANSWER;
           end else begin
             state_q <= LOAD;

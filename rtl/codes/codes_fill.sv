@@ -89,8 +89,8 @@ module codes_fill
     end
   end
 
-  logic [INDEX_BITS-1:0] last_fill;
-  assign last_fill = INDEX_BITS'(fills_i - 16'd1);
+  logic [INDEX_BITS-1:0] last_fill_q;
+  always_ff @(posedge clk_i) last_fill_q <= INDEX_BITS'(fills_i - 16'd1);
 
   // First walk: asking.
   logic busy_q;
@@ -125,8 +125,8 @@ module codes_fill
       asked_q <= ask;
       if (accept) busy_q <= 1'b1;
       if (ask) begin
-        ask_q <= (ask_q == last_fill) ? '0 : ask_q + 1'b1;
-        if (ask_q == last_fill) busy_q <= 1'b0;
+        ask_q <= (ask_q == last_fill_q) ? '0 : ask_q + 1'b1;
+        if (ask_q == last_fill_q) busy_q <= 1'b0;
       end
       if (accept != bank_free_i) free_banks_q <= accept ? free_banks_q - 1'b1 : free_banks_q + 1'b1;
       if (ask != leave) requests_q <= ask ? requests_q + 1'b1 : requests_q - 1'b1;
@@ -197,7 +197,7 @@ module codes_fill
       row_index_q <= receive_q[2:0];
       row_bank_q <= bank_q;
       row_beat_q <= beat_q;
-      row_end_q <= data_last_i && receive_q == last_fill;
+      row_end_q <= data_last_i && receive_q == last_fill_q;
       row_data_q <= data_i;
     end
     if (row_valid_q) begin
@@ -219,8 +219,8 @@ module codes_fill
       filled_o <= row_valid_q && row_end_q;
       if (data_valid_i) begin
         beat_q <= data_last_i ? '0 : beat_q + 1'b1;
-        if (data_last_i) receive_q <= (receive_q == last_fill) ? '0 : receive_q + 1'b1;
-        if (data_last_i && receive_q == last_fill) bank_q <= !bank_q;
+        if (data_last_i) receive_q <= (receive_q == last_fill_q) ? '0 : receive_q + 1'b1;
+        if (data_last_i && receive_q == last_fill_q) bank_q <= !bank_q;
       end
     end
   end

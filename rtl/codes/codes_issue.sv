@@ -60,6 +60,7 @@ module codes_issue
   end
 
   typedef struct packed {
+    logic                               final_one;  // of the table
     logic                               fence;
     logic                               scratch;
     logic                               last;
@@ -79,7 +80,10 @@ module codes_issue
   /* verilator lint_on UNUSEDSIGNAL */
   entry_t new_entry;
   assign new_operation = table_i.data;
+  logic [INDEX_BITS-1:0] final_index_q;
+  always_ff @(posedge clk_i) final_index_q <= INDEX_BITS'(operations_i - 16'd1);
   always_comb begin
+    new_entry.final_one = table_i.index[INDEX_BITS-1:0] == final_index_q;
     new_entry.fence = new_operation.fence;
     new_entry.scratch = new_operation.scratch;
     new_entry.last = new_operation.last;
@@ -115,7 +119,7 @@ module codes_issue
   assign go = entry_valid_q && active_q && room_q != '0
            && !(entry_q.fence && beat_q == '0 && scratch_q != '0);
   assign ends_slice = entry_q.last && beat_q == last_beat_q;
-  assign ends_pass = ends_slice && index_q == INDEX_BITS'(operations_i - 16'd1);
+  assign ends_pass = ends_slice && entry_q.final_one;
   assign to_output = go && entry_q.last && !entry_q.scratch;
   assign to_scratch = go && entry_q.last && entry_q.scratch;
   assign pass_ready_o = begins;

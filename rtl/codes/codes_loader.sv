@@ -41,7 +41,9 @@ module codes_loader
   typedef enum logic [2:0] {
     IDLE,
     HEADER,    // is asked for and awaited
-    COMPARE,   // with what is in the tables
+    MEASURE,   // what it says
+    COUNT,     // of beats that follows from it
+    COMPARE,   // with what was asked for, and with what is in the tables
     BODY,      // is asked for and awaited
     CHECKSUM,  // is awaited
     DONE
@@ -62,25 +64,26 @@ module codes_loader
   logic [15:0] beats_q;
   header_t header_q;
 
+  table_write_t write_q;  // what has come
   header_t header;
-  assign header = data_i;
+  assign header = write_q.data;
 
   logic same;
   assign same = loaded_q && owner_q == owner_i && address_q == address_i && beats_q == beats_i;
 
-  // What the header says of the length.
-  logic [15:0] fill_rows_q;
+  // What follows from the header.
+  logic [15:0] fill_rows_q, last_fill_row_q, program_beats_q, last_offset_q;
   logic header_fits_q, header_same_q;
 
-  // Asking.
+  // Asking: bursts of 64 beats, and one of what is left.
   logic ask_q;                // a request stands at the output
   card_beat_t ask_address_q;
   logic [15:0] ask_left_q;    // beats to ask for, this request included
-  logic [6:0] ask_beats;
-  assign ask_beats = (ask_left_q > 16'd64) ? 7'd64 : ask_left_q[6:0];
+  logic ask_full;
+  assign ask_full = ask_left_q >> 6 != '0;
   assign read_valid_o = ask_q;
   assign read_address_o = ask_address_q;
-  assign read_beats_minus_1_o = 6'(ask_beats - 7'd1);
+  assign read_beats_minus_1_o = ask_full ? '1 : ask_left_q[5:0] - 6'd1;
 
   // Receiving.
   logic [15:0] left_q;   // beats to come
@@ -88,39 +91,39 @@ module codes_loader
   logic of_operations_q;
   logic error_q, bad_q;
 
-  // Judging, one beat later.
-  table_write_t write_q;
-  logic [15:0] first_fill_q;  // of the row
-  logic ends_q;               // the program's last beat
+  // Judging: one beat later its parts, and then the beat.
+  logic ends_q;  // the program's last beat
 
-  function automatic logic outside(input logic [15:0] offset, input logic [6:0] slice_beats);
-    return {1'b0, offset} + 17'(slice_beats) > 17'(LANE_BEATS);
+  // `last_offset_q` is where the last slice of a bank begins.
+  function automatic logic outside(input logic [15:0] offset);
+    return offset > last_offset_q;
   endfunction
 
   fill_t [FILLS_PER_BEAT-1:0] fills;
   /* verilator lint_off UNUSEDSIGNAL */  // shard and element: the guard of card memory judges addresses
   operation_t operation;
   /* verilator lint_on UNUSEDSIGNAL */
-  logic bad_fills, bad_operation;
+  logic [FILLS_PER_BEAT-1:0] bad_fills, bad_fills_q;
+  logic [MAX_LANES+1:0] bad_parts, bad_parts_q;  // of an operation: its terms, its target, its end
   assign fills = write_q.data;
   assign operation = write_q.data;
 
   always_comb begin
-    bad_fills = 1'b0;
     for (int unsigned i = 0; i < FILLS_PER_BEAT; i++) begin
-      if (first_fill_q + 16'(i) < header_q.fills) begin
-        bad_fills |= fills[i].lane >= 16'(LANES) || outside(fills[i].offset, sizes_o.slice_beats);
-      end
-    end
-    bad_operation = ends_q && !operation.last;
-    if (operation.scratch) begin
-      bad_operation |= operation.lane >= 8'(LANES) || outside(operation.offset, sizes_o.slice_beats);
+      bad_fills[i] = {write_q.index[12:0], 3'(i)} < header_q.fills
+                  && (fills[i].lane >= 16'(LANES) || outside(fills[i].offset));
     end
     for (int unsigned l = 0; l < MAX_LANES; l++) begin
-      if (operation.terms[l].coefficient != '0) begin
-        bad_operation |= l >= LANES || outside(operation.terms[l].offset, sizes_o.slice_beats);
-      end
+      bad_parts[l] = operation.terms[l].coefficient != '0
+                  && (l >= LANES || outside(operation.terms[l].offset));
     end
+    bad_parts[MAX_LANES] = operation.scratch && (operation.lane >= 8'(LANES) || outside(operation.offset));
+    bad_parts[MAX_LANES+1] = ends_q && !operation.last;
+  end
+
+  always_ff @(posedge clk_i) begin
+    bad_fills_q <= (write_q.valid && !write_q.is_operation) ? bad_fills : '0;
+    bad_parts_q <= (write_q.valid && write_q.is_operation) ? bad_parts : '0;
   end
 
   assign table_o = write_q;
@@ -156,10 +159,11 @@ module codes_loader
       write_q.valid <= 1'b0;
     end else begin
       write_q.valid <= 1'b0;
+      if (bad_fills_q != '0 || bad_parts_q != '0) bad_q <= 1'b1;
       if (read_valid_o && read_ready_i) begin
-        ask_address_q <= ask_address_q + card_beat_t'(ask_beats);
-        ask_left_q <= ask_left_q - 16'(ask_beats);
-        ask_q <= ask_left_q != 16'(ask_beats);
+        ask_address_q <= ask_address_q + card_beat_t'(64);
+        ask_left_q <= ask_left_q - 16'd64;
+        ask_q <= ask_left_q > 16'd64;
       end
 
       unique case (state_q)
@@ -173,8 +177,13 @@ module codes_loader
         end
 
         HEADER: if (data_valid_i) begin
-          state_q <= COMPARE;
+          state_q <= MEASURE;
           error_q <= data_error_i;
+          write_q.data <= data_i;
+        end
+
+        MEASURE: begin
+          state_q <= COUNT;
           fill_rows_q <= (header.fills + 16'd7) >> 3;
           header_fits_q <= header.magic == MAGIC
                         && header.fills != '0 && header.fills <= 16'(OPERATIONS)
@@ -184,12 +193,18 @@ module codes_loader
           header_q <= header;
         end
 
+        COUNT: begin
+          state_q <= COMPARE;
+          last_fill_row_q <= fill_rows_q - 16'd1;
+          program_beats_q <= 16'd1 + fill_rows_q + header_q.operations;
+          last_offset_q <= 16'(LANE_BEATS) - header_q.slice_beats;
+        end
+
         COMPARE: begin
           left_q <= beats_i - 16'd1;
           index_q <= '0;
           of_operations_q <= 1'b0;
-          first_fill_q <= '0;
-          if (error_q || !header_fits_q || beats_i != 16'd1 + fill_rows_q + header_q.operations) begin
+          if (error_q || !header_fits_q || beats_i != program_beats_q) begin
             loaded_q <= 1'b0;
             bad_q <= 1'b1;
             state_q <= DONE;
@@ -199,6 +214,7 @@ module codes_loader
             loaded_q <= 1'b0;
             state_q <= BODY;
             ask_q <= 1'b1;
+            ask_address_q <= address_i + 1'b1;
             ask_left_q <= beats_i - 16'd1;
           end
         end
@@ -206,21 +222,17 @@ module codes_loader
         BODY: begin
           if (data_valid_i) begin
             write_q <= '{valid: 1'b1, is_operation: of_operations_q, index: index_q, data: data_i};
-            first_fill_q <= index_q << 3;
             ends_q <= left_q == 16'd1;
             left_q <= left_q - 16'd1;
             error_q <= error_q || data_error_i;
-            if (!of_operations_q && index_q + 16'd1 == fill_rows_q) begin
+            if (!of_operations_q && index_q == last_fill_row_q) begin
               of_operations_q <= 1'b1;
               index_q <= '0;
             end else begin
               index_q <= index_q + 16'd1;
             end
           end
-          if (write_q.valid) begin
-            bad_q <= bad_q || (write_q.is_operation ? bad_operation : bad_fills);
-            if (ends_q) state_q <= CHECKSUM;
-          end
+          if (write_q.valid && ends_q) state_q <= CHECKSUM;
         end
 
         CHECKSUM: if (sum_valid) begin
