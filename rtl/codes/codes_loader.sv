@@ -68,12 +68,13 @@ module codes_loader
   header_t header;
   assign header = write_q.data;
 
-  logic same;
-  assign same = loaded_q && owner_q == owner_i && address_q == address_i && beats_q == beats_i;
+  logic same_place;
+  assign same_place = loaded_q && owner_q == owner_i && address_q == address_i && beats_q == beats_i;
 
   // What follows from the header.
   logic [15:0] fill_rows_q, last_fill_row_q, program_beats_q, last_offset_q;
-  logic header_fits_q, header_same_q;
+  logic header_fits_q, same_place_q;
+  logic [15:0] same_words_q;  // of the header, 4 bytes each
 
   // Asking: bursts of 64 beats, and one of what is left.
   logic ask_q;                // a request stands at the output
@@ -189,7 +190,10 @@ module codes_loader
                         && header.fills != '0 && header.fills <= 16'(OPERATIONS)
                         && header.operations != '0 && header.operations <= 16'(OPERATIONS)
                         && header.slice_beats != '0 && header.slice_beats <= 16'(MAX_SLICE_BEATS);
-          header_same_q <= same && header == header_q;
+          same_place_q <= same_place;
+          for (int unsigned w = 0; w < 16; w++) begin
+            same_words_q[w] <= header[32*w +: 32] == header_q[32*w +: 32];
+          end
           header_q <= header;
         end
 
@@ -208,7 +212,7 @@ module codes_loader
             loaded_q <= 1'b0;
             bad_q <= 1'b1;
             state_q <= DONE;
-          end else if (header_same_q) begin
+          end else if (same_place_q && same_words_q == '1) begin
             state_q <= DONE;
           end else begin
             loaded_q <= 1'b0;
