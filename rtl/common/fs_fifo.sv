@@ -2,7 +2,7 @@
 //
 // The oldest beat stands at the output (first word falls through): it can be taken in the cycle
 // after it was put in. Reading and writing a full queue in one cycle is not possible: ready_o of the
-// input depends on registers only, as does valid_o, so that queues cut combinational paths.
+// input is a register, as is valid_o, so that queues cut combinational paths.
 
 module fs_fifo #(
   parameter int unsigned WIDTH = 32,
@@ -34,13 +34,14 @@ module fs_fifo #(
   logic [WIDTH-1:0] beats_q [DEPTH];
   logic [POINTER_BITS-1:0] write_q, read_q;
   logic [LEVEL_BITS-1:0] level_q;
+  logic filled_q, full_q;  // what the level says
 
   logic push, pop;
   assign push = in_valid_i && in_ready_o;
   assign pop = out_valid_o && out_ready_i;
 
-  assign in_ready_o = level_q != LEVEL_BITS'(DEPTH);
-  assign out_valid_o = level_q != '0;
+  assign in_ready_o = !full_q;
+  assign out_valid_o = filled_q;
   assign out_data_o = beats_q[read_q];
   assign level_o = level_q;
 
@@ -54,13 +55,22 @@ module fs_fifo #(
       write_q <= '0;
       read_q <= '0;
       level_q <= '0;
+      filled_q <= 1'b0;
+      full_q <= 1'b0;
     end else begin
       if (push) write_q <= next(write_q);
       if (pop) read_q <= next(read_q);
-      if (push != pop) level_q <= push ? level_q + 1'b1 : level_q - 1'b1;
+      if (push != pop) begin
+        level_q <= push ? level_q + 1'b1 : level_q - 1'b1;
+        filled_q <= push || level_q != LEVEL_BITS'(1);
+        full_q <= push && level_q == LEVEL_BITS'(DEPTH - 1);
+      end
     end
   end
 
   assert property (@(posedge clk_i) disable iff (!rst_ni) level_q <= LEVEL_BITS'(DEPTH))
   else $error("more beats than places");
+  assert property (@(posedge clk_i) disable iff (!rst_ni)
+    filled_q == (level_q != '0) && full_q == (level_q == LEVEL_BITS'(DEPTH)))
+  else $error("the level says something else");
 endmodule
