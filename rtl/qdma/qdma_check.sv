@@ -1,6 +1,7 @@
 // Is a descriptor what it should be? Operation, permission, alignment, lengths, and that all it names
 // directly lies inside its function's windows. One at a time; the comparator of windows is shared, so a
 // check takes about a dozen cycles. The first thing found wrong, in the order below, is the verdict.
+// Wide numbers are compared in one cycle; what came of it is used in the next.
 //
 // What only an engine can know (its tables, where they lead) is the engine's to check, and the guards
 // watch every access besides.
@@ -25,7 +26,7 @@ module qdma_check
   output verdict_t           verdict_o,
   output copy_t              copy_o
 );
-  typedef enum logic [2:0] { IDLE, CLASSIFY, SHAPE, PICK, COMPARE, DONE } state_e;
+  typedef enum logic [2:0] { IDLE, CLASSIFY, SHAPE, PICK, ADD, COMPARE, DONE } state_e;
   state_e state_q;
 
   // What a descriptor begins with.
@@ -73,27 +74,42 @@ module qdma_check
 
   // Which of the ranges it has: host memory of a copy; card memory of LENGTH bytes; the beginning of
   // what an engine writes; the next descriptor.
-  logic is_copy, has_destination;
+  logic is_copy, is_shared, has_destination;
   logic [3:0] ranges_q;
   assign is_copy = verdict_q.target == UNIT_H2C || verdict_q.target == UNIT_C2H;
   assign has_destination = (verdict_q.target == UNIT_PLACE && head_q.op == H2C_OP_PLACE)
       || verdict_q.target == UNIT_CHECKSUM;
+  // What all functions share is changed by function 0.
+  assign is_shared = verdict_q.target == UNIT_RECONFIGURE
+      || (verdict_q.target == UNIT_PLACE && head_q.op == H2C_OP_LOAD_MAP);
 
   // ---- Shape: numbers by themselves -----------------------------------------------------------
 
-  logic bad_source, bad_destination, bad_next, zero_length, long_length;
-  assign bad_source = head_q.source[5:0] != '0;
-  assign bad_destination = (is_copy || has_destination) && head_q.destination[5:0] != '0;
-  assign bad_next = head_q.next[6:0] != '0;
-  assign zero_length = head_q.length == '0;
-  assign long_length = is_copy ? head_q.length > 64'(MAX_COPY_BYTES) : head_q.length[63:40] != '0;
+  typedef struct packed {
+    logic source;  // does not begin a beat
+    logic destination;
+    logic next;    // does not begin a descriptor
+    logic zero;    // length
+    logic beyond_copy;
+    logic beyond_card;
+    logic foreign;      // not of function 0
+    logic linked;
+  } shape_t;
+  shape_t shape_q;
+
+  logic bad_destination, bad_length;
+  assign bad_destination = (is_copy || has_destination) && shape_q.destination;
+  assign bad_length = shape_q.zero || (is_copy ? shape_q.beyond_copy : shape_q.beyond_card);
 
   // ---- Windows: one range after the other -----------------------------------------------------
 
   logic [1:0] range_q;
+  windows_t windows_q;  // the function's
+  window_t window_q;    // of the range
   host_beat_t first_q;
+  logic [34:0] beats_q;
   logic [58:0] past_q;  // the beat behind the range
-  window_t window_q;
+  logic below_q, beyond_q;
   logic [34:0] count, count_q;
   host_beat_t first;
   assign count = 35'(head_q.length[39:6]) + 35'(head_q.length[5:0] != '0);
@@ -141,51 +157,64 @@ module qdma_check
             // Nothing of it can be believed.
             {verdict_q.detail, verdict_q.flags, verdict_q.cookie, verdict_q.next} <= '0;
           end
+          shape_q <= '{
+            source: head_q.source[5:0] != '0,
+            destination: head_q.destination[5:0] != '0,
+            next: head_q.next[6:0] != '0,
+            zero: head_q.length == '0,
+            beyond_copy: head_q.length > 64'(MAX_COPY_BYTES),
+            beyond_card: head_q.length[63:40] != '0,
+            foreign: owner_q != '0,
+            linked: head_q.next != '0
+          };
+          windows_q <= windows_i[owner_q];
           state_q <= (unread_q || !known) ? DONE : SHAPE;
         end
 
         SHAPE: begin
-          // What all functions share is changed by function 0.
-          if ((verdict_q.target == UNIT_RECONFIGURE || !c2h_q && head_q.op == H2C_OP_LOAD_MAP)
-              && owner_q != '0) begin
+          if (is_shared && shape_q.foreign) begin
             judge(1'b1, STATUS_NOT_PERMITTED, 64'(owner_q));
-          end else if (verdict_q.target != UNIT_NONE && bad_source) begin
+          end else if (verdict_q.target != UNIT_NONE && shape_q.source) begin
             judge(1'b1, STATUS_BAD_ALIGNMENT, head_q.source);
           end else if (bad_destination) begin
             judge(1'b1, STATUS_BAD_ALIGNMENT, head_q.destination);
-          end else if (bad_next) begin
+          end else if (shape_q.next) begin
             judge(1'b1, STATUS_BAD_ALIGNMENT, head_q.next);
-          end else if (verdict_q.target != UNIT_NONE && (zero_length || long_length)) begin
+          end else if (verdict_q.target != UNIT_NONE && bad_length) begin
             judge(1'b1, STATUS_BAD_LENGTH, head_q.length);
           end
-          ranges_q <= {head_q.next != '0, has_destination, verdict_q.target != UNIT_NONE, is_copy};
+          ranges_q <= {shape_q.linked, has_destination, verdict_q.target != UNIT_NONE, is_copy};
           range_q <= 2'd0;
+          {below_q, beyond_q} <= '0;
           count_q <= count;
           state_q <= PICK;
         end
 
+        // The next range is picked while the last one is judged; range_q is one further already.
         PICK: begin
-          if (verdict_q.status != STATUS_OK || ranges_q == '0) begin
-            state_q <= DONE;
-          end else begin
-            ranges_q <= ranges_q >> 1;
-            range_q <= range_q + 1'b1;
-            if (ranges_q[0]) begin
-              first_q <= first;
-              past_q <= 59'(first) + ((range_q < 2'd2) ? 59'(count_q) : (range_q == 2'd2) ? 59'd1 : 59'd2);
-              window_q <= (range_q == 2'd0 || range_q == 2'd3) ? windows_i[owner_q].host : '{
-                base: 58'(windows_i[owner_q].card.base), limit: 58'(windows_i[owner_q].card.limit)
-              };
-              state_q <= COMPARE;
-            end
-          end
+          judge(below_q || beyond_q,
+                (range_q == 2'd1 || range_q == 2'd0) ? STATUS_HOST_FAULT : STATUS_CARD_FAULT,
+                {first_q, 6'd0});
+          {below_q, beyond_q} <= '0;
+          ranges_q <= ranges_q >> 1;
+          range_q <= range_q + 1'b1;
+          first_q <= first;
+          beats_q <= (range_q < 2'd2) ? count_q : (range_q == 2'd2) ? 35'd1 : 35'd2;
+          window_q <= (range_q == 2'd0 || range_q == 2'd3) ? windows_q.host : '{
+            base: 58'(windows_q.card.base), limit: 58'(windows_q.card.limit)
+          };
+          if (verdict_q.status != STATUS_OK || ranges_q == '0) state_q <= DONE;
+          else if (ranges_q[0]) state_q <= ADD;
+        end
+
+        ADD: begin
+          past_q <= 59'(first_q) + 59'(beats_q);
+          state_q <= COMPARE;
         end
 
         COMPARE: begin
-          // range_q is one further already.
-          judge(first_q < window_q.base || past_q > 59'(window_q.limit),
-                (range_q == 2'd1 || range_q == 2'd0) ? STATUS_HOST_FAULT : STATUS_CARD_FAULT,
-                {first_q, 6'd0});
+          below_q <= first_q < window_q.base;
+          beyond_q <= past_q > 59'(window_q.limit);
           state_q <= PICK;
         end
 

@@ -66,18 +66,19 @@ module qdma_descriptor
   // ---- Arriving -------------------------------------------------------------------------------
 
   fs_pkg::beat_t beats_q [2 * SLOTS];
-  logic [SLOTS-1:0] unread_q;  // an answer said error
+  logic errors_q [2 * SLOTS];  // the answer said so
 
   logic arrives;
   assign arrives = data_valid_i && data_i.tag.kind == READ_DESCRIPTOR;
 
   fs_pkg::beat_t head_q;
-  slot_t slot;
+  logic unread_q;
+  slot_t slot, slot_q;
   always_ff @(posedge clk_i) begin
     if (arrives) beats_q[{data_i.tag.number, data_i.last}] <= data_i.data;
-    if (arrives) unread_q[data_i.tag.number] <= data_i.error
-        || (data_i.last && unread_q[data_i.tag.number]);
-    head_q <= beats_q[{slot, 1'b0}];
+    if (arrives) errors_q[{data_i.tag.number, data_i.last}] <= data_i.error;
+    head_q <= beats_q[{slot_q, 1'b0}];
+    unread_q <= errors_q[{slot_q, 1'b0}] || errors_q[{slot_q, 1'b1}];
     beat_o <= beats_q[{beat_slot_i, beat_second_i}];
   end
 
@@ -90,32 +91,36 @@ module qdma_descriptor
 
   // ---- Checking, one after the other ----------------------------------------------------------
 
-  typedef enum logic [1:0] { WAIT, READ, CHECK, REPORT } state_e;
+  typedef enum logic [2:0] { WAIT, READ, START, CHECK, REPORT } state_e;
   state_e state_q;
-  logic checked;
+  logic c2h_q, checked;
 
-  assign looked_slot_o = slot;
+  assign looked_slot_o = slot_q;
   qdma_check i_check (
     .clk_i, .rst_ni, .windows_i,
-    .start_i(state_q == READ), .owner_i(slot.owner), .c2h_i(looked_ring_i.c2h),
-    .unread_i(unread_q[slot]), .head_i(head_q),
+    .start_i(state_q == START), .owner_i(slot_q.owner), .c2h_i(c2h_q),
+    .unread_i(unread_q), .head_i(head_q),
     .done_o(checked), .verdict_o, .copy_o
   );
   assign verdict_valid_o = checked;
-  assign verdict_slot_o = slot;
+  assign verdict_slot_o = slot_q;
   assign arrived_valid_o = state_q == REPORT;
-  assign arrived_slot_o = slot;
-  assign slot_taken = arrived_valid_o && arrived_ready_i;
+  assign arrived_slot_o = slot_q;
+  assign slot_taken = state_q == WAIT;
 
   always_ff @(posedge clk_i) begin
+    if (state_q == WAIT) slot_q <= slot;
+    c2h_q <= looked_ring_i.c2h;
     if (!rst_ni) begin
       state_q <= WAIT;
     end else begin
       unique case (state_q)
         WAIT: if (slot_valid) state_q <= READ;
-        READ: state_q <= CHECK;
+        READ: state_q <= START;
+        START: state_q <= CHECK;
         CHECK: if (checked) state_q <= REPORT;
         REPORT: if (arrived_ready_i) state_q <= WAIT;
+        default: state_q <= WAIT;
       endcase
     end
   end

@@ -24,14 +24,16 @@ module qdma_enable
   input  logic               data_valid_i,
   input  host_data_t         data_i
 );
-  typedef enum logic [2:0] { IDLE, ASK, LISTEN, JUDGE, RANGE, COMPARE, DONE } state_e;
+  typedef enum logic [2:0] { IDLE, ASK, LISTEN, JUDGE, PICK, ADD, COMPARE, DONE } state_e;
   state_e state_q;
 
   queue_context_t context_q;
   logic [7:0] status_q;
   logic [1:0] ring_q;  // H2C, C2H, completions
   host_beat_t first_q;
+  logic [13:0] beats_q;
   logic [58:0] past_q;
+  logic below_q, beyond_q;
   window_t window_q;
 
   assign read_valid_o = state_q == ASK;
@@ -46,22 +48,17 @@ module qdma_enable
       || context_q.cq_base[5:0] != '0;
 
   host_beat_t first;
-  logic [13:0] beats;
+  logic [3:0] log2;
+  logic [13:0] entries, beats;
   always_comb begin
     unique case (ring_q)
-      2'd0: begin
-        first = context_q.h2c_base[63:6];
-        beats = 14'd2 << context_q.h2c_log2[3:0];
-      end
-      2'd1: begin
-        first = context_q.c2h_base[63:6];
-        beats = 14'd2 << context_q.c2h_log2[3:0];
-      end
-      default: begin
-        first = context_q.cq_base[63:6];
-        beats = (context_q.cq_log2 == '0) ? 14'd1 : 14'd1 << (context_q.cq_log2[3:0] - 1'b1);
-      end
+      2'd0: {first, log2} = {context_q.h2c_base[63:6], context_q.h2c_log2[3:0]};
+      2'd1: {first, log2} = {context_q.c2h_base[63:6], context_q.c2h_log2[3:0]};
+      default: {first, log2} = {context_q.cq_base[63:6], context_q.cq_log2[3:0]};
     endcase
+    entries = 14'd1 << log2;
+    // Two beats to a descriptor, or two completions to a beat.
+    beats = ring_q[1] ? (entries >> 1) | 14'(entries[0]) : entries << 1;
   end
 
   always_ff @(posedge clk_i) begin
@@ -83,17 +80,25 @@ module qdma_enable
           else if (status_q == STATUS_OK && bad_base) status_q <= STATUS_BAD_ALIGNMENT;
           ring_q <= '0;
           window_q <= windows_i[owner_i].host;
-          state_q <= RANGE;
+          {below_q, beyond_q} <= '0;
+          state_q <= PICK;
         end
-        RANGE: begin
+        // The next ring is picked while the last one is judged.
+        PICK: begin
           first_q <= first;
-          past_q <= 59'(first) + 59'(beats);
-          state_q <= (status_q != STATUS_OK || ring_q == 2'd3) ? DONE : COMPARE;
+          beats_q <= beats;
+          if (below_q || beyond_q) status_q <= STATUS_HOST_FAULT;
+          state_q <= (status_q != STATUS_OK || below_q || beyond_q || ring_q == 2'd3) ? DONE : ADD;
+        end
+        ADD: begin
+          past_q <= 59'(first_q) + 59'(beats_q);
+          state_q <= COMPARE;
         end
         COMPARE: begin
-          if (first_q < window_q.base || past_q > 59'(window_q.limit)) status_q <= STATUS_HOST_FAULT;
+          below_q <= first_q < window_q.base;
+          beyond_q <= past_q > 59'(window_q.limit);
           ring_q <= ring_q + 1'b1;
-          state_q <= RANGE;
+          state_q <= PICK;
         end
         DONE: state_q <= IDLE;
         default: state_q <= IDLE;
