@@ -5,10 +5,12 @@
 // the word back: six cycles, with nobody between read and write. A descriptor takes three events, so
 // the engine does up to one descriptor in eighteen cycles.
 //
-//   IDLE choose - READ - LOOK - APPLY - RELOOK - WAKE write - IDLE
+//   TAKE read - FETCH - LOOK - APPLY - RELOOK - WAKE write, choose - TAKE
 //
-// An event is chosen only if there is room for all that it can make happen; room comes back without
-// help from other events, so nothing here waits for itself. After reset the memory is cleared.
+// Whose turn is next is chosen while the last event ends, and waits as one bit per source: who offers
+// an event offers it until it is taken. It is chosen only if there is room for all that it can make
+// happen; room comes back without help from other events, so nothing here waits for itself. After reset
+// the memory is cleared.
 
 module qdma_context
   import qdma_pkg::*;
@@ -77,7 +79,7 @@ module qdma_context
     $error("QUEUE_SETS must be a power of two from 2 to %0d", fs_regs_pkg::MAX_QUEUE_SETS);
   end
 
-  typedef enum logic [2:0] { CLEAR, IDLE, READ, LOOK, APPLY, RELOOK, WAKE } state_e;
+  typedef enum logic [2:0] { CLEAR, IDLE, TAKE, FETCH, LOOK, APPLY, RELOOK, WAKE } state_e;
   state_e state_q;
 
   // ---- The next event -------------------------------------------------------------------------
@@ -88,62 +90,69 @@ module qdma_context
   ring_number_t follow_arrived_ring_q, follow_ended_ring_q;
   logic [1:0] push_q;  // rings of the last event's set that go to the scheduler
 
-  event_t event_q, choice;
-  context_t context_q;
-  logic chosen, take_mmio, take_ended, take_arrived, take_visit, take_follow_ended, take_follow_arrived;
+  typedef struct packed {
+    logic follow_ended;
+    logic follow_arrived;
+    logic mmio;
+    logic ended;
+    logic arrived;
+    logic visit;
+  } source_t;  // one of them, or none
+
+  source_t choice, source_q;
   always_comb begin
-    {take_follow_ended, take_follow_arrived, take_mmio, take_ended, take_arrived, take_visit} = '0;
     choice = '0;
-    if (follow_ended_q) begin
-      take_follow_ended = completion_room_i;
-    end else if (follow_arrived_q) begin
-      take_follow_arrived = start_room_i;
+    if (follow_ended_q) choice.follow_ended = completion_room_i;
+    else if (follow_arrived_q) choice.follow_arrived = start_room_i;
+    if (choice == '0) begin
+      if (mmio_valid_i) choice.mmio = 1'b1;
+      else if (ended_valid_i && !follow_ended_q && completion_room_i) choice.ended = 1'b1;
+      else if (arrived_valid_i && !follow_arrived_q && start_room_i) choice.arrived = 1'b1;
+      else if (visit_valid_i && fetch_room_i) choice.visit = 1'b1;
     end
-    if (!take_follow_ended && !take_follow_arrived) begin
-      if (mmio_valid_i) take_mmio = 1'b1;
-      else if (ended_valid_i && !follow_ended_q && completion_room_i) take_ended = 1'b1;
-      else if (arrived_valid_i && !follow_arrived_q && start_room_i) take_arrived = 1'b1;
-      else if (visit_valid_i && fetch_room_i) take_visit = 1'b1;
-    end
+  end
+
+  event_t event_q, taken;
+  context_t context_q;
+  always_comb begin
+    taken = '0;
     unique case (1'b1)
-      take_follow_ended: begin
-        choice.kind = EVENT_ENDED;
-        choice.slot = follow_ended_slot_q;
-        {choice.set, choice.which[0]} = follow_ended_ring_q;
+      source_q.follow_ended: begin
+        taken.kind = EVENT_ENDED;
+        taken.slot = follow_ended_slot_q;
+        {taken.set, taken.which[0]} = follow_ended_ring_q;
       end
-      take_follow_arrived: begin
-        choice.kind = EVENT_ARRIVED;
-        choice.slot = follow_arrived_slot_q;
-        {choice.set, choice.which[0]} = follow_arrived_ring_q;
+      source_q.follow_arrived: begin
+        taken.kind = EVENT_ARRIVED;
+        taken.slot = follow_arrived_slot_q;
+        {taken.set, taken.which[0]} = follow_arrived_ring_q;
       end
-      take_mmio: choice = mmio_event_i;
-      take_ended: begin
-        choice.kind = EVENT_ENDED;
-        choice.slot = ended_slot_i;
-        {choice.set, choice.which[0]} = ended_ring_i;
+      source_q.mmio: taken = mmio_event_i;
+      source_q.ended: begin
+        taken.kind = EVENT_ENDED;
+        taken.slot = ended_slot_i;
+        {taken.set, taken.which[0]} = ended_ring_i;
       end
-      take_arrived: begin
-        choice.kind = EVENT_ARRIVED;
-        choice.slot = arrived_slot_i;
-        {choice.set, choice.which[0]} = arrived_ring_i;
+      source_q.arrived: begin
+        taken.kind = EVENT_ARRIVED;
+        taken.slot = arrived_slot_i;
+        {taken.set, taken.which[0]} = arrived_ring_i;
       end
-      take_visit: begin
-        choice.kind = EVENT_VISIT;
-        choice.page = visit_owner_i;
-        {choice.set, choice.which[0]} = visit_ring_i;
+      source_q.visit: begin
+        taken.kind = EVENT_VISIT;
+        taken.page = visit_owner_i;
+        {taken.set, taken.which[0]} = visit_ring_i;
       end
       default: ;
     endcase
-    chosen = take_follow_ended || take_follow_arrived || take_mmio || take_ended || take_arrived
-        || take_visit;
   end
 
-  logic idle;
-  assign idle = state_q == IDLE && push_q == '0;
-  assign mmio_ready_o = idle && take_mmio;
-  assign ended_ready_o = idle && take_ended;
-  assign arrived_ready_o = idle && take_arrived;
-  assign visit_ready_o = idle && take_visit;
+  logic take;
+  assign take = state_q == TAKE;
+  assign mmio_ready_o = take && source_q.mmio;
+  assign ended_ready_o = take && source_q.ended;
+  assign arrived_ready_o = take && source_q.arrived;
+  assign visit_ready_o = take && source_q.visit;
 
   // ---- The memory -----------------------------------------------------------------------------
 
@@ -153,27 +162,40 @@ module qdma_context
   logic write;
 
   always_ff @(posedge clk_i) begin
-    if (state_q == READ) read_q <= sets_q[row_t'(event_q.set)];
+    if (take) read_q <= sets_q[row_t'(taken.set)];
     if (write) sets_q[(state_q == CLEAR) ? clear_q : row_t'(event_q.set)] <= written;
   end
 
   // ---- Look, apply, look again ----------------------------------------------------------------
 
+  // The event's ring, apart: rules for it have no need to choose between two.
+  ring_t ring_q;
   look_t look, look_q;
   qdma_look i_look (
-    .set_i  ((state_q == LOOK) ? read_q : set_q),
-    .event_i(event_q),
-    .look_o (look)
+    .set_i    (set_q),
+    .ring_i   (ring_q),
+    .event_i  (event_q),
+    .verdict_i(verdict_i),
+    .outcome_i(outcome_i),
+    .look_o   (look)
   );
 
+  doorbell_t doorbell;
+  qdma_doorbell i_doorbell (
+    .clk_i, .set_i(read_q), .event_i(event_q), .doorbell_o(doorbell)
+  );
+
+  slot_number_t free_number_q;
   queue_set_t applied;
   actions_t actions;
   qdma_event i_event (
     .event_i      (event_q),
     .set_i        (set_q),
+    .ring_i       (ring_q),
     .look_i       (look_q),
+    .doorbell_i   (doorbell),
     .context_i    (context_q),
-    .free_number_i(free_number_i),
+    .free_number_i(free_number_q),
     .verdict_i    (verdict_i),
     .outcome_i    (outcome_i),
     .links_i      (links_i),
@@ -199,9 +221,14 @@ module qdma_context
   assign write = state_q == WAKE || state_q == CLEAR;
 
   always_ff @(posedge clk_i) begin
-    if (idle && chosen) event_q <= choice;
+    source_q <= choice;
+    if (take) event_q <= taken;
     if (mmio_ready_o) context_q <= mmio_context_i;
-    if (state_q == LOOK) set_q <= read_q;
+    if (state_q == FETCH) begin
+      set_q <= read_q;
+      ring_q <= read_q.rings[event_q.which[0]];
+    end
+    free_number_q <= free_number_i;
     if (state_q == LOOK || state_q == RELOOK) look_q <= look;
     if (state_q == APPLY) begin
       set_q <= applied;
@@ -216,18 +243,18 @@ module qdma_context
           clear_q <= clear_q + 1'b1;
           if (clear_q == row_t'(QUEUE_SETS - 1)) state_q <= IDLE;
         end
-        IDLE: if (idle && chosen) state_q <= READ;
-        READ: state_q <= LOOK;
+        IDLE, WAKE: state_q <= (choice != '0) ? TAKE : IDLE;
+        TAKE: state_q <= FETCH;
+        FETCH: state_q <= LOOK;
         LOOK: state_q <= APPLY;
         APPLY: state_q <= RELOOK;
         RELOOK: state_q <= WAKE;
-        WAKE: state_q <= IDLE;
         default: state_q <= CLEAR;
       endcase
     end
   end
   assign clearing_o = state_q == CLEAR;
-  assign idle_o = idle && !follow_arrived_q && !follow_ended_q;
+  assign idle_o = state_q == IDLE && push_q == '0 && !follow_arrived_q && !follow_ended_q;
 
   // ---- What happens ---------------------------------------------------------------------------
 
@@ -235,7 +262,7 @@ module qdma_context
   assign act_slot_o = event_q.slot;
   assign act_ring_o = '{set: event_q.set, c2h: event_q.which[0]};
 
-  assign visiting_o = event_q.kind == EVENT_VISIT && state_q inside {READ, LOOK, APPLY, RELOOK};
+  assign visiting_o = event_q.kind == EVENT_VISIT && state_q inside {FETCH, LOOK, APPLY, RELOOK, WAKE};
 
   logic is_mmio;
   assign is_mmio = event_q.kind inside {EVENT_DOORBELL, EVENT_ENABLE, EVENT_RESET, EVENT_READ};
@@ -257,8 +284,8 @@ module qdma_context
       follow_arrived_q <= 1'b0;
       follow_ended_q <= 1'b0;
     end else begin
-      if (idle && take_follow_ended) follow_ended_q <= 1'b0;
-      if (idle && take_follow_arrived) follow_arrived_q <= 1'b0;
+      if (take && source_q.follow_ended) follow_ended_q <= 1'b0;
+      if (take && source_q.follow_arrived) follow_arrived_q <= 1'b0;
       if (act_valid_o && act_o.follow) begin
         if (event_q.kind == EVENT_ENDED) follow_ended_q <= 1'b1;
         else follow_arrived_q <= 1'b1;
@@ -268,13 +295,19 @@ module qdma_context
 
   // ---- Rings that may fetch -------------------------------------------------------------------
 
+  fs_pkg::function_t push_owner_q;
+  set_number_t push_set_q;
   assign push_valid_o = push_q != '0;
-  assign push_owner_o = set_q.owner;
-  assign push_ring_o = '{set: event_q.set, c2h: !push_q[0]};
+  assign push_owner_o = push_owner_q;
+  assign push_ring_o = '{set: push_set_q, c2h: !push_q[0]};
 
   always_ff @(posedge clk_i) begin
+    if (state_q == WAKE) {push_owner_q, push_set_q} <= {set_q.owner, event_q.set};
     if (!rst_ni) push_q <= '0;
     else if (state_q == WAKE) push_q <= wake;
     else if (push_ready_i) push_q <= push_q[0] ? {push_q[1], 1'b0} : 2'b00;
   end
+
+  assert property (@(posedge clk_i) disable iff (!rst_ni) state_q != WAKE || push_q == '0)
+  else $error("rings are listed too slowly");
 endmodule

@@ -20,7 +20,9 @@ module qdma_event
 (
   input  event_t        event_i,
   input  queue_set_t    set_i,
+  input  ring_t         ring_i,         // of the event
   input  look_t         look_i,
+  input  doorbell_t     doorbell_i,
   input  context_t      context_i,      // enable
   input  slot_number_t  free_number_i,  // visit: a free slot of the owner
   input  verdict_t      verdict_i,      // arrived, ended: of the slot
@@ -31,9 +33,7 @@ module qdma_event
   output actions_t      actions_o
 );
   logic r;
-  ring_t ring;
   assign r = event_i.which[0];
-  assign ring = set_i.rings[r];
 
   logic enabled, mine;
   assign enabled = set_i.state == QUEUE_STATE_ENABLED;
@@ -41,26 +41,17 @@ module qdma_event
 
   // ---- Arrived: what to do with the first of the fetches --------------------------------------
 
-  logic chain_ends, must_wait, bad_chain;
+  logic starts_well, must_wait;
   logic [7:0] start_status;
-  assign chain_ends = verdict_i.next == '0;
-  assign bad_chain = !chain_ends && ring.chained == 6'(MAX_CHAIN);
-  assign start_status = (verdict_i.status == STATUS_OK && bad_chain) ? STATUS_BAD_CHAIN
-                                                                     : verdict_i.status;
-  logic signed [31:0] after_distance;
-  assign after_distance = set_i.rings[0].completed - verdict_i.after;
-
-  logic fence_waits, after_waits;
-  assign fence_waits = verdict_i.flags[DESCRIPTOR_FLAG_FENCE_BIT] && ring.jobs != '0;
-  assign after_waits = r && after_distance < 0;
-  assign must_wait = start_status == STATUS_OK && (fence_waits || after_waits);
+  assign starts_well = look_i.good && !look_i.bad_chain;
+  assign must_wait = starts_well && (look_i.fence_waits || look_i.after_waits);
+  assign start_status = (look_i.good && look_i.bad_chain) ? STATUS_BAD_CHAIN : verdict_i.status;
 
   // ---- Ended: the completion ------------------------------------------------------------------
 
-  logic failed, writes_completion;
-  assign failed = outcome_i.status != STATUS_OK;
+  logic writes_completion;
   assign writes_completion = set_i.state != QUEUE_STATE_RESETTING
-      && (failed || verdict_i.flags[DESCRIPTOR_FLAG_COMPLETE_BIT]);
+      && (look_i.failed || verdict_i.flags[DESCRIPTOR_FLAG_COMPLETE_BIT]);
 
   index_t cq_mask;
   assign cq_mask = ~({13{1'b1}} << set_i.cq_log2);
@@ -72,9 +63,9 @@ module qdma_event
     entry.flags[COMPLETION_FLAG_PHASE_BIT] = (set_i.cq_producer & ~cq_mask) == '0;
     entry.flags[COMPLETION_FLAG_C2H_BIT] = r;
     entry.cookie = verdict_i.cookie;
-    entry.index = ring.completed + 1'b1;
+    entry.index = ring_i.completed + 1'b1;
     entry.result = outcome_i.result;
-    if (!failed && (verdict_i.target == UNIT_H2C || verdict_i.target == UNIT_C2H)) begin
+    if (!look_i.failed && (verdict_i.target == UNIT_H2C || verdict_i.target == UNIT_C2H)) begin
       entry.result = 64'(verdict_i.copy_bytes);
     end
     entry.cycles = outcome_i.cycles;
@@ -84,7 +75,7 @@ module qdma_event
   // ---- The rules ------------------------------------------------------------------------------
 
   index_t ring_mask;
-  assign ring_mask = ~({13{1'b1}} << ring.log2);
+  assign ring_mask = ~({13{1'b1}} << ring_i.log2);
 
   always_comb begin
     set_o = set_i;
@@ -92,32 +83,32 @@ module qdma_event
     actions_o.follow_slot = event_i.slot;
     actions_o.link_from = event_i.slot;
     actions_o.start_status = start_status;
-    actions_o.start_detail = (verdict_i.status == STATUS_OK) ? verdict_i.next : verdict_i.detail;
+    actions_o.start_detail = look_i.good ? verdict_i.next : verdict_i.detail;
     actions_o.completion = '{
       owner: set_i.owner,
-      interrupt_due: set_i.interrupts && (failed || verdict_i.flags[DESCRIPTOR_FLAG_INTERRUPT_BIT]),
+      interrupt_due: set_i.interrupts && (look_i.failed || verdict_i.flags[DESCRIPTOR_FLAG_INTERRUPT_BIT]),
       base: set_i.cq_base,
       index: 12'(set_i.cq_producer & cq_mask),
       entry: entry
     };
     actions_o.what.slot = '{owner: set_i.owner, number: free_number_i};
-    actions_o.what.base = (ring.chain != '0) ? ring.chain : ring.base;
-    actions_o.what.index = (ring.chain != '0) ? '0
-        : 12'((ring.started + index_t'(ring.fetches)) & ring_mask);
+    actions_o.what.base = look_i.linked ? ring_i.chain : ring_i.base;
+    actions_o.what.index = look_i.linked ? '0
+        : 12'((ring_i.started + index_t'(ring_i.fetches)) & ring_mask);
 
     unique case (event_i.kind)
       EVENT_DOORBELL: begin
         if (!mine || set_i.state == QUEUE_STATE_DISABLED || set_i.state == QUEUE_STATE_RESETTING) begin
           actions_o.bad_doorbell = 1'b1;
-        end else if (!look_i.moved_well) begin
+        end else if (!doorbell_i.well) begin
           // A driver that does not know yet that its set is stopped has done nothing wrong.
           actions_o.bad_doorbell = enabled;
         end else if (event_i.which[1]) begin
           set_o.cq_consumer = event_i.value[12:0];
-          set_o.cq_posted = set_i.cq_posted - look_i.moved;
-          set_o.cq_free = set_i.cq_free + look_i.moved;
+          set_o.cq_posted = set_i.cq_posted - doorbell_i.moved;
+          set_o.cq_free = set_i.cq_free + doorbell_i.moved;
         end else begin
-          set_o.rings[r].posted = look_i.moved;
+          set_o.rings[r].posted = doorbell_i.moved;
         end
       end
 
@@ -153,68 +144,68 @@ module qdma_event
         if (look_i.may_fetch[r] && mine) begin
           actions_o.take = 1'b1;
           actions_o.fetch = 1'b1;
-          actions_o.link_fetch = ring.fetches != '0;
-          actions_o.link_from = '{owner: set_i.owner, number: ring.fetch_tail};
+          actions_o.link_fetch = ring_i.fetches != '0;
+          actions_o.link_from = '{owner: set_i.owner, number: ring_i.fetch_tail};
           set_o.cq_free = set_i.cq_free - 1'b1;
           set_o.rings[r].waits = WAIT_NOTHING;
-          set_o.rings[r].fetches = ring.fetches + 1'b1;
+          set_o.rings[r].fetches = ring_i.fetches + 1'b1;
           set_o.rings[r].fetch_tail = free_number_i;
-          if (ring.fetches == '0) set_o.rings[r].fetch_head = free_number_i;
+          if (ring_i.fetches == '0) set_o.rings[r].fetch_head = free_number_i;
         end
       end
 
       EVENT_ARRIVED: begin
-        if (ring.fetch_head != event_i.slot.number) begin
+        if (!look_i.first_fetch) begin
           actions_o.hold = 1'b1;
         end else begin
-          set_o.rings[r].fetches = ring.fetches - 1'b1;
+          set_o.rings[r].fetches = ring_i.fetches - 1'b1;
           set_o.rings[r].fetch_head = links_i.fetch_next;
-          actions_o.follow = ring.fetches != 4'd1 && links_i.fetch_next_held;
+          actions_o.follow = !look_i.only_fetch && links_i.fetch_next_held;
           actions_o.follow_slot.number = links_i.fetch_next;
-          if (!enabled || ring.flushing || must_wait) begin
+          if (!enabled || ring_i.flushing || must_wait) begin
             actions_o.give_back = 1'b1;
             set_o.cq_free = set_i.cq_free + 1'b1;
-            set_o.rings[r].flushing = ring.fetches != 4'd1;
-            if (enabled && !ring.flushing) begin
-              set_o.rings[r].waits = fence_waits ? WAIT_FENCE : WAIT_AFTER;
-              if (!fence_waits) set_o.after = verdict_i.after;
+            set_o.rings[r].flushing = !look_i.only_fetch;
+            if (enabled && !ring_i.flushing) begin
+              set_o.rings[r].waits = look_i.fence_waits ? WAIT_FENCE : WAIT_AFTER;
+              if (!look_i.fence_waits) set_o.after = verdict_i.after;
             end
           end else begin
             actions_o.start = 1'b1;
-            actions_o.link_job = ring.jobs != '0;
-            actions_o.link_from.number = ring.job_tail;
-            set_o.rings[r].jobs = ring.jobs + 1'b1;
+            actions_o.link_job = ring_i.jobs != '0;
+            actions_o.link_from.number = ring_i.job_tail;
+            set_o.rings[r].jobs = ring_i.jobs + 1'b1;
             set_o.rings[r].job_tail = event_i.slot.number;
-            if (ring.jobs == '0) set_o.rings[r].job_head = event_i.slot.number;
-            if (start_status != STATUS_OK) begin
+            if (ring_i.jobs == '0) set_o.rings[r].job_head = event_i.slot.number;
+            if (!starts_well) begin
               set_o.state = QUEUE_STATE_STOPPED;
               set_o.status = start_status;
-            end else if (chain_ends) begin
+            end else if (look_i.chain_ends) begin
               set_o.rings[r].chain = '0;
               set_o.rings[r].chained = '0;
-              set_o.rings[r].started = (ring.started + 1'b1) & {ring_mask[11:0], 1'b1};
-              set_o.rings[r].posted = ring.posted - 1'b1;
+              set_o.rings[r].started = (ring_i.started + 1'b1) & {ring_mask[11:0], 1'b1};
+              set_o.rings[r].posted = ring_i.posted - 1'b1;
             end else begin
               set_o.rings[r].chain = verdict_i.next[63:7];
-              set_o.rings[r].chained = ring.chained + 1'b1;
-              set_o.rings[r].flushing = ring.fetches != 4'd1;
+              set_o.rings[r].chained = ring_i.chained + 1'b1;
+              set_o.rings[r].flushing = !look_i.only_fetch;
             end
           end
         end
       end
 
       EVENT_ENDED: begin
-        if (failed && enabled) begin
+        if (look_i.failed && enabled) begin
           set_o.state = QUEUE_STATE_STOPPED;
           set_o.status = outcome_i.status;
         end
-        if (ring.job_head != event_i.slot.number) begin
+        if (!look_i.first_job) begin
           actions_o.hold = 1'b1;
         end else begin
-          set_o.rings[r].jobs = ring.jobs - 1'b1;
+          set_o.rings[r].jobs = ring_i.jobs - 1'b1;
           set_o.rings[r].job_head = links_i.job_next;
-          set_o.rings[r].completed = ring.completed + 1'b1;
-          actions_o.follow = ring.jobs != 5'd1 && links_i.job_next_held;
+          set_o.rings[r].completed = ring_i.completed + 1'b1;
+          actions_o.follow = !look_i.only_job && links_i.job_next_held;
           actions_o.follow_slot.number = links_i.job_next;
           actions_o.give_back = 1'b1;
           if (writes_completion) begin

@@ -194,10 +194,26 @@ package qdma_pkg;
   // What the numbers of a queue set say at a glance (qdma_look).
   typedef struct packed {
     logic [1:0] may_fetch;
-    logic idle;           // nothing of it is in the device
-    index_t moved;        // doorbell: entries posted now, or completions consumed
-    logic moved_well;     // and it may say so
+    logic idle;         // nothing of it is in the device
+    // Of the event's ring and slot.
+    logic first_fetch;  // the slot is the first of the ring's fetches,
+    logic only_fetch;   // the only one
+    logic first_job;
+    logic only_job;
+    logic linked;       // the ring has a descriptor to do before its next entry
+    logic fence_waits;
+    logic after_waits;
+    logic chain_ends;
+    logic bad_chain;    // too long
+    logic good;         // as the verdict says
+    logic failed;       // as the outcome says
   } look_t;
+
+  // What a doorbell says (qdma_doorbell).
+  typedef struct packed {
+    index_t moved;  // entries posted now, or completions consumed
+    logic well;     // it may say so
+  } doorbell_t;
 
   // The slot behind the event's, in its queue.
   typedef struct packed {

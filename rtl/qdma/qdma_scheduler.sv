@@ -44,27 +44,28 @@ module qdma_scheduler
   link_t [FUNCTIONS-1:0] head_q, tail_q;
   logic [FUNCTIONS-1:0] listed_q;  // lists that are not empty
 
-  typedef enum logic [1:0] { PICK, OFFER, READ, ADVANCE } state_e;
+  typedef enum logic [2:0] { PICK, CHOOSE, OFFER, READ, ADVANCE } state_e;
   state_e state_q;
   fs_pkg::function_t owner_q;
   logic [FUNCTIONS-1:0] after_q;  // functions behind the last served one
 
-  logic [FUNCTIONS-1:0] able, behind, candidates, grant;
+  logic [FUNCTIONS-1:0] able, behind, candidates_q;
   assign able = visiting_i ? '0 : listed_q & has_slot_i;
   assign behind = able & after_q;
-  assign candidates = (behind != '0) ? behind : able;
-  assign grant = candidates & (~candidates + 1'b1);
 
+  // The first of the candidates.
   fs_pkg::function_t number;
+  logic [FUNCTIONS-1:0] after;
   always_comb begin
     number = '0;
-    for (int unsigned i = 0; i < FUNCTIONS; i++) begin
-      if (grant[i]) number = fs_pkg::function_t'(i);
+    for (int i = FUNCTIONS - 1; i >= 0; i--) begin
+      if (candidates_q[i]) number = fs_pkg::function_t'(i);
     end
+    for (int unsigned i = 0; i < FUNCTIONS; i++) after[i] = 32'(number) < i;
   end
 
   // Links are not touched while one is being followed.
-  assign push_ready_o = state_q == PICK || state_q == OFFER;
+  assign push_ready_o = state_q != READ && state_q != ADVANCE;
   logic push;
   link_t push_link;
   assign push = push_valid_i && push_ready_o;
@@ -91,9 +92,13 @@ module qdma_scheduler
       if (push) listed_q[push_owner_i] <= 1'b1;
       unique case (state_q)
         PICK: begin
+          candidates_q <= (behind != '0) ? behind : able;
+          if (able != '0) state_q <= CHOOSE;
+        end
+        CHOOSE: begin
           owner_q <= number;
-          after_q <= ~(grant | (grant - 1'b1));
-          if (able != '0) state_q <= OFFER;
+          after_q <= after;
+          state_q <= OFFER;
         end
         OFFER: if (visit_ready_i) state_q <= READ;
         READ: state_q <= ADVANCE;
@@ -101,6 +106,7 @@ module qdma_scheduler
           if (head_q[owner_q] == tail_q[owner_q]) listed_q[owner_q] <= 1'b0;
           state_q <= PICK;
         end
+        default: state_q <= PICK;
       endcase
     end
   end

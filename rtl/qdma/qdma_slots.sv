@@ -13,7 +13,7 @@ module qdma_slots
   input  logic [31:0]   cycles_i,
 
   output logic          idle_o,  // all are free
-  output logic [FUNCTIONS-1:0] has_free_o,
+  output logic [FUNCTIONS-1:0] has_free_o,  // a cycle ago
   input  fs_pkg::function_t    owner_i,
   output slot_number_t         free_number_o,  // a free slot of owner_i
 
@@ -54,8 +54,8 @@ module qdma_slots
 
   // ---- Free slots -----------------------------------------------------------------------------
 
-  for (genvar f = 0; f < FUNCTIONS; f++) begin : gen_free
-    assign has_free_o[f] = free_q[f] != '0;
+  always_ff @(posedge clk_i) begin
+    for (int unsigned f = 0; f < FUNCTIONS; f++) has_free_o[f] <= free_q[f] != '0;
   end
   assign idle_o = free_q == '1;
 

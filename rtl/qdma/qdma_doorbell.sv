@@ -1,0 +1,51 @@
+// What a doorbell's number means: how far the index has moved. It may not take back what an earlier one
+// said, nor go past the ring's size, or past the completions that are there. Known two cycles after the
+// queue set has come from its memory.
+
+/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+
+module qdma_doorbell
+  import qdma_pkg::*;
+(
+  input  logic       clk_i,
+  input  queue_set_t set_i,
+  input  event_t     event_i,
+  output doorbell_t  doorbell_o
+);
+  // ---- The index behind which it must lie, and how far it may go --------------------------------
+
+  logic [3:0] log2;
+  index_t origin, least, most;
+  always_comb begin
+    log2 = set_i.rings[event_i.which[0]].log2;
+    origin = set_i.rings[event_i.which[0]].started;
+    least = set_i.rings[event_i.which[0]].posted;
+    most = index_t'(1) << log2;
+    if (event_i.which[1]) begin
+      log2 = set_i.cq_log2;
+      origin = set_i.cq_consumer;
+      least = '0;
+      most = set_i.cq_posted;
+    end
+  end
+
+  index_t distance_q, mask_q, least_q, most_q;
+  always_ff @(posedge clk_i) begin
+    distance_q <= event_i.value[12:0] - origin;
+    mask_q <= ~({13{1'b1}} << 1 << log2);
+    least_q <= least;
+    most_q <= most;
+  end
+
+  // ---- How far it goes ----------------------------------------------------------------------------
+
+  index_t moved;
+  assign moved = distance_q & mask_q;
+
+  always_ff @(posedge clk_i) begin
+    doorbell_o <= '{
+      moved: moved,
+      well: (event_i.value & ~64'(mask_q)) == '0 && moved >= least_q && moved <= most_q
+    };
+  end
+endmodule
