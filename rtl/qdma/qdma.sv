@@ -317,7 +317,13 @@ module qdma
     .host_done_i
   );
 
-  // What has a slot is at work somewhere; without one there are only completions on their way.
-  assign idle_o = regs_idle && context_idle && slots_idle && scheduler_idle && completion_idle
-      && !merged_write_valid && writes_idle;
+  // What has a slot is at work somewhere; without one there are only completions on their way. Only a
+  // register access ends idleness, so the rest may be a cycle old.
+  logic idle_q;
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) idle_q <= 1'b0;
+    else idle_q <= regs_idle && context_idle && slots_idle && scheduler_idle && completion_idle
+        && !merged_write_valid && writes_idle;
+  end
+  assign idle_o = regs_idle && idle_q;
 endmodule

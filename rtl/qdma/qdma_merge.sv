@@ -1,4 +1,7 @@
-// Many streams into one, each in its turn. The output comes from a register.
+// Many streams into one, each in its turn. What has been chosen waits in a queue of two, so that nobody
+// who offers hears of who takes in the same cycle.
+
+/* verilator lint_off PINCONNECTEMPTY */  // how full the queue is is of no interest
 
 module qdma_merge #(
   parameter int unsigned STREAMS = 2,
@@ -19,21 +22,17 @@ module qdma_merge #(
     $error("merging takes at least two streams");
   end
 
-  logic valid_q, room, chosen;
-  logic [WIDTH-1:0] data_q;
+  logic room, chosen;
   logic [$clog2(STREAMS)-1:0] index;
-  assign room = !valid_q || out_ready_i;
   assign in_ready_o = (room && chosen) ? STREAMS'(1) << index : '0;
-  assign out_valid_o = valid_q;
-  assign out_data_o = data_q;
 
   fs_arbiter #(.COUNT(STREAMS)) i_arbiter (
     .clk_i, .rst_ni, .request_i(in_valid_i), .valid_o(chosen), .index_o(index), .served_i(room)
   );
 
-  always_ff @(posedge clk_i) begin
-    if (room && chosen) data_q <= in_data_i[index];
-    if (!rst_ni) valid_q <= 1'b0;
-    else if (room) valid_q <= chosen;
-  end
+  fs_fifo #(.WIDTH(WIDTH), .DEPTH(2)) i_chosen (
+    .clk_i, .rst_ni,
+    .in_valid_i(chosen), .in_ready_o(room), .in_data_i(in_data_i[index]),
+    .out_valid_o, .out_ready_i, .out_data_o, .level_o()
+  );
 endmodule
