@@ -27,7 +27,7 @@ module qdma_buffer #(
 
   logic [WIDTH-1:0] beats_q [DEPTH];
   logic [POINTER_BITS:0] written_q, read_q, free_q;  // one bit more than a place's number
-  logic valid_q, advance;
+  logic valid_q, advance, advanced_q;
   assign advance = written_q != read_q && (!valid_q || out_ready_i);
   assign reserve_ready_o = free_q >= (POINTER_BITS+1)'(RESERVE);
   assign out_valid_o = valid_q;
@@ -40,13 +40,15 @@ module qdma_buffer #(
       read_q <= '0;
       free_q <= (POINTER_BITS+1)'(DEPTH);
       valid_q <= 1'b0;
+      advanced_q <= 1'b0;
     end else begin
       if (in_valid_i) written_q <= written_q + 1'b1;
       if (advance) read_q <= read_q + 1'b1;
       if (advance) valid_q <= 1'b1;
       else if (out_ready_i) valid_q <= 1'b0;
       free_q <= free_q - (reserve_valid_i ? (POINTER_BITS+1)'(reserve_beats_i) : '0)
-          + (POINTER_BITS+1)'(advance);
+          + (POINTER_BITS+1)'(advanced_q);
+      advanced_q <= advance;
     end
   end
 

@@ -114,24 +114,28 @@ module qdma_c2h
 
   // ---- Endings --------------------------------------------------------------------------------
 
-  logic ended_valid, ended_room;
+  logic done_q, done_error_q, ended_valid, ended_room;
+  write_note_t done_note_q;
   logic [7:0] status, ended_status;
   slot_t done_slot, ended_slot;
-  assign done_slot = done_note_i.number;
-  assign ended_valid = done_valid_i && done_note_i.notice;
+  assign done_slot = done_note_q.number;
+  assign ended_valid = done_q && done_note_q.notice;
   always_comb begin
     status = fs_regs_pkg::STATUS_OK;
-    if (host_failed_q[done_slot] || done_error_i) status = fs_regs_pkg::STATUS_HOST_ERROR;
+    if (host_failed_q[done_slot] || done_error_q) status = fs_regs_pkg::STATUS_HOST_ERROR;
     if (card_failed_q[done_slot]) status = fs_regs_pkg::STATUS_CARD_FAULT;
   end
 
   always_ff @(posedge clk_i) begin
+    {done_error_q, done_note_q} <= {done_error_i, done_note_i};
     if (!rst_ni) begin
+      done_q <= 1'b0;
       host_failed_q <= '0;
       card_failed_q <= '0;
     end else begin
+      done_q <= done_valid_i;
       if (beat && data.error) card_failed_q[burst.slot] <= 1'b1;
-      if (done_valid_i && done_error_i) host_failed_q[done_slot] <= 1'b1;
+      if (done_q && done_error_q) host_failed_q[done_slot] <= 1'b1;
       if (ended_valid) begin
         host_failed_q[done_slot] <= 1'b0;
         card_failed_q[done_slot] <= 1'b0;

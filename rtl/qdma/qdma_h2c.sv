@@ -135,43 +135,47 @@ module qdma_h2c
 
   // ---- Endings --------------------------------------------------------------------------------
 
-  logic done_ends, pending_valid;
-  slot_t done_slot;
+  logic pending_valid, pending_ends;
+  slot_t pending_slot;
   fs_fifo #(.WIDTH(1 + $bits(slot_t)), .DEPTH(WRITES)) i_pending (
     .clk_i, .rst_ni,
     .in_valid_i(beat_valid && (!write_valid_q || write_ready_i)), .in_ready_o(pending_room),
     .in_data_i({ends, beat_note.slot}),
-    .out_valid_o(pending_valid), .out_ready_i(done_i.valid), .out_data_o({done_ends, done_slot}),
+    .out_valid_o(pending_valid), .out_ready_i(done_i.valid), .out_data_o({pending_ends, pending_slot}),
     .level_o()
   );
 
-  logic ended_valid, ended_room;
+  fs_pkg::card_done_t done_q;
+  logic done_ends_q, ended_valid, ended_room;
   logic [7:0] status, ended_status;
-  slot_t ended_slot;
-  assign ended_valid = done_i.valid && done_ends;
+  slot_t done_slot_q, ended_slot;
+  assign ended_valid = done_q.valid && done_ends_q;
   always_comb begin
     status = fs_regs_pkg::STATUS_OK;
-    if (card_failed_q[done_slot] || done_i.error) status = fs_regs_pkg::STATUS_CARD_FAULT;
-    if (host_failed_q[done_slot]) status = fs_regs_pkg::STATUS_HOST_ERROR;
+    if (card_failed_q[done_slot_q] || done_q.error) status = fs_regs_pkg::STATUS_CARD_FAULT;
+    if (host_failed_q[done_slot_q]) status = fs_regs_pkg::STATUS_HOST_ERROR;
   end
 
   always_ff @(posedge clk_i) begin
+    {done_ends_q, done_slot_q} <= {pending_ends, pending_slot};
     if (!rst_ni) begin
+      done_q <= '0;
       host_failed_q <= '0;
       card_failed_q <= '0;
     end else begin
+      done_q <= done_i;
       if (beat_valid && beat_ready && beat_error) host_failed_q[beat_note.slot] <= 1'b1;
-      if (done_i.valid && done_i.error) card_failed_q[done_slot] <= 1'b1;
+      if (done_q.valid && done_q.error) card_failed_q[done_slot_q] <= 1'b1;
       if (ended_valid) begin
-        host_failed_q[done_slot] <= 1'b0;
-        card_failed_q[done_slot] <= 1'b0;
+        host_failed_q[done_slot_q] <= 1'b0;
+        card_failed_q[done_slot_q] <= 1'b0;
       end
     end
   end
 
   fs_fifo #(.WIDTH($bits(slot_t) + 8), .DEPTH(SLOTS)) i_endings (
     .clk_i, .rst_ni,
-    .in_valid_i(ended_valid), .in_ready_o(ended_room), .in_data_i({done_slot, status}),
+    .in_valid_i(ended_valid), .in_ready_o(ended_room), .in_data_i({done_slot_q, status}),
     .out_valid_o(ending_valid_o), .out_ready_i(ending_ready_i), .out_data_o({ended_slot, ended_status}),
     .level_o()
   );

@@ -31,6 +31,7 @@ module qdma_turns
   copy_t copies_q [SLOTS];
   copy_t read_q, rest_q;
   slot_t slot_q;
+  logic failed_q;
 
   // The line: copies that go back to its end come before new ones.
   logic line_valid, line_room, back;
@@ -42,6 +43,9 @@ module qdma_turns
     .out_valid_o(line_valid), .out_ready_i(state_q == WAIT), .out_data_o(line_slot), .level_o()
   );
 
+  logic fits;  // into one turn
+  assign fits = read_q.beats <= 19'(TURN_BEATS);
+
   // Memory has one port for writing.
   logic store;
   assign store = state_q == STORE && !load_valid_i;
@@ -52,15 +56,14 @@ module qdma_turns
 
   always_ff @(posedge clk_i) begin
     if (load_valid_i || back) copies_q[load_valid_i ? load_slot_i : slot_q] <= load_valid_i ? load_i : rest_q;
-    if (state_q == READ) read_q <= copies_q[slot_q];
+    if (state_q == READ) {read_q, failed_q} <= {copies_q[slot_q], failed_i};
     if (state_q == CUT) begin
       piece_o.slot <= slot_q;
       piece_o.host <= read_q.host;
       piece_o.card <= read_q.card;
       piece_o.tail_bytes <= read_q.tail_bytes;
-      piece_o.last <= failed_i || read_q.beats <= 19'(TURN_BEATS);
-      piece_o.beats_minus_1 <= failed_i ? '0
-          : (read_q.beats <= 19'(TURN_BEATS)) ? 6'(read_q.beats - 1'b1) : 6'(TURN_BEATS - 1);
+      piece_o.last <= failed_q || fits;
+      piece_o.beats_minus_1 <= failed_q ? '0 : fits ? 6'(read_q.beats - 1'b1) : 6'(TURN_BEATS - 1);
       rest_q <= '{
         host: read_q.host + 58'(TURN_BEATS),
         card: read_q.card + 34'(TURN_BEATS),
