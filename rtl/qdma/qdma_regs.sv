@@ -2,6 +2,9 @@
 // and what concerns itself; function 0 also the device and the function table, which says what every
 // function owns. Accesses are done one at a time, in order; a wrong one changes nothing, reads as zero,
 // and leaves a bit in the FUNCTION_ERRORS of the page where it was made.
+//
+// An access takes three steps before it waits for anybody: LOCATE finds the rows of the tables that it
+// speaks of, DECODE what it asks of them, ACCESS does it or refuses.
 
 /* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
 
@@ -42,7 +45,7 @@ module qdma_regs
   input  device_status_t    device_i,
   output logic              idle_o
 );
-  typedef enum logic [2:0] { IDLE, LOCATE, DECODE, ENABLE, EVENT, LISTEN, ANSWER } state_e;
+  typedef enum logic [2:0] { IDLE, LOCATE, DECODE, ACCESS, ENABLE, EVENT, LISTEN, ANSWER } state_e;
   state_e state_q;
   mmio_request_t request_q;
   logic [63:0] data_q;
@@ -62,7 +65,7 @@ module qdma_regs
 
   // ---- Where an access goes -------------------------------------------------------------------
 
-  logic is_queue, is_table, aligned;
+  logic is_queue, is_queue_q, is_table, is_table_q, aligned;
   assign aligned = request_q.offset[2:0] == '0;
   assign is_queue = request_q.offset >= QUEUE_BASE
       && request_q.offset < QUEUE_BASE + 17'(QUEUE_COUNT * QUEUE_STRIDE);
@@ -72,11 +75,10 @@ module qdma_regs
   // Queue sets: the page's number, the device's number.
   logic [16:0] queue_offset, set_q;
   logic [11:0] queue_number;
-  logic [15:0] count_q;  // of the page's queue sets
-  logic has_queue;
+  logic in_page_q, has_queue;
   assign queue_offset = request_q.offset - QUEUE_BASE;
   assign queue_number = queue_offset[16:5];
-  assign has_queue = 16'(queue_number) < count_q && set_q < 17'(QUEUE_SETS);
+  assign has_queue = in_page_q && set_q < 17'(QUEUE_SETS);
 
   logic [1:0] queue_register;
   assign queue_register = request_q.offset[4:3];
@@ -89,6 +91,9 @@ module qdma_regs
 
   fs_pkg::function_t entry;
   assign entry = request_q.offset[9:6];
+  windows_t entry_windows_q;
+  function_table_queues_t entry_queues_q, page_queues_q;
+  reg_function_errors_t page_errors_q;
   logic known, writable, device_only;
   logic [63:0] value;
   always_comb begin
@@ -96,15 +101,15 @@ module qdma_regs
     writable = 1'b0;
     device_only = 1'b0;
     value = '0;
-    if (is_table) begin
+    if (is_table_q) begin
       device_only = 1'b1;
       writable = 1'b1;
       unique case (request_q.offset[5:0])
-        FUNCTION_TABLE_REG_HOST_BASE: value = {windows_q[entry].host.base, 6'd0};
-        FUNCTION_TABLE_REG_HOST_END: value = {windows_q[entry].host.limit, 6'd0};
-        FUNCTION_TABLE_REG_CARD_BASE: value = 64'({windows_q[entry].card.base, 6'd0});
-        FUNCTION_TABLE_REG_CARD_END: value = 64'({windows_q[entry].card.limit, 6'd0});
-        FUNCTION_TABLE_REG_QUEUES: value = queues_q[entry];
+        FUNCTION_TABLE_REG_HOST_BASE: value = {entry_windows_q.host.base, 6'd0};
+        FUNCTION_TABLE_REG_HOST_END: value = {entry_windows_q.host.limit, 6'd0};
+        FUNCTION_TABLE_REG_CARD_BASE: value = 64'({entry_windows_q.card.base, 6'd0});
+        FUNCTION_TABLE_REG_CARD_END: value = 64'({entry_windows_q.card.limit, 6'd0});
+        FUNCTION_TABLE_REG_QUEUES: value = entry_queues_q;
         default: known = 1'b0;
       endcase
     end else begin
@@ -113,10 +118,10 @@ module qdma_regs
         REG_VERSION: value = 64'(VERSION);
         REG_FUNCTION: begin
           value[7:0] = 8'(request_q.page);
-          value[31:16] = queues_q[request_q.page].count;
+          value[31:16] = page_queues_q.count;
         end
         REG_FUNCTION_ERRORS: begin
-          value = errors_q[request_q.page];
+          value = page_errors_q;
           writable = 1'b1;
         end
         REG_CYCLES: value = cycles_q;
@@ -132,7 +137,7 @@ module qdma_regs
     end
   end
 
-  logic permitted;
+  logic permitted, permitted_q;
   assign permitted = known && (writable || !request_q.write) && (!device_only || request_q.page == '0);
 
   // ---- Queue sets -----------------------------------------------------------------------------
@@ -181,15 +186,26 @@ module qdma_regs
         end
 
         LOCATE: begin
-          set_q <= 17'(queues_q[request_q.page].first) + 17'(queue_number);
-          count_q <= queues_q[request_q.page].count;
+          {is_queue_q, is_table_q} <= {is_queue, is_table};
+          entry_windows_q <= windows_q[entry];
+          entry_queues_q <= queues_q[entry];
+          page_queues_q <= queues_q[request_q.page];
+          page_errors_q <= errors_q[request_q.page];
           state_q <= DECODE;
         end
 
         DECODE: begin
-          data_q <= '0;
+          set_q <= 17'(page_queues_q.first) + 17'(queue_number);
+          in_page_q <= 16'(queue_number) < page_queues_q.count;
+          permitted_q <= permitted;
+          data_q <= value;
+          state_q <= ACCESS;
+        end
+
+        ACCESS: begin
+          if (is_queue_q || !permitted_q) data_q <= '0;
           state_q <= request_q.write ? IDLE : ANSWER;
-          if (is_queue && aligned) begin
+          if (is_queue_q && aligned) begin
             if (!has_queue) begin
               errors_q[request_q.page].doorbell_range <= 1'b1;
             end else if (is_control && request_q.write) begin
@@ -199,11 +215,11 @@ module qdma_regs
             end else if (is_control || request_q.write) begin
               state_q <= EVENT;
             end
-          end else if (!permitted) begin
+          end else if (!permitted_q) begin
             errors_q[request_q.page].register_access <= 1'b1;
           end else if (!request_q.write) begin
-            data_q <= value;
-          end else if (is_table) begin
+            // The value is there.
+          end else if (is_table_q) begin
             unique case (request_q.offset[5:0])
               FUNCTION_TABLE_REG_HOST_BASE: windows_q[entry].host.base <= request_q.data[63:6];
               FUNCTION_TABLE_REG_HOST_END: windows_q[entry].host.limit <= request_q.data[63:6];
