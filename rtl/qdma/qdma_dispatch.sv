@@ -1,7 +1,7 @@
 // Starts what descriptors ask for: copies go to the copy units by slot; for an engine the descriptor is
 // read and becomes a command, with the slot as its tag. Every unit has a queue that holds all slots
 // there are, so that a slow engine delays only its own work. What needs no unit (NOP, a descriptor that
-// is wrong) ends here. Endings of everybody are merged into one stream.
+// is wrong) ends here. Endings of everybody are gathered into one stream.
 
 /* verilator lint_off PINCONNECTEMPTY */  // how full queues are is of no interest
 
@@ -152,19 +152,11 @@ module qdma_dispatch
     };
   end
 
-  // Engines among themselves, then with the others.
-  logic answer_valid, answer_ready;
-  ending_t answer;
-  qdma_merge #(.STREAMS(ENGINES), .WIDTH($bits(ending_t))) i_answers (
+  qdma_gather #(.STREAMS(3 + ENGINES), .WIDTH($bits(ending_t))) i_endings (
     .clk_i, .rst_ni,
-    .in_valid_i(answer_valid_i), .in_ready_o(answer_ready_o), .in_data_i(answered),
-    .out_valid_o(answer_valid), .out_ready_i(answer_ready), .out_data_o(answer)
-  );
-  qdma_merge #(.STREAMS(4), .WIDTH($bits(ending_t))) i_endings (
-    .clk_i, .rst_ni,
-    .in_valid_i({answer_valid, copy_valid_i, now_valid}),
-    .in_ready_o({answer_ready, copy_ready_o, now_ready}),
-    .in_data_i({answer, copy_i, now}),
+    .in_valid_i({answer_valid_i, copy_valid_i, now_valid}),
+    .in_ready_o({answer_ready_o, copy_ready_o, now_ready}),
+    .in_data_i({answered, copy_i, now}),
     .out_valid_o(ending_valid_o), .out_ready_i(ending_ready_i), .out_data_o(ending_o)
   );
 endmodule

@@ -1,0 +1,53 @@
+// Many streams into one, each in its turn, when there is no hurry: whose turn it is is found in one
+// cycle, the beat is taken in the next and offered in the third, so that many streams make no long path.
+// Where a beat has to move in every cycle, there is qdma_merge.
+
+module qdma_gather #(
+  parameter int unsigned STREAMS = 2,
+  parameter int unsigned WIDTH = 32
+) (
+  input  logic                            clk_i,
+  input  logic                            rst_ni,
+
+  input  logic [STREAMS-1:0]              in_valid_i,
+  output logic [STREAMS-1:0]              in_ready_o,
+  input  logic [STREAMS-1:0][WIDTH-1:0]   in_data_i,
+
+  output logic                            out_valid_o,
+  input  logic                            out_ready_i,
+  output logic [WIDTH-1:0]                out_data_o
+);
+  if (STREAMS < 2) begin : gen_streams_check
+    $error("gathering takes at least two streams");
+  end
+
+  logic [STREAMS-1:0] turn_q;  // one of them, or none
+  logic free, valid_q, chosen;
+  logic [$clog2(STREAMS)-1:0] index;
+  logic [WIDTH-1:0] data, data_q;
+  assign free = turn_q == '0 && !valid_q;
+  assign in_ready_o = turn_q;
+  assign out_valid_o = valid_q;
+  assign out_data_o = data_q;
+
+  fs_arbiter #(.COUNT(STREAMS)) i_arbiter (
+    .clk_i, .rst_ni, .request_i(in_valid_i), .valid_o(chosen), .index_o(index), .served_i(turn_q != '0)
+  );
+
+  always_comb begin
+    data = '0;
+    for (int unsigned s = 0; s < STREAMS; s++) data |= in_data_i[s] & {WIDTH{turn_q[s]}};
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (turn_q != '0) data_q <= data;
+    if (!rst_ni) begin
+      turn_q <= '0;
+      valid_q <= 1'b0;
+    end else begin
+      turn_q <= (free && chosen) ? STREAMS'(1) << index : '0;
+      if (turn_q != '0) valid_q <= 1'b1;
+      else if (out_ready_i) valid_q <= 1'b0;
+    end
+  end
+endmodule
