@@ -75,7 +75,8 @@ module qdma_h2c
     if (piece_valid && piece_ready) begin
       piece_q <= piece;
     end else if (request) begin
-      piece_q.host <= piece_q.host + (two ? 58'd2 : 58'd1);
+      // A single beat is odd, or the last one.
+      piece_q.host <= {piece_q.host[57:1] + 1'b1, 1'b0};
       piece_q.card <= piece_q.card + (two ? 34'd2 : 34'd1);
       piece_q.beats_minus_1 <= piece_q.beats_minus_1 - (two ? 6'd2 : 6'd1);
     end

@@ -1,6 +1,9 @@
 // The reorder buffer: 256 places of two beats. A place is taken for every read request, in order; data
 // fills places in any order; beats leave in the order in which their places were taken. The place's
 // number is the request's tag. A single beat lies in the second half of its place.
+//
+// Which places have their data is looked up one place after the other, by a counter that runs ahead of
+// the one that drains: between the two everything is there.
 
 module qdma_reorder #(
   parameter int unsigned NOTE_BITS = 8
@@ -33,8 +36,9 @@ module qdma_reorder #(
   logic [fs_pkg::BEAT_BITS:0] beats_q [2 * PLACES];  // error, data
   logic [fs_pkg::BEAT_BITS:0] beat_q;
   logic [NOTE_BITS-1:0] notes_q [PLACES];
-  logic [PLACES-1:0] two_q, full_q;
-  logic [8:0] taken_q, drained_q;  // one bit more than a place's number
+  logic two_q [PLACES];
+  logic [PLACES-1:0] full_q;
+  logic [8:0] taken_q, seen_q, drained_q;  // one bit more than a place's number
   logic half_q;
 
   assign take_number_o = taken_q[7:0];
@@ -44,10 +48,11 @@ module qdma_reorder #(
   assign take = take_valid_i && take_ready_o;
 
   logic [7:0] place;
-  logic half, advance, out_valid_q;
+  logic sees, half, advance, out_valid_q;
   assign place = drained_q[7:0];
+  assign sees = full_q[seen_q[7:0]];
   assign half = half_q || !two_q[place];
-  assign advance = full_q[place] && (!out_valid_q || out_ready_i);
+  assign advance = seen_q != drained_q && (!out_valid_q || out_ready_i);
 
   always_ff @(posedge clk_i) begin
     if (take) begin
@@ -63,6 +68,7 @@ module qdma_reorder #(
     end
     if (!rst_ni) begin
       taken_q <= '0;
+      seen_q <= '0;
       drained_q <= '0;
       half_q <= 1'b0;
       full_q <= '0;
@@ -70,13 +76,12 @@ module qdma_reorder #(
     end else begin
       if (take) taken_q <= taken_q + 1'b1;
       if (fill_valid_i && fill_last_i) full_q[fill_number_i] <= 1'b1;
-      if (advance) begin
-        half_q <= !half;
-        if (half) begin
-          drained_q <= drained_q + 1'b1;
-          full_q[place] <= 1'b0;
-        end
+      if (sees) begin
+        seen_q <= seen_q + 1'b1;
+        full_q[seen_q[7:0]] <= 1'b0;
       end
+      if (advance) half_q <= !half;
+      if (advance && half) drained_q <= drained_q + 1'b1;
       if (advance) out_valid_q <= 1'b1;
       else if (out_ready_i) out_valid_q <= 1'b0;
     end
@@ -84,6 +89,7 @@ module qdma_reorder #(
   assign out_valid_o = out_valid_q;
   assign {out_error_o, out_data_o} = beat_q;
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) !fill_valid_i || !full_q[fill_number_i])
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !fill_valid_i
+    || !(full_q[fill_number_i] || 9'(8'(fill_number_i - place)) < seen_q - drained_q))
   else $error("an answer for a place that has its data");
 endmodule
