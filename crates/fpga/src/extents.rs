@@ -133,7 +133,7 @@ mod tests {
             let extent = if stays { extents.allocate_to_stay(64) } else { extents.allocate(64) };
             extent.map(|extent| extent.address)
         };
-        let addresses = [false, true, false, true, false].map(|stays| next(stays));
+        let addresses = [false, true, false, true, false].map(&mut next);
         assert_eq!(addresses, [0, 960, 64, 896, 128].map(Some));
     }
 }
