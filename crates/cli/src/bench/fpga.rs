@@ -246,8 +246,8 @@ fn code(device: &mut FpgaDevice, running: &Running, case: &CodeCase) -> anyhow::
     let cycles = cycles_of(device, &jobs, Operation::Code).with_context(|| profile.to_owned())?;
     let after = running.card.totals();
     let beats = (after.card_reads - before.card_reads).max(after.card_writes - before.card_writes);
-    let times = if batch > 1 { format!("x{batch}") } else { String::new() };
-    let case = format!("code/{profile}/{}{times}", crate::units::size(object_bytes as u64));
+    let times = if batch > 1 { format!("{batch}x") } else { String::new() };
+    let case = format!("code/{profile}/{times}{}", crate::units::size(object_bytes as u64));
     let ours = Some(beats as f64 / cycles);
     let mut row = Row::new(BENCH, case, "beats/cycle", Better::More, (ours, None));
     row.more.insert("cycles".to_owned(), cycles.into());
