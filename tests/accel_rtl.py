@@ -30,7 +30,7 @@ def device_or_skip():
 
 def quickstart():
     text = fieldstone("quickstart", "--accel", "rtl", seconds=300).stdout
-    for word in ("every byte as written", "rebuild"):
+    for word in ("every byte as written", "rebuild", "heavy steps by the device"):
         check(word in text, f"the quickstart does not tell of {word!r}:\n{text}")
 
 
@@ -40,6 +40,8 @@ def selftest(world):
     check("cycles per second" in text, text)
     fieldstone("fpga", "selftest", "--count", "6", "--size", "4K", "--trace", waves, seconds=300)
     check(waves.stat().st_size > 100_000, f"waves of {waves.stat().st_size} bytes")
+    nowhere = world.file("no-folder/out.fst")
+    refused("fpga", "selftest", "--trace", nowhere, says=["waves cannot be written", "no-folder"])
 
 
 def load_during_swaps(world):

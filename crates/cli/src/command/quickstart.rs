@@ -19,7 +19,7 @@ pub struct Args {
     /// such as rs-van:K+M.
     #[arg(long, value_name = "CODE", default_value = "rs:4+2")]
     code: Profile,
-    /// What places data, and computes codes and checksums.
+    /// What places data, and computes codes.
     #[arg(long, value_enum, default_value_t = Accel::Cpu)]
     accel: Accel,
     /// Size of the volume. [default: 256M, or 16M with a simulated device]

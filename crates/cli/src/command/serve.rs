@@ -44,7 +44,7 @@ pub struct Args {
     /// Open node files with O_DIRECT, past the page cache.
     #[arg(long)]
     direct: bool,
-    /// What places data, and computes codes and checksums.
+    /// What places data, and computes codes.
     #[arg(long, value_enum, default_value_t = Accel::Cpu)]
     accel: Accel,
     /// Serve metrics for Prometheus at http://ADDR/metrics, for example 127.0.0.1:9100.

@@ -18,7 +18,7 @@ use crate::engine::{Engine, EngineOptions, MissingNode};
 use crate::nbd_disk::NbdDisk;
 use crate::pool::Pool;
 use crate::progress::{new_bar, show};
-use crate::report::{PoolReport, VolumeReport, stage_table};
+use crate::report::{PoolReport, VolumeReport, engine_text, stage_table};
 use crate::signals::Signals;
 use crate::units::{rate, size};
 
@@ -116,6 +116,9 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         let rebuilt = stage.watch_rebuild(&signals)?;
         print_rebuild(&rebuilt, plan.profile);
         row("read and compare", &pattern.check_all(&mut disk, &signals)?);
+    }
+    if let Some(text) = engine_text(&stage.volume()?.engine) {
+        println!("\nheavy steps by the device\n  {text}");
     }
     print_stages(&before);
     disk.client().disconnect();

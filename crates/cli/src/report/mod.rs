@@ -9,7 +9,7 @@ mod table;
 
 use serde::{Deserialize, Serialize};
 
-pub use table::{print_pool, progress_text, stage_table};
+pub use table::{engine_text, print_pool, progress_text, stage_table};
 
 /// A pool as its server, or an offline look at it, sees it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

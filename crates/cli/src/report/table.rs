@@ -145,9 +145,8 @@ fn state_rows(volume: &VolumeReport) -> Vec<(&'static str, String)> {
     if !not_up.is_empty() {
         rows.push(("nodes", not_up.join(", ")));
     }
-    // Software is nothing to write about.
-    if volume.engine.kinds.iter().any(|kind| kind.device_jobs > 0) {
-        rows.push(("engine", engine_text(&volume.engine)));
+    if let Some(text) = engine_text(&volume.engine) {
+        rows.push(("engine", text));
     }
     if volume.degraded_reads > 0 {
         rows.push(("decoded", format!("{} reads", volume.degraded_reads)));
@@ -160,8 +159,11 @@ fn state_rows(volume: &VolumeReport) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// What a device did of the heavy steps.
-fn engine_text(engine: &EngineReport) -> String {
+/// What a device did of the heavy steps; software is nothing to write about.
+pub fn engine_text(engine: &EngineReport) -> Option<String> {
+    if engine.kinds.iter().all(|kind| kind.device_jobs == 0) {
+        return None;
+    }
     let kinds = engine.kinds.iter().filter(|kind| kind.jobs > 0).map(|kind| {
         let mut text = format!("{} of {} {}", kind.device_jobs, kind.jobs, kind.kind);
         if kind.device_failures > 0 {
@@ -170,7 +172,7 @@ fn engine_text(engine: &EngineReport) -> String {
         text
     });
     let kinds: Vec<String> = kinds.collect();
-    format!("{}: {}", engine.name, kinds.join(", "))
+    Some(format!("{}: {}", engine.name, kinds.join(", ")))
 }
 
 /// What a rebuild or scrub read; beside it what Reed-Solomon would have read, if that differs.

@@ -105,11 +105,16 @@ impl Machine {
         incoming: Receiver<Request>,
     ) -> io::Result<Self> {
         let mut model = Model::new(&designs::FS_TOP);
-        if let Some(path) = &options.trace
-            && !model.open_trace(path)
-        {
-            let text = format!("waves cannot be written to {}", path.display());
-            return Err(io::Error::other(text));
+        if let Some(path) = &options.trace {
+            let refused = |error: io::Error| {
+                let text = format!("waves cannot be written to {}: {error}", path.display());
+                io::Error::new(error.kind(), text)
+            };
+            // The model's writer does not tell why it cannot open a file, nor always that it cannot.
+            std::fs::File::create(path).map_err(refused)?;
+            if !model.open_trace(path) {
+                return Err(refused(io::Error::other("the writer of waves refuses it")));
+            }
         }
         let port = |name: &str| model.port(name);
         let mmio = Mmio {

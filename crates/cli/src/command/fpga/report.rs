@@ -1,7 +1,7 @@
 //! `fieldstone fpga report`: what the units take of an FPGA, beside the papers' figures.
 //!
-//! The counts come from Yosys (`rtl/synth/synthesize.py`), which maps each unit by itself, and the
-//! whole device without the partition's module, and neither places nor routes. They are recorded in `rtl/synth/results.json`, with a digest of the sources.
+//! The counts come from Yosys (`rtl/synth/synthesize.py`), which maps each unit by itself and neither
+//! places nor routes. They are recorded in `rtl/synth/results.json`, with a digest of the sources.
 
 use std::io::Write as _;
 
@@ -19,7 +19,7 @@ pub struct Args {
     json: bool,
 }
 
-/// The chip of the papers' card, as paper 001 (section V-c) gives it.
+/// The chip of the papers' card, as DeLiBA-K (section V-c) gives it.
 const U280_LUTS: u64 = 1_300_000;
 const U280_FFS: u64 = 2_720_000;
 const U280_BRAMS: u64 = 2_016;
@@ -84,7 +84,7 @@ impl Depth {
 }
 
 /// A paper's count of the same function. Theirs are after placing and routing, and of the whole shell:
-/// network stack and, in paper 001, queue engine included.
+/// network stack and, in DeLiBA-K, queue engine included.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Paper {
     paper_ref: &'static str,
@@ -109,48 +109,51 @@ const PAPERS: &[(&str, &[Paper])] = &[
     (
         "crush_straw",
         &[
-            paper("001 Table III", Some(78_555), Some(224_000), Some(190), Some(26)),
-            paper("000 Table 6", Some(68_467), None, Some(112), Some(0)),
+            paper("DeLiBA-K, Table III", Some(78_555), Some(224_000), Some(190), Some(26)),
+            paper("DeLiBA-2, Table 6", Some(68_467), None, Some(112), Some(0)),
         ],
     ),
     (
         "crush_straw2",
         &[
-            paper("001 Table III", Some(82_334), Some(313_000), Some(165), Some(35)),
-            paper("000 Table 6", Some(68_544), None, Some(102), Some(0)),
+            paper("DeLiBA-K, Table III", Some(82_334), Some(313_000), Some(165), Some(35)),
+            paper("DeLiBA-2, Table 6", Some(68_544), None, Some(102), Some(0)),
         ],
     ),
     (
         "crush_list",
         &[
-            paper("001 Table III", Some(52_335), Some(92_456), Some(85), Some(22)),
-            paper("000 Table 6", Some(64_688), None, Some(90), Some(0)),
+            paper("DeLiBA-K, Table III", Some(52_335), Some(92_456), Some(85), Some(22)),
+            paper("DeLiBA-2, Table 6", Some(64_688), None, Some(90), Some(0)),
         ],
     ),
     (
         "crush_tree",
         &[
             // The number of LUTs is not in the text of the paper; 15.93 % of 355 K are.
-            paper("001 Table III", None, Some(97_523), Some(82), Some(26)),
-            paper("000 Table 6", Some(67_982), None, Some(98), Some(0)),
+            paper("DeLiBA-K, Table III", None, Some(97_523), Some(82), Some(26)),
+            paper("DeLiBA-2, Table 6", Some(67_982), None, Some(98), Some(0)),
         ],
     ),
     (
         "crush_uniform",
         &[
-            paper("001 Table III", Some(62_456), Some(112_000), Some(78), Some(29)),
-            paper("000 Table 6", Some(69_143), None, Some(98), Some(0)),
+            paper("DeLiBA-K, Table III", Some(62_456), Some(112_000), Some(78), Some(29)),
+            paper("DeLiBA-2, Table 6", Some(69_143), None, Some(98), Some(0)),
         ],
     ),
     (
         "rs_encoder",
         &[
-            paper("001 Table III", Some(92_355), Some(582_000), Some(215), Some(52)),
-            paper("000 Table 6", Some(70_111), None, Some(119), Some(0)),
+            paper("DeLiBA-K, Table III", Some(92_355), Some(582_000), Some(215), Some(52)),
+            paper("DeLiBA-2, Table 6", Some(70_111), None, Some(119), Some(0)),
         ],
     ),
     // Twelve processing units, and the vendor's platform.
-    ("codes_engine", &[paper("004 Table II", Some(376_287), Some(552_005), Some(1050), None)]),
+    (
+        "codes_engine",
+        &[paper("MSR engine, Table II", Some(376_287), Some(552_005), Some(1050), None)],
+    ),
 ];
 
 /// One line of `--json`.
@@ -226,9 +229,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     writeln!(
         out,
-        "Resources by Yosys (synth_xilinx -family xcup): mapped unit by unit, not placed, not routed;\n\
-         fs_top is the device with its static region: one of list, tree and uniform comes to it."
+        "Resources by Yosys (synth_xilinx -family xcup): mapped unit by unit, not placed, not routed."
     )?;
+    if units.iter().any(|unit| unit.unit == "fs_top") {
+        writeln!(out, "fs_top is the static region: one of list, tree and uniform comes to it.")?;
+    }
     writeln!(
         out,
         "% is of a U280 ({U280_LUTS} LUT, {U280_FFS} FF, {U280_BRAMS} BRAM, {U280_URAMS} URAM, {U280_DSPS} DSP)."
@@ -236,14 +241,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     writeln!(out)?;
     writeln!(
         out,
-        "{:<18} {:>8} {:>5} {:>8} {:>5} {:>7} {:>5} {:>5}  {:<28} {:>9}",
+        "{:<20} {:>8} {:>5} {:>8} {:>5} {:>7} {:>5} {:>5}  {:<28} {:>9}",
         "unit", "LUT", "%", "FF", "%", "BRAM36", "URAM", "DSP", "deepest paths", "MHz, est."
     )?;
     for unit in &units {
         let row = unit.row();
         writeln!(
             out,
-            "{:<18} {:>8} {:>5.1} {:>8} {:>5.1} {:>7.1} {:>5} {:>5}  {:<28} {:>9}",
+            "{:<20} {:>8} {:>5.1} {:>8} {:>5.1} {:>7.1} {:>5} {:>5}  {:<28} {:>9}",
             row.unit,
             row.lut,
             100.0 * row.lut_of_u280,
@@ -259,7 +264,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let number = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
             writeln!(
                 out,
-                "  paper {:<10} {:>8} {:>5} {:>8} {:>5} {:>7} {:>5}",
+                "  {:<20} {:>6} {:>5} {:>8} {:>5} {:>7} {:>5}",
                 paper.paper_ref,
                 number(paper.lut),
                 "",
@@ -273,9 +278,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     writeln!(out)?;
     writeln!(
         out,
-        "The papers count a placed and routed shell with its network stack (001: and its queue engine);\n\
-         ours have no network: the units alone, and fs_top all of them. The clocks are an estimate from\n\
-         the cells on the deepest paths, with {} to {} ns per LUT with its wire and {} to {} ns per carry\n\
+        "The papers count a placed and routed shell with its network stack (DeLiBA-K: and queue engine);\n\
+         ours are the units alone, and have no network. The clocks are an estimate from the cells on the\n\
+         deepest paths, with {} to {} ns per LUT with its wire and {} to {} ns per carry\n\
          of four bits assumed; routing, clock regions and packing are not known to open tools.",
         FAST.lut, SLOW.lut, FAST.carry, SLOW.carry
     )?;
