@@ -54,7 +54,7 @@ lint: ## Formatting and lints, denied
 unit: ## Unit and property tests of all crates, and a bounded smoke run of the fuzz targets' bodies
 	$(CARGO) test --workspace --locked
 
-rtl: ## Lint, test benches and line coverage of the RTL; skipped without Verilator
+rtl: ## Proofs, lint, test benches and line coverage of the RTL; skipped without Verilator
 	CARGO="$(CARGO)" rtl/check $(TARGET)
 
 bindings: ## The codes from C and Python, installed as their users do; skipped where tools are missing

@@ -1,6 +1,6 @@
 // Engine for CODE descriptors: executes linear maps over GF(2^8) on shards in card memory.
 //
-// After paper 004: encoding and rebuilding of any code are one machine with other tables. A job is cut
+// After the FPGA engine for MSR codes: encoding and rebuilding of any code are one machine with other tables. A job is cut
 // into passes (one slice of all elements of one stripe), and UNITS units work on them:
 //
 //   card memory -> codes_fill -> banks of the lanes -> gf_tree -> queue -> card memory

@@ -137,7 +137,8 @@ package fs_regs_pkg;
 
   typedef struct packed {
     logic [60:0]   unused_0;
-    // An access to a register that does not exist, or that belongs to function 0.
+    // An access to a register that does not exist, is read-only or belongs to function 0, or an unknown
+    // command.
     logic          register_access;
     logic          doorbell_state;  // A doorbell of a queue that is not enabled, or past the ring's size.
     // A doorbell or queue register of a queue that the function does not have.

@@ -3,12 +3,13 @@
 
     synthesize.py                 all units
     synthesize.py crush_straw2    these
-    synthesize.py --jobs 2
+    synthesize.py --jobs 2 --log FOLDER     with Yosys' log of each unit
     synthesize.py --check         which results are missing or of older sources
 
 Yosys (pyosys) maps each unit by itself, as a whole, or module by module where units.toml says `apart`;
-nothing is placed or routed, so LUTs are counted before packing, and delays are not known. `depth_*` are the cells on the path between registers that has most of
-them, `depth_lut_only` those on the path with most LUTs without a carry chain.
+nothing is placed or routed, so LUTs are counted before packing, and delays are not known. `depth_*` are
+the cells on the path between registers that has most of them, `depth_lut_only` those on the path with
+most LUTs without a carry chain.
 """
 
 import argparse
@@ -27,7 +28,6 @@ import tomllib
 HERE = pathlib.Path(__file__).resolve().parent
 RTL = HERE.parent
 FLIP_FLOPS = ["FDRE", "FDSE", "FDCE", "FDPE", "SRL16E", "SRLC32E"]
-SECONDS = 3600
 # ABC's usual script without its last pass (mfs), which takes hours on carry chains and saves little.
 ABC = "+&scorr; &sweep; &dc2; &dch -f -r; &ps; &if {C} {W} {D} {R}"
 
@@ -96,23 +96,25 @@ def longest(text):
     return paths
 
 
-def run(unit):
+def run(unit, options):
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         program = (
             "import sys\nfrom pyosys import libyosys as ys\ndesign = ys.Design()\n"
             "for line in sys.stdin:\n    ys.run_pass(line.strip(), design)\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            input="\n".join(script(unit, folder)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=SECONDS,
-        )
+        log = (options.log or pathlib.Path(folder)) / f"{unit['name']}.log"
+        with log.open("w") as output:
+            done = subprocess.run(
+                [sys.executable, "-c", program],
+                input="\n".join(script(unit, folder)),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=options.timeout_s,
+            )
         if done.returncode != 0:
-            raise RuntimeError(f"{unit['name']}: Yosys failed:\n" + done.stdout[-3000:])
+            raise RuntimeError(f"{unit['name']}: Yosys failed:\n" + log.read_text()[-3000:])
         stat = json.loads(pathlib.Path(folder, "stat.json").read_text())
         paths = longest(pathlib.Path(folder, "path.txt").read_text())
         lut_paths = longest(pathlib.Path(folder, "lut_path.txt").read_text())
@@ -149,6 +151,8 @@ def main():
     parser.add_argument("names", nargs="*", help="units; all of them by default")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="units at a time")
     parser.add_argument("--check", action="store_true", help="say which results are of older sources")
+    parser.add_argument("--timeout-s", type=int, default=3600, help="longest time for a unit")
+    parser.add_argument("--log", type=pathlib.Path, metavar="FOLDER", help="keep Yosys' logs there")
     parser.add_argument("--output", type=pathlib.Path, default=HERE / "results.json")
     options = parser.parse_args()
     units = tomllib.loads((HERE / "units.toml").read_text())["unit"]
@@ -167,7 +171,7 @@ def main():
         return
     failed = False
     with concurrent.futures.ThreadPoolExecutor(max(1, options.jobs)) as pool:
-        for future in concurrent.futures.as_completed([pool.submit(run, unit) for unit in chosen]):
+        for future in concurrent.futures.as_completed([pool.submit(run, unit, options) for unit in chosen]):
             try:
                 row = future.result()
             except (RuntimeError, subprocess.TimeoutExpired) as error:

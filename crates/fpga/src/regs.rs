@@ -59,7 +59,8 @@ pub mod register {
     pub const FUNCTION_ERRORS_DOORBELL_RANGE: Bits = Bits { high: 0, low: 0 };
     /// A doorbell of a queue that is not enabled, or past the ring's size.
     pub const FUNCTION_ERRORS_DOORBELL_STATE: Bits = Bits { high: 1, low: 1 };
-    /// An access to a register that does not exist, or that belongs to function 0.
+    /// An access to a register that does not exist, is read-only or belongs to function 0, or an
+    /// unknown command.
     pub const FUNCTION_ERRORS_REGISTER_ACCESS: Bits = Bits { high: 2, low: 2 };
     /// Clock cycles since reset.
     pub const CYCLES: u64 = 0x20;

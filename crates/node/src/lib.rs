@@ -3,7 +3,7 @@
 //! Purpose: keep shards and journals for volumes, let nobody at them without a valid capability,
 //! let nobody write who was fenced off, and hand out no byte that does not match its checksum.
 //!
-//! # Structure (paper 003, network-accelerated DFS, sections III to V)
+//! # Structure (network-accelerated DFS, sections III to V)
 //! The paper puts a file system's policies into three handlers that run on the packets of a
 //! request, around a bounded request table. The same three handlers and the same table are the
 //! node's modules:

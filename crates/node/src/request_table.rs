@@ -1,6 +1,6 @@
 //! The request table: one entry per request that the node is working on.
 //!
-//! Paper 003 section III-B2: a write needs state on the node for as long as it lasts, an entry of
+//! Network-accelerated DFS, section III-B2: a write needs state on the node for as long as it lasts, an entry of
 //! the request table with what its header carried and later stages need. The table is bounded; a
 //! request that finds it full is denied and the client retries later ([`NodeError::Busy`]).
 //!

@@ -17,6 +17,11 @@ file makes the RTL's package (`rtl/regs/fs_regs_pkg.sv`) and the driver's consta
 All numbers are little-endian. Offsets are in bytes. Access: `ro` reads only, `wo` writes only (reads as zero), `rw` both,
 `w1c` writing ones clears. Anything that is not listed reads as zero, and sets `FUNCTION_ERRORS.REGISTER_ACCESS`.
 
+Bring-up, as in `crates/fpga/src/card.rs` and `queue_set.rs`: check `ID` and `VERSION`; function 0 fills `FUNCTION_TABLE`, which gives
+functions their queue sets and windows. Then for a queue set: write its `QUEUE_CONTEXT` to host memory, order `ENABLE` with its
+address by `CONTROL`, wait for the state `ENABLED`; write descriptors, then a doorbell. `rtl/crush/crush_pkg.sv` tells what images of
+maps look like, `rtl/codes/codes_pkg.sv` programs of codes.
+
 ## Constants
 
 | name | value | meaning |

@@ -1,4 +1,4 @@
-//! The three handlers of a request (paper 003 section III-B).
+//! The three handlers of a request (network-accelerated DFS, section III-B).
 //!
 //! | handler      | when                                | what it does                               |
 //! |--------------|-------------------------------------|--------------------------------------------|
