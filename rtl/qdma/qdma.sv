@@ -115,6 +115,8 @@ module qdma
   event_t event_asked;
   logic [63:0] event_data;
 
+  logic [15:0] completions_made, completions_landed;
+
   assign mmio_ready_o = regs_ready && !clearing;
   qdma_regs #(.QUEUE_SETS(QUEUE_SETS)) i_regs (
     .clk_i, .rst_ni,
@@ -125,6 +127,7 @@ module qdma
     .enable_done_i(enable_done),
     .event_valid_o(event_valid), .event_ready_i(event_ready), .event_o(event_asked),
     .event_done_i(event_done), .event_bad_i(event_bad), .event_data_i(event_data),
+    .completions_made_i(completions_made), .completions_landed_i(completions_landed),
     .windows_o, .vectors_o(vectors), .cycles_o(cycles), .refused_i(refused), .device_i,
     .idle_o(regs_idle)
   );
@@ -280,6 +283,7 @@ module qdma
 
   qdma_completion i_completion (
     .clk_i, .rst_ni, .vectors_i(vectors), .idle_o(completion_idle),
+    .made_o(completions_made), .landed_o(completions_landed),
     .room_o(completion_room), .valid_i(act_valid && act.complete), .completion_i(act.completion),
     .write_valid_o(write_valid[0]), .write_ready_i(write_ready[0]), .write_o(writes[0]),
     .done_valid_i(done_valid && done_note.completion), .done_note_i(done_note),

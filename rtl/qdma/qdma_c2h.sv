@@ -93,7 +93,6 @@ module qdma_c2h
       write_o.write <= '{
         owner: burst.slot.owner,
         address: burst.host + 58'(beat_q),
-        last: burst_ends,
         strobe: data.error ? '0 : beat_strobe(copy_ends, burst.tail_bytes),
         data: data.data
       };

@@ -1,6 +1,7 @@
 // The completion engine: writes completions to the rings in host memory, and raises interrupts when
 // they have landed. Interrupts say "look at your completions", so those of a function that have not
-// gone out yet are one.
+// gone out yet are one. How many were made and how many have landed is counted, modulo 2^16: a driver that
+// is told that its queue set is disabled may use its ring for something else (qdma_regs).
 
 /* verilator lint_off PINCONNECTEMPTY */  // how full queues are is of no interest
 /* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
@@ -12,6 +13,8 @@ module qdma_completion
   input  logic                rst_ni,
   input  logic [7:0]          vectors_i [FUNCTIONS],
   output logic                idle_o,
+  output logic [15:0]         made_o,
+  output logic [15:0]         landed_o,
 
   output logic                room_o,
   input  logic                valid_i,
@@ -46,7 +49,6 @@ module qdma_completion
       write_o.write <= '{
         owner: completion.owner,
         address: completion.base + 58'(completion.index[11:1]),
-        last: 1'b1,
         strobe: completion.index[0] ? {{32{1'b1}}, 32'd0} : {32'd0, {32{1'b1}}},
         data: {completion.entry, completion.entry}
       };
@@ -56,19 +58,24 @@ module qdma_completion
   end
   assign write_valid_o = write_valid_q;
 
-  // ---- Interrupts -----------------------------------------------------------------------------
-
-  logic [FUNCTIONS-1:0] due_q, first;
-  logic interrupt_valid_q, pick;
-  fs_pkg::function_t number;
-  assign first = due_q & (~due_q + 1'b1);
-  assign pick = !interrupt_valid_q && due_q != '0;
-  always_comb begin
-    number = '0;
-    for (int unsigned f = 0; f < FUNCTIONS; f++) begin
-      if (first[f]) number = fs_pkg::function_t'(f);
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) {made_o, landed_o} <= '0;
+    else begin
+      made_o <= made_o + 16'(valid_i);
+      landed_o <= landed_o + 16'(done_valid_i);
     end
   end
+
+  // ---- Interrupts -----------------------------------------------------------------------------
+
+  // Function by function: one whose completions never end has one interrupt in a round.
+  logic [FUNCTIONS-1:0] due_q;
+  logic interrupt_valid_q, due, pick;
+  fs_pkg::function_t number;
+  fs_arbiter #(.COUNT(FUNCTIONS)) i_turn (
+    .clk_i, .rst_ni, .request_i(due_q), .valid_o(due), .index_o(number), .served_i(pick)
+  );
+  assign pick = due && !interrupt_valid_q;
 
   always_ff @(posedge clk_i) begin
     if (pick) interrupt_vector_o <= vectors_i[number];
@@ -76,7 +83,7 @@ module qdma_completion
       due_q <= '0;
       interrupt_valid_q <= 1'b0;
     end else begin
-      if (pick) due_q <= due_q & ~first;
+      if (pick) due_q[number] <= 1'b0;
       if (done_valid_i && done_note_i.notice) due_q[done_note_i.number[3:0]] <= 1'b1;
       if (pick) interrupt_valid_q <= 1'b1;
       else if (interrupt_ready_i) interrupt_valid_q <= 1'b0;

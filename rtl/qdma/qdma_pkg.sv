@@ -63,7 +63,6 @@ package qdma_pkg;
   typedef struct packed {
     fs_pkg::function_t owner;
     host_beat_t address;
-    logic last;  // of a run of neighbours
     logic [fs_pkg::BEAT_BYTES-1:0] strobe;
     fs_pkg::beat_t data;
   } host_write_t;

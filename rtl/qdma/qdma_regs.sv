@@ -4,7 +4,9 @@
 // and leaves a bit in the FUNCTION_ERRORS of the page where it was made.
 //
 // An access takes three steps before it waits for anybody: LOCATE finds the rows of the tables that it
-// speaks of, DECODE what it asks of them, ACCESS does it or refuses.
+// speaks of, DECODE what it asks of them, ACCESS does it or refuses. Nobody is told that a queue set is
+// disabled while completions that were made before are on their way to host memory (SETTLE): they could be
+// its own, and its driver may have other plans for the ring.
 
 /* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
 
@@ -37,6 +39,8 @@ module qdma_regs
   input  logic              event_done_i,
   input  logic              event_bad_i,
   input  logic [63:0]       event_data_i,
+  input  logic [15:0]       completions_made_i,
+  input  logic [15:0]       completions_landed_i,
 
   output windows_t [FUNCTIONS-1:0] windows_o,
   output logic [7:0]        vectors_o [FUNCTIONS],
@@ -45,11 +49,15 @@ module qdma_regs
   input  device_status_t    device_i,
   output logic              idle_o
 );
-  typedef enum logic [2:0] { IDLE, LOCATE, DECODE, ACCESS, ENABLE, EVENT, LISTEN, ANSWER } state_e;
+  typedef enum logic [3:0] {
+    IDLE, LOCATE, DECODE, ACCESS, ENABLE, EVENT, LISTEN, SETTLE, ANSWER
+  } state_e;
   state_e state_q;
   mmio_request_t request_q;
   logic [63:0] data_q;
   logic enabling_q;  // the context is being read
+  logic [15:0] made_q, under_way;
+  assign under_way = completions_landed_i - made_q;  // negative: some have not landed
 
   logic [63:0] cycles_q;
   logic [31:0] faults_q;
@@ -105,9 +113,15 @@ module qdma_regs
       device_only = 1'b1;
       writable = 1'b1;
       unique case (request_q.offset[5:0])
-        FUNCTION_TABLE_REG_HOST_BASE: value = {entry_windows_q.host.base, 6'd0};
+        FUNCTION_TABLE_REG_HOST_BASE: begin
+          value = {entry_windows_q.host.base, 6'd0};
+          writable = request_q.data[5:0] == '0;  // a window does not begin before its first byte
+        end
         FUNCTION_TABLE_REG_HOST_END: value = {entry_windows_q.host.limit, 6'd0};
-        FUNCTION_TABLE_REG_CARD_BASE: value = 64'({entry_windows_q.card.base, 6'd0});
+        FUNCTION_TABLE_REG_CARD_BASE: begin
+          value = 64'({entry_windows_q.card.base, 6'd0});
+          writable = request_q.data[5:0] == '0;
+        end
         FUNCTION_TABLE_REG_CARD_END: value = 64'({entry_windows_q.card.limit, 6'd0});
         FUNCTION_TABLE_REG_QUEUES: value = entry_queues_q;
         default: known = 1'b0;
@@ -243,9 +257,14 @@ module qdma_regs
           if (event_done_i) begin
             data_q <= event_data_i;
             if (event_bad_i) errors_q[request_q.page].doorbell_state <= 1'b1;
-            state_q <= request_q.write ? IDLE : ANSWER;
+            made_q <= completions_made_i;
+            if (request_q.write) state_q <= IDLE;
+            else if (event_data_i[3:0] == QUEUE_STATE_DISABLED) state_q <= SETTLE;
+            else state_q <= ANSWER;
           end
         end
+
+        SETTLE: if (!under_way[15]) state_q <= ANSWER;
 
         ANSWER: if (answer_ready_i) state_q <= IDLE;
 

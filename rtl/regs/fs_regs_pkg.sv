@@ -23,6 +23,9 @@ package fs_regs_pkg;
   localparam int unsigned MAX_WIDTH = 15;  // Items of one placement.
   localparam int unsigned MAX_COPY_BYTES = 32'h01000000;  // Largest LENGTH of a COPY.
   localparam int unsigned SLICE_BYTES = 4096;  // Largest slice of an element in the codes engine.
+  // After so many cycles an engine ends a CODE, PLACE or CHECKSUM with TOO_LONG: it is not one tenant's
+  // alone. 16 MiB of data need a quarter.
+  localparam int unsigned MAX_OPERATION_CYCLES = 32'h00400000;
   localparam int unsigned BITSTREAM_MAGIC = 32'h31425346;  // First word of a partial bitstream: "FSB1".
 
   // Operations of the H2C ring.
@@ -44,7 +47,9 @@ package fs_regs_pkg;
 
   // States of a queue set.
   typedef enum logic [3:0] {
-    QUEUE_STATE_DISABLED = 4'd0,  // Nothing is fetched; doorbells are errors.
+    // Nothing is fetched; doorbells are errors. Once a read of CONTROL says so, the device leaves the queue
+    // set's memory alone.
+    QUEUE_STATE_DISABLED = 4'd0,
     QUEUE_STATE_ENABLED = 4'd1,  // At work.
     QUEUE_STATE_STOPPED = 4'd2,  // An error stopped it; reset it.
     QUEUE_STATE_RESETTING = 4'd3  // Waits for what is in flight.
@@ -88,7 +93,8 @@ package fs_regs_pkg;
     STATUS_BAD_IMAGE = 8'd11,  // The map's image is damaged or does not fit.
     STATUS_BAD_PROGRAM = 8'd12,  // The program is damaged or does not fit.
     STATUS_BAD_BITSTREAM = 8'd13,  // Header, length or checksum of the bitstream is wrong.
-    STATUS_HOST_ERROR = 8'd14  // Host memory answered with an error.
+    STATUS_HOST_ERROR = 8'd14,  // Host memory answered with an error.
+    STATUS_TOO_LONG = 8'd15  // It took more than MAX_OPERATION_CYCLES. What it had written by then stays.
   } status_e;
 
   // FLAGS of a descriptor.
@@ -137,8 +143,8 @@ package fs_regs_pkg;
 
   typedef struct packed {
     logic [60:0]   unused_0;
-    // An access to a register that does not exist, is read-only or belongs to function 0, or an unknown
-    // command.
+    // An access to a register that does not exist, is read-only or belongs to function 0, or a value or
+    // command that it does not take.
     logic          register_access;
     logic          doorbell_state;  // A doorbell of a queue that is not enabled, or past the ring's size.
     // A doorbell or queue register of a queue that the function does not have.
@@ -173,14 +179,19 @@ package fs_regs_pkg;
   } reg_draws_t;
 
   // FUNCTION_TABLE: What each function owns. Guards check every access of its queues and jobs against the
-  // windows. Function 0 only.
+  // windows. To take a window away: set its END to 0, reset the function's queue sets, and give it to others
+  // once they are DISABLED. Function 0 only.
   localparam logic [16:0] FUNCTION_TABLE_BASE = 17'h01000;
   localparam int unsigned FUNCTION_TABLE_STRIDE = 64;
   localparam int unsigned FUNCTION_TABLE_COUNT = MAX_FUNCTIONS;
-  localparam logic [5:0] FUNCTION_TABLE_REG_HOST_BASE = 6'd0;  // rw: First byte of host memory it may reach.
-  localparam logic [5:0] FUNCTION_TABLE_REG_HOST_END = 6'd8;  // rw: First byte past that window.
-  localparam logic [5:0] FUNCTION_TABLE_REG_CARD_BASE = 6'd16;  // rw: First byte of card memory it may reach.
-  localparam logic [5:0] FUNCTION_TABLE_REG_CARD_END = 6'd24;  // rw: First byte past that window.
+  // rw: First byte of host memory it may reach: a multiple of BEAT_BYTES, others are refused.
+  localparam logic [5:0] FUNCTION_TABLE_REG_HOST_BASE = 6'd0;
+  // rw: First byte past that window, rounded down to a multiple of BEAT_BYTES.
+  localparam logic [5:0] FUNCTION_TABLE_REG_HOST_END = 6'd8;
+  // rw: First byte of card memory it may reach: a multiple of BEAT_BYTES, others are refused.
+  localparam logic [5:0] FUNCTION_TABLE_REG_CARD_BASE = 6'd16;
+  // rw: First byte past that window, rounded down to a multiple of BEAT_BYTES.
+  localparam logic [5:0] FUNCTION_TABLE_REG_CARD_END = 6'd24;
   localparam logic [5:0] FUNCTION_TABLE_REG_QUEUES = 6'd32;  // rw: Its queue sets, and how it is interrupted.
 
   typedef struct packed {

@@ -10,6 +10,9 @@
 //
 // On a card, the boundary of this module meets a PCIe block (MMIO by function, reads and writes of host
 // memory, interrupts) and a memory controller. In simulation, crates/fpga plays both.
+//
+// A reset (rst_ni) forgets what was asked of both memories: answers to requests from before it must not
+// come after it. On a card, the reset is held until the PCIe block and the memory controller are quiet.
 
 /* verilator lint_off PINCONNECTEMPTY */  // units whose idleness the queue engine knows already
 
@@ -61,7 +64,6 @@ module fs_top
   output logic [57:0]            host_write_address_o,
   output logic [BEAT_BYTES-1:0]  host_write_strobe_o,
   output beat_t                  host_write_data_o,
-  output logic                   host_write_last_o,
   input  logic                   host_done_valid_i,
   input  logic                   host_done_error_i,
 
@@ -136,7 +138,6 @@ module fs_top
   assign host_write_address_o = host_write.address;
   assign host_write_strobe_o = host_write.strobe;
   assign host_write_data_o = host_write.data;
-  assign host_write_last_o = host_write.last;
 
   qdma #(.QUEUE_SETS(QUEUE_SETS)) i_qdma (
     .clk_i, .rst_ni, .idle_o,

@@ -36,6 +36,9 @@ pub const MAX_WIDTH: usize = 15;
 pub const MAX_COPY_BYTES: usize = 0x1000000;
 /// Largest slice of an element in the codes engine.
 pub const SLICE_BYTES: usize = 4096;
+/// After so many cycles an engine ends a CODE, PLACE or CHECKSUM with TOO_LONG: it is not one
+/// tenant's alone. 16 MiB of data need a quarter.
+pub const MAX_OPERATION_CYCLES: usize = 0x400000;
 /// First word of a partial bitstream: "FSB1".
 pub const BITSTREAM_MAGIC: u64 = 0x31425346;
 
@@ -59,8 +62,8 @@ pub mod register {
     pub const FUNCTION_ERRORS_DOORBELL_RANGE: Bits = Bits { high: 0, low: 0 };
     /// A doorbell of a queue that is not enabled, or past the ring's size.
     pub const FUNCTION_ERRORS_DOORBELL_STATE: Bits = Bits { high: 1, low: 1 };
-    /// An access to a register that does not exist, is read-only or belongs to function 0, or an
-    /// unknown command.
+    /// An access to a register that does not exist, is read-only or belongs to function 0, or a
+    /// value or command that it does not take.
     pub const FUNCTION_ERRORS_REGISTER_ACCESS: Bits = Bits { high: 2, low: 2 };
     /// Clock cycles since reset.
     pub const CYCLES: u64 = 0x20;
@@ -107,7 +110,8 @@ pub mod register {
 }
 
 /// What each function owns. Guards check every access of its queues and jobs against the windows.
-/// Function 0 only.
+/// To take a window away: set its END to 0, reset the function's queue sets, and give it to others
+/// once they are DISABLED. Function 0 only.
 pub mod function_table {
     use super::Bits;
 
@@ -117,13 +121,13 @@ pub mod function_table {
     pub const STRIDE: u64 = 64;
     /// Entries.
     pub const COUNT: usize = super::MAX_FUNCTIONS;
-    /// First byte of host memory it may reach.
+    /// First byte of host memory it may reach: a multiple of BEAT_BYTES, others are refused.
     pub const HOST_BASE: u64 = 0x0;
-    /// First byte past that window.
+    /// First byte past that window, rounded down to a multiple of BEAT_BYTES.
     pub const HOST_END: u64 = 0x8;
-    /// First byte of card memory it may reach.
+    /// First byte of card memory it may reach: a multiple of BEAT_BYTES, others are refused.
     pub const CARD_BASE: u64 = 0x10;
-    /// First byte past that window.
+    /// First byte past that window, rounded down to a multiple of BEAT_BYTES.
     pub const CARD_END: u64 = 0x18;
     /// Its queue sets, and how it is interrupted.
     pub const QUEUES: u64 = 0x20;
@@ -413,7 +417,8 @@ impl C2hOp {
 /// States of a queue set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueState {
-    /// Nothing is fetched; doorbells are errors.
+    /// Nothing is fetched; doorbells are errors. Once a read of CONTROL says so, the device leaves
+    /// the queue set's memory alone.
     Disabled = 0,
     /// At work.
     Enabled = 1,
@@ -587,6 +592,8 @@ pub enum Status {
     BadBitstream = 13,
     /// Host memory answered with an error.
     HostError = 14,
+    /// It took more than MAX_OPERATION_CYCLES. What it had written by then stays.
+    TooLong = 15,
 }
 
 impl Status {
@@ -609,6 +616,7 @@ impl Status {
             12 => Some(Self::BadProgram),
             13 => Some(Self::BadBitstream),
             14 => Some(Self::HostError),
+            15 => Some(Self::TooLong),
             _ => None,
         }
     }
@@ -632,6 +640,7 @@ impl Status {
             Self::BadProgram => "BAD_PROGRAM",
             Self::BadBitstream => "BAD_BITSTREAM",
             Self::HostError => "HOST_ERROR",
+            Self::TooLong => "TOO_LONG",
         }
     }
 }

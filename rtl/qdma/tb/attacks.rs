@@ -12,7 +12,7 @@ use rand::Rng;
 use crate::driver::{C2H, Check, H2C, Job, Queue, SETS};
 use crate::engines::FAIL_AT;
 use crate::traffic::{self, Traffic};
-use crate::world::{CARD_WINDOW, HOST_WINDOW, Weather, World};
+use crate::world::{CARD_WINDOW, HOST_WINDOW, Weather, World, vector};
 
 const COMPLETE: u64 = descriptor_flag::COMPLETE;
 const ATTACKER: u64 = 5;
@@ -296,8 +296,6 @@ fn resets_in_mid_flight_are_clean() {
         rest(&mut world, &mut bystanders, cycles);
         queue.reset(&mut world);
         let cq = queue.cq_base as usize;
-        // The last completions may still be on their way to host memory.
-        world.cycles(400);
         let before = world.host.bytes[cq..cq + 1024].to_vec();
         world.cycles(400);
         assert_eq!(world.host.bytes[cq..cq + 1024], before, "a completion after the reset");
@@ -530,6 +528,47 @@ fn queue_sets_change_hands() {
     new.wait(&mut world);
     works_again(&mut world, &mut new);
     unharmed(&mut world, &mut bystanders);
+}
+
+/// A function that wants an interrupt for everything, while interrupts take their time.
+#[test]
+fn a_flood_of_interrupts_holds_up_nobody_elses() {
+    let mut world = World::new(&designs::QDMA, Weather::calm(31), SETS);
+    world.interrupts.stall = 0.998;
+    let nop = || Job::new(H2cOp::Nop as u64, COMPLETE | descriptor_flag::INTERRUPT);
+    let mut flood: Vec<Queue> = (0..4).map(|set| Queue::new(1, set, [6, 2, 7])).collect();
+    let mut victim = Queue::new(6, 0, [2, 2, 2]);
+    flood.iter_mut().chain([&mut victim]).for_each(|queue| queue.enable(&mut world, true));
+    let mut before = None;
+    for round in 0..400 {
+        for queue in &mut flood {
+            while queue.poll(&world).is_some() {}
+            queue.consumed(&mut world);
+            while queue.free(H2C) > 0 {
+                queue.post(&mut world, H2C, vec![nop()]);
+            }
+            queue.ring(&mut world, H2C);
+        }
+        if round == 100 {
+            victim.post(&mut world, H2C, vec![nop()]);
+            victim.ring(&mut world, H2C);
+        }
+        for _ in 0..100 {
+            world.cycle();
+            if before.is_none() && victim.poll(&world).is_some() {
+                before = Some(world.interrupts.beats.len());
+            }
+        }
+        let number = |beat: &Vec<Vec<u8>>| u64::from(beat[0][0]);
+        let heard = world.interrupts.beats.iter().position(|beat| number(beat) == vector(6));
+        if let (Some(heard), Some(before)) = (heard, before) {
+            assert!(before > 10, "there was no flood");
+            // The one that was on its way, and one from whose turn it was.
+            assert!(heard <= before + 2, "{} of others went before", heard - before);
+            return;
+        }
+    }
+    panic!("the interrupt never came; {} of others did", world.interrupts.beats.len());
 }
 
 /// A driver that has lost its mind: random registers of its page, random contexts, random descriptors.

@@ -149,7 +149,7 @@ impl Host {
         }
         while let Some(beat) = self.writes.beats.pop_front() {
             let write = &beat[0];
-            let (at, owner) = (bits::get(write, 577, 58) * 64, bits::get(write, 635, 4));
+            let (at, owner) = (bits::get(write, 576, 58) * 64, bits::get(write, 634, 4));
             self.assert_inside(owner, at);
             self.written_at.push(now);
             self.landing.0.push_back(Write {

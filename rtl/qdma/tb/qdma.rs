@@ -206,7 +206,7 @@ fn registers_are_what_the_map_says() {
 
     let entry = function_table::BASE + 9 * function_table::STRIDE;
     for (offset, value, back) in [
-        (function_table::HOST_BASE, 0x1234_5678_9abc_de7f, 0x1234_5678_9abc_de40),
+        (function_table::HOST_BASE, 0x1234_5678_9abc_de40, 0x1234_5678_9abc_de40),
         (function_table::HOST_END, u64::MAX, u64::MAX - 63),
         (function_table::CARD_BASE, 0x1000, 0x1000),
         (function_table::CARD_END, u64::MAX, (1 << 40) - 64),
@@ -216,6 +216,14 @@ fn registers_are_what_the_map_says() {
         assert_eq!(world.read(0, entry + offset), back);
     }
     assert_eq!(world.read(9, register::FUNCTION), 9 | 3 << 16);
+    // A window that began within a beat would have to leave some of it to a neighbour.
+    for (offset, stays) in
+        [(function_table::HOST_BASE, 0x1234_5678_9abc_de40), (function_table::CARD_BASE, 0x1000)]
+    {
+        world.write(0, entry + offset, 0x2010);
+        assert_eq!(world.read(0, entry + offset), stays);
+        assert_eq!(world.take_errors(0), register::FUNCTION_ERRORS_REGISTER_ACCESS.with(1));
+    }
     for function in 0..MAX_FUNCTIONS as u64 {
         assert_eq!(world.take_errors(function), 0);
     }

@@ -14,13 +14,14 @@ use crate::regs::{
 };
 
 /// Statuses that a broken device may give.
-const WRONG: [Status; 6] = [
+const WRONG: [Status; 7] = [
     Status::BadOp,
     Status::HostFault,
     Status::CardFault,
     Status::StaleEpoch,
     Status::NotLoaded,
     Status::HostError,
+    Status::TooLong,
 ];
 
 impl State {

@@ -3,8 +3,8 @@
 use super::State;
 use super::sets::Ring;
 use crate::regs::{
-    IDENTIFICATION, MAX_FUNCTIONS, PAGE_BYTES, QueueCommand, QueueState, VERSION, function_table,
-    queue, register,
+    BEAT_BYTES, IDENTIFICATION, MAX_FUNCTIONS, PAGE_BYTES, QueueCommand, QueueState, VERSION,
+    function_table, queue, register,
 };
 
 /// What the BUILD register says: 16 item lanes, 8 mappings, 8 code lanes, 1 unit, 1024 beats.
@@ -102,6 +102,10 @@ impl State {
         let Some((other, part)) = self.table_entry(function, offset) else {
             return self.function_error(function, register::FUNCTION_ERRORS_REGISTER_ACCESS);
         };
+        let is_base = matches!(part, function_table::HOST_BASE | function_table::CARD_BASE);
+        if is_base && !value.is_multiple_of(BEAT_BYTES as u64) {
+            return self.function_error(function, register::FUNCTION_ERRORS_REGISTER_ACCESS);
+        }
         let entry = &mut self.functions[other];
         match part {
             function_table::HOST_BASE => entry.host.start = value,
