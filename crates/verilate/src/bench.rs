@@ -62,6 +62,7 @@ impl Clock {
             self.rise(model);
         }
         model.set(self.rst_n, 1);
+        model.assert_on();
         self.cycles = 0;
     }
 

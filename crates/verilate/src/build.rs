@@ -9,6 +9,7 @@
 //! files = ["../crush_ln.sv"]         # relative to the list, packages before their users
 //! parameters = { LANES = 16 }        # numbers, or strings given to Verilator as they are
 //! coverage = true                    # count lines; also switches assertions on
+//! debug_coverage = true              # the same, in debug builds only
 //! trace = true                       # can write waves
 //! ```
 //!
@@ -84,7 +85,17 @@ struct Entry {
     #[serde(default)]
     coverage: bool,
     #[serde(default)]
+    debug_coverage: bool,
+    #[serde(default)]
     trace: bool,
+}
+
+impl Entry {
+    /// True when lines are counted and assertions checked.
+    fn is_checked(&self) -> bool {
+        let is_debug = || env::var("PROFILE").is_ok_and(|profile| profile == "debug");
+        self.coverage || (self.debug_coverage && is_debug())
+    }
 }
 
 #[derive(Deserialize, Hash)]
@@ -213,8 +224,8 @@ impl Verilator {
         let mut command = Command::new(&self.program);
         command.args(["--cc", "-O3", "--x-assign", "unique", "--x-initial", "unique", "-Wall"]);
         command.args(["--timescale", "1ns/1ns", "--output-split", "20000"]);
-        command.arg(if entry.coverage { "--assert" } else { "--no-assert" });
-        if entry.coverage {
+        command.arg(if entry.is_checked() { "--assert" } else { "--no-assert" });
+        if entry.is_checked() {
             command.arg("--coverage-line");
         }
         if entry.trace {
@@ -312,7 +323,7 @@ fn ports(header: &str) -> Vec<HeaderPort> {
 }
 
 /// Changes whenever the shim or the flags do, so that old libraries are not taken for new ones.
-const SHIM_VERSION: u32 = 1;
+const SHIM_VERSION: u32 = 2;
 
 fn shim(entry: &Entry, prefix: &str, ports: &[HeaderPort]) -> String {
     let name = &entry.name;
@@ -324,7 +335,7 @@ fn shim(entry: &Entry, prefix: &str, ports: &[HeaderPort]) -> String {
             "    case {index}: *port = {{\"{name}\", {value}, {bits}, {input}}}; return 1;"
         );
     }
-    let coverage = if entry.coverage {
+    let coverage = if entry.is_checked() {
         format!(
             "void {name}_write_coverage(void* raw, const char* path) {{
     static_cast<Model*>(raw)->context.coveragep()->write(path);
@@ -368,6 +379,7 @@ struct Model {{
     VerilatedContext* prepare() {{
         context.randReset(2);
         context.randSeed(1);
+        context.assertOn(false);
         {trace_on}
         return &context;
     }}
@@ -389,6 +401,7 @@ void {name}_free(void* raw) {{
     delete model;
 }}
 void {name}_eval(void* raw) {{ static_cast<Model*>(raw)->top.eval(); }}
+void {name}_assert_on(void* raw) {{ static_cast<Model*>(raw)->context.assertOn(true); }}
 int {name}_get_port(void* raw, int index, Port* port) {{
     auto* model = static_cast<Model*>(raw);
     switch (index) {{
@@ -410,7 +423,7 @@ void {name}_dump_trace(void* raw, uint64_t time) {{
 fn write_static(rust: &mut String, entry: &Entry) {
     let name = &entry.name;
     let upper = name.to_uppercase();
-    let (declared, given) = if entry.coverage {
+    let (declared, given) = if entry.is_checked() {
         (
             format!("    fn {name}_write_coverage(model: *mut c_void, path: *const c_char);\n"),
             format!("Some({name}_write_coverage)"),
@@ -429,6 +442,7 @@ pub static {upper}: fieldstone_verilate::Design = {{
         fn {name}_new() -> *mut c_void;
         fn {name}_free(model: *mut c_void);
         fn {name}_eval(model: *mut c_void);
+        fn {name}_assert_on(model: *mut c_void);
         fn {name}_get_port(model: *mut c_void, index: c_int, port: *mut RawPort) -> c_int;
 {declared}        fn {name}_open_trace(model: *mut c_void, path: *const c_char) -> c_int;
         fn {name}_dump_trace(model: *mut c_void, time: u64);
@@ -438,6 +452,7 @@ pub static {upper}: fieldstone_verilate::Design = {{
         new: {name}_new,
         free: {name}_free,
         eval: {name}_eval,
+        assert_on: {name}_assert_on,
         get_port: {name}_get_port,
         write_coverage: {given},
         open_trace: {name}_open_trace,

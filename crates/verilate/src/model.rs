@@ -24,6 +24,8 @@ pub mod ffi {
     pub type Free = unsafe extern "C" fn(*mut c_void);
     /// Brings the outputs up to date with the inputs.
     pub type Eval = unsafe extern "C" fn(*mut c_void);
+    /// Checks assertions from now on.
+    pub type AssertOn = unsafe extern "C" fn(*mut c_void);
     /// Writes the `index`-th port; returns 0 past the last.
     pub type GetPort = unsafe extern "C" fn(*mut c_void, c_int, *mut RawPort) -> c_int;
     /// Writes the coverage counts so far to a file.
@@ -59,6 +61,8 @@ pub struct Design {
     pub free: ffi::Free,
     /// See [`ffi::Eval`].
     pub eval: ffi::Eval,
+    /// See [`ffi::AssertOn`].
+    pub assert_on: ffi::AssertOn,
     /// See [`ffi::GetPort`].
     pub get_port: ffi::GetPort,
     /// See [`ffi::WriteCoverage`]; `None` when built without.
@@ -253,6 +257,13 @@ impl Model {
             unsafe { (self.design.dump_trace)(self.raw, self.time) };
         }
         self.time += 1;
+    }
+
+    /// Checks the design's assertions from now on, if it was built with them. Before its first reset a
+    /// module is in any state whatever.
+    pub fn assert_on(&mut self) {
+        // SAFETY: `raw` is a live model of this design.
+        unsafe { (self.design.assert_on)(self.raw) };
     }
 
     /// Writes waves to `path` from now on. False when the design was built without.
