@@ -8,8 +8,8 @@ use crate::{
     execute,
 };
 
-/// Polls without a completion after which [`Engine::run`] gives the device up. At a few
-/// nanoseconds to a microsecond each, between a fraction of a second and a minute.
+/// Polls without a completion after which [`Engine::run`] gives the device up. The last resort: a
+/// device's driver watches over it, and ends jobs that get nowhere long before that.
 pub const MAX_EMPTY_POLLS: u64 = 1 << 26;
 
 /// The queue of [`Engine::run`]: its completions must not mix with those that others poll for.

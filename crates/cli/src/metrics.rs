@@ -153,11 +153,14 @@ fn volumes(out: &mut Exposition, volumes: &[VolumeReport]) {
 }
 
 fn engines(out: &mut Exposition, volumes: &[VolumeReport]) {
-    let fields: [Row<EngineKindReport>; 4] = [
+    let fields: [Row<EngineKindReport>; 5] = [
         ("fieldstone_accel_jobs_total", "Codings, placements and checksums.", |kind| kind.jobs),
         ("fieldstone_accel_bytes_total", "Bytes that they read.", |kind| kind.bytes),
         ("fieldstone_accel_device_jobs_total", "Of those, given to a device.", |kind| {
             kind.device_jobs
+        }),
+        ("fieldstone_accel_device_full_total", "Left to software for want of room.", |kind| {
+            kind.device_full
         }),
         ("fieldstone_accel_device_failures_total", "Repeated in software.", |kind| {
             kind.device_failures

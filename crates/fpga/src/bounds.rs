@@ -3,6 +3,8 @@
 //! Sizes that the device shares are in [`regs`](crate::regs). Whatever is over a bound is not taken
 //! or given back, and the CPU does it; what waits longer than a bound is given up.
 
+use crate::regs::MAX_OPERATION_CYCLES;
+
 /// Entries of an H2C ring, as a power of two.
 pub const H2C_LOG2: u32 = 8;
 /// Entries of a C2H ring, as a power of two.
@@ -34,12 +36,22 @@ pub const MAX_PROGRAMS: usize = 64;
 /// so that two maps that take turns do not change it all the time.
 pub const SWAP_PATIENCE: u32 = 8;
 
-/// Looks at a queue set's state, one per poll, before a reset or an enabling is given up.
+/// Looks at a queue set's state, one per poll, before an enabling is given up.
 pub const MAX_CONTROL_LOOKS: u32 = 1 << 16;
+/// Cycles of the device before a reset is given up: in front of the queue set's last job there may be
+/// those of all other slots. Nobody waits for it meanwhile.
+pub const MAX_RESET_CYCLES: u64 = 256 * MAX_OPERATION_CYCLES as u64;
 /// Polls without news after which the driver looks whether the device is alive.
 pub const POLLS_PER_CHECK: u32 = 1 << 10;
-/// Cycles of the device without a completion after which a queue set with jobs is reset.
-pub const MAX_SILENT_CYCLES: u64 = 1 << 23;
+/// Cycles of the device without a completion after which a queue set with jobs is reset: a few
+/// operations of others may be in front of ours.
+pub const MAX_SILENT_CYCLES: u64 = 8 * MAX_OPERATION_CYCLES as u64;
+/// Cycles between two checks that a device at work does without difficulty. One that does less has
+/// nothing to do, if it is simulated: its clock rests then.
+pub const MIN_CYCLES_PER_CHECK: u64 = 128;
+/// Checks in a row that find the device resting before a queue set with jobs is reset: a doorbell
+/// was lost.
+pub const MAX_RESTING_CHECKS: u32 = 16;
 /// Looks that find the device's cycle counter where it was before the device is given up.
 pub const MAX_STILL_CHECKS: u32 = 64;
 /// Resets of a queue set without a good job in between before the queue set is given up.

@@ -30,7 +30,7 @@ use fieldstone_accel::{Device, Job, JobCompletion, JobError, JobId, QueueId};
 use self::batch::Batch;
 use crate::bitstream::bitstream;
 use crate::bounds::{MAX_CONTROL_LOOKS, MAX_JOBS, POLLS_PER_LOST_INTERRUPT};
-use crate::card::{Card, OpenError};
+use crate::card::{Card, OpenError, Shared};
 use crate::descriptor::{Completion, Descriptor};
 use crate::extents::Extent;
 use crate::flight::{Flight, Operation, Purpose};
@@ -64,20 +64,56 @@ pub struct FpgaDevice {
     set: QueueSet,
     name: String,
     interrupts: bool,
-    /// Interrupts that were seen, and polls since the completion ring was looked at.
-    heard: (u64, u32),
+    heard: Heard,
     programs: RefCell<Programs>,
     flights: Vec<Option<Flight>>,
     /// Of the flights, coding jobs whose operation is still to be written.
     batch: Option<Batch>,
     finished: BTreeMap<QueueId, Vec<JobCompletion>>,
-    /// Memory of flights that failed, until the reset has ended.
-    ruins: (Vec<Extent>, Vec<Extent>),
+    ruins: Ruins,
     swap_failed: bool,
+    is_abandoned: bool,
     watch: Watch,
-    /// Resets since the last good job, and ever.
-    resets: (u32, u64),
+    resets: Resets,
     cycles: BTreeMap<Operation, Cycles>,
+}
+
+/// What the driver knows of interrupts.
+#[derive(Debug, Default)]
+struct Heard {
+    /// Those that were seen.
+    interrupts: u64,
+    /// Polls since the completion ring was looked at.
+    polls: u32,
+}
+
+/// Memory of flights that failed: the device may use it until the reset has ended.
+#[derive(Debug, Default)]
+struct Ruins {
+    host: Vec<Extent>,
+    card: Vec<Extent>,
+}
+
+impl Ruins {
+    /// The device has let go.
+    fn release(&mut self, shared: &mut Shared) {
+        self.host.drain(..).for_each(|extent| shared.host.release(extent));
+        self.card.drain(..).for_each(|extent| shared.card.release(extent));
+    }
+}
+
+/// Resets because of an error.
+#[derive(Debug, Default)]
+struct Resets {
+    /// Since the last good job.
+    in_a_row: u32,
+    ever: u64,
+}
+
+/// Memory for a job.
+struct Claim {
+    host: Vec<Extent>,
+    card: Vec<Extent>,
 }
 
 impl FpgaDevice {
@@ -102,6 +138,7 @@ impl FpgaDevice {
             card.mmio.relax();
         }
         if set.state() != State::Enabled {
+            give_back(card, &mut set);
             return Err(OpenError::NotReady(number));
         }
         Ok(Self {
@@ -109,15 +146,16 @@ impl FpgaDevice {
             set,
             name: format!("fpga {}.{number}", card.function()),
             interrupts,
-            heard: (0, 0),
+            heard: Heard::default(),
             programs: RefCell::default(),
             flights: (0..MAX_FLIGHTS).map(|_| None).collect(),
             batch: None,
             finished: BTreeMap::new(),
-            ruins: (Vec::new(), Vec::new()),
+            ruins: Ruins::default(),
             swap_failed: false,
+            is_abandoned: false,
             watch: Watch::default(),
-            resets: (0, 0),
+            resets: Resets::default(),
             cycles: BTreeMap::new(),
         })
     }
@@ -137,7 +175,7 @@ impl FpgaDevice {
     /// How often the queue set was reset because of an error.
     #[must_use]
     pub fn resets(&self) -> u64 {
-        self.resets.1
+        self.resets.ever
     }
 
     /// True when the device was given up.
@@ -159,7 +197,7 @@ impl FpgaDevice {
         match self.set.state() {
             State::Enabled => self.take_completions(),
             State::Disabled => self.revive(),
-            State::Lost => self.give_up(),
+            State::Lost => self.abandon("it does not answer"),
             State::Enabling | State::Resetting => self.card.mmio.relax(),
         }
         self.set.ring();
@@ -190,10 +228,11 @@ impl FpgaDevice {
         let Some(interrupts) = self.card.mmio.interrupts().filter(|_| self.interrupts) else {
             return true;
         };
-        self.heard.1 += 1;
-        let is_called = interrupts != self.heard.0 || self.heard.1 > POLLS_PER_LOST_INTERRUPT;
+        self.heard.polls += 1;
+        let is_called =
+            interrupts != self.heard.interrupts || self.heard.polls > POLLS_PER_LOST_INTERRUPT;
         if is_called {
-            self.heard = (interrupts, 0);
+            self.heard = Heard { interrupts, polls: 0 };
         }
         is_called
     }
@@ -208,10 +247,7 @@ impl FpgaDevice {
         match self.watch.silence(|| mmio.read64(register::CYCLES)) {
             Verdict::Wait => mmio.relax(),
             Verdict::Stuck => self.recover("the queue set gets nowhere"),
-            Verdict::Dead => {
-                self.set.lose();
-                self.give_up();
-            }
+            Verdict::Dead => self.abandon("it does not run"),
         }
     }
 
@@ -264,7 +300,7 @@ impl FpgaDevice {
         }
         drop(shared);
         if let (Purpose::Job { queue, id, job, uses, .. }, Some(result)) = (purpose, result) {
-            self.resets.0 = 0;
+            self.resets.in_a_row = 0;
             self.let_go(&job, uses);
             self.finished.entry(queue).or_default().push(JobCompletion { job: id, result });
         }
@@ -282,16 +318,17 @@ impl FpgaDevice {
         if (h2c as usize) < plan.inputs.len() + 3 || (c2h as usize) < plan.outputs.len() {
             return None;
         }
-        let mut flight = self.claim(&plan)?;
-        let Some(tables) = self.claim_tables(job, &mut flight) else {
-            self.release(flight);
+        let mut claim = self.claim(&plan)?;
+        let Some(tables) = self.claim_tables(job, &mut claim) else {
+            self.release(claim);
             return None;
         };
-        self.bring(&plan, job, &tables, &mut flight, slot as u16);
-        let base = flight.card[0].address;
+        let to_come = self.bring(&plan, job, &tables, &claim, slot as u16);
+        let Claim { host, card } = claim;
+        let base = card[0].address;
         let uses = if let Tables::Map(ticket) = &tables { Some(ticket.uses) } else { None };
         let purpose = Purpose::Job { queue, id, job: job.clone(), plan: plan.clone(), uses };
-        self.flights[slot] = Some(Flight { purpose, ..flight });
+        self.flights[slot] = Some(Flight { purpose, to_come, host, card });
         match (job, tables) {
             (Job::Code { map, .. }, Tables::Program(ready)) => {
                 self.join_batch(slot, map, plan, (ready.address, ready.bytes), base);
@@ -312,27 +349,24 @@ impl FpgaDevice {
         Some(())
     }
 
-    /// A flight with memory for the job.
-    fn claim(&self, plan: &Plan) -> Option<Flight> {
+    fn claim(&self, plan: &Plan) -> Option<Claim> {
         let mut shared = self.card.shared();
         let host = shared.host.allocate(plan.bytes)?;
         let Some(card) = shared.card.allocate(plan.bytes) else {
             shared.host.release(host);
             return None;
         };
-        // Its purpose is set when nothing can fail any more.
-        let purpose = Purpose::Swap(ReconfigurableModule::None);
-        Some(Flight { purpose, to_come: VecDeque::new(), host: vec![host], card: vec![card] })
+        Some(Claim { host: vec![host], card: vec![card] })
     }
 
-    fn release(&self, flight: Flight) {
+    fn release(&self, claim: Claim) {
         let mut shared = self.card.shared();
-        flight.host.into_iter().for_each(|extent| shared.host.release(extent));
-        flight.card.into_iter().for_each(|extent| shared.card.release(extent));
+        claim.host.into_iter().for_each(|extent| shared.host.release(extent));
+        claim.card.into_iter().for_each(|extent| shared.card.release(extent));
     }
 
-    /// The map or the program that a job needs, with host memory in the flight to bring it from.
-    fn claim_tables(&mut self, job: &Job, flight: &mut Flight) -> Option<Tables> {
+    /// The map or the program that a job needs, with more host memory to bring it from.
+    fn claim_tables(&mut self, job: &Job, claim: &mut Claim) -> Option<Tables> {
         let card = Arc::clone(&self.card);
         let mut guard = card.shared();
         let shared = &mut *guard;
@@ -348,7 +382,7 @@ impl FpgaDevice {
                         programs.cancel(map, true);
                         return None;
                     };
-                    flight.host.push(extent);
+                    claim.host.push(extent);
                 }
                 Some(Tables::Program(ready))
             }
@@ -360,10 +394,11 @@ impl FpgaDevice {
                         if let Some(image) = load.and_then(|load| load.image.as_ref()) {
                             let Some(extent) = shared.host.allocate(image.len()) else {
                                 shared.maps.release(ticket.uses);
-                                shared.maps.queue_set_reset(set);
+                                let place = shared.maps.queue_set_reset(set);
+                                place.into_iter().for_each(|place| shared.card.release(place));
                                 return None;
                             };
-                            flight.host.push(extent);
+                            claim.host.push(extent);
                         }
                         Some(Tables::Map(ticket))
                     }
@@ -378,13 +413,22 @@ impl FpgaDevice {
         }
     }
 
-    /// Writes a job's bytes, and the descriptors that bring them and its tables to card memory.
-    fn bring(&mut self, plan: &Plan, job: &Job, tables: &Tables, flight: &mut Flight, cookie: u16) {
+    /// Writes a job's bytes, and the descriptors that bring them and its tables to card memory: what
+    /// of that will complete.
+    fn bring(
+        &mut self,
+        plan: &Plan,
+        job: &Job,
+        tables: &Tables,
+        claim: &Claim,
+        cookie: u16,
+    ) -> VecDeque<Operation> {
         let memory = Arc::clone(&self.card.memory);
-        let (host, base) = (flight.host[0].address, flight.card[0].address);
+        let (host, base) = (claim.host[0].address, claim.card[0].address);
         let set = &mut self.set;
+        let mut to_come = VecDeque::new();
         // The table, if card memory lacks it.
-        if let (Some((bytes, address)), Some(from)) = (tables.missing(), flight.host.get(1)) {
+        if let (Some((bytes, address)), Some(from)) = (tables.missing(), claim.host.get(1)) {
             memory.write(from.address, bytes);
             let copy = Descriptor::to_card(from.address, address, bytes.len() as u64);
             set.push_h2c(&copy.cookie(cookie));
@@ -393,7 +437,7 @@ impl FpgaDevice {
             let load = Descriptor::operation(H2cOp::LoadMap, load.address, 0, load.bytes)
                 .with(load_map::EPOCH, uses.epoch.into());
             set.push_h2c(&load.cookie(cookie).flagged(FINISHING));
-            flight.to_come.push_back(Operation::LoadMap);
+            to_come.push_back(Operation::LoadMap);
         }
         plan.each_input(job, |part, bytes| {
             let offset = part.offset as u64;
@@ -401,6 +445,7 @@ impl FpgaDevice {
             let copy = Descriptor::to_card(host + offset, base + offset, bytes.len() as u64);
             set.push_h2c(&copy.cookie(cookie));
         });
+        to_come
     }
 
     /// Writes the operation of the jobs in these flights, whose inputs were brought, and the
@@ -535,22 +580,32 @@ impl Drop for FpgaDevice {
     fn drop(&mut self) {
         self.fail_flights("the driver ends");
         self.set.reset();
-        for _ in 0..MAX_CONTROL_LOOKS {
-            if self.set.state() != State::Resetting {
-                break;
-            }
-            self.set.look();
-            self.card.mmio.relax();
-        }
-        let Some(rings) = self.set.take_extent() else { return };
+        let lets_go = give_back(&self.card, &mut self.set);
+        let module = self.card.partition().module;
         let mut shared = self.card.shared();
-        shared.host.release(rings);
-        self.ruins.0.drain(..).for_each(|extent| shared.host.release(extent));
-        self.ruins.1.drain(..).for_each(|extent| shared.card.release(extent));
-        self.programs.borrow_mut().take_places().for_each(|place| shared.card.release(place));
-        shared.free_sets.push(self.set.number());
         if self.swap_failed {
-            shared.maps.swap_ended(self.card.partition().module);
+            shared.maps.swap_ended(module);
+        }
+        if lets_go {
+            self.ruins.release(&mut shared);
+            self.programs.borrow_mut().take_places().for_each(|place| shared.card.release(place));
         }
     }
+}
+
+/// Waits for the end of a reset, and gives the queue set and its rings back. False if the device does
+/// not let go of them: they are lost.
+fn give_back(card: &Card, set: &mut QueueSet) -> bool {
+    for _ in 0..MAX_CONTROL_LOOKS {
+        if set.state() != State::Resetting {
+            break;
+        }
+        set.look();
+        card.mmio.relax();
+    }
+    let Some(rings) = set.take_extent() else { return false };
+    let mut shared = card.shared();
+    shared.host.release(rings);
+    shared.free_sets.push(set.number());
+    true
 }

@@ -141,8 +141,10 @@ impl Image {
         let (buckets, slots) = buckets(limits, map, choose_args)?;
         let rules = Rules::new(limits, map)?;
         let tunables = map.tunables();
-        let tries = u16::try_from(tunables.choose_total_tries + 1)
-            .map_err(|_| ImageError::Tries(tunables.choose_total_tries))?;
+        // One more than the tunable's name says, as in Ceph.
+        let tries = tunables.choose_total_tries.checked_add(1);
+        let tries = tries.and_then(|tries| u16::try_from(tries).ok());
+        let tries = tries.ok_or(ImageError::Tries(tunables.choose_total_tries))?;
 
         let mut algorithms: Vec<AlgorithmKind> =
             map.buckets().map(|b| b.algorithm.kind()).collect();

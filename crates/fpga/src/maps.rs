@@ -214,11 +214,17 @@ impl Maps {
         }
     }
 
-    /// A queue set was reset: what it was loading is not loaded.
-    pub fn queue_set_reset(&mut self, queue_set: u16) {
-        if matches!(self.loaded, Loaded::Loading { queue_set: loader, .. } if loader == queue_set) {
-            self.forget_loaded();
+    /// A queue set is being reset: what it was loading is not loaded. The place of the image, if that
+    /// may still be on its way there: nothing else may lie in it until the reset has ended.
+    #[must_use]
+    pub fn queue_set_reset(&mut self, queue_set: u16) -> Option<Extent> {
+        let Loaded::Loading { epoch, queue_set: loader } = self.loaded else { return None };
+        if loader != queue_set {
+            return None;
         }
+        self.forget_loaded();
+        let image = self.image_of(epoch)?;
+        if image.is_in_card { None } else { image.place.take() }
     }
 
     /// Nobody knows which map the device has.

@@ -6,7 +6,7 @@
 //!      ^                                                      | reset(): an error, or silence
 //!      |  DISABLED seen                                       |
 //!      +----------------------- Resetting <-------------------+
-//!                                   |  not within MAX_CONTROL_LOOKS
+//!                                   |  not within MAX_RESET_CYCLES
 //!                                   +--> Lost
 //! ```
 //!
@@ -15,12 +15,15 @@
 
 use std::sync::Arc;
 
-use crate::bounds::{C2H_LOG2, CQ_LOG2, H2C_LOG2, MAX_BURST, MAX_CONTROL_LOOKS};
+use crate::bounds::{
+    C2H_LOG2, CQ_LOG2, H2C_LOG2, MAX_BURST, MAX_CONTROL_LOOKS, MAX_RESET_CYCLES, POLLS_PER_CHECK,
+};
 use crate::descriptor::{Completion, Descriptor};
 use crate::extents::{Extent, Extents};
 use crate::host::{DmaMemory, Mmio};
 use crate::regs::{
     BEAT_BYTES, DESCRIPTOR_BYTES, QueueCommand, QueueState, context_flag, queue, queue_context,
+    register,
 };
 use crate::ring::{CompletionRing, DescriptorRing};
 
@@ -53,6 +56,8 @@ pub struct QueueSet {
     interrupts: bool,
     state: State,
     looks: u32,
+    /// When the reset was asked for, in cycles of the device.
+    reset_at: u64,
 }
 
 impl QueueSet {
@@ -85,7 +90,7 @@ impl QueueSet {
         let completions = CompletionRing::new(&*memory, completions_base, CQ_LOG2);
         let context = completions_base + CompletionRing::bytes(CQ_LOG2) as u64;
         let state = State::Disabled;
-        let looks = 0;
+        let (looks, reset_at) = (0, 0);
         Some(Self {
             number,
             mmio,
@@ -98,6 +103,7 @@ impl QueueSet {
             interrupts,
             state,
             looks,
+            reset_at,
         })
     }
 
@@ -203,6 +209,7 @@ impl QueueSet {
             let reset = queue::CONTROL_COMMAND.with(QueueCommand::Reset as u64);
             self.write(queue::CONTROL, reset);
             (self.state, self.looks) = (State::Resetting, 0);
+            self.reset_at = self.mmio.read64(register::CYCLES);
         }
     }
 
@@ -213,14 +220,23 @@ impl QueueSet {
         }
         let control = self.mmio.read64(self.register(queue::CONTROL));
         let found = QueueState::from_number(queue::CONTROL_STATE.of(control));
-        self.looks += 1;
+        self.looks = self.looks.wrapping_add(1);
         match (self.state, found) {
             (State::Enabling, Some(QueueState::Enabled)) => self.state = State::Enabled,
             // The context was refused; there is nothing that could be done better.
             (State::Enabling, Some(QueueState::Stopped)) => self.reset(),
             (State::Resetting, Some(QueueState::Disabled)) => self.state = State::Disabled,
-            _ if control == u64::MAX || self.looks >= MAX_CONTROL_LOOKS => self.state = State::Lost,
+            _ if control == u64::MAX || self.is_overdue() => self.state = State::Lost,
             _ => {}
+        }
+    }
+
+    /// True when what was asked for takes too long.
+    fn is_overdue(&self) -> bool {
+        match self.state {
+            State::Enabling => self.looks >= MAX_CONTROL_LOOKS,
+            _ if !self.looks.is_multiple_of(POLLS_PER_CHECK) => false,
+            _ => self.mmio.read64(register::CYCLES).wrapping_sub(self.reset_at) > MAX_RESET_CYCLES,
         }
     }
 

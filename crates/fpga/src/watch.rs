@@ -1,13 +1,15 @@
 //! Is the device at work? Told by its cycle counter, for the driver has no clock.
 
-use crate::bounds::{MAX_SILENT_CYCLES, MAX_STILL_CHECKS, POLLS_PER_CHECK};
+use crate::bounds::{
+    MAX_RESTING_CHECKS, MAX_SILENT_CYCLES, MAX_STILL_CHECKS, MIN_CYCLES_PER_CHECK, POLLS_PER_CHECK,
+};
 
 /// What silence means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing yet.
     Wait,
-    /// The device runs, but this queue set gets nowhere.
+    /// The device runs or rests, but this queue set gets nowhere.
     Stuck,
     /// The device does not run.
     Dead,
@@ -18,6 +20,7 @@ pub enum Verdict {
 pub struct Watch {
     polls: u32,
     still: u32,
+    resting: u32,
     first_cycles: Option<u64>,
     last_cycles: u64,
 }
@@ -43,11 +46,16 @@ impl Watch {
             (self.first_cycles, self.last_cycles) = (Some(now), now);
             return Verdict::Wait;
         };
-        self.still = if now == self.last_cycles { self.still + 1 } else { 0 };
+        let moved = now.saturating_sub(self.last_cycles);
         self.last_cycles = now;
+        let counted = |is_so, count: u32| if is_so { count + 1 } else { 0 };
+        self.still = counted(moved == 0, self.still);
+        self.resting = counted((1..MIN_CYCLES_PER_CHECK).contains(&moved), self.resting);
         if self.still >= MAX_STILL_CHECKS {
             Verdict::Dead
-        } else if now.saturating_sub(first) > MAX_SILENT_CYCLES {
+        } else if self.resting >= MAX_RESTING_CHECKS
+            || now.saturating_sub(first) > MAX_SILENT_CYCLES
+        {
             Verdict::Stuck
         } else {
             Verdict::Wait
@@ -71,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_stands_is_death_and_one_that_runs_is_a_stuck_queue() {
+    fn a_counter_that_stands_is_death_and_one_that_runs_or_rests_is_a_stuck_queue() {
         assert_eq!(first_verdict(|| u64::MAX), (Verdict::Dead, POLLS_PER_CHECK));
         let polls = (MAX_STILL_CHECKS + 1) * POLLS_PER_CHECK;
         assert_eq!(first_verdict(|| 5), (Verdict::Dead, polls));
@@ -81,5 +89,13 @@ mod tests {
             now
         };
         assert_eq!(first_verdict(run), (Verdict::Stuck, 10 * POLLS_PER_CHECK));
+        // Only what the look itself takes.
+        let mut now = 0;
+        let rest = || {
+            now += 10;
+            now
+        };
+        let polls = (MAX_RESTING_CHECKS + 1) * POLLS_PER_CHECK;
+        assert_eq!(first_verdict(rest), (Verdict::Stuck, polls));
     }
 }

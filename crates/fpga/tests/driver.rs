@@ -251,6 +251,7 @@ fn dies(faults: Faults) {
         }
     }
     assert!(device.is_lost(), "it was never given up");
+    assert!(device.name().ends_with(" (given up)"), "{}", device.name());
     assert!(
         matches!(completions[..], [ref done] if matches!(done.result, Err(JobError::Device(_))))
     );

@@ -2,20 +2,25 @@
 #![cfg(feature = "rtl")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
+use fieldstone_accel::{Device, Job, JobId, QueueId, execute};
 use fieldstone_fpga::FpgaDevice;
 use fieldstone_fpga::bitstream::bitstream;
 use fieldstone_fpga::card::{Build, Card, Grant};
 use fieldstone_fpga::compilers::Compilers;
 use fieldstone_fpga::descriptor::Descriptor;
 use fieldstone_fpga::extents::Extents;
+use fieldstone_fpga::host::Mmio;
 use fieldstone_fpga::queue_set::{QueueSet, State};
 use fieldstone_fpga::regs::{
-    H2cOp, ReconfigurableModule, Status, checksum, code, descriptor_flag, load_map, place, register,
+    H2cOp, ReconfigurableModule, Status, checksum, code, descriptor_flag, load_map, place, queue,
+    register,
 };
-use fieldstone_fpga::selftest;
 use fieldstone_fpga::tables::{MapTable, Tables};
 use fieldstone_fpga::verilated::{Options, Simulation};
+use fieldstone_fpga::{exercise, selftest};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -159,6 +164,120 @@ fn random_jobs_have_the_bits_of_software() {
     assert!(totals.card_reads > 0 && totals.card_writes > 0);
     let speed = simulation.speed();
     println!("{speed:?}: {:.0} cycles/s", speed.cycles as f64 / speed.busy.as_secs_f64());
+}
+
+/// The same while both memories and the host's interrupts stall as they like, with the device's
+/// assertions watching.
+#[test]
+fn random_jobs_have_the_bits_of_software_when_everything_stalls() {
+    for (seed, stall) in [(3, 0.1), (4, 0.5)] {
+        let options = Options { seed, stall, ..Options::default() };
+        let simulation = Simulation::start(&options).expect("a thread can be started");
+        let (page, memory) = (simulation.function(0), simulation.memory());
+        let window = simulation.card_window();
+        let card = Card::open(page, memory, Box::new(Compilers), window, 8);
+        let card = card.expect("the device is ours");
+        let mut device = FpgaDevice::open(&card, true).expect("a queue set is free");
+        let options = selftest::Options { seed, count: 100, depth: 8, max_bytes: 8 << 10 };
+        let report = selftest::run(&mut device, &options, |_| true);
+        assert!(report.is_good(), "{report:?}");
+        let swapped = exercise::swaps(&mut device, seed, 4, |_| true);
+        assert_eq!((swapped.swaps, swapped.failed, swapped.wrong), (4, 0, 0), "{swapped:?}");
+        assert!(swapped.device_jobs > 0, "{swapped:?}");
+        assert_eq!(device.resets(), 0);
+        let totals = card.totals();
+        assert_eq!((totals.host_faults, totals.card_faults, card.take_errors()), (0, 0, 0));
+    }
+}
+
+/// Once a queue set is disabled, its memory may be used for something else.
+#[test]
+fn a_disabled_queue_set_leaves_memory_alone() {
+    let (simulation, _card) = start(5);
+    let memory = simulation.memory();
+    let page = simulation.function(0);
+    let pass_time = |reads: u64| {
+        for _ in 0..reads {
+            page.read64(register::ID);
+        }
+    };
+    for round in 0..60 {
+        let mut free = Extents::new(memory.window());
+        let (page, own) = (simulation.function(0), Arc::clone(&memory));
+        let set = QueueSet::new(1, page, own, &mut free, false);
+        let mut set = set.expect("there is room for rings");
+        set.enable();
+        wait(&mut set);
+        let from = free.allocate(64).expect("memory is free");
+        let there = Descriptor::to_card(from.address, 0, 64).flagged(descriptor_flag::COMPLETE);
+        (0..8).for_each(|_| set.push_h2c(&there));
+        set.ring();
+        pass_time(20 + round);
+        set.reset();
+        wait(&mut set);
+        let rings = set.take_extent().expect("the reset has ended");
+        let mut bytes = vec![0xa5; rings.bytes as usize];
+        memory.write(rings.address, &bytes);
+        pass_time(60);
+        memory.read(rings.address, &mut bytes);
+        assert!(bytes.iter().all(|&byte| byte == 0xa5), "round {round}: the device wrote to it");
+    }
+}
+
+/// A page of registers that loses the first doorbell of an H2C ring.
+struct Forgetful {
+    page: Arc<dyn Mmio>,
+    loses: AtomicBool,
+}
+
+impl Mmio for Forgetful {
+    fn read64(&self, offset: u64) -> u64 {
+        self.page.read64(offset)
+    }
+
+    fn write64(&self, offset: u64, value: u64) {
+        let part = offset.checked_sub(queue::BASE).map(|offset| offset % queue::STRIDE);
+        let is_doorbell = part == Some(queue::H2C_PRODUCER);
+        if !(is_doorbell && self.loses.swap(false, Ordering::Relaxed)) {
+            self.page.write64(offset, value);
+        }
+    }
+
+    fn relax(&self) {
+        self.page.relax();
+    }
+}
+
+/// The device rests then, and its clock with it: it does not come to as many cycles as a device that
+/// is stuck.
+#[test]
+fn a_lost_doorbell_costs_seconds() {
+    let simulation = Simulation::start(&Options::default()).expect("a thread can be started");
+    let page = Arc::new(Forgetful { page: simulation.function(0), loses: false.into() });
+    let (memory, window) = (simulation.memory(), simulation.card_window());
+    let mmio = Arc::clone(&page) as Arc<dyn Mmio>;
+    let card = Card::open(mmio, memory, Box::new(NoTables), window, 4);
+    let mut device = FpgaDevice::open(&card.expect("the device is ours"), false).expect("a set");
+    let job = Job::Checksum { data: vec![1; 4096].into(), block_bytes: 4096 };
+    let mut run = |number| {
+        device.submit(QueueId(0), JobId(number), job.clone()).expect("there is room");
+        let mut completions = Vec::new();
+        let begun = Instant::now();
+        while completions.is_empty() {
+            device.poll(QueueId(0), &mut completions);
+            assert!(begun.elapsed() < Duration::from_secs(120), "nobody noticed");
+        }
+        while device.submit(QueueId(0), JobId(0), job.clone()).is_err() {}
+        while completions.len() < 2 {
+            device.poll(QueueId(0), &mut completions);
+        }
+        completions
+    };
+    page.loses.store(true, Ordering::Relaxed);
+    let completions = run(1);
+    assert!(completions[0].result.is_err(), "the engine repeats it");
+    assert_eq!(completions[1].result, execute(&job));
+    assert_eq!((device.resets(), device.is_lost()), (1, false));
 }
 
 /// A virtual function does what it may not, again and again, while the physical one works: every

@@ -34,14 +34,14 @@ impl FpgaDevice {
 
     /// Ends all jobs as device errors, and asks the device to let go of their memory.
     pub(super) fn recover(&mut self, reason: &str) {
+        self.resets.in_a_row += 1;
+        self.resets.ever += 1;
+        if self.resets.in_a_row > MAX_RESETS {
+            return self.abandon(&format!("{reason}, after {MAX_RESETS} resets in a row"));
+        }
         tracing::warn!("{}: {reason}; the queue set is reset", self.name);
         self.fail_flights(reason);
         self.watch.news();
-        self.resets = (self.resets.0 + 1, self.resets.1 + 1);
-        if self.resets.0 > MAX_RESETS {
-            self.set.lose();
-            return self.give_up();
-        }
         self.set.reset();
     }
 
@@ -49,8 +49,8 @@ impl FpgaDevice {
         self.batch = None;
         for slot in 0..self.flights.len() {
             let Some(flight) = self.flights[slot].take() else { continue };
-            self.ruins.0.extend(flight.host);
-            self.ruins.1.extend(flight.card);
+            self.ruins.host.extend(flight.host);
+            self.ruins.card.extend(flight.card);
             match flight.purpose {
                 Purpose::Swap(_) => self.swap_failed = true,
                 Purpose::Job { queue, id, job, uses, .. } => {
@@ -61,7 +61,8 @@ impl FpgaDevice {
             }
         }
         self.programs.borrow_mut().queue_set_reset();
-        self.card.shared().maps.queue_set_reset(self.set.number());
+        let image = self.card.shared().maps.queue_set_reset(self.set.number());
+        self.ruins.card.extend(image);
     }
 
     /// A job does not use its map or program any more.
@@ -76,24 +77,33 @@ impl FpgaDevice {
 
     /// After a reset: the device has let go, and the set begins anew.
     pub(super) fn revive(&mut self) {
+        let module = self.card.partition().module;
         let mut shared = self.card.shared();
-        self.ruins.0.drain(..).for_each(|extent| shared.host.release(extent));
-        self.ruins.1.drain(..).for_each(|extent| shared.card.release(extent));
+        self.ruins.release(&mut shared);
         if std::mem::take(&mut self.swap_failed) {
-            shared.maps.swap_ended(self.card.partition().module);
+            shared.maps.swap_ended(module);
         }
         drop(shared);
         self.set.enable();
     }
 
-    /// The device does not answer. Memory that it may still use is never used again.
-    pub(super) fn give_up(&mut self) {
-        if self.flights.iter().any(Option::is_some) {
-            tracing::error!("{}: the device does not answer; it is given up", self.name);
+    /// Gives the queue set up, for good: its jobs end, and memory that the device may still use is
+    /// never used again. Said once.
+    pub(super) fn abandon(&mut self, why: &str) {
+        if self.is_abandoned {
+            return;
         }
-        self.fail_flights("the device does not answer");
+        self.is_abandoned = true;
+        self.set.lose();
+        tracing::error!(
+            "{}: given up, {why}; the CPU does its jobs from now on, until a restart",
+            self.name
+        );
+        self.name.push_str(" (given up)");
+        self.fail_flights(why);
         if std::mem::take(&mut self.swap_failed) {
-            self.card.shared().maps.swap_ended(None);
+            let module = self.card.partition().module;
+            self.card.shared().maps.swap_ended(module);
         }
     }
 }

@@ -236,10 +236,12 @@ impl Machine {
     fn cycle(&mut self) {
         let now = self.clock.cycles;
         let model = &mut self.model;
+        let (stall, dice) = (self.options.stall, &mut self.dice);
+        let mut goes = || stall <= 0.0 || !dice.random_bool(stall);
         self.mmio.drive(model);
-        self.host.drive(model, &self.shared, now);
-        self.card.drive(model, now);
-        model.set(self.interrupt.ready, 1);
+        self.host.drive(model, &self.shared, now, &mut goes);
+        self.card.drive(model, now, &mut goes);
+        model.set(self.interrupt.ready, u64::from(goes()));
         self.clock.settle(model);
         self.mmio.sample(model);
         let (range, dice) = (&self.options.host_latency, &mut self.dice);
@@ -247,7 +249,7 @@ impl Machine {
             || if range.is_empty() { range.start } else { dice.random_range(range.clone()) };
         self.host.sample(model, now, latency);
         self.card.sample(model, now, self.options.card_latency);
-        if model.is_set(self.interrupt.valid) {
+        if both(model, self.interrupt.valid, self.interrupt.ready) {
             let vector = model.get(self.interrupt.vector) as usize;
             self.shared.interrupts[vector].fetch_add(1, Ordering::Release);
             self.shared.tell();
@@ -283,10 +285,16 @@ impl Mmio {
 }
 
 impl Host {
-    fn drive(&mut self, model: &mut Model, shared: &Shared, now: u64) {
-        model.set(self.read_ready, 1);
-        model.set(self.write_ready, 1);
-        match self.reads.offer(now) {
+    fn drive(
+        &mut self,
+        model: &mut Model,
+        shared: &Shared,
+        now: u64,
+        goes: &mut dyn FnMut() -> bool,
+    ) {
+        model.set(self.read_ready, u64::from(goes()));
+        model.set(self.write_ready, u64::from(goes()));
+        match self.reads.offer(now, goes) {
             None => model.set(self.data_valid, 0),
             Some(Read { tag, beat, beats }) => {
                 let memory = shared.host();
@@ -313,15 +321,15 @@ impl Host {
     }
 
     fn sample(&mut self, model: &Model, now: u64, mut latency: impl FnMut() -> u64) {
-        if model.is_set(self.data_ready) {
+        if both(model, self.data_valid, self.data_ready) {
             self.reads.take();
         }
-        if model.is_set(self.read_valid) {
+        if both(model, self.read_valid, self.read_ready) {
             let beats = 1 + model.get(self.read_two);
             let (tag, beat) = (model.get(self.read_tag), model.get(self.read_address));
             self.reads.push(now + latency(), Read { tag, beat, beats });
         }
-        if model.is_set(self.write_valid) {
+        if both(model, self.write_valid, self.write_ready) {
             let (beat, strobe) = (model.get(self.write_address), model.get(self.write_strobe));
             let data = data_of(model, self.write_data);
             self.writes.push(now + latency(), Write { beat, strobe, data });
@@ -330,10 +338,10 @@ impl Host {
 }
 
 impl Card {
-    fn drive(&mut self, model: &mut Model, now: u64) {
-        model.set(self.read_ready, 1);
-        model.set(self.write_ready, 1);
-        match self.reads.offer(now) {
+    fn drive(&mut self, model: &mut Model, now: u64, goes: &mut dyn FnMut() -> bool) {
+        model.set(self.read_ready, u64::from(goes()));
+        model.set(self.write_ready, u64::from(goes()));
+        match self.reads.offer(now, goes) {
             None => model.set(self.data_valid, 0),
             Some(Read { beat, .. }) => {
                 model.set(self.data_valid, 1);
@@ -352,20 +360,25 @@ impl Card {
     }
 
     fn sample(&mut self, model: &Model, now: u64, latency: u64) {
-        if model.is_set(self.data_ready) {
+        if both(model, self.data_valid, self.data_ready) {
             self.reads.take();
         }
-        if model.is_set(self.read_valid) {
+        if both(model, self.read_valid, self.read_ready) {
             let beats = 1 + model.get(self.read_beats_minus_1);
             let beat = model.get(self.read_address);
             self.reads.push(now + latency, Read { tag: 0, beat, beats });
         }
-        if model.is_set(self.write_valid) {
+        if both(model, self.write_valid, self.write_ready) {
             let (beat, strobe) = (model.get(self.write_address), model.get(self.write_strobe));
             let data = data_of(model, self.write_data);
             self.writes.push(now + latency, Write { beat, strobe, data });
         }
     }
+}
+
+/// True when a beat moves in this cycle.
+fn both(model: &Model, valid: Port, ready: Port) -> bool {
+    model.is_set(valid) && model.is_set(ready)
 }
 
 fn data_of(model: &Model, port: Port) -> [u8; BEAT] {

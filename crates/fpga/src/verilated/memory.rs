@@ -24,6 +24,7 @@ pub struct Reads {
     waiting: BinaryHeap<Reverse<(u64, u64, Read)>>,
     made: u64,
     current: Option<Read>,
+    is_offered: bool,
 }
 
 impl Reads {
@@ -39,16 +40,18 @@ impl Reads {
     }
 
     /// The beat to deliver in this cycle, if any: its read, in which `beats` counts it too. The same
-    /// until [`Reads::take`].
-    pub fn offer(&mut self, now: u64) -> Option<Read> {
+    /// until [`Reads::take`]. `goes` says whether a new one is offered now.
+    pub fn offer(&mut self, now: u64, goes: &mut dyn FnMut() -> bool) -> Option<Read> {
         if self.current.is_none() && self.waiting.peek().is_some_and(|next| next.0.0 <= now) {
             self.current = self.waiting.pop().map(|next| next.0.2);
         }
-        self.current
+        self.is_offered = self.is_offered || (self.current.is_some() && goes());
+        self.current.filter(|_| self.is_offered)
     }
 
     /// The offered beat was taken.
     pub fn take(&mut self) {
+        self.is_offered = false;
         if let Some(read) = &mut self.current {
             read.beat += 1;
             read.beats -= 1;
@@ -126,11 +129,11 @@ mod tests {
         let mut reads = Reads::default();
         reads.push(9, Read { tag: 1, beat: 100, beats: 2 });
         reads.push(5, Read { tag: 2, beat: 200, beats: 1 });
-        assert_eq!(reads.offer(4), None);
+        assert_eq!(reads.offer(4, &mut || true), None);
         let mut seen = Vec::new();
         for now in 9.. {
-            let Some(read) = reads.offer(now) else { break };
-            assert_eq!(reads.offer(now), Some(read), "an offer stays");
+            let Some(read) = reads.offer(now, &mut || true) else { break };
+            assert_eq!(reads.offer(now, &mut || false), Some(read), "an offer stays");
             seen.push((read.tag, read.beat, read.beats == 1));
             reads.take();
         }

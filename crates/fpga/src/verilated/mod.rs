@@ -52,6 +52,9 @@ pub struct Options {
     pub host_latency: Range<u64>,
     /// Cycles from a read of card memory to its first beat, and from a write to its answer.
     pub card_latency: u64,
+    /// The chance that a memory or the host does not take, or does not offer, in a cycle: on every
+    /// stream at the device's boundary.
+    pub stall: f64,
     /// Write waves to this file.
     pub trace: Option<PathBuf>,
 }
@@ -65,6 +68,7 @@ impl Default for Options {
             card_bytes: 64 << 20,
             host_latency: 150..300,
             card_latency: 40,
+            stall: 0.0,
             trace: None,
         }
     }
