@@ -4,7 +4,12 @@
 //! pool's folder (`pool/`), the conversation with a running server (`control/`), tables and bars.
 //!
 //! Exit codes: 0 done, 1 an error (told on stderr: what happened, to which thing, what to do),
-//! 2 the command line makes no sense. Results go to stdout, everything else to stderr.
+//! 2 the command line makes no sense. Results go to stdout (`say!`), everything else to stderr.
+
+#![deny(clippy::print_stdout)]
+
+#[macro_use]
+mod output;
 
 mod accelerator;
 mod bench;

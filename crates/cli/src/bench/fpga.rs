@@ -140,7 +140,7 @@ fn print(args: &Args, rows: &[Row]) -> anyhow::Result<()> {
     if args.json.as_deref() == Some(Path::new("-")) {
         eprint!("{text}");
     } else {
-        print!("{text}");
+        put!("{text}");
     }
     args.json.as_ref().map_or(Ok(()), |path| row::write(path, rows))
 }

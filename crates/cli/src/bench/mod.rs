@@ -59,7 +59,7 @@ const BENCHES: &[Bench] = &[Bench {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.name == "LIST" {
         for bench in BENCHES {
-            println!("{:<16} {}", bench.name, bench.about);
+            say!("{:<16} {}", bench.name, bench.about);
         }
         return Ok(());
     }

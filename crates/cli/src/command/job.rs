@@ -93,7 +93,7 @@ pub fn run(kind: JobKind, args: &Args) -> anyhow::Result<()> {
         }
         server.ask(&kind.request(volume.clone(), args.limit))?;
         if args.detach {
-            println!("the {} runs; watch it with `fieldstone status`", kind.name());
+            say!("the {} runs; watch it with `fieldstone status`", kind.name());
             return Ok(());
         }
         return follow(kind, args.json, volume.as_deref(), || server.status());
@@ -119,7 +119,7 @@ fn offline(
         None => engine.list_volumes()?.volumes,
     };
     if known.is_empty() {
-        println!("no volumes in {}", engine.folder().display());
+        say!("no volumes in {}", engine.folder().display());
     }
     let mut outcome = Ok(());
     for known in &known {
@@ -204,9 +204,9 @@ fn follow(
         let progress = kind.of(volume);
         failed += progress.shards_failed;
         if json {
-            println!("{}", summary(kind, volume)?);
+            say!("{}", summary(kind, volume)?);
         } else {
-            println!("{} {}: {}", kind.name(), volume.name, progress_text(progress));
+            say!("{} {}: {}", kind.name(), volume.name, progress_text(progress));
         }
     }
     // Nodes that are away explain shards that could not be restored.

@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         nodes: vec![LocalNodeConfig { opening, folder: Ok(folder) }],
     })
     .context("cannot start")?;
-    println!("{index} of pool {} listens on {}", pool.id, listener.address());
+    say!("{index} of pool {} listens on {}", pool.id, listener.address());
     std::io::stdout().flush()?;
     host.handle().listen(listener, Service::Node(index));
     let ended = wait(&host, &signals, || announce.announce(&address));

@@ -118,10 +118,10 @@ fn print(pool: &Pool, json: bool) -> anyhow::Result<()> {
             node_bytes,
             data_bytes,
         };
-        println!("{}", serde_json::to_string(&created)?);
+        say!("{}", serde_json::to_string(&created)?);
         return Ok(());
     }
-    println!(
+    say!(
         "made the pool {dir}: {} nodes of {}, {} (up to {} of data, {} {} may be lost)",
         pool.nodes,
         units::size(node_bytes),
@@ -130,7 +130,7 @@ fn print(pool: &Pool, json: bool) -> anyhow::Result<()> {
         pool.profile.m(),
         if pool.profile.m() == 1 { "node" } else { "nodes" },
     );
-    println!("its secret is in {dir}/pool.key; keep a copy of that file and of {POOL_FILE}");
-    println!("next: fieldstone volume create {dir}/VOLUME --size 1G");
+    say!("its secret is in {dir}/pool.key; keep a copy of that file and of {POOL_FILE}");
+    say!("next: fieldstone volume create {dir}/VOLUME --size 1G");
     Ok(())
 }

@@ -176,6 +176,9 @@ fn volumes_of(targets: &[Serving]) -> anyhow::Result<(Option<Pool>, Vec<String>)
 }
 
 fn start_engine(args: &Args, pool: Option<Pool>) -> anyhow::Result<Engine> {
+    if pool.is_none() && args.accel != Accel::Cpu {
+        bail!("--accel {} needs a volume: ram: has nothing to place or to code", args.accel.word());
+    }
     let fixed = args
         .node
         .iter()
@@ -312,7 +315,7 @@ impl Exercise {
         let thread = std::thread::Builder::new().name("exercise".to_owned()).spawn(move || {
             let go_on = |_: &exercise::Swapped| !stopped.load(Ordering::Relaxed);
             let swapped = exercise::swaps(&mut device, 1, count, go_on);
-            println!(
+            say!(
                 "exercise: {} swaps, {} placements by the device, {} given back, {} failed, \
                  {} wrong",
                 swapped.swaps,
@@ -321,7 +324,7 @@ impl Exercise {
                 swapped.failed,
                 swapped.wrong
             );
-            println!(
+            say!(
                 "exercise: codes {:.2} bytes per cycle during swaps ({} cycles), {:.2} between them \
                  ({} cycles)",
                 swapped.during.bytes_per_cycle(),

@@ -82,9 +82,9 @@ fn one(seed: u64, args: &Args) -> anyhow::Result<()> {
     let outcome = fieldstone_sim::run(seed, Options { trace, code: args.code });
     drop(stdout);
     if args.json {
-        println!("{}", line(&outcome));
+        say!("{}", line(&outcome));
     } else {
-        println!("{}", sentence(&outcome));
+        say!("{}", sentence(&outcome));
     }
     verdict(&outcome)
 }
@@ -107,7 +107,7 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
             virtual_ns += outcome.virtual_time.0;
             bar.inc(1);
             if args.json {
-                println!("{}", line(&outcome));
+                say!("{}", line(&outcome));
             }
             if outcome.failure.is_some() {
                 bar.suspend(|| eprintln!("{}", sentence(&outcome)));
@@ -119,19 +119,19 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
     );
     bar.finish_and_clear();
     if !args.json {
-        println!(
+        say!(
             "{runs} seeds, {ops} requests, {:.0} s of virtual time in {:.1} s: {} failed",
             virtual_ns as f64 / 1e9,
             start.elapsed().as_secs_f64(),
             failed.len()
         );
         if !still_open.is_empty() {
-            println!("{} more failed that are known and open: {still_open:?}", still_open.len());
+            say!("{} more failed that are known and open: {still_open:?}", still_open.len());
         }
         let mended: Vec<_> =
             open.iter().filter(|s| seeds.contains(s) && !still_open.contains(s)).collect();
         if !mended.is_empty() {
-            println!("listed as open, but passed: {mended:?}");
+            say!("listed as open, but passed: {mended:?}");
         }
     }
     if let Some(seed) = failed.iter().min() {

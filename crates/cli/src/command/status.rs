@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         report.volumes.retain(|volume| volume.name == *name);
     }
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        say!("{}", serde_json::to_string(&report)?);
     } else {
         print_pool(&report);
     }

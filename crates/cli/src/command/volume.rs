@@ -125,11 +125,11 @@ fn create(args: &Create) -> anyhow::Result<()> {
     };
     let made = made.and_then(|line| operator.finish().map(|()| line))?;
     if args.json {
-        println!("{}", serde_json::to_string(&made)?);
+        say!("{}", serde_json::to_string(&made)?);
     } else {
         let path = args.path.display();
-        println!("made the volume {path}: {}, {}", units::size(made.size_bytes), made.code);
-        println!("next: fieldstone serve {path} --nbd unix:/tmp/{name}.sock");
+        say!("made the volume {path}: {}, {}", units::size(made.size_bytes), made.code);
+        say!("next: fieldstone serve {path} --nbd unix:/tmp/{name}.sock");
     }
     Ok(())
 }
@@ -156,17 +156,17 @@ fn list(args: &Ls) -> anyhow::Result<()> {
     let lines = lines.and_then(|lines| operator.finish().map(|()| lines))?;
     if args.json {
         for line in &lines {
-            println!("{}", serde_json::to_string(line)?);
+            say!("{}", serde_json::to_string(line)?);
         }
         return Ok(());
     }
     if lines.is_empty() {
-        println!("no volumes in {}", folder.display());
+        say!("no volumes in {}", folder.display());
         return Ok(());
     }
-    println!("{:<24} {:>10}  {:<10} {:>6} {:<8} id", "name", "size", "code", "epoch", "state");
+    say!("{:<24} {:>10}  {:<10} {:>6} {:<8} id", "name", "size", "code", "epoch", "state");
     for line in &lines {
-        println!(
+        say!(
             "{:<24} {:>10}  {:<10} {:>6} {:<8} {}",
             line.name,
             units::size(line.size_bytes),
@@ -204,7 +204,7 @@ fn grow(args: &Grow) -> anyhow::Result<()> {
         }
     };
     done.and_then(|()| operator.finish())?;
-    println!("{} has {} now", args.path.display(), units::size(args.size));
+    say!("{} has {} now", args.path.display(), units::size(args.size));
     Ok(())
 }
 
@@ -221,6 +221,6 @@ fn remove(args: &Rm) -> anyhow::Result<()> {
         }
     };
     done.and_then(|()| operator.finish())?;
-    println!("removed the volume {}", args.path.display());
+    say!("removed the volume {}", args.path.display());
     Ok(())
 }

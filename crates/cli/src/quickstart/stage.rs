@@ -65,18 +65,18 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     let begun = Instant::now();
     let work = Workplace::make(plan.dir.as_deref(), plan.keep)?;
     let mut stage = Stage::build(plan, work)?;
-    println!(
+    say!(
         "Fieldstone quickstart: {} nodes, {}, a volume of {}, over NBD",
         stage.pool.nodes,
         plan.profile,
         size(plan.size_bytes)
     );
-    println!("  in {}\n", stage.work.folder.display());
+    say!("  in {}\n", stage.work.folder.display());
     check_signal(&signals)?;
     let mut disk = NbdDisk::connect(&stage.nbd, VOLUME)?;
     let mut pattern = Pattern::new(disk.size_bytes());
 
-    println!("healthy");
+    say!("healthy");
     row("write, in order", &pattern.write_all(&mut disk, &signals)?);
     row("read and compare", &pattern.check_all(&mut disk, &signals)?);
     let count = RANDOM_REQUESTS.min(plan.size_bytes / 4096);
@@ -85,18 +85,21 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     let before = stage.report()?;
 
     let victims = stage.victims(plan.profile);
-    println!("\n{} killed with SIGKILL, folders deleted", names(&victims));
+    say!("\n{} killed with SIGKILL, folders deleted", names(&victims));
     stage.kill(&victims)?;
     row("read and compare", &pattern.check_all(&mut disk, &signals)?);
     let writes = pattern.write_random(&mut disk, count / 10, RANDOM_DEPTH, &signals)?;
     row("write 4 KiB at random", &writes);
     let degraded = stage.volume()?;
-    println!(
+    say!(
         "  {:<24} {} reads decoded, {} segments degraded, {} lost",
-        "state", degraded.degraded_reads, degraded.segments_degraded, degraded.segments_lost
+        "state",
+        degraded.degraded_reads,
+        degraded.segments_degraded,
+        degraded.segments_lost
     );
 
-    println!("\n{} replaced by empty ones", names(&victims));
+    say!("\n{} replaced by empty ones", names(&victims));
     stage.replace(&victims)?;
     let rebuilt = stage.watch_rebuild(&signals)?;
     print_rebuild(&rebuilt, plan.profile);
@@ -105,11 +108,11 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     if after.protection != "healthy" {
         bail!("the volume should be healthy again, but is {}", after.protection);
     }
-    println!("  {:<24} every byte as written; {}", "state", after.protection);
+    say!("  {:<24} every byte as written; {}", "state", after.protection);
 
     // The usual case, and the one that regenerating codes are made for.
     if let [single, ..] = victims[..] {
-        println!("\n{single} lost and replaced once more, alone");
+        say!("\n{single} lost and replaced once more, alone");
         stage.kill(&[single])?;
         stage.watch_loss(single)?;
         stage.replace(&[single])?;
@@ -118,7 +121,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         row("read and compare", &pattern.check_all(&mut disk, &signals)?);
     }
     if let Some(text) = engine_text(&stage.volume()?.engine) {
-        println!("\nheavy steps by the device\n  {text}");
+        say!("\nheavy steps by the device\n  {text}");
     }
     print_stages(&before);
     disk.client().disconnect();
@@ -129,7 +132,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
 
 fn row(what: &str, moved: &Moved) {
     let per_second = moved.requests as f64 / moved.took.as_secs_f64();
-    println!(
+    say!(
         "  {what:<24} {:>9} in {:>7.2} s  {:>12}  {per_second:>8.0} requests/s",
         size(moved.bytes),
         moved.took.as_secs_f64(),
@@ -290,7 +293,7 @@ fn print_rebuild(volume: &VolumeReport, profile: Profile) {
     let rebuild = &volume.rebuild;
     let took = Duration::from_nanos(rebuild.elapsed_ns);
     let moved = Moved { bytes: rebuild.written_bytes, requests: rebuild.shards_done, took };
-    println!(
+    say!(
         "  {:<24} {:>9} in {:>7.2} s  {:>12}  {} shards",
         "rebuild",
         size(moved.bytes),
@@ -299,7 +302,7 @@ fn print_rebuild(volume: &VolumeReport, profile: Profile) {
         moved.requests
     );
     if rebuild.written_bytes > 0 {
-        println!(
+        say!(
             "  {:<24} {:>9} read, {:.1} bytes per byte restored ({profile}); Reed-Solomon: {:.1}",
             "",
             size(rebuild.read_bytes),
@@ -311,23 +314,20 @@ fn print_rebuild(volume: &VolumeReport, profile: Profile) {
 
 fn print_stages(report: &PoolReport) {
     let Some(io) = report.volumes.first().and_then(|volume| volume.io.as_ref()) else { return };
-    println!("\nwhere the time of a request went while the pool was healthy");
-    print!("{}", stage_table(io, "  "));
+    say!("\nwhere the time of a request went while the pool was healthy");
+    put!("{}", stage_table(io, "  "));
 }
 
 fn print_next(plan: &Plan, stage: &Stage, took: Duration) {
-    println!("\ndone in {:.1} s. What to try next:", took.as_secs_f64());
+    say!("\ndone in {:.1} s. What to try next:", took.as_secs_f64());
     let dir = if plan.keep { stage.pool.folder.display().to_string() } else { "DIR".to_owned() };
     if plan.keep {
-        println!("  the pool is still there; the nodes run in the server from now on:");
+        say!("  the pool is still there; the nodes run in the server from now on:");
     } else {
-        println!(
-            "  fieldstone pool create {dir} --nodes {} --code {}",
-            stage.pool.nodes, plan.profile
-        );
-        println!("  fieldstone volume create {dir}/{VOLUME} --size 1G");
+        say!("  fieldstone pool create {dir} --nodes {} --code {}", stage.pool.nodes, plan.profile);
+        say!("  fieldstone volume create {dir}/{VOLUME} --size 1G");
     }
-    println!("  fieldstone serve {dir}/{VOLUME} --nbd unix:/tmp/{VOLUME}.sock &");
-    println!("  nbdinfo 'nbd+unix:///?socket=/tmp/{VOLUME}.sock'");
-    println!("  fieldstone status {dir}      fieldstone top {dir}      fieldstone scrub {dir}");
+    say!("  fieldstone serve {dir}/{VOLUME} --nbd unix:/tmp/{VOLUME}.sock &");
+    say!("  nbdinfo 'nbd+unix:///?socket=/tmp/{VOLUME}.sock'");
+    say!("  fieldstone status {dir}      fieldstone top {dir}      fieldstone scrub {dir}");
 }

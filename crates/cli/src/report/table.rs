@@ -47,7 +47,7 @@ pub fn pool_text(report: &PoolReport) -> String {
 
 /// Prints [`pool_text`].
 pub fn print_pool(report: &PoolReport) {
-    print!("{}", pool_text(report));
+    put!("{}", pool_text(report));
 }
 
 fn node_line(node: &NodeReport) -> String {

@@ -164,3 +164,14 @@ fn a_command_line_without_sense_is_exit_code_two() {
     }
     assert!(run(&["--help"]).status.success() && run(&["--version"]).status.success());
 }
+
+#[test]
+fn a_reader_that_has_gone_is_no_error() {
+    let pool = TestPool::with_volume("rs:4+2");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = fieldstone(&["status", &pool.dir()]);
+    let output = command.stdout(writer).output().expect("it starts");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.is_empty(), "{}: {told}", output.status);
+}

@@ -86,7 +86,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let cases = case::all();
     if args.list {
-        cases.iter().for_each(|case| println!("{}", case.name()));
+        cases.iter().for_each(|case| say!("{}", case.name()));
         return Ok(());
     }
     check(args, &cases)?;
@@ -197,7 +197,7 @@ fn report(
     let text = text::report(plan.cases, results, &rows, &setting);
     match args.json.as_deref() {
         Some(path) if path == Path::new("-") => eprint!("{text}"),
-        _ => print!("{text}"),
+        _ => put!("{text}"),
     }
     if let Some(path) = &args.json {
         row::write(path, &rows)?;

@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let names: Vec<String> =
         cases.iter().map(|case| case.name.clone()).chain(tools::names()).collect();
     if args.list {
-        names.iter().for_each(|name| println!("{name}"));
+        names.iter().for_each(|name| say!("{name}"));
         return Ok(());
     }
     for choice in &args.only {
@@ -193,7 +193,7 @@ impl Report {
         if args.json.as_deref() == Some(Path::new("-")) {
             eprint!("{text}");
         } else {
-            print!("{text}");
+            put!("{text}");
         }
         match &args.json {
             Some(path) => row::write(path, &self.rows),

@@ -168,7 +168,7 @@ fn report(
     };
     match args.json.as_deref() {
         Some(path) if path == Path::new("-") => eprint!("{text}"),
-        _ => print!("{text}"),
+        _ => put!("{text}"),
     }
     if let Some(path) = &args.json {
         row::write(path, &rows)?;

@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if to_stdout {
         eprintln!("{text}");
     } else {
-        println!("{text}");
+        say!("{text}");
     }
     Ok(())
 }

@@ -90,22 +90,22 @@ fn encoding(dir: &Path, json: bool) -> anyhow::Result<()> {
         troubles,
     };
     if json {
-        println!("{}", serde_json::to_string(&report)?);
+        say!("{}", serde_json::to_string(&report)?);
         return Ok(());
     }
-    println!("code      {}", report.code);
-    println!("id        {}", report.id);
-    println!("file      {} bytes, CRC-32C {}", report.file_bytes, report.file_crc32c);
-    println!("shards    {} of {} bytes", report.shards, report.shard_file_bytes);
-    println!(
+    say!("code      {}", report.code);
+    say!("id        {}", report.id);
+    say!("file      {} bytes, CRC-32C {}", report.file_bytes, report.file_crc32c);
+    say!("shards    {} of {} bytes", report.shards, report.shard_file_bytes);
+    say!(
         "stripes   {}, in units of {}, each with {} checksums",
         report.stripes,
         units::size(report.unit_bytes as u64),
         striping.blocks()
     );
     match report.troubles.is_empty() {
-        true => println!("state     all files are there; `code verify` looks into them"),
-        false => report.troubles.iter().for_each(|trouble| println!("trouble   {trouble}")),
+        true => say!("state     all files are there; `code verify` looks into them"),
+        false => report.troubles.iter().for_each(|trouble| say!("trouble   {trouble}")),
     }
     Ok(())
 }
@@ -127,23 +127,23 @@ fn code(profile: Profile, json: bool) -> anyhow::Result<()> {
         repairs: repairs.map(|lost| repair(code, lost)).collect::<anyhow::Result<_>>()?,
     };
     if json {
-        println!("{}", serde_json::to_string(&report)?);
+        say!("{}", serde_json::to_string(&report)?);
         return Ok(());
     }
-    println!("{}", report.code);
-    println!("data shards    {k}");
-    println!("parity shards  {}: any {} shards may be lost", report.m, report.m);
-    println!("space          {:.2} bytes for each byte", report.overhead);
-    println!("elements       {} in a shard", report.elements);
-    println!("granule        lengths of units are multiples of {} bytes", report.granule_bytes);
-    println!("unit           {} unless told otherwise", units::size(report.unit_bytes as u64));
+    say!("{}", report.code);
+    say!("data shards    {k}");
+    say!("parity shards  {}: any {} shards may be lost", report.m, report.m);
+    say!("space          {:.2} bytes for each byte", report.overhead);
+    say!("elements       {} in a shard", report.elements);
+    say!("granule        lengths of units are multiples of {} bytes", report.granule_bytes);
+    say!("unit           {} unless told otherwise", units::size(report.unit_bytes as u64));
     let mut rest = &report.repairs[..];
     while let Some(first) = rest.first() {
         let same = |other: &&RepairReport| **other == RepairReport { shard: other.shard, ..*first };
         let alike = rest.iter().take_while(same).count();
         let last = first.shard + alike - 1;
         let which = if alike == 1 { format!("{last}") } else { format!("{}-{last}", first.shard) };
-        println!(
+        say!(
             "repair of {which:<4} reads {:.2} shards from {}, in up to {} from each; \
              Reed-Solomon reads {k}",
             first.reads_shards,

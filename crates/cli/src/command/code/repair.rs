@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             written_bytes: repaired.written_bytes,
             seconds,
         };
-        println!("{}", serde_json::to_string(&report)?);
+        say!("{}", serde_json::to_string(&report)?);
     } else {
         tell(&repaired, mended_units);
     }
@@ -77,29 +77,29 @@ fn tell(repaired: &Repaired, mended_units: u64) {
     for (what, shards) in [("rebuilt", rebuilt), ("finished", named)] {
         if !shards.is_empty() {
             let names: Vec<String> = shards.iter().map(|shard| format!("shard.{shard}")).collect();
-            println!("{what} {}", names.join(", "));
+            say!("{what} {}", names.join(", "));
         }
     }
     for (shard, units) in repaired.mended_units.iter().enumerate().filter(|(_, units)| **units > 0)
     {
-        println!("mended {} of shard.{shard}", count(*units, "unit"));
+        say!("mended {} of shard.{shard}", count(*units, "unit"));
     }
     if repaired.rebuilt_manifest {
-        println!("made the manifest anew");
+        say!("made the manifest anew");
     }
     let read = units::size(repaired.read_bytes);
     let written = units::size(repaired.written_bytes);
     if repaired.read_everything {
-        println!("read everything, {read}; wrote {written}");
+        say!("read everything, {read}; wrote {written}");
         let changed_shards = !rebuilt.is_empty() || !named.is_empty();
         if !changed_shards && mended_units == 0 && !repaired.rebuilt_manifest {
-            println!("there was nothing to repair");
+            say!("there was nothing to repair");
         }
         return;
     }
     let (bytes, rs_bytes) = (repaired.read_bytes, repaired.reed_solomon_bytes);
     let share = 100.0 * bytes as f64 / rs_bytes.max(1) as f64;
     let rs = units::size(rs_bytes);
-    println!("read {read}, {share:.1} % of the {rs} that Reed-Solomon would have; wrote {written}");
-    println!("what was not read was not checked: `code verify` does, and `code repair --all`");
+    say!("read {read}, {share:.1} % of the {rs} that Reed-Solomon would have; wrote {written}");
+    say!("what was not read was not checked: `code verify` does, and `code repair --all`");
 }

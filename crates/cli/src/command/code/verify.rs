@@ -78,12 +78,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             read_bytes: findings.read_bytes,
             seconds: elapsed.as_secs_f64(),
         };
-        println!("{}", serde_json::to_string(&report)?);
+        say!("{}", serde_json::to_string(&report)?);
     } else {
-        troubles.iter().for_each(|trouble| println!("{trouble}"));
+        troubles.iter().for_each(|trouble| say!("{trouble}"));
         tell(&findings);
         let (read, rate) = (findings.read_bytes, units::rate(findings.read_bytes, elapsed));
-        println!("verified {} of {} at {rate}", units::size(read), encoding.striping.profile());
+        say!("verified {} of {} at {rate}", units::size(read), encoding.striping.profile());
     }
     let dir = args.common.dir.display();
     if !restorable {
@@ -117,22 +117,22 @@ fn bad_units(findings: &Findings) -> Vec<ShardReport> {
 fn tell(findings: &Findings) {
     for ShardReport { shard, count: units, first } in bad_units(findings) {
         for unit in &first {
-            println!("shard.{shard}: stripe {}, byte {}: {}", unit.stripe, unit.offset, unit.what);
+            say!("shard.{shard}: stripe {}, byte {}: {}", unit.stripe, unit.offset, unit.what);
         }
         let more = units - first.len() as u64;
         if more > 0 {
-            println!("shard.{shard}: and {} more", count(more, "bad unit"));
+            say!("shard.{shard}: and {} more", count(more, "bad unit"));
         }
     }
     let inconsistent = &findings.inconsistent;
     for (stripe, shard) in &inconsistent.first {
         match shard {
-            Some(shard) => println!("stripe {stripe}: shard {shard} contradicts all others"),
-            None => println!("stripe {stripe}: the parities are not those of the data"),
+            Some(shard) => say!("stripe {stripe}: shard {shard} contradicts all others"),
+            None => say!("stripe {stripe}: the parities are not those of the data"),
         }
     }
     let more = inconsistent.count - inconsistent.first.len() as u64;
     if more > 0 {
-        println!("and {} more", count(more, "inconsistent stripe"));
+        say!("and {} more", count(more, "inconsistent stripe"));
     }
 }

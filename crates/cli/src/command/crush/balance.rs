@@ -78,15 +78,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         file::write(save, &saved.rewrite(&bytes)?)?;
     }
     if args.json {
-        println!("{}", json(&map, &plan));
+        say!("{}", json(&map, &plan));
         return Ok(());
     }
     let told = tell(&map, &plan, args.osds);
     if args.out.is_some() {
-        print!("{told}");
+        put!("{told}");
     } else {
-        told.lines().for_each(|line| println!("{}", format!("# {line}").trim_end()));
-        print!("{commands}");
+        told.lines().for_each(|line| say!("{}", format!("# {line}").trim_end()));
+        put!("{commands}");
     }
     Ok(())
 }

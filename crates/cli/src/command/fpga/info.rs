@@ -40,27 +40,28 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             "partition": state,
             "swaps": partition.swaps,
         });
-        println!("{value}");
+        say!("{value}");
         return Ok(());
     }
     let size = crate::units::size;
-    println!("device       simulated (Verilator), register map version {VERSION}");
-    println!(
+    say!("device       simulated (Verilator), register map version {VERSION}");
+    say!(
         "functions    {MAX_FUNCTIONS}; this is function {} with {queue_sets} queue sets",
         card.function()
     );
-    println!("memory       {} of the host, {} of the card", size(host_bytes), size(card_bytes));
-    println!(
+    say!("memory       {} of the host, {} of the card", size(host_bytes), size(card_bytes));
+    say!(
         "placement    {} items hashed per cycle, {} mappings in flight",
-        build.item_lanes, build.contexts
+        build.item_lanes,
+        build.contexts
     );
-    println!(
+    say!(
         "codes        {} units of {} operands, banks of {}, {} operations per program",
         build.code_units,
         build.code_lanes,
         size(64 * u64::from(build.lane_beats)),
         build.program_ops
     );
-    println!("partition    module {module}, {state}, changed {} times", partition.swaps);
+    say!("partition    module {module}, {state}, changed {} times", partition.swaps);
     Ok(())
 }

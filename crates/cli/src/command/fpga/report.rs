@@ -40,7 +40,7 @@ const FAST: Delays = Delays { registers: 0.15, lut: 0.25, carry: 0.02 };
 const SLOW: Delays = Delays { registers: 0.30, lut: 0.70, carry: 0.06 };
 
 /// A unit as `synthesize.py` records it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 struct Unit {
     unit: String,
     digest: String,
@@ -83,11 +83,25 @@ impl Depth {
     }
 }
 
+/// The units that `fs_top` connects, and itself: the static region.
+const STATIC_REGION: &[&str] = &[
+    "crush_unit",
+    "codes_engine",
+    "crc_engine",
+    "qdma",
+    "fs_card_crossbar",
+    "dfx_config",
+    "fs_top",
+];
+
 /// A paper's count of the same function. Theirs are after placing and routing, and of the whole shell:
 /// network stack and, in DeLiBA-K, queue engine included.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Paper {
     paper_ref: &'static str,
+    /// What it counts beside the function.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    note: &'static str,
     lut: Option<u64>,
     ff: Option<u64>,
     bram: Option<u64>,
@@ -101,7 +115,7 @@ const fn paper(
     bram: Option<u64>,
     uram: Option<u64>,
 ) -> Paper {
-    Paper { paper_ref, lut, ff, bram, uram }
+    Paper { paper_ref, note: "", lut, ff, bram, uram }
 }
 
 /// Units with what the papers print for the same function.
@@ -149,10 +163,12 @@ const PAPERS: &[(&str, &[Paper])] = &[
             paper("DeLiBA-2, Table 6", Some(70_111), None, Some(119), Some(0)),
         ],
     ),
-    // Twelve processing units, and the vendor's platform.
     (
         "codes_engine",
-        &[paper("MSR engine, Table II", Some(376_287), Some(552_005), Some(1050), None)],
+        &[Paper {
+            note: "12 processing units, and the vendor's platform",
+            ..paper("MSR engine, Table II", Some(376_287), Some(552_005), Some(1050), None)
+        }],
     ),
 ];
 
@@ -180,6 +196,30 @@ struct Row<'a> {
 }
 
 impl Unit {
+    /// Units together: mapped apart, so without what a tool might save between them.
+    fn sum<'a>(name: &str, units: impl Iterator<Item = &'a Self>) -> Self {
+        let nothing = Self { unit: name.to_owned(), ..Self::default() };
+        units.fold(nothing, |sum, unit| Self {
+            lut: sum.lut + unit.lut,
+            lut_memory: sum.lut_memory + unit.lut_memory,
+            ff: sum.ff + unit.ff,
+            bram36: sum.bram36 + unit.bram36,
+            bram18: sum.bram18 + unit.bram18,
+            uram: sum.uram + unit.uram,
+            dsp: sum.dsp + unit.dsp,
+            carry4: sum.carry4 + unit.carry4,
+            ..sum
+        })
+    }
+
+    /// How it was built, for people.
+    fn built(&self) -> String {
+        let parameters = self.parameters.as_object().into_iter().flatten();
+        let words: Vec<String> =
+            parameters.map(|(name, value)| format!("{name}={value}")).collect();
+        words.join(" ")
+    }
+
     fn luts(&self) -> u64 {
         self.lut + self.lut_memory
     }
@@ -219,8 +259,12 @@ impl Unit {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    let units: Vec<Unit> =
+    let mut units: Vec<Unit> =
         serde_json::from_str(RESULTS).context("rtl/synth/results.json is not what it should be")?;
+    let all = |name: &&str| units.iter().find(|unit| unit.unit == **name);
+    if STATIC_REGION.iter().all(|name| all(name).is_some()) {
+        units.push(Unit::sum("static region, sum", STATIC_REGION.iter().filter_map(all)));
+    }
     if args.json {
         for unit in &units {
             writeln!(out, "{}", serde_json::to_string(&unit.row())?)?;
@@ -231,9 +275,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         out,
         "Resources by Yosys (synth_xilinx -family xcup): mapped unit by unit, not placed, not routed."
     )?;
-    if units.iter().any(|unit| unit.unit == "fs_top") {
-        writeln!(out, "fs_top is the static region: one of list, tree and uniform comes to it.")?;
-    }
+    writeln!(
+        out,
+        "The sum is of {}; one of list, tree and uniform comes to it.",
+        STATIC_REGION.join(", ")
+    )?;
     writeln!(
         out,
         "% is of a U280 ({U280_LUTS} LUT, {U280_FFS} FF, {U280_BRAMS} BRAM, {U280_URAMS} URAM, {U280_DSPS} DSP)."
@@ -241,14 +287,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     writeln!(out)?;
     writeln!(
         out,
-        "{:<20} {:>8} {:>5} {:>8} {:>5} {:>7} {:>5} {:>5}  {:<28} {:>9}",
+        "{:<20} {:>8} {:>5} {:>8} {:>5} {:>7} {:>5} {:>5}  {:<28} {:>9}  built with",
         "unit", "LUT", "%", "FF", "%", "BRAM36", "URAM", "DSP", "deepest paths", "MHz, est."
     )?;
     for unit in &units {
         let row = unit.row();
         writeln!(
             out,
-            "{:<20} {:>8} {:>5.1} {:>8} {:>5.1} {:>7.1} {:>5} {:>5}  {:<28} {:>9}",
+            "{:<20} {:>8} {:>5.1} {:>8} {:>5.1} {:>7.1} {:>5} {:>5}  {:<28} {:>9}  {}",
             row.unit,
             row.lut,
             100.0 * row.lut_of_u280,
@@ -259,12 +305,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             row.dsp,
             row.depth.as_deref().unwrap_or("-"),
             row.estimated_mhz.map_or_else(|| "-".to_owned(), |[low, high]| format!("{low}-{high}")),
+            unit.built(),
         )?;
         for paper in row.papers {
             let number = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
             writeln!(
                 out,
-                "  {:<20} {:>6} {:>5} {:>8} {:>5} {:>7} {:>5}",
+                "  {:<20} {:>6} {:>5} {:>8} {:>5} {:>7} {:>5}         {}",
                 paper.paper_ref,
                 number(paper.lut),
                 "",
@@ -272,6 +319,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 "",
                 number(paper.bram),
                 number(paper.uram),
+                paper.note,
             )?;
         }
     }

@@ -55,26 +55,35 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         !interrupted
     });
     bar.finish_and_clear();
-    println!(
+    say!(
         "{:<10} {:>8} {:>8} {:>8} {:>8} {:>8} {:>12}",
-        "kind", "jobs", "device", "CPU", "failed", "wrong", "cycles/job"
+        "kind",
+        "jobs",
+        "device",
+        "CPU",
+        "failed",
+        "wrong",
+        "cycles/job"
     );
     let operations = [Operation::Code, Operation::Place, Operation::Checksum];
     for ((name, kind), operation) in report.kinds().into_iter().zip(operations) {
         let cycles = device.cycles(operation);
         let average = cycles.total.checked_div(cycles.count).unwrap_or(0);
         let cpu = kind.not_taken + kind.given_back;
-        println!(
+        say!(
             "{name:<10} {:>8} {:>8} {cpu:>8} {:>8} {:>8} {average:>12}",
-            kind.jobs, kind.done, kind.failed, kind.wrong
+            kind.jobs,
+            kind.done,
+            kind.failed,
+            kind.wrong
         );
     }
     let swaps = running.card.partition().swaps;
-    println!("the partition was changed {swaps} times; {} resets", device.resets());
+    say!("the partition was changed {swaps} times; {} resets", device.resets());
     drop(device);
     let (cycles, seconds) = running.speed();
     let per_second = cycles as f64 / seconds.max(1e-9);
-    println!(
+    say!(
         "{cycles} cycles in {:.1} s, {per_second:.0} cycles per second of simulation",
         begun.elapsed().as_secs_f64()
     );

@@ -74,9 +74,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     if args.json {
-        println!("{}", report.json());
+        say!("{}", report.json());
     } else {
-        print!("{}", report.text(args.osds));
+        put!("{}", report.text(args.osds));
     }
     Ok(())
 }

@@ -1,0 +1,26 @@
+//! What commands say on stdout. A reader that has gone (`head`) is no reason to stop: the command may
+//! be a server, or have something left to do.
+
+use std::fmt;
+use std::io::{self, Write as _};
+
+/// Writes to stdout, as `print!` does, without a panic.
+pub fn put(text: fmt::Arguments<'_>) {
+    let written = io::stdout().write_fmt(text);
+    if let Err(error) = written.and_then(|()| io::stdout().flush())
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        eprintln!("fieldstone: cannot write to stdout: {error}");
+    }
+}
+
+/// `print!`, without a panic.
+macro_rules! put {
+    ($($text:tt)*) => { $crate::output::put(format_args!($($text)*)) };
+}
+
+/// `println!`, without a panic.
+macro_rules! say {
+    () => { $crate::output::put(format_args!("\n")) };
+    ($($text:tt)*) => { $crate::output::put(format_args!("{}\n", format_args!($($text)*))) };
+}
