@@ -6,10 +6,10 @@
     synthesize.py --jobs 2 --log FOLDER     with Yosys' log of each unit
     synthesize.py --check         which results are missing or of older sources
 
-Yosys (pyosys) maps each unit by itself, as a whole, or module by module where units.toml says `apart`;
-nothing is placed or routed, so LUTs are counted before packing, and delays are not known. `depth_*` are
-the cells on the path between registers that has most of them, `depth_lut_only` those on the path with
-most LUTs without a carry chain.
+Yosys (pyosys) maps each unit by itself, as a whole but for the modules that units.toml leaves out of it
+(`without`); nothing is placed or routed, so LUTs are counted before packing, and delays are not known.
+`depth_*` are the cells on the path between registers that has most of them, `depth_lut_only` those on
+the path with most LUTs without a carry chain.
 """
 
 import argparse
@@ -59,19 +59,23 @@ def digest(unit):
     return state.hexdigest()[:16]
 
 
+def constants_of(unit, module):
+    """Parameters, local ones and generate variables of one of the unit's modules."""
+    source = next(RTL / file for file in unit["files"] if pathlib.Path(file).stem == module).read_text()
+    return sorted(set(re.findall(r"\b(?:parameter|localparam|genvar)\b[^=;]*?(\w+)\s*=", source)))
+
+
 def script(unit, folder):
     files = " ".join(str(RTL / file) for file in unit["files"])
     parameters = "".join(f" -G {name}={value}" for name, value in unit.get("parameters", {}).items())
     top = unit.get("top", unit["name"])
-    without = unit.get("without", {})
+    without = unit.get("without", [])
     boxes = "".join(f" --blackboxed-module {module}" for module in without)
-    if unit.get("apart"):
-        boxes += " --keep-hierarchy"
     return [
         "read_slang --unroll-limit 10000000 --ignore-assertions -DSYNTHESIS "
         f"{files} --top {top}{parameters}{boxes}",
         # ABC knows no parameters of boxes.
-        *[f"setparam -unset {name} t:{box}" for box, names in without.items() for name in names],
+        *[f"setparam -unset {name} t:{box}" for box in without for name in constants_of(unit, box)],
         f"scratchpad -set abc9.script \"{ABC}\"",
         "synth_xilinx -family xcup -noiopad -noclkbuf",
         f"tee -o {folder}/stat.json stat -json -tech xilinx",
@@ -140,8 +144,7 @@ def run(unit, options):
         "digest": digest(unit),
         "parameters": unit.get("parameters", {}),
         **counts,
-        # Paths through several modules are not seen when those stay apart.
-        **({} if unit.get("apart") else depths),
+        **depths,
         "seconds": round(time.monotonic() - started),
     }
 
