@@ -16,6 +16,10 @@
 //   DRAIN    something went wrong: units forget the job, memory answers what is under way
 //   ANSWER   the result is the number of bytes written
 //
+// A descriptor may ask for more than anyone has time for (a batch of 2^32 - 1 stripes), and others wait.
+// So a job may take MAX_CYCLES, from its command on. After them it is ended as if memory had refused,
+// wherever it is: in the middle of a pass, too. A program is always loaded to its end; it is short.
+//
 // The error of a write is told with the address of the outputs: memory does not say which it was.
 
 module codes_engine
@@ -26,7 +30,8 @@ module codes_engine
   parameter int unsigned LANES = 8,          // operands of the tree, at most 12
   parameter int unsigned LANE_BEATS = 1024,  // of a bank
   parameter int unsigned OPERATIONS = 1024,  // that the table holds, and as many fills; a multiple of 8
-  parameter int unsigned UNITS = 1
+  parameter int unsigned UNITS = 1,
+  parameter int unsigned MAX_CYCLES = MAX_OPERATION_CYCLES  // of a job
 ) (
   input  logic            clk_i,
   input  logic            rst_ni,
@@ -59,9 +64,13 @@ module codes_engine
   localparam int unsigned OFFSET_BITS = $clog2(LANE_BEATS);
   localparam int unsigned ADDRESS_BITS = CARD_BEAT_BITS + 6;  // of a byte
   localparam int unsigned MAX_PROGRAM_BEATS = 1 + OPERATIONS / FILLS_PER_BEAT + OPERATIONS;
+  localparam int unsigned CYCLES_BITS = $clog2(MAX_CYCLES + 1);
 
   if (UNITS == 0) begin : gen_units_check
     $error("UNITS must be at least 1");
+  end
+  if (MAX_CYCLES == 0) begin : gen_max_cycles_check
+    $error("MAX_CYCLES must be at least 1");
   end
 
   typedef enum logic [2:0] {
@@ -278,6 +287,15 @@ module codes_engine
   logic [63:0] written_q;  // beats
   logic fault;
 
+  // The cycles that the job may still take.
+  logic [CYCLES_BITS-1:0] cycles_left_q;
+  logic too_long_q;
+  always_ff @(posedge clk_i) begin
+    if (state_q == IDLE) cycles_left_q <= CYCLES_BITS'(MAX_CYCLES);
+    else if (cycles_left_q != '0) cycles_left_q <= cycles_left_q - 1'b1;
+    too_long_q <= state_q != IDLE && cycles_left_q == '0;
+  end
+
   assign fault = read_error || write_error || unit_fault != '0;
   assign load = checked && !found;
   assign command_ready_o = state_q == IDLE;
@@ -299,7 +317,7 @@ module codes_engine
       wiping_q <= 1'b0;
       wiped_q <= 1'b0;
     end else begin
-      running_q <= state_q == RUN && !fault;
+      running_q <= state_q == RUN && !fault && !too_long_q;
       stopped_q <= !running_q;
       if (wiping_q) begin
         wipe_q <= wipe_q + 1'b1;
@@ -349,6 +367,10 @@ module codes_engine
                       : write_error ? job.output_base : job.input_base;
           end else if (running_q && passes_done && unit_idle == '1 && ports_idle) begin
             state_q <= ANSWER;
+          end else if (too_long_q) begin
+            state_q <= DRAIN;
+            status_q <= STATUS_TOO_LONG;
+            detail_q <= '0;
           end
         end
 

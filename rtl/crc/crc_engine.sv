@@ -9,13 +9,18 @@
 //   IDLE    waits for a command
 //   CHECK   the descriptor's numbers
 //   RUN     reads, sums, writes
-//   DRAIN   memory refused: what is under way is awaited
+//   DRAIN   memory refused, or the job takes too long: what is under way is awaited
 //   ANSWER  the last sum, or what was wrong
+//
+// A run may be as long as the memory, and others wait. So a job may take MAX_CYCLES, from its command on;
+// then no more is asked for, wherever in a block that is.
 
 module crc_engine
   import fs_pkg::*;
   import fs_regs_pkg::*;
-(
+#(
+  parameter int unsigned MAX_CYCLES = MAX_OPERATION_CYCLES  // of a job
+) (
   input  logic            clk_i,
   input  logic            rst_ni,
 
@@ -47,6 +52,11 @@ module crc_engine
   localparam int unsigned ROOM_BITS = $clog2(ROOM + 1);
   localparam int unsigned MAX_BURST = 64;
   localparam int unsigned ADDRESS_BITS = CARD_BEAT_BITS + 6;  // of a byte
+  localparam int unsigned CYCLES_BITS = $clog2(MAX_CYCLES + 1);
+
+  if (MAX_CYCLES == 0) begin : gen_max_cycles_check
+    $error("MAX_CYCLES must be at least 1");
+  end
 
   typedef logic [CARD_BEAT_BITS:0] beats_t;   // of a run
   typedef logic [26:0] block_beats_t;         // of a block of up to 2^32 - 1 bytes
@@ -304,6 +314,16 @@ module crc_engine
   logic read_error, write_error, quiet;
   assign read_error = data_valid_i && data_i.error;
   assign write_error = done_i.valid && done_i.error;
+
+  // The cycles that the job may still take.
+  logic [CYCLES_BITS-1:0] cycles_left_q;
+  logic too_long_q;
+  always_ff @(posedge clk_i) begin
+    if (state_q == IDLE) cycles_left_q <= CYCLES_BITS'(MAX_CYCLES);
+    else if (cycles_left_q != '0) cycles_left_q <= cycles_left_q - 1'b1;
+    too_long_q <= state_q != IDLE && cycles_left_q == '0;
+  end
+
   assign quiet = !asking_q && owed_q == '0 && !packed_valid_q && level == '0 && writes_q == '0;
 
   assign command_ready_o = state_q == IDLE;
@@ -336,6 +356,10 @@ module crc_engine
             detail_q <= read_error ? job.source : job.destination;
           end else if (all_packed_q && quiet) begin
             state_q <= ANSWER;
+          end else if (too_long_q) begin
+            state_q <= DRAIN;
+            status_q <= STATUS_TOO_LONG;
+            detail_q <= '0;
           end
         end
         DRAIN: if (quiet) state_q <= ANSWER;

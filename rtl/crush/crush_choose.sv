@@ -13,9 +13,14 @@
 // The kernels of straw and straw2 buckets are inside. Those of the other algorithms are one at a time in
 // the reconfigurable partition, behind the rp_ ports; a bucket whose kernel is not there is bad.
 //
+// **Damaged images.** A sum that is right does not make an image sound. A bucket of an algorithm that the
+// header does not name is bad, too: whether the partition may be swapped is judged by the header, and
+// a draw in a partition that nobody knows to be in use would be lost.
+//
 // **Uniform buckets** are drawn from by row of slot r downwards, where r is less than the size. If it is
 // not, its remainder must be found first: slot 0 has the reciprocal of the size, so row 0 is read (a
-// *probe*) and the remainder comes some cycles later, while no other draw can start.
+// *probe*) and the remainder comes some cycles later, while no other draw can start. With a reciprocal
+// that is wrong it may still not be less than the size; then the bucket is bad, and not probed again.
 
 module crush_choose
   import crush_pkg::*;
@@ -38,6 +43,7 @@ module crush_choose
 
   // The image (crush_store).
   input  logic [16:0]            buckets_i,
+  input  logic [7:0]             algorithms_i,  // those that the header names
   output logic                   bucket_read_o,
   output logic [15:0]            bucket_index_o,
   // verilator lint_off UNUSEDSIGNAL
@@ -102,7 +108,7 @@ module crush_choose
     exists = bucket_i.exists && 17'(asked_q.bucket) < buckets_i;
     is_empty = exists && bucket_i.size == '0;
     is_uniform = bucket_i.algorithm == ALG_UNIFORM;
-    is_bad = !exists;
+    is_bad = !exists || !algorithms_i[bucket_i.algorithm];
     kernel = PARTITION;
     unique case (bucket_i.algorithm)
       ALG_STRAW: kernel = STRAW;
@@ -122,24 +128,26 @@ module crush_choose
   end
 
   // Cycle 2 and on: rows of one draw.
-  logic busy_q, starts_q, waits_q, uniform_q;
+  logic busy_q, starts_q, waits_q, uniform_q, probed_q;
   kernel_e kernel_q;
   kernel_beat_t draw_q;  // first, last and row are for each beat
   logic [15:0] last_row_q, row_q;
   logic [ROW_BITS-1:0] base_q;
 
   logic [15:0] row;
-  logic reads, is_last, probes;
+  logic reads, is_last, is_past, probes, fails;
   assign reads = busy_q && !waits_q;
-  assign probes = reads && uniform_q && draw_q.r >= 32'(draw_q.size);
+  assign is_past = uniform_q && draw_q.r >= 32'(draw_q.size);
+  assign probes = reads && is_past && !probed_q;
+  assign fails = reads && is_past && probed_q;  // the bucket is bad
   always_comb begin
     row = row_q;
-    if (starts_q) row = (uniform_q && !probes) ? 16'(draw_q.r >> LEVELS) : '0;
+    if (starts_q) row = (uniform_q && !is_past) ? 16'(draw_q.r >> LEVELS) : '0;
     is_last = row == (uniform_q ? '0 : last_row_q);
   end
   assign row_read_o = reads;
   assign row_index_o = base_q + ROW_BITS'(row);
-  assign asked_leaves = !busy_q || (reads && !probes && is_last);
+  assign asked_leaves = !busy_q || (reads && !is_past && is_last);
 
   logic remainder_valid;
   logic [15:0] remainder [1];
@@ -149,6 +157,7 @@ module crush_choose
       if (probes) waits_q <= 1'b1;
       else if (is_last) busy_q <= 1'b0;
       starts_q <= probes;
+      if (probes) probed_q <= 1'b1;
     end
     if (remainder_valid) begin
       waits_q <= 1'b0;
@@ -157,6 +166,7 @@ module crush_choose
     if (asked_valid_q && asked_leaves && !is_empty && !is_bad) begin
       busy_q <= 1'b1;
       starts_q <= 1'b1;
+      probed_q <= 1'b0;
       uniform_q <= is_uniform;
       kernel_q <= kernel;
       base_q <= ROW_BITS'({row16, 4'd0} >> LEVELS);
@@ -206,7 +216,7 @@ module crush_choose
       beat_valid_q <= 1'b0;
       probe_valid_q <= 1'b0;
     end else begin
-      beat_valid_q <= reads && !probes;
+      beat_valid_q <= reads && !is_past;
       probe_valid_q <= probes;
     end
   end
@@ -270,9 +280,9 @@ module crush_choose
     .rst_ni,
     .drawn_valid_i(drawn_valid),
     .drawn_i(drawn),
-    .refused_valid_i(asked_valid_q && asked_leaves && (is_empty || is_bad)),
-    .refused_tag_i(asked_q.tag),
-    .refused_is_empty_i(is_empty),
+    .refused_valid_i(fails || (asked_valid_q && asked_leaves && (is_empty || is_bad))),
+    .refused_tag_i(fails ? draw_q.tag.tag : asked_q.tag),
+    .refused_is_empty_i(!fails && is_empty),
     .slot_read_o,
     .slot_index_o,
     .slot_i,

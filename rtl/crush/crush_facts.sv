@@ -16,6 +16,7 @@ module crush_facts
   input  event_t       event_i,
   input  context_t     context_i,
   input  logic [3:0]   width_i,
+  input  logic         is_stopped_i,  // the job
   input  step_t        step_i,
   input  logic         is_emit_i,
   input  row_t         row_i,
@@ -88,7 +89,7 @@ module crush_facts
   logic valid_q3;
   facts_t facts_q3;
   event_e kind_q3;
-  logic is_bad_q3, is_out_hash_q3;
+  logic is_stopped_q3, is_bad_q3, is_out_hash_q3;
   logic is_found_q3, is_descent_q3, is_nowhere_q3, is_device_q3, is_in_q3, is_out_q3;
   logic has_steps_q3, has_block_q3, is_choose_q3;
   logic is_leaf_q3, in_leaf_q3, is_indep_q3, varies_q3;
@@ -103,6 +104,7 @@ module crush_facts
     if (valid_i) begin
       facts_q3 <= facts_d3;
       kind_q3 <= event_i.kind;
+      is_stopped_q3 <= is_stopped_i;
       is_bad_q3 <= event_i.chosen.is_bad;
       is_out_hash_q3 <= event_i.is_out;
       is_found_q3 <= is_found;
@@ -172,6 +174,7 @@ module crush_facts
         else facts_d4.verdict = VERDICT_JUDGE;
       end
     endcase
+    if (is_stopped_q3) facts_d4.verdict = VERDICT_STOPPED;
   end
 
   always_ff @(posedge clk_i) begin

@@ -4,6 +4,10 @@
 // Transfers are taken one after the other. Reads run ahead of what is used, over the borders of
 // transfers, as far as there is room for their beats; so the machine does not run dry between commands.
 // A beat that came with an error starts no mappings.
+//
+// A job that is stopped (crush_jobs) asks for no more beats, and what was asked for is dropped. Then its
+// transfer is *cut*: it ends when nothing is claimed any more, and the next one is read only from then on.
+// A job is stopped only while it is the oldest, so its transfer is the one that is used.
 
 /* verilator lint_off PINCONNECTEMPTY */  // how full a queue is does not matter
 /* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
@@ -37,6 +41,7 @@ module crush_inputs
   output mapping_t             start_mapping_o,
   input  logic                 free_valid_i,   // a context has ended
   input  tag_t                 free_index_i,
+  input  logic [JOBS-1:0]      stopped_i,      // jobs that start no more mappings
 
   // Images.
   output logic                 load_valid_o,
@@ -65,8 +70,9 @@ module crush_inputs
   logic [ROOM_BITS-1:0] room_q;    // places for beats that no request has claimed
   logic [ROOM_BITS-1:0] burst_q;
   logic asks, takes_beat;
+  logic gives_up, cut_q, cut_ends;  // the job was stopped before all of its beats were asked for
 
-  assign transfer_ready_o = !reading_q && queue_ready;
+  assign transfer_ready_o = !reading_q && !cut_q && queue_ready;
   assign reads = transfer_valid_i && transfer_ready_o;
 
   assign read_valid_o = prepared_q && room_q >= burst_q;
@@ -74,6 +80,11 @@ module crush_inputs
   assign read_o.address = reading_transfer_q.source;
   assign read_o.beats_minus_1 = 6'(burst_q - 1'b1);
   assign asks = read_valid_o && read_ready_i;
+
+  // A request that is offered stays until it is taken.
+  assign gives_up = reading_q && !reading_transfer_q.is_image && stopped_i[reading_transfer_q.job]
+                    && (asks || !read_valid_o);
+  assign cut_ends = cut_q && room_q == ROOM_BITS'(BEATS);
 
   always_ff @(posedge clk_i) begin
     if (reads) begin
@@ -90,11 +101,14 @@ module crush_inputs
     if (!rst_ni) begin
       reading_q <= 1'b0;
       prepared_q <= 1'b0;
+      cut_q <= 1'b0;
       room_q <= ROOM_BITS'(BEATS);
     end else begin
       if (reads) reading_q <= 1'b1;
-      else if (asks && is_last_q) reading_q <= 1'b0;
-      prepared_q <= reading_q && !asks;
+      else if (asks && is_last_q || gives_up) reading_q <= 1'b0;
+      prepared_q <= reading_q && !asks && !gives_up;
+      if (gives_up && !(asks && is_last_q)) cut_q <= 1'b1;
+      else if (cut_ends) cut_q <= 1'b0;
       room_q <= room_q - (asks ? burst_q : '0) + ROOM_BITS'(takes_beat);
     end
   end
@@ -164,11 +178,12 @@ module crush_inputs
   // ---- Use ----
 
   logic [29:0] used_q;       // inputs, or beats of an image, of this transfer
-  logic is_place, uses_input, is_last_input, is_last_beat, slot_is_free;
+  logic is_place, is_dropped, uses_input, is_last_input, is_last_beat, slot_is_free;
   assign is_place = beat_valid && transfer_valid && !transfer.is_image;
   assign slot_is_free = !start_valid_o;  // mappings take longer than the cycle that is lost
-  assign uses_input = is_place && (beat_error || (free_valid && slot_is_free));
-  assign take_free = uses_input && !beat_error;
+  assign is_dropped = beat_error || stopped_i[transfer.job];
+  assign uses_input = is_place && (is_dropped || (free_valid && slot_is_free));
+  assign take_free = uses_input && !is_dropped;
   assign is_last_input = used_q + 30'd1 == transfer.inputs;
 
   assign load_valid_o = beat_valid && transfer_valid && transfer.is_image;
@@ -178,7 +193,7 @@ module crush_inputs
 
   assign takes_beat = uses_input && (used_q[3:0] == '1 || is_last_input)
                       || load_valid_o && load_ready_i;
-  assign end_o = uses_input && is_last_input || load_valid_o && load_ready_i && is_last_beat;
+  assign end_o = uses_input && is_last_input || load_valid_o && load_ready_i && is_last_beat || cut_ends;
   assign fault_o = takes_beat && beat_error;
   assign used_job_o = transfer.job;
   assign started_o = take_free;
@@ -206,4 +221,7 @@ module crush_inputs
   else $error("a beat without room: more came than were asked for");
   assert property (@(posedge clk_i) disable iff (!rst_ni) !free_valid_i || has_room)
   else $error("a context was freed twice");
+  assert property (@(posedge clk_i) disable iff (!rst_ni)
+                   cut_q |-> transfer_valid && !transfer.is_image && stopped_i[transfer.job])
+  else $error("a transfer was cut that is not the one in use");
 endmodule

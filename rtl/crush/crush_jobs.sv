@@ -1,13 +1,18 @@
 // The placements in flight: how much of each is still to come, and what went wrong with it. A job ends
 // when all of its inputs have been used and every mapping that they started has landed; then it offers
 // its answer.
+//
+// **Time.** Jobs run in the order in which they came; those behind the first have what it leaves them. So
+// only the oldest is charged, from when it becomes the oldest on. One that has used up MAX_CYCLES is
+// stopped: the reader and the machine end what it has begun, and it is answered like others.
 
 /* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
 
 module crush_jobs
   import crush_pe_pkg::*;
 #(
-  parameter int unsigned ROWS = 64  // most mappings and rows in flight
+  parameter int unsigned ROWS = 64,  // most mappings and rows in flight
+  parameter int unsigned MAX_CYCLES = fs_regs_pkg::MAX_OPERATION_CYCLES
 ) (
   input  logic                     clk_i,
   input  logic                     rst_ni,
@@ -21,6 +26,7 @@ module crush_jobs
   input  fs_pkg::card_beat_t       add_destination_i,
   input  logic [29:0]              add_inputs_i,
   output job_t [JOBS-1:0]          jobs_o,
+  output logic [JOBS-1:0]          stopped_o,    // those that have used up their time
   output logic                     is_empty_o,
 
   // What happens to a job.
@@ -41,6 +47,11 @@ module crush_jobs
   output fs_pkg::engine_answer_t   answer_o
 );
   localparam int unsigned ROWS_BITS = $clog2(ROWS + 1);
+  localparam int unsigned CYCLES_BITS = $clog2(MAX_CYCLES + 1);
+
+  if (MAX_CYCLES == 0) begin : gen_max_cycles_check
+    $error("MAX_CYCLES must be at least 1");
+  end
 
   typedef struct packed {
     logic [15:0]           tag;
@@ -62,6 +73,23 @@ module crush_jobs
   always_comb begin
     add_index_o = '0;
     for (int unsigned i = JOBS; i > 0; i--) if (!busy_q[i-1]) add_index_o = job_index_t'(i - 1);
+  end
+
+  // The oldest job, and the cycles that it may still take. Nobody's time is used up in the cycle after
+  // another has become the oldest.
+  logic [JOBS-1:0][JOBS-1:0] older_q;  // of each job: those that were in flight when it came
+  logic [JOBS-1:0] is_oldest, charged_q, stopped_q;
+  logic [CYCLES_BITS-1:0] cycles_left_q;
+  logic used_up_q;
+  assign stopped_o = stopped_q;
+  always_comb begin
+    for (int unsigned i = 0; i < JOBS; i++) is_oldest[i] = busy_q[i] && older_q[i] == '0;
+  end
+  always_ff @(posedge clk_i) begin
+    charged_q <= is_oldest;
+    if (is_oldest != charged_q) cycles_left_q <= CYCLES_BITS'(MAX_CYCLES);
+    else if (cycles_left_q != '0) cycles_left_q <= cycles_left_q - 1'b1;
+    used_up_q <= is_oldest == charged_q && cycles_left_q == '0;
   end
 
   job_index_t done_index;
@@ -91,6 +119,9 @@ module crush_jobs
       end else if (done.missing_kernel || done.bad_map) begin
         answer_o.status <= done.missing_kernel ? fs_regs_pkg::STATUS_NOT_LOADED
                                                : fs_regs_pkg::STATUS_BAD_IMAGE;
+        answer_o.result <= '0;
+      end else if (stopped_q[done_index]) begin
+        answer_o.status <= fs_regs_pkg::STATUS_TOO_LONG;
         answer_o.result <= '0;
       end
     end
@@ -126,6 +157,9 @@ module crush_jobs
           progress_q[i].rows <= starts ? progress_q[i].rows + 1'b1 : progress_q[i].rows - 1'b1;
         end
       end
+      older_q[i] <= is_added ? busy_q : older_q[i] & busy_q;
+      if (is_added) stopped_q[i] <= 1'b0;
+      else if (used_up_q && charged_q[i] && busy_q[i] && !is_done[i]) stopped_q[i] <= 1'b1;
       if (!rst_ni) busy_q[i] <= 1'b0;
       else if (is_added) busy_q[i] <= 1'b1;
       else if (answers && done_index == job_index_t'(i)) busy_q[i] <= 1'b0;
@@ -135,4 +169,7 @@ module crush_jobs
                      !(lands && !starts) || progress_q[i].rows != '0)
     else $error("more rows have landed than were started");
   end
+
+  assert property (@(posedge clk_i) disable iff (!rst_ni) $onehot0(is_oldest))
+  else $error("two jobs are the oldest");
 endmodule

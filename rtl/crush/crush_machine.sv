@@ -32,6 +32,7 @@ module crush_machine
 
   input  settings_t          settings_i,
   input  job_t [JOBS-1:0]    jobs_i,
+  input  logic [JOBS-1:0]    stopped_i,  // mappings of these jobs are finished with their next event
 
   // Mappings to do. Their context must be free.
   input  logic               start_valid_i,
@@ -246,6 +247,7 @@ module crush_machine
     .event_i       (event_q2),
     .context_i     (context_q2),
     .width_i       (mapping_q2.width),
+    .is_stopped_i  (stopped_i[mapping_q2.job]),
     .step_i        (step_q2),
     .is_emit_i     (is_emit_q2),
     .row_i         (row_q2),

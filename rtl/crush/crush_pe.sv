@@ -10,12 +10,17 @@
 // **Errors.** A fault of card memory, a kernel that is missing, an image that is not sound end a job
 // only after everything it has started has ended; so nothing of it is left behind. A missing kernel is
 // found before the start as a rule.
+//
+// **Time.** A placement may take MAX_CYCLES, counted while it is the oldest in flight (crush_jobs). Then
+// crush_inputs uses no more of its inputs, and the machine finishes each of its mappings as soon as what that
+// waits for has come; even one mapping may have more tries than anyone has time for.
 
 module crush_pe
   import crush_pkg::*;
   import crush_pe_pkg::*;
 #(
-  parameter int unsigned CONTEXTS = 32  // mappings in flight
+  parameter int unsigned CONTEXTS = 32,  // mappings in flight
+  parameter int unsigned MAX_CYCLES = fs_regs_pkg::MAX_OPERATION_CYCLES  // of a placement
 ) (
   input  logic                     clk_i,
   input  logic                     rst_ni,
@@ -74,6 +79,7 @@ module crush_pe
   output logic                     idle_o
 );
   job_t [JOBS-1:0] jobs;
+  logic [JOBS-1:0] stopped;
 
   logic add, has_room, jobs_are_empty;
   job_index_t add_index;
@@ -151,6 +157,7 @@ module crush_pe
     .start_mapping_o  (start_mapping),
     .free_valid_i     (free_valid),
     .free_index_i     (free_index),
+    .stopped_i        (stopped),
     .load_valid_o,
     .load_ready_i,
     .load_beat_o,
@@ -179,6 +186,7 @@ module crush_pe
     .rst_ni,
     .settings_i,
     .jobs_i            (jobs),
+    .stopped_i         (stopped),
     .start_valid_i     (start_valid),
     .start_ready_o     (start_ready),
     .start_index_i     (start_index),
@@ -237,7 +245,8 @@ module crush_pe
   );
 
   crush_jobs #(
-    .ROWS(CONTEXTS + 32)
+    .ROWS(CONTEXTS + 32),
+    .MAX_CYCLES(MAX_CYCLES)
   ) i_jobs (
     .clk_i,
     .rst_ni,
@@ -250,6 +259,7 @@ module crush_pe
     .add_destination_i (add_destination),
     .add_inputs_i      (add_inputs),
     .jobs_o            (jobs),
+    .stopped_o         (stopped),
     .is_empty_o        (jobs_are_empty),
     .started_i         (started),
     .started_job_i     (used_job),

@@ -116,7 +116,8 @@ package crush_pe_pkg;
     VERDICT_TAKE,     // an item to take
     VERDICT_FAIL,     // collision, device that is out, or empty bucket
     VERDICT_NOWHERE,  // a device where a bucket was wanted
-    VERDICT_BAD       // the map is not sound, or a kernel is missing
+    VERDICT_BAD,      // the map is not sound, or a kernel is missing
+    VERDICT_STOPPED   // the job has used up its time
   } verdict_e;
 
   // What the transition wants to know, found out in the stages before it.

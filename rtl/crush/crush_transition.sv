@@ -244,7 +244,7 @@ module crush_transition
           action_o = firstn_action;
         end
       end
-      VERDICT_BAD: begin
+      VERDICT_BAD, VERDICT_STOPPED: begin
         context_o.result_count = '0;
         context_o.result_mask = '0;
       end

@@ -21,7 +21,8 @@ module crush_unit
   parameter int unsigned BUCKETS = 4096,
   parameter int unsigned DEVICES = 16384,
   parameter int unsigned RULES = 64,
-  parameter int unsigned STEPS = 1024
+  parameter int unsigned STEPS = 1024,
+  parameter int unsigned MAX_CYCLES = fs_regs_pkg::MAX_OPERATION_CYCLES  // of a placement
 ) (
   input  logic                     clk_i,
   input  logic                     rst_ni,
@@ -87,7 +88,8 @@ module crush_unit
   chosen_t chosen;
 
   crush_pe #(
-    .CONTEXTS(CONTEXTS)
+    .CONTEXTS(CONTEXTS),
+    .MAX_CYCLES(MAX_CYCLES)
   ) i_pe (
     .clk_i,
     .rst_ni,
@@ -188,6 +190,7 @@ module crush_unit
     .chosen_ready_i (chosen_ready),
     .chosen_o       (chosen),
     .buckets_i      (buckets),
+    .algorithms_i   (settings.algorithms),
     .bucket_read_o  (bucket_read),
     .bucket_index_o (bucket_index),
     .bucket_i       (bucket[0]),

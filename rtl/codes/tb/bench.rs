@@ -26,6 +26,14 @@ pub fn two_units() -> Built {
     Built { design: &designs::CODES_ENGINE_2, shape }
 }
 
+/// The same with little time.
+pub fn brief() -> Built {
+    Built { design: &designs::CODES_ENGINE_BRIEF, ..two_units() }
+}
+
+/// The cycles that a job may take there.
+pub const BRIEF_CYCLES: u64 = 8000;
+
 /// Status codes of answers (`rtl/regs/device.toml`).
 pub mod status {
     pub const OK: u64 = 0;
@@ -35,6 +43,7 @@ pub mod status {
     pub const CARD_FAULT: u64 = 5;
     pub const BAD_PARAMETER: u64 = 7;
     pub const BAD_PROGRAM: u64 = 12;
+    pub const TOO_LONG: u64 = 15;
 }
 
 /// A CODE descriptor, by its fields.

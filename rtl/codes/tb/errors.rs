@@ -5,7 +5,7 @@ use fieldstone_accel::crc32c;
 use fieldstone_codes::Profile;
 use rand::Rng;
 
-use crate::bench::{Bench, Descriptor, Job, one_unit, status, two_units};
+use crate::bench::{BRIEF_CYCLES, Bench, Descriptor, Job, brief, one_unit, status, two_units};
 use crate::engine::random_map;
 
 fn job(bench: &mut Bench, profile: &str, element_beats: usize, batch: usize) -> Job {
@@ -163,6 +163,51 @@ fn addresses_past_the_card_are_faults() {
         assert_eq!(answer.status, status::CARD_FAULT, "{descriptor:?}");
     }
     job.run(&mut bench);
+}
+
+/// What may be under way when the time is up: the reads for two banks of two units, and the writes.
+const UNDER_WAY_CYCLES: u64 = 4000;
+
+#[test]
+fn a_job_that_takes_too_long_is_ended_and_only_the_job() {
+    for (seed, stall) in [(9, 0.0), (10, 0.3)] {
+        let mut bench = Bench::new(brief(), seed, stall);
+        let (small, large) = (job(&mut bench, "rs:4+2", 3, 2), job(&mut bench, "rs:4+2", 8192, 1));
+        // The same stripe for ever, and one that is long by itself: its passes differ.
+        let endless =
+            Descriptor { batch: 0xffff_ffff, input_batch: 0, output_batch: 0, ..small.descriptor };
+        for owner in 0..4 {
+            bench.memory.owner = owner;
+            for (job, descriptor) in [(&small, &endless), (&large, &large.descriptor)] {
+                bench.memory.bytes.clone_from(&job.bytes);
+                let answer = bench.run(descriptor);
+                assert_eq!((answer.status, answer.detail), (status::TOO_LONG, 0));
+                let late = answer.busy_cycles - BRIEF_CYCLES;
+                assert!(late < UNDER_WAY_CYCLES, "{late} cycles too late");
+                assert!(answer.write_beats > 0 && answer.result == answer.write_beats * 64);
+                // Every beat is as before, or as it must be.
+                let beats = bench.memory.bytes.chunks(64);
+                for (at, beat) in beats.enumerate() {
+                    let of = |bytes: &[u8]| *beat == bytes[64 * at..64 * at + 64];
+                    assert!(of(&job.bytes) || of(&job.expected), "beat {at}");
+                }
+                // Another function's job is not concerned.
+                bench.memory.owner = 7 - owner;
+                small.run(&mut bench);
+                bench.memory.owner = owner;
+            }
+        }
+        // A program that comes so late is loaded, and that is all.
+        bench.memory.latency_cycles = BRIEF_CYCLES;
+        bench.memory.bytes.clone_from(&small.bytes);
+        let answer = bench.run(&small.descriptor);
+        assert_eq!((answer.status, answer.write_beats), (status::TOO_LONG, 0));
+        // What is wrong with it counts for more.
+        bench.memory.bytes[small.descriptor.source as usize] ^= 1;
+        assert_eq!(bench.run(&small.descriptor).status, status::BAD_PROGRAM);
+        bench.memory.latency_cycles = 40;
+        small.run(&mut bench);
+    }
 }
 
 #[test]

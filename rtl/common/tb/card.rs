@@ -34,6 +34,47 @@ pub struct CardMemory {
     read: [Port; 3],
     data: [Port; 3],
     write: Option<[Port; 4]>,
+    /// Requests of both ports that wait.
+    held: [Held; 2],
+}
+
+/// Asserts the rule of streams on an output of the design: what is offered stays as it is until it is taken.
+/// For benches that look at ports themselves; a [`Sink`](fieldstone_verilate::bench::Sink) does it, too.
+#[derive(Debug)]
+pub struct Held {
+    port: String,
+    beat: Option<Vec<u8>>,
+}
+
+impl Held {
+    /// For the port of this name, at which nothing waits yet.
+    #[must_use]
+    pub fn new(port: impl Into<String>) -> Self {
+        Self { port: port.into(), beat: None }
+    }
+
+    /// Looks at one cycle: what is offered, if anything is, and whether it is taken.
+    ///
+    /// # Panics
+    ///
+    /// If what was offered before is not there any more.
+    pub fn check(&mut self, offered: Option<&[u8]>, is_taken: bool, cycle: u64) {
+        let port = &self.port;
+        if let Some(held) = self.beat.take() {
+            let offered = offered
+                .unwrap_or_else(|| panic!("{port}: a request was withdrawn in cycle {cycle}"));
+            assert!(held == offered, "{port}: a request changed while it waited, in cycle {cycle}");
+        }
+        if !is_taken {
+            self.beat = offered.map(<[u8]>::to_vec);
+        }
+    }
+
+    /// Looks at one cycle of a valid, a ready and a data port.
+    pub fn sample(&mut self, model: &Model, [valid, ready, data]: [Port; 3], cycle: u64) {
+        let offered = model.is_set(valid).then(|| model.bytes(data));
+        self.check(offered, model.is_set(ready), cycle);
+    }
 }
 
 #[derive(Debug)]
@@ -66,6 +107,7 @@ impl CardMemory {
             data: ["data_valid_i", "data_ready_o", "data_i"].map(port),
             write: has_writes
                 .then(|| ["write_valid_o", "write_ready_i", "write_o", "done_i"].map(port)),
+            held: ["read_o", "write_o"].map(|name| Held::new(format!("{prefix}{name}"))),
         }
     }
 
@@ -107,8 +149,13 @@ impl Stream for CardMemory {
         }
     }
 
-    fn sample(&mut self, model: &Model, _cycle: u64) {
+    /// Also asserts the rule of streams.
+    fn sample(&mut self, model: &Model, cycle: u64) {
         self.cycle += 1;
+        self.held[0].sample(model, self.read, cycle);
+        if let Some([valid, ready, request, _]) = self.write {
+            self.held[1].sample(model, [valid, ready, request], cycle);
+        }
         let [valid, ready, _] = self.data;
         if model.is_set(valid) && model.is_set(ready) {
             self.owed.pop_front();

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use fieldstone_rtl_common::CROSSBAR;
+use fieldstone_rtl_common::card::Held;
 use fieldstone_verilate::bench::{Clock, Dice, bits, dice, set_bits};
 use fieldstone_verilate::{Model, Port};
 use rand::Rng;
@@ -49,6 +50,8 @@ struct Bench {
     bursts: VecDeque<(u64, u64)>,
     landing: u64,
     faults: u64,
+    /// Requests to the memory that wait.
+    held: [Held; 2],
 }
 
 impl Bench {
@@ -76,6 +79,7 @@ impl Bench {
             bursts: VecDeque::new(),
             landing: 0,
             faults: 0,
+            held: ["mem_read", "mem_write"].map(Held::new),
         }
     }
 
@@ -119,7 +123,22 @@ impl Bench {
         self.set("mem_write_done_i", u64::from(landed));
     }
 
+    /// What a port offers to the memory: the bytes of these outputs together.
+    fn offered(&self, valid: &str, outputs: &[&str]) -> Option<Vec<u8>> {
+        let bytes = |name: &&str| self.model.bytes(self.ports[name]).to_vec();
+        (self.get(valid) == 1).then(|| outputs.iter().flat_map(bytes).collect())
+    }
+
+    /// Also asserts the rule of streams.
     fn sample_memory(&mut self) {
+        let cycle = self.clock.cycles;
+        let read = ["mem_read_address_o", "mem_read_beats_minus_1_o"];
+        let read = self.offered("mem_read_valid_o", &read);
+        let write = ["mem_write_address_o", "mem_write_strobe_o", "mem_write_data_o"];
+        let write = self.offered("mem_write_valid_o", &write);
+        let ready = ["mem_read_ready_i", "mem_write_ready_i"].map(|name| self.get(name) == 1);
+        self.held[0].check(read.as_deref(), ready[0], cycle);
+        self.held[1].check(write.as_deref(), ready[1], cycle);
         if self.get("mem_data_valid_i") == 1 && self.get("mem_data_ready_o") == 1 {
             let burst = &mut self.bursts[0];
             *burst = (burst.0 + 1, burst.1 - 1);

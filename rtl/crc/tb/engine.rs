@@ -4,8 +4,8 @@
 use fieldstone_accel::crc32c;
 use fieldstone_rtl_common::card::{BEAT_BYTES, CardMemory};
 use fieldstone_rtl_crc as designs;
-use fieldstone_verilate::Model;
 use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, bits, dice, set_bits};
+use fieldstone_verilate::{Design, Model};
 use rand::{Rng, RngCore};
 
 /// Status codes of answers (`rtl/regs/device.toml`).
@@ -16,6 +16,7 @@ mod status {
     pub const BAD_LENGTH: u64 = 3;
     pub const CARD_FAULT: u64 = 5;
     pub const BAD_PARAMETER: u64 = 7;
+    pub const TOO_LONG: u64 = 15;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +48,11 @@ struct Bench {
 
 impl Bench {
     fn new(seed: u64, stall: f64) -> Self {
-        let mut model = Model::new(&designs::CRC_ENGINE);
+        Self::of(&designs::CRC_ENGINE, seed, stall)
+    }
+
+    fn of(design: &'static Design, seed: u64, stall: f64) -> Self {
+        let mut model = Model::new(design);
         let memory = CardMemory::new(&model, "", Vec::new(), stall);
         let commands = Source::new(&model, "command", &["command_i"], stall);
         let answers = Sink::new(&model, "answer", &["answer_o"], stall);
@@ -185,5 +190,47 @@ fn bad_descriptors_and_broken_memory_are_answered() {
         bench.memory.broken_from = usize::MAX;
         let length = bench.dice.random_range(1..10_000);
         bench.check(length, 256);
+    }
+}
+
+/// The cycles that a job may take in `crc_engine_brief`.
+const BRIEF_CYCLES: u64 = 3000;
+/// What may be under way when the time is up: beats for which there is room, and their sums.
+const UNDER_WAY_CYCLES: u64 = 600;
+
+#[test]
+fn a_job_that_takes_too_long_is_ended_and_only_the_job() {
+    for (seed, stall) in [(6, 0.0), (7, 0.3)] {
+        let mut bench = Bench::of(&designs::CRC_ENGINE_BRIEF, seed, stall);
+        for block_bytes in [64, 256, 1 << 20, 0xffff_ffc0] {
+            // Sums first: far more is asked for than there is memory.
+            let source = 0x8000;
+            let mut bytes = vec![0; source + 64 * 6000];
+            bench.dice.fill_bytes(&mut bytes);
+            bench.memory.bytes.clone_from(&bytes);
+            let (source, length) = (source as u64, 1 << 39);
+            let descriptor = Descriptor { op: 5, source, destination: 0, length, block_bytes };
+            let answer = bench.run(&descriptor);
+            assert_eq!((answer.status, answer.result, answer.detail), (status::TOO_LONG, 0, 0));
+            let late = answer.cycles - BRIEF_CYCLES;
+            assert!(late < UNDER_WAY_CYCLES, "{late} cycles too late");
+            // Sums that were written are right, and nothing else was.
+            let beats = bench.memory.bytes.chunks(BEAT_BYTES).zip(bytes.chunks(BEAT_BYTES));
+            let written = beats.take_while(|(now, before)| now != before).count();
+            assert_eq!(written > 0, block_bytes < 1 << 20);
+            let run = &bytes[source as usize..];
+            let sums = run.chunks(block_bytes as usize).take(16 * written);
+            let expected: Vec<u8> = sums.flat_map(|sum| crc32c(sum).to_le_bytes()).collect();
+            assert!(bench.memory.bytes[..64 * written] == expected);
+            assert!(bench.memory.bytes[64 * written..] == bytes[64 * written..]);
+            // Another function's job is not concerned.
+            bench.memory.owner = (bench.memory.owner + 1) % 16;
+            bench.check(40_000, 64);
+        }
+        // A refusal counts for more.
+        bench.memory.bytes = vec![7; 64 * 500];
+        let descriptor =
+            Descriptor { op: 5, source: 0, destination: 0, length: 1 << 39, block_bytes: 1 << 20 };
+        assert_eq!(bench.run(&descriptor).status, status::CARD_FAULT);
     }
 }

@@ -96,6 +96,7 @@ module draw_tb
     .chosen_ready_i,
     .chosen_o,
     .buckets_i(buckets),
+    .algorithms_i(settings_o.algorithms),
     .bucket_read_o(bucket_read),
     .bucket_index_o(bucket_index),
     .bucket_i(bucket),

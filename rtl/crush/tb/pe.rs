@@ -302,9 +302,104 @@ fn missing_kernels_and_unsound_images_end_only_their_command() {
     for rule in [0, 1] {
         world.bench.place(&Job { rule, ..job });
         assert_eq!(world.status(), Status::Ok as u64);
-        let mut nothing = vec![ItemId::NONE.0 as u32; 16];
-        nothing[0] = 0;
-        assert!((0..150).all(|index| world.bench.row(ROWS, index) == nothing));
+        assert!((0..150).all(|index| world.bench.row(ROWS, index) == place::NOTHING));
+    }
+}
+
+/// The cycles that a placement may take in `pe_brief`.
+const BRIEF_CYCLES: u64 = 10_000;
+/// What may be under way when the time is up: a draw per context, and inputs that are dropped.
+const UNDER_WAY_CYCLES: u64 = 1500;
+
+/// Four devices, and two rules for them: one that does not give up, and one that ends.
+fn endless() -> Compiled {
+    let mut builder = MapBuilder::new();
+    let items = (0..4).map(|osd| (ItemId(osd), WEIGHT_ONE));
+    builder.bucket(BucketId(-1), TypeId(1), AlgorithmKind::Straw2, items);
+    let take = RuleStep::Take(ItemId(-1));
+    let choose = RuleStep::ChooseFirstn { count: 0, kind: TypeId::DEVICE };
+    let tries = RuleStep::SetChooseTries(65_535);
+    builder.rule(RuleId(0), [tries, take, choose, RuleStep::Emit]);
+    builder.rule(RuleId(1), [take, choose, RuleStep::Emit]);
+    whole(builder.build().expect("the map is valid"))
+}
+
+#[test]
+fn placements_that_take_too_long_are_ended_and_only_those() {
+    let too_long = Status::TooLong as u64;
+    for (seed, stall) in [(13, 0.0), (14, 0.3)] {
+        let mut world = World::new(&designs::PE_BRIEF, 8, seed, stall);
+        world.load(endless());
+        let compiled = world.played.compiled.clone();
+        let other_rows = 0xf_0000;
+
+        // More inputs than there is time for, and more tries; each with others behind it.
+        for (rule, width, inputs) in
+            [(1, 3, (1 << 30) - 1), (0, 15, 1), (0, 15, 20), (0, 15, 1 << 20), (1, 3, 1 << 25)]
+        {
+            world.bench.memory.owner = world.bench.dice.random_range(0..16);
+            world.bench.memory.bytes[ROWS as usize..].fill(0xa5);
+            let xs = world.bench.write_inputs(INPUTS, 3000);
+            let long = world.job(rule, width, inputs);
+            let short = Job { destination: other_rows, ..world.job(1, 3, 100) };
+            let began = world.bench.clock.cycles;
+            let tag = world.bench.place(&long);
+            let short_tag = world.bench.place(&short);
+            let answers = world.wait(1);
+            let expected = Answer { tag, status: too_long, result: 0, detail: 0 };
+            let mut took = world.bench.clock.cycles - began;
+            if inputs == 1 {
+                // Then what is behind it has ended before it.
+                assert_eq!((answers[0].tag, answers[0].status), (short_tag, Status::Ok as u64));
+                assert_eq!(world.wait(1), [expected]);
+                took = world.bench.clock.cycles - began;
+            } else {
+                assert_eq!(answers, [expected]);
+                assert_eq!(world.status(), Status::Ok as u64);
+            }
+            assert!(took > BRIEF_CYCLES, "{took} cycles");
+            assert!(took < BRIEF_CYCLES + UNDER_WAY_CYCLES, "{took} cycles");
+            world.bench.check(&compiled, &short, &xs[..100], "behind");
+            // Rows are right, or empty where the mapping was ended, or as before.
+            let mut counts = [0; 3];
+            let right = compiled.rows(&Job { rule: 1, ..long }, &xs);
+            for (index, right) in right.iter().enumerate() {
+                let row = world.bench.row(ROWS, index);
+                let is_right = rule == 1 && row == *right;
+                let is = [is_right, row == place::NOTHING, row == [0xa5a5_a5a5; 16]];
+                let which = is.iter().position(|&is| is);
+                counts[which.unwrap_or_else(|| panic!("row {index}: {row:x?}"))] += 1;
+            }
+            assert!(counts[1] <= 8, "{counts:?}: no more than there are contexts");
+            assert_eq!(counts[0] > 0, rule == 1, "{counts:?}");
+            world.cycles(2);
+            assert!(world.bench.model.is_set(world.idle));
+        }
+
+        // Everyone has all of the time, however long it took those before.
+        let long = world.job(0, 15, 3);
+        let began = world.bench.clock.cycles;
+        for _ in 0..4 {
+            world.bench.place(&long);
+        }
+        assert!(world.wait(4).iter().all(|answer| answer.status == too_long));
+        let took = world.bench.clock.cycles - began;
+        assert!(took > 4 * BRIEF_CYCLES, "{took} cycles");
+        assert!(took < 4 * (BRIEF_CYCLES + UNDER_WAY_CYCLES), "{took} cycles");
+
+        // A fault counts for more, whether it is met before the end or after it.
+        for (broken, inputs) in [(1, 20), (2, 20 * 16)] {
+            world.bench.memory.broken_from = (INPUTS / 64) as usize + broken;
+            world.bench.place(&Job { destination: 0, ..world.job(0, 15, inputs) });
+            assert_eq!(world.status(), Status::CardFault as u64);
+            world.bench.memory.broken_from = usize::MAX;
+        }
+
+        // Loading takes what it takes.
+        world.bench.memory.latency_cycles = BRIEF_CYCLES;
+        world.load(whole(tree(AlgorithmKind::Straw2)));
+        world.bench.memory.latency_cycles = 20;
+        world.check_rules("after all that", 60);
     }
 }
 

@@ -8,8 +8,15 @@ use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, Stream, bits, dice, 
 use fieldstone_verilate::{Design, Model};
 use rand::Rng;
 
-/// The function in whose name everything is done.
+/// The function in whose name everything is done, unless the memory is told of another.
 pub const OWNER: u64 = 5;
+
+/// The row of a mapping without items.
+pub const NOTHING: [u32; 16] = {
+    let mut row = [ItemId::NONE.0 as u32; 16];
+    row[0] = 0;
+    row
+};
 
 /// A map with what belongs to it, compiled for the device.
 #[derive(Clone)]
@@ -42,6 +49,23 @@ impl Compiled {
     /// Whether the one place of the partition is enough.
     pub fn fits_partition(&self) -> bool {
         self.image.algorithms().iter().filter(|&&kind| (kind as u64) <= 3).count() <= 1
+    }
+
+    /// The rows of a job, as the CPU has them.
+    pub fn rows(&self, job: &Job, xs: &[u32]) -> Vec<Vec<u32>> {
+        let rule = self.map.rule(RuleId(job.rule as u32)).expect("it is one of the map's");
+        let rule = rule.with_choose_args(self.args.as_ref());
+        let expected = rule.map_rows_with(Kernel::Scalar, xs, job.width as usize, &self.reweights);
+        let row = |index| {
+            let expected = expected.row(index);
+            let mut row = NOTHING.to_vec();
+            row[0] = expected.len() as u32;
+            for (to, from) in row[1..].iter_mut().zip(expected) {
+                *to = from.0 as u32;
+            }
+            row
+        };
+        (0..xs.len()).map(row).collect()
     }
 
     pub fn has_rule(&self, rule: RuleId) -> bool {
@@ -113,7 +137,7 @@ impl Bench {
         let mut command = descriptor.to_vec();
         command.resize(131, 0);
         self.next_tag = (self.next_tag + 1) & 0xffff;
-        set_bits(&mut command, 1024, 4, OWNER);
+        set_bits(&mut command, 1024, 4, self.memory.owner);
         set_bits(&mut command, 1028, 16, self.next_tag);
         self.commands.push_bytes(&[&command]);
         self.next_tag
@@ -185,18 +209,8 @@ impl Bench {
 
     /// Compares the results of a job with what the CPU says.
     pub fn check(&self, compiled: &Compiled, job: &Job, xs: &[u32], what: &str) {
-        let rule = compiled.map.rule(RuleId(job.rule as u32)).expect("it is one of the map's");
-        let rule = rule.with_choose_args(compiled.args.as_ref());
-        let width = job.width as usize;
-        let expected = rule.map_rows_with(Kernel::Scalar, xs, width, &compiled.reweights);
-        for (index, &x) in xs.iter().enumerate() {
-            let expected = expected.row(index);
-            let mut row = vec![ItemId::NONE.0 as u32; 16];
-            row[0] = expected.len() as u32;
-            for (to, from) in row[1..].iter_mut().zip(expected) {
-                *to = from.0 as u32;
-            }
-            let found = self.row(job.destination, index);
+        for (index, row) in compiled.rows(job, xs).into_iter().enumerate() {
+            let (found, x) = (self.row(job.destination, index), xs[index]);
             assert_eq!(found, row, "{what}, {job:?}, input {index}: {x:#x}");
         }
     }

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use fieldstone_crush::{AlgorithmKind, BucketId, TypeId};
+use fieldstone_rtl_common::card::Held;
 use fieldstone_verilate::bench::{Dice, Stream, bits, set_bits};
 use fieldstone_verilate::{Model, Port};
 use rand::Rng;
@@ -74,6 +75,8 @@ pub struct Played {
     load: [Port; 4],
     load_verdict: [Port; 2],
     settings_port: Port,
+    held_choose: Held,
+    held_load: [Held; 2],
 }
 
 impl Played {
@@ -102,6 +105,8 @@ impl Played {
                 .map(|name| model.port(name)),
             load_verdict: ["load_done_i", "load_ok_i"].map(|name| model.port(name)),
             settings_port: model.port("settings_i"),
+            held_choose: Held::new("choose_o"),
+            held_load: ["load_beat_o", "load_last_o"].map(Held::new),
         };
         played.describe();
         played
@@ -118,6 +123,8 @@ impl Played {
         self.pending.clear();
         self.offered = None;
         self.is_loaded = false;
+        self.held_choose = Held::new("choose_o");
+        self.held_load = ["load_beat_o", "load_last_o"].map(Held::new);
     }
 
     /// What the unit would have in its memories: taken from the image, whose header says how many
@@ -222,8 +229,13 @@ impl Stream for Played {
         }
     }
 
+    /// Also asserts the rule of streams.
     fn sample(&mut self, model: &Model, cycle: u64) {
         self.cycle += 1;
+        self.held_choose.sample(model, self.choose, cycle);
+        let [valid, ready, beat, last] = self.load;
+        self.held_load[0].sample(model, [valid, ready, beat], cycle);
+        self.held_load[1].sample(model, [valid, ready, last], cycle);
         let [valid, ready, request] = self.choose;
         if model.is_set(valid) && model.is_set(ready) {
             let request = model.bytes(request).to_vec();

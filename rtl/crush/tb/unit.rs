@@ -40,8 +40,11 @@ impl World {
 
     /// Loads the map, and puts the module into the partition that it needs.
     fn load(&mut self, compiled: &Compiled) {
-        self.bench.model.set(self.module, compiled.module().unwrap_or(0));
-        let image = compiled.image.bytes();
+        self.load_image(compiled.image.bytes(), compiled.module());
+    }
+
+    fn load_image(&mut self, image: &[u8], module: Option<u64>) {
+        self.bench.model.set(self.module, module.unwrap_or(0));
         self.bench.memory.bytes[IMAGE as usize..][..image.len()].copy_from_slice(image);
         self.epoch += 1;
         self.bench.load(IMAGE, image.len() as u64, self.epoch);
@@ -113,6 +116,60 @@ fn golden_maps_give_what_the_cpu_gives() {
     }
     println!("{mappings} mappings; left out: {left_out:#?}");
     assert!(mappings > 1000);
+}
+
+/// Images whose sum is right and whose content is not: placements by them end, and the partition may be
+/// swapped whenever it is not in use.
+#[test]
+fn damaged_images_hold_up_nobody() {
+    let mut world = World::new(5, 0.1);
+    let map = cluster(AlgorithmKind::Uniform, 2, 3, 5);
+    let compiled = Compiled::new(map, None, vec![WEIGHT_ONE; 30]).expect("the map fits");
+    let image = compiled.image.bytes().to_vec();
+    let with_sum = |mut bytes: Vec<u8>| {
+        bytes[60..64].fill(0);
+        let sum = fieldstone_accel::crc32c(&bytes);
+        bytes[60..64].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    };
+
+    // No reciprocal is right.
+    let buckets = u32::from_le_bytes(image[8..12].try_into().expect("4 bytes")) as usize;
+    let rows = u32::from_le_bytes(image[12..16].try_into().expect("4 bytes")) as usize;
+    let slots = 64 + (16 * buckets).next_multiple_of(64);
+    let mut bytes = image.clone();
+    for slot in bytes[slots..slots + 256 * rows].chunks_mut(16) {
+        slot[8..15].fill(0);
+    }
+    world.load_image(&with_sum(bytes), compiled.module());
+    world.bench.write_inputs(INPUTS, 50);
+    let job = |world: &World| Job {
+        source: INPUTS,
+        destination: ROWS,
+        length: 200,
+        epoch: world.epoch,
+        width: 6,
+        rule: 1,
+    };
+    let damaged = job(&world);
+    world.bench.place(&damaged);
+    assert_eq!(world.bench.wait(1, &mut [])[0].status, Status::NotLoaded as u64);
+
+    // The header names no algorithm of the partition. So nobody waits for its end with a swap.
+    let mut bytes = image.clone();
+    bytes[6] &= !(1 << AlgorithmKind::Uniform as u8);
+    world.load_image(&with_sum(bytes), compiled.module());
+    let damaged = job(&world);
+    world.bench.place(&damaged);
+    for _ in 0..300 {
+        world.bench.cycle(&mut []);
+        assert!(!world.bench.model.is_set(world.busy));
+    }
+    world.bench.model.set(world.module, 0);
+    assert_eq!(world.bench.wait(1, &mut [])[0].status, Status::NotLoaded as u64);
+
+    world.load(&compiled);
+    world.check_rules(&compiled, 60, "after damaged images");
 }
 
 /// A map of racks, hosts and devices, of various weights.

@@ -28,6 +28,14 @@ fn map(tunables: Tunables) -> Map {
     builder.build().expect("the map is sound")
 }
 
+/// An image with the sum that it should have.
+fn with_sum(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes[60..64].fill(0);
+    let sum = fieldstone_accel::crc32c(&bytes);
+    bytes[60..64].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
 /// Reads entry `index` of a memory.
 fn read(engine: &mut Engine, port: &str, index: u16) -> Vec<u8> {
     engine.model.set(engine.model.port("index_i"), index.into());
@@ -86,12 +94,6 @@ fn damaged_images_are_refused_and_leave_no_buckets() {
     let draws: Vec<Choose> = (0..40).map(|_| Choose::random(&mut engine.dice, 3)).collect();
     let nothing = Map::new(fieldstone_crush::Parts::default()).expect("it is sound");
 
-    let with_sum = |mut bytes: Vec<u8>| {
-        bytes[60..64].fill(0);
-        let sum = fieldstone_accel::crc32c(&bytes);
-        bytes[60..64].copy_from_slice(&sum.to_le_bytes());
-        bytes
-    };
     let edited = |at: usize, value: u8| {
         let mut bytes = good.clone();
         assert_ne!(bytes[at], value);
@@ -125,6 +127,73 @@ fn damaged_images_are_refused_and_leave_no_buckets() {
     let empty = Image::compile(&nothing, &[], None).expect("it fits");
     assert!(engine.load(empty.bytes()));
     engine.check(&nothing, None, [Choose::default()]);
+}
+
+/// Buckets of 20 devices, one per algorithm; `without` one of them.
+fn one_of_each(without: Option<AlgorithmKind>) -> Map {
+    let mut builder = MapBuilder::new();
+    for algorithm in AlgorithmKind::ALL.into_iter().filter(|&algorithm| Some(algorithm) != without)
+    {
+        let items = (0..20).map(|device| (ItemId(device), 0x1_0000));
+        builder.bucket(BucketId(-(algorithm as i32)), TypeId(1), algorithm, items);
+    }
+    builder.build().expect("the map is sound")
+}
+
+/// A uniform bucket whose reciprocal is so wrong that remainders are not less than the size: every draw is
+/// answered, and those of other buckets are right.
+#[test]
+fn wrong_reciprocals_end_in_bad_draws() {
+    let (map, others) = (one_of_each(None), one_of_each(Some(AlgorithmKind::Uniform)));
+    let image = Image::compile(&map, &[], None).expect("the map fits");
+    let slots = 64 + (16 * 5usize).next_multiple_of(64);
+    for (seed, stalls) in [(4, (0.0, 0.0)), (5, (0.3, 0.3))] {
+        let mut engine = Engine::new(&designs::DRAW_16, seed, stalls);
+        // The bucket is the first, and so is its row of slots; the quotient is always 0.
+        let mut bytes = image.bytes().to_vec();
+        let row = u16::from_le_bytes(bytes[64 + 6..64 + 8].try_into().expect("2 bytes"));
+        let reciprocal = slots + 16 * 16 * usize::from(row) + 8;
+        bytes[reciprocal..reciprocal + 7].fill(0);
+        bytes[reciprocal + 6] = 31 << 1;
+        assert!(engine.load(&with_sum(bytes)));
+        engine.set_module(AlgorithmKind::Uniform as u64, true);
+        let draws: Vec<Choose> = (0..600)
+            .map(|at| {
+                let mut draw = Choose::random(&mut engine.dice, at % 5);
+                draw.r_base = engine.dice.random_range(20..60_000);
+                draw.ftotal = 0;
+                draw
+            })
+            .collect();
+        engine.check(&others, None, draws);
+        // With the right one all are right.
+        assert!(engine.load(image.bytes()));
+        let draws: Vec<Choose> =
+            (0..100).map(|at| Choose::random(&mut engine.dice, 3 * (at % 2))).collect();
+        engine.check(&map, None, draws);
+    }
+}
+
+/// Whether the partition may be swapped is judged by the header; so what it does not name is not drawn from.
+#[test]
+fn buckets_of_algorithms_that_the_header_does_not_name_are_bad() {
+    let mut engine = Engine::new(&designs::DRAW_16, 6, (0.0, 0.0));
+    let map = one_of_each(None);
+    let good = Image::compile(&map, &[], None).expect("the map fits").bytes().to_vec();
+    for unnamed in AlgorithmKind::ALL {
+        let mut bytes = good.clone();
+        bytes[6] &= !(1 << unnamed as u8);
+        assert!(engine.load(&with_sum(bytes)));
+        for module in [unnamed as u64, 1] {
+            engine.set_module(module, true);
+            let draws: Vec<Choose> =
+                (0..100).map(|at| Choose::random(&mut engine.dice, at % 5)).collect();
+            engine.check(&one_of_each(Some(unnamed)), None, draws);
+        }
+    }
+    assert!(engine.load(&good));
+    let draws: Vec<Choose> = (0..100).map(|at| Choose::random(&mut engine.dice, at % 5)).collect();
+    engine.check(&map, None, draws);
 }
 
 #[test]
