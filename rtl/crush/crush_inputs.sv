@@ -178,17 +178,20 @@ module crush_inputs
   // ---- Use ----
 
   logic [29:0] used_q;       // inputs, or beats of an image, of this transfer
-  logic is_place, is_dropped, uses_input, is_last_input, is_last_beat, slot_is_free;
+  logic [29:0] number_q;     // of the next one: one more
+  logic is_place, is_stopped_q, is_dropped, uses_input, is_last_input, is_last_beat, slot_is_free;
   assign is_place = beat_valid && transfer_valid && !transfer.is_image;
   assign slot_is_free = !start_valid_o;  // mappings take longer than the cycle that is lost
-  assign is_dropped = beat_error || stopped_i[transfer.job];
+  // Known a cycle late: one mapping more does not matter.
+  always_ff @(posedge clk_i) is_stopped_q <= transfer_valid && stopped_i[transfer.job] && !end_o;
+  assign is_dropped = beat_error || is_stopped_q;
   assign uses_input = is_place && (is_dropped || (free_valid && slot_is_free));
   assign take_free = uses_input && !is_dropped;
-  assign is_last_input = used_q + 30'd1 == transfer.inputs;
+  assign is_last_input = number_q == transfer.inputs;
 
   assign load_valid_o = beat_valid && transfer_valid && transfer.is_image;
   assign load_beat_o = beat;
-  assign is_last_beat = used_q + 30'd1 == 30'(transfer.beats);
+  assign is_last_beat = number_q == 30'(transfer.beats);
   assign load_last_o = is_last_beat;
 
   assign takes_beat = uses_input && (used_q[3:0] == '1 || is_last_input)
@@ -209,11 +212,17 @@ module crush_inputs
     if (!rst_ni) begin
       start_valid_o <= 1'b0;
       used_q <= '0;
+      number_q <= 30'd1;
     end else begin
       if (take_free) start_valid_o <= 1'b1;
       else if (start_ready_i) start_valid_o <= 1'b0;
-      if (end_o) used_q <= '0;
-      else if (uses_input || (load_valid_o && load_ready_i)) used_q <= used_q + 30'd1;
+      if (end_o) begin
+        used_q <= '0;
+        number_q <= 30'd1;
+      end else if (uses_input || (load_valid_o && load_ready_i)) begin
+        used_q <= number_q;
+        number_q <= number_q + 30'd1;
+      end
     end
   end
 

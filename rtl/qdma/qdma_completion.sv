@@ -69,21 +69,33 @@ module qdma_completion
   // ---- Interrupts -----------------------------------------------------------------------------
 
   // Function by function: one whose completions never end has one interrupt in a round.
-  logic [FUNCTIONS-1:0] due_q;
-  logic interrupt_valid_q, due, pick;
+  logic [FUNCTIONS-1:0] due_q, after_q, after, first, first_q;
+  logic interrupt_valid_q, chosen_q, pick;
   fs_pkg::function_t number;
-  fs_arbiter #(.COUNT(FUNCTIONS)) i_turn (
-    .clk_i, .rst_ni, .request_i(due_q), .valid_o(due), .index_o(number), .served_i(pick)
-  );
-  assign pick = due && !interrupt_valid_q;
+  assign after = due_q & after_q;
+  assign first = (after != '0) ? after & (~after + 1'b1) : due_q & (~due_q + 1'b1);
+  assign pick = chosen_q && !interrupt_valid_q;
+  always_comb begin
+    number = '0;
+    for (int unsigned f = 0; f < FUNCTIONS; f++) begin
+      if (first_q[f]) number |= fs_pkg::function_t'(f);
+    end
+  end
 
   always_ff @(posedge clk_i) begin
+    first_q <= first;
     if (pick) interrupt_vector_o <= vectors_i[number];
     if (!rst_ni) begin
+      after_q <= '0;
       due_q <= '0;
+      chosen_q <= 1'b0;
       interrupt_valid_q <= 1'b0;
     end else begin
-      if (pick) due_q[number] <= 1'b0;
+      chosen_q <= due_q != '0 && !pick;
+      if (pick) begin
+        due_q <= due_q & ~first_q;
+        after_q <= ~(first_q | (first_q - 1'b1));
+      end
       if (done_valid_i && done_note_i.notice) due_q[done_note_i.number[3:0]] <= 1'b1;
       if (pick) interrupt_valid_q <= 1'b1;
       else if (interrupt_ready_i) interrupt_valid_q <= 1'b0;
