@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fieldstone_accel::{Device, Engine, Job, JobError, JobId, QueueId, crc32c, execute};
+use fieldstone_accel::{Device, Engine, Job, JobError, JobId, JobKind, QueueId, crc32c, execute};
 use fieldstone_codes::Profile;
 use fieldstone_crush::AlgorithmKind;
 use fieldstone_fpga::card::{Grant, OpenError};
@@ -287,6 +287,30 @@ fn a_set_that_always_fails_is_given_up() {
     assert!(device.is_lost());
     assert_eq!(device.resets(), u64::from(bounds::MAX_RESETS) + 1);
     assert!(completions.iter().all(|done| done.result.is_err()));
+}
+
+/// A map that takes longer than an operation may is not offered again; others are.
+#[test]
+fn what_takes_too_long_is_left_to_software() {
+    let (dummy, card) = dummy(42);
+    let device = FpgaDevice::open(&card, false).expect("a queue set is free");
+    let mut engine = Engine::with_device(Box::new(device));
+    let mut jobs = Jobs::new(42, 4096);
+    let (coding, placement) = (jobs.code(), jobs.place_by(AlgorithmKind::Straw2));
+    let other = Job::Checksum { data: vec![1; 100].into(), block_bytes: 128 };
+    for (slow, kind) in [(&coding, JobKind::Code), (&placement, JobKind::Place)] {
+        dummy.set_faults(Faults { too_long: 1.0, ..Faults::default() });
+        assert_eq!(engine.run(slow.clone()), execute(slow));
+        dummy.set_faults(Faults::default());
+        // The queue set is reset, and works again.
+        let before = engine.counters().checksum.device_jobs;
+        while engine.counters().checksum.device_jobs == before {
+            assert_eq!(engine.run(other.clone()), execute(&other));
+        }
+        assert_eq!(engine.run(slow.clone()), execute(slow));
+        let counts = *engine.counters().kind(kind);
+        assert_eq!((counts.jobs, counts.device_jobs, counts.device_failures), (2, 1, 1));
+    }
 }
 
 #[test]

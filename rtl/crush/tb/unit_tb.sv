@@ -5,7 +5,9 @@ module unit_tb
   import crush_pkg::*;
 #(
   parameter int unsigned LANES = 16,
-  parameter int unsigned CONTEXTS = 32
+  parameter int unsigned CONTEXTS = 32,
+  // Of a placement: random rules try for longer than the device lets them.
+  parameter int unsigned MAX_CYCLES = 1 << 30
 ) (
   input  logic                     clk_i,
   input  logic                     rst_ni,
@@ -45,7 +47,8 @@ module unit_tb
 
   crush_unit #(
     .LANES(LANES),
-    .CONTEXTS(CONTEXTS)
+    .CONTEXTS(CONTEXTS),
+    .MAX_CYCLES(MAX_CYCLES)
   ) i_unit (
     .clk_i,
     .rst_ni,

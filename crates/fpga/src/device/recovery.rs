@@ -20,9 +20,11 @@ impl FpgaDevice {
         let mut shared = self.card.shared();
         let Shared { maps, card, .. } = &mut *shared;
         match (completion.status, job, uses) {
-            (Ok(Status::BadImage), _, Some(uses)) => maps.refused(uses.epoch, card),
+            (Ok(Status::BadImage | Status::TooLong), _, Some(uses)) => {
+                maps.refused(uses.epoch, card);
+            }
             (Ok(Status::StaleEpoch), _, Some(_)) => maps.forget_loaded(),
-            (Ok(Status::BadProgram), Job::Code { map, .. }, _) => {
+            (Ok(Status::BadProgram | Status::TooLong), Job::Code { map, .. }, _) => {
                 self.programs.borrow_mut().refused(map);
             }
             (Ok(Status::NotLoaded), ..) if maps.module().is_some() => {

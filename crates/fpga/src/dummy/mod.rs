@@ -34,6 +34,8 @@ const HOST_BASE: u64 = 0x1_0000_0000;
 pub struct Faults {
     /// The chance that a descriptor ends with an error instead.
     pub wrong_status: f64,
+    /// The chance that a placement or a coding takes longer than an operation may.
+    pub too_long: f64,
     /// The chance that a completion is not written.
     pub lost_completion: f64,
     /// The chance that a completion names a descriptor that there is not.

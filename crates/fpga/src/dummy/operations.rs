@@ -14,14 +14,13 @@ use crate::regs::{
 };
 
 /// Statuses that a broken device may give.
-const WRONG: [Status; 7] = [
+const WRONG: [Status; 6] = [
     Status::BadOp,
     Status::HostFault,
     Status::CardFault,
     Status::StaleEpoch,
     Status::NotLoaded,
     Status::HostError,
-    Status::TooLong,
 ];
 
 impl State {
@@ -58,6 +57,9 @@ impl State {
             };
         }
         let op = H2cOp::from_number(op).ok_or((Status::BadOp, op))?;
+        if matches!(op, H2cOp::Place | H2cOp::Code) && self.chance(self.faults.too_long) {
+            return Err((Status::TooLong, 0));
+        }
         let result = match op {
             H2cOp::Nop => 0,
             H2cOp::Copy => {

@@ -292,8 +292,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     )?;
     for unit in &units {
         let row = unit.row();
-        writeln!(
-            out,
+        let line = format!(
             "{:<20} {:>8} {:>5.1} {:>8} {:>5.1} {:>7.1} {:>5} {:>5}  {:<28} {:>9}  {}",
             row.unit,
             row.lut,
@@ -306,11 +305,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             row.depth.as_deref().unwrap_or("-"),
             row.estimated_mhz.map_or_else(|| "-".to_owned(), |[low, high]| format!("{low}-{high}")),
             unit.built(),
-        )?;
+        );
+        writeln!(out, "{}", line.trim_end())?;
         for paper in row.papers {
             let number = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
-            writeln!(
-                out,
+            let line = format!(
                 "  {:<20} {:>6} {:>5} {:>8} {:>5} {:>7} {:>5}         {}",
                 paper.paper_ref,
                 number(paper.lut),
@@ -320,7 +319,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 number(paper.bram),
                 number(paper.uram),
                 paper.note,
-            )?;
+            );
+            writeln!(out, "{}", line.trim_end())?;
         }
     }
     writeln!(out)?;
