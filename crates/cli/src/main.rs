@@ -36,6 +36,7 @@ fn main() -> ExitCode {
     let options = command::Options::parse();
     logging::start(options.verbose, options.command.is_quiet());
     match options.command.run() {
+        Ok(()) if output::is_lost() => ExitCode::FAILURE,
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if !is_broken_pipe(&error) {

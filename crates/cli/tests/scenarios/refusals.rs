@@ -174,4 +174,10 @@ fn a_reader_that_has_gone_is_no_error() {
     let output = command.stdout(writer).output().expect("it starts");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.is_empty(), "{}: {told}", output.status);
+    // A full disk is.
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("it is there");
+    let output = fieldstone(&["status", &pool.dir()]).stdout(full).output().expect("it starts");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(told.matches("cannot write to stdout").count(), 1, "{told}");
+    assert_eq!(output.status.code(), Some(1));
 }
