@@ -24,7 +24,7 @@ package fs_regs_pkg;
   localparam int unsigned MAX_COPY_BYTES = 32'h01000000;  // Largest LENGTH of a COPY.
   localparam int unsigned SLICE_BYTES = 4096;  // Largest slice of an element in the codes engine.
   // After so many cycles an engine ends a CODE, PLACE or CHECKSUM with TOO_LONG: it is not one tenant's
-  // alone. 16 MiB of data need a quarter.
+  // alone. 16 MiB of Reed-Solomon or of checksums need a fifteenth.
   localparam int unsigned MAX_OPERATION_CYCLES = 32'h00400000;
   localparam int unsigned BITSTREAM_MAGIC = 32'h31425346;  // First word of a partial bitstream: "FSB1".
 

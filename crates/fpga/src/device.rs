@@ -30,10 +30,9 @@ use fieldstone_accel::{Device, Job, JobCompletion, JobError, JobId, QueueId};
 use self::batch::Batch;
 use crate::bitstream::bitstream;
 use crate::bounds::{MAX_CONTROL_LOOKS, MAX_JOBS, POLLS_PER_LOST_INTERRUPT};
-use crate::card::{Card, OpenError, Shared};
+use crate::card::{Card, OpenError};
 use crate::descriptor::{Completion, Descriptor};
-use crate::extents::Extent;
-use crate::flight::{Flight, Operation, Purpose};
+use crate::flight::{Claim, Flight, Operation, Purpose};
 use crate::maps::{Admission, Ticket};
 use crate::plan::Plan;
 use crate::programs::{Programs, Ready};
@@ -70,7 +69,8 @@ pub struct FpgaDevice {
     /// Of the flights, coding jobs whose operation is still to be written.
     batch: Option<Batch>,
     finished: BTreeMap<QueueId, Vec<JobCompletion>>,
-    ruins: Ruins,
+    /// Memory of flights that failed: the device may use it until the reset has ended.
+    ruins: Claim,
     swap_failed: bool,
     is_abandoned: bool,
     watch: Watch,
@@ -87,33 +87,12 @@ struct Heard {
     polls: u32,
 }
 
-/// Memory of flights that failed: the device may use it until the reset has ended.
-#[derive(Debug, Default)]
-struct Ruins {
-    host: Vec<Extent>,
-    card: Vec<Extent>,
-}
-
-impl Ruins {
-    /// The device has let go.
-    fn release(&mut self, shared: &mut Shared) {
-        self.host.drain(..).for_each(|extent| shared.host.release(extent));
-        self.card.drain(..).for_each(|extent| shared.card.release(extent));
-    }
-}
-
 /// Resets because of an error.
 #[derive(Debug, Default)]
 struct Resets {
     /// Since the last good job.
     in_a_row: u32,
     ever: u64,
-}
-
-/// Memory for a job.
-struct Claim {
-    host: Vec<Extent>,
-    card: Vec<Extent>,
 }
 
 impl FpgaDevice {
@@ -151,7 +130,7 @@ impl FpgaDevice {
             flights: (0..MAX_FLIGHTS).map(|_| None).collect(),
             batch: None,
             finished: BTreeMap::new(),
-            ruins: Ruins::default(),
+            ruins: Claim::default(),
             swap_failed: false,
             is_abandoned: false,
             watch: Watch::default(),
@@ -281,20 +260,19 @@ impl FpgaDevice {
 
     /// A flight has all its completions.
     fn finish(&mut self, flight: Flight) {
-        let Flight { purpose, host, card, .. } = flight;
+        let Flight { purpose, claim, .. } = flight;
         let result = match &purpose {
             Purpose::Job { job, plan, .. } => {
                 let memory = &self.card.memory;
                 let read = |part: crate::plan::Part, bytes: &mut [u8]| {
-                    memory.read(host[0].address + part.offset as u64, bytes);
+                    memory.read(claim.host[0].address + part.offset as u64, bytes);
                 };
                 Some(plan.output(job, read).map_err(JobError::Device))
             }
             Purpose::Swap(_) => None,
         };
         let mut shared = self.card.shared();
-        host.into_iter().for_each(|extent| shared.host.release(extent));
-        card.into_iter().for_each(|extent| shared.card.release(extent));
+        claim.release(&mut shared);
         if let Purpose::Swap(module) = purpose {
             shared.maps.swap_ended(Some(module));
         }
@@ -318,17 +296,16 @@ impl FpgaDevice {
         if (h2c as usize) < plan.inputs.len() + 3 || (c2h as usize) < plan.outputs.len() {
             return None;
         }
-        let mut claim = self.claim(&plan)?;
+        let mut claim = Claim::new(plan.bytes, &mut self.card.shared())?;
         let Some(tables) = self.claim_tables(job, &mut claim) else {
-            self.release(claim);
+            claim.release(&mut self.card.shared());
             return None;
         };
         let to_come = self.bring(&plan, job, &tables, &claim, slot as u16);
-        let Claim { host, card } = claim;
-        let base = card[0].address;
+        let base = claim.card[0].address;
         let uses = if let Tables::Map(ticket) = &tables { Some(ticket.uses) } else { None };
         let purpose = Purpose::Job { queue, id, job: job.clone(), plan: plan.clone(), uses };
-        self.flights[slot] = Some(Flight { purpose, to_come, host, card });
+        self.flights[slot] = Some(Flight { purpose, to_come, claim });
         match (job, tables) {
             (Job::Code { map, .. }, Tables::Program(ready)) => {
                 self.join_batch(slot, map, plan, (ready.address, ready.bytes), base);
@@ -347,22 +324,6 @@ impl FpgaDevice {
             self.set.ring();
         }
         Some(())
-    }
-
-    fn claim(&self, plan: &Plan) -> Option<Claim> {
-        let mut shared = self.card.shared();
-        let host = shared.host.allocate(plan.bytes)?;
-        let Some(card) = shared.card.allocate(plan.bytes) else {
-            shared.host.release(host);
-            return None;
-        };
-        Some(Claim { host: vec![host], card: vec![card] })
-    }
-
-    fn release(&self, claim: Claim) {
-        let mut shared = self.card.shared();
-        claim.host.into_iter().for_each(|extent| shared.host.release(extent));
-        claim.card.into_iter().for_each(|extent| shared.card.release(extent));
     }
 
     /// The map or the program that a job needs, with more host memory to bring it from.
@@ -454,7 +415,7 @@ impl FpgaDevice {
         self.set.push_h2c(&descriptor.clone().cookie(slots[0] as u16).flagged(FINISHING));
         let after = self.set.after();
         for (index, &slot) in slots.iter().enumerate() {
-            let Some(Flight { purpose: Purpose::Job { plan, .. }, to_come, host, card }) =
+            let Some(Flight { purpose: Purpose::Job { plan, .. }, to_come, claim }) =
                 &mut self.flights[slot]
             else {
                 unreachable!("a job's flight stands until its completions came");
@@ -462,7 +423,7 @@ impl FpgaDevice {
             // One completion of the operation is for all.
             to_come.extend((index == 0).then_some(operation));
             to_come.push_back(Operation::Return);
-            let (host, base) = (host[0].address, card[0].address);
+            let (host, base) = (claim.host[0].address, claim.card[0].address);
             let last = plan.outputs.len() - 1;
             for (index, part) in plan.outputs.iter().enumerate() {
                 let offset = part.offset as u64;
@@ -486,21 +447,18 @@ impl FpgaDevice {
         }
         let bytes = bitstream(module);
         let mut shared = self.card.shared();
-        let Some(host) = shared.host.allocate(bytes.len()) else { return };
-        let Some(card) = shared.card.allocate(bytes.len()) else {
-            return shared.host.release(host);
-        };
+        let Some(claim) = Claim::new(bytes.len(), &mut shared) else { return };
         if !shared.maps.swap_begins() {
-            shared.host.release(host);
-            return shared.card.release(card);
+            return claim.release(&mut shared);
         }
         drop(shared);
+        let (host, card) = (claim.host[0].address, claim.card[0].address);
         tracing::info!("{}: the partition gets its {} module", self.name, module.name());
-        self.card.memory.write(host.address, &bytes);
+        self.card.memory.write(host, &bytes);
         let len_bytes = bytes.len() as u64;
-        let copy = Descriptor::to_card(host.address, card.address, len_bytes);
+        let copy = Descriptor::to_card(host, card, len_bytes);
         let flags = FINISHING | if self.interrupts { descriptor_flag::INTERRUPT } else { 0 };
-        let load = Descriptor::operation(H2cOp::Reconfigure, card.address, 0, len_bytes);
+        let load = Descriptor::operation(H2cOp::Reconfigure, card, 0, len_bytes);
         self.set.push_h2c(&copy.cookie(slot as u16));
         self.set.push_h2c(&load.cookie(slot as u16).flagged(flags));
         // Nobody may poll for long: the job that needs the module was given back.
@@ -508,8 +466,7 @@ impl FpgaDevice {
         self.flights[slot] = Some(Flight {
             purpose: Purpose::Swap(module),
             to_come: VecDeque::from([Operation::Reconfigure]),
-            host: vec![host],
-            card: vec![card],
+            claim,
         });
     }
 }
@@ -587,7 +544,7 @@ impl Drop for FpgaDevice {
             shared.maps.swap_ended(module);
         }
         if lets_go {
-            self.ruins.release(&mut shared);
+            std::mem::take(&mut self.ruins).release(&mut shared);
             self.programs.borrow_mut().take_places().for_each(|place| shared.card.release(place));
         }
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use fieldstone_accel::{Job, JobId, QueueId};
 
+use crate::card::Shared;
 use crate::extents::Extent;
 use crate::maps::Use;
 use crate::plan::Plan;
@@ -40,10 +41,35 @@ pub struct Flight {
     pub purpose: Purpose,
     /// The completions that are still to come, in this order.
     pub to_come: VecDeque<Operation>,
-    /// Host memory that they use; the first is the job's.
+    /// Memory that they use; the first extents are the job's.
+    pub claim: Claim,
+}
+
+/// Memory on both sides.
+#[derive(Debug, Default)]
+pub struct Claim {
+    /// Of the host.
     pub host: Vec<Extent>,
-    /// Card memory that they use; the first is the job's.
+    /// Of the card.
     pub card: Vec<Extent>,
+}
+
+impl Claim {
+    /// So many bytes on each side.
+    pub(crate) fn new(bytes: usize, shared: &mut Shared) -> Option<Self> {
+        let host = shared.host.allocate(bytes)?;
+        let Some(card) = shared.card.allocate(bytes) else {
+            shared.host.release(host);
+            return None;
+        };
+        Some(Self { host: vec![host], card: vec![card] })
+    }
+
+    /// Gives it back. The device must have let go of it.
+    pub(crate) fn release(self, shared: &mut Shared) {
+        self.host.into_iter().for_each(|extent| shared.host.release(extent));
+        self.card.into_iter().for_each(|extent| shared.card.release(extent));
+    }
 }
 
 /// What a flight is for.

@@ -37,7 +37,7 @@ pub const MAX_COPY_BYTES: usize = 0x1000000;
 /// Largest slice of an element in the codes engine.
 pub const SLICE_BYTES: usize = 4096;
 /// After so many cycles an engine ends a CODE, PLACE or CHECKSUM with TOO_LONG: it is not one
-/// tenant's alone. 16 MiB of data need a quarter.
+/// tenant's alone. 16 MiB of Reed-Solomon or of checksums need a fifteenth.
 pub const MAX_OPERATION_CYCLES: usize = 0x400000;
 /// First word of a partial bitstream: "FSB1".
 pub const BITSTREAM_MAGIC: u64 = 0x31425346;

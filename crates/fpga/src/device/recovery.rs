@@ -51,8 +51,8 @@ impl FpgaDevice {
         self.batch = None;
         for slot in 0..self.flights.len() {
             let Some(flight) = self.flights[slot].take() else { continue };
-            self.ruins.host.extend(flight.host);
-            self.ruins.card.extend(flight.card);
+            self.ruins.host.extend(flight.claim.host);
+            self.ruins.card.extend(flight.claim.card);
             match flight.purpose {
                 Purpose::Swap(_) => self.swap_failed = true,
                 Purpose::Job { queue, id, job, uses, .. } => {
@@ -81,7 +81,7 @@ impl FpgaDevice {
     pub(super) fn revive(&mut self) {
         let module = self.card.partition().module;
         let mut shared = self.card.shared();
-        self.ruins.release(&mut shared);
+        std::mem::take(&mut self.ruins).release(&mut shared);
         if std::mem::take(&mut self.swap_failed) {
             shared.maps.swap_ended(module);
         }
