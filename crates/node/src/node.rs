@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use fieldstone_proto::{
-    NodeError, NodeStat, Reply, ReplyBody, Request, RequestBody, VolumeSummary,
+    NodeError, NodeStat, Reply, ReplyBody, Request, RequestBody, VolumeId, VolumeSummary,
 };
 
 use crate::disk::DiskQueue;
@@ -99,6 +99,7 @@ impl Node {
                 None => tracing::warn!(id = id.0, "completion of an unknown disk operation"),
             },
             Event::PeerLost { peer } => self.lose_peer(peer),
+            Event::Room { room_bytes } => self.store.set_room(room_bytes),
         }
         self.settle();
     }
@@ -123,7 +124,7 @@ impl Node {
             incarnation: self.config.incarnation,
             slot_bytes: self.config.slot_bytes,
             slots_total: self.config.slots,
-            slots_free: self.store.slots_free(),
+            slots_free: self.store.slots_unclaimed(),
             read_bytes: self.counters.read_bytes,
             written_bytes: self.counters.written_bytes,
             refused: self.counters.refused,
@@ -162,8 +163,21 @@ impl Node {
             Ok(Admission::Answer(body)) => Ok(body),
             Err(error) => Err(error),
         };
-        let reply = Reply { tag: request.tag, result, slots_free: self.store.slots_free() };
+        let reply = Reply {
+            tag: request.tag,
+            result,
+            slots_free: self.slots_for(request.capability.volume),
+        };
         self.disk.actions.push_back(Action::Reply { peer, reply });
+    }
+
+    /// What an answer says of the slots that the request's volume may still take; for requests on
+    /// no volume, of those that no volume has reserved.
+    pub(crate) fn slots_for(&self, volume: VolumeId) -> u32 {
+        match self.volumes.contains_key(&volume) {
+            true => self.store.slots_left(volume),
+            false => self.store.slots_unclaimed(),
+        }
     }
 
     fn lose_peer(&mut self, peer: PeerId) {
@@ -171,6 +185,10 @@ impl Node {
         for volume in self.volumes.values_mut() {
             if volume.holder == Some(peer) {
                 volume.holder = None;
+                if !volume.claims() {
+                    // Its making came to nothing: it keeps no slots from others.
+                    self.store.reserve(volume.record.volume, 0);
+                }
             }
         }
     }

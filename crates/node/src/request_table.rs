@@ -57,6 +57,10 @@ pub(crate) enum Task {
     Fence { takeover: bool },
     /// See [`RequestBody::PutRoot`].
     PutRoot { version: u64, root: Bytes },
+    /// See [`RequestBody::Reserve`].
+    Reserve { slots: u32 },
+    /// See [`RequestBody::RenewRecord`].
+    RenewRecord,
     /// See [`RequestBody::RemoveVolume`].
     Remove(RemoveStep),
     /// See [`RequestBody::JournalCreate`].

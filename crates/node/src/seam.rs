@@ -133,6 +133,13 @@ pub enum Event {
         /// Which.
         peer: PeerId,
     },
+    /// The file system tells how much the node may use. Slots beyond it count as taken, until a
+    /// later event says otherwise. A world that never tells promises room for every slot.
+    Room {
+        /// How long the parts of the data file that take space may be in all: what it takes now,
+        /// and what the file system has left for it.
+        room_bytes: u64,
+    },
 }
 
 /// What a node wants done.

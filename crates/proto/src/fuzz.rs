@@ -168,6 +168,8 @@ fn requests() -> Vec<RequestBody> {
         RequestBody::ShardList { from: segment },
         RequestBody::RemoveVolume,
         RequestBody::Stat,
+        RequestBody::Reserve { slots: 3 },
+        RequestBody::RenewRecord,
     ]
 }
 

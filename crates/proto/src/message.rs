@@ -155,6 +155,18 @@ pub enum RequestBody {
     },
     /// Forgets the volume: root, journals and shards.
     RemoveVolume,
+    /// Entitles the volume to hold `slots` slots of the node in all, durably; 0 gives up every
+    /// claim. The node keeps slots free for what volumes are entitled to and do not hold yet. More
+    /// than before is granted in full or refused with [`NodeError::NoSpace`]; fewer is always
+    /// granted. A volume without a reservation takes slots that no other volume is entitled to.
+    Reserve {
+        /// Slots in all, those that the volume holds already among them.
+        slots: u32,
+    },
+    /// Replaces a damaged record of the volume by one with the capability's epoch and without a
+    /// root. Answers with [`ReplyBody::VolumeState`]. Refused as invalid unless the record is
+    /// damaged: only a writer that serves may ask, for the record may have held any epoch.
+    RenewRecord,
     /// Space and counters.
     Stat,
 }
@@ -166,7 +178,7 @@ pub struct Reply {
     pub tag: Tag,
     /// What it produced.
     pub result: Result<ReplyBody, NodeError>,
-    /// Slots that are free on the node, sent with every answer.
+    /// Slots of the node that the volume of the request may still take, sent with every answer.
     pub slots_free: u32,
 }
 
@@ -205,7 +217,7 @@ pub struct NodeStat {
     pub slot_bytes: u32,
     /// Slots there are.
     pub slots_total: u32,
-    /// Slots that are free.
+    /// Slots that are free and that no volume has reserved.
     pub slots_free: u32,
     /// Bytes of shards read since start.
     pub read_bytes: u64,

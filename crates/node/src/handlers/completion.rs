@@ -90,7 +90,7 @@ impl Node {
     pub(crate) fn close(&mut self, entry: EntryId, result: Result<ReplyBody, NodeError>) {
         let entry = self.table.close(entry);
         if !entry.peer_lost {
-            let slots_free = self.store.slots_free();
+            let slots_free = self.slots_for(entry.volume);
             let reply = Reply { tag: entry.tag, result, slots_free };
             self.disk.actions.push_back(Action::Reply { peer: entry.peer, reply });
         }

@@ -29,6 +29,8 @@ pub(crate) fn rights_needed(body: &RequestBody) -> Rights {
         RequestBody::ListVolumes
         | RequestBody::Fence { .. }
         | RequestBody::PutRoot { .. }
+        | RequestBody::Reserve { .. }
+        | RequestBody::RenewRecord
         | RequestBody::RemoveVolume => Rights::ADMIN,
         RequestBody::JournalCreate { .. }
         | RequestBody::JournalAppend { .. }
@@ -117,7 +119,8 @@ impl Node {
         request: &Request,
     ) -> Result<(), NodeError> {
         let volume = self.volumes.get_mut(&request.capability.volume).ok_or(NodeError::NotFound)?;
-        if volume.damaged.is_some() && request.body == RequestBody::RemoveVolume {
+        let mends = matches!(request.body, RequestBody::RemoveVolume | RequestBody::RenewRecord);
+        if volume.damaged.is_some() && mends {
             return Ok(());
         }
         check_epoch(volume, request.capability.epoch)?;
@@ -145,6 +148,8 @@ impl Node {
             RequestBody::PutRoot { version } => {
                 (false, Task::PutRoot { version, root: crate::volumes::join(&payload) })
             }
+            RequestBody::Reserve { slots } => (false, Task::Reserve { slots }),
+            RequestBody::RenewRecord => (false, Task::RenewRecord),
             RequestBody::RemoveVolume => (false, Task::Remove(RemoveStep::Queued)),
             body => (true, Task::Parked(Box::new((body, payload)))),
         };

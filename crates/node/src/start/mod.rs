@@ -297,6 +297,9 @@ impl Node {
             Ok(file) => match VolumeRecord::decode_file(&file, id) {
                 Ok(record) => {
                     volume.set_record(record, &key);
+                    if volume.claims() {
+                        self.store.reserve(id, volume.record.slots_reserved);
+                    }
                     None
                 }
                 Err(DiskFormatError::Blank { .. }) => None,

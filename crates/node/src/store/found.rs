@@ -14,6 +14,7 @@ impl Store {
         self.stable_below = self.stable_below.max(header.stable_below);
         let content = Content::from_header(header);
         let (key, rank) = (content.key, (content.epoch, content.sequence));
+        self.shares.take(key.volume);
         let state = &mut self.slots[slot.0 as usize];
         state.stage = Stage::Sealed;
         state.header_dirty = true;

@@ -90,6 +90,7 @@ mod found;
 mod open;
 mod reclaim;
 mod seal;
+mod shares;
 mod slot;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,6 +102,7 @@ use fieldstone_proto::{
 
 pub(crate) use seal::DataWaiter;
 use seal::{Round, Seal, SyncWaiter};
+use shares::Shares;
 use slot::{Busy, Content, Noted, Slot, Stage};
 pub(crate) use slot::{ShardKey, SlotIndex};
 
@@ -163,6 +165,10 @@ pub(crate) struct Store {
     index: BTreeMap<ShardKey, Copies>,
     /// Free slots; the last is taken first.
     free: Vec<SlotIndex>,
+    /// Who may take how many of them.
+    shares: Shares,
+    /// Slots that the disk has room for; `None` while the disk has not said.
+    room_slots: Option<u32>,
     slot_bytes: u32,
     incarnation: u64,
     next_sequence: u64,
@@ -208,6 +214,8 @@ impl Store {
             slots: (0..slots).map(|_| Slot::free()).collect(),
             index: BTreeMap::new(),
             free: Vec::new(),
+            shares: Shares::default(),
+            room_slots: None,
             slot_bytes,
             incarnation,
             next_sequence: 1,
@@ -239,9 +247,46 @@ impl Store {
         }
     }
 
-    /// Slots that are free or will be without anybody giving up anything.
-    pub(crate) fn slots_free(&self) -> u32 {
-        u32::try_from(self.free.len() + self.leaving).expect("at most the number of slots")
+    /// Slots that are free, or on their way to be, and that the disk has room for.
+    fn slots_free(&self) -> u32 {
+        let count = |slots: usize| u32::try_from(slots).expect("at most the number of slots");
+        let free = count(self.free.len() + self.leaving);
+        let used = count(self.slots.len()) - free;
+        self.room_slots.map_or(free, |room| free.min(room.saturating_sub(used)))
+    }
+
+    /// Slots that the volume may still take.
+    pub(crate) fn slots_left(&self, volume: VolumeId) -> u32 {
+        self.shares.left(volume, self.slots_free())
+    }
+
+    /// Free slots that no volume has reserved.
+    pub(crate) fn slots_unclaimed(&self) -> u32 {
+        self.shares.unclaimed(self.slots_free())
+    }
+
+    /// True when the volume may reserve `slots` slots in all.
+    pub(crate) fn grants(&self, volume: VolumeId, slots: u32) -> bool {
+        self.shares.grants(volume, slots, self.slots_free())
+    }
+
+    /// Sets a volume's reservation.
+    pub(crate) fn reserve(&mut self, volume: VolumeId, slots: u32) {
+        self.shares.reserve(volume, slots);
+    }
+
+    /// The disk says how long the data file can be in all.
+    pub(crate) fn set_room(&mut self, room_bytes: u64) {
+        let slots = room_bytes / u64::from(self.slot_bytes);
+        self.room_slots = Some(u32::try_from(slots).unwrap_or(u32::MAX));
+        self.changed = true;
+    }
+
+    /// The disk had no room for a slot, which is free again: it has room for no more slots than are
+    /// in use, until it says otherwise. The slots that were in use are taken first from now on.
+    fn note_full_disk(&mut self) {
+        let free = self.free.len() + self.leaving;
+        self.room_slots = u32::try_from(self.slots.len() - free).ok();
     }
 
     /// First byte of a slot in the data file.
@@ -296,10 +341,15 @@ impl Store {
         if let Some(slot) = open {
             return Ok(Placement::Slot(slot));
         }
-        let Some(slot) = self.free.pop() else {
-            let coming = self.leaving + self.superseded > 0;
+        if self.slots_left(key.volume) == 0 {
+            // A rewritten shard gives its old slot back once it is stable.
+            let coming = self.free.is_empty() && self.leaving == 0 && self.superseded > 0;
             return if coming { Ok(Placement::Park) } else { Err(NodeError::NoSpace) };
+        }
+        let Some(slot) = self.free.pop() else {
+            return Ok(Placement::Park); // one is on its way
         };
+        self.shares.take(key.volume);
         let state = &mut self.slots[slot.0 as usize];
         state.stage = Stage::Open;
         state.content = Some(Box::new(Content::new(key, epoch)));
@@ -359,8 +409,12 @@ impl Store {
         {
             // What was written to it before counts, and stays.
             content.failed.get_or_insert(error.clone());
+            let full = *error == NodeError::NoSpace;
             if content.seal.is_none_or(|(sealing, _)| sealing != entry) {
                 self.done.push((entry, result));
+            }
+            if full {
+                self.note_full_disk();
             }
             return self.try_seal(slot, disk);
         }
@@ -369,7 +423,11 @@ impl Store {
             if content.seal.is_none_or(|(sealing, _)| sealing != entry) {
                 self.done.push((entry, Err(error.clone())));
             }
-            return self.give_up(slot, &error, None, disk);
+            self.give_up(slot, &error, None, disk);
+            if error == NodeError::NoSpace {
+                self.note_full_disk();
+            }
+            return;
         }
         content.written.insert(busy.first, busy.end);
         self.open_unstable |= !matches!(content.noted, Noted::No);
@@ -514,6 +572,8 @@ impl Store {
         let leaving = [Stage::Leaving, Stage::Erasing, Stage::Erased, Stage::Discarding];
         assert_eq!(leaving.map(count).iter().sum::<usize>(), self.leaving);
         assert_eq!(count(Stage::Superseded), self.superseded);
+        let held = [Stage::Open, Stage::Sealing, Stage::Sealed, Stage::Superseded];
+        assert_eq!(held.map(count).iter().sum::<usize>() as u64, self.shares.held());
         assert_eq!(count(Stage::EraseFailed), self.erase_failed.len());
         assert_eq!(count(Stage::Erased), self.erased.len() + self.erased_covered.len());
         let sealed = self.index.values().filter(|copies| copies.sealed.is_some()).count();

@@ -73,6 +73,7 @@ impl Store {
         self.stable_below = self.stable_below.max(note.stable_below);
         let content = Content::from_note(note);
         let (key, rank) = (content.key, (content.epoch, content.sequence));
+        self.shares.take(key.volume);
         let state = &mut self.slots[slot.0 as usize];
         state.header_dirty = true;
         state.content = Some(Box::new(content));

@@ -110,6 +110,7 @@ impl Store {
         disk: &mut DiskQueue,
     ) {
         let state = &mut self.slots[slot.0 as usize];
+        self.shares.give_back(state.content().key.volume);
         state.stage = Stage::Leaving;
         state.waiter = waiter;
         self.leaving += 1;

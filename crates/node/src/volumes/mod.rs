@@ -17,8 +17,19 @@
 //! current epoch: a writer that lost its connection and came back with the same epoch is the holder
 //! again with its first write.
 //!
+//! # Reservations
+//! The record also says how many slots the volume has reserved (the store's `shares` say what that
+//! means). A volume without a root keeps its reservation only while its writer is connected:
+//! whoever makes a volume and dies on the way takes nothing from others.
+//!
+//! # A damaged record
+//! may have held any epoch, so the node refuses every request on the volume. A writer that serves
+//! the volume with enough other nodes may have the record renewed
+//! ([`fieldstone_proto::RequestBody::RenewRecord`]): its epoch is fenced in on those, and a newer
+//! writer would have to fence at least one of them first.
+//!
 //! # Order
-//! Fence, root and removal requests of one volume are carried out one after the other, in the order
+//! Fence, root, reservation, renewal and removal requests of one volume are carried out one after the other, in the order
 //! in which they came. Fence and removal also wait for all other requests on the volume to end.
 
 mod journal;
@@ -76,7 +87,7 @@ pub(crate) struct Volume {
     pub(crate) journals: BTreeMap<JournalGen, Journal>,
     /// Other requests on the volume in the table.
     pub(crate) active: u32,
-    /// Fence, root and removal requests in order.
+    /// Fence, root, reservation, renewal and removal requests in order.
     pub(crate) ordered: VecDeque<EntryId>,
     pub(crate) turn: Turn,
     pub(crate) barrier: Option<Barrier>,
@@ -93,6 +104,7 @@ impl Volume {
             epoch: Epoch(0),
             root_version: 0,
             root: Bytes::new(),
+            slots_reserved: 0,
         };
         Self {
             record,
@@ -115,6 +127,11 @@ impl Volume {
         self.key = key.derive(record.volume, record.epoch);
         self.record = record;
         self.known = true;
+    }
+
+    /// Its reservation counts: it has a root, or a writer is making it.
+    pub(crate) fn claims(&self) -> bool {
+        self.record.root_version > 0 || self.holder.is_some()
     }
 
     /// The journals that can be used.

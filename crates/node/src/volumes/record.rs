@@ -1,4 +1,4 @@
-//! Fence, root and removal: the requests that are carried out in order.
+//! Fence, root, reservation, renewal and removal: the requests that are carried out in order.
 //!
 //! The record is replaced by writing its next form to the other slot of the volume's file
 //! ([`fieldstone_proto::disk::VolumeRecord`]), syncing, and only then taking it over in memory. When
@@ -64,9 +64,8 @@ impl Node {
         let volume = self.volumes.get_mut(&id).expect("it has requests");
         let (peer, epoch) = (self.table[entry].peer, self.table[entry].epoch);
         let current = volume.record.epoch;
-        if let (Some(reason), false) =
-            (&volume.damaged, matches!(self.table[entry].task, Task::Remove(_)))
-        {
+        let mends = matches!(self.table[entry].task, Task::Remove(_) | Task::RenewRecord);
+        if let Some(reason) = volume.damaged.as_ref().filter(|_| !mends) {
             return Err(NodeError::Io(reason.clone()));
         }
         match &self.table[entry].task {
@@ -97,6 +96,30 @@ impl Node {
                 self.run_turn(id, entry);
                 return Ok(true);
             }
+            Task::Reserve { slots } => {
+                check_epoch(volume, epoch)?;
+                let slots = *slots;
+                if slots == volume.record.slots_reserved {
+                    self.store.reserve(id, slots);
+                    return Ok(false);
+                }
+                if !self.store.grants(id, slots) {
+                    return Err(NodeError::NoSpace);
+                }
+                if slots > volume.record.slots_reserved {
+                    // From here on, so that two volumes are not granted the same slots.
+                    self.store.reserve(id, slots);
+                }
+                volume.turn = Turn::Running;
+                self.run_turn(id, entry);
+                return Ok(true);
+            }
+            Task::RenewRecord => {
+                if volume.damaged.is_none() {
+                    return Err(NodeError::Invalid("the volume's record is not damaged".into()));
+                }
+                volume.barrier = Some(Barrier::Fence(epoch));
+            }
             Task::Remove(_) => {
                 if volume.damaged.is_none() {
                     check_epoch(volume, epoch)?;
@@ -119,6 +142,12 @@ impl Node {
                 record.root_version = *version;
                 record.root = root.clone();
             }
+            Task::Reserve { slots } => record.slots_reserved = *slots,
+            Task::RenewRecord => {
+                let epoch = self.table[entry].epoch;
+                record = VolumeRecord { epoch, ..Volume::unknown(id, &self.config.key).record };
+                record.sequence = 1;
+            }
             _ => return self.remove_step(id, entry),
         }
         self.write_record(record);
@@ -129,8 +158,12 @@ impl Node {
         let file = FileId::Volume(id);
         let volume = self.volumes.get_mut(&id).expect("it has requests");
         let (step, op) = if volume.has_file {
-            let offset_bytes = record.offset_bytes();
-            (CreateStep::Write, DiskOp::Write { file, offset_bytes, data: vec![record.encode()] })
+            // What is damaged may be either half of the file: both are replaced.
+            let (offset_bytes, data) = match volume.damaged {
+                Some(_) => (0, record.encode_file()),
+                None => (record.offset_bytes(), record.encode()),
+            };
+            (CreateStep::Write, DiskOp::Write { file, offset_bytes, data: vec![data] })
         } else {
             let len_bytes = VOLUME_FILE_BYTES as u64;
             (CreateStep::Create, DiskOp::Create { file, len_bytes, allocate: true })
@@ -149,8 +182,10 @@ impl Node {
         let volume = self.volumes.get_mut(&id).expect("it has requests");
         let record = volume.writing.take().expect("a record is being written");
         if let Err(error) = result {
-            return self
-                .end_turn_and_go_on(id, Err(node_error(&error, "storing the epoch or root")));
+            // A reservation that did not become stable is not granted.
+            let slots = if volume.claims() { volume.record.slots_reserved } else { 0 };
+            self.store.reserve(id, slots);
+            return self.end_turn_and_go_on(id, Err(node_error(&error, "storing the record")));
         }
         match step {
             CreateStep::Create => {
@@ -170,12 +205,18 @@ impl Node {
         let volume = self.volumes.get_mut(&id).expect("it has requests");
         let epoch_before = volume.record.epoch;
         volume.set_record(record, &self.config.key);
+        volume.damaged = None;
         let entry = *volume.ordered.front().expect("the request that stores it");
         let request = &self.table[entry];
-        if matches!(request.task, Task::PutRoot { .. }) {
+        let fences = matches!(request.task, Task::Fence { .. } | Task::RenewRecord);
+        if fences {
+            volume.holder = (!request.peer_lost).then_some(request.peer);
+        }
+        let slots = if volume.claims() { volume.record.slots_reserved } else { 0 };
+        self.store.reserve(id, slots);
+        if !fences {
             return self.end_turn_and_go_on(id, Ok(ReplyBody::Done));
         }
-        volume.holder = (!request.peer_lost).then_some(request.peer);
         let (record, journals) = (volume.record.clone(), volume.journal_infos());
         self.store.take_over(id, &mut self.disk);
         let state = VolumeState {
@@ -251,6 +292,7 @@ impl Node {
             Ok(_) | Err(DiskError::NotFound) => {
                 let key = &self.config.key;
                 let volume = self.volumes.get_mut(&id).expect("it has requests");
+                self.store.reserve(id, 0);
                 // Later requests in the queue meet an unknown volume.
                 let ordered = std::mem::take(&mut volume.ordered);
                 *volume = Volume { ordered, ..Volume::unknown(id, key) };

@@ -7,5 +7,6 @@ mod model;
 mod open;
 mod order;
 mod rebuilt;
+mod shares;
 mod start;
 mod world;

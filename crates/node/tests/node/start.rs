@@ -56,7 +56,11 @@ fn ask(world: &mut World, epoch: u64, body: RequestBody) -> Result<ReplyBody, No
 }
 
 fn listed(world: &mut World) -> Vec<u64> {
-    match ask(world, 1, RequestBody::ShardList { from: SegmentId(0) }) {
+    listed_at(world, 1)
+}
+
+fn listed_at(world: &mut World, epoch: u64) -> Vec<u64> {
+    match ask(world, epoch, RequestBody::ShardList { from: SegmentId(0) }) {
         Ok(ReplyBody::Shards { shards, .. }) => shards.iter().map(|info| info.segment.0).collect(),
         other => panic!("{other:?}"),
     }
@@ -182,6 +186,30 @@ fn a_damaged_volume_record_refuses_everything_but_removal() {
     assert_eq!(ask(&mut world, 1, RequestBody::RemoveVolume), Ok(ReplyBody::Done));
     assert_eq!(world.node.stat().slots_free, SLOTS);
     assert!(ask(&mut world, 2, fence).is_ok(), "as good as new");
+}
+
+#[test]
+fn a_damaged_volume_record_is_renewed_by_a_writer_that_serves() {
+    // A byte of the header in either half of the file, the magic among them.
+    for at in [0, 41, 65536, 65536 + 41] {
+        let mut world = stopped();
+        let blank = bytes_of(&mut world, FileId::Volume(VOLUME))[at / 65536 * 65536] == 0;
+        bytes_of(&mut world, FileId::Volume(VOLUME))[at] ^= 1;
+        world.start();
+        let Ok(ReplyBody::VolumeState(state)) = ask(&mut world, 7, RequestBody::RenewRecord) else {
+            panic!("byte {at} (blank: {blank}) is not mended")
+        };
+        assert_eq!(state.root_version, 0);
+        assert_eq!(state.journals.len(), 1, "what is there is kept");
+        assert_eq!(listed_at(&mut world, 7), [1, 2, 3]);
+        let again = ask(&mut world, 7, RequestBody::RenewRecord);
+        assert!(matches!(again, Err(NodeError::Invalid(_))), "{again:?}");
+        world.crash(true);
+        world.start();
+        let fenced = ask(&mut world, 7, RequestBody::Fence { takeover: true });
+        assert!(matches!(fenced, Err(NodeError::Fenced { .. })), "epoch 7 is stable: {fenced:?}");
+        assert!(ask(&mut world, 8, RequestBody::Fence { takeover: true }).is_ok());
+    }
 }
 
 #[test]

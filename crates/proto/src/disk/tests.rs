@@ -27,6 +27,7 @@ fn record(sequence: u64, epoch: u64, root: &[u8]) -> VolumeRecord {
         epoch: Epoch(epoch),
         root_version: sequence,
         root: Bytes::copy_from_slice(root),
+        slots_reserved: 40,
     }
 }
 

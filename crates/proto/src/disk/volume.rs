@@ -13,7 +13,8 @@
 //! |     48 |     8 | version of the root, 0 for none                    |
 //! |     56 |     4 | length of the root                                 |
 //! |     60 |     4 | CRC-32C of the root                                |
-//! |     64 |   448 | zero                                               |
+//! |     64 |     4 | slots that the volume has reserved, 0 for none     |
+//! |     68 |   444 | zero                                               |
 //! |    512 |  3584 | zero, not covered by the checksum                  |
 //! |   4096 | 61440 | the root                                           |
 //!
@@ -54,6 +55,9 @@ pub struct VolumeRecord {
     pub root_version: u64,
     /// The root; at most [`ROOT_BYTES_MAX`] bytes.
     pub root: Bytes,
+    /// Slots of the node that the volume may hold in all; 0 if it has reserved none. Releases that
+    /// knew no reservations wrote zero here.
+    pub slots_reserved: u32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -66,6 +70,7 @@ struct Layout {
     root_version: U64,
     root_len: U32,
     root_crc: U32,
+    slots_reserved: U32,
 }
 
 impl VolumeRecord {
@@ -90,12 +95,26 @@ impl VolumeRecord {
             root_version: self.root_version.into(),
             root_len: u32::try_from(self.root.len()).expect("at most 60 KiB").into(),
             root_crc: crc32c(&self.root).into(),
+            slots_reserved: self.slots_reserved.into(),
         };
         let len_bytes = BLOCK_BYTES + self.root.len().next_multiple_of(BLOCK_BYTES);
         let mut out = AlignedBuf::zeroed(len_bytes);
         out[..size_of::<Layout>()].copy_from_slice(layout.as_bytes());
         KIND.seal(&mut out[..SECTOR_BYTES]);
         out[BLOCK_BYTES..BLOCK_BYTES + self.root.len()].copy_from_slice(&self.root);
+        out.freeze()
+    }
+
+    /// A whole volume file with this record, and nothing in the other slot.
+    ///
+    /// # Panics
+    /// As [`Self::encode`].
+    #[must_use]
+    pub fn encode_file(&self) -> Bytes {
+        let record = self.encode();
+        let at = usize::try_from(self.offset_bytes()).expect("one of two slots");
+        let mut out = AlignedBuf::zeroed(VOLUME_FILE_BYTES);
+        out[at..at + record.len()].copy_from_slice(&record);
         out.freeze()
     }
 
@@ -134,6 +153,7 @@ impl VolumeRecord {
             epoch: Epoch(epoch),
             root_version: layout.root_version.get(),
             root: Bytes::copy_from_slice(&root),
+            slots_reserved: layout.slots_reserved.get(),
         })
     }
 

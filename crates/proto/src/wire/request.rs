@@ -29,6 +29,8 @@ mod op {
     pub(super) const SHARD_LIST: u8 = 14;
     pub(super) const REMOVE_VOLUME: u8 = 15;
     pub(super) const STAT: u8 = 16;
+    pub(super) const RESERVE: u8 = 17;
+    pub(super) const RENEW_RECORD: u8 = 18;
 }
 
 /// The request as a gather list: header and body, then the payload's own parts.
@@ -154,6 +156,11 @@ fn put_shard_body(out: &mut Writer, body: &RequestBody) -> u8 {
         }
         RequestBody::ShardSync => op::SHARD_SYNC,
         RequestBody::RemoveVolume => op::REMOVE_VOLUME,
+        RequestBody::Reserve { slots } => {
+            out.u32(*slots);
+            op::RESERVE
+        }
+        RequestBody::RenewRecord => op::RENEW_RECORD,
         _ => op::STAT,
     }
 }
@@ -230,6 +237,8 @@ fn get_shard_body(op: u8, body: &mut Reader<'_>) -> Result<RequestBody, WireErro
         op::SHARD_SYNC => RequestBody::ShardSync,
         op::REMOVE_VOLUME => RequestBody::RemoveVolume,
         op::STAT => RequestBody::Stat,
+        op::RESERVE => RequestBody::Reserve { slots: body.u32("the slots")? },
+        op::RENEW_RECORD => RequestBody::RenewRecord,
         op::SHARD_WRITE => get_shard_write(body)?,
         op::SHARD_READ => RequestBody::ShardRead {
             segment: SegmentId(body.u64("the segment")?),

@@ -133,6 +133,8 @@ fn request_body() -> impl Strategy<Value = RequestBody> {
         Just(RequestBody::ShardSync),
         Just(RequestBody::RemoveVolume),
         Just(RequestBody::Stat),
+        Just(RequestBody::RenewRecord),
+        any::<u32>().prop_map(|slots| RequestBody::Reserve { slots }),
         any::<bool>().prop_map(|takeover| RequestBody::Fence { takeover }),
         id.prop_map(|version| RequestBody::PutRoot { version }),
         (id, id).prop_map(|(generation, ring_bytes)| RequestBody::JournalCreate {

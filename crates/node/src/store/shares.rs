@@ -1,0 +1,181 @@
+//! Who may take how many slots.
+//!
+//! # Why
+//! The volumes of a pool share its nodes. A volume needs slots to make room: collection moves what
+//! is alive into new segments before it deletes the old ones, and an opening writes a checkpoint.
+//! If neighbours could take the last slots, a volume could neither collect nor open, and nothing
+//! would ever change that. So each volume *reserves* slots on each node
+//! ([`fieldstone_proto::RequestBody::Reserve`]), and the node keeps free slots back for them.
+//!
+//! # The rule
+//! A volume holds a slot from the moment that the slot is taken for one of its shards until the
+//! slot is on its way out. For each volume let `unheld` be its reservation minus the slots that it
+//! holds, at least 0. Then at any time, as long as the disk keeps what it promised,
+//!
+//! ```text
+//!   sum of unheld over all volumes  <=  free slots
+//! ```
+//!
+//! - A volume with a reservation takes a slot while it holds fewer than it reserved. Taking moves
+//!   one slot from `unheld` and one from the free slots: the rule still holds.
+//! - A volume without one takes a slot while more are free than all others have unheld.
+//! - A reservation grows only by what is free and not unheld. It shrinks at will.
+//! - A slot that is given back is free again, and unheld again if its volume is below its
+//!   reservation: the rule still holds.
+//!
+//! Which slots a volume holds is found by the start, and reservations are stable in the volumes'
+//! records, so a restart changes nothing of this.
+//!
+//! The disk may break the promise: a slot may become unreadable, or a file system may be fuller
+//! than the size of its node said. Then slots are refused although they are reserved. To the
+//! volume the node is full, which is a fault of one node like any other.
+
+use std::collections::HashMap;
+
+use fieldstone_proto::VolumeId;
+
+/// What one volume has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    /// Slots that it may hold in all; 0 if it has no reservation.
+    reserved: u32,
+    /// Slots that it holds.
+    held: u32,
+}
+
+impl Share {
+    fn unheld(self) -> u32 {
+        self.reserved.saturating_sub(self.held)
+    }
+}
+
+/// The shares of all volumes.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    volumes: HashMap<VolumeId, Share>,
+    /// The sum of what is unheld.
+    unheld: u64,
+}
+
+impl Shares {
+    fn change(&mut self, volume: VolumeId, change: impl FnOnce(&mut Share)) {
+        let share = self.volumes.entry(volume).or_default();
+        self.unheld -= u64::from(share.unheld());
+        change(share);
+        self.unheld += u64::from(share.unheld());
+        if share.reserved == 0 && share.held == 0 {
+            self.volumes.remove(&volume);
+        }
+    }
+
+    fn share(&self, volume: VolumeId) -> Share {
+        self.volumes.get(&volume).copied().unwrap_or_default()
+    }
+
+    /// Sets a volume's reservation.
+    pub(crate) fn reserve(&mut self, volume: VolumeId, slots: u32) {
+        self.change(volume, |share| share.reserved = slots);
+    }
+
+    /// True when the reservation may be set to `slots`, with `free` slots free.
+    pub(crate) fn grants(&self, volume: VolumeId, slots: u32, free: u32) -> bool {
+        let share = self.share(volume);
+        let more = slots.saturating_sub(share.reserved.max(share.held));
+        slots <= share.reserved || u64::from(more) <= u64::from(free).saturating_sub(self.unheld)
+    }
+
+    /// Slots that the volume may still take, with `free` slots free.
+    pub(crate) fn left(&self, volume: VolumeId, free: u32) -> u32 {
+        let share = self.share(volume);
+        match share.reserved {
+            0 => self.unclaimed(free),
+            _ => share.unheld().min(free),
+        }
+    }
+
+    /// Free slots that no volume has reserved.
+    pub(crate) fn unclaimed(&self, free: u32) -> u32 {
+        u32::try_from(u64::from(free).saturating_sub(self.unheld)).expect("at most `free`")
+    }
+
+    /// A slot is taken for the volume.
+    pub(crate) fn take(&mut self, volume: VolumeId) {
+        self.change(volume, |share| share.held += 1);
+    }
+
+    /// A slot of the volume is on its way out.
+    pub(crate) fn give_back(&mut self, volume: VolumeId) {
+        self.change(volume, |share| share.held -= 1);
+    }
+
+    /// Slots that the volumes hold in all.
+    pub(crate) fn held(&self) -> u64 {
+        self.volumes.values().map(|share| u64::from(share.held)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const A: VolumeId = VolumeId(1);
+    const B: VolumeId = VolumeId(2);
+
+    #[test]
+    fn what_one_has_reserved_the_other_cannot_take() {
+        let mut shares = Shares::default();
+        assert!(shares.grants(A, 6, 10));
+        shares.reserve(A, 6);
+        assert_eq!((shares.left(A, 10), shares.left(B, 10)), (6, 4));
+        assert!(!shares.grants(B, 5, 10) && shares.grants(B, 4, 10));
+        shares.reserve(B, 4);
+        for free in (6..10).rev() {
+            shares.take(B);
+            assert_eq!(shares.left(A, free), 6);
+        }
+        assert_eq!(shares.left(B, 6), 0, "all that is left is A's");
+        assert!(!shares.grants(B, 5, 6));
+        shares.reserve(A, 5);
+        assert!(shares.grants(B, 5, 6), "A gave a slot up");
+    }
+
+    #[test]
+    fn a_volume_without_a_reservation_takes_what_nobody_claims() {
+        let mut shares = Shares::default();
+        shares.reserve(A, 3);
+        assert_eq!(shares.left(B, 4), 1);
+        shares.take(B);
+        assert_eq!(shares.left(B, 3), 0);
+        shares.take(A);
+        shares.give_back(B);
+        assert_eq!((shares.left(A, 3), shares.left(B, 3)), (2, 1));
+        assert!(shares.grants(B, 1, 3) && !shares.grants(B, 2, 3));
+    }
+
+    proptest! {
+        /// The module's rule, after anything that the node lets happen.
+        #[test]
+        fn unheld_slots_are_always_free(steps in proptest::collection::vec((0u8..3, 0u128..4, 0u32..40), 0..200)) {
+            let (mut shares, mut free) = (Shares::default(), 32u32);
+            let mut held = [0u32; 4];
+            for (kind, volume, slots) in steps {
+                let (id, mine) = (VolumeId(volume), &mut held[volume as usize]);
+                match kind {
+                    0 if shares.grants(id, slots, free) => shares.reserve(id, slots),
+                    1 if shares.left(id, free) > 0 => {
+                        shares.take(id);
+                        (*mine, free) = (*mine + 1, free - 1);
+                    }
+                    2 if *mine > 0 => {
+                        shares.give_back(id);
+                        (*mine, free) = (*mine - 1, free + 1);
+                    }
+                    _ => {}
+                }
+                prop_assert!(shares.unheld <= u64::from(free));
+                prop_assert_eq!(shares.held(), held.iter().map(|held| u64::from(*held)).sum::<u64>());
+            }
+        }
+    }
+}
