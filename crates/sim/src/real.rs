@@ -62,7 +62,7 @@ impl VolumeProcess for Volume {
             && !status.rebuild.running
             && status.journal_whole;
         let used = |node: &fieldstone_volume::NodeStatus| {
-            u64::from(node.slots_total.saturating_sub(node.slots_free))
+            u64::from(node.slots_reserved.saturating_sub(node.slots_free))
         };
         let down: Vec<String> = status
             .nodes

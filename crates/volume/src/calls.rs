@@ -144,10 +144,11 @@ impl Core {
 
     /// Takes a node's answer.
     pub fn handle_reply(&mut self, node: NodeIndex, reply: Reply) {
-        {
-            let state = self.node_mut(node);
-            state.slots_free = reply.slots_free;
-            state.full = reply.slots_free == 0;
+        let state = self.node_mut(node);
+        let before = std::mem::replace(&mut state.slots_free, reply.slots_free);
+        state.full = reply.slots_free == 0;
+        if (before == 0) != state.full || state.short {
+            self.note_short(node);
         }
         if self.calls.get(reply.tag).is_none_or(|call| call.node != node) {
             return; // an answer to a call that was given up
@@ -213,6 +214,9 @@ impl Core {
     pub fn give_up_node(&mut self, node: NodeIndex, reason: &str) {
         if !self.node(node).connected {
             return;
+        }
+        if self.phase == Phase::Opening {
+            self.leave_out(node, reason.to_owned());
         }
         self.node_lost(node, reason);
         let after = Nanos::from_ms(RECONNECT_AFTER_MS);

@@ -25,6 +25,7 @@ use crate::exec::{Awaited, Filler, Lock, Task, slot};
 use crate::layout::{Layout, step_blocks};
 use crate::log::Log;
 use crate::map::Map;
+use crate::provision::Reservation;
 use crate::read::Reads;
 use crate::seam::{Action, Geometry, VolumeConfig};
 use crate::segment::SegmentTable;
@@ -41,16 +42,26 @@ pub struct Node {
     pub connected: bool,
     /// What it last said of itself.
     pub stat: NodeStat,
-    /// Slots free, from its last reply.
+    /// Slots that the volume may still take there, from its last reply.
     pub slots_free: u32,
+    /// Slots that the volume has reserved there, as far as it knows; 0 for none.
+    pub slots_reserved: u32,
     /// It said so itself: no slot is free.
     pub full: bool,
+    /// It did not grant a reservation because its disk has no room.
+    pub disk_limited: bool,
+    /// Nothing is left of it because its disk is full, not because the volume holds it.
+    pub short: bool,
     /// Why it is down.
     pub reason: String,
     /// Calls in the order in which they were made, to find those that take too long.
     pub in_flight: VecDeque<(Nanos, Tag)>,
     /// Rises with every connection, so that a join of an older connection ends.
     pub session: u64,
+    /// Why this opening goes on without it.
+    pub left_out: Option<String>,
+    /// A journal could not be made on it: others are preferred.
+    pub refuses_journals: bool,
 }
 
 /// Counters for [`crate::Status`].
@@ -83,6 +94,8 @@ pub struct Core {
     pub now: Nanos,
     pub opened_at: Nanos,
     pub phase: Phase,
+    /// What an opening or closing waits for, for people; empty if it gets on.
+    pub waits_for: String,
     pub closing: bool,
     pub epoch: Epoch,
     capability: Capability,
@@ -122,6 +135,10 @@ pub struct Core {
     pub rebuild_again: bool,
     /// Segments that are taken out of the table and not yet known to be gone from the nodes.
     pub segments_freeing: u64,
+    /// What the volume has reserved on the nodes.
+    pub reservation: Reservation,
+    /// Why the device was last not made larger.
+    pub grow_refused: Option<String>,
     pub gc_running: bool,
     /// Collection found nothing more to gain although space is short.
     pub gc_stuck: bool,
@@ -147,10 +164,15 @@ impl Core {
                 connected: false,
                 stat: NodeStat::default(),
                 slots_free: 0,
+                slots_reserved: 0,
                 full: false,
+                disk_limited: false,
+                short: false,
                 reason: "not connected yet".into(),
                 in_flight: VecDeque::new(),
                 session: 0,
+                left_out: None,
+                refuses_journals: false,
             })
             .collect();
         let code = profile.code();
@@ -165,6 +187,7 @@ impl Core {
             now,
             opened_at: now,
             phase: Phase::Opening,
+            waits_for: String::new(),
             closing: false,
             epoch: Epoch(0),
             capability: Capability::default(),
@@ -195,6 +218,8 @@ impl Core {
             rebuild_running: false,
             rebuild_again: false,
             segments_freeing: 0,
+            reservation: Reservation::default(),
+            grow_refused: None,
             gc_running: false,
             gc_stuck: false,
             sync_running: false,

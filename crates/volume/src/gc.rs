@@ -27,6 +27,10 @@ use crate::seal::{Shard, ShardBuilder, store, sync_segments};
 use crate::segment::{Handle, Segment, State, segment_id};
 use crate::status::Phase;
 
+/// Pause before collection that was disturbed begins anew.
+const RETRY_MS: u64 = 20;
+/// How long users wait at most for collection that is disturbed again and again.
+const STARVED_MS_MAX: u64 = 10_000;
 /// Blocks that one step of collection moves.
 const STEP_BLOCKS: u32 = 64;
 /// Dead segments after which collection writes a checkpoint to free them.
@@ -39,6 +43,9 @@ impl Core {
     pub fn consider_gc(&mut self) {
         if self.phase != Phase::Serving || self.gc_running {
             return;
+        }
+        if self.segments_free() < self.marks().high {
+            self.grow_reservation();
         }
         if self.segments_free() < self.marks().low || self.checkpoint_pays() {
             self.start_gc();
@@ -63,14 +70,24 @@ impl Core {
         self.gc_running = true;
         let written = self.counters.user_written_bytes;
         self.spawn_with(move |ctx| async move {
-            collect(&ctx).await;
+            let ended = collect(&ctx).await;
+            if ended == Ended::Disturbed {
+                ctx.sleep_ms(RETRY_MS).await;
+            }
             ctx.with(|core| {
                 core.gc_running = false;
                 // Users that wait for space are told that there is none, until something changes.
                 // If some were served meanwhile there was: others may get theirs the same way.
-                core.gc_stuck = core.starved() && core.counters.user_written_bytes == written;
+                let vain = core.starved() && core.counters.user_written_bytes == written;
+                core.gc_stuck = vain && (ended == Ended::NothingLeft || core.starved_too_long());
             });
         });
+    }
+
+    /// Users have waited for space longer than they should.
+    fn starved_too_long(&self) -> bool {
+        let limit = fieldstone_block::Nanos::from_ms(STARVED_MS_MAX);
+        self.log.starved_since.is_some_and(|since| self.now.since(since) >= limit)
     }
 
     fn dead_segments(&self) -> Vec<Handle> {
@@ -82,7 +99,8 @@ impl Core {
             .collect()
     }
 
-    /// The durable segment with the fewest live blocks, if moving them gains anything.
+    /// The durable segment with the fewest live blocks, if moving them gains anything, and there
+    /// is room for that.
     fn victim(&self, tried: &[SegmentId]) -> Option<Handle> {
         let full = self.layout.segment_blocks();
         self.segments
@@ -90,12 +108,21 @@ impl Core {
             .filter(|(_, s)| s.kind == SegmentKind::Data && s.state == State::Durable)
             .filter(|(_, s)| s.live_blocks > 0 && !tried.contains(&s.id))
             .min_by_key(|(_, s)| s.live_blocks)
-            .filter(|(_, s)| s.live_blocks < full - full / 16)
+            .filter(|(_, s)| s.live_blocks < full - full / 16 && self.room_to_move(s.live_blocks))
             .map(|(handle, _)| handle)
     }
 }
 
-async fn collect(ctx: &Ctx) {
+/// How collection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// There is room enough, or nothing more to gain.
+    NothingLeft,
+    /// A node was lost, or a segment could not be read: there may be more to gain.
+    Disturbed,
+}
+
+async fn collect(ctx: &Ctx) -> Ended {
     let lock = ctx.with(|core| core.maintenance_lock.clone());
     let _guard = lock.acquire().await;
     let mut tried = Vec::new();
@@ -109,29 +136,29 @@ async fn collect(ctx: &Ctx) {
             (core.segments_free(), core.marks(), dead, core.phase == Phase::Serving, victim)
         });
         if !serving {
-            return;
+            return Ended::Disturbed;
         }
         let long = ctx.with(|core| core.checkpoint_pays());
         let plenty = free + dead as u64 >= marks.high;
         let urgent = free < marks.low && dead > 0;
         // A checkpoint closes the open segment, however little is in it, and takes room for itself
         // until the one before is gone: it pays only after several segments have died.
-        let cost = ctx.with(|core| core.checkpoint_segments()) + 1;
-        let tight = free <= cost && (dead as u64 > cost || free == 0 || victim.is_none());
+        let tight = victim.is_none();
         if long || (urgent && (dead >= DEAD_BATCH || plenty || tight)) {
             if !write_checkpoint(ctx, false).await {
-                return;
+                return Ended::Disturbed;
             }
             let now = ctx.with(|core| (core.segments_free(), core.counters.user_written_bytes));
             let in_vain = |last: (u64, u64)| now.0 <= last.0 && now.1 == last.1;
             if !long && last_checkpoint.is_some_and(in_vain) {
-                return; // what is moved takes as much room as it gives back
+                // What is moved takes as much room as it gives back.
+                return ended(&tried);
             }
             last_checkpoint = Some(now);
             continue;
         }
         if free >= marks.high || (plenty && !urgent) {
-            return;
+            return ended(&tried);
         }
         let Some(victim) = victim else {
             let young =
@@ -139,14 +166,14 @@ async fn collect(ctx: &Ctx) {
             if dead > 0 || (young && free < marks.reserve) {
                 let before = ctx.with(|core| core.segments.len());
                 if !write_checkpoint(ctx, false).await {
-                    return;
+                    return Ended::Disturbed;
                 }
                 if ctx.with(|core| core.segments.len()) < before {
                     continue;
                 }
             }
             ctx.sleep_ms(1).await;
-            return;
+            return ended(&tried);
         };
         let id = ctx.with(|core| core.segments.get(victim).map(|s| s.id));
         if move_segment(ctx, victim).await.is_err() {
@@ -154,6 +181,11 @@ async fn collect(ctx: &Ctx) {
             tried.extend(id);
         }
     }
+    Ended::Disturbed
+}
+
+fn ended(not_moved: &[SegmentId]) -> Ended {
+    if not_moved.is_empty() { Ended::NothingLeft } else { Ended::Disturbed }
 }
 
 /// Appends what is alive in a segment to the log again.
@@ -266,7 +298,10 @@ pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
         ctx.with(|core| old.iter().filter_map(|id| core.segments.find(*id)).collect::<Vec<_>>()),
     );
     free_segments(ctx, &doomed).await;
-    ctx.with(|core| core.counters.checkpoints += 1);
+    ctx.with(|core| {
+        core.counters.checkpoints += 1;
+        core.shrink_reservation();
+    });
     true
 }
 

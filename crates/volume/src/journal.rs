@@ -9,7 +9,7 @@ use bytes::Bytes;
 use fieldstone_proto::{JournalGen, Lsn, NodeError, NodeIndex, RequestBody};
 
 use crate::calls::CallResult;
-use crate::core::{Core, Ctx};
+use crate::core::{Core, Ctx, Node};
 use crate::root::Root;
 use crate::status::{NodeHealth, Phase};
 
@@ -82,11 +82,12 @@ impl Core {
 
     /// Journal nodes for a generation: m + 1 of those that are up, or as many as there are.
     pub fn choose_journal_nodes(&mut self, generation: JournalGen) -> Vec<NodeIndex> {
-        let weights: Vec<u32> = self
-            .nodes
-            .iter()
-            .map(|node| if node.health == NodeHealth::Up { 0x1_0000 } else { 0 })
-            .collect();
+        let up = |node: &Node| node.health == NodeHealth::Up;
+        let willing = |node: &Node| up(node) && !node.refuses_journals;
+        let some = self.nodes.iter().any(willing);
+        let takes = |node: &Node| if some { willing(node) } else { up(node) };
+        let weights: Vec<u32> =
+            self.nodes.iter().map(|node| if takes(node) { 0x1_0000 } else { 0 }).collect();
         let key = (self.config.volume.0 as u64) ^ generation.0.rotate_left(32);
         let placed = self.place_journal(key, self.code.m() + 1, &weights);
         placed.into_iter().filter_map(|n| Some(NodeIndex(u16::try_from(n).ok()?))).collect()
@@ -117,7 +118,8 @@ async fn move_journal(ctx: Ctx) {
                 if try_move(&ctx).await {
                     break;
                 }
-                ctx.sleep_ms(1).await;
+                let refused = ctx.with(|core| core.nodes.iter().any(|node| node.refuses_journals));
+                ctx.sleep_ms(if refused { WAIT_MS } else { 1 }).await;
             }
         }
     }
@@ -169,7 +171,13 @@ async fn try_move(ctx: &Ctx) -> bool {
 pub async fn write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIndex]) -> bool {
     let ring_bytes = ctx.with(|core| core.log.ring_bytes);
     let create = RequestBody::JournalCreate { generation, ring_bytes };
-    if !all_good(ctx, ctx.call_all(nodes, &create).await) {
+    let created = ctx.call_all(nodes, &create).await;
+    ctx.with(|core| {
+        for (node, _) in created.iter().filter(|(_, answer)| *answer == Err(NodeError::NoSpace)) {
+            core.node_mut(*node).refuses_journals = true;
+        }
+    });
+    if !all_good(ctx, created) {
         return false;
     }
     let mut from = Lsn(0);
@@ -221,7 +229,8 @@ fn all_good(ctx: &Ctx, results: Vec<(NodeIndex, CallResult)>) -> bool {
     for (node, result) in results {
         if let Err(error) = result {
             good = false;
-            if error != NodeError::Unreachable {
+            // A node without room for a journal still has its shards.
+            if !matches!(error, NodeError::Unreachable | NodeError::NoSpace) {
                 ctx.with(|core| core.give_up_node(node, &format!("journal: {error}")));
             }
         }

@@ -3,8 +3,8 @@
 //! Read in this order: [`seam`] (what it needs from its world), `log` (how a write becomes a
 //! record), `rows` (how large writes go around the journal), `seal` (how records become shards),
 //! `read` and `decode`, `open` (recovery, a folder of its own), `gc` (how space comes back),
-//! `rebuild`, `scrub`, `damage`, `journal` and `nodes` (what happens when nodes fail and return). The formats
-//! are in `record`, `footer`, `checkpoint` and `root`; `core` holds the state and the plumbing.
+//! `space` and `provision` (how much room there is, and whose it is), `rebuild`, `scrub`, `damage`,
+//! `journal` and `nodes` (what happens when nodes fail and return). The formats are in `record`, `footer`, `checkpoint` and `root`; `core` holds the state and the plumbing.
 //!
 //! # How to drive it
 //! Give it [`Event`]s and block requests, call [`fieldstone_block::Backend::poll`] after each batch
@@ -33,6 +33,7 @@ mod map;
 mod nodes;
 mod open;
 mod place;
+mod provision;
 mod read;
 mod rebuild;
 mod record;
@@ -48,7 +49,7 @@ mod volume;
 
 pub use codec::FormatError;
 pub use layout::step_blocks;
-pub use seam::{Action, Event, Geometry, Opening, VolumeConfig};
+pub use seam::{Action, Event, Geometry, Opening, Provisioning, VolumeConfig};
 pub use status::{NodeHealth, NodeStatus, Phase, Progress, Status};
 pub use volume::Volume;
 

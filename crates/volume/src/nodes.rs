@@ -53,7 +53,10 @@ impl Core {
         }
         match result {
             Ok(()) => {
-                self.node_mut(node).reason.clear();
+                let state = self.node_mut(node);
+                state.reason.clear();
+                state.left_out = None;
+                state.refuses_journals = false;
                 self.gc_stuck = false;
                 if self.log.nodes.len() <= self.code.m() {
                     // The journal was short of a copy; it moves to have it again.
@@ -63,6 +66,9 @@ impl Core {
                 }
                 self.start_rebuild();
                 self.consider_gc();
+                self.spawn_with(move |ctx| async move {
+                    crate::provision::reserve_joined(&ctx, node).await;
+                });
             }
             Err(error) => self.give_up_node(node, &format!("joining: {error}")),
         }
@@ -140,6 +146,10 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     let epoch = ctx.with(|core| core.epoch);
     match ctx.call(node, RequestBody::Fence { takeover: true }).await {
         Ok(ReplyBody::VolumeState(state)) => {
+            if state.stat.node != node {
+                let text = format!("{} answers in its place", state.stat.node);
+                return Err(NodeError::Invalid(text));
+            }
             ctx.with(|core| {
                 core.node_mut(node).stat = state.stat;
                 // It may have one of a writer before that never counted; it takes only higher ones.
@@ -153,6 +163,15 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
                 ctx.with(|core| core.node_mut(node).stat = stat);
             }
         }
+        // Its record of the volume is damaged, perhaps. The volume serves with the other nodes, so
+        // the record may begin anew; anything else that is wrong with it stays.
+        Err(error @ NodeError::Io(_)) => match ctx.call(node, RequestBody::RenewRecord).await {
+            Ok(ReplyBody::VolumeState(state)) => ctx.with(|core| {
+                tracing::warn!("{node}: its record of the volume was damaged, and is renewed");
+                core.node_mut(node).stat = state.stat;
+            }),
+            _ => return Err(error),
+        },
         Err(NodeError::Fenced { current, .. }) if current > epoch => {
             let why = format!("another writer took the volume over (epoch {current})");
             ctx.with(|core| core.fail(why));
@@ -220,31 +239,38 @@ async fn verify_unsure(
     Ok(bad)
 }
 
-/// Waits until enough nodes are connected to open the volume.
+/// Waits until enough nodes are connected to open the volume. Those that the opening goes on
+/// without do not count, unless too few are there without them: then each gets another chance.
 ///
 /// # Errors
 /// Too few are, after the time that a node has to answer.
 pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, String> {
     loop {
-        let (connected, all, needed, waited, limit) = ctx.with(|core| {
-            let connected = core.nodes_that(|node| node.connected);
+        let (usable, left_out, all, needed, waited, limit) = ctx.with(|core| {
+            let usable = core.nodes_that(|node| node.connected && node.left_out.is_none());
+            let left_out = core.nodes_that(|node| node.left_out.is_some()).len();
             let waited = core.now.since(core.opened_at);
             let limit = Nanos::from_ms(core.config.node_timeout_ms);
-            (connected, core.nodes.len(), core.nodes_needed(), waited, limit)
+            (usable, left_out, core.nodes.len(), core.nodes_needed(), waited, limit)
         });
         let patient = waited < Nanos::from_ms(grace_ms.min(limit.0 / 2_000_000));
-        if connected.len() == all || (connected.len() >= needed && !patient) {
-            return Ok(connected);
+        if usable.len() >= needed && (usable.len() + left_out == all || !patient) {
+            return Ok(usable);
         }
+        if left_out > 0 && all - left_out < needed {
+            ctx.with(|core| core.nodes.iter_mut().for_each(|node| node.left_out = None));
+        }
+        let missing = ctx.with(|core| {
+            let down = core.nodes_that(|node| !node.connected);
+            let text = |node: &NodeIndex| format!("{node} ({})", core.node(*node).reason);
+            let missing = down.iter().map(text).collect::<Vec<_>>().join(", ");
+            core.waits_for = format!("nodes: {needed} of {all} are needed; missing: {missing}");
+            missing
+        });
         if waited >= limit {
-            let missing: Vec<String> = ctx.with(|core| {
-                let down = core.nodes_that(|node| !node.connected);
-                down.iter().map(|node| format!("{node} ({})", core.node(*node).reason)).collect()
-            });
             return Err(format!(
-                "only {} of {all} nodes are reachable, {needed} are needed; missing: {}",
-                connected.len(),
-                missing.join(", ")
+                "only {} of {all} nodes are reachable, {needed} are needed; missing: {missing}",
+                usable.len(),
             ));
         }
         ctx.sleep_ms(20).await;

@@ -11,18 +11,23 @@
 //!
 //! Layout, little endian: magic 8, version 4, crc32c 4 (of everything with this field zero), root
 //! version 8, volume 16, epoch 8, geometry 8+4+4+8, generation 8, checkpoint lsn 8, checkpoint
-//! length 8, trimmed 8, flags 4, then name and profile with 16-bit lengths, then counts (32 bits) and values
+//! length 8, trimmed 8, flags 4 (1: closed properly, 2: thick), then name and profile with 16-bit lengths, then counts (32 bits) and values
 //! of journal nodes (16 bits each) and checkpoint segments (64 bits each). Version 1 lacks
-//! `trimmed`.
+//! `trimmed`; up to version 2 every volume is thin.
 
 use fieldstone_proto::crc32c;
 use fieldstone_proto::{Epoch, JournalGen, Lsn, NodeIndex, ROOT_BYTES_MAX, SegmentId, VolumeId};
 
 use crate::codec::{FormatError, Reader, Writer};
-use crate::seam::Geometry;
+use crate::seam::{Geometry, Provisioning};
 
 const MAGIC: &[u8; 8] = b"FSROOT\0\x01";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+
+/// Flag: the last writer closed the volume.
+const CLEAN: u32 = 1;
+/// Flag: the volume has reserved its whole size.
+const THICK: u32 = 2;
 
 /// What the root of a volume says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +54,8 @@ pub struct Root {
     pub checkpoint_segments: Vec<SegmentId>,
     /// The last writer closed the volume: the journal holds nothing that the checkpoint lacks.
     pub clean: bool,
+    /// How much of the pool it reserves.
+    pub provisioning: Provisioning,
     /// The volume's name.
     pub name: String,
     /// Its profile, as on the command line.
@@ -74,7 +81,8 @@ impl Root {
         w.u64(self.checkpoint_lsn.0);
         w.u64(self.checkpoint_bytes);
         w.u64(self.trimmed.0);
-        w.u32(u32::from(self.clean));
+        let thick = self.provisioning == Provisioning::Thick;
+        w.u32(if self.clean { CLEAN } else { 0 } | if thick { THICK } else { 0 });
         w.bytes16(self.name.as_bytes());
         w.bytes16(self.profile.as_bytes());
         w.u32(u32::try_from(self.journal_nodes.len()).expect("bounded by the nodes"));
@@ -124,7 +132,8 @@ impl Root {
         let (generation, checkpoint_lsn) = (JournalGen(r.u64()?), Lsn(r.u64()?));
         let checkpoint_bytes = r.u64()?;
         let trimmed = if format >= 2 { Lsn(r.u64()?) } else { checkpoint_lsn };
-        let clean = r.u32()? != 0;
+        let flags = r.u32()?;
+        let (clean, thick) = (flags & CLEAN != 0, format >= 3 && flags & THICK != 0);
         let text = |bytes: &[u8]| {
             String::from_utf8(bytes.to_vec())
                 .map_err(|_| FormatError::Value("a name that is not UTF-8".into()))
@@ -152,6 +161,7 @@ impl Root {
             trimmed,
             checkpoint_segments,
             clean,
+            provisioning: if thick { Provisioning::Thick } else { Provisioning::Thin },
             name,
             profile,
         })
@@ -184,6 +194,7 @@ mod tests {
             trimmed: Lsn(8192),
             checkpoint_segments: vec![SegmentId(5), SegmentId(6)],
             clean: true,
+            provisioning: Provisioning::Thick,
             name: "vol".into(),
             profile: "rs:4+2".into(),
         }
@@ -202,7 +213,8 @@ mod tests {
         bytes[12..16].fill(0);
         let crc = crc32c(&bytes);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-        let expected = Root { trimmed: sample().checkpoint_lsn, ..sample() };
+        let (trimmed, provisioning) = (sample().checkpoint_lsn, Provisioning::Thin);
+        let expected = Root { trimmed, provisioning, ..sample() };
         assert_eq!(Root::decode(&bytes), Ok(expected));
     }
 
@@ -225,7 +237,7 @@ mod tests {
         let error = Root::decode(&bytes).expect_err("a newer version");
         assert_eq!(
             error.to_string(),
-            "volume root has format version 200, this release knows up to 2"
+            "volume root has format version 200, this release knows up to 3"
         );
     }
 }

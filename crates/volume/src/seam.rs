@@ -54,6 +54,17 @@ pub struct Geometry {
     pub ring_bytes: u64,
 }
 
+/// How much of the pool's space a volume keeps for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Provisioning {
+    /// All that its size takes, from its creation on: no neighbour can make it run out of space.
+    Thick,
+    /// What it holds and what it needs to go on; more as it fills. It may run out of space before
+    /// it is full, when its neighbours have taken it.
+    #[default]
+    Thin,
+}
+
 /// What to do with the volume when opening it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opening {
@@ -65,6 +76,8 @@ pub enum Opening {
         profile: Profile,
         /// Its sizes.
         geometry: Geometry,
+        /// How much of the pool it reserves.
+        provisioning: Provisioning,
     },
     /// Open it and take up serving.
     Open {

@@ -154,7 +154,6 @@ pub struct SegmentTable {
     slots: Vec<Option<Segment>>,
     free: Vec<Handle>,
     by_id: BTreeMap<SegmentId, Handle>,
-    data: usize,
     unsealed: usize,
     row_backed: usize,
 }
@@ -163,7 +162,6 @@ impl SegmentTable {
     /// Adds a segment.
     pub fn insert(&mut self, segment: Segment) -> Handle {
         let id = segment.id;
-        self.data += usize::from(segment.kind == SegmentKind::Data);
         self.unsealed += usize::from(segment.state < State::Sealed);
         self.row_backed += usize::from(segment.row_backed());
         let handle = match self.free.pop() {
@@ -184,7 +182,6 @@ impl SegmentTable {
     pub fn remove(&mut self, handle: Handle) -> Option<Segment> {
         let segment = self.slots.get_mut(handle as usize)?.take()?;
         self.by_id.remove(&segment.id);
-        self.data -= usize::from(segment.kind == SegmentKind::Data);
         self.unsealed -= usize::from(segment.state < State::Sealed);
         self.row_backed -= usize::from(segment.row_backed());
         self.free.push(handle);
@@ -228,12 +225,6 @@ impl SegmentTable {
     #[must_use]
     pub fn row_backed(&self) -> u64 {
         self.row_backed as u64
-    }
-
-    /// Number of segments that hold blocks of the device.
-    #[must_use]
-    pub fn data(&self) -> u64 {
-        self.data as u64
     }
 
     /// Number of segments whose shards are not written yet.

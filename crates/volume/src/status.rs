@@ -3,6 +3,8 @@
 use fieldstone_accel::Counters;
 use fieldstone_proto::{Epoch, NodeIndex, VolumeId};
 
+use crate::seam::Provisioning;
+
 /// Where a volume is in its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -38,7 +40,9 @@ pub struct NodeStatus {
     pub health: NodeHealth,
     /// Slots there are.
     pub slots_total: u32,
-    /// Slots that are free.
+    /// Slots that the volume has reserved there; 0 for none, or while they are not known.
+    pub slots_reserved: u32,
+    /// Slots that the volume may still take there.
     pub slots_free: u32,
     /// Size of a slot.
     pub slot_bytes: u32,
@@ -82,6 +86,14 @@ pub struct Status {
     pub profile: String,
     /// Where it is in its life.
     pub phase: Phase,
+    /// What an opening or closing waits for, for people; empty if it gets on.
+    pub waits_for: String,
+    /// Why the device was last not made larger.
+    pub grow_refused: Option<String>,
+    /// Slots that it has reserved on each node.
+    pub slots_reserved: u32,
+    /// How much of the pool it keeps for itself.
+    pub provisioning: Provisioning,
     /// The writer's epoch.
     pub epoch: Epoch,
     /// Size of the device.

@@ -39,7 +39,7 @@ impl Volume {
     #[must_use]
     pub fn with_engine(config: VolumeConfig, engine: Engine, now: Nanos) -> Self {
         let (name, profile, geometry) = match &config.opening {
-            Opening::Create { name, profile, geometry } => (name.clone(), *profile, *geometry),
+            Opening::Create { name, profile, geometry, .. } => (name.clone(), *profile, *geometry),
             // Placeholders until the root is read.
             Opening::Open { .. } => (
                 config.volume.to_string(),
@@ -266,6 +266,13 @@ fn extents(core: &Core, request: &Request) -> Vec<Extent> {
 /// Makes the device larger. The root comes first: were a write behind the old end acknowledged
 /// before it, a crash could leave the old size, and with it no place for what was written.
 async fn grow(ctx: Ctx, size_bytes: u64) {
+    ctx.with(|core| core.grow_refused = None);
+    if let Err(why) = crate::provision::reserve_for_size(&ctx, size_bytes).await {
+        return ctx.with(|core| {
+            tracing::warn!(volume = %core.name, "not made larger: {why}");
+            core.grow_refused = Some(why);
+        });
+    }
     while ctx.with(|core| core.phase == Phase::Serving) {
         let placed = crate::journal::put_root(&ctx, |root| {
             root.geometry.size_bytes = root.geometry.size_bytes.max(size_bytes);
@@ -329,6 +336,7 @@ fn status(core: &Core) -> Status {
             node: index,
             health: node.health,
             slots_total: node.stat.slots_total,
+            slots_reserved: node.slots_reserved,
             slots_free: node.slots_free,
             slot_bytes: node.stat.slot_bytes,
             shards: u32::try_from(
@@ -343,6 +351,10 @@ fn status(core: &Core) -> Status {
         volume: core.config.volume,
         profile: core.profile.to_string(),
         phase: core.phase.clone(),
+        waits_for: core.waits_for.clone(),
+        grow_refused: core.grow_refused.clone(),
+        slots_reserved: core.reservation.slots,
+        provisioning: core.reservation.provisioning,
         epoch: core.epoch,
         size_bytes: core.geometry.size_bytes,
         live_bytes: core.map.used_blocks() * BLOCK_BYTES as u64,

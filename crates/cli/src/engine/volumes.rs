@@ -237,6 +237,7 @@ impl Engine {
             name: name.to_owned(),
             profile,
             geometry: geometry(size_bytes, profile, pool.layout)?,
+            provisioning: fieldstone_volume::Provisioning::Thin,
         };
         let options = VolumeOptions::offline();
         let config = self.config(id, profile, opening, &options)?;

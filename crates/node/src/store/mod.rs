@@ -247,12 +247,16 @@ impl Store {
         }
     }
 
-    /// Slots that are free, or on their way to be, and that the disk has room for.
+    /// Slots that hold no shard, or are on their way to hold none.
+    fn slots_empty(&self) -> u32 {
+        u32::try_from(self.free.len() + self.leaving).expect("at most the number of slots")
+    }
+
+    /// As many of the empty slots as the disk has room for.
     fn slots_free(&self) -> u32 {
-        let count = |slots: usize| u32::try_from(slots).expect("at most the number of slots");
-        let free = count(self.free.len() + self.leaving);
-        let used = count(self.slots.len()) - free;
-        self.room_slots.map_or(free, |room| free.min(room.saturating_sub(used)))
+        let empty = self.slots_empty();
+        let used = u32::try_from(self.slots.len()).expect("made from a u32") - empty;
+        self.room_slots.map_or(empty, |room| empty.min(room.saturating_sub(used)))
     }
 
     /// Slots that the volume may still take.
@@ -265,9 +269,18 @@ impl Store {
         self.shares.unclaimed(self.slots_free())
     }
 
-    /// True when the volume may reserve `slots` slots in all.
-    pub(crate) fn grants(&self, volume: VolumeId, slots: u32) -> bool {
-        self.shares.grants(volume, slots, self.slots_free())
+    /// Whether the volume may reserve `slots` slots in all.
+    ///
+    /// # Errors
+    /// Other volumes have reserved them, or the disk has no room for them.
+    pub(crate) fn grants(&self, volume: VolumeId, slots: u32) -> Result<(), NodeError> {
+        if !self.shares.grants(volume, slots, self.slots_empty()) {
+            return Err(NodeError::NoSpace);
+        }
+        match self.shares.grants(volume, slots, self.slots_free()) {
+            true => Ok(()),
+            false => Err(NodeError::Io("its disk has less room than its slots take".to_owned())),
+        }
     }
 
     /// Sets a volume's reservation.
@@ -285,8 +298,8 @@ impl Store {
     /// The disk had no room for a slot, which is free again: it has room for no more slots than are
     /// in use, until it says otherwise. The slots that were in use are taken first from now on.
     fn note_full_disk(&mut self) {
-        let free = self.free.len() + self.leaving;
-        self.room_slots = u32::try_from(self.slots.len() - free).ok();
+        let used = self.slots.len() - self.slots_empty() as usize;
+        self.room_slots = u32::try_from(used).ok();
     }
 
     /// First byte of a slot in the data file.

@@ -103,9 +103,7 @@ impl Node {
                     self.store.reserve(id, slots);
                     return Ok(false);
                 }
-                if !self.store.grants(id, slots) {
-                    return Err(NodeError::NoSpace);
-                }
+                self.store.grants(id, slots)?;
                 if slots > volume.record.slots_reserved {
                     // From here on, so that two volumes are not granted the same slots.
                     self.store.reserve(id, slots);
@@ -203,7 +201,9 @@ impl Node {
 
     fn record_stored(&mut self, id: VolumeId, record: VolumeRecord) {
         let volume = self.volumes.get_mut(&id).expect("it has requests");
-        let epoch_before = volume.record.epoch;
+        // A damaged record says nothing of the epoch before.
+        let epoch_before =
+            if volume.damaged.is_some() { record.epoch } else { volume.record.epoch };
         volume.set_record(record, &self.config.key);
         volume.damaged = None;
         let entry = *volume.ordered.front().expect("the request that stores it");

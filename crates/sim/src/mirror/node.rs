@@ -93,7 +93,7 @@ impl NodeProcess for MirrorNode {
     fn handle(&mut self, event: Event, _now: Nanos) {
         match event {
             Event::Request { peer, request } => self.waiting.push_back((peer, request)),
-            Event::PeerLost { .. } => {}
+            Event::PeerLost { .. } | Event::Room { .. } => {}
             Event::Disk { id, result } => {
                 let (peer, tag) = self.disk.remove(&id).expect("the operation was started");
                 let result = match result {

@@ -67,6 +67,7 @@ impl<C: Cast> World<'_, C> {
                 name: "stone".to_owned(),
                 profile: self.scenario.profile,
                 geometry: self.scenario.geometry,
+                provisioning: fieldstone_volume::Provisioning::Thin,
             }
         } else {
             Opening::Open { takeover }

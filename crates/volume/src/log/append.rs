@@ -6,7 +6,7 @@ use fieldstone_proto::{BLOCK_BYTES, RequestBody, SegmentKind, crc32c_blocks};
 use smallvec::SmallVec;
 
 use super::pending::Origin;
-use super::{BATCHES_MAX, Batch, KeptRecord, Mutation};
+use super::{BATCHES_MAX, Batch, KeptRecord, Line, Mutation};
 use crate::calls::Waiter;
 use crate::core::Core;
 use crate::footer::footer_blocks;
@@ -55,7 +55,7 @@ impl Core {
             if self.log.batches.len() >= BATCHES_MAX {
                 break;
             }
-            if self.log.queue.is_empty() && self.log.internal.is_empty() {
+            if !self.log.waits() && self.log.internal.is_empty() {
                 break;
             }
             if !self.ring_has_room() || !self.append_one() {
@@ -141,19 +141,51 @@ impl Core {
     }
 
     /// Blocks that the open segment can still take, if `entries` more entries come along.
-    fn segment_room(&self, handle: Handle, entries: usize) -> u32 {
+    pub fn segment_room(&self, handle: Handle, entries: usize) -> u32 {
         let segment = self.segments.get(handle).expect("the open segment exists");
         let contents = segment.contents.as_ref().expect("an open segment is in memory");
         let footer = footer_blocks(contents.entries.len() + entries);
         self.layout.segment_blocks().saturating_sub(contents.blocks() + footer)
     }
 
-    /// Builds and sends one record. Returns false if nothing could be taken.
+    /// Builds and sends one record: of the volume's own changes if there are any, else in turn of
+    /// trims and of other changes by users. Returns false if nothing could be taken.
     fn append_one(&mut self) -> bool {
+        if !self.log.internal.is_empty() {
+            return self.append_from(Line::Internal);
+        }
+        let lines = match self.log.trimmed_last {
+            true => [Line::Users, Line::Trims],
+            false => [Line::Trims, Line::Users],
+        };
+        lines.into_iter().any(|line| !self.log.line(line).is_empty() && self.append_from(line))
+    }
+
+    /// Only what an opening needs is left: changes that need a new segment wait until collection
+    /// has made room. If it finds none they are refused.
+    fn hold_line(&mut self, line: Line) {
+        // A move is given up at once: what it would have freed stays where it is.
+        let tried = std::mem::take(&mut self.log.held) && self.gc_stuck;
+        if line == Line::Internal || (tried && !self.gc_running && !self.growing()) {
+            while let Some(mutation) = self.log.line(line).pop_front() {
+                self.refuse(&mutation, BlockError::NoSpace);
+            }
+            return;
+        }
+        self.log.held = true;
+        self.make_room();
+    }
+
+    /// Builds and sends one record from one line of waiting changes.
+    fn append_from(&mut self, line: Line) -> bool {
+        if !self.room_for_segment() {
+            self.hold_line(line);
+            return false;
+        }
         let handle = self.open_segment();
-        let queued = match self.log.internal.is_empty() {
-            true => self.log.large_queued(2 * self.log.record_blocks()),
-            false => 0,
+        let queued = match line {
+            Line::Users => self.log.large_queued(2 * self.log.record_blocks()),
+            Line::Internal | Line::Trims => 0,
         };
         let room = self.segment_room(handle, RECORD_ENTRIES_MAX);
         let (room, detached) = match self.record_shape(handle, queued, room) {
@@ -181,17 +213,15 @@ impl Core {
             lent: self.room_is_lent(),
         };
         while record.room > 0 && record.entries.len() < RECORD_ENTRIES_MAX {
-            let internal = !self.log.internal.is_empty();
-            let queue = if internal { &mut self.log.internal } else { &mut self.log.queue };
-            let Some(mut mutation) = queue.pop_front() else { break };
+            let Some(mut mutation) = self.log.line(line).pop_front() else { break };
             let room = self.segment_room(handle, RECORD_ENTRIES_MAX);
             if room == 0 {
-                self.requeue(mutation, internal);
+                self.log.line(line).push_front(mutation);
                 break;
             }
-            let admission = match internal {
-                true => Admission::Take,
-                false => self.admit(&mutation, &mut space),
+            let admission = match line {
+                Line::Users => self.admit(&mutation, &mut space),
+                Line::Internal | Line::Trims => Admission::Take,
             };
             match admission {
                 Admission::Refuse(error) => {
@@ -199,14 +229,14 @@ impl Core {
                     continue;
                 }
                 Admission::Wait => {
-                    self.requeue(mutation, internal);
+                    self.log.line(line).push_front(mutation);
                     break;
                 }
                 Admission::Take => {}
             }
             self.take_part(&mut record, &mut mutation, room);
             if mutation.count > 0 {
-                self.requeue(mutation, internal);
+                self.log.line(line).push_front(mutation);
             } else {
                 self.part_done(mutation.pending);
             }
@@ -219,23 +249,21 @@ impl Core {
             return full;
         }
         self.send_record(record);
+        self.log.trimmed_last = line == Line::Trims;
+        self.log.held = false;
         true
     }
 
-    fn requeue(&mut self, mutation: Mutation, internal: bool) {
-        let queue = if internal { &mut self.log.internal } else { &mut self.log.queue };
-        queue.push_front(mutation);
-    }
-
-    /// Whether a user's change may be appended now.
+    /// Whether a user's change that may take space may be appended now.
     fn admit(&mut self, mutation: &Mutation, space: &mut UserSpace) -> Admission {
-        if mutation.kind == EntryKind::Trim {
-            return Admission::Take;
-        }
         let end = mutation.block + u64::from(mutation.count);
         let taken = self.map.holes_in(mutation.block..end);
         if taken > space.blocks {
-            return Admission::Refuse(BlockError::NoSpace);
+            self.grow_reservation();
+            return match self.growing() {
+                true => Admission::Wait,
+                false => Admission::Refuse(BlockError::NoSpace),
+            };
         }
         space.blocks -= taken;
         if mutation.kind == EntryKind::Data && space.lent {
@@ -243,11 +271,11 @@ impl Core {
             return Admission::Wait;
         }
         if mutation.kind == EntryKind::Data && space.starved {
-            if self.gc_stuck {
+            self.make_room();
+            if self.gc_stuck && !self.growing() {
                 return Admission::Refuse(BlockError::NoSpace);
             }
             self.log.starved_since.get_or_insert(self.now);
-            self.start_gc();
             return Admission::Wait;
         }
         if let Some(since) = self.log.starved_since.take() {

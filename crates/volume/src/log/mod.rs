@@ -31,6 +31,17 @@ use pending::Pending;
 /// Most records in flight to the journal nodes.
 const BATCHES_MAX: usize = 16;
 
+/// Where changes wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    /// The volume's own: replay and collection.
+    Internal,
+    /// Users' trims.
+    Trims,
+    /// Users' other changes.
+    Users,
+}
+
 /// A change that waits to be appended.
 pub struct Mutation {
     /// Key of its [`Pending`].
@@ -95,8 +106,15 @@ pub struct Log {
     pub open: Option<Handle>,
     /// Records from `trimmed` on.
     pub records: VecDeque<KeptRecord>,
-    /// Changes by users.
+    /// Changes by users, but for trims.
     queue: VecDeque<Mutation>,
+    /// Trims by users: they make room, so they never wait behind what needs room. Requests that are
+    /// under way together have no order, so they may overtake.
+    trims: VecDeque<Mutation>,
+    /// The last record was made of trims: a write gets its turn before the next one.
+    trimmed_last: bool,
+    /// Changes wait for collection to make room for a segment.
+    held: bool,
     /// Changes by the volume itself: they go first and may use the reserve.
     internal: VecDeque<Mutation>,
     batches: VecDeque<Batch>,
@@ -107,7 +125,7 @@ pub struct Log {
     /// A task is syncing the journal.
     pub journal_sync_running: bool,
     /// Since when a user's change has been waiting for space.
-    starved_since: Option<Nanos>,
+    pub starved_since: Option<Nanos>,
 }
 
 impl Log {
@@ -128,6 +146,9 @@ impl Log {
             open: None,
             records: VecDeque::new(),
             queue: VecDeque::new(),
+            trims: VecDeque::new(),
+            trimmed_last: false,
+            held: false,
             internal: VecDeque::new(),
             batches: VecDeque::new(),
             batches_made: 0,
@@ -158,6 +179,20 @@ impl Log {
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.next.0 - self.trimmed.0
+    }
+
+    /// Changes by users wait.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        !(self.queue.is_empty() && self.trims.is_empty())
+    }
+
+    fn line(&mut self, line: Line) -> &mut VecDeque<Mutation> {
+        match line {
+            Line::Internal => &mut self.internal,
+            Line::Trims => &mut self.trims,
+            Line::Users => &mut self.queue,
+        }
     }
 
     /// Nothing but large writes waits.
@@ -193,7 +228,7 @@ impl Log {
     /// Nothing waits, nothing is in flight.
     #[must_use]
     pub fn idle(&self) -> bool {
-        self.queue.is_empty()
+        !self.waits()
             && self.internal.is_empty()
             && self.batches.is_empty()
             && self.pending.is_empty()

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use fieldstone_block::{BlockError, Completion, Payload, Request, Stage};
 use fieldstone_proto::{BLOCK_BYTES, Lsn};
 
-use super::Mutation;
+use super::{Line, Mutation};
 use crate::core::Core;
 use crate::exec::Filler;
 use crate::map::Location;
@@ -41,7 +41,9 @@ impl Core {
         let pending =
             self.log.pending.insert(Pending { origin, parts: 1, fua, end: Lsn(0), error: None });
         let large = kind == EntryKind::Data && self.is_large(count);
-        self.log.queue.push_back(Mutation { pending, kind, block, count, data, from: None, large });
+        let line = if kind == EntryKind::Trim { Line::Trims } else { Line::Users };
+        let mutation = Mutation { pending, kind, block, count, data, from: None, large };
+        self.log.line(line).push_back(mutation);
     }
 
     /// Takes a change by the volume itself.
@@ -143,8 +145,10 @@ impl Core {
     /// so what was in flight is indeterminate, not gone.
     pub fn fail_user_changes(&mut self, why: &str) {
         let error = BlockError::Io(why.to_owned());
-        for mutation in std::mem::take(&mut self.log.queue) {
-            self.refuse(&mutation, error.clone());
+        for line in [Line::Users, Line::Trims] {
+            for mutation in std::mem::take(self.log.line(line)) {
+                self.refuse(&mutation, error.clone());
+            }
         }
         let keys: Vec<usize> = self
             .log

@@ -158,6 +158,7 @@ mod tests {
             trimmed,
             checkpoint_segments: Vec::new(),
             clean: false,
+            provisioning: crate::seam::Provisioning::Thin,
             name: String::new(),
             profile: String::new(),
         }

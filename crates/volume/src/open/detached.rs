@@ -25,12 +25,12 @@ pub type Places = BTreeMap<SegmentId, Vec<(ShardIndex, NodeIndex)>>;
 /// Reads the blocks of a detached record. `None` if they cannot be had.
 ///
 /// # Errors
-/// A node was lost on the way.
+/// A node was lost on the way: which.
 pub async fn read_detached(
     ctx: &Ctx,
     header: &Header,
     places: &Places,
-) -> Result<Option<Bytes>, NodeError> {
+) -> Result<Option<Bytes>, (NodeIndex, NodeError)> {
     let Some(places) = places.get(&header.segment) else { return Ok(None) };
     let layout = ctx.with(|core| core.layout);
     let k = layout.k as usize;
@@ -84,7 +84,7 @@ impl PieceRange {
         places: &[(ShardIndex, NodeIndex)],
         shard: usize,
         good: impl Fn(&[u8]) -> bool,
-    ) -> Result<Option<Bytes>, NodeError> {
+    ) -> Result<Option<Bytes>, (NodeIndex, NodeError)> {
         let shard = shard_index(shard);
         for (_, node) in places.iter().filter(|(placed, _)| *placed == shard) {
             let body = RequestBody::ShardRead {
@@ -95,7 +95,7 @@ impl PieceRange {
             };
             match ctx.call(*node, body).await {
                 Ok(ReplyBody::Data(data)) if good(&data) => return Ok(Some(data)),
-                Err(NodeError::Unreachable) => return Err(NodeError::Unreachable),
+                Err(NodeError::Unreachable) => return Err((*node, NodeError::Unreachable)),
                 _ => {}
             }
         }

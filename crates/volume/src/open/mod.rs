@@ -21,6 +21,12 @@
 //!
 //! If a node is lost on the way, the opening starts over with what is left, with a higher epoch.
 //!
+//! A node that answers with an error, with nonsense, or too late is *left out*: the opening starts
+//! over as if the node were lost, and says so with the reason. The node is tried again when the
+//! volume serves, and its shards are compared and made anew then (`nodes`). If so many nodes are left
+//! out that too few remain, all get another chance, for errors may pass; an opening that still
+//! cannot go on after all its attempts ends with the reason of each node.
+//!
 //! After a crash it waits a while for nodes that are missing from the journal, and longer if it sees
 //! that a record lacks blocks (`rings`). Nothing tells of a ring whether its node lost power and with it
 //! the last records: to go on with the rings that happen to be there may be to lose a write.
@@ -78,16 +84,25 @@ enum Failure {
     Again(String),
     /// It cannot work.
     Final(String),
+    /// A node answered with an error: start over, without the node if it is its own fault.
+    Node(NodeIndex, NodeError),
 }
 
-impl From<NodeError> for Failure {
-    fn from(error: NodeError) -> Self {
-        match error {
-            NodeError::InUse { .. } => Failure::Final(format!(
-                "{error}: stop that server, or open with takeover if it is gone for good"
-            )),
-            other => Failure::Again(other.to_string()),
-        }
+impl From<(NodeIndex, NodeError)> for Failure {
+    fn from((node, error): (NodeIndex, NodeError)) -> Self {
+        Failure::Node(node, error)
+    }
+}
+
+/// Says whose error it is.
+trait Blame<T> {
+    /// The answer that `node` gave, or its failure.
+    fn blame(self, node: NodeIndex) -> Result<T, Failure>;
+}
+
+impl<T> Blame<T> for Result<T, NodeError> {
+    fn blame(self, node: NodeIndex) -> Result<T, Failure> {
+        self.map_err(|error| Failure::Node(node, error))
     }
 }
 
@@ -96,25 +111,72 @@ pub async fn open(ctx: Ctx) {
     let mut why = String::new();
     let began = ctx.with(|core| core.now);
     for attempt_number in 0..u64::from(ATTEMPTS_MAX) {
-        let connected = match wait_for_nodes(&ctx, GRACE_MS).await {
-            Ok(connected) => connected,
-            Err(error) => return ctx.with(|core| core.fail(error)),
+        let failure = match wait_for_nodes(&ctx, GRACE_MS).await {
+            Ok(nodes) => attempt(&ctx, &nodes, began).await.err(),
+            Err(error) => Some(Failure::Final(error)),
         };
-        match attempt(&ctx, &connected, began).await {
-            Ok(()) => return ctx.with(Core::begin_serving),
-            Err(Failure::Final(error)) => return ctx.with(|core| core.fail(error)),
-            Err(Failure::Again(error)) => why = error,
+        match failure {
+            None => return ctx.with(Core::begin_serving),
+            Some(Failure::Final(error)) => return ctx.with(|core| core.fail(error)),
+            Some(Failure::Again(error)) => why = error,
+            Some(Failure::Node(node, error)) => match ctx.with(|core| core.blame(node, &error)) {
+                Ok(error) => why = error,
+                Err(error) => return ctx.with(|core| core.fail(error)),
+            },
         }
         if ctx.with(|core| matches!(core.phase, Phase::Failed(_) | Phase::Closed)) {
             return;
         }
-        ctx.with(Core::forget_attempt);
+        ctx.with(|core| {
+            core.waits_for = format!("another attempt to open, because of: {why}");
+            core.forget_attempt();
+        });
         ctx.sleep_ms((20 * (attempt_number + 1)).min(PAUSE_MS_MAX)).await;
     }
-    ctx.with(|core| core.fail(format!("opening failed {ATTEMPTS_MAX} times, at last: {why}")));
+    let left_out = ctx.with(|core| core.left_out_text());
+    ctx.with(|core| {
+        core.fail(format!("opening failed {ATTEMPTS_MAX} times, at last: {why}{left_out}"));
+    });
 }
 
 impl Core {
+    /// A node answered with an error on the way. What is its own fault makes the opening go on
+    /// without it; then, or if another attempt may help, the text says why.
+    ///
+    /// # Errors
+    /// No other attempt can help.
+    fn blame(&mut self, node: NodeIndex, error: &NodeError) -> Result<String, String> {
+        let why = format!("{node}: {error}");
+        match error {
+            NodeError::InUse { .. } => {
+                return Err(format!(
+                    "{error}: stop that server, or open with takeover if it is gone for good"
+                ));
+            }
+            // It is gone, has just started, or was fenced by another opening.
+            NodeError::Unreachable | NodeError::Busy | NodeError::Fenced { .. } => {}
+            error => self.leave_out(node, error.to_string()),
+        }
+        Ok(why)
+    }
+
+    /// This opening goes on without the node.
+    pub fn leave_out(&mut self, node: NodeIndex, reason: String) {
+        if self.node(node).left_out.is_none() {
+            tracing::warn!(volume = %self.name, "opening without {node}: {reason}");
+        }
+        let state = self.node_mut(node);
+        state.reason.clone_from(&reason);
+        state.left_out = Some(reason);
+    }
+
+    /// The nodes that this opening goes on without, to append to an error.
+    fn left_out_text(&self) -> String {
+        let nodes = (0u16..).map(NodeIndex).zip(&self.nodes);
+        let left_out = nodes.filter_map(|(index, node)| Some((index, node.left_out.as_ref()?)));
+        left_out.map(|(index, reason)| format!("; {index}: {reason}")).collect()
+    }
+
     fn forget_attempt(&mut self) {
         let ring_bytes = self.geometry.ring_bytes;
         self.log = crate::log::Log::new(ring_bytes);
@@ -133,6 +195,7 @@ impl Core {
             return;
         }
         self.phase = Phase::Serving;
+        self.waits_for.clear();
         for node in self.nodes_that(|node| node.connected && node.health == NodeHealth::Down) {
             self.start_join(node);
         }
@@ -140,7 +203,7 @@ impl Core {
             self.log.moving = true;
         }
         self.start_rebuild();
-        self.consider_gc();
+        self.start_reservation();
     }
 }
 
@@ -158,7 +221,8 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(),
     }
     let states = fence(ctx, connected, Epoch(known.0 + 1), &opening).await?;
     match opening {
-        Opening::Create { name, profile, geometry } => {
+        Opening::Create { name, profile, geometry, provisioning } => {
+            ctx.with(|core| core.reservation.provisioning = provisioning);
             create(ctx, &states, name, profile.to_string(), geometry).await
         }
         Opening::Open { .. } => recover(ctx, &states, began).await,
@@ -168,12 +232,25 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(),
 async fn volumes(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Vec<VolumeSummary>, Failure> {
     let volume = ctx.with(|core| core.config.volume);
     let mut found = Vec::new();
-    for (_, result) in ctx.call_all(nodes, &RequestBody::ListVolumes).await {
-        if let ReplyBody::Volumes(volumes) = result? {
+    for (node, result) in ctx.call_all(nodes, &RequestBody::ListVolumes).await {
+        if let Err(NodeError::Capability(_)) = result {
+            return Err(stranger(ctx, node).await);
+        }
+        if let ReplyBody::Volumes(volumes) = result.blame(node)? {
             found.extend(volumes.into_iter().filter(|summary| summary.volume == volume));
         }
     }
     Ok(found)
+}
+
+/// A node that does not know the pool's secret: says who it is.
+async fn stranger(ctx: &Ctx, node: NodeIndex) -> Failure {
+    let who = match ctx.call(node, RequestBody::Identify).await {
+        Ok(ReplyBody::Stat(stat)) => format!("{} of the pool {}", stat.node, stat.pool),
+        _ => "a stranger".to_owned(),
+    };
+    let text = format!("it is {who}, which does not know this pool's secret");
+    Failure::Node(node, NodeError::Invalid(text))
 }
 
 /// Makes sure that no node holds the volume for a living writer before any is fenced. A fence that
@@ -181,13 +258,16 @@ async fn volumes(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Vec<VolumeSummary>, F
 /// is below every stored one, so nothing changes.
 async fn probe(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(), Failure> {
     ctx.with(|core| core.set_epoch(Epoch(0)));
-    for (_, result) in ctx.call_all(nodes, &RequestBody::Fence { takeover: false }).await {
+    let mut failure = None;
+    for (node, result) in ctx.call_all(nodes, &RequestBody::Fence { takeover: false }).await {
         match result {
             Ok(_) | Err(NodeError::Fenced { .. }) => {}
-            Err(error) => return Err(error.into()),
+            // A living writer comes before whatever is wrong with other nodes.
+            Err(error @ NodeError::InUse { .. }) => return Err(Failure::Node(node, error)),
+            Err(error) => failure = failure.or(Some(Failure::Node(node, error))),
         }
     }
-    Ok(())
+    failure.map_or(Ok(()), Err)
 }
 
 async fn fence(
@@ -200,8 +280,12 @@ async fn fence(
     let takeover = matches!(opening, Opening::Open { takeover: true });
     let mut states = Vec::new();
     for (node, result) in ctx.call_all(nodes, &RequestBody::Fence { takeover }).await {
-        match result? {
-            ReplyBody::VolumeState(state) => states.push((node, state)),
+        match result.blame(node)? {
+            ReplyBody::VolumeState(state) if state.stat.node == node => states.push((node, state)),
+            ReplyBody::VolumeState(state) => {
+                let text = format!("{} answers in its place", state.stat.node);
+                return Err(Failure::Node(node, NodeError::Invalid(text)));
+            }
             _ => return Err(Failure::Again(format!("{node} did not say what it has"))),
         }
     }
@@ -257,9 +341,15 @@ async fn create(
         trimmed: Lsn(0),
         checkpoint_segments: Vec::new(),
         clean: false,
+        provisioning: core.reservation.provisioning,
         name,
         profile,
     });
+    if let Err(why) = crate::provision::reserve_for_size(ctx, geometry.size_bytes).await {
+        let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
+        ctx.call_all(&nodes, &RequestBody::RemoveVolume).await;
+        return Err(Failure::Final(why));
+    }
     ctx.with(|core| core.root_version = 0);
     commit(ctx, root, Lsn(0), None).await
 }
@@ -286,8 +376,8 @@ async fn commit(
     if let Some(replay) = replay {
         append_replayed(ctx, replay).await?;
         let results = ctx.call_all(&nodes, &RequestBody::JournalSync { generation }).await;
-        for (_, result) in results {
-            result?;
+        for (node, result) in results {
+            result.blame(node)?;
         }
         ctx.with(|core| {
             let acked = core.log.acked;
@@ -359,7 +449,10 @@ async fn recover(
         .profile
         .parse()
         .map_err(|error| Failure::Final(format!("profile {}: {error}", root.profile)))?;
-    ctx.with(|core| core.adopt(root.name.clone(), profile, root.geometry));
+    ctx.with(|core| {
+        core.adopt(root.name.clone(), profile, root.geometry);
+        core.reservation.provisioning = root.provisioning;
+    });
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
     let Inventory { mut listed, open, places } = take_inventory(ctx, &nodes).await?;
     load_checkpoint(ctx, &root, &listed).await?;
@@ -422,7 +515,7 @@ struct Inventory {
 async fn take_inventory(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Inventory, Failure> {
     let (mut listed, mut open, mut places) = (Listed::new(), Vec::new(), Places::new());
     for node in nodes {
-        for info in list_shards(ctx, *node).await? {
+        for info in list_shards(ctx, *node).await.blame(*node)? {
             places.entry(info.segment).or_default().push((info.shard, *node));
             if info.is_open() {
                 open.push((*node, info.segment));
@@ -477,8 +570,8 @@ async fn write_checkpoint(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(u64, Vec<Ha
     if nodes.iter().any(|node| !up.contains(node)) {
         return Err(Failure::Again("a node was lost".into()));
     }
-    for (_, result) in ctx.call_all(&up, &RequestBody::ShardSync).await {
-        result?;
+    for (node, result) in ctx.call_all(&up, &RequestBody::ShardSync).await {
+        result.blame(node)?;
     }
     let handles = store_checkpoint(ctx, &bytes).await;
     let handles =
@@ -487,10 +580,16 @@ async fn write_checkpoint(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(u64, Vec<Ha
 }
 
 fn newest_root(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<Root, Failure> {
+    let volume = ctx.with(|core| core.config.volume);
     let mut newest: Option<(NodeIndex, Root)> = None;
     for (node, state) in states.iter().filter(|(_, state)| state.root_version > 0) {
         let root = Root::decode(&state.root)
-            .map_err(|error| Failure::Final(format!("root on {node}: {error}")))?;
+            .map_err(|error| NodeError::Invalid(format!("its root of the volume: {error}")))
+            .blame(*node)?;
+        if root.volume != volume {
+            let text = format!("its root is of volume {}", root.volume);
+            return Err(Failure::Node(*node, NodeError::Invalid(text)));
+        }
         let newer = |(_, known): &(NodeIndex, Root)| {
             (root.epoch, root.version) > (known.epoch, known.version)
         };
@@ -498,7 +597,7 @@ fn newest_root(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<Root, F
             newest = Some((*node, root));
         }
     }
-    let Some((node, root)) = newest else {
+    let Some((_, root)) = newest else {
         return Err(Failure::Final("no node has a root of the volume: it does not exist".into()));
     };
     let knowing = states.iter().filter(|(_, state)| state.root_version > 0).count();
@@ -507,10 +606,6 @@ fn newest_root(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<Root, F
         return Err(Failure::Again(format!(
             "only {knowing} of the nodes know the volume, {needed} are needed: the others are empty"
         )));
-    }
-    let volume = ctx.with(|core| core.config.volume);
-    if root.volume != volume {
-        return Err(Failure::Final(format!("the root on {node} is of volume {}", root.volume)));
     }
     Ok(root)
 }

@@ -10,9 +10,9 @@ use fieldstone_proto::{
     VolumeState, crc32c_blocks,
 };
 
-use super::Failure;
 use super::chain::Link;
 use super::detached::{Places, read_detached};
+use super::{Blame, Failure};
 use crate::core::Ctx;
 use crate::record::{Entry, EntryKind, HEADER_BYTES, Header};
 use crate::root::Root;
@@ -84,7 +84,9 @@ pub(super) async fn read_rings(
             match ctx.call(*node, body).await {
                 Ok(ReplyBody::Data(data)) => ring.push(data),
                 Ok(_) => return Err(Failure::Again(format!("{node}: not ring bytes"))),
-                Err(NodeError::Unreachable) => return Err(NodeError::Unreachable.into()),
+                Err(NodeError::Unreachable) => {
+                    return Err(Failure::Node(*node, NodeError::Unreachable));
+                }
                 // A part that cannot be read may be whole on another node.
                 Err(_) => ring.push(fieldstone_buf::zeroes(usize::try_from(len).expect("small"))),
             }
@@ -107,8 +109,8 @@ pub(super) async fn sync_rings(
     let holds = |state: &VolumeState| state.journals.iter().any(|j| j.generation == generation);
     let nodes: Vec<NodeIndex> =
         states.iter().filter(|(_, state)| holds(state)).map(|(node, _)| *node).collect();
-    for (_, result) in ctx.call_all(&nodes, &RequestBody::JournalSync { generation }).await {
-        result?;
+    for (node, result) in ctx.call_all(&nodes, &RequestBody::JournalSync { generation }).await {
+        result.blame(node)?;
     }
     Ok(())
 }

@@ -96,8 +96,8 @@ fn doubtful(
 /// Returns how many good shards each of their segments has.
 ///
 /// # Errors
-/// A node could not tell now.
-pub async fn settle(ctx: &Ctx, forms: &[Form]) -> Result<Vec<usize>, NodeError> {
+/// A node could not tell now: which, and why.
+pub async fn settle(ctx: &Ctx, forms: &[Form]) -> Result<Vec<usize>, (NodeIndex, NodeError)> {
     let mut verdicts = Vec::with_capacity(forms.len());
     for forms in forms.chunks(VERIFIES_MAX) {
         let calls = ctx.with(|core| {
@@ -109,7 +109,8 @@ pub async fn settle(ctx: &Ctx, forms: &[Form]) -> Result<Vec<usize>, NodeError> 
         });
         let results = crate::exec::all(calls).await;
         for (form, result) in forms.iter().zip(results) {
-            verdicts.push((*form, verdict(result)?));
+            let good = verdict(result).map_err(|error| (form.node, error))?;
+            verdicts.push((*form, good));
         }
     }
     Ok(ctx.with(|core| {
