@@ -64,7 +64,7 @@ pub use check::{Verdict, locate, verify};
 pub use clay::CLAY_MAX_ELEMENTS;
 pub use layout::Layout;
 pub use plan::{DeltaPlan, RepairPlan, ShardRead};
-pub use profile::{MAX_COPIES, MAX_SHARDS, Profile, ProfileError, ScalarMds};
+pub use profile::{MAX_CODE_TERMS, MAX_COPIES, MAX_SHARDS, Profile, ProfileError, ScalarMds};
 pub use stripe::StripeError;
 pub use zigzag::{ZIGZAG_DEFAULT_MAX_ELEMENTS, ZIGZAG_MAX_ELEMENTS, ZIGZAG_MAX_ELEMENTS_OF_4};
 

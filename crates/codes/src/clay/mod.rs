@@ -115,6 +115,33 @@ pub(crate) fn elements(k: usize, m: usize, d: usize) -> u32 {
     Geometry::new(k, m, d).planes().expect("profiles bound the number of elements")
 }
 
+/// Terms of the program that has most: encoder, repair plan or update. For numbers that [`refusal`]
+/// finds nothing against.
+///
+/// Each of the m unknown nodes of a plane is a sum over the known ones. Take the q planes that
+/// differ in the digit of one row, which has r real nodes. There, a known real node of the row gives
+/// one term for itself in each plane, and one for each of its r - 1 real partners; a virtual one
+/// gives one for each of its r partners. Virtual nodes are always known, and so are k real ones, of
+/// the rows with the most real nodes at worst. An output is one term at a dot, and two elsewhere. A
+/// rebuild solves 1/q of the planes, and has fewer terms.
+pub(crate) fn most_terms(k: usize, m: usize, d: usize) -> usize {
+    let Geometry { q, t, nu, .. } = Geometry::new(k, m, d);
+    // Virtual nodes are those from k to k + nu.
+    let virtual_below = |node: usize| node.clamp(k, k + nu) - k;
+    let virtual_of = |row: usize| virtual_below((row + 1) * q) - virtual_below(row * q);
+    let of_virtual: usize = (0..t).map(|row| virtual_of(row) * (q - virtual_of(row))).sum();
+    let mut real: Vec<usize> = (0..t).map(|row| q - virtual_of(row)).collect();
+    real.sort_unstable_by_key(|&real| std::cmp::Reverse(real));
+    let (mut of_real, mut left) = (0, k);
+    for real in real {
+        let known = real.min(left);
+        of_real += known * (q + real - 1);
+        left -= known;
+    }
+    let outputs = 2 * q - 1;
+    elements(k, m, d) as usize / q * m * (of_real + of_virtual + outputs)
+}
+
 /// A Clay code.
 pub(crate) struct Clay {
     grid: Geometry,

@@ -1,5 +1,12 @@
 //! What profiles are allowed: numbers with which every loss of m shards can be repaired, and with
 //! which programs stay within the engine's bounds.
+//!
+//! A code is a program, and so is every repair plan. Their terms decide how long it takes to make
+//! them and how much memory they need: a term takes about 70 bytes with its tables. So a profile
+//! is refused when a program of its code could have more than [`MAX_CODE_TERMS`] terms.
+//! [`Profile::most_terms`] knows that number without making the code. `tests/profiles.rs` holds it
+//! against codes that are made, and holds every profile that is accepted against the bounds of
+//! [`LinearMap`](fieldstone_gf::LinearMap).
 
 use fieldstone_gf::WordField;
 
@@ -9,6 +16,8 @@ use crate::isa::{
 };
 use crate::{clay, zigzag};
 
+/// Most terms of one program of a code: of its encoder, and of a repair plan for any losses.
+pub const MAX_CODE_TERMS: usize = fieldstone_gf::MAX_TERMS;
 /// Most terms of a code over bits, counted as if half of the bits of its matrix were ones.
 const MAX_BIT_TERMS: usize = 1 << 22;
 
@@ -39,6 +48,7 @@ impl Profile {
                 (!(1..=MAX_COPIES).contains(&n)).then(|| format!("N must be 1 to {MAX_COPIES}"))
             }
         });
+        let refusal = refusal.or_else(|| self.terms_refusal());
         match refusal {
             None => Ok(self),
             Some(reason) => Err(ProfileError::Bounds { code: self.to_string(), reason }),
@@ -50,6 +60,37 @@ impl Profile {
         let fits = k >= 1 && m >= 1 && self.shards() <= MAX_SHARDS;
         let refused = !fits && !matches!(self, Self::Copies { .. });
         refused.then(|| format!("K and M must be at least 1 and K + M at most {MAX_SHARDS}"))
+    }
+
+    /// No program of the code has more terms than this: encoder, repair plan or update. For
+    /// profiles whose other numbers are allowed.
+    #[must_use]
+    pub fn most_terms(self) -> usize {
+        let bits = |w: WordField| self.k() * self.m() * w.bits() * w.bits();
+        match self {
+            Self::Rs { k, m }
+            | Self::RsVan { k, m }
+            | Self::JerasureVan { k, m, w: WordField::W8 } => k * m,
+            Self::JerasureR6 { k, w: WordField::W8 } => 2 * k,
+            Self::JerasureVan { w, .. }
+            | Self::JerasureR6 { w, .. }
+            | Self::CauchyOrig { w, .. }
+            | Self::CauchyGood { w, .. } => bits(w),
+            Self::Zigzag { k, m, n } => zigzag::most_terms(k, m, n),
+            Self::Clay { k, m, d, .. } => clay::most_terms(k, m, d),
+            // A lost copy is one term; so many can be lost.
+            Self::Copies { n } => n,
+        }
+    }
+
+    fn terms_refusal(self) -> Option<String> {
+        let terms = self.most_terms();
+        (terms > MAX_CODE_TERMS).then(|| {
+            format!(
+                "its programs have up to {terms} terms, and {MAX_CODE_TERMS} are the most; use \
+                 fewer shards, or fewer elements in each"
+            )
+        })
     }
 
     fn bit_refusal(self, w: WordField) -> Option<String> {

@@ -23,6 +23,8 @@
 mod bounds;
 mod text;
 
+pub use bounds::MAX_CODE_TERMS;
+
 use std::sync::Arc;
 
 use fieldstone_gf::WordField;
@@ -35,7 +37,7 @@ use crate::planned::Planned;
 use crate::rs::ReedSolomon;
 use crate::words::BitCode;
 use crate::zigzag::Zigzag;
-use crate::{Code, Layout, isa, jerasure, zigzag};
+use crate::{Code, Layout, clay, isa, jerasure, zigzag};
 
 /// Most shards of one stripe (k + m).
 pub const MAX_SHARDS: usize = 255;
@@ -215,6 +217,40 @@ impl Profile {
     #[must_use]
     pub fn shards(&self) -> usize {
         self.k().saturating_add(self.m())
+    }
+
+    /// Elements per shard, without making the code.
+    ///
+    /// # Panics
+    /// When [`Profile::checked`] refuses the profile.
+    #[must_use]
+    pub fn elements(&self) -> u32 {
+        match *self {
+            Self::JerasureVan { w, .. } | Self::JerasureR6 { w, .. } if w == WordField::W8 => 1,
+            Self::JerasureVan { w, .. }
+            | Self::JerasureR6 { w, .. }
+            | Self::CauchyOrig { w, .. }
+            | Self::CauchyGood { w, .. } => w.bits() as u32,
+            Self::Zigzag { n, .. } => n,
+            Self::Clay { k, m, d, .. } => clay::elements(k, m, d),
+            Self::Rs { .. } | Self::RsVan { .. } | Self::Copies { .. } => 1,
+        }
+    }
+
+    /// Where the elements of a shard lie, without making the code.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        match *self {
+            Self::JerasureVan { w: field, .. } | Self::JerasureR6 { w: field, .. }
+                if field != WordField::W8 =>
+            {
+                Layout::Words { field }
+            }
+            Self::CauchyOrig { packet_bytes, .. } | Self::CauchyGood { packet_bytes, .. } => {
+                Layout::Packets { packet_bytes }
+            }
+            _ => Layout::Contiguous,
+        }
     }
 
     /// The code itself. Make it once and share it: it holds the cache of repair plans.

@@ -83,6 +83,21 @@ fn max_k(m: usize) -> Option<usize> {
     }
 }
 
+/// No program of the code has more terms than this. For numbers that [`refusal`] finds nothing
+/// against.
+///
+/// With e <= m missing columns, each of e n syndromes has a term for itself and for every column
+/// that is read, and each of e n missing elements one for every syndrome of its
+/// [part](decode), at most e m^e. A missing element may be copied, and lost parities, of which
+/// there are m at most, are sums over all k columns.
+pub(crate) fn most_terms(k: usize, m: usize, n: u32) -> usize {
+    let n = n as usize;
+    let part = (m * m.pow(m as u32)).min(m * n);
+    let syndromes = m * n * k;
+    let missing = m * n * (part + 1);
+    syndromes + missing + m * n * k
+}
+
 /// M, if n = r^M.
 fn digits(r: usize, n: u32) -> Option<usize> {
     (0..32).find(|&digits| (r as u64).checked_pow(digits) == Some(u64::from(n))).map(|d| d as usize)
