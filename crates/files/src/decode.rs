@@ -65,7 +65,7 @@ pub fn decode(
         Output::Stream { bytes, name } => Sink::Stream { bytes: InTurn::new(bytes), name },
     };
     let encoding = &folder.encoding;
-    let (stripes, traffic) = (Stripes::new(encoding.stripes()), Traffic::default());
+    let (stripes, traffic) = (Stripes::new(folder.present_stripes()), Traffic::default());
     let (checksum, rebuilt) = (Mutex::new(StreamChecksum::default()), AtomicU64::new(0));
     let step = |reader: &mut StripeReader<'_>| {
         let Some(stripe) = stripes.next() else { return Ok(false) };
@@ -79,6 +79,7 @@ pub fn decode(
     };
     let guarded = |reader: &mut StripeReader<'_>| step(reader).inspect_err(|_| sink.give_up());
     workers::run(jobs, || StripeReader::new(folder, &traffic), guarded)?;
+    folder.check_all_present()?;
     let (expected, found) = (encoding.file_crc, lock(&checksum).value());
     if expected != found {
         return Err(Error::WrongFile { expected, found });

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::folder::{Access, Lock, MANIFEST_FILE, is_part, shard_name};
 use crate::header;
 use crate::manifest;
+use crate::opening;
 use crate::output::{self, NewFile, sync_folder};
 use crate::record::Place;
 use crate::stripe::StripeBuffer;
@@ -77,8 +78,8 @@ fn make_folder(folder: &Path) -> Result<bool, Error> {
     }
 }
 
-/// Refuses a folder in which there is anything but leftovers of an interrupted encode, and removes
-/// those.
+/// Refuses a folder in which there is anything but leftovers of an interrupted encode, which are
+/// regular files, and removes those.
 fn clear(folder: &Path) -> Result<(), Error> {
     let entries = fs::read_dir(folder).map_err(Error::io("read", folder))?;
     let mut leftovers = Vec::new();
@@ -90,7 +91,7 @@ fn clear(folder: &Path) -> Result<(), Error> {
         }
         leftovers.push(entry.path());
     }
-    leftovers.iter().try_for_each(|path| fs::remove_file(path).map_err(Error::io("remove", path)))
+    leftovers.iter().try_for_each(|path| opening::remove_leftover(path))
 }
 
 fn encode_into(
@@ -121,7 +122,7 @@ fn encode_into(
         progress.add(data_len);
         Ok(true)
     };
-    workers::run(jobs, || StripeBuffer::new(striping), step)?;
+    workers::run(jobs, || StripeBuffer::new(striping, striping.unit_bytes()), step)?;
     let file_bytes = lock(&source).file_bytes;
     let file_crc = lock(&checksum).value();
     let encoding = Encoding { id, striping: striping.clone(), file_bytes, file_crc };

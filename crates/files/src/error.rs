@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use fieldstone_codes::Profile;
 use thiserror::Error;
 
+use crate::opening::FileKind;
+
 /// Why a job on an encoded file was not done, or not finished.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -104,6 +106,30 @@ pub enum Error {
         what: String,
         /// What to do.
         cure: String,
+    },
+    /// A file of a shard folder is a link, a pipe, a device or a folder.
+    #[error(
+        "{} is {found} and no regular file: it is neither read nor written; move it away",
+        path.display()
+    )]
+    NotRegular {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        found: FileKind,
+    },
+    /// The header of a shard is whole, and describes what cannot be decoded by this release.
+    #[error(
+        "the header of {} describes an encoding that cannot be: {reason}; bring {} or another \
+         shard back from a copy",
+        path.display(),
+        crate::MANIFEST_FILE
+    )]
+    Impossible {
+        /// The shard.
+        path: PathBuf,
+        /// What is wrong with the code or the length of units, and the bound.
+        reason: String,
     },
     /// Too little is left of one stripe.
     #[error(

@@ -4,28 +4,33 @@
 //! its name; the name counts where the header is damaged. Whether units are good shows when they
 //! are read.
 //!
+//! Lengths that a header or manifest claims are not believed beyond what the files have: of stripes
+//! that no shard file holds, nothing is looked at, and no memory is taken for them
+//! ([`Folder::present_stripes`]).
+//!
 //! Shards get their names one after the other, when all of them are finished and stable. So where
 //! one shard has its name, another may still be waiting for it: a finished file under the temporary
 //! name is that shard, as long as no other file is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File, TryLockError};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 use crate::header::{self, HEADER_BYTES, HeaderFlaw};
 use crate::manifest::{self, ManifestFlaw};
+use crate::opening::{self, FileKind, OpenFlaw, Use};
 use crate::output::{PART_SUFFIX, part_path};
 use crate::striping::{Description, Encoding, EncodingId};
 
 /// Name of the manifest.
 pub const MANIFEST_FILE: &str = "manifest.json";
-/// Longest manifest that is looked at.
-const MAX_MANIFEST_BYTES: u64 = 64 << 10;
+/// Longest manifest that is read. One that is written has about 300 bytes.
+pub const MAX_MANIFEST_BYTES: u64 = 64 << 10;
 
 /// Name of a shard's file.
 #[must_use]
@@ -56,7 +61,7 @@ pub(crate) enum Access {
 impl Lock {
     /// Locks a folder.
     pub(crate) fn take(folder: &Path, access: Access) -> Result<Self, Error> {
-        let file = File::open(folder).map_err(Error::io("open", folder))?;
+        let file = opening::open_folder(folder).map_err(Error::io("open", folder))?;
         let locked = match access {
             Access::Read => file.try_lock_shared(),
             Access::Change => file.try_lock(),
@@ -98,6 +103,13 @@ pub enum ShardState {
     Foreign(EncodingId),
     /// The file of its name is a different shard of this encoding.
     NameTaken(usize),
+    /// The header of the file of its name is whole, and describes an encoding that cannot be.
+    Impossible {
+        /// What is wrong with the code or the length of units, and the bound.
+        reason: String,
+    },
+    /// What has its name is no regular file, and was not opened.
+    NotRegular(FileKind),
     /// The system does not let us read it.
     Unreadable {
         /// What the system says.
@@ -120,6 +132,10 @@ impl fmt::Display for ShardState {
             }
             Self::BadHeader => write!(f, "has a damaged header"),
             Self::Foreign(id) => write!(f, "belongs to another encoding, {id}"),
+            Self::Impossible { reason } => {
+                write!(f, "describes an encoding that cannot be: {reason}")
+            }
+            Self::NotRegular(found) => write!(f, "is {found} and no regular file"),
             Self::NameTaken(shard) => write!(f, "missing; the file of its name is shard {shard}"),
             Self::Unreadable { reason, .. } => write!(f, "cannot be read: {reason}"),
         }
@@ -135,6 +151,8 @@ pub struct Shard {
     pub path: PathBuf,
     /// Where units can be read from. Even a bad shard may have good units.
     pub(crate) file: Option<File>,
+    /// Bytes of that file; 0 where there is none.
+    len_bytes: u64,
 }
 
 impl Shard {
@@ -160,6 +178,8 @@ pub enum ManifestState {
     Missing,
     /// It cannot be used, because of this.
     Damaged(String),
+    /// What has its name is no regular file, and was not opened.
+    NotRegular(FileKind),
 }
 
 /// An encoding that lies in a folder.
@@ -179,7 +199,7 @@ pub struct Folder {
 /// A file with the name of a shard, and what its header says.
 struct Candidate {
     path: PathBuf,
-    opened: Result<Opened, std::io::Error>,
+    opened: Result<Opened, OpenFlaw>,
 }
 
 /// The file, its length, and what its header says.
@@ -226,6 +246,42 @@ impl Folder {
         }
         Ok(Self { path: path.to_path_buf(), encoding, manifest, shards, access, _lock: lock })
     }
+
+    /// Stripes of which some shard file holds a whole unit. Of the stripes after these nothing can
+    /// be decoded: all their data units are gone, and several units are made from whole others.
+    pub(crate) fn present_stripes(&self) -> u64 {
+        let longest = self.shards.iter().map(|shard| shard.len_bytes).max().unwrap_or(0);
+        self.encoding.stripes_within(longest)
+    }
+
+    /// Bytes of the longest unit that some shard file holds.
+    pub(crate) fn present_unit_bytes(&self) -> usize {
+        // The first stripe has the longest units.
+        if self.present_stripes() > 0 { self.encoding.unit_len(0) } else { 0 }
+    }
+
+    /// Fails if there are stripes of which no shard file holds a unit.
+    pub(crate) fn check_all_present(&self) -> Result<(), Error> {
+        let (stripe, encoding) = (self.present_stripes(), &self.encoding);
+        if stripe == encoding.stripes() {
+            return Ok(());
+        }
+        let flaw = |(shard, found): (usize, &Shard)| match found.file {
+            Some(_) => format!("shard {shard} cut off"),
+            None => format!("shard {shard} {}", found.state),
+        };
+        let flaws: Vec<String> = self.shards.iter().enumerate().map(flaw).collect();
+        let start = encoding.stripe_start(stripe);
+        Err(Error::TooFewShards {
+            stripe,
+            start,
+            end: start + encoding.data_len(stripe) as u64,
+            profile: encoding.striping.profile(),
+            needed: encoding.striping.k(),
+            good: 0,
+            flaws: flaws.join(", "),
+        })
+    }
 }
 
 /// The files whose names are those of shards.
@@ -244,30 +300,41 @@ fn candidates(folder: &Path) -> Result<BTreeMap<usize, Candidate>, Error> {
     Ok(found)
 }
 
-fn open_shard(path: &Path) -> Result<Opened, std::io::Error> {
-    let file = File::open(path)?;
-    let len_bytes = file.metadata()?.len();
+fn open_shard(path: &Path) -> Result<Opened, OpenFlaw> {
+    let file = opening::open(path, Use::Read)?;
+    let len_bytes = file.metadata().map_err(OpenFlaw::System)?.len();
     let mut bytes = [0; HEADER_BYTES];
     let header = match file.read_exact_at(&mut bytes, 0) {
         Ok(()) => header::from_bytes(&bytes),
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(HeaderFlaw::Damaged),
-        Err(error) => return Err(error),
+        Err(error) => return Err(OpenFlaw::System(error)),
     };
     Ok((file, len_bytes, header))
 }
 
+/// The bytes of the manifest, as far as they are looked at: one more than it may have.
+fn read_bounded(path: &Path) -> Result<Vec<u8>, OpenFlaw> {
+    let mut bytes = Vec::new();
+    let file = opening::open(path, Use::Read)?;
+    file.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut bytes).map_err(OpenFlaw::System)?;
+    Ok(bytes)
+}
+
 fn read_manifest(folder: &Path) -> Result<(ManifestState, Option<Encoding>), Error> {
     let path = folder.join(MANIFEST_FILE);
-    let read = fs::metadata(&path).and_then(|metadata| match metadata.len() {
-        0..=MAX_MANIFEST_BYTES => fs::read(&path),
-        _ => Err(std::io::Error::new(ErrorKind::InvalidData, "it is far too long")),
-    });
-    let bytes = match read {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
+    let bytes = match read_bounded(&path) {
+        Ok(bytes) if bytes.len() as u64 <= MAX_MANIFEST_BYTES => bytes,
+        Ok(_) => {
+            let why = format!("it has more than {MAX_MANIFEST_BYTES} bytes");
+            return Ok((ManifestState::Damaged(why), None));
+        }
+        Err(OpenFlaw::NotRegular(found)) => return Ok((ManifestState::NotRegular(found), None)),
+        Err(OpenFlaw::System(error)) if error.kind() == ErrorKind::NotFound => {
             return Ok((ManifestState::Missing, None));
         }
-        Err(error) => return Ok((ManifestState::Damaged(error.to_string()), None)),
+        Err(OpenFlaw::System(error)) => {
+            return Ok((ManifestState::Damaged(error.to_string()), None));
+        }
     };
     match manifest::from_text(&String::from_utf8_lossy(&bytes)) {
         Ok(description) => match description.encoding() {
@@ -277,7 +344,7 @@ fn read_manifest(folder: &Path) -> Result<(ManifestState, Option<Encoding>), Err
         Err(ManifestFlaw::Newer(found)) => {
             Err(Error::NewerFormat { path, found, known: manifest::FORMAT })
         }
-        Err(ManifestFlaw::Damaged(why)) => Ok((ManifestState::Damaged(why.to_owned()), None)),
+        Err(ManifestFlaw::Damaged(why)) => Ok((ManifestState::Damaged(why), None)),
     }
 }
 
@@ -287,17 +354,29 @@ fn agree(
     manifest: &ManifestState,
     candidates: &BTreeMap<usize, Candidate>,
 ) -> Result<Encoding, Error> {
-    let headers = candidates.values().filter_map(|candidate| match &candidate.opened {
-        Ok((_, _, Ok((description, _)))) => Some((description.id, *description)),
-        _ => None,
-    });
-    let encodings: BTreeMap<EncodingId, Description> = headers.collect();
-    if encodings.len() > 1 {
-        let ids: Vec<String> = encodings.keys().map(EncodingId::to_string).collect();
+    // What headers say, and how many of them do.
+    let mut said: Vec<(Description, usize)> = Vec::new();
+    for candidate in candidates.values() {
+        let Ok((_, _, Ok((description, _)))) = &candidate.opened else { continue };
+        match said.iter_mut().find(|(other, _)| other == description) {
+            Some((_, count)) => *count += 1,
+            None => said.push((*description, 1)),
+        }
+    }
+    let ids: BTreeSet<EncodingId> = said.iter().map(|(description, _)| description.id).collect();
+    if ids.len() > 1 {
+        let ids: Vec<String> = ids.iter().map(EncodingId::to_string).collect();
         return Err(Error::Mixed { folder: folder.to_path_buf(), ids: ids.join(", ") });
     }
-    if let Some(description) = encodings.values().next() {
+    // Of one encoding they all say the same, unless some were forged.
+    if let Some((description, _)) = said.iter().max_by_key(|(_, count)| *count) {
         return description.encoding();
+    }
+    for candidate in candidates.values() {
+        if let Ok((_, _, Err(HeaderFlaw::Impossible(reason)))) = &candidate.opened {
+            let (path, reason) = (candidate.path.clone(), reason.clone());
+            return Err(Error::Impossible { path, reason });
+        }
     }
     let unfinished = candidates.is_empty() && has_parts(folder);
     let reason = match manifest {
@@ -306,6 +385,12 @@ fn agree(
         }
         ManifestState::Damaged(why) => {
             format!("its {MANIFEST_FILE} is damaged ({why}), and no shard has a valid header")
+        }
+        ManifestState::NotRegular(found) => {
+            format!(
+                "its {MANIFEST_FILE} is {found} and no regular file, and no shard has a valid \
+                 header"
+            )
         }
         _ => format!("there is neither a {MANIFEST_FILE} nor a shard with a valid header"),
     };
@@ -331,7 +416,8 @@ fn unnamed(folder: &Path, encoding: &Encoding, shard: usize) -> Option<Shard> {
     let (file, found_bytes, header) = open_shard(&path).ok()?;
     let finished = header.is_ok_and(|says| says == (encoding.description(), shard))
         && found_bytes == encoding.shard_file_bytes();
-    finished.then_some(Shard { state: ShardState::Unnamed, path, file: Some(file) })
+    let len_bytes = found_bytes;
+    finished.then_some(Shard { state: ShardState::Unnamed, path, file: Some(file), len_bytes })
 }
 
 /// Finds each shard's file: the one that says so in its header, or else the one of its name.
@@ -358,10 +444,14 @@ fn assign(
     // What is wrong with the files of the right names, before any of them is moved.
     let by_name = |shard: usize| match candidates.get(&shard).map(|found| &found.opened) {
         None => ShardState::Missing,
-        Some(Err(error)) => ShardState::Unreadable {
+        Some(Err(OpenFlaw::NotRegular(found))) => ShardState::NotRegular(*found),
+        Some(Err(OpenFlaw::System(error))) => ShardState::Unreadable {
             reason: error.to_string(),
             denied: error.kind() == ErrorKind::PermissionDenied,
         },
+        Some(Ok((_, _, Err(HeaderFlaw::Impossible(reason))))) => {
+            ShardState::Impossible { reason: reason.clone() }
+        }
         Some(Ok((_, _, Ok((other, _))))) if other.id != encoding.id => {
             ShardState::Foreign(other.id)
         }
@@ -379,7 +469,7 @@ fn assign(
         let taken = usable.then(|| candidates.remove(&name)).flatten();
         let opened = taken.map(|found| found.opened);
         let Some(Ok((file, found_bytes, _))) = opened else {
-            return Shard { state: by_name, path, file: None };
+            return Shard { state: by_name, path, file: None, len_bytes: 0 };
         };
         let state = match holder {
             None => by_name,
@@ -389,7 +479,7 @@ fn assign(
             Some(name) if name != shard => ShardState::Misnamed,
             Some(_) => ShardState::Good,
         };
-        Shard { state, path, file: Some(file) }
+        Shard { state, path, file: Some(file), len_bytes: found_bytes }
     };
     states.into_iter().enumerate().map(find).collect()
 }

@@ -18,7 +18,7 @@
 //! |     60 |    68 | the code, as on the command line, zero filled          |
 //! |    128 |   384 | zero                                                   |
 
-use fieldstone_codes::Profile;
+use fieldstone_codes::{Profile, ProfileError};
 
 use crate::checksum::crc32c;
 use crate::striping::{Description, EncodingId, MAX_FILE_BYTES};
@@ -39,6 +39,9 @@ pub(crate) enum HeaderFlaw {
     Newer(u32),
     /// Zeros: the shard was not finished.
     Unfinished,
+    /// Whole, but its code is out of bounds, or its units cannot have their length, as these words
+    /// say.
+    Impossible(String),
     /// Anything else.
     Damaged,
 }
@@ -76,19 +79,25 @@ pub(crate) fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Result<(Description, usi
     if version > VERSION {
         return Err(HeaderFlaw::Newer(version));
     }
-    parse(bytes).ok_or(HeaderFlaw::Damaged)
+    let (description, shard) = parse(bytes)?;
+    description.check().map_err(|error| HeaderFlaw::Impossible(error.to_string()))?;
+    Ok((description, shard))
 }
 
 /// The fields of a header whose checksum is right, if they make sense.
-fn parse(bytes: &[u8; HEADER_BYTES]) -> Option<(Description, usize)> {
-    let id = EncodingId(u128::from_le_bytes(bytes[16..32].try_into().ok()?));
+fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<(Description, usize), HeaderFlaw> {
+    let id = EncodingId(u128::from(u64_at(bytes, 16)) | u128::from(u64_at(bytes, 24)) << 64);
     let (file_bytes, unit_bytes) = (u64_at(bytes, 32), u64_at(bytes, 40));
     let (file_crc, shard) = (u32_at(bytes, 48), u32_at(bytes, 52) as usize);
-    let code = bytes[CODE_AT..CODE_AT + CODE_BYTES_MAX].get(..u32_at(bytes, 56) as usize)?;
-    let profile: Profile = std::str::from_utf8(code).ok()?.parse().ok()?;
+    let code = bytes[CODE_AT..CODE_AT + CODE_BYTES_MAX].get(..u32_at(bytes, 56) as usize);
+    let code = code.and_then(|code| std::str::from_utf8(code).ok()).ok_or(HeaderFlaw::Damaged)?;
+    let profile: Profile = code.parse().map_err(|error| match error {
+        ProfileError::Bounds { .. } => HeaderFlaw::Impossible(error.to_string()),
+        _ => HeaderFlaw::Damaged,
+    })?;
     let valid = file_bytes <= MAX_FILE_BYTES && shard < profile.shards();
     let description = Description { id, profile, unit_bytes, file_bytes, file_crc };
-    valid.then_some((description, shard))
+    if valid { Ok((description, shard)) } else { Err(HeaderFlaw::Damaged) }
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -149,7 +158,23 @@ mod tests {
         for (at, value) in [(39, 0xff), (52, 6), (59, 1), (60, b'x'), (60, 0xff)] {
             assert_eq!(sealed(at, value), Err(HeaderFlaw::Damaged), "byte {at}");
         }
+        // A length of units that the code cannot have.
+        let Err(HeaderFlaw::Impossible(reason)) = sealed(40, 1) else { panic!("units of 65537") };
+        assert!(reason.contains("multiple of 8 bytes"), "{reason}");
     }
+
+    #[test]
+    fn a_code_out_of_bounds_is_told_from_damage() {
+        let mut bytes = to_bytes(&sample(), 5);
+        let code = b"clay:60+60";
+        bytes[CODE_AT..CODE_AT + code.len()].copy_from_slice(code);
+        let crc = crc32c(&bytes[12..]);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        let Err(HeaderFlaw::Impossible(reason)) = from_bytes(&bytes) else { panic!("{code:?}") };
+        assert!(reason.contains("clay:60+60 is out of bounds"), "{reason}");
+        assert!(reason.contains(&fieldstone_codes::MAX_CODE_TERMS.to_string()), "{reason}");
+    }
+
     proptest! {
         #[test]
         fn no_fields_panic_whatever_they_say(
@@ -162,10 +187,9 @@ mod tests {
             if let Ok((description, shard)) = from_bytes(&bytes) {
                 let again = from_bytes(&to_bytes(&description, shard));
                 prop_assert_eq!(again, Ok((description, shard)));
-                if let Ok(encoding) = description.encoding() {
-                    prop_assert_eq!(encoding.description(), description);
-                    prop_assert!(encoding.shard_file_bytes() >= HEADER_BYTES as u64);
-                }
+                let encoding = description.encoding().expect("a header is read if it can be");
+                prop_assert_eq!(encoding.description(), description);
+                prop_assert!(encoding.shard_file_bytes() >= HEADER_BYTES as u64);
             }
         }
     }

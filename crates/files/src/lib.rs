@@ -11,6 +11,8 @@
 //!   manifest says; the manifest is there for people, and to arbitrate when shards are mixed up.
 //! - **Nothing looks whole that is not.** Names and headers come last, after the data is stable.
 //! - **Memory is bounded**: one stripe for each thread, for files of any length and for streams.
+//! - **Nothing that a folder holds is believed.** Links are not followed, only regular files are
+//!   opened, and lengths that a header or manifest claims count as far as the files reach.
 //!
 //! `docs/formats.md` shows the files byte by byte.
 //!
@@ -21,6 +23,7 @@
 //! | `folder`   | which files are there, and what each of them is |
 //! | `stripe`   | the memory of one stripe |
 //! | `read`     | reading a stripe: checks, and plans around what is bad |
+//! | `opening`  | no link is followed, and only regular files are opened |
 //! | `output`   | files that appear when they are complete |
 //! | `workers`  | threads, turns, progress |
 //! | `encode`, `decode`, `repair`, `verify` | the jobs |
@@ -32,6 +35,7 @@ mod error;
 mod folder;
 mod header;
 mod manifest;
+mod opening;
 mod output;
 mod read;
 mod record;
@@ -44,7 +48,10 @@ mod workers;
 pub use decode::{Decoded, Output, decode};
 pub use encode::{Input, encode};
 pub use error::Error;
-pub use folder::{Folder, MANIFEST_FILE, ManifestState, Shard, ShardState, shard_name};
+pub use folder::{
+    Folder, MANIFEST_FILE, MAX_MANIFEST_BYTES, ManifestState, Shard, ShardState, shard_name,
+};
+pub use opening::FileKind;
 pub use read::UnitFlaw;
 pub use repair::{Repaired, Scope, repair};
 pub use striping::{Description, Encoding, EncodingId, MAX_FILE_BYTES, MAX_STRIPE_BYTES, Striping};

@@ -18,7 +18,7 @@
 
 use std::collections::BTreeMap;
 
-use fieldstone_codes::Profile;
+use fieldstone_codes::{Profile, ProfileError};
 use serde_json::Value;
 
 use crate::checksum::crc32c;
@@ -33,7 +33,7 @@ pub(crate) enum ManifestFlaw {
     /// Written by a newer release.
     Newer(u64),
     /// Anything else, in words.
-    Damaged(&'static str),
+    Damaged(String),
 }
 
 /// The manifest's text.
@@ -56,7 +56,7 @@ pub(crate) fn to_text(encoding: &Description) -> String {
 
 /// What a manifest says.
 pub(crate) fn from_text(text: &str) -> Result<Description, ManifestFlaw> {
-    let damaged = ManifestFlaw::Damaged;
+    let damaged = |why: &str| ManifestFlaw::Damaged(why.to_owned());
     let Ok(Value::Object(fields)) = serde_json::from_str(text) else {
         return Err(damaged("it is not a JSON object"));
     };
@@ -71,14 +71,19 @@ pub(crate) fn from_text(text: &str) -> Result<Description, ManifestFlaw> {
         Some(newer) if newer > FORMAT => return Err(ManifestFlaw::Newer(newer)),
         _ => return Err(damaged("it has no valid format number")),
     }
-    parse(&fields).ok_or(damaged("a field is missing or makes no sense"))
+    let code = fields.get("code").and_then(Value::as_str).unwrap_or_default();
+    let profile: Profile =
+        code.parse().map_err(|error: ProfileError| damaged(&error.to_string()))?;
+    let description = parse(&fields, profile);
+    let description = description.ok_or(damaged("a field is missing or makes no sense"))?;
+    description.check().map_err(|error| damaged(&error.to_string()))?;
+    Ok(description)
 }
 
 /// The fields of a manifest whose checksum is right, if they make sense.
-fn parse(fields: &serde_json::Map<String, Value>) -> Option<Description> {
+fn parse(fields: &serde_json::Map<String, Value>, profile: Profile) -> Option<Description> {
     let text = |name: &str| fields.get(name)?.as_str();
     let number = |name: &str| fields.get(name)?.as_u64();
-    let profile: Profile = text("code")?.parse().ok()?;
     let description = Description {
         id: EncodingId(u128::from_str_radix(text("id")?, 16).ok()?),
         profile,
@@ -159,7 +164,8 @@ mod tests {
         fields.insert("format".to_owned(), 2.into());
         fields.insert("color".to_owned(), "green".into());
         let damaged = serde_json::to_string(&fields).unwrap();
-        assert_eq!(from_text(&damaged), Err(ManifestFlaw::Damaged("its checksum is wrong")));
+        let wrong = ManifestFlaw::Damaged("its checksum is wrong".to_owned());
+        assert_eq!(from_text(&damaged), Err(wrong));
         fields.remove("crc32c");
         let crc = checksum(fields.iter().map(|(name, value)| (name.as_str(), value)));
         fields.insert("crc32c".to_owned(), hex(crc).into());

@@ -1,11 +1,12 @@
 //! Files that appear under their name when they are complete, and not before.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::opening;
 
 /// What a file is called while it is written: its name and this.
 pub(crate) const PART_SUFFIX: &str = ".part";
@@ -26,13 +27,14 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// Starts `path` under its temporary name. One that an interrupted process left is overwritten
-    /// if `reuse` says that nobody else can be at work on it.
+    /// Starts `path` under its temporary name. A file that an interrupted process left there is
+    /// removed if `reuse` says that no other process can be at work on it.
     pub(crate) fn create(path: &Path, reuse: bool) -> Result<Self, Error> {
         let part = part_path(path);
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(!reuse).create(true).truncate(true);
-        let file = match options.open(&part) {
+        if reuse {
+            opening::remove_leftover(&part)?;
+        }
+        let file = match opening::create(&part) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 return Err(Error::OutputExists(part));
             }
@@ -83,7 +85,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 
 /// Makes names in a folder stable.
 pub(crate) fn sync_folder(folder: &Path) -> Result<(), Error> {
-    let sync = File::open(folder).and_then(|folder| folder.sync_all());
+    let sync = opening::open_folder(folder).and_then(|folder| folder.sync_all());
     match sync {
         // Some file systems cannot sync folders, and then do not need to.
         Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),

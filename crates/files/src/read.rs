@@ -100,7 +100,7 @@ impl<'a> StripeReader<'a> {
             encoding,
             shards,
             traffic,
-            buffer: StripeBuffer::new(&encoding.striping),
+            buffer: StripeBuffer::new(&encoding.striping, folder.present_unit_bytes()),
             units: shards.iter().map(|_| Unit::default()).collect(),
             stripe: 0,
             unit_len: 0,

@@ -13,9 +13,10 @@
 //! mended.
 //!
 //! What might be somebody's only copy is never overwritten: shards of another encoding, shards with
-//! the name of another, files that may not be read. A repair names them and ends.
+//! the name of another, files that may not be read. Nor is what the folder's maker did not make:
+//! links, pipes and devices are neither followed nor replaced. A repair names them and ends.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
@@ -25,6 +26,7 @@ use crate::error::Error;
 use crate::folder::{Access, Folder, MANIFEST_FILE, ManifestState, ShardState, shard_name};
 use crate::header;
 use crate::manifest;
+use crate::opening;
 use crate::output::{self, NewFile, sync_folder};
 use crate::read::{StripeReader, Traffic, UnitFlaw};
 use crate::workers::{self, Progress, Stripes, lock};
@@ -109,7 +111,7 @@ pub fn repair(
     if !everything && plan_skips(folder, &lost) {
         expect_random_reads(folder);
     }
-    let (stripes, traffic) = (Stripes::new(folder.encoding.stripes()), Traffic::default());
+    let (stripes, traffic) = (Stripes::new(folder.present_stripes()), Traffic::default());
     let step = |reader: &mut StripeReader<'_>| {
         let Some(stripe) = stripes.next() else { return Ok(false) };
         repair.stripe(reader, stripe)?;
@@ -117,6 +119,7 @@ pub fn repair(
         Ok(true)
     };
     workers::run(jobs, || StripeReader::new(folder, &traffic), step)?;
+    folder.check_all_present()?;
     let mut repaired = repair.finish()?;
     repaired.read_bytes = traffic.data_bytes.load(Ordering::Relaxed);
     repaired.read_record_bytes = traffic.record_bytes.load(Ordering::Relaxed);
@@ -124,6 +127,9 @@ pub fn repair(
 }
 
 fn refuse_what_is_in_the_way(folder: &Folder) -> Result<(), Error> {
+    if let ManifestState::NotRegular(found) = folder.manifest {
+        return Err(Error::NotRegular { path: folder.path.join(MANIFEST_FILE), found });
+    }
     for (shard, found) in folder.shards.iter().enumerate() {
         let (what, cure) = match &found.state {
             ShardState::Misnamed => {
@@ -132,6 +138,13 @@ fn refuse_what_is_in_the_way(folder: &Folder) -> Result<(), Error> {
             ShardState::Foreign(id) => (
                 format!("belongs to another encoding, {id}"),
                 "move it to where it belongs first".to_owned(),
+            ),
+            ShardState::NotRegular(kind) => {
+                return Err(Error::NotRegular { path: found.path.clone(), found: *kind });
+            }
+            ShardState::Impossible { reason } => (
+                format!("describes an encoding that cannot be: {reason}"),
+                "move it away, or remove it to have it rebuilt".to_owned(),
             ),
             ShardState::Unreadable { reason, denied: true } => (
                 format!("cannot be read: {reason}"),
@@ -240,11 +253,17 @@ impl Repair<'_> {
     /// Overwrites a damaged unit.
     fn mend(&self, shard: usize, stored: &[u8], offset: u64) -> Result<(), Error> {
         let path = &self.folder.shards[shard].path;
-        let file =
-            OpenOptions::new().write(true).open(path).map_err(Error::io("write to", path))?;
+        let file = self.open_to_mend(shard)?;
         file.write_all_at(stored, offset).map_err(Error::io("write to", path))?;
         lock(&self.mended)[shard] += 1;
         Ok(())
+    }
+
+    /// Opens the file that the units of a shard were read from.
+    fn open_to_mend(&self, shard: usize) -> Result<File, Error> {
+        let found = &self.folder.shards[shard];
+        let read = found.file.as_ref().expect("units that are mended were read from a file");
+        opening::open_again(&found.path, read)
     }
 
     /// Makes everything stable and gives new shards their names.
@@ -253,8 +272,7 @@ impl Repair<'_> {
         let mended_units = std::mem::take(&mut *lock(&self.mended));
         for (shard, _) in mended_units.iter().enumerate().filter(|(_, count)| **count > 0) {
             let path = &self.folder.shards[shard].path;
-            let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
-            synced.map_err(Error::io("write to", path))?;
+            self.open_to_mend(shard)?.sync_all().map_err(Error::io("write to", path))?;
         }
         for (shard, new) in &self.lost {
             new.write(&header::to_bytes(&description, *shard), 0)?;

@@ -31,13 +31,13 @@ pub(crate) struct StoredUnit<'a> {
 }
 
 impl StripeBuffer {
-    /// Room for any stripe.
-    pub(crate) fn new(striping: &Striping) -> Self {
+    /// Room for any stripe whose units have at most `unit_bytes` bytes.
+    pub(crate) fn new(striping: &Striping, unit_bytes: usize) -> Self {
         let record_bytes = striping.record_bytes();
         let slot = |shard: usize| {
             let stagger = shard % STAGGER_SHARDS * STAGGER_BYTES;
             let unit_at = record_bytes.next_multiple_of(LINE_BYTES) + stagger;
-            Slot { memory: AlignedBuf::zeroed(unit_at + striping.unit_bytes()), unit_at }
+            Slot { memory: AlignedBuf::zeroed(unit_at + unit_bytes), unit_at }
         };
         Self { slots: (0..striping.shards()).map(slot).collect(), record_bytes }
     }

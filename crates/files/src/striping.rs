@@ -56,11 +56,21 @@ impl Striping {
     /// # Errors
     /// [`Error::Unit`] when units cannot have that length.
     pub fn new(profile: Profile, unit_bytes: Option<u64>) -> Result<Self, Error> {
+        let given_bytes = unit_bytes.unwrap_or_else(|| default_unit_bytes(profile) as u64);
+        Self::check(profile, given_bytes)?;
         let code = profile.code();
-        let granule_bytes = code.layout().granule_bytes(code.elements()) as u64;
+        let blocks = match code.layout() {
+            Layout::Contiguous => code.elements() as usize,
+            _ => 1,
+        };
+        Ok(Self { profile, unit_bytes: given_bytes as usize, blocks, code })
+    }
+
+    /// Whether units of `profile` can have `given_bytes` bytes, without making the code.
+    fn check(profile: Profile, given_bytes: u64) -> Result<(), Error> {
+        let granule_bytes = granule_bytes(profile) as u64;
         let shards = profile.shards() as u64;
         let most_bytes = MAX_STRIPE_BYTES / shards;
-        let given_bytes = unit_bytes.unwrap_or_else(|| default_unit_bytes(&*code) as u64);
         let refuse = |reason| Err(Error::Unit { profile, given_bytes, reason });
         if granule_bytes > most_bytes {
             return refuse(format!(
@@ -77,11 +87,7 @@ impl Striping {
                 "they must be a multiple of {granule_bytes} bytes, for example {below}"
             ));
         }
-        let blocks = match code.layout() {
-            Layout::Contiguous => code.elements() as usize,
-            _ => 1,
-        };
-        Ok(Self { profile, unit_bytes: given_bytes as usize, blocks, code })
+        Ok(())
     }
 
     /// The code.
@@ -135,8 +141,7 @@ impl Striping {
     /// Bytes of each unit of a stripe that holds `data_bytes` bytes of the file.
     #[must_use]
     pub fn unit_len(&self, data_bytes: usize) -> usize {
-        let granule_bytes = self.code.layout().granule_bytes(self.code.elements());
-        data_bytes.div_ceil(self.k()).next_multiple_of(granule_bytes)
+        data_bytes.div_ceil(self.k()).next_multiple_of(granule_bytes(self.profile))
     }
 
     /// Where the record of a stripe's unit lies in a shard file.
@@ -146,14 +151,19 @@ impl Striping {
     }
 }
 
+/// Lengths of units are multiples of this.
+fn granule_bytes(profile: Profile) -> usize {
+    profile.layout().granule_bytes(profile.elements())
+}
+
 /// A length of units that suits a code: see the constants above.
-fn default_unit_bytes(code: &dyn Code) -> usize {
-    let (shards, elements) = (code.k() + code.m(), code.elements() as usize);
+fn default_unit_bytes(profile: Profile) -> usize {
+    let (shards, elements) = (profile.shards(), profile.elements() as usize);
     let wanted = (elements * WANTED_ELEMENT_BYTES)
         .clamp(MIN_DEFAULT_UNIT_BYTES, MAX_DEFAULT_UNIT_BYTES)
         .min(MAX_DEFAULT_STRIPE_BYTES / shards);
-    let granule_bytes = code.layout().granule_bytes(code.elements());
-    let step = match code.layout() {
+    let granule_bytes = granule_bytes(profile);
+    let step = match profile.layout() {
         Layout::Contiguous | Layout::Words { .. } => granule_bytes * LINE_BYTES,
         Layout::Packets { .. } => granule_bytes,
     };
@@ -176,6 +186,11 @@ pub struct Description {
 }
 
 impl Description {
+    /// Whether the units can have this length.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        Striping::check(self.profile, self.unit_bytes)
+    }
+
     /// The encoding; making its code may take a while.
     pub(crate) fn encoding(&self) -> Result<Encoding, Error> {
         let striping = Striping::new(self.profile, Some(self.unit_bytes))?;
@@ -261,6 +276,17 @@ impl Encoding {
                 (stripes - 1) * self.striping.unit_bytes as u64 + last
             }
         }
+    }
+
+    /// Stripes whose whole units lie in the first `len_bytes` bytes of a shard file.
+    pub(crate) fn stripes_within(&self, len_bytes: u64) -> u64 {
+        if len_bytes >= self.shard_file_bytes() {
+            return self.stripes();
+        }
+        let step_bytes = (self.striping.record_bytes() + self.striping.unit_bytes) as u64;
+        let whole = len_bytes.saturating_sub(HEADER_BYTES as u64) / step_bytes;
+        // The last unit may be shorter; and it is cut off, or all would be there.
+        whole.min(self.stripes().saturating_sub(1))
     }
 
     /// Bytes of a shard file.

@@ -69,7 +69,8 @@ impl Findings {
 /// None for what is wrong with shards: that is a finding.
 pub fn verify(folder: &Folder, jobs: usize, progress: &Progress) -> Result<Findings, Error> {
     let encoding = &folder.encoding;
-    let (stripes, traffic) = (Stripes::new(encoding.stripes()), Traffic::default());
+    let present = folder.present_stripes();
+    let (stripes, traffic) = (Stripes::new(present), Traffic::default());
     let bad_units = vec![BadUnits::default(); folder.shards.len()];
     let findings = Mutex::new(Findings { bad_units, ..Findings::default() });
     let step = |reader: &mut StripeReader<'_>| {
@@ -83,8 +84,29 @@ pub fn verify(folder: &Folder, jobs: usize, progress: &Progress) -> Result<Findi
     // Threads finish stripes in any order.
     findings.bad_units.iter_mut().for_each(|bad| bad.first.sort_by_key(|bad| bad.stripe));
     findings.inconsistent.first.sort_unstable();
+    count_absent(folder, present, &mut findings);
     findings.read_bytes = traffic.data_bytes.load(Ordering::Relaxed);
     Ok(findings)
+}
+
+/// Counts the stripes from `present` on, of which no shard file holds a unit: as many as a header
+/// claims, so they are not gone through.
+fn count_absent(folder: &Folder, present: u64, findings: &mut Findings) {
+    let striping = &folder.encoding.striping;
+    let absent = folder.encoding.stripes() - present;
+    findings.lost_stripes += absent;
+    for (bad, shard) in findings.bad_units.iter_mut().zip(&folder.shards) {
+        if shard.file.is_none() {
+            continue;
+        }
+        bad.count += absent;
+        let named = absent.min((MAX_NAMED - bad.first.len()) as u64);
+        bad.first.extend((present..present + named).map(|stripe| BadUnit {
+            stripe,
+            offset: striping.offset(stripe),
+            flaw: UnitFlaw::CutOff,
+        }));
+    }
 }
 
 fn look(folder: &Folder, reader: &mut StripeReader<'_>, stripe: u64, findings: &Mutex<Findings>) {

@@ -3,4 +3,5 @@
 mod damage;
 mod folders;
 mod round_trip;
+mod strangers;
 mod support;

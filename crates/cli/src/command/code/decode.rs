@@ -1,6 +1,6 @@
 //! `fieldstone code decode`: shards become the file again.
 
-use std::fs::OpenOptions;
+use std::fs::{Metadata, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -83,20 +83,30 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A new file; or standard output, or a pipe or device that exists.
+/// A new file; or standard output, or a pipe or device of characters that exists. The path is the
+/// user's own, so a link to a pipe or device is followed, as `/dev/stdout` is one. A link to
+/// anything else is refused like every file that exists.
 fn open(path: &Path) -> anyhow::Result<Output<'static>> {
     if path == Path::new("-") {
         let name = PathBuf::from("stdout");
         return Ok(Output::Stream { bytes: Box::new(std::io::stdout()), name });
     }
-    let kind = path.metadata().map(|metadata| metadata.file_type());
-    let is_stream = kind.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device());
-    if !is_stream {
+    if !path.metadata().is_ok_and(|metadata| is_stream(&metadata)) {
         return Ok(Output::File(path.to_path_buf()));
     }
-    let file = OpenOptions::new().write(true).open(path);
-    let file = file.with_context(|| format!("cannot write to {}", path.display()))?;
+    let cannot = || format!("cannot write to {}", path.display());
+    let file = OpenOptions::new().write(true).open(path).with_context(cannot)?;
+    // It may have been replaced since it was looked at.
+    if !is_stream(&file.metadata().with_context(cannot)?) {
+        return Err(Error::OutputExists(path.to_path_buf()).into());
+    }
     Ok(Output::Stream { bytes: Box::new(file), name: path.to_path_buf() })
+}
+
+/// Whether bytes can only be written there one after the other.
+fn is_stream(metadata: &Metadata) -> bool {
+    let kind = metadata.file_type();
+    kind.is_fifo() || kind.is_char_device()
 }
 
 /// So that a reader such as `head` may close our stdout without a message.

@@ -77,6 +77,9 @@ fn troubles(folder: &Folder) -> Vec<String> {
         ManifestState::Good => None,
         ManifestState::Missing => Some(format!("{MANIFEST_FILE}: missing")),
         ManifestState::Damaged(why) => Some(format!("{MANIFEST_FILE}: damaged: {why}")),
+        ManifestState::NotRegular(found) => {
+            Some(format!("{MANIFEST_FILE}: is {found} and no regular file"))
+        }
     };
     let shards = folder.shards.iter().enumerate().filter(|(_, found)| !found.is_good());
     let shards = shards.map(|(shard, found)| match found.state {

@@ -1,0 +1,148 @@
+//! Opening the files of a shard folder, in one place.
+//!
+//! A shard folder may come from anywhere: from an archive, from another user, from a disk that was
+//! found. So what lies in it is not opened as the names say, but as follows:
+//!
+//! - **No link is followed.** A symbolic link named `shard.3` would let the maker of the folder
+//!   choose which file is read, or overwritten. Only the last component counts: the path of the
+//!   folder itself is the user's, and may lead through links.
+//! - **Regular files only.** A pipe without a writer would be waited for for ever, and opening a
+//!   device can do things. Files are looked at before they are opened; they are opened without
+//!   waiting, and looked at again, in case another one has taken the name in between.
+//! - **New files are new.** They are made under names that do not exist, so that nothing that was
+//!   there is written to.
+//!
+//! What else is found is said with its kind: [`FileKind`].
+
+use std::fmt;
+use std::fs::{self, File, FileType, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::error::Error;
+
+/// What lies where a regular file should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A symbolic link, wherever it leads.
+    Link,
+    /// A folder.
+    Folder,
+    /// A named pipe.
+    Pipe,
+    /// A socket.
+    Socket,
+    /// A device of blocks or characters, or what else there may be.
+    Device,
+}
+
+impl FileKind {
+    /// `None` for a regular file.
+    fn of(kind: FileType) -> Option<Self> {
+        match kind {
+            _ if kind.is_file() => None,
+            _ if kind.is_symlink() => Some(Self::Link),
+            _ if kind.is_dir() => Some(Self::Folder),
+            _ if kind.is_fifo() => Some(Self::Pipe),
+            _ if kind.is_socket() => Some(Self::Socket),
+            _ => Some(Self::Device),
+        }
+    }
+}
+
+impl fmt::Display for FileKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Link => "a symbolic link",
+            Self::Folder => "a folder",
+            Self::Pipe => "a named pipe",
+            Self::Socket => "a socket",
+            Self::Device => "a device",
+        })
+    }
+}
+
+/// Why a file of a shard folder was not opened.
+#[derive(Debug)]
+pub(crate) enum OpenFlaw {
+    /// It is something else than a regular file.
+    NotRegular(FileKind),
+    /// The system refuses.
+    System(io::Error),
+}
+
+impl OpenFlaw {
+    /// For `map_err`: the error of a job, which was `doing` something to `path`.
+    pub(crate) fn of(doing: &'static str, path: &Path) -> impl FnOnce(Self) -> Error {
+        move |flaw| match flaw {
+            Self::NotRegular(found) => Error::NotRegular { path: path.to_path_buf(), found },
+            Self::System(error) => Error::io(doing, path)(error),
+        }
+    }
+}
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Only reading.
+    Read,
+    /// Only writing to what is there.
+    Write,
+}
+
+/// Opens a regular file that exists.
+pub(crate) fn open(path: &Path, purpose: Use) -> Result<File, OpenFlaw> {
+    check(fs::symlink_metadata(path))?;
+    let mut options = OpenOptions::new();
+    options.read(purpose == Use::Read).write(purpose == Use::Write);
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(path).map_err(|error| match error.raw_os_error() {
+        // It became one after it was looked at.
+        Some(libc::ELOOP) => OpenFlaw::NotRegular(FileKind::Link),
+        _ => OpenFlaw::System(error),
+    })?;
+    check(file.metadata())?;
+    Ok(file)
+}
+
+fn check(metadata: io::Result<fs::Metadata>) -> Result<(), OpenFlaw> {
+    match FileKind::of(metadata.map_err(OpenFlaw::System)?.file_type()) {
+        None => Ok(()),
+        Some(found) => Err(OpenFlaw::NotRegular(found)),
+    }
+}
+
+/// Opens a file to write to it that was opened to read before, as `known`. The file that has the
+/// name now must be the same.
+pub(crate) fn open_again(path: &Path, known: &File) -> Result<File, Error> {
+    let file = open(path, Use::Write).map_err(OpenFlaw::of("write to", path))?;
+    let identity = |file: &File| file.metadata().map(|found| (found.dev(), found.ino()));
+    let same = identity(&file).and_then(|now| Ok(now == identity(known)?));
+    if same.map_err(Error::io("write to", path))? {
+        return Ok(file);
+    }
+    let what = "was replaced by another file while it was read".to_owned();
+    let cure = "run the repair again".to_owned();
+    Err(Error::InTheWay { path: path.to_path_buf(), what, cure })
+}
+
+/// Makes a file, to be written, whose name nothing has: not even a link that leads nowhere.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).open(path)
+}
+
+/// Removes a regular file, if there is one.
+pub(crate) fn remove_leftover(path: &Path) -> Result<(), Error> {
+    match check(fs::symlink_metadata(path)) {
+        Err(OpenFlaw::System(error)) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(OpenFlaw::of("remove", path))?,
+    }
+    fs::remove_file(path).map_err(Error::io("remove", path))
+}
+
+/// Opens a folder, which may be named by a link.
+pub(crate) fn open_folder(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)
+}
