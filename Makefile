@@ -88,6 +88,7 @@ fuzz-smoke: ## A bounded, seeded run of the properties that the fuzz targets che
 	$(CARGO) test --locked -p fieldstone-nbd --test protocol smoke
 	$(CARGO) test --locked -p fieldstone-proto fuzz
 	$(CARGO) test --locked -p fieldstone-crush --test smoke
+	$(CARGO) test --locked -p fieldstone-files --test smoke
 
 fuzz: ## A real search with cargo-fuzz, FUZZ_SECONDS long; needs cargo-fuzz and a nightly toolchain
 	$(CARGO) run --manifest-path fuzz/Cargo.toml --bin nbd_seeds fuzz/corpus/nbd_session
@@ -102,6 +103,9 @@ fuzz: ## A real search with cargo-fuzz, FUZZ_SECONDS long; needs cargo-fuzz and 
 	mkdir -p fuzz/corpus/crush_osdmap
 	cp crates/crush/tests/data/osdmap/om? fuzz/corpus/crush_osdmap
 	$(CARGO) +nightly fuzz run crush_osdmap -- -max_len=16384 -max_total_time=$(FUZZ_SECONDS)
+	$(CARGO) run --manifest-path fuzz/Cargo.toml --bin code_seeds fuzz/corpus/code_folder
+	$(CARGO) +nightly fuzz run code_folder -- -max_len=2048 -dict=fuzz/code_folder.dict \
+		-max_total_time=$(FUZZ_SECONDS)
 
 clean: ## Remove what was built
 	$(CARGO) clean

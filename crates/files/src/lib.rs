@@ -27,12 +27,14 @@
 //! | `output`   | files that appear when they are complete |
 //! | `workers`  | threads, turns, progress |
 //! | `encode`, `decode`, `repair`, `verify` | the jobs |
+//! | [`fuzz`]   | what must hold of folders, whatever lies in them |
 
 mod checksum;
 mod decode;
 mod encode;
 mod error;
 mod folder;
+pub mod fuzz;
 mod header;
 mod manifest;
 mod opening;
