@@ -1,11 +1,14 @@
 #!/usr/bin/python3
-"""Files as shards: pipes, bounded memory, crashes, lost and damaged shards, and what is refused."""
+"""Files as shards: pipes, bounded memory, crashes, lost and damaged shards, folders of strangers, and
+what is refused."""
 
 import json
 import os
 import pathlib
 import random
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -257,6 +260,10 @@ def refusals(world):
     )
     wrong = fieldstone("code", "encode", small, "--code", "rs:300+2", "--out", world.file("n"), ok=(2,))
     check("at most 255" in wrong.stderr, wrong.stderr)
+    for command in (["encode", small, "--out", world.file("n")], ["info"]):
+        wrong = fieldstone("code", *command, "--code", "clay:60+60", ok=(2,))
+        check("clay:60+60 is out of bounds" in wrong.stderr, wrong.stderr)
+        check("16777216 are the most" in wrong.stderr, wrong.stderr)
     fieldstone("code", "encode", small, "--out", world.file("n"), "--jobs", "0", ok=(2,))
     fieldstone("code", "info", ok=(2,))
     refused("code", "decode", shards, "--out", small, says=[small, "exists"])
@@ -304,6 +311,128 @@ def permissions(world, small):
     check("shard.1" in denied.stderr and "make it readable" in denied.stderr, denied.stderr)
 
 
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def forge(path, at, field):
+    """Changes a field of a shard's header, and puts its checksum right."""
+    with open(path, "r+b") as file:
+        header = bytearray(file.read(512))
+        header[at : at + len(field)] = field
+        header[8:12] = struct.pack("<I", crc32c(header[12:]))
+        file.seek(0)
+        file.write(header)
+
+
+def plant(path, what, target):
+    """Puts something else than a regular file at `path`."""
+    path.unlink(missing_ok=True)
+    if what == "a symbolic link":
+        path.symlink_to(target)
+    elif what == "a named pipe":
+        os.mkfifo(path)
+    elif what == "a folder":
+        path.mkdir()
+    else:
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(str(path))
+        server.close()
+
+
+def irregular(world):
+    """Links, pipes, folders and sockets in a shard folder are named, and neither used nor replaced."""
+    small, out = noise_file(world.file("odd"), 300_000), world.file("o2")
+    secret = world.file("secret")
+    for number, what in enumerate(("a symbolic link", "a named pipe", "a folder", "a socket")):
+        shards = world.file(f"i{number}")
+        fieldstone("code", "encode", small, "--code", world.case.code, "--out", shards)
+        says = f"is {what} and no regular file"
+        for name in ("shard.1", "manifest.json"):
+            good = (shards / name).read_bytes()
+            secret.write_bytes(good)
+            plant(shards / name, what, secret)
+            told = fieldstone("code", "info", shards, seconds=20).stdout
+            check(f"{name}: {says}" in told, told)
+            failed = fieldstone("code", "verify", shards, ok=(1,), seconds=20)
+            check(f"{name}: {says}" in failed.stdout, failed.stdout)
+            fieldstone("code", "decode", shards, "--out", out, seconds=20)
+            check(same(small, out), "decode gives other bytes")
+            out.unlink()
+            refused("code", "repair", shards, says=[shards / name, says, "move it away"], seconds=20)
+            check(secret.read_bytes() == good, "a file outside the folder was written to")
+            run("rm", "-r", shards / name)
+            (shards / name).write_bytes(good)
+        # Where a repair would write, and where an encode would.
+        (shards / "shard.2").rename(world.file("aside"))
+        plant(shards / "shard.2.part", what, secret)
+        refused("code", "repair", shards, says=["shard.2.part", says], seconds=20)
+        fresh = world.file(f"j{number}")
+        fresh.mkdir()
+        plant(fresh / "shard.0.part", what, secret)
+        refused("code", "encode", small, "--out", fresh, says=["shard.0.part", says], seconds=20)
+        check(secret.read_bytes() == good, "a file outside the folder was written to")
+    # The folder itself, and what decode writes to, are the user's own.
+    link, pipe = world.file("link"), world.file("pipe")
+    link.symlink_to(world.file("i0"))
+    (world.file("i0") / "shard.2.part").unlink()
+    fieldstone("code", "decode", link, "--out", out)
+    check(same(small, out), "decode through a link to the folder gives other bytes")
+    os.mkfifo(pipe)
+    refused("code", "info", pipe, says=[pipe, "Not a directory"], seconds=20)
+    nowhere = world.file("nowhere")
+    nowhere.symlink_to(world.file("not-there"))
+    refused("code", "decode", link, "--out", nowhere, says=[nowhere, "exists"])
+    check(not world.file("not-there").exists(), "a link that leads nowhere was written through")
+
+
+def claims(world):
+    """A manifest is read up to its bound, and no length is believed beyond the files."""
+    small, shards, out = noise_file(world.file("cl"), 300_000), world.file("c"), world.file("o3")
+    encoded = code("encode", small, "--code", world.case.code, "--out", shards)
+    manifest = shards / "manifest.json"
+    with open(manifest, "r+b") as file:
+        file.truncate(1 << 40)
+    used = measured([FIELDSTONE, "code", "decode", shards, "--out", out, "-j", "1"])
+    check(used < MEMORY_MAX, f"a manifest of 1 TiB costs {used} bytes of memory")
+    check(same(small, out), "decode gives other bytes")
+    says = f"{manifest.name}: damaged: it has more than 65536 bytes"
+    check(says in fieldstone("code", "info", shards).stdout, "info does not name the manifest")
+    manifest.unlink()
+    # All headers claim 2^60 bytes: so many stripes take for ever.
+    longest = (1 << 30) // encoded["shards"] // 64 * 64
+    for unit_bytes in (encoded["unit_bytes"], longest):
+        for shard in range(encoded["shards"]):
+            forge(shards / f"shard.{shard}", 32, struct.pack("<QQ", 1 << 60, unit_bytes))
+        failed = fieldstone("code", "verify", shards, "--json", ok=(1,), seconds=20)
+        stripes = -(-(1 << 60) // (4 * unit_bytes))
+        report = json.loads(failed.stdout)
+        check(stripes - 1 <= report["lost_stripes"] <= stripes, failed.stdout)
+        for command in (["repair"], ["decode", "--out", world.file("o4")]):
+            refused("code", command[0], shards, *command[1:], says=["needs 4 good shards"], seconds=20)
+        check(not world.file("o4").exists(), "a file was made of nothing")
+    # A code that cannot be made: one such shard is left alone, and if all are, the first is named.
+    shutil.rmtree(shards)
+    fieldstone("code", "encode", small, "--code", world.case.code, "--out", shards)
+    name = b"clay:60+60"
+    says = ["clay:60+60 is out of bounds", "16777216 are the most"]
+    forge(shards / "shard.1", 56, struct.pack("<I", len(name)) + name.ljust(68, b"\0"))
+    out.unlink()
+    fieldstone("code", "decode", shards, "--out", out)
+    check(same(small, out), "decode gives other bytes")
+    refused("code", "repair", shards, says=[shards / "shard.1", "move it away", *says])
+    manifest.unlink()
+    for shard in range(encoded["shards"]):
+        forge(shards / f"shard.{shard}", 56, struct.pack("<I", len(name)) + name.ljust(68, b"\0"))
+    for command in (["info"], ["verify"], ["repair"], ["decode", "--out", world.file("o4")]):
+        refused("code", command[0], shards, *command[1:], says=[shards / "shard.0", *says], seconds=20)
+
+
 def explain(world):
     told = code("info", "--code", world.case.code)
     helpers, part = PLANS[world.case.code]
@@ -321,6 +450,8 @@ def scenario(world):
     repair_bytes(world, big)
     crashes(world, big)
     damage(world)
+    irregular(world)
+    claims(world)
     refusals(world)
 
 

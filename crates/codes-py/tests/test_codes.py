@@ -78,6 +78,8 @@ def test_unknown_codes_are_refused() -> None:
         Code("raid:5")
     with pytest.raises(CodeError, match="at most 255"):
         Code("rs:300+2")
+    with pytest.raises(CodeError, match="16777216 are the most"):
+        Code("clay:60+60")
     with pytest.raises(TypeError):
         Code(4)  # type: ignore[arg-type]
 

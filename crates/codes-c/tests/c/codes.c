@@ -161,6 +161,8 @@ static void names(void)
     CHECK(code == NULL);
     FAILS(FIELDSTONE_BAD_PROFILE, "K + M at most 255",
           fieldstone_code_new("rs:300+2", &code, &error));
+    FAILS(FIELDSTONE_BAD_PROFILE, "16777216 are the most",
+          fieldstone_code_new("clay:60+60", &code, &error));
     FAILS(FIELDSTONE_BAD_PROFILE, "unknown code", fieldstone_code_new("\xff\xfe:1", &code, &error));
     FAILS(FIELDSTONE_NULL, "profile is NULL", fieldstone_code_new(NULL, &code, &error));
     FAILS(FIELDSTONE_NULL, "code is NULL", fieldstone_code_new("rs:4+2", NULL, &error));
