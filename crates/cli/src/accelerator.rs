@@ -90,10 +90,17 @@ pub mod rtl {
             let speed = self.simulation.speed();
             (speed.cycles, speed.busy.as_secs_f64())
         }
+
+        /// Cycles from the first write of the last job to card memory until memory had answered its
+        /// last one, for a job that reads nothing between its writes.
+        pub fn last_write_cycles(&self) -> u64 {
+            let run = self.simulation.last_write_run();
+            run.last_landed.saturating_sub(run.first_taken)
+        }
     }
 
-    /// Runs the papers' encoder, rs:8+4, by itself: cycles to the first parities, and beats of every
-    /// source per cycle.
+    /// Runs the encoder with constant coefficients, rs:8+4, which is not in the device: cycles to
+    /// the first parities, and beats of every source per cycle.
     ///
     /// # Errors
     /// Its parities are not the CPU's.
@@ -135,6 +142,11 @@ pub mod rtl {
         /// Nothing runs.
         pub fn speed(&self) -> (u64, f64) {
             (0, 0.0)
+        }
+
+        /// Nothing runs.
+        pub fn last_write_cycles(&self) -> u64 {
+            0
         }
     }
 

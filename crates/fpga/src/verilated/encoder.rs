@@ -1,5 +1,5 @@
-//! The papers' Reed-Solomon encoder by itself, for figures: constant coefficients, a beat of every
-//! source in and a beat of every parity out per cycle.
+//! A Reed-Solomon encoder by itself, for figures: constant coefficients, a beat of every source in and
+//! a beat of every parity out per cycle. It is not in the device.
 
 use fieldstone_codes::Profile;
 use fieldstone_verilate::Model;

@@ -12,7 +12,7 @@ use fieldstone_verilate::{Model, Port};
 use rand::Rng;
 
 use super::memory::{BEAT, Read, Reads, Write, Writes, apply, beat_of};
-use super::{HOST_BASE, Options, Request, Shared, designs};
+use super::{HOST_BASE, Options, Request, Shared, WriteRun, designs};
 
 /// Cycles between two looks at the clock of the world.
 const CYCLES_PER_NOTE: u64 = 256;
@@ -95,6 +95,9 @@ struct Card {
     memory: Vec<u8>,
     reads: Reads,
     writes: Writes,
+    /// The last run of writes, and whether a read has been asked for since.
+    run: WriteRun,
+    run_is_over: bool,
 }
 
 impl Machine {
@@ -173,6 +176,8 @@ impl Machine {
             memory: vec![0; options.card_bytes],
             reads: Reads::default(),
             writes: Writes::default(),
+            run: WriteRun::default(),
+            run_is_over: true,
         };
         let idle = port("idle_o");
         let clock = Clock::reset(&mut model);
@@ -249,6 +254,7 @@ impl Machine {
             || if range.is_empty() { range.start } else { dice.random_range(range.clone()) };
         self.host.sample(model, now, latency);
         self.card.sample(model, now, self.options.card_latency);
+        self.shared.write_run.set(self.card.run);
         if both(model, self.interrupt.valid, self.interrupt.ready) {
             let vector = model.get(self.interrupt.vector) as usize;
             self.shared.interrupts[vector].fetch_add(1, Ordering::Release);
@@ -356,6 +362,7 @@ impl Card {
         model.set(self.write_done, u64::from(landed.is_some()));
         if let Some(write) = landed {
             apply(&mut self.memory, 0, &write);
+            self.run.last_landed = now;
         }
     }
 
@@ -367,8 +374,12 @@ impl Card {
             let beats = 1 + model.get(self.read_beats_minus_1);
             let beat = model.get(self.read_address);
             self.reads.push(now + latency, Read { tag: 0, beat, beats });
+            self.run_is_over = true;
         }
         if both(model, self.write_valid, self.write_ready) {
+            if std::mem::take(&mut self.run_is_over) {
+                self.run = WriteRun { first_taken: now, last_landed: now };
+            }
             let (beat, strobe) = (model.get(self.write_address), model.get(self.write_strobe));
             let data = data_of(model, self.write_data);
             self.writes.push(now + latency, Write { beat, strobe, data });

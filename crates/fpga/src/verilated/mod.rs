@@ -93,6 +93,41 @@ struct Shared {
     /// Cycles since reset, and nanoseconds that they took.
     cycles: AtomicU64,
     busy_ns: AtomicU64,
+    write_run: SharedRun,
+}
+
+/// The last run of writes at the port of card memory: writes with no request to read among them.
+///
+/// The device counts an operation from its start to its end only. The times between show at its
+/// boundary: a small coding job writes its parities in one run, after the read of its last input
+/// and before the copy of the parities to the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteRun {
+    /// The cycle in which memory took the first write.
+    pub first_taken: u64,
+    /// The cycle in which memory answered the last write that it has answered.
+    pub last_landed: u64,
+}
+
+/// A [`WriteRun`] that the machine writes and others read when the machine has nothing under way.
+#[derive(Default)]
+struct SharedRun {
+    first_taken: AtomicU64,
+    last_landed: AtomicU64,
+}
+
+impl SharedRun {
+    fn set(&self, run: WriteRun) {
+        self.first_taken.store(run.first_taken, Ordering::Relaxed);
+        self.last_landed.store(run.last_landed, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> WriteRun {
+        WriteRun {
+            first_taken: self.first_taken.load(Ordering::Relaxed),
+            last_landed: self.last_landed.load(Ordering::Relaxed),
+        }
+    }
 }
 
 impl Shared {
@@ -136,6 +171,7 @@ impl Simulation {
             interrupts: [const { AtomicU64::new(0) }; VECTORS],
             cycles: AtomicU64::new(0),
             busy_ns: AtomicU64::new(0),
+            write_run: SharedRun::default(),
         });
         let (requests, incoming) = channel();
         let machine = Machine::new(options, Arc::clone(&shared), incoming)?;
@@ -175,6 +211,13 @@ impl Simulation {
             cycles: self.shared.cycles.load(Ordering::Relaxed),
             busy: Duration::from_nanos(self.shared.busy_ns.load(Ordering::Relaxed)),
         }
+    }
+
+    /// The last run of writes to card memory. Exact once the job that wrote is complete and no
+    /// other was submitted since.
+    #[must_use]
+    pub fn last_write_run(&self) -> WriteRun {
+        self.shared.write_run.get()
     }
 
     /// Hands a request to the thread. False when that has ended.
