@@ -48,6 +48,27 @@ def selftest(world):
     refused("fpga", "selftest", "--trace", nowhere, says=["waves cannot be written", "no-folder"])
 
 
+def bench(world):
+    """A paper's number stands beside a row of the same work, and rows say what they are of."""
+    file = world.file("bench.json")
+    text = fieldstone("fpga", "bench", "--json", file, seconds=300).stdout
+    for words in ("kernel alone:", "not in the device:", "in the same cycle", "would be 492 MHz"):
+        check(words in text, f"the table does not say {words!r}:\n{text}")
+    rows = {row["case"]: row for row in map(json.loads, file.read_text().splitlines())}
+    buckets = ["straw2", "straw", "list", "tree", "uniform"]
+    first_parities = [case for case in rows if case.startswith("code/") and "first-parity" in case]
+    beside = {f"place/{bucket}-64/one" for bucket in buckets} | set(first_parities)
+    check(len(beside) == 7, f"rows are missing: {sorted(rows)}")
+    for case, row in rows.items():
+        check(("paper" in row) == (case in beside), f"paper's number: {row}")
+        check("paper" not in row or "235 MHz" in row["paper_note"], f"the paper's clock: {row}")
+        check("note" in row or not case.startswith(("kernel/", "code/")), f"no note: {row}")
+    alone = rows["kernel/rs:8+4/first-parity"]["ours"]
+    for case in first_parities:
+        # Two answers of card memory at least, program and data, each after 40 cycles.
+        check(alone + 80 < rows[case]["ours"] < rows[case]["cycles"], f"{rows[case]}")
+
+
 def load_during_swaps(world):
     need("fio")
     pool = world.pool("256M")
@@ -94,6 +115,7 @@ def scenario(world):
     device_or_skip()
     quickstart()
     selftest(world)
+    bench(world)
     load_during_swaps(world)
 
 

@@ -1,9 +1,14 @@
 //! `fieldstone fpga bench`: cycles of the device's operations, counted by the device itself.
 //!
 //! A completion says how many cycles its descriptor took, from its start to its end: reading inputs
-//! from card memory, working, and writing results back. A register says how many the last draw took,
-//! from its request to its answer: that is a kernel with its memory. Cycles do not depend on this machine or on
-//! its load; only the last row does, the speed of the simulation.
+//! from card memory, working, and writing results back. A register says how many the last draw
+//! took, from its request to its answer: that is a kernel with its memory. Cycles do not depend on
+//! this machine or on its load; only the last row does, the speed of the simulation.
+//!
+//! Rows say what they are of. A paper's number stands beside the row that does the same work by the
+//! paper's definition, and nowhere else: [`papers`].
+
+mod papers;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +23,7 @@ use fieldstone_crush::{
 use fieldstone_fpga::FpgaDevice;
 use fieldstone_fpga::flight::Operation;
 
+use self::papers::{Note, Published};
 use super::row::{self, Better, Row};
 use super::table::{Table, number};
 use crate::accelerator::rtl::{self, Running};
@@ -27,6 +33,8 @@ const BENCH: &str = "fpga";
 const CYCLES: &str = "cycles";
 /// Placements of the longer of two jobs whose difference is the time per placement.
 const MANY: usize = 256;
+/// Objects whose first parity is waited for: 64 bytes in each of 8 shards, and a client's block.
+const FIRST_PARITY_BYTES: [usize; 2] = [512, 4096];
 
 /// Options of `fpga bench`.
 #[derive(clap::Args, Debug)]
@@ -36,22 +44,29 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// Where the papers' cycles of kernels stand.
-const KERNELS: &str = "DeLiBA-K, Table I, RTL cycles";
-
-/// What a paper says of a kernel, and what this project set out to reach.
-struct Published {
-    cycles: f64,
-    reference: &'static str,
+/// What a paper says of a placement by one algorithm, and what this project set out to reach with
+/// the algorithm's kernel alone, in cycles.
+struct Kernel {
+    paper: Published,
     reach: f64,
 }
 
-/// A map, and what a paper says of its kernel.
+/// A map, and what is known of its kernel if it has one bucket only.
 struct PlaceCase {
     name: String,
     map: Map,
     width: usize,
-    kernel: Option<Published>,
+    kernel: Option<Kernel>,
+}
+
+/// Cycles of placements by one map.
+struct Placed {
+    /// The last draw alone.
+    draw: f64,
+    /// An operation of one input.
+    one: f64,
+    /// One more input of an operation of many.
+    each: f64,
 }
 
 /// Objects to encode in one operation.
@@ -73,7 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let running = rtl::start(None)?;
     let mut device = FpgaDevice::open(&running.card, false)?;
     let (places, codes) = (place_cases()?, code_cases());
-    let bar = super::case_bar("fpga bench", places.len() + codes.len() + 2);
+    let bar = super::case_bar("fpga bench", places.len() + codes.len() + 3);
     let mut rows = Vec::new();
     let step = |name: &str| {
         if signals.arrived() {
@@ -87,12 +102,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         step(&case.name)?;
         place(&mut device, &running, case, &mut rows)?;
     }
-    step("rs_encoder")?;
-    encoder(&mut rows)?;
     // The first coding job after a reset also waits until the lanes are wiped.
     if let Some(first) = codes.first() {
         code(&mut device, &running, first)?;
     }
+    step("first parity")?;
+    for object_bytes in FIRST_PARITY_BYTES {
+        rows.push(first_parity(&mut device, &running, object_bytes)?);
+    }
+    step("rs_encoder")?;
+    let (first_parity_cycles, beats_per_cycle) = rtl::encoder()?;
+    rows.extend(encoder_rows(first_parity_cycles as f64, beats_per_cycle));
     for case in &codes {
         step(case.profile)?;
         rows.push(code(&mut device, &running, case)?);
@@ -117,23 +137,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn print(args: &Args, rows: &[Row]) -> anyhow::Result<()> {
-    let mut table = Table::new(&["case", "unit", "ours", "limit", "reach", "paper"]);
-    for row in rows {
-        let more = |name| row.more.get(name).and_then(serde_json::Value::as_f64);
-        table.row(vec![
-            row.case.clone(),
-            row.unit.to_owned(),
-            number(row.ours),
-            number(row.limit),
-            number(more("reach")),
-            number(more("paper")),
-        ]);
-    }
     let text = format!(
-        "{}counted by the simulated device. kernel: one draw of 64 items from its request to its \
-         answer, or the encoder alone. place, code, checksum: a whole operation from its start to \
-         its completion, card memory included (each: one more of many)\nmade by: fieldstone {} (commit {})\n",
-        table.text(),
+        "{}\nCounted by the simulated device. place, code, checksum: a whole operation from its \
+         start to its completion, card memory included (each: one more of many).\n{}made by: \
+         fieldstone {} (commit {})\n",
+        table(rows),
+        notes(rows),
         std::env::args().skip(1).collect::<Vec<_>>().join(" "),
         row::COMMIT
     );
@@ -143,6 +152,45 @@ fn print(args: &Args, rows: &[Row]) -> anyhow::Result<()> {
         put!("{text}");
     }
     args.json.as_ref().map_or(Ok(()), |path| row::write(path, rows))
+}
+
+/// The rows, with the clock at which a paper's cycles would take its time.
+fn table(rows: &[Row]) -> String {
+    let heading =
+        ["case", "unit", "ours", "limit", "reach", "paper", "its us", "so MHz", "what it is"];
+    let mut table = Table::new(&heading);
+    for row in rows {
+        let range = |name: &str, digits| {
+            let ends = row.more.get(name).and_then(serde_json::Value::as_array);
+            let ends: Vec<f64> =
+                ends.into_iter().flatten().filter_map(serde_json::Value::as_f64).collect();
+            ends.try_into().map_or_else(|_| String::new(), |ends| papers::range(ends, digits))
+        };
+        table.row(vec![
+            row.case.clone(),
+            row.unit.to_owned(),
+            number(row.ours),
+            number(row.limit),
+            number(row.more.get("reach").and_then(serde_json::Value::as_f64)),
+            range("paper_cycles", 0),
+            range("paper_us", 3),
+            range("paper_implied_mhz", 0),
+            Note::label_of(row).to_owned(),
+        ]);
+    }
+    table.text()
+}
+
+/// What the labels of the table mean, and what Table I says against itself.
+fn notes(rows: &[Row]) -> String {
+    let is_there = |note: &Note| rows.iter().any(|row| Note::label_of(row) == note.label());
+    let notes = Note::ALL.into_iter().filter(is_there);
+    let mut text: String =
+        notes.map(|note| format!("{}: {}.\n", note.label(), note.text())).collect();
+    if rows.iter().any(|row| row.more.contains_key("paper")) {
+        text.push_str(&format!("paper: DeLiBA-K. {}.\n", papers::contradiction()));
+    }
+    text
 }
 
 /// Does jobs on the device in one operation, compares them with the CPU, and gives the operation's
@@ -198,38 +246,60 @@ fn place(
         cycles_of(device, &[job], Operation::Place).with_context(|| name.clone())
     };
     let one = cycles(1)?;
-    let last_draw = running.card.totals().last_draw_cycles;
+    let draw = running.card.totals().last_draw_cycles as f64;
     let each = (cycles(MANY)? - one) / (MANY - 1) as f64;
-    if let Some(Published { cycles, reference, reach }) = kernel {
-        let ours = Some(last_draw as f64);
-        let mut row = Row::new(BENCH, format!("kernel/{name}"), CYCLES, Better::Less, (ours, None));
-        row.more.insert("paper".to_owned(), cycles.into());
-        row.more.insert("paper_ref".to_owned(), reference.into());
-        row.more.insert("reach".to_owned(), reach.into());
-        rows.push(row);
-    }
-    for (what, ours) in [("one", one), ("each", each)] {
-        let case = format!("place/{name}/{what}");
-        rows.push(Row::new(BENCH, case, CYCLES, Better::Less, (Some(ours), None)));
-    }
+    rows.extend(place_rows(&name, kernel.as_ref(), &Placed { draw, one, each }));
     Ok(())
 }
 
-/// The encoder with constant coefficients, which stands beside the device.
-fn encoder(rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    let (first_parity_cycles, beats_per_cycle) = rtl::encoder()?;
-    let ours = Some(first_parity_cycles as f64);
+/// The rows of a map: the kernel alone where there is one, and whole placements. Only a placement
+/// of one input does what a paper's cycles are of.
+fn place_rows(name: &str, kernel: Option<&Kernel>, placed: &Placed) -> Vec<Row> {
+    let row = |case: String, ours| Row::new(BENCH, case, CYCLES, Better::Less, (Some(ours), None));
+    let mut one = row(format!("place/{name}/one"), placed.one);
+    let each = row(format!("place/{name}/each"), placed.each);
+    let Some(Kernel { paper, reach }) = kernel else { return vec![one, each] };
+    let mut alone = Note::KernelAlone.on(row(format!("kernel/{name}"), placed.draw));
+    alone.more.insert("reach".to_owned(), (*reach).into());
+    paper.beside(&mut one);
+    vec![alone, Note::WholePlacement.on(one), each]
+}
+
+/// The encoder with constant coefficients, which is not in the device: no paper stands beside it.
+fn encoder_rows(first_parity_cycles: f64, beats_per_cycle: f64) -> [Row; 2] {
     let case = "kernel/rs:8+4/first-parity".to_owned();
-    let mut row = Row::new(BENCH, case, CYCLES, Better::Less, (ours, None));
-    row.more.insert("paper".to_owned(), 150.0.into());
-    row.more.insert("paper_ref".to_owned(), KERNELS.into());
-    row.more.insert("reach".to_owned(), 20.0.into());
-    rows.push(row);
+    let ours = Some(first_parity_cycles);
+    let mut first = Row::new(BENCH, case, CYCLES, Better::Less, (ours, None));
+    first.more.insert("reach".to_owned(), 20.0.into());
     let case = "kernel/rs:8+4/beats".to_owned();
     let ours = Some(beats_per_cycle);
-    let row = Row::new(BENCH, case, "beats/cycle", Better::More, (ours, None));
-    rows.push(row.limit(Some(1.0)));
-    Ok(())
+    let beats = Row::new(BENCH, case, "beats/cycle", Better::More, (ours, None));
+    [first, beats.limit(Some(1.0))].map(|row| Note::NotInDevice.on(row))
+}
+
+/// Cycles of the device from the start of a `CODE` to its first parity: those of the operation,
+/// less those from the first parity at card memory to memory's answer to the last. The few cycles
+/// that an operation goes on after that answer are counted, too. The device reads the program anew,
+/// because each call of [`code`] makes a map of its own.
+fn first_parity(
+    device: &mut FpgaDevice,
+    running: &Running,
+    object_bytes: usize,
+) -> anyhow::Result<Row> {
+    let case = CodeCase { profile: "rs:8+4", object_bytes, batch: 1, reach: None };
+    let whole = code(device, running, &case)?;
+    let cycles = whole.more.get("cycles").and_then(serde_json::Value::as_f64);
+    let cycles = cycles.context("a coding row without its cycles")?;
+    let first = cycles - running.last_write_cycles() as f64;
+    Ok(first_parity_row(object_bytes, cycles, first))
+}
+
+fn first_parity_row(object_bytes: usize, cycles: f64, first: f64) -> Row {
+    let case = format!("code/rs:8+4/{}/first-parity", crate::units::size(object_bytes as u64));
+    let mut row = Row::new(BENCH, case, CYCLES, Better::Less, (Some(first), None));
+    row.more.insert("cycles".to_owned(), cycles.into());
+    papers::ENCODER.beside(&mut row);
+    Note::FirstParity.on(row)
 }
 
 /// Beats per cycle of the busier direction of the codes engine's memory port, of at most 1.
@@ -257,10 +327,12 @@ fn code(device: &mut FpgaDevice, running: &Running, case: &CodeCase) -> anyhow::
     row.more.insert("cycles".to_owned(), cycles.into());
     row.more.insert("beats_read".to_owned(), (after.card_reads - before.card_reads).into());
     row.more.insert("beats_written".to_owned(), (after.card_writes - before.card_writes).into());
+    let both = after.card_reads - before.card_reads + after.card_writes - before.card_writes;
+    row.more.insert("both_ways".to_owned(), (both as f64 / cycles).into());
     if let Some(reach) = reach {
         row.more.insert("reach".to_owned(), reach.into());
     }
-    Ok(row.limit(Some(1.0)))
+    Ok(Note::CardMemory.on(row.limit(Some(1.0))))
 }
 
 fn checksum(device: &mut FpgaDevice) -> anyhow::Result<Row> {
@@ -270,7 +342,8 @@ fn checksum(device: &mut FpgaDevice) -> anyhow::Result<Row> {
     let cycles = cycles_of(device, &[job], Operation::Checksum)?;
     let ours = Some(BYTES as f64 / cycles);
     let case = "checksum/1M".to_owned();
-    Ok(Row::new(BENCH, case, "bytes/cycle", Better::More, (ours, None)).limit(Some(64.0)))
+    let row = Row::new(BENCH, case, "bytes/cycle", Better::More, (ours, None));
+    Ok(Note::CardMemory.on(row.limit(Some(64.0))))
 }
 
 /// Small objects alone and in one batch, and a large one.
@@ -290,15 +363,15 @@ fn place_cases() -> anyhow::Result<Vec<PlaceCase>> {
     use AlgorithmKind::{List, Straw, Straw2, Tree, Uniform};
     let mut cases = Vec::new();
     let kernels = [
-        (Straw2, 155.0, 47.0),
-        (Straw, 105.0, 38.0),
-        (List, 40.0, 32.0),
-        (Tree, 130.0, 40.0),
-        (Uniform, 40.0, 31.0), // the paper: 40 to 50
+        (Straw2, papers::STRAW2, 47.0),
+        (Straw, papers::STRAW, 38.0),
+        (List, papers::LIST, 32.0),
+        (Tree, papers::TREE, 40.0),
+        (Uniform, papers::UNIFORM, 31.0),
     ];
-    for (kind, cycles, reach) in kernels {
+    for (kind, paper, reach) in kernels {
         let name = format!("{}-64", kind.word());
-        let kernel = Some(Published { cycles, reference: KERNELS, reach });
+        let kernel = Some(Kernel { paper, reach });
         cases.push(PlaceCase { name, map: flat(kind, 64)?, width: 1, kernel });
     }
     for (racks, hosts, devices) in [(4, 8, 8), (16, 32, 20)] {
@@ -345,4 +418,52 @@ fn cluster(racks: i32, hosts_per_rack: i32, per_host: i32) -> anyhow::Result<Map
     let choose = RuleStep::ChooseleafFirstn { count: 0, kind: host_kind };
     builder.rule(RuleId(0), [RuleStep::Take(root.into()), choose, RuleStep::Emit]);
     Ok(builder.build()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel() -> Kernel {
+        Kernel { paper: papers::STRAW2, reach: 47.0 }
+    }
+
+    fn rows() -> Vec<Row> {
+        let placed = Placed { draw: 42.0, one: 189.0, each: 5.9 };
+        let mut rows = place_rows("straw2-64", Some(&kernel()), &placed);
+        rows.extend(place_rows("chooseleaf3-256", None, &placed));
+        rows.extend(encoder_rows(4.0, 1.0));
+        rows.push(first_parity_row(512, 252.0, 209.0));
+        rows
+    }
+
+    #[test]
+    fn a_paper_stands_beside_the_same_work_only() {
+        for row in rows() {
+            let has_paper = ["place/straw2-64/one", "code/rs:8+4/512 B/first-parity"];
+            assert_eq!(row.more.contains_key("paper"), has_paper.contains(&&*row.case), "{row:?}");
+            if row.case.starts_with("kernel/") {
+                let label = Note::label_of(&row);
+                assert!(["kernel alone", "not in the device"].contains(&label), "{row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_says_what_its_rows_are() {
+        let text = table(&rows()) + &notes(&rows());
+        let line = |case: &str| {
+            let line = text.lines().find(|line| line.trim_start().starts_with(case));
+            line.unwrap_or_default().to_owned()
+        };
+        let one = line("place/straw2-64/one");
+        let cells: Vec<&str> = one.split_whitespace().collect();
+        let expected = ["cycles", "189", "-", "-", "155", "0.315", "492", "whole", "placement"];
+        assert_eq!(cells[1..], expected, "{text}");
+        assert!(line("kernel/straw2-64").ends_with("kernel alone"), "{text}");
+        assert!(line("kernel/rs:8+4/first").ends_with("not in the device"), "{text}");
+        assert!(line("whole placement:").contains("section IV-B"), "{text}");
+        assert!(line("paper:").contains("492 MHz"), "{text}");
+        assert!(line("card memory:").is_empty(), "no row has such a share: {text}");
+    }
 }
