@@ -71,9 +71,8 @@ impl Core {
         let written = self.counters.user_written_bytes;
         self.spawn_with(move |ctx| async move {
             let ended = collect(&ctx).await;
-            if ended == Ended::Disturbed {
-                ctx.sleep_ms(RETRY_MS).await;
-            }
+            // Whoever still waits asks again at once.
+            ctx.sleep_ms(if ended == Ended::Disturbed { RETRY_MS } else { 1 }).await;
             ctx.with(|core| {
                 core.gc_running = false;
                 // Users that wait for space are told that there is none, until something changes.
@@ -172,7 +171,6 @@ async fn collect(ctx: &Ctx) -> Ended {
                     continue;
                 }
             }
-            ctx.sleep_ms(1).await;
             return ended(&tried);
         };
         let id = ctx.with(|core| core.segments.get(victim).map(|s| s.id));

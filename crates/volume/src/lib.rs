@@ -50,6 +50,7 @@ mod volume;
 pub use codec::FormatError;
 pub use layout::step_blocks;
 pub use seam::{Action, Event, Geometry, Opening, Provisioning, VolumeConfig};
+pub use space::slots_whole;
 pub use status::{NodeHealth, NodeStatus, Phase, Progress, Status};
 pub use volume::Volume;
 

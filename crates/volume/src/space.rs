@@ -48,9 +48,14 @@
 //! without a slot that the writer did not have. An opening that dies leaves nothing that a root
 //! names, and the argument begins anew.
 
-use crate::core::{Core, Node};
+use fieldstone_codes::Profile;
+use fieldstone_proto::BLOCK_BYTES;
+use smallvec::SmallVec;
+
+use crate::core::{Core, Node, layout_of};
 use crate::footer::footer_blocks;
 use crate::record::RECORD_ENTRIES_MAX;
+use crate::seam::Geometry;
 use crate::status::{NodeHealth, Phase};
 
 /// Free segments above what a checkpoint takes below which no segment is opened.
@@ -189,6 +194,22 @@ fn slack(total: u64) -> u64 {
     SLACK_SEGMENTS_MIN.max(total / SLACK_FRACTION)
 }
 
+/// Slots on each node with which a volume of these sizes can be filled and overwritten for ever, in a
+/// pool of `nodes` nodes: what a thick volume reserves.
+#[must_use]
+pub fn slots_whole(geometry: &Geometry, profile: Profile, nodes: u16) -> u64 {
+    let code = profile.code();
+    let missing_max = u64::try_from(code.m()).unwrap_or(u64::MAX);
+    let layout = layout_of(&*code, geometry);
+    let shape = Shape {
+        nodes: u64::from(nodes),
+        missing_max: missing_max.min(u64::from(nodes.saturating_sub(1))),
+        width: layout.width() as u64,
+        segment_blocks: layout.segment_blocks(),
+    };
+    shape.slots_for(geometry.size_bytes / BLOCK_BYTES as u64)
+}
+
 impl Core {
     /// What room follows from.
     #[must_use]
@@ -205,11 +226,19 @@ impl Core {
     #[must_use]
     pub fn segments_free(&self) -> u64 {
         let leave_out = self.leaves_short_out();
-        let fitting = self.segments_fitting(|node| {
-            let counts = node.health == NodeHealth::Up && !(leave_out && node.short);
-            counts.then(|| u64::from(node.slots_free))
-        });
-        fitting.saturating_sub(self.segments.unsealed())
+        let counts = |node: &&Node| node.health == NodeHealth::Up && !(leave_out && node.short);
+        let slots = self.nodes.iter().filter(counts).map(|node| u64::from(node.slots_free));
+        let mut free: SmallVec<[u64; 16]> = slots.collect();
+        let shape = self.shape();
+        let now = shape.segments_fitting(&free);
+        // With nodes of unlike room, the loss of the roomiest may leave less than the marks allow
+        // for: what is left then, and one more, is all that counts.
+        let lost = self.nodes.len() - free.len();
+        let more = usize::from(self.config.missing_max).saturating_sub(lost);
+        free.sort_unstable();
+        free.truncate(free.len().saturating_sub(more).max(1));
+        let then = shape.segments_fitting(&free);
+        now.min(then + 1).saturating_sub(self.segments.unsealed())
     }
 
     /// A node whose disk is full takes no shards, as if it were lost; more such nodes than may be

@@ -117,6 +117,7 @@ impl Volume {
     pub fn request_grow(&mut self, size_bytes: u64) {
         let mut core = self.core.borrow_mut();
         let size_bytes = size_bytes.next_multiple_of(BLOCK_BYTES as u64);
+        core.grow_refused = None;
         if size_bytes > core.geometry.size_bytes && core.phase == Phase::Serving {
             core.spawn_with(move |ctx| grow(ctx, size_bytes));
         }
@@ -266,7 +267,6 @@ fn extents(core: &Core, request: &Request) -> Vec<Extent> {
 /// Makes the device larger. The root comes first: were a write behind the old end acknowledged
 /// before it, a crash could leave the old size, and with it no place for what was written.
 async fn grow(ctx: Ctx, size_bytes: u64) {
-    ctx.with(|core| core.grow_refused = None);
     if let Err(why) = crate::provision::reserve_for_size(&ctx, size_bytes).await {
         return ctx.with(|core| {
             tracing::warn!(volume = %core.name, "not made larger: {why}");

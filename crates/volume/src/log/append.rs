@@ -172,6 +172,10 @@ impl Core {
             }
             return;
         }
+        if self.segments.row_backed() > 0 {
+            // What is lent to their segments comes back when those are durable.
+            return self.start_sync();
+        }
         self.log.held = true;
         self.make_room();
     }
@@ -271,8 +275,9 @@ impl Core {
             return Admission::Wait;
         }
         if mutation.kind == EntryKind::Data && space.starved {
+            let stuck = self.gc_stuck && !self.gc_running && !self.growing();
             self.make_room();
-            if self.gc_stuck && !self.growing() {
+            if stuck && !self.growing() {
                 return Admission::Refuse(BlockError::NoSpace);
             }
             self.log.starved_since.get_or_insert(self.now);
