@@ -4,6 +4,7 @@
 //! signal handler. Install this before any other thread exists, so that all inherit the mask.
 
 use std::mem::MaybeUninit;
+use std::sync::OnceLock;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
@@ -11,6 +12,32 @@ use anyhow::bail;
 
 /// Exit code after a second signal, as shells have it for SIGINT.
 const INTERRUPTED: i32 = 130;
+
+/// Tells what a process leaves undone that ends at once.
+type LastWords = Box<dyn Fn() -> Vec<String> + Send + Sync>;
+
+static LAST_WORDS: OnceLock<LastWords> = OnceLock::new();
+
+/// Sets what is said when a second signal ends the process: one line for each thing that is left
+/// undone. The first call counts.
+pub fn at_second(words: impl Fn() -> Vec<String> + Send + Sync + 'static) {
+    let _ = LAST_WORDS.set(Box::new(words));
+}
+
+/// Says what is left undone, and does not wait long for that to be found out.
+fn say_last_words() {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let (sender, words) = mpsc::channel();
+    std::thread::spawn(move || {
+        let lines = LAST_WORDS.get().map(|words| words()).unwrap_or_default();
+        // Nobody waits for it any more.
+        let _ = sender.send(lines);
+    });
+    for line in words.recv_timeout(PATIENCE).unwrap_or_default() {
+        eprintln!("fieldstone: {line}");
+    }
+    eprintln!("fieldstone: ending at once; what was acknowledged is safe");
+}
 
 /// The signals that end a process in good order.
 #[derive(Debug)]
@@ -39,7 +66,7 @@ impl Signals {
                 }
                 seen += 1;
                 if seen > 1 {
-                    eprintln!("fieldstone: ending at once; what was acknowledged is safe");
+                    say_last_words();
                     std::process::exit(INTERRUPTED);
                 }
                 // The command may have finished by now.

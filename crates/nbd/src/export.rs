@@ -91,9 +91,13 @@ impl Export {
     }
 }
 
-/// The exports of a server, shared by its sessions. Never empty; the first is the default.
+/// The exports of a server, shared by its sessions. Never empty; the first is the default, unless
+/// there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExportList(Vec<Export>);
+pub struct ExportList {
+    exports: Vec<Export>,
+    has_default: bool,
+}
 
 impl ExportList {
     /// The list of `exports`, after checking each against the protocol's bounds.
@@ -111,26 +115,32 @@ impl ExportList {
                 return Err(ExportError::DuplicateName { name: export.name.clone() });
             }
         }
-        Ok(Self(exports))
+        Ok(Self { exports, has_default: true })
+    }
+
+    /// The same list, of which none is the default: the one that should be is not there yet.
+    #[must_use]
+    pub fn without_default(self) -> Self {
+        Self { has_default: false, ..self }
     }
 
     /// The exports in order.
     #[must_use]
     pub fn as_slice(&self) -> &[Export] {
-        &self.0
+        &self.exports
     }
 
     /// The export at `index`, which must come from this list.
     #[must_use]
     pub fn get(&self, index: ExportIndex) -> Option<&Export> {
-        self.0.get(index.0 as usize)
+        self.exports.get(index.0 as usize)
     }
 
     /// The export named `name`; the empty name means the default one if none bears it.
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Option<ExportIndex> {
-        let exact = self.0.iter().position(|export| export.name.as_bytes() == name);
-        let found = exact.or_else(|| name.is_empty().then_some(0))?;
+        let exact = self.exports.iter().position(|export| export.name.as_bytes() == name);
+        let found = exact.or_else(|| (name.is_empty() && self.has_default).then_some(0))?;
         u32::try_from(found).ok().map(ExportIndex)
     }
 }

@@ -1,13 +1,53 @@
 //! One process per folder: a lock file that knows its holder.
 //!
 //! The lock is the kernel's (`flock`), so it goes when the process goes, however it dies; the file
-//! stays. The holder writes its process number into it, only so that whoever is refused can say
-//! who is in the way. A number left by a dead process is never believed: only a refusal reads it.
+//! stays. The holder writes its process number and its kind into it, only so that whoever is refused
+//! can say who is in the way, and decide whether waiting is worth it. What a dead process left is
+//! never believed: only a refusal reads it.
+//!
+//! ```text
+//! 4711           \n     the process number, filled up with blanks to 15 bytes, and a line feed
+//! server\n              the kind of the holder: "server", "node" or "command"
+//! ```
+//!
+//! Releases that write no kind read the first 16 bytes only, and find the number there. A file
+//! with a number and without a kind is theirs.
 
 use std::fs;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+
+/// Width of the process number, so that it and its line feed fill the 16 bytes that older releases
+/// read.
+const PID_BYTES: usize = 15;
+/// Longest content that is read.
+const CONTENT_BYTES_MAX: u64 = 64;
+
+/// What kind of process holds a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A server: it holds the lock until it is stopped.
+    Server,
+    /// A node process: likewise.
+    Node,
+    /// A command that does its work and ends.
+    Command,
+}
+
+impl Holder {
+    const ALL: [Self; 3] = [Self::Server, Self::Node, Self::Command];
+
+    /// How the lock file names it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Node => "node",
+            Self::Command => "command",
+        }
+    }
+}
 
 /// Why a lock was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +59,8 @@ pub enum LockError {
         path: PathBuf,
         /// The holder's process number, if it could be read.
         pid: Option<u32>,
+        /// What kind of process it is, if that could be read.
+        holder: Option<Holder>,
     },
     /// The file could not be opened or locked.
     #[error("cannot lock {}: {source}", path.display())]
@@ -45,7 +87,7 @@ impl LockFile {
     ///
     /// # Errors
     /// [`LockError::Held`] names the holder; [`LockError::Io`] the reason.
-    pub fn acquire(path: &Path) -> Result<Self, LockError> {
+    pub fn acquire(path: &Path, holder: Holder) -> Result<Self, LockError> {
         let fail = |source| LockError::Io { path: path.to_owned(), source };
         let mut open = fs::OpenOptions::new();
         open.read(true).write(true).create(true).truncate(false);
@@ -54,22 +96,31 @@ impl LockFile {
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
             let error = io::Error::last_os_error();
             if error.kind() == io::ErrorKind::WouldBlock {
-                return Err(LockError::Held { path: path.to_owned(), pid: read_pid(&mut file) });
+                let (pid, holder) = read_holder(&mut file);
+                return Err(LockError::Held { path: path.to_owned(), pid, holder });
             }
             return Err(fail(error));
         }
         file.set_len(0).map_err(fail)?;
         file.rewind().map_err(fail)?;
-        writeln!(file, "{}", std::process::id()).map_err(fail)?;
+        let pid = std::process::id();
+        let content = format!("{pid:<PID_BYTES$}\n{}\n", holder.word());
+        file.write_all(content.as_bytes()).map_err(fail)?;
         Ok(Self { _file: file })
     }
 }
 
-fn read_pid(file: &mut fs::File) -> Option<u32> {
-    const LONGEST_PID_BYTES: u64 = 16;
+/// The number and the kind of the process that holds the lock, as far as the file tells.
+fn read_holder(file: &mut fs::File) -> (Option<u32>, Option<Holder>) {
     let mut text = String::new();
-    file.take(LONGEST_PID_BYTES).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+    if file.take(CONTENT_BYTES_MAX).read_to_string(&mut text).is_err() {
+        return (None, None);
+    }
+    let mut lines = text.lines();
+    let pid = lines.next().and_then(|line| line.trim().parse().ok());
+    let word = lines.next().unwrap_or_default();
+    let holder = Holder::ALL.into_iter().find(|holder| holder.word() == word);
+    (pid, pid.and(holder))
 }
 
 #[cfg(test)]
@@ -81,23 +132,46 @@ mod tests {
         let folder = tempfile::tempdir().expect("temp");
         let path = folder.path().join("lock");
         fs::write(&path, "left by somebody long gone, 12345").expect("writable");
-        let first = LockFile::acquire(&path).expect("free, whatever its content");
-        let error = LockFile::acquire(&path).expect_err("held");
+        let first = LockFile::acquire(&path, Holder::Server).expect("free, whatever its content");
+        let error = LockFile::acquire(&path, Holder::Server).expect_err("held");
         let text = error.to_string();
         assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
         assert!(text.contains(path.to_str().expect("utf-8")), "{text}");
         drop(first);
-        LockFile::acquire(&path).expect("free again");
+        LockFile::acquire(&path, Holder::Server).expect("free again");
+    }
+
+    #[test]
+    fn the_kind_of_the_holder_is_told_and_older_files_are_read() {
+        let folder = tempfile::tempdir().expect("temp");
+        let path = folder.path().join("lock");
+        for holder in Holder::ALL {
+            let _held = LockFile::acquire(&path, holder).expect("free");
+            let refused = LockFile::acquire(&path, Holder::Command).expect_err("held");
+            let LockError::Held { pid, holder: told, .. } = refused else { panic!("{refused}") };
+            assert_eq!((pid, told), (Some(std::process::id()), Some(holder)));
+            // What older releases read of it: 16 bytes that are a number.
+            let bytes = fs::read(&path).expect("readable");
+            let number = std::str::from_utf8(&bytes[..16]).expect("text").trim().parse::<u32>();
+            assert_eq!(number, Ok(std::process::id()));
+        }
+        let _held = LockFile::acquire(&path, Holder::Server).expect("free");
+        fs::write(&path, "4711\n").expect("writable");
+        let refused = LockFile::acquire(&path, Holder::Server).expect_err("held");
+        assert!(matches!(refused, LockError::Held { pid: Some(4711), holder: None, .. }));
     }
 
     #[test]
     fn garbage_in_a_held_file_is_not_believed() {
         let folder = tempfile::tempdir().expect("temp");
         let path = folder.path().join("lock");
-        let _first = LockFile::acquire(&path).expect("free");
+        let _first = LockFile::acquire(&path, Holder::Server).expect("free");
         fs::write(&path, [0xff; 100]).expect("writable");
-        let text = LockFile::acquire(&path).expect_err("held").to_string();
+        let text = LockFile::acquire(&path, Holder::Server).expect_err("held").to_string();
         assert!(text.contains("another process"), "{text}");
-        assert!(matches!(LockFile::acquire(folder.path()), Err(LockError::Io { .. })));
+        assert!(matches!(
+            LockFile::acquire(folder.path(), Holder::Server),
+            Err(LockError::Io { .. })
+        ));
     }
 }

@@ -6,12 +6,12 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use fieldstone_uring::host::Job;
 
-use crate::control::{Request, find_server};
-use crate::engine::{Engine, EngineOptions, MissingNode, VolumeOptions};
-use crate::pool::Pool;
+use crate::control::{Client, Request};
+use crate::engine::{Engine, NodeOptions, Operator, VolumeOptions};
+use crate::pool::record;
 use crate::progress::{new_bar, show};
 use crate::report::{PoolReport, ProgressReport, VolumeReport, progress_text};
 use crate::target::target;
@@ -75,6 +75,8 @@ pub struct Args {
     /// Do not wait for the end. Needs a running server.
     #[arg(long)]
     detach: bool,
+    #[command(flatten)]
+    nodes: NodeOptions,
     /// Print one JSON object per volume at the end.
     #[arg(long)]
     json: bool,
@@ -87,25 +89,36 @@ pub struct Args {
 pub fn run(kind: JobKind, args: &Args) -> anyhow::Result<()> {
     let target = target(&args.target)?;
     let volume = target.volume.clone();
-    if let Some(mut server) = find_server(&target.pool, volume.as_deref())? {
-        if kind == JobKind::Rebuild {
-            wait_for_nodes(volume.as_deref(), || server.status())?;
+    match Operator::find(&target.pool, volume.as_deref(), &args.nodes)? {
+        Operator::Server(mut server) => online(kind, args, volume, &mut server),
+        Operator::Own(engine) => {
+            let worked = if args.detach {
+                let dir = target.pool.display();
+                Err(anyhow!("--detach needs a running server, and {dir} has none"))
+            } else {
+                offline(kind, args, volume.as_deref(), &engine)
+            };
+            let finished = engine.finish();
+            worked.and(finished)
         }
-        server.ask(&kind.request(volume.clone(), args.limit))?;
-        if args.detach {
-            say!("the {} runs; watch it with `fieldstone status`", kind.name());
-            return Ok(());
-        }
-        return follow(kind, args.json, volume.as_deref(), || server.status());
     }
+}
+
+fn online(
+    kind: JobKind,
+    args: &Args,
+    volume: Option<String>,
+    server: &mut Client,
+) -> anyhow::Result<()> {
+    if kind == JobKind::Rebuild {
+        wait_for_nodes(volume.as_deref(), || server.status())?;
+    }
+    server.ask(&kind.request(volume.clone(), args.limit))?;
     if args.detach {
-        bail!("--detach needs a running server, and {} has none", target.pool.display());
+        say!("the {} runs; watch it with `fieldstone status`", kind.name());
+        return Ok(());
     }
-    let pool = Pool::open(&target.pool)?;
-    let engine = Engine::with_pool(pool, &EngineOptions::offline(MissingNode::Replace))?;
-    let worked = offline(kind, args, volume.as_deref(), &engine);
-    let finished = engine.finish();
-    worked.and(finished)
+    follow(kind, args.json, volume.as_deref(), || server.status())
 }
 
 fn offline(
@@ -122,6 +135,7 @@ fn offline(
         say!("no volumes in {}", engine.folder().display());
     }
     let mut outcome = Ok(());
+    let mut whole = volume.is_none();
     for known in &known {
         let open = engine.open_volume(known, &VolumeOptions::offline(), None)?;
         if kind == JobKind::Rebuild {
@@ -129,7 +143,18 @@ fn offline(
         }
         engine.start_job(&known.name, kind.job(args.limit))?;
         let followed = follow(kind, args.json, Some(&known.name), || PoolReport::of(engine));
+        let report = PoolReport::of(engine)?;
+        let mut volumes = report.volumes.iter().filter(|found| found.name == known.name);
+        whole &= followed.is_ok() && volumes.all(VolumeReport::is_whole);
         outcome = outcome.and(followed).and(engine.close(&open));
+    }
+    if whole && outcome.is_ok() {
+        // Replaced nodes count as nodes again.
+        let pool = engine.pool()?;
+        let noted = record::update(&pool.folder, pool.id, record::Record::note_whole);
+        if let Err(error) = noted {
+            tracing::info!("cannot note that the pool is whole: {error:#}");
+        }
     }
     outcome
 }

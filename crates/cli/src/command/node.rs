@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use fieldstone_proto::NodeIndex;
 use fieldstone_uring::host::{FolderError, Host, HostConfig, LocalNodeConfig, Service};
-use fieldstone_uring::{Address, Caching};
+use fieldstone_uring::{Address, Caching, Holder};
 
-use crate::engine::MissingNode;
+use crate::engine::{command_deadline, open_patiently};
 use crate::listen;
 use crate::pool::{Pool, is_pool};
 use crate::signals::Signals;
@@ -17,8 +17,8 @@ use crate::signals::Signals;
 /// Options of `node`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The node's folder in its pool, for example DIR/node.3. If it is missing, an empty node is
-    /// made in its place.
+    /// The node's folder in its pool, for example DIR/node.3. `fieldstone pool create` and
+    /// `fieldstone pool replace` make it.
     #[arg(value_name = "DIR/node.I")]
     dir: PathBuf,
     /// Where to listen: unix:PATH or tcp:HOST:PORT.
@@ -34,11 +34,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let signals = Signals::install()?;
     let (pool, index) = locate(&args.dir)?;
     let listener = listen::bind(&args.listen)?;
-    let opening = pool.opening(index, MissingNode::Replace)?;
-    let folder = opening.run()?;
-    if folder.created {
-        eprintln!("fieldstone: {} was missing; made it anew, empty", args.dir.display());
-    }
+    let opening = pool.opening(index, Holder::Node)?;
+    let folder = open_patiently(&opening, command_deadline())?;
     let address = listener.address().clone();
     let announce = folder.announcer();
     announce.announce(&address)?;

@@ -1,7 +1,9 @@
-//! `fieldstone pool create`.
+//! `fieldstone pool create|replace`.
+
+mod replace;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
@@ -10,7 +12,10 @@ use fieldstone_proto::{MasterKey, PoolId};
 use fieldstone_uring::host::folder;
 use serde::Serialize;
 
-use crate::pool::{Layout, POOL_FILE, Pool, default_node_bytes, is_pool, random};
+pub use replace::replace;
+
+use crate::pool::record::{self, Place};
+use crate::pool::{Layout, POOL_FILE, Pool, check_room, default_node_bytes, is_pool, random};
 use crate::units;
 
 /// Work on pools.
@@ -18,6 +23,8 @@ use crate::units;
 pub enum Command {
     /// Make a pool: a folder with one folder per storage node.
     Create(Create),
+    /// Make an empty node in place of one that is lost.
+    Replace(replace::Args),
 }
 
 /// Options of `pool create`.
@@ -37,6 +44,10 @@ pub struct Create {
     /// space]
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     node_size: Option<u64>,
+    /// Make the pool even if its nodes are larger than the free space of their file systems. The
+    /// disk is then full before the nodes are.
+    #[arg(long)]
+    overcommit: bool,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -56,9 +67,11 @@ struct Created {
 pub fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Create(args) => {
-            let pool = create(&args.dir, args.nodes, args.code, args.node_size)?;
+            let sizes = Sizes { node_bytes: args.node_size, overcommit: args.overcommit };
+            let pool = create(&args.dir, args.nodes, args.code, sizes)?;
             print(&pool, args.json)
         }
+        Command::Replace(args) => replace::run(args),
     }
 }
 
@@ -71,20 +84,24 @@ pub fn check_fits(profile: Profile, nodes: u16) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// How large the nodes of a new pool are.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Size of each; a fair share of the free space if absent.
+    pub node_bytes: Option<u64>,
+    /// They may be larger than the free space.
+    pub overcommit: bool,
+}
+
 /// Makes a pool. Nodes come first and the pool's description last, so that an interruption leaves
 /// nothing that could be mistaken for a pool.
-pub fn create(
-    dir: &std::path::Path,
-    nodes: u16,
-    profile: Profile,
-    node_bytes: Option<u64>,
-) -> anyhow::Result<Pool> {
+pub fn create(dir: &Path, nodes: u16, profile: Profile, sizes: Sizes) -> anyhow::Result<Pool> {
     check_fits(profile, nodes)?;
     if is_pool(dir) {
         bail!("{} is a pool already; remove the folder to start over", dir.display());
     }
     fs::create_dir_all(dir).with_context(|| format!("cannot make the folder {}", dir.display()))?;
-    let node_bytes = match node_bytes {
+    let node_bytes = match sizes.node_bytes {
         Some(bytes) => bytes,
         None => default_node_bytes(dir, nodes)?,
     };
@@ -96,10 +113,20 @@ pub fn create(
         layout: Layout::for_node_bytes(node_bytes)?,
         key: MasterKey(random()?.to_le_bytes()),
     };
+    let folders = pool.node_indices().map(|node| pool.node_folder(node));
+    check_room(dir, folders, pool.layout, sizes.overcommit)?;
+    let mut made = Vec::new();
     for node in pool.node_indices() {
-        folder::create(&pool.node_folder(node), &pool.superblock(node)?)?;
+        let (path, superblock) = (pool.node_folder(node), pool.superblock(node));
+        folder::create(&path, &superblock)?;
+        made.push((node, superblock.incarnation, Place::of(dir, &path)?));
     }
     pool.write()?;
+    record::update(dir, pool.id, |record| {
+        for (node, incarnation, place) in made {
+            record.note_made(node, incarnation, place, false);
+        }
+    })?;
     Ok(pool)
 }
 

@@ -1,6 +1,10 @@
 //! `fieldstone serve`: volumes, or memory, as block devices over NBD.
+//!
+//! The control socket comes first, so that `status` tells what an opening volume waits for. Then all
+//! volumes are opened at the same time ([`opening`]), and each is exported as soon as it is open.
 
-use std::io::Write;
+mod opening;
+
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -12,21 +16,18 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use fieldstone_block::{CacheOptions, PipelineOptions, Policy, SchedulerOptions};
 use fieldstone_fpga::{FpgaDevice, exercise};
-use fieldstone_proto::NodeIndex;
-use fieldstone_uring::host::Service;
-use fieldstone_uring::{Address, Caching, Listener};
+use fieldstone_uring::{Address, Caching, Holder, Listener};
 
 use crate::accelerator::{Accel, Accelerator};
 use crate::control::ControlServer;
-use crate::engine::{
-    Engine, EngineOptions, FixedNode, MissingNode, OpenDevice, Served, VolumeOptions,
-};
+use crate::engine::{Engine, EngineOptions, NodeOptions, Served, VolumeOptions};
 use crate::listen;
 use crate::metrics::MetricsServer;
 use crate::pool::Pool;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use crate::target::volume_path;
 use crate::units;
+use opening::{Door, Openings};
 
 /// Options of `serve`.
 #[derive(clap::Args, Debug)]
@@ -71,9 +72,13 @@ pub struct Args {
     /// For tests: change the module of the device's partition N times while serving.
     #[arg(long, value_name = "N", hide = true)]
     exercise_swaps: Option<u64>,
-    /// Reach node I at ADDR instead of its folder. May be repeated.
-    #[arg(long, value_name = "I=ADDR")]
-    node: Vec<NodeAddress>,
+    /// Make an empty node by itself where one was lost: only where nothing at all lies, its folder
+    /// was in the pool's own folder before, and the code makes up for it. Without this, `fieldstone
+    /// pool replace` makes it.
+    #[arg(long)]
+    replace_missing: bool,
+    #[command(flatten)]
+    nodes: NodeOptions,
 }
 
 /// How requests are merged before they go on.
@@ -113,27 +118,6 @@ impl FromStr for Serving {
     }
 }
 
-/// A node that is reached through an address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeAddress {
-    /// Which node.
-    pub node: u16,
-    /// Where it listens.
-    pub address: Address,
-}
-
-impl FromStr for NodeAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (node, address) =
-            text.split_once('=').ok_or("write I=ADDR, for example 3=tcp:10.0.0.5:7000")?;
-        let node = node.parse().map_err(|_| format!("{node:?} is not the number of a node"))?;
-        let address = address.parse().map_err(|error| format!("{error}"))?;
-        Ok(Self { node, address })
-    }
-}
-
 /// Runs `serve`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let signals = Signals::install()?;
@@ -141,8 +125,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let listeners = bind(&args.nbd)?;
     let (pool, names) = volumes_of(&args.targets)?;
     let engine = Arc::new(start_engine(args, pool)?);
-    let opened = open_targets(args, &engine, &names, &signals);
-    let served = opened.and_then(|open| serve(args, &engine, &open, listeners, &signals));
+    let last = Arc::clone(&engine);
+    signals::at_second(move || last.unclosed());
+    let served = serve(args, &engine, &names, listeners, &signals);
     let finished = engine.finish();
     served.and(finished)
 }
@@ -179,16 +164,13 @@ fn start_engine(args: &Args, pool: Option<Pool>) -> anyhow::Result<Engine> {
     if pool.is_none() && args.accel != Accel::Cpu {
         bail!("--accel {} needs a volume: ram: has nothing to place or to code", args.accel.word());
     }
-    let fixed = args
-        .node
-        .iter()
-        .map(|node| FixedNode { node: NodeIndex(node.node), address: node.address.clone() });
     let options = EngineOptions {
         cores: usize::from(args.cores),
         pin: args.cores > 1,
         caching: if args.direct { Caching::Direct } else { Caching::Buffered },
-        fixed: fixed.collect(),
-        missing: MissingNode::Replace,
+        fixed: args.nodes.fixed.clone(),
+        holder: Holder::Server,
+        replace_missing: args.replace_missing,
         accelerator: Accelerator::start(args.accel)?,
     };
     match pool {
@@ -214,90 +196,66 @@ fn pipeline(args: &Args, memory: bool) -> PipelineOptions {
     }
 }
 
-fn open_targets(
-    args: &Args,
-    engine: &Engine,
-    names: &[String],
-    signals: &Signals,
-) -> anyhow::Result<Vec<OpenDevice>> {
-    // All are looked up before any is opened: a wrong name changes nothing.
-    let known = names.iter().map(|name| engine.find_volume(name)).collect::<Result<Vec<_>, _>>()?;
-    let mut known = known.iter();
-    let mut open = Vec::new();
-    for (index, target) in args.targets.iter().enumerate() {
-        match target {
-            Serving::Ram(size_bytes) => {
-                let name = if index == 0 { "ram".to_owned() } else { format!("ram{index}") };
-                open.push(engine.open_ram(&name, *size_bytes, pipeline(args, true))?);
-            }
-            Serving::Volume(_) => {
-                let known = known.next().context("every volume was looked up")?;
-                let options = VolumeOptions {
-                    takeover: args.takeover,
-                    auto_rebuild: !args.no_auto_rebuild,
-                    rebuild_limit: args.rebuild_limit,
-                    pipeline: pipeline(args, false),
-                };
-                open.push(engine.open_volume(known, &options, Some(signals))?);
-            }
+/// The devices to open, each with the name of its export.
+fn devices(args: &Args, names: &[String]) -> anyhow::Result<Vec<opening::Device>> {
+    let mut names = names.iter();
+    let devices = args.targets.iter().enumerate().map(|(index, target)| match target {
+        Serving::Ram(size_bytes) => {
+            let name = if index == 0 { "ram".to_owned() } else { format!("ram{index}") };
+            Ok(opening::Device::Ram(name, *size_bytes, pipeline(args, true)))
         }
-    }
-    Ok(open)
+        Serving::Volume(_) => {
+            let name = names.next().context("every volume has a name")?.clone();
+            let options = VolumeOptions {
+                takeover: args.takeover,
+                auto_rebuild: !args.no_auto_rebuild,
+                rebuild_limit: args.rebuild_limit,
+                pipeline: pipeline(args, false),
+            };
+            Ok(opening::Device::Volume(name, options))
+        }
+    });
+    devices.collect()
 }
 
 fn serve(
     args: &Args,
     engine: &Arc<Engine>,
-    open: &[OpenDevice],
+    names: &[String],
     listeners: Vec<Listener>,
     signals: &Signals,
 ) -> anyhow::Result<()> {
     /// How long requests in flight are waited for.
     const DRAIN: Duration = Duration::from_secs(20);
+    let devices = devices(args, names)?;
+    engine.set_targets(devices.iter().map(|device| device.name().to_owned()));
     let addresses: Vec<String> =
         listeners.iter().map(|listener| listener.address().to_string()).collect();
-    engine.handle().offer(engine.exports(args.read_only)?);
-    for listener in listeners {
-        engine.handle().listen(listener, Service::Nbd);
-    }
     let stop = signals.sender();
-    let served = Arc::new(Served::new(Arc::clone(engine), addresses.clone(), args.read_only, stop));
-    let control = match &engine.pool {
-        Some(pool) => Some(ControlServer::start(&pool.folder, Arc::clone(&served) as _)?),
-        None => None,
-    };
+    let served = Arc::new(Served::new(Arc::clone(engine), addresses, args.read_only, stop));
     let metrics = match &args.metrics {
         Some(address) => Some(MetricsServer::start(address, Arc::clone(&served))?),
         None => None,
     };
-    announce(open, &addresses, metrics.as_ref());
+    let control = match &engine.pool {
+        Some(pool) => Some(ControlServer::start(&pool.folder, Arc::clone(&served) as _)?),
+        None => None,
+    };
+    let door = Door::new(engine, listeners, args.read_only, metrics.as_ref());
+    // A wrong name changes nothing: all are looked up before any is opened.
+    let openings = Openings::start(engine, devices, door)?;
     let exercise = match args.exercise_swaps {
         Some(count) => Some(Exercise::start(engine, count)?),
         None => None,
     };
-    let outcome = wait(engine, signals);
+    let outcome = wait(engine, &openings, signals);
     drop(exercise);
+    drop(openings);
     drop((control, metrics));
     if !engine.handle().drain(DRAIN) {
         eprintln!("fieldstone: requests in flight were not answered within {DRAIN:?}");
     }
     outcome
-}
-
-/// Says that everything is ready. A server whose stdout is closed serves all the same.
-fn announce(open: &[OpenDevice], addresses: &[String], metrics: Option<&MetricsServer>) {
-    let mut text = String::new();
-    for device in open {
-        let size = units::size(device.info.size_bytes);
-        text.push_str(&format!("serving {} ({size}) on {}\n", device.name, addresses.join(" ")));
-    }
-    if let Some(metrics) = metrics {
-        text.push_str(&format!("metrics on {}\n", metrics.url()));
-    }
-    let mut out = std::io::stdout().lock();
-    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        tracing::debug!("cannot say that the server is ready: {error}");
-    }
 }
 
 /// Somebody else who uses the device, and changes its partition.
@@ -349,14 +307,22 @@ impl Drop for Exercise {
 }
 
 /// Waits for the end: a signal, a call to stop, or a failure.
-fn wait(engine: &Engine, signals: &Signals) -> anyhow::Result<()> {
+fn wait(engine: &Engine, openings: &Openings, signals: &Signals) -> anyhow::Result<()> {
     const STEP: Duration = Duration::from_secs(3);
+    const STEP_WHILE_OPENING: Duration = Duration::from_millis(50);
     loop {
-        if signals.wait(STEP) {
+        let opening = openings.is_any_new();
+        if signals.wait(if opening { STEP_WHILE_OPENING } else { STEP }) {
+            if engine.open_devices().is_empty() {
+                openings.interrupted()?;
+            }
             return Ok(());
         }
         if engine.has_failed() {
             bail!("a core has ended by itself; see the messages above");
+        }
+        if opening && openings.is_any_new() {
+            continue;
         }
         if let Some(reason) = engine.all_failed() {
             bail!("{reason}");

@@ -1,12 +1,10 @@
 //! `fieldstone status`: from the running server, or by an offline look.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::bail;
 
-use crate::control::find_server;
-use crate::engine::{Engine, EngineOptions, MissingNode, VolumeOptions};
-use crate::pool::Pool;
+use crate::engine::{Engine, NodeOptions, Operator, VolumeOptions};
 use crate::report::{PoolReport, print_pool};
 use crate::target::target;
 
@@ -16,6 +14,8 @@ pub struct Args {
     /// A pool, or one volume of it.
     #[arg(value_name = "DIR[/VOLUME]")]
     target: PathBuf,
+    #[command(flatten)]
+    nodes: NodeOptions,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -24,10 +24,13 @@ pub struct Args {
 /// Runs `status`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let target = target(&args.target)?;
-    let mut report = match find_server(&target.pool, target.volume.as_deref())? {
-        Some(mut server) => server.status()?,
-        None => offline(&target.pool, target.volume.as_deref())?,
+    let mut operator = Operator::find(&target.pool, target.volume.as_deref(), &args.nodes)?;
+    let looked = match &mut operator {
+        Operator::Server(server) => server.status(),
+        Operator::Own(engine) => look(engine, target.volume.as_deref()),
     };
+    let finished = operator.finish();
+    let mut report = looked.and_then(|report| finished.map(|()| report))?;
     if let Some(name) = &target.volume {
         report.volumes.retain(|volume| volume.name == *name);
     }
@@ -39,15 +42,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the volumes, looks, and closes them. Changes nothing but their epochs.
-fn offline(folder: &Path, volume: Option<&str>) -> anyhow::Result<PoolReport> {
-    let pool = Pool::open(folder)?;
-    let engine = Engine::with_pool(pool, &EngineOptions::offline(MissingNode::Leave))?;
-    let looked = look(&engine, volume);
-    let finished = engine.finish();
-    looked.and_then(|report| finished.map(|()| report))
-}
-
+/// Opens the volumes and looks. Changes nothing but their epochs.
 fn look(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
     let listing = engine.list_volumes()?;
     let wanted = listing.volumes.iter().filter(|known| volume.is_none_or(|v| v == known.name));

@@ -6,9 +6,8 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 use fieldstone_codes::Profile;
 
-use crate::control::{Client, Request, Response, VolumeLine, servers};
-use crate::engine::{Engine, EngineOptions, MissingNode};
-use crate::pool::Pool;
+use crate::control::{Request, Response, VolumeLine};
+use crate::engine::{NodeOptions, Operator};
 use crate::target::{VolumePath, target, volume_path};
 use crate::units;
 
@@ -38,6 +37,12 @@ pub struct Create {
     /// rs-van:K+M. [default: the pool's code]
     #[arg(long, value_name = "CODE")]
     code: Option<Profile>,
+    /// Make it even if full volumes would take more than the pool has: writes then fail when the
+    /// pool is full.
+    #[arg(long)]
+    thin: bool,
+    #[command(flatten)]
+    nodes: NodeOptions,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -49,6 +54,8 @@ pub struct Ls {
     /// The pool.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
+    #[command(flatten)]
+    nodes: NodeOptions,
     /// Print one JSON object per volume.
     #[arg(long)]
     json: bool,
@@ -63,6 +70,12 @@ pub struct Grow {
     /// Its new size.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     size: u64,
+    /// Grow it even if full volumes would take more than the pool has: writes then fail when the
+    /// pool is full.
+    #[arg(long)]
+    thin: bool,
+    #[command(flatten)]
+    nodes: NodeOptions,
 }
 
 /// Options of `volume rm`.
@@ -74,6 +87,8 @@ pub struct Rm {
     /// Remove it even if nodes are down. Such a node still has the volume when it comes back.
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    nodes: NodeOptions,
 }
 
 /// Runs `volume …`.
@@ -86,44 +101,21 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     }
 }
 
-/// Whom to ask: the pool's server, or an engine of our own.
-enum Operator {
-    Server(Client),
-    Own(Box<Engine>),
-}
-
-impl Operator {
-    fn find(folder: &std::path::Path) -> anyhow::Result<Self> {
-        let pool = Pool::open(folder)?;
-        if let Some(server) = servers(folder).into_iter().next() {
-            return Ok(Self::Server(server));
-        }
-        let options = EngineOptions::offline(MissingNode::Replace);
-        Ok(Self::Own(Box::new(Engine::with_pool(pool, &options)?)))
-    }
-
-    fn finish(self) -> anyhow::Result<()> {
-        match self {
-            Self::Server(_) => Ok(()),
-            Self::Own(engine) => engine.finish(),
-        }
-    }
-}
-
 fn create(args: &Create) -> anyhow::Result<()> {
     let VolumePath { pool: folder, volume: name } = volume_path(&args.path)?;
-    let mut operator = Operator::find(&folder)?;
+    let mut operator = Operator::find(&folder, None, &args.nodes)?;
     let made = match &mut operator {
         Operator::Server(server) => {
             let code = args.code.map(|code| code.to_string());
-            let request = Request::VolumeCreate { name: name.clone(), size_bytes: args.size, code };
-            volumes(server.ask(&request)?)?.pop().context("the server tells of no volume")
+            let (name, size_bytes, thin) = (name.clone(), args.size, args.thin);
+            server.ask(&Request::VolumeCreate { name, size_bytes, code, thin }).and_then(one_volume)
         }
-        Operator::Own(engine) => {
-            engine.create_volume(&name, args.size, args.code).map(|known| engine.line(&known))
-        }
+        Operator::Own(engine) => engine
+            .create_volume(&name, args.size, args.code, args.thin)
+            .map(|(known, warning)| (engine.line(&known), warning)),
     };
-    let made = made.and_then(|line| operator.finish().map(|()| line))?;
+    let (made, warning) = made.and_then(|line| operator.finish().map(|()| line))?;
+    warn(warning);
     if args.json {
         say!("{}", serde_json::to_string(&made)?);
     } else {
@@ -136,14 +128,31 @@ fn create(args: &Create) -> anyhow::Result<()> {
 
 fn volumes(response: Response) -> anyhow::Result<Vec<VolumeLine>> {
     match response {
-        Response::Volumes { volumes } => Ok(volumes),
+        Response::Volumes { volumes, .. } => Ok(volumes),
         other => bail!("the server answered out of turn: {other:?}"),
+    }
+}
+
+/// The one volume that an answer is about, and what the user should know.
+fn one_volume(response: Response) -> anyhow::Result<(VolumeLine, Option<String>)> {
+    match response {
+        Response::Volumes { mut volumes, warning } => {
+            let line = volumes.pop().context("the server tells of no volume")?;
+            Ok((line, warning))
+        }
+        other => bail!("the server answered out of turn: {other:?}"),
+    }
+}
+
+fn warn(warning: Option<String>) {
+    if let Some(warning) = warning {
+        eprintln!("fieldstone: {warning}");
     }
 }
 
 fn list(args: &Ls) -> anyhow::Result<()> {
     let folder = target(&args.dir)?.pool;
-    let mut operator = Operator::find_quietly(&folder)?;
+    let mut operator = Operator::find(&folder, None, &args.nodes)?;
     let lines = match &mut operator {
         Operator::Server(server) => volumes(server.ask(&Request::VolumeList)?),
         Operator::Own(engine) => engine.list_volumes().map(|listing| {
@@ -179,38 +188,30 @@ fn list(args: &Ls) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Operator {
-    /// As [`Operator::find`], but leaves missing nodes alone: for looking only.
-    fn find_quietly(folder: &std::path::Path) -> anyhow::Result<Self> {
-        let pool = Pool::open(folder)?;
-        if let Some(server) = servers(folder).into_iter().next() {
-            return Ok(Self::Server(server));
-        }
-        let options = EngineOptions::offline(MissingNode::Leave);
-        Ok(Self::Own(Box::new(Engine::with_pool(pool, &options)?)))
-    }
-}
-
 fn grow(args: &Grow) -> anyhow::Result<()> {
     let VolumePath { pool: folder, volume: name } = volume_path(&args.path)?;
-    let mut operator = Operator::find(&folder)?;
+    let mut operator = Operator::find(&folder, None, &args.nodes)?;
     let done = match &mut operator {
         Operator::Server(server) => {
-            let request = Request::VolumeGrow { name: name.clone(), size_bytes: args.size };
-            server.ask(&request).map(drop)
+            let (name, size_bytes, thin) = (name.clone(), args.size, args.thin);
+            server
+                .ask(&Request::VolumeGrow { name, size_bytes, thin })
+                .and_then(one_volume)
+                .map(|(_, warning)| warning)
         }
-        Operator::Own(engine) => {
-            engine.find_volume(&name).and_then(|known| engine.grow_closed(&known, args.size))
-        }
+        Operator::Own(engine) => engine
+            .check_growth(&name, args.size, args.thin)
+            .and_then(|(known, warning)| engine.grow_closed(&known, args.size).map(|()| warning)),
     };
-    done.and_then(|()| operator.finish())?;
+    let warning = done.and_then(|warning| operator.finish().map(|()| warning))?;
+    warn(warning);
     say!("{} has {} now", args.path.display(), units::size(args.size));
     Ok(())
 }
 
 fn remove(args: &Rm) -> anyhow::Result<()> {
     let VolumePath { pool: folder, volume: name } = volume_path(&args.path)?;
-    let mut operator = Operator::find_quietly(&folder)?;
+    let mut operator = Operator::find(&folder, None, &args.nodes)?;
     let done = match &mut operator {
         Operator::Server(server) => {
             let request = Request::VolumeRemove { name: name.clone(), force: args.force };

@@ -46,6 +46,9 @@ pub enum Request {
         size_bytes: u64,
         /// Its code; the pool's if absent.
         code: Option<String>,
+        /// The pool may run full.
+        #[serde(default)]
+        thin: bool,
     },
     /// Make a volume larger.
     VolumeGrow {
@@ -53,6 +56,9 @@ pub enum Request {
         name: String,
         /// Its new size.
         size_bytes: u64,
+        /// The pool may run full.
+        #[serde(default)]
+        thin: bool,
     },
     /// Remove a volume.
     VolumeRemove {
@@ -73,10 +79,13 @@ pub enum Response {
     Done,
     /// To [`Request::Status`].
     Status(Box<PoolReport>),
-    /// To [`Request::VolumeList`] and [`Request::VolumeCreate`].
+    /// To [`Request::VolumeList`], [`Request::VolumeCreate`] and [`Request::VolumeGrow`].
     Volumes {
         /// The volumes.
         volumes: Vec<VolumeLine>,
+        /// What the user should know.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        warning: Option<String>,
     },
     /// It cannot be done.
     Error {

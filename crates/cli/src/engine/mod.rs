@@ -9,28 +9,31 @@
 //! that another server has locked means that the pool is being served: the engine refuses to start.
 
 mod nodes;
+mod operator;
 mod service;
+mod targets;
 mod volumes;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_block::{Info, PipelineOptions};
 use fieldstone_proto::VolumeId;
-use fieldstone_uring::Caching;
 use fieldstone_uring::host::{
     CoreSnapshot, DeviceId, DeviceSpec, Handle, Host, HostConfig, Job, NodePlace, StoreSpec,
 };
-use fieldstone_volume::Phase;
+use fieldstone_uring::{Caching, Holder};
 
 use crate::accelerator::Accelerator;
 use crate::pool::Pool;
-use crate::signals::Signals;
 
-pub use nodes::{FixedNode, MissingNode, NodeSight};
+pub use nodes::{FixedNode, NodeOptions, NodeSight, command_deadline, open_patiently};
+pub use operator::Operator;
 pub use service::Served;
+pub use targets::Stage;
 pub use volumes::{Known, VolumeOptions};
 
 /// How an engine is started.
@@ -44,21 +47,24 @@ pub struct EngineOptions {
     pub caching: Caching,
     /// Nodes at given addresses.
     pub fixed: Vec<FixedNode>,
-    /// What to do about nodes whose folder is not there.
-    pub missing: MissingNode,
+    /// What kind of process this is, for those that find the nodes' folders in use.
+    pub holder: Holder,
+    /// Make an empty node where one was lost, under the conditions of [`crate::pool::PoolKeeper`].
+    pub replace_missing: bool,
     /// What places and codes for the volumes.
     pub accelerator: Accelerator,
 }
 
 impl EngineOptions {
     /// For a command that does its work and ends.
-    pub fn offline(missing: MissingNode) -> Self {
+    pub fn offline(nodes: &NodeOptions) -> Self {
         Self {
             cores: 1,
             pin: false,
             caching: Caching::Buffered,
-            fixed: Vec::new(),
-            missing,
+            fixed: nodes.fixed.clone(),
+            holder: Holder::Command,
+            replace_missing: false,
             accelerator: Accelerator::cpu(),
         }
     }
@@ -87,6 +93,7 @@ pub struct Engine {
     /// Folders or addresses of the nodes, for people.
     place_names: Vec<String>,
     open: Mutex<Vec<OpenDevice>>,
+    targets: Mutex<Vec<targets::Target>>,
     accelerator: Accelerator,
 }
 
@@ -135,6 +142,7 @@ impl Engine {
             places: places.into(),
             place_names,
             open: Mutex::new(Vec::new()),
+            targets: Mutex::new(Vec::new()),
             accelerator: options.accelerator.clone(),
         })
     }
@@ -182,14 +190,14 @@ impl Engine {
         self.open_device(spec, None, None)
     }
 
-    /// Opens a device and waits until it serves.
+    /// Opens a device and waits until it serves, or until `stop` is set.
     fn open_device(
         &self,
         spec: DeviceSpec,
         volume: Option<VolumeId>,
-        signals: Option<&Signals>,
+        stop: Option<&AtomicBool>,
     ) -> anyhow::Result<OpenDevice> {
-        const STEP: Duration = Duration::from_millis(200);
+        const STEP: Duration = Duration::from_millis(50);
         const STILL_AFTER: Duration = Duration::from_secs(15);
         let name = spec.name.clone();
         let (device, answer) = self.handle.open_device(spec);
@@ -203,13 +211,14 @@ impl Engine {
                 }
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
             }
-            if signals.is_some_and(Signals::arrived) {
+            if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                let waiting = self.waiting_for(&name);
                 self.handle.forget_device(device);
-                bail!("interrupted while opening {name}");
+                bail!("interrupted while opening {name}{waiting}");
             }
             if !told && start.elapsed() > STILL_AFTER {
                 told = true;
-                eprintln!("fieldstone: still opening {name}; {}", self.waiting_for(device));
+                eprintln!("fieldstone: still opening {name}{}", self.waiting_for(&name));
             }
         };
         match outcome {
@@ -223,22 +232,6 @@ impl Engine {
                 bail!("cannot open {name}: {reason}{}", self.down_nodes());
             }
         }
-    }
-
-    /// Which nodes an opening volume waits for.
-    fn waiting_for(&self, device: DeviceId) -> String {
-        let snapshot = self.snapshot();
-        let status = snapshot
-            .iter()
-            .flat_map(|core| &core.devices)
-            .find(|found| found.device == device)
-            .and_then(|found| found.volume.as_ref());
-        let down: Vec<String> = status.map_or(Vec::new(), |status| {
-            let up = fieldstone_volume::NodeHealth::Up;
-            let waiting = status.nodes.iter().filter(|node| node.health != up);
-            waiting.map(|node| node.node.to_string()).collect()
-        });
-        format!("not ready: {}", if down.is_empty() { "-".to_owned() } else { down.join(", ") })
     }
 
     /// The in-process nodes that do not run, as a list to append to an error.
@@ -272,6 +265,9 @@ impl Engine {
     pub fn find_open(&self, name: &str) -> anyhow::Result<OpenDevice> {
         let open = self.open_devices();
         let found = open.iter().find(|open| open.name == name).cloned();
+        if found.is_none() {
+            self.check_not_opening(name)?;
+        }
         found.with_context(|| {
             let names: Vec<_> = open.iter().map(|open| open.name.as_str()).collect();
             format!("the volume {name:?} is not being served here; served: {}", names.join(", "))
@@ -284,17 +280,35 @@ impl Engine {
     /// # Errors
     /// When it could not be closed cleanly; nothing is lost then either.
     pub fn close(&self, open: &OpenDevice) -> anyhow::Result<()> {
-        const PATIENCE: Duration = Duration::from_secs(120);
-        let answer = self.handle.close_device(open.device).recv_timeout(PATIENCE);
-        self.handle.forget_device(open.device);
-        let mut list = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        list.retain(|other| other.device != open.device);
-        drop(list);
-        match answer {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(reason)) => bail!("{} was not closed cleanly: {reason}", open.name),
-            Err(_) => bail!("{} was not closed within {PATIENCE:?}", open.name),
+        self.close_all(std::slice::from_ref(open))
+    }
+
+    /// Closes devices cleanly, all at the same time.
+    fn close_all(&self, devices: &[OpenDevice]) -> anyhow::Result<()> {
+        /// Longer than a volume itself takes to give up.
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let deadline = Instant::now() + PATIENCE;
+        let answers: Vec<_> =
+            devices.iter().map(|open| (open, self.handle.close_device(open.device))).collect();
+        let mut failures = Vec::new();
+        for (open, answer) in answers {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            let failure = match answer.recv_timeout(rest) {
+                Ok(Ok(())) => None,
+                Ok(Err(reason)) => Some(format!("{} was not closed cleanly: {reason}", open.name)),
+                Err(_) => Some(format!(
+                    "{} was not closed within {PATIENCE:?}{}: what was acknowledged is replayed \
+                     from its journal when it is opened again",
+                    open.name,
+                    self.waiting_for(&open.name)
+                )),
+            };
+            failures.extend(failure);
+            self.handle.forget_device(open.device);
+            let mut list = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            list.retain(|other| other.device != open.device);
         }
+        if failures.is_empty() { Ok(()) } else { bail!("{}", failures.join("; ")) }
     }
 
     /// Closes every device and stops the host.
@@ -302,10 +316,7 @@ impl Engine {
     /// # Errors
     /// The first thing that went wrong; everything is tried all the same.
     pub fn finish(&self) -> anyhow::Result<()> {
-        let mut result = Ok(());
-        for open in self.open_devices() {
-            result = result.and(self.close(&open));
-        }
+        let result = self.close_all(&self.open_devices());
         let host = self.host.lock().unwrap_or_else(PoisonError::into_inner).take();
         match host.map(Host::stop) {
             Some(Err(error)) => result.and(Err(error).context("a core failed")),
@@ -317,20 +328,6 @@ impl Engine {
     pub fn has_failed(&self) -> bool {
         let host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         host.as_ref().is_some_and(Host::has_failed)
-    }
-
-    /// Why nothing can be served any more, if so: every volume has failed (was fenced, say).
-    pub fn all_failed(&self) -> Option<String> {
-        let cores = self.snapshot();
-        let devices: Vec<_> = cores.iter().flat_map(|core| &core.devices).collect();
-        let reasons: Vec<String> = devices
-            .iter()
-            .filter_map(|device| match &device.volume.as_ref()?.phase {
-                Phase::Failed(reason) => Some(format!("{}: {reason}", device.name)),
-                _ => None,
-            })
-            .collect();
-        (!reasons.is_empty() && reasons.len() == devices.len()).then(|| reasons.join("; "))
     }
 
     /// Where a node is, for people.

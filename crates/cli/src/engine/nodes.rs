@@ -1,6 +1,8 @@
 //! Finding a pool's nodes: in this process, in another one, or not at all.
 
-use std::time::Duration;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_proto::disk::Superblock;
@@ -8,12 +10,15 @@ use fieldstone_proto::{
     Capability, Epoch, NodeIndex, NodeStat, ReplyBody, RequestBody, Rights, VolumeId,
 };
 use fieldstone_uring::host::{
-    FolderError, LocalNodeConfig, NodePlace, NodeSession, Opening, folder,
+    FolderError, Keeper, LocalNodeConfig, NodeFolder, NodePlace, NodeSession, Opening, folder,
 };
-use fieldstone_uring::{Address, Endpoint};
+use fieldstone_uring::{Address, Endpoint, Holder};
 
 use super::{Engine, EngineOptions};
-use crate::pool::Pool;
+use crate::pool::{Pool, PoolKeeper};
+
+/// How long a command that uses nodes for a moment is waited for, by servers and other commands.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(15);
 
 /// A node at a given address.
 #[derive(Clone, Debug)]
@@ -24,13 +29,24 @@ pub struct FixedNode {
     pub address: Address,
 }
 
-/// What to do about a node whose folder is not there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MissingNode {
-    /// Make an empty node in its place, so that its shards can be rebuilt.
-    Replace,
-    /// Nothing: it is down.
-    Leave,
+impl FromStr for FixedNode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (node, address) =
+            text.split_once('=').ok_or("write I=ADDR, for example 3=tcp:10.0.0.5:7000")?;
+        let node = node.parse().map_err(|_| format!("{node:?} is not the number of a node"))?;
+        let address = address.parse().map_err(|error| format!("{error}"))?;
+        Ok(Self { node: NodeIndex(node), address })
+    }
+}
+
+/// Nodes that do not run where their folders are; an option of every command that reaches nodes.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct NodeOptions {
+    /// Reach node I at ADDR instead of its folder. May be repeated.
+    #[arg(long = "node", value_name = "I=ADDR")]
+    pub fixed: Vec<FixedNode>,
 }
 
 /// What was found.
@@ -51,11 +67,8 @@ pub struct NodeSight {
 
 impl Pool {
     /// Who the node at a place is; an empty one, with a fresh incarnation.
-    ///
-    /// # Errors
-    /// Never in practice.
-    pub fn superblock(&self, node: NodeIndex) -> anyhow::Result<Superblock> {
-        Ok(Superblock {
+    pub fn superblock(&self, node: NodeIndex) -> Superblock {
+        Superblock {
             pool: self.id,
             node,
             nodes: self.nodes,
@@ -64,20 +77,70 @@ impl Pool {
             slot_bytes: self.layout.slot_bytes,
             slots: self.layout.slots,
             code: self.profile.to_string(),
-        })
+        }
     }
 
-    /// How the folder of a node is opened.
+    /// How the folder of a node is opened: never making a node, and telling the pool's record.
     ///
     /// # Errors
-    /// Never in practice.
-    pub fn opening(&self, node: NodeIndex, missing: MissingNode) -> anyhow::Result<Opening> {
-        Ok(Opening {
-            path: self.node_folder(node),
-            expected: self.superblock(node)?,
-            create: missing == MissingNode::Replace,
-        })
+    /// When the pool's folder cannot be looked at.
+    pub fn opening(&self, node: NodeIndex, holder: Holder) -> anyhow::Result<Opening> {
+        let keeper = Arc::new(PoolKeeper::new(self, Vec::new())?);
+        Ok(self.opening_with(node, holder, keeper, false))
     }
+
+    fn opening_with(
+        &self,
+        node: NodeIndex,
+        holder: Holder,
+        keeper: Arc<dyn Keeper>,
+        replace_missing: bool,
+    ) -> Opening {
+        Opening {
+            path: self.node_folder(node),
+            expected: self.superblock(node),
+            holder,
+            keeper: Some(keeper),
+            replace_missing,
+        }
+    }
+}
+
+/// Opens a node's folder. A command that has it for a moment is waited for, until `deadline`, and
+/// named on stderr.
+///
+/// # Errors
+/// As [`Opening::run`].
+pub fn open_patiently(opening: &Opening, deadline: Instant) -> Result<NodeFolder, FolderError> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    /// A command that is about to end is not worth a line.
+    const TELL_AFTER: Duration = Duration::from_secs(1);
+    let start = Instant::now();
+    let mut told = false;
+    loop {
+        let (path, pid) = match opening.run() {
+            Err(FolderError::InUse { path, pid, holder: Some(Holder::Command) })
+                if Instant::now() < deadline && pid != Some(std::process::id()) =>
+            {
+                (path, pid)
+            }
+            other => return other,
+        };
+        if !told && start.elapsed() > TELL_AFTER {
+            told = true;
+            eprintln!(
+                "fieldstone: waiting for process {}, a command that uses {}",
+                pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string()),
+                path.display()
+            );
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// When to stop waiting for commands that have nodes for a moment.
+pub fn command_deadline() -> Instant {
+    Instant::now() + COMMAND_PATIENCE
 }
 
 /// Opens what is here and finds what is elsewhere.
@@ -92,6 +155,9 @@ pub(super) fn open(pool: &Pool, options: &EngineOptions) -> anyhow::Result<Found
             );
         }
     }
+    let elsewhere = options.fixed.iter().map(|fixed| fixed.node).collect();
+    let keeper: Arc<dyn Keeper> = Arc::new(PoolKeeper::new(pool, elsewhere)?);
+    let deadline = command_deadline();
     let mut found = Found { local: Vec::new(), places: Vec::new(), names: Vec::new() };
     for node in pool.node_indices() {
         let fixed = options.fixed.iter().find(|fixed| fixed.node == node);
@@ -101,10 +167,11 @@ pub(super) fn open(pool: &Pool, options: &EngineOptions) -> anyhow::Result<Found
             found.names.push(address.to_string());
             continue;
         }
-        let opening = pool.opening(node, options.missing)?;
+        let opening =
+            pool.opening_with(node, options.holder, Arc::clone(&keeper), options.replace_missing);
         let path = opening.path.clone();
         found.names.push(path.display().to_string());
-        let folder = match opening.run() {
+        let folder = match open_patiently(&opening, deadline) {
             Err(FolderError::Node { address, .. }) => {
                 found.places.push(NodePlace::Announced(path));
                 if let Some(name) = found.names.last_mut() {
@@ -120,7 +187,7 @@ pub(super) fn open(pool: &Pool, options: &EngineOptions) -> anyhow::Result<Found
             Ok(folder) => {
                 if folder.created {
                     eprintln!(
-                        "fieldstone: {} was missing; made it anew, empty: its shards will be rebuilt",
+                        "fieldstone: {} was missing; made an empty node there: its shards will be rebuilt",
                         path.display()
                     );
                 }
@@ -159,16 +226,45 @@ impl Engine {
     /// When there is no pool.
     pub fn see_nodes(&self) -> anyhow::Result<Vec<NodeSight>> {
         let capability = self.capability(VolumeId(0), Epoch(0))?;
-        let sights = self.pool()?.node_indices().map(|node| {
-            let ask = || -> anyhow::Result<NodeStat> {
-                let mut session = self.node_session(node)?;
-                match session.ask(capability, &RequestBody::Stat)? {
-                    ReplyBody::Stat(stat) => Ok(stat),
-                    other => bail!("{node} answered out of turn: {other:?}"),
+        let sights =
+            self.ask_nodes(|node, session| match session.ask(capability, &RequestBody::Stat)? {
+                ReplyBody::Stat(stat) => Ok(stat),
+                other => bail!("{node} answered out of turn: {other:?}"),
+            })?;
+        let sight = |(node, stat): (NodeIndex, anyhow::Result<NodeStat>)| NodeSight {
+            node,
+            stat: stat.map_err(|error| format!("{error:#}")),
+        };
+        Ok(sights.into_iter().map(sight).collect())
+    }
+
+    /// Asks every node, several at a time: one that is silent does not hold up the others.
+    ///
+    /// # Errors
+    /// When there is no pool.
+    pub fn ask_nodes<T: Send>(
+        &self,
+        ask: impl Fn(NodeIndex, &mut NodeSession) -> anyhow::Result<T> + Sync,
+    ) -> anyhow::Result<Vec<(NodeIndex, anyhow::Result<T>)>> {
+        /// Conversations at a time.
+        const AT_A_TIME: usize = 16;
+        let nodes: Vec<NodeIndex> = self.pool()?.node_indices().collect();
+        let one = |node: NodeIndex| {
+            let mut session = self.node_session(node)?;
+            ask(node, &mut session)
+        };
+        let mut answers = Vec::new();
+        for some in nodes.chunks(AT_A_TIME) {
+            std::thread::scope(|scope| {
+                let asked: Vec<_> =
+                    some.iter().map(|node| (*node, scope.spawn(|| one(*node)))).collect();
+                for (node, thread) in asked {
+                    let answer = thread.join();
+                    let answer = answer.unwrap_or_else(|_| bail!("the call to {node} failed"));
+                    answers.push((node, answer));
                 }
-            };
-            NodeSight { node, stat: ask().map_err(|error| format!("{error:#}")) }
-        });
-        Ok(sights.collect())
+            });
+        }
+        Ok(answers)
     }
 }

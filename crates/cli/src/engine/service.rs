@@ -7,9 +7,10 @@ use std::time::Instant;
 use anyhow::bail;
 use fieldstone_uring::host::{Exports, Job};
 
-use super::{Engine, Known};
+use super::{Engine, Known, Stage};
 use crate::control::{Request, Response, Service, VolumeLine};
-use crate::report::{PoolReport, ServerReport};
+use crate::pool::record;
+use crate::report::{PoolReport, ServerReport, VolumeReport};
 use crate::target::check_name;
 
 /// A serving engine, as the control socket and the metrics see it.
@@ -47,10 +48,60 @@ impl Served {
         let uptime_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let cores = self.engine.snapshot();
         report.server = Some(ServerReport::of(&cores, uptime_ns, self.listen.clone()));
+        self.add_targets(&mut report);
+        if let Err(error) = self.settle(&report) {
+            tracing::info!("cannot note that the pool is whole: {error:#}");
+        }
         Ok(report)
     }
 
+    /// Completes a report with what is told to be served and is not open yet, in the order of the
+    /// exports.
+    fn add_targets(&self, report: &mut PoolReport) {
+        let mut volumes = Vec::new();
+        for target in self.engine.targets() {
+            let at = report.volumes.iter().position(|volume| volume.name == target.name);
+            let mut volume = at.map(|at| report.volumes.remove(at)).unwrap_or_else(|| {
+                let phase =
+                    if matches!(target.stage, Stage::Failed(_)) { "failed" } else { "opening" };
+                VolumeReport {
+                    name: target.name.clone(),
+                    phase: phase.to_owned(),
+                    protection: "unknown".to_owned(),
+                    ..VolumeReport::default()
+                }
+            });
+            if let Stage::Failed(reason) = target.stage {
+                volume.reason = reason;
+            }
+            volumes.push(volume);
+        }
+        volumes.append(&mut report.volumes);
+        report.volumes = volumes;
+    }
+
+    /// Notes in the pool's record that replaced nodes are rebuilt, once every volume is whole.
+    fn settle(&self, report: &PoolReport) -> anyhow::Result<()> {
+        let Some(pool) = &self.engine.pool else { return Ok(()) };
+        let whole = report.volumes.iter().all(|volume| volume.id.is_empty() || volume.is_whole());
+        if !whole || record::Record::read(&pool.folder, pool.id)?.to_rebuild().is_empty() {
+            return Ok(());
+        }
+        let served = |known: &Known| report.volumes.iter().any(|v| v.id == known.id.to_string());
+        let listing = self.engine.list_volumes()?;
+        if listing.silent.is_empty() && listing.volumes.iter().all(served) {
+            record::update(&pool.folder, pool.id, record::Record::note_whole)?;
+        }
+        Ok(())
+    }
+
     fn start_jobs(&self, volume: Option<&str>, job: Job) -> anyhow::Result<Response> {
+        if volume.is_none() {
+            // All that is to be served is asked for.
+            for target in self.engine.targets() {
+                self.engine.check_not_opening(&target.name)?;
+            }
+        }
         let open = self.engine.open_devices();
         let names: Vec<&str> = match volume {
             Some(name) => vec![name],
@@ -65,11 +116,11 @@ impl Served {
         Ok(Response::Done)
     }
 
-    fn grow(&self, name: &str, size_bytes: u64) -> anyhow::Result<Response> {
+    fn grow(&self, name: &str, size_bytes: u64) -> anyhow::Result<()> {
         let open = self.engine.find_open(name)?;
         self.engine.grow(&open, size_bytes)?;
         self.engine.handle().offer(self.engine.exports(self.read_only)?);
-        Ok(Response::Done)
+        Ok(())
     }
 
     fn act(&self, request: Request) -> anyhow::Result<Response> {
@@ -90,21 +141,26 @@ impl Served {
             Request::VolumeList => {
                 let listing = self.engine.list_volumes()?;
                 let volumes = listing.volumes.iter().map(|known| self.engine.line(known));
-                Ok(Response::Volumes { volumes: volumes.collect() })
+                Ok(Response::Volumes { volumes: volumes.collect(), warning: None })
             }
-            Request::VolumeCreate { name, size_bytes, code } => {
+            Request::VolumeCreate { name, size_bytes, code, thin } => {
                 check_name(&name)?;
                 let profile = code.map(|code| code.parse()).transpose()?;
-                let known = self.engine.create_volume(&name, size_bytes, profile)?;
-                Ok(Response::Volumes { volumes: vec![self.engine.line(&known)] })
+                let (known, warning) =
+                    self.engine.create_volume(&name, size_bytes, profile, thin)?;
+                Ok(Response::Volumes { volumes: vec![self.engine.line(&known)], warning })
             }
-            Request::VolumeGrow { name, size_bytes } => {
+            Request::VolumeGrow { name, size_bytes, thin } => {
+                self.engine.check_not_opening(&name)?;
+                let (known, warning) = self.engine.check_growth(&name, size_bytes, thin)?;
                 if self.engine.open_devices().iter().any(|open| open.name == name) {
-                    return self.grow(&name, size_bytes);
+                    self.grow(&name, size_bytes)?;
+                } else {
+                    self.engine.grow_closed(&known, size_bytes)?;
                 }
-                let known = self.engine.find_volume(&name)?;
-                self.engine.grow_closed(&known, size_bytes)?;
-                Ok(Response::Done)
+                let mut line = self.engine.line(&known);
+                line.size_bytes = size_bytes;
+                Ok(Response::Volumes { volumes: vec![line], warning })
             }
             Request::VolumeRemove { name, force } => {
                 let known = self.engine.find_volume(&name)?;
@@ -141,15 +197,17 @@ impl Engine {
         }
     }
 
-    /// What NBD clients are offered: every open device.
+    /// What NBD clients are offered: every target that is open. The first target is the default
+    /// export, also while it is not open: then there is none.
     ///
     /// # Errors
-    /// When a device is beyond what the protocol can say.
+    /// When a device is beyond what the protocol can say, or none is open.
     pub fn exports(&self, read_only: bool) -> anyhow::Result<Exports> {
-        let open = self.open_devices();
+        let targets = self.targets();
         let snapshot = self.snapshot();
-        let mut exports = Vec::new();
-        for device in &open {
+        let (mut exports, mut devices) = (Vec::new(), Vec::new());
+        for target in &targets {
+            let Stage::Serving(device) = &target.stage else { continue };
             // Its size now: it may have grown since it was opened.
             let found = snapshot.iter().flat_map(|core| &core.devices);
             let mut found = found.filter(|found| found.device == device.device);
@@ -158,10 +216,14 @@ impl Engine {
             export.can_multi_conn = true;
             export.read_only |= read_only;
             exports.push(export);
+            devices.push(device.device);
         }
-        Ok(Exports {
-            list: Arc::new(fieldstone_nbd::ExportList::new(exports)?),
-            devices: open.iter().map(|device| device.device).collect(),
-        })
+        let has_default =
+            targets.first().is_some_and(|first| matches!(first.stage, Stage::Serving(_)));
+        let mut list = fieldstone_nbd::ExportList::new(exports)?;
+        if !has_default {
+            list = list.without_default();
+        }
+        Ok(Exports { list: Arc::new(list), devices })
     }
 }

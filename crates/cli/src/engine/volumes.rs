@@ -3,6 +3,7 @@
 //! There is no catalogue: every node keeps each volume's root record, and the newest one counts.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -11,11 +12,10 @@ use fieldstone_codes::Profile;
 use fieldstone_proto::{Epoch, NodeIndex, ReplyBody, RequestBody, VolumeId};
 use fieldstone_uring::host::{DeviceSpec, Job, StoreSpec, wall_offset_ns};
 use fieldstone_volume::parse_root;
-use fieldstone_volume::{Opening, VolumeConfig};
+use fieldstone_volume::{Geometry, Opening, Provisioning, VolumeConfig};
 
 use super::{Engine, OpenDevice};
-use crate::pool::{geometry, random};
-use crate::signals::Signals;
+use crate::pool::{Provision, geometry, needed_slots, random};
 use crate::units;
 
 /// A node that does not answer for this long counts as down.
@@ -32,6 +32,8 @@ pub struct Known {
     pub profile: Profile,
     /// Its size.
     pub size_bytes: u64,
+    /// How it is laid out.
+    pub geometry: Geometry,
     /// Its writer's epoch.
     pub epoch: Epoch,
     /// Number of nodes that know it.
@@ -82,15 +84,14 @@ impl Engine {
         let capability = self.capability(VolumeId(0), Epoch(0))?;
         let mut newest: BTreeMap<u128, (u64, bytes::Bytes, Epoch, usize)> = BTreeMap::new();
         let mut listing = Listing::default();
-        for node in pool.node_indices() {
-            let ask = || -> anyhow::Result<Vec<fieldstone_proto::VolumeSummary>> {
-                let mut session = self.node_session(node)?;
-                match session.ask(capability, &RequestBody::ListVolumes)? {
-                    ReplyBody::Volumes(volumes) => Ok(volumes),
-                    other => bail!("{node} answered out of turn: {other:?}"),
-                }
-            };
-            let volumes = match ask() {
+        let answers = self.ask_nodes(|node, session| {
+            match session.ask(capability, &RequestBody::ListVolumes)? {
+                ReplyBody::Volumes(volumes) => Ok(volumes),
+                other => bail!("{node} answered out of turn: {other:?}"),
+            }
+        })?;
+        for (node, answer) in answers {
+            let volumes = match answer {
                 Ok(volumes) => volumes,
                 Err(error) => {
                     listing.silent.push((node, format!("{error:#}")));
@@ -128,6 +129,7 @@ impl Engine {
                 name: root.name,
                 profile,
                 size_bytes: root.geometry.size_bytes,
+                geometry: root.geometry,
                 epoch,
                 nodes,
             });
@@ -184,7 +186,7 @@ impl Engine {
         Ok(StoreSpec::Volume(Box::new(config), std::sync::Arc::clone(&self.places), engine))
     }
 
-    /// Opens a volume and waits until it serves.
+    /// Opens a volume and waits until it serves, or until `stop` is set.
     ///
     /// # Errors
     /// When it cannot be opened: too many nodes are missing, another writer has it, …
@@ -192,25 +194,63 @@ impl Engine {
         &self,
         known: &Known,
         options: &VolumeOptions,
-        signals: Option<&Signals>,
+        stop: Option<&AtomicBool>,
     ) -> anyhow::Result<OpenDevice> {
         let opening = Opening::Open { takeover: options.takeover };
         let config = self.config(known.id, known.profile, opening, options)?;
         let store = self.store(config)?;
         let spec = DeviceSpec { name: known.name.clone(), store, pipeline: options.pipeline };
-        self.open_device(spec, Some(known.id), signals)
+        self.open_device(spec, Some(known.id), stop)
     }
 
-    /// Makes a volume.
+    /// What the volumes in a listing could come to hold, beside what the pool has.
     ///
     /// # Errors
-    /// When the name is taken, the code does not fit the pool, or nodes are missing.
+    /// When there is no pool.
+    pub fn provision(&self, volumes: &[Known]) -> anyhow::Result<Provision> {
+        let pool = self.pool()?;
+        let needed = volumes
+            .iter()
+            .map(|known| needed_slots(&known.geometry, known.profile, pool.nodes));
+        Ok(Provision {
+            needed_slots: needed.fold(0, u64::saturating_add),
+            slots: u64::from(pool.layout.slots) * u64::from(pool.nodes),
+            slot_bytes: pool.layout.slot_bytes,
+        })
+    }
+
+    /// Checks that the pool has room for these volumes when all are full, unless it may be thin.
+    /// Gives the warning for one that is.
+    fn check_provision(
+        &self,
+        volumes: &[Known],
+        what: &str,
+        thin: bool,
+    ) -> anyhow::Result<Option<String>> {
+        let provision = self.provision(volumes)?;
+        if !provision.is_thin() {
+            return Ok(None);
+        }
+        let dir = self.folder();
+        let text = format!("with {what}, full volumes of {} would take {provision}", dir.display());
+        if thin {
+            return Ok(Some(format!("{text}: writes fail when the pool is full")));
+        }
+        bail!("{text}; pass --thin to let the pool run full")
+    }
+
+    /// Makes a volume. Beside it, the warning about a pool that can run full now.
+    ///
+    /// # Errors
+    /// When the name is taken, the code does not fit the pool, nodes are missing, or the pool has no
+    /// room for it and `thin` is not given.
     pub fn create_volume(
         &self,
         name: &str,
         size_bytes: u64,
         profile: Option<Profile>,
-    ) -> anyhow::Result<Known> {
+        thin: bool,
+    ) -> anyhow::Result<(Known, Option<String>)> {
         const BLOCK: u64 = fieldstone_proto::BLOCK_BYTES as u64;
         let pool = self.pool()?;
         let profile = profile.unwrap_or(pool.profile);
@@ -218,41 +258,56 @@ impl Engine {
         if size_bytes == 0 || !size_bytes.is_multiple_of(BLOCK) {
             bail!("the size of {size_bytes} bytes is not a positive multiple of {BLOCK}");
         }
-        let listing = self.list_volumes()?;
-        if listing.volumes.iter().any(|known| known.name == name) {
+        let mut volumes = self.list_volumes()?.volumes;
+        if volumes.iter().any(|known| known.name == name) {
             bail!("the pool {} has a volume {name:?} already", pool.folder.display());
         }
-        let raw_bytes = pool.layout.node_bytes() * u64::from(pool.nodes);
-        let room = raw_bytes / profile.shards() as u64 * profile.k() as u64;
-        if size_bytes > room {
-            eprintln!(
-                "fieldstone: {name} is larger ({}) than what the pool could hold ({}): it can be \
-                 written to until the pool is full",
-                units::size(size_bytes),
-                units::size(room)
-            );
-        }
-        let id = VolumeId(random()?);
-        let opening = Opening::Create {
-            name: name.to_owned(),
-            profile,
-            geometry: geometry(size_bytes, profile, pool.layout)?,
-            provisioning: fieldstone_volume::Provisioning::Thin,
-        };
-        let options = VolumeOptions::offline();
-        let config = self.config(id, profile, opening, &options)?;
-        let store = self.store(config)?;
-        let spec = DeviceSpec { name: name.to_owned(), store, pipeline: options.pipeline };
-        let open = self.open_device(spec, Some(id), None)?;
-        self.close(&open)?;
-        Ok(Known {
-            id,
+        let geometry = geometry(size_bytes, profile, pool.layout)?;
+        let known = Known {
+            id: VolumeId(random()?),
             name: name.to_owned(),
             profile,
             size_bytes,
+            geometry,
             epoch: Epoch(0),
             nodes: usize::from(pool.nodes),
-        })
+        };
+        volumes.push(known.clone());
+        let what = format!("{name} of {}", units::size(size_bytes));
+        let warning = self.check_provision(&volumes, &what, thin)?;
+        let provisioning = if thin { Provisioning::Thin } else { Provisioning::Thick };
+        let (name, id) = (name.to_owned(), known.id);
+        let opening = Opening::Create { name: name.clone(), profile, geometry, provisioning };
+        let options = VolumeOptions::offline();
+        let config = self.config(id, profile, opening, &options)?;
+        let store = self.store(config)?;
+        let spec = DeviceSpec { name, store, pipeline: options.pipeline };
+        let open = self.open_device(spec, Some(id), None)?;
+        self.close(&open)?;
+        Ok((known, warning))
+    }
+
+    /// Checks that the pool has room for a volume that grows to `size_bytes`, unless it may be thin.
+    /// Gives the warning for one that is.
+    ///
+    /// # Errors
+    /// When there is no such volume, or no room.
+    pub fn check_growth(
+        &self,
+        name: &str,
+        size_bytes: u64,
+        thin: bool,
+    ) -> anyhow::Result<(Known, Option<String>)> {
+        let grown = self.find_volume(name)?;
+        let mut volumes = self.list_volumes()?.volumes;
+        for known in volumes.iter_mut().filter(|known| known.id == grown.id) {
+            known.geometry.size_bytes = known.geometry.size_bytes.max(size_bytes);
+        }
+        // What does not grow is refused for that reason, later on.
+        let thin = thin || size_bytes <= grown.size_bytes;
+        let what = format!("{name} of {}", units::size(size_bytes));
+        let warning = self.check_provision(&volumes, &what, thin)?;
+        Ok((grown, warning))
     }
 
     /// Makes an open volume larger and waits until it is.
@@ -283,6 +338,9 @@ impl Engine {
         self.start_job(name, Job::Grow { size_bytes })?;
         let start = Instant::now();
         while size_now() != Some(size_bytes) {
+            if let Some(why) = self.grow_refused(open) {
+                bail!("{name} was not made larger: {why}");
+            }
             if start.elapsed() > PATIENCE {
                 bail!("{name} has not grown within {PATIENCE:?}; see `fieldstone status`");
             }
@@ -291,11 +349,20 @@ impl Engine {
         Ok(())
     }
 
+    /// Why an open volume was last not made larger.
+    fn grow_refused(&self, open: &OpenDevice) -> Option<String> {
+        let snapshot = self.snapshot();
+        let mut devices = snapshot.iter().flat_map(|core| &core.devices);
+        let found = devices.find(|found| found.device == open.device)?;
+        found.volume.as_ref()?.grow_refused.clone()
+    }
+
     /// Opens a volume, makes it larger, and closes it.
     ///
     /// # Errors
     /// As [`Engine::open_volume`] and [`Engine::grow`].
     pub fn grow_closed(&self, known: &Known, size_bytes: u64) -> anyhow::Result<()> {
+        self.check_not_opening(&known.name)?;
         let open = self.open_volume(known, &VolumeOptions::offline(), None)?;
         let grown = self.grow(&open, size_bytes);
         let closed = self.close(&open);
@@ -313,6 +380,7 @@ impl Engine {
         if self.open_devices().iter().any(|open| open.volume == Some(known.id)) {
             bail!("the volume {name:?} is being served; stop serving it first");
         }
+        self.check_not_opening(name)?;
         let capability = self.capability(known.id, Epoch(known.epoch.0 + 1))?;
         let mut sessions = Vec::new();
         for node in pool.node_indices() {

@@ -30,6 +30,11 @@ const RING_BYTES_MIN: u64 = 16 << 20;
 const NODE_BYTES_MAX: u64 = 64 << 30;
 /// Fewer slots than this leave no room for a checkpoint beside the data.
 const SLOTS_MIN: u64 = 16;
+/// Most slots of a node: 16 TiB. A node reads the headers of all slots when it starts, and keeps a
+/// table of them in memory; beyond this, both take so long and so much that the node looks hung.
+const SLOTS_MAX: u64 = 16 << 20;
+/// Bytes of `slots` beside each slot: its header and its open note.
+pub const NODE_OVERHEAD_BYTES_PER_SLOT: u64 = 8192;
 
 /// The slots of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +59,13 @@ impl Layout {
                 crate::units::size(SLOTS_MIN * u64::from(SLOT_BYTES))
             );
         }
-        let slots = u32::try_from(slots).ok().with_context(|| {
-            format!("a node of {} has too many slots", crate::units::size(node_bytes))
+        let slots = u32::try_from(slots).ok().filter(|slots| u64::from(*slots) <= SLOTS_MAX);
+        let slots = slots.with_context(|| {
+            format!(
+                "a node of {} has too many slots; at most {} are possible: make more nodes instead",
+                crate::units::size(node_bytes),
+                crate::units::size(SLOTS_MAX * u64::from(SLOT_BYTES))
+            )
         })?;
         Ok(Self { slot_bytes: SLOT_BYTES, slots })
     }
@@ -135,6 +145,9 @@ mod tests {
         assert!(Layout::for_node_bytes(15 << 20).is_err());
         assert_eq!(Layout::for_node_bytes(16 << 20).expect("enough").slots, 16);
         assert!(Layout::for_node_bytes(u64::MAX).is_err());
+        assert!(Layout::for_node_bytes(16 << 40).is_ok());
+        let error = Layout::for_node_bytes(100 << 40).expect_err("more than a node can start with");
+        assert!(error.to_string().contains("at most 16 TiB"), "{error}");
         let free = default_node_bytes(Path::new("/"), 6).expect("statvfs works");
         assert!(free <= NODE_BYTES_MAX && free.is_multiple_of(u64::from(SLOT_BYTES)));
     }

@@ -3,11 +3,12 @@
 //! ```text
 //! DIR/
 //!   pool.json      what the pool is (see `format`); written last, so that a pool is whole or absent
+//!   nodes.json     what is known of the nodes' folders (see `record`); no data depends on it
 //!   pool.key       the secret that capabilities are signed with; mode 0600
 //!   control.sock   the running server, while there is one
 //!   node.0/ …      one folder per node; each may be a mount point of its own disk
 //!     superblock   which node of which pool this is
-//!     lock         held by the process that runs the node; says which
+//!     lock         held by the process that runs the node; says which, and its kind
 //!     listen       where that process listens, when it is `fieldstone node`
 //!     slots data   the chunk store
 //!     volume.* journal.*
@@ -17,6 +18,10 @@
 
 mod format;
 mod layout;
+mod losses;
+mod provision;
+pub mod record;
+mod room;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -29,6 +34,9 @@ use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
 
 pub use format::PoolFile;
 pub use layout::{Layout, default_node_bytes, free_bytes, geometry};
+pub use losses::{Losses, PoolKeeper};
+pub use provision::{Provision, needed_slots};
+pub use room::check_room;
 
 /// The file that makes a folder a pool.
 pub const POOL_FILE: &str = "pool.json";

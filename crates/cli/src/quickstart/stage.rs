@@ -14,7 +14,7 @@ use super::processes::{Process, Workplace};
 use crate::accelerator::Accel;
 use crate::command::pool;
 use crate::control::{Client, Request, find_server};
-use crate::engine::{Engine, EngineOptions, MissingNode};
+use crate::engine::{Engine, EngineOptions, NodeOptions};
 use crate::nbd_disk::NbdDisk;
 use crate::pool::Pool;
 use crate::progress::{new_bar, show};
@@ -153,7 +153,8 @@ impl Stage {
         // Twice what the data needs: room for journals, checkpoints and dead segments.
         let raw_bytes = plan.size_bytes / profile.k() as u64 * profile.shards() as u64;
         let node_bytes = raw_bytes / u64::from(nodes) * 2 + (64 << 20);
-        let pool = pool::create(&work.folder.join("pool"), nodes, profile, Some(node_bytes))?;
+        let sizes = pool::Sizes { node_bytes: Some(node_bytes), overcommit: false };
+        let pool = pool::create(&work.folder.join("pool"), nodes, profile, sizes)?;
         let nbd = address(&work.folder, "nbd.sock");
         let accel = plan.accel;
         let mut stage = Self { server: None, nodes: Vec::new(), pool, nbd, accel, work };
@@ -161,11 +162,11 @@ impl Stage {
             let process = stage.start_node(node)?;
             stage.nodes.push(Some(process));
         }
-        let engine =
-            Engine::with_pool(stage.pool.clone(), &EngineOptions::offline(MissingNode::Leave))?;
-        let created = engine.create_volume(VOLUME, plan.size_bytes, None);
+        let options = EngineOptions::offline(&NodeOptions::default());
+        let engine = Engine::with_pool(stage.pool.clone(), &options)?;
+        let created = engine.create_volume(VOLUME, plan.size_bytes, None, false);
         let finished = engine.finish();
-        created.and(finished)?;
+        created.and_then(|_| finished)?;
         stage.start_server()?;
         Ok(stage)
     }
@@ -221,6 +222,7 @@ impl Stage {
     }
 
     fn replace(&mut self, victims: &[NodeIndex]) -> anyhow::Result<()> {
+        pool::replace(&self.pool, victims)?;
         for victim in victims {
             let process = self.start_node(*victim)?;
             self.nodes[usize::from(victim.0)] = Some(process);

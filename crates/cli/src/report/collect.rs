@@ -7,7 +7,8 @@ use super::{
     CoreReport, EngineKindReport, EngineReport, NodeReport, PoolReport, ProgressReport,
     ServerReport, VolumeNodeReport, VolumeReport,
 };
-use crate::engine::{Engine, NodeSight};
+use crate::engine::{Engine, Known, NodeSight};
+use crate::pool::Provision;
 
 impl PoolReport {
     /// Everything about an engine's pool.
@@ -17,15 +18,23 @@ impl PoolReport {
     pub fn of(engine: &Engine) -> anyhow::Result<Self> {
         let cores = engine.handle().snapshot(true);
         let devices = cores.iter().flat_map(|core| &core.devices);
-        let volumes: Vec<VolumeReport> = devices.map(device_report).collect();
+        let mut volumes: Vec<VolumeReport> = devices.map(device_report).collect();
         let Some(pool) = &engine.pool else {
             return Ok(Self { volumes, ..Self::default() });
         };
+        volumes.iter_mut().for_each(|volume| explain_nodes(volume, &cores));
+        let listing = engine.list_volumes().ok();
+        if let Some(listing) = &listing {
+            volumes.iter_mut().for_each(|volume| complete(volume, &listing.volumes));
+        }
+        let provision = listing.and_then(|listing| engine.provision(&listing.volumes).ok());
         Ok(Self {
             pool: pool.id.to_string(),
             dir: pool.folder.display().to_string(),
             code: pool.profile.to_string(),
             server: None,
+            provisioned_bytes: provision.map(Provision::needed_bytes),
+            provisionable_bytes: provision.map(Provision::bytes),
             nodes: node_reports(engine, &engine.see_nodes()?, &cores),
             volumes,
         })
@@ -82,6 +91,26 @@ fn node_reports(engine: &Engine, sights: &[NodeSight], cores: &[CoreSnapshot]) -
     sights.iter().map(report).collect()
 }
 
+/// Lets nodes of this process that are down tell the reason themselves.
+fn explain_nodes(volume: &mut VolumeReport, cores: &[CoreSnapshot]) {
+    for view in volume.nodes.iter_mut().filter(|view| view.state == "down") {
+        let mut nodes = cores.iter().flat_map(|core| &core.nodes);
+        let down = nodes.find(|node| node.node.0 == view.node).and_then(|node| node.down.clone());
+        if let Some(reason) = down {
+            view.reason = reason;
+        }
+    }
+}
+
+/// Fills in what an opening volume does not know of itself yet.
+fn complete(volume: &mut VolumeReport, listed: &[Known]) {
+    let Some(known) = listed.iter().find(|known| known.name == volume.name) else { return };
+    if volume.phase == "opening" && volume.size_bytes == 0 {
+        volume.size_bytes = known.size_bytes;
+        volume.code = known.profile.to_string();
+    }
+}
+
 /// A device that is open.
 fn device_report(device: &DeviceSnapshot) -> VolumeReport {
     let mut report = match &device.volume {
@@ -114,7 +143,12 @@ fn volume_report(status: &Status) -> VolumeReport {
         code: status.profile.clone(),
         phase: phase.to_owned(),
         reason,
-        protection: protection(status).to_owned(),
+        protection: match status.phase {
+            // What it lacks is known when its map is.
+            Phase::Opening => "unknown",
+            _ => protection(status),
+        }
+        .to_owned(),
         epoch: status.epoch.0,
         size_bytes: status.size_bytes,
         live_bytes: status.live_bytes,

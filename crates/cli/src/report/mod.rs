@@ -23,6 +23,12 @@ pub struct PoolReport {
     /// The process that serves it; absent when nobody does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerReport>,
+    /// Bytes of slots that its volumes would take when all are full; absent when no node answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provisioned_bytes: Option<u64>,
+    /// Bytes of slots that there are: with more provisioned, the pool can run full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provisionable_bytes: Option<u64>,
     /// Its nodes.
     pub nodes: Vec<NodeReport>,
     /// Its volumes; of a running server, those that it serves.
@@ -147,6 +153,16 @@ pub struct VolumeReport {
     /// Requests and where their time goes; absent when the volume is not being served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io: Option<IoReport>,
+}
+
+impl VolumeReport {
+    /// True when every shard is there, on nodes that are all up.
+    pub fn is_whole(&self) -> bool {
+        self.phase == "serving"
+            && self.protection == "healthy"
+            && !self.rebuild.running
+            && self.nodes.iter().all(|node| node.state == "up")
+    }
 }
 
 /// The heavy steps of a volume, and who did them.

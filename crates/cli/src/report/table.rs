@@ -27,6 +27,10 @@ pub fn pool_text(report: &PoolReport) -> String {
         )),
         None => line("not being served; this is an offline look".to_owned()),
     }
+    if let (Some(provisioned), Some(there)) = (report.provisioned_bytes, report.provisionable_bytes)
+    {
+        line(provision_line(provisioned, there));
+    }
     line(String::new());
     if !report.nodes.is_empty() {
         line(format!("{:<8} {:<8} {:>10} {:>10}  place", "node", "state", "size", "free"));
@@ -43,6 +47,16 @@ pub fn pool_text(report: &PoolReport) -> String {
         line("no volumes".to_owned());
     }
     text
+}
+
+fn provision_line(provisioned_bytes: u64, there_bytes: u64) -> String {
+    let percent = 100.0 * provisioned_bytes as f64 / there_bytes.max(1) as f64;
+    let thin = if provisioned_bytes > there_bytes { ": the pool can run full" } else { "" };
+    format!(
+        "full volumes would take {} of {} ({percent:.0} %){thin}",
+        size(provisioned_bytes),
+        size(there_bytes)
+    )
 }
 
 /// Prints [`pool_text`].
@@ -73,7 +87,10 @@ fn volume_text(volume: &VolumeReport) -> String {
     }
     // Memory has no id, and nothing more to tell.
     if !volume.id.is_empty() {
-        rows.extend(space_rows(volume));
+        // What it holds is known when it is open.
+        if volume.phase != "opening" {
+            rows.extend(space_rows(volume));
+        }
         rows.extend(state_rows(volume));
     }
     let mut text = format!(
@@ -143,7 +160,8 @@ fn state_rows(volume: &VolumeReport) -> Vec<(&'static str, String)> {
         })
         .collect();
     if !not_up.is_empty() {
-        rows.push(("nodes", not_up.join(", ")));
+        let name = if volume.phase == "opening" { "waits for" } else { "nodes" };
+        rows.push((name, not_up.join(", ")));
     }
     if let Some(text) = engine_text(&volume.engine) {
         rows.push(("engine", text));

@@ -14,7 +14,7 @@
 //! vanished, the node was dropped, operations were still in flight) are thrown away.
 
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc;
 
 use bytes::Bytes;
@@ -23,7 +23,7 @@ use fieldstone_node::{DiskError, DiskId, DiskOp, DiskOutput, FileId};
 use fieldstone_proto::NodeIndex;
 use slab::Slab;
 
-use super::folder::{self, Identity, NodeFolder};
+use super::folder::{self, Dir, Identity, NodeFolder};
 use super::message::Message;
 use super::token::{Kind, token};
 use crate::{Caching, Creation, Event, File, FileOptions, Payload, Reactor, Sender, Space};
@@ -35,21 +35,23 @@ const INLINE_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub enum Chore {
     /// List the files.
-    List(PathBuf),
+    List(Dir),
     /// Create a file of this length; reserve its space if told so.
     Create {
-        /// Where.
-        path: PathBuf,
+        /// In which folder.
+        dir: Dir,
+        /// Which.
+        file: FileId,
         /// Its length.
         len_bytes: u64,
         /// Reserve the space.
         allocate: bool,
     },
     /// Remove a file.
-    Remove(PathBuf),
+    Remove(Dir, FileId),
     /// See whether the node's folder is still the one that was opened.
     Check(PathBuf, Identity),
-    /// Open the node's folder; make an empty node if there is none.
+    /// Open the node's folder.
     Open(Box<folder::Opening>),
 }
 
@@ -117,16 +119,18 @@ pub fn start_chores(
 
 fn carry_out(chore: Chore) -> ChoreOutcome {
     match chore {
-        Chore::List(path) => ChoreOutcome::Disk(
-            folder::list(&path).map(DiskOutput::Files).map_err(|error| disk_error(&error)),
+        Chore::List(dir) => ChoreOutcome::Disk(
+            folder::list(&dir.path()).map(DiskOutput::Files).map_err(|error| disk_error(&error)),
         ),
-        Chore::Create { path, len_bytes, allocate } => ChoreOutcome::Disk(
-            folder::create_file(&path, len_bytes, allocate)
+        Chore::Create { dir, file, len_bytes, allocate } => ChoreOutcome::Disk(
+            folder::create_file(&dir.path().join(folder::file_name(file)), len_bytes, allocate)
                 .map(|()| DiskOutput::Done)
                 .map_err(|error| disk_error(&error)),
         ),
-        Chore::Remove(path) => ChoreOutcome::Disk(
-            folder::remove_file(&path).map(|()| DiskOutput::Done).map_err(|e| disk_error(&e)),
+        Chore::Remove(dir, file) => ChoreOutcome::Disk(
+            folder::remove_file(&dir.path().join(folder::file_name(file)))
+                .map(|()| DiskOutput::Done)
+                .map_err(|e| disk_error(&e)),
         ),
         Chore::Check(path, identity) => ChoreOutcome::Same(identity.is_at(&path)),
         Chore::Open(opening) => {
@@ -161,7 +165,8 @@ struct InFlight {
 #[derive(Debug)]
 pub struct Disk {
     node: NodeIndex,
-    path: PathBuf,
+    /// The folder, once it was opened.
+    dir: Option<Dir>,
     caching: Caching,
     era: u32,
     data: Option<File>,
@@ -174,17 +179,12 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The disk of `node` in the folder `path`.
+    /// The disk of `node`, whose folder is not open yet.
     #[must_use]
-    pub fn new(
-        node: NodeIndex,
-        path: PathBuf,
-        caching: Caching,
-        chores: mpsc::Sender<ChoreTicket>,
-    ) -> Self {
+    pub fn new(node: NodeIndex, caching: Caching, chores: mpsc::Sender<ChoreTicket>) -> Self {
         Self {
             node,
-            path,
+            dir: None,
             caching,
             era: 0,
             data: None,
@@ -196,8 +196,9 @@ impl Disk {
         }
     }
 
-    /// Forgets open files and results to come: the folder is gone, or was opened anew.
-    pub fn next_era(&mut self) -> u32 {
+    /// Forgets open files and results to come: the folder is gone, or was opened anew, as `dir`.
+    pub fn next_era(&mut self, dir: Option<Dir>) -> u32 {
+        self.dir = dir;
         self.data = None;
         self.slots = None;
         self.others.clear();
@@ -266,14 +267,14 @@ impl Disk {
                 let file = self.file(file)?;
                 reactor.fallocate(file, Space::PunchHole, offset_bytes, len_bytes, token);
             }
-            DiskOp::List => self.chore(index, Chore::List(self.path.clone())),
+            DiskOp::List => self.chore(index, Chore::List(self.dir()?)),
             DiskOp::Create { file, len_bytes, allocate } => {
-                let path = self.path.join(folder::file_name(file));
-                self.chore(index, Chore::Create { path, len_bytes, allocate });
+                let dir = self.dir()?;
+                self.chore(index, Chore::Create { dir, file, len_bytes, allocate });
             }
             DiskOp::Remove { file } => {
                 self.others.retain(|(other, _)| *other != file);
-                self.chore(index, Chore::Remove(self.path.join(folder::file_name(file))));
+                self.chore(index, Chore::Remove(self.dir()?, file));
             }
         }
         Ok(())
@@ -287,6 +288,10 @@ impl Disk {
         vec![AlignedBuf::concat(data.iter().map(AsRef::as_ref)).freeze()]
     }
 
+    fn dir(&self) -> std::io::Result<Dir> {
+        self.dir.clone().ok_or_else(|| std::io::ErrorKind::NotFound.into())
+    }
+
     fn file(&mut self, id: FileId) -> std::io::Result<&File> {
         let place = match id {
             FileId::Data => &mut self.data,
@@ -296,7 +301,7 @@ impl Disk {
                 let at = match known {
                     Some(at) => at,
                     None => {
-                        let file = open(&self.path, other, self.caching)?;
+                        let file = open(&self.dir()?, other, self.caching)?;
                         self.others.push((other, file));
                         self.others.len() - 1
                     }
@@ -304,9 +309,10 @@ impl Disk {
                 return Ok(&self.others[at].1);
             }
         };
-        match place {
-            Some(file) => Ok(file),
-            None => Ok(place.insert(open(&self.path, id, self.caching)?)),
+        match (place, &self.dir) {
+            (Some(file), _) => Ok(file),
+            (place @ None, Some(dir)) => Ok(place.insert(open(dir, id, self.caching)?)),
+            (None, None) => Err(std::io::ErrorKind::NotFound.into()),
         }
     }
 
@@ -343,9 +349,9 @@ impl Disk {
     }
 }
 
-fn open(folder: &Path, id: FileId, caching: Caching) -> std::io::Result<File> {
+fn open(dir: &Dir, id: FileId, caching: Caching) -> std::io::Result<File> {
     let options = FileOptions { write: true, creation: Creation::Existing, caching };
-    let file = File::open(&folder.join(folder::file_name(id)), options)?;
+    let file = File::open(&dir.path().join(folder::file_name(id)), options)?;
     folder::mark_used(&file.as_fd())?;
     Ok(file)
 }

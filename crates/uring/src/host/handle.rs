@@ -197,8 +197,7 @@ fn run_core(
         let chores = start_chores(format!("chores {}", start.core.0), router.own_sender())?;
         for node in start.nodes {
             let index = node.opening.expected.node;
-            let path = node.opening.path.clone();
-            let disk = Disk::new(index, path, start.caching, chores.clone());
+            let disk = Disk::new(index, start.caching, chores.clone());
             let local = LocalNode::new(
                 node.opening,
                 node.folder,

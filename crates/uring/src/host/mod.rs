@@ -54,7 +54,7 @@ pub mod worker;
 
 pub use control::{CoreSnapshot, DeviceSnapshot, Job};
 pub use device::{DeviceSpec, DeviceStats, NodePlace, StoreSpec};
-pub use folder::{FolderError, NodeFolder, Opening};
+pub use folder::{FolderError, Keeper, NodeFolder, Opening};
 pub use handle::{Handle, Host, HostConfig, LocalNodeConfig, wall_offset_ns};
 pub use message::DeviceId;
 pub use nbd_server::{Exports, Service};

@@ -5,7 +5,7 @@
 //! ```text
 //!          folder opened             disk read          folder vanished or replaced
 //!  Down ------------------> Starting -----------> Up ------------------------------> Down
-//!   ^  |  every 2 s, by the chore thread; an absent folder is made anew, empty
+//!   ^  |  every 2 s, by the chore thread
 //!   +--+
 //! ```
 //!
@@ -13,8 +13,10 @@
 //! node goes down every link is told, requests in flight are forgotten (the far side treats them as
 //! lost, as with a broken connection), and results of the old disk are thrown away by their era.
 //!
-//! An empty node made in place of a lost one has a new incarnation, by which volumes know that
-//! their shards are gone and rebuild them.
+//! A folder that is absent or empty stays so: a command makes the empty node that takes the place of
+//! a lost one (`fieldstone pool replace`), or the opening does where the server was told to
+//! (`--replace-missing`, see [`super::folder`]). Such a node has a new incarnation, by which volumes
+//! know that their shards are gone and rebuild them.
 
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -137,7 +139,7 @@ impl LocalNode {
     }
 
     fn start(&mut self, folder: Box<NodeFolder>, now: Nanos) {
-        self.disk.next_era();
+        self.disk.next_era(Some(folder.dir.clone()));
         let config = folder.config(self.verify_payload);
         let mut node = Box::new(Node::new(config));
         node.start(self.wall(now));
@@ -280,7 +282,7 @@ impl LocalNode {
                 self.checking = false;
                 if folder.created {
                     tracing::warn!(
-                        "{} was gone; made it anew, empty: its shards will be rebuilt",
+                        "nothing lay at {}; made an empty node there: its shards will be rebuilt",
                         folder.path.display()
                     );
                 } else if !self.last_reason.is_empty() {
@@ -302,7 +304,7 @@ impl LocalNode {
             tracing::warn!("{} is down: {reason}", self.index);
             self.last_reason.clone_from(&reason);
         }
-        self.disk.next_era();
+        self.disk.next_era(None);
         self.state = State::Down { reason };
         for client in &mut self.clients {
             if std::mem::replace(&mut client.up, false) && client.direct.is_none() {

@@ -1,0 +1,244 @@
+//! `fieldstone pool replace`: an empty node in place of one that is lost.
+//!
+//! This is the only way, besides `pool create` and the option `serve --replace-missing`, in which a
+//! node comes into being. All nodes that are named are checked before any is made. A server, or a
+//! node process, that runs the pool finds the new node by itself: it looks at the folders of nodes
+//! that are down every two seconds.
+
+use std::fs;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use fieldstone_proto::NodeIndex;
+use fieldstone_uring::Address;
+use fieldstone_uring::host::folder::{self, Found};
+use serde::Serialize;
+
+use crate::control::servers;
+use crate::engine::NodeOptions;
+use crate::pool::record::{self, Place, Record};
+use crate::pool::{Losses, Pool};
+use crate::report::PoolReport;
+
+/// Options of `pool replace`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The pool.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// The nodes that are lost: node.2, or 2.
+    #[arg(value_name = "NODE", required = true, value_parser = parse_node)]
+    lost: Vec<u16>,
+    /// Make them even if, with them, more nodes are absent or empty than the pool's code makes up
+    /// for, and even where a disk was mounted that is away now. What only lost nodes hold is lost.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    nodes: NodeOptions,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_node(text: &str) -> Result<u16, String> {
+    let number = text.strip_prefix("node.").unwrap_or(text);
+    number.parse().map_err(|_| format!("{text:?} is not a node; write node.2, or 2"))
+}
+
+/// A node that was made.
+#[derive(Serialize)]
+struct Made {
+    node: u16,
+    path: PathBuf,
+    /// The folder was there, and empty.
+    folder_was_empty: bool,
+    #[serde(skip)]
+    was_mount: bool,
+}
+
+#[derive(Serialize)]
+struct Replaced {
+    dir: PathBuf,
+    nodes: Vec<Made>,
+    /// The process that serves the pool and takes the nodes in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<u32>,
+}
+
+/// Runs `pool replace`.
+///
+/// # Errors
+/// When a node is not lost, or something is in the way, or too many would be empty.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let pool = Pool::open(&args.dir)?;
+    let mut lost: Vec<NodeIndex> = args.lost.iter().copied().map(NodeIndex).collect();
+    lost.sort_unstable();
+    lost.dedup();
+    if let Some(node) = lost.iter().find(|node| node.0 >= pool.nodes) {
+        let (dir, last) = (pool.folder.display(), pool.nodes - 1);
+        bail!("the pool {dir} has no {node}: its nodes are 0 to {last}");
+    }
+    let reports = ask_servers(&pool)?;
+    let made = replace_checked(&pool, &lost, &args.nodes, args.force, &reports)?;
+    print(&pool, made, reports.first(), args.json)
+}
+
+/// Makes empty nodes in place of those that are `lost`, as `pool replace` does.
+///
+/// # Errors
+/// As [`run`].
+pub fn replace(pool: &Pool, lost: &[NodeIndex]) -> anyhow::Result<()> {
+    let reports = ask_servers(pool)?;
+    replace_checked(pool, lost, &NodeOptions::default(), false, &reports).map(drop)
+}
+
+fn replace_checked(
+    pool: &Pool,
+    lost: &[NodeIndex],
+    nodes: &NodeOptions,
+    force: bool,
+    reports: &[PoolReport],
+) -> anyhow::Result<Vec<Made>> {
+    let found: Vec<Found> =
+        lost.iter().map(|node| check_place(pool, *node, force)).collect::<Result<_, _>>()?;
+    let elsewhere = elsewhere(pool, nodes, reports);
+    if let Some(node) = lost.iter().find(|node| elsewhere.contains(node)) {
+        bail!("{node} is not lost: it runs elsewhere, and answers");
+    }
+    if let Err(reason) = Losses::of(pool, &elsewhere)?.allow(pool, lost)
+        && !force
+    {
+        bail!(
+            "{reason}\nNodes that are only unmounted come back with their data. Mount them; name the \
+             address of those that run elsewhere (--node I=ADDR); rebuild those that were replaced \
+             before (`fieldstone rebuild {}`); or pass --force",
+            pool.folder.display()
+        );
+    }
+    lost.iter().zip(found).map(|(node, found)| make(pool, *node, found == Found::Empty)).collect()
+}
+
+/// Asks the pool's servers how things stand. Their answer has told the pool's record when every
+/// volume is whole.
+fn ask_servers(pool: &Pool) -> anyhow::Result<Vec<PoolReport>> {
+    let reports: Vec<PoolReport> = servers(&pool.folder)
+        .iter_mut()
+        .map(crate::control::Client::status)
+        .collect::<anyhow::Result<_>>()?;
+    Ok(reports)
+}
+
+/// Checks that an empty node may be made where `node` was.
+fn check_place(pool: &Pool, node: NodeIndex, force: bool) -> anyhow::Result<Found> {
+    let path = pool.node_folder(node);
+    let shown = path.display();
+    let found = folder::look(&path)?;
+    match &found {
+        Found::Nothing => {}
+        Found::Empty => {
+            let seen = Record::read(&pool.folder, pool.id)?;
+            let was_mount = seen.entry(node).map(|entry| entry.place) == Some(Place::Mount);
+            if was_mount && Place::of(&pool.folder, &path)? == Place::Beside && !force {
+                bail!(
+                    "{node} lay on a file system of its own, and {shown} is an empty folder on the \
+                     pool's: mount its disk, or pass --force to make an empty node here"
+                );
+            }
+        }
+        Found::Node => match folder::look_for(&path, &pool.superblock(node)) {
+            Ok(_) => bail!(
+                "{shown} holds {node} of this pool: there is nothing to replace; if the node is to \
+                 be given up, move its folder away first"
+            ),
+            Err(error) => {
+                bail!("cannot make a node at {shown}: move away first what lies there ({error})")
+            }
+        },
+        Found::Dangling(target) => bail!(
+            "{shown} is a link to {}, which is not there: mount its disk, make that folder, or \
+             remove the link first",
+            target.display()
+        ),
+        Found::NotFolder => bail!("{shown} is not a folder: move it away first"),
+        Found::NoSuperblock => {
+            bail!("{shown} holds a damaged node, data without a superblock: move it away first")
+        }
+        Found::Occupied(name) => {
+            bail!("{shown} holds other files ({name} is one): move them away first")
+        }
+    }
+    Ok(found)
+}
+
+/// The nodes that run at an address, not from a folder here: those that a server reaches, and those
+/// that were named and accept a connection.
+fn elsewhere(pool: &Pool, options: &NodeOptions, reports: &[PoolReport]) -> Vec<NodeIndex> {
+    let reached = reports.iter().flat_map(|report| &report.nodes);
+    let reached = reached
+        .filter(|node| {
+            node.state == "up" && Path::new(&node.place) != pool.node_folder(NodeIndex(node.node))
+        })
+        .map(|node| NodeIndex(node.node))
+        // A node process of this machine that lost its folder may still answer.
+        .filter(|node| folder::look(&pool.node_folder(*node)).is_ok_and(|f| f == Found::Nothing))
+        .filter(|node| folder::announced(&pool.node_folder(*node)).is_none());
+    let named =
+        options.fixed.iter().filter(|fixed| accepts(&fixed.address)).map(|fixed| fixed.node);
+    reached.chain(named).collect()
+}
+
+fn accepts(address: &Address) -> bool {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    match address {
+        Address::Unix(path) => UnixStream::connect(path).is_ok(),
+        Address::Tcp { host, port } => (host.as_str(), *port)
+            .to_socket_addrs()
+            .is_ok_and(|mut all| all.any(|at| TcpStream::connect_timeout(&at, PATIENCE).is_ok())),
+    }
+}
+
+fn make(pool: &Pool, node: NodeIndex, folder_was_empty: bool) -> anyhow::Result<Made> {
+    let (path, superblock) = (pool.node_folder(node), pool.superblock(node));
+    folder::create(&path, &superblock)
+        .with_context(|| format!("cannot make {node}; the nodes before it were made"))?;
+    let place = Place::of(&pool.folder, &path)?;
+    record::update(&pool.folder, pool.id, |record| {
+        record.note_made(node, superblock.incarnation, place, true);
+    })?;
+    let device = |path: &Path| fs::metadata(path).map(|meta| meta.dev()).ok();
+    let was_mount = device(&path) != device(&pool.folder);
+    Ok(Made { node: node.0, path, folder_was_empty, was_mount })
+}
+
+fn print(
+    pool: &Pool,
+    nodes: Vec<Made>,
+    report: Option<&PoolReport>,
+    json: bool,
+) -> anyhow::Result<()> {
+    let server = report.and_then(|report| report.server.as_ref()).map(|server| server.pid);
+    for made in nodes.iter().filter(|made| made.folder_was_empty && !made.was_mount) {
+        eprintln!(
+            "fieldstone: {} was there and empty; if it is a mount point, its disk is not mounted",
+            made.path.display()
+        );
+    }
+    if json {
+        let result = Replaced { dir: pool.folder.clone(), nodes, server };
+        say!("{}", serde_json::to_string(&result)?);
+        return Ok(());
+    }
+    for made in &nodes {
+        say!("made node.{} anew, empty, at {}", made.node, made.path.display());
+    }
+    let dir = pool.folder.display();
+    match server {
+        Some(pid) => say!("the server, process {pid}, takes it in within seconds, and rebuilds"),
+        None => say!("next: fieldstone rebuild {dir}, or serve a volume of it: that rebuilds too"),
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! What a server was told to serve, and how far each device is.
+//!
+//! ```text
+//!            opened
+//! Opening -----------> Serving
+//!   |  ^
+//!   |  | tried again
+//!   v  |
+//! Failed
+//! ```
+//!
+//! The list stands from the server's start, so that `status` can tell of a volume before it is open,
+//! and so that calls which need a serving volume say what it waits for.
+
+use std::sync::PoisonError;
+
+use anyhow::bail;
+use fieldstone_uring::host::{DeviceId, DeviceSnapshot};
+use fieldstone_volume::{NodeHealth, Phase};
+
+use super::{Engine, OpenDevice};
+
+/// How far a device is.
+#[derive(Clone, Debug)]
+pub enum Stage {
+    /// It is looked up or opened for the first time.
+    Opening,
+    /// It was opened.
+    Serving(OpenDevice),
+    /// It could not be opened, for this reason. It may be tried again.
+    Failed(String),
+}
+
+/// Something that a server was told to serve.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The name of the volume or export.
+    pub name: String,
+    /// How far it is.
+    pub stage: Stage,
+}
+
+impl Engine {
+    /// Notes what is to be served, in the order of the exports.
+    pub fn set_targets(&self, names: impl Iterator<Item = String>) {
+        let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+        *targets = names.map(|name| Target { name, stage: Stage::Opening }).collect();
+    }
+
+    /// Notes how far a target is.
+    pub fn set_stage(&self, name: &str, stage: Stage) {
+        let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(target) = targets.iter_mut().find(|target| target.name == name) {
+            target.stage = stage;
+        }
+    }
+
+    /// What is to be served, and how far each is.
+    pub fn targets(&self) -> Vec<Target> {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Checks that a volume is not being opened at present.
+    ///
+    /// # Errors
+    /// It is; the error says what it waits for.
+    pub fn check_not_opening(&self, name: &str) -> anyhow::Result<()> {
+        let targets = self.targets();
+        match targets.iter().find(|target| target.name == name).map(|target| &target.stage) {
+            Some(Stage::Opening) => {
+                bail!("the volume {name:?} is still opening{}", self.waiting_for(name))
+            }
+            Some(Stage::Failed(reason)) => bail!(
+                "the volume {name:?} could not be opened and is tried again: {reason}{}",
+                self.waiting_for(name)
+            ),
+            Some(Stage::Serving(_)) | None => Ok(()),
+        }
+    }
+
+    /// Why nothing is or will be served, if so: every target could not be opened, or has failed
+    /// since (was fenced, say).
+    pub fn all_failed(&self) -> Option<String> {
+        let cores = self.snapshot();
+        let phase = |id: DeviceId| {
+            let mut devices = cores.iter().flat_map(|core| &core.devices);
+            let found = devices.find(|found| found.device == id)?;
+            Some(found.volume.as_ref()?.phase.clone())
+        };
+        let failure = |target: &Target| match &target.stage {
+            Stage::Opening => None,
+            Stage::Failed(reason) => Some(reason.clone()),
+            Stage::Serving(open) => match phase(open.device) {
+                Some(Phase::Failed(reason)) => Some(format!("{}: {reason}", target.name)),
+                _ => None,
+            },
+        };
+        let reasons: Option<Vec<String>> = self.targets().iter().map(failure).collect();
+        reasons.filter(|reasons| !reasons.is_empty()).map(|reasons| reasons.join("; "))
+    }
+
+    /// What a volume that is being opened waits for, as a text to append: its nodes that are not
+    /// ready, each with the reason.
+    pub fn waiting_for(&self, name: &str) -> String {
+        let cores = self.snapshot();
+        let mut devices = cores.iter().flat_map(|core| &core.devices);
+        let Some(device) = devices.find(|found| found.name == name) else { return String::new() };
+        let waits = node_reasons(device, |node| {
+            let nodes = cores.iter().flat_map(|core| &core.nodes);
+            nodes.filter(|found| found.node.0 == node).find_map(|found| found.down.clone())
+        });
+        if waits.is_empty() { String::new() } else { format!("; {}", waits.join("; ")) }
+    }
+
+    /// What is open and not closed yet, one line each: for a process that ends at once.
+    pub fn unclosed(&self) -> Vec<String> {
+        let open = self.open_devices();
+        let cores = self.snapshot();
+        let line = |device: &DeviceSnapshot| {
+            let status = device.volume.as_ref()?;
+            let mine = open.iter().any(|open| open.device == device.device);
+            (mine && status.phase != Phase::Closed).then(|| {
+                format!(
+                    "{} is not closed: {} of it are only in its journal, and its next opening \
+                     replays them",
+                    device.name,
+                    crate::units::size(status.journal_used_bytes)
+                )
+            })
+        };
+        cores.iter().flat_map(|core| &core.devices).filter_map(line).collect()
+    }
+}
+
+/// The nodes that a volume lacks, with the reasons: those that the node itself gives (`local`), else
+/// those that the volume knows.
+fn node_reasons(device: &DeviceSnapshot, local: impl Fn(u16) -> Option<String>) -> Vec<String> {
+    let Some(status) = &device.volume else { return Vec::new() };
+    let lacking = status.nodes.iter().filter(|node| node.health != NodeHealth::Up);
+    lacking
+        .map(|node| match local(node.node.0) {
+            Some(reason) => format!("{} is down: {reason}", node.node),
+            None if node.health == NodeHealth::Joining => format!("{} is joining", node.node),
+            None if node.reason.is_empty() => format!("{} is down", node.node),
+            None => format!("{} is down: {}", node.node, node.reason),
+        })
+        .collect()
+}

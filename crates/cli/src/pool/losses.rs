@@ -1,0 +1,237 @@
+//! Which nodes of a pool hold no data at present, and whether one more may be made empty.
+//!
+//! A volume is read from the nodes that have its shards. An empty node is no harm as long as those
+//! that are absent or empty are no more than the code makes up for. Beyond that, an empty node in
+//! place of one that is only unmounted would be taken for the node, and the volume could not be
+//! read even when the disk is back.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use fieldstone_proto::NodeIndex;
+use fieldstone_uring::host::{Keeper, folder};
+
+use super::record::{self, Place, Record};
+use super::{POOL_FILE, Pool, PoolFile};
+
+/// The nodes of a pool that hold no data, each with the reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Losses(pub BTreeMap<u16, String>);
+
+impl Losses {
+    /// Looks at the folders of all nodes but those `elsewhere`, which run at an address.
+    ///
+    /// # Errors
+    /// When the pool's record cannot be read.
+    pub fn of(pool: &Pool, elsewhere: &[NodeIndex]) -> anyhow::Result<Self> {
+        let record = Record::read(&pool.folder, pool.id)?;
+        let mut losses = BTreeMap::new();
+        for node in pool.node_indices() {
+            if record.entry(node).is_some_and(|entry| entry.rebuild) {
+                let reason = "was made empty and is not known to be rebuilt".to_owned();
+                losses.insert(node.0, reason);
+            }
+            if elsewhere.contains(&node) {
+                continue;
+            }
+            if let Err(error) = folder::look_for(&pool.node_folder(node), &pool.superblock(node)) {
+                losses.insert(node.0, error.to_string());
+            }
+        }
+        Ok(Self(losses))
+    }
+
+    /// Whether `made` may be empty nodes from now on: with them, no more nodes hold no data than
+    /// the pool's code makes up for.
+    ///
+    /// # Errors
+    /// Which others hold no data, and why.
+    pub fn allow(&self, pool: &Pool, made: &[NodeIndex]) -> Result<(), String> {
+        let others: Vec<(&u16, &String)> =
+            self.0.iter().filter(|(node, _)| !made.contains(&NodeIndex(**node))).collect();
+        let (tolerated, count) = (pool.profile.m(), others.len() + made.len());
+        if count <= tolerated {
+            return Ok(());
+        }
+        let mut text = format!(
+            "{count} nodes would be absent or empty, and {} makes up for {tolerated}: data would be \
+             lost that is still there if nodes are only unmounted",
+            pool.profile
+        );
+        for (node, reason) in others {
+            text.push_str(&format!("\n  node.{node}: {reason}"));
+        }
+        Err(text)
+    }
+}
+
+/// What a process that opens a pool's nodes notes about them, and what it allows.
+#[derive(Debug)]
+pub struct PoolKeeper {
+    pool: Pool,
+    /// Nodes that run at an address.
+    elsewhere: Vec<NodeIndex>,
+    /// The file system of `pool.json` at the start.
+    device: u64,
+}
+
+impl PoolKeeper {
+    /// For a pool whose nodes `elsewhere` run at addresses.
+    ///
+    /// # Errors
+    /// When `pool.json` cannot be looked at.
+    pub fn new(pool: &Pool, elsewhere: Vec<NodeIndex>) -> anyhow::Result<Self> {
+        let path = pool.folder.join(POOL_FILE);
+        let meta = fs::metadata(&path).with_context(|| format!("{}", path.display()))?;
+        Ok(Self { pool: pool.clone(), elsewhere, device: meta.dev() })
+    }
+
+    /// Checks that the pool's folder is the one that this process began with.
+    fn check_pool(&self) -> anyhow::Result<()> {
+        let path = self.pool.folder.join(POOL_FILE);
+        let shown = path.display();
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {shown}"))?;
+        if PoolFile::parse(&text).and_then(|file| file.pool_id()).ok() != Some(self.pool.id) {
+            bail!("{shown} is not this pool's any more");
+        }
+        let device = |path: PathBuf| fs::metadata(path).map(|meta| meta.dev()).ok();
+        let same = device(path.clone()) == Some(self.device)
+            && device(self.pool.folder.clone()) == Some(self.device);
+        if !same {
+            bail!("{shown} lies on another file system than at the start");
+        }
+        Ok(())
+    }
+
+    fn note(&self, path: &Path, change: impl FnOnce(&mut Record, Place)) {
+        let noted = Place::of(&self.pool.folder, path).map_err(Into::into).and_then(|place| {
+            record::update(&self.pool.folder, self.pool.id, |record| change(record, place))
+        });
+        if let Err(error) = noted {
+            // Whoever may not write it may use the nodes all the same.
+            tracing::info!("cannot note where {} lies: {error:#}", path.display());
+        }
+    }
+}
+
+impl Keeper for PoolKeeper {
+    fn seen(&self, node: NodeIndex, path: &Path, incarnation: u64) {
+        self.note(path, |record, place| record.note_seen(node, incarnation, place));
+    }
+
+    fn may_replace(&self, node: NodeIndex, _path: &Path) -> Result<(), String> {
+        let text = |error: anyhow::Error| format!("{error:#}");
+        self.check_pool().map_err(text)?;
+        let record = Record::read(&self.pool.folder, self.pool.id).map_err(text)?;
+        match record.entry(node).map(|entry| entry.place) {
+            Some(Place::Beside) => {}
+            Some(Place::Mount) => {
+                return Err("it lay on a file system of its own, which may only be away".to_owned());
+            }
+            Some(Place::Link) => {
+                return Err("it lay behind a link, and may only be away".to_owned());
+            }
+            None => {
+                let file = record::NODES_FILE;
+                return Err(format!("{file} does not say that it lay in the pool's own folder"));
+            }
+        }
+        Losses::of(&self.pool, &self.elsewhere).map_err(text)?.allow(&self.pool, &[node])
+    }
+
+    fn made(&self, node: NodeIndex, path: &Path, incarnation: u64) {
+        self.note(path, |record, place| record.note_made(node, incarnation, place, true));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Layout, random};
+    use super::*;
+    use fieldstone_proto::{MasterKey, PoolId};
+
+    fn made(folder: &Path) -> Pool {
+        let pool = Pool {
+            folder: folder.to_path_buf(),
+            id: PoolId(random().expect("random")),
+            nodes: 6,
+            profile: "rs:4+2".parse().expect("a profile"),
+            layout: Layout { slot_bytes: 1 << 20, slots: 100 },
+            key: MasterKey([1; 16]),
+        };
+        pool.write().expect("writable");
+        let keeper = PoolKeeper::new(&pool, Vec::new()).expect("there");
+        for node in pool.node_indices() {
+            let (path, superblock) = (pool.node_folder(node), pool.superblock(node));
+            folder::create(&path, &superblock).expect("made");
+            keeper.seen(node, &path, superblock.incarnation);
+        }
+        pool
+    }
+
+    #[test]
+    fn as_many_nodes_as_the_code_makes_up_for_are_replaced() {
+        let temp = tempfile::tempdir().expect("a temporary folder");
+        let pool = made(temp.path());
+        let keeper = PoolKeeper::new(&pool, Vec::new()).expect("there");
+        let may =
+            |node: u16| keeper.may_replace(NodeIndex(node), &pool.node_folder(NodeIndex(node)));
+        for node in [0, 1] {
+            let path = pool.node_folder(NodeIndex(node));
+            fs::remove_dir_all(&path).expect("removable");
+            assert_eq!(may(node), Ok(()));
+            let superblock = pool.superblock(NodeIndex(node));
+            folder::create(&path, &superblock).expect("made");
+            keeper.made(NodeIndex(node), &path, superblock.incarnation);
+        }
+        fs::remove_dir_all(pool.node_folder(NodeIndex(2))).expect("removable");
+        let refused = may(2).expect_err("the third");
+        assert!(refused.contains("3 nodes") && refused.contains("node.1: was made"), "{refused}");
+        record::update(&pool.folder, pool.id, Record::note_whole).expect("writable");
+        assert_eq!(may(2), Ok(()));
+        // Nodes that run elsewhere are not looked for here.
+        for node in [3, 4] {
+            fs::remove_dir_all(pool.node_folder(NodeIndex(node))).expect("removable");
+        }
+        assert!(may(2).is_err());
+        let elsewhere = vec![NodeIndex(3), NodeIndex(4)];
+        let keeper = PoolKeeper::new(&pool, elsewhere).expect("there");
+        assert_eq!(keeper.may_replace(NodeIndex(2), Path::new("x")), Ok(()));
+    }
+
+    #[test]
+    fn only_what_lay_in_the_pools_own_folder_is_replaced() {
+        let temp = tempfile::tempdir().expect("a temporary folder");
+        let pool = made(temp.path());
+        let keeper = PoolKeeper::new(&pool, Vec::new()).expect("there");
+        let path = pool.node_folder(NodeIndex(0));
+        fs::remove_dir_all(&path).expect("removable");
+        for (place, says) in [(Place::Mount, "of its own"), (Place::Link, "link")] {
+            record::update(&pool.folder, pool.id, |record| {
+                record.note_seen(NodeIndex(0), 1, place);
+            })
+            .expect("writable");
+            let refused = keeper.may_replace(NodeIndex(0), &path).expect_err("may be away");
+            assert!(refused.contains(says), "{refused}");
+        }
+        fs::remove_file(pool.folder.join(record::NODES_FILE)).expect("removable");
+        let refused = keeper.may_replace(NodeIndex(0), &path).expect_err("never seen");
+        assert!(refused.contains("nodes.json does not say"), "{refused}");
+        record::update(&pool.folder, pool.id, |record| {
+            record.note_seen(NodeIndex(0), 1, Place::Beside);
+        })
+        .expect("writable");
+        assert_eq!(keeper.may_replace(NodeIndex(0), &path), Ok(()));
+        // The pool's disk is away as well, and another pool, or none, lies beneath.
+        let file = pool.folder.join(POOL_FILE);
+        let text = fs::read_to_string(&file).expect("readable");
+        fs::write(&file, text.replace(&pool.id.to_string(), &PoolId(1).to_string()))
+            .expect("writable");
+        assert!(keeper.may_replace(NodeIndex(0), &path).is_err());
+        fs::remove_file(&file).expect("removable");
+        assert!(keeper.may_replace(NodeIndex(0), &path).is_err());
+    }
+}

@@ -1,0 +1,262 @@
+//! The file `nodes.json`: what the pool has seen of its nodes' folders.
+//!
+//! ```text
+//! { "format": 1,
+//!   "pool": "…",                        32 hexadecimal digits; a file of another pool is not read
+//!   "nodes": [
+//!     { "node": 2,
+//!       "incarnation": "91be…",         of the node that was found or made last, 16 digits
+//!       "place": "beside",              how its folder was reached
+//!       "rebuild": true } ] }           made empty by a replacement, and not known to be rebuilt
+//! ```
+//!
+//! The file serves two decisions, and no data depends on it:
+//!
+//! - **May an empty node be made without a command** (`serve --replace-missing`)? Only a folder that
+//!   lay *beside* `pool.json` may be: on the same file system, in the pool's own folder. Where a disk
+//!   was mounted (`mount`), or a link led elsewhere (`link`), a missing folder is taken for a disk
+//!   that is away.
+//! - **How many nodes can still be lost?** An empty node holds nothing until it is rebuilt. Until a
+//!   server or `rebuild` has seen every volume of the pool whole, it counts like one that is absent.
+//!
+//! Places are told as relations, not as device numbers: those change from one start of the machine
+//! to the next.
+//!
+//! Servers, node processes and commands write the file, one at a time: each holds a lock on
+//! `pool.json` while it reads, changes and replaces the file. Without the file, or with a damaged
+//! one, nothing is known: no node is made without a command. A newer format is left alone.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use fieldstone_proto::{NodeIndex, PoolId};
+use serde::{Deserialize, Serialize};
+
+use super::POOL_FILE;
+
+/// The file's name.
+pub const NODES_FILE: &str = "nodes.json";
+/// The format that this version writes, and the newest that it reads.
+const FORMAT: u32 = 1;
+
+/// How a node's folder is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// A folder of the pool's own, on the file system of `pool.json`.
+    Beside,
+    /// On another file system: a disk is mounted there.
+    Mount,
+    /// Through a symbolic link.
+    Link,
+}
+
+impl Place {
+    /// How the folder at `path` in the pool's folder is reached.
+    ///
+    /// # Errors
+    /// The system refuses the look.
+    pub fn of(pool: &Path, path: &Path) -> std::io::Result<Self> {
+        if fs::symlink_metadata(path)?.is_symlink() {
+            return Ok(Self::Link);
+        }
+        let same = fs::metadata(path)?.dev() == fs::metadata(pool)?.dev();
+        Ok(if same { Self::Beside } else { Self::Mount })
+    }
+}
+
+/// What is known of a node's folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Which node.
+    node: u16,
+    /// The incarnation of the node that was found or made last.
+    incarnation: String,
+    /// How its folder was reached.
+    pub place: Place,
+    /// It was made empty in place of a lost one, and is not known to be rebuilt.
+    #[serde(default)]
+    pub rebuild: bool,
+}
+
+/// What `nodes.json` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    format: u32,
+    pool: String,
+    nodes: Vec<Entry>,
+}
+
+/// The part that every version has.
+#[derive(Deserialize)]
+struct Versioned {
+    format: u32,
+}
+
+impl Record {
+    fn empty(pool: PoolId) -> Self {
+        Self { format: FORMAT, pool: pool.to_string(), nodes: Vec::new() }
+    }
+
+    /// Reads the record of the pool at `folder`. One that is absent, damaged or another pool's
+    /// says nothing.
+    ///
+    /// # Errors
+    /// It is of a newer version, or cannot be read.
+    pub fn read(folder: &Path, pool: PoolId) -> anyhow::Result<Self> {
+        let path = folder.join(NODES_FILE);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Self::empty(pool));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => String::new(),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        };
+        if let Ok(Versioned { format }) = serde_json::from_str(&text)
+            && format > FORMAT
+        {
+            bail!("{}: format {format} is of a newer version of fieldstone", path.display());
+        }
+        match serde_json::from_str::<Self>(&text) {
+            Ok(record) if record.pool == pool.to_string() => Ok(record),
+            Ok(_) => Ok(Self::empty(pool)),
+            Err(error) => {
+                tracing::warn!("{} is damaged and not believed: {error}", path.display());
+                Ok(Self::empty(pool))
+            }
+        }
+    }
+
+    /// What is known of a node.
+    pub fn entry(&self, node: NodeIndex) -> Option<&Entry> {
+        self.nodes.iter().find(|entry| entry.node == node.0)
+    }
+
+    /// The nodes that wait to be rebuilt.
+    pub fn to_rebuild(&self) -> Vec<NodeIndex> {
+        let waiting = self.nodes.iter().filter(|entry| entry.rebuild);
+        waiting.map(|entry| NodeIndex(entry.node)).collect()
+    }
+
+    /// Notes that a node was found.
+    pub fn note_seen(&mut self, node: NodeIndex, incarnation: u64, place: Place) {
+        let rebuild = self.entry(node).is_some_and(|entry| entry.rebuild);
+        self.put(Entry { node: node.0, incarnation: hex(incarnation), place, rebuild });
+    }
+
+    /// Notes that an empty node was made; in place of a lost one if `replaced`.
+    pub fn note_made(&mut self, node: NodeIndex, incarnation: u64, place: Place, replaced: bool) {
+        self.put(Entry { node: node.0, incarnation: hex(incarnation), place, rebuild: replaced });
+    }
+
+    /// Notes that every volume of the pool was seen whole.
+    pub fn note_whole(&mut self) {
+        for entry in &mut self.nodes {
+            entry.rebuild = false;
+        }
+    }
+
+    fn put(&mut self, entry: Entry) {
+        self.nodes.retain(|other| other.node != entry.node);
+        self.nodes.push(entry);
+        self.nodes.sort_by_key(|entry| entry.node);
+    }
+
+    fn write(&self, folder: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        let partial = folder.join(format!("{NODES_FILE}.partial"));
+        super::write_new(&partial, text.as_bytes(), 0o644)?;
+        let path = folder.join(NODES_FILE);
+        fs::rename(&partial, &path).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+fn hex(incarnation: u64) -> String {
+    format!("{incarnation:016x}")
+}
+
+/// Changes the record of the pool at `folder`, alone. Writes only what differs.
+///
+/// # Errors
+/// It cannot be read or written, or is of a newer version.
+pub fn update(folder: &Path, pool: PoolId, change: impl FnOnce(&mut Record)) -> anyhow::Result<()> {
+    let path = folder.join(POOL_FILE);
+    let lock = fs::File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    // SAFETY: flock() on an open descriptor takes no pointers. Holders keep it for milliseconds.
+    if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) } != 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+    }
+    let before = Record::read(folder, pool)?;
+    let mut after = before.clone();
+    change(&mut after);
+    if after == before { Ok(()) } else { after.write(folder) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POOL: PoolId = PoolId(7);
+
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        fs::write(folder.path().join(POOL_FILE), "{}").expect("writable");
+        folder
+    }
+
+    #[test]
+    fn what_is_noted_is_read_back() {
+        let folder = folder();
+        let dir = folder.path();
+        update(dir, POOL, |record| {
+            record.note_made(NodeIndex(4), 0xabc, Place::Beside, true);
+            record.note_made(NodeIndex(1), 0xdef, Place::Mount, false);
+        })
+        .expect("writable");
+        update(dir, POOL, |record| record.note_seen(NodeIndex(4), 0xabc, Place::Beside))
+            .expect("writable");
+        let record = Record::read(dir, POOL).expect("readable");
+        assert_eq!(record.to_rebuild(), [NodeIndex(4)]);
+        assert_eq!(record.entry(NodeIndex(1)).map(|entry| entry.place), Some(Place::Mount));
+        assert_eq!(record.entry(NodeIndex(0)), None);
+        update(dir, POOL, Record::note_whole).expect("writable");
+        assert!(Record::read(dir, POOL).expect("readable").to_rebuild().is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_believed_says_nothing_and_a_newer_format_is_left_alone() {
+        let folder = folder();
+        let (dir, path) = (folder.path(), folder.path().join(NODES_FILE));
+        update(dir, PoolId(8), |record| record.note_made(NodeIndex(1), 1, Place::Beside, true))
+            .expect("writable");
+        assert!(Record::read(dir, POOL).expect("another pool's").to_rebuild().is_empty());
+        for damaged in [&b"{\"format\": 1"[..], b"", b"\xff\xfe", b"[]"] {
+            fs::write(&path, damaged).expect("writable");
+            assert!(Record::read(dir, POOL).expect("damaged").entry(NodeIndex(1)).is_none());
+        }
+        let newer = "{\"format\": 2, \"what\": \"ever\"}";
+        fs::write(&path, newer).expect("writable");
+        let error = update(dir, POOL, Record::note_whole).expect_err("newer").to_string();
+        assert!(error.contains("newer version"), "{error}");
+        assert_eq!(fs::read_to_string(&path).expect("readable"), newer);
+    }
+
+    #[test]
+    fn places_are_told_apart() {
+        let folder = folder();
+        let (beside, link) = (folder.path().join("node.0"), folder.path().join("node.1"));
+        fs::create_dir(&beside).expect("made");
+        std::os::unix::fs::symlink(&beside, &link).expect("linked");
+        let place = |path: &Path| Place::of(folder.path(), path).expect("there");
+        assert_eq!((place(&beside), place(&link)), (Place::Beside, Place::Link));
+        assert_eq!(place(Path::new("/proc")), Place::Mount);
+        assert!(Place::of(folder.path(), &folder.path().join("node.2")).is_err());
+    }
+}
