@@ -31,7 +31,7 @@ def verify(handle, steps):
 
 def scenario(world):
     pool = world.pool("64M")
-    pool.create_volume("v", SIZE)
+    pool.create_volume("v", SIZE, ["--thin"])
     server = pool.serve("v")
     handle = connect(server.uri("v"))
     taken = fill(handle)

@@ -284,15 +284,24 @@ class Pool:
         shutil.rmtree(self.node_path(index), ignore_errors=True)
         check(not self.node_path(index).exists(), f"node.{index} is still there")
 
+    def replace(self, *indices, options=()):
+        """Makes empty nodes in place of those whose folders are gone."""
+        nodes = [f"node.{index}" for index in indices]
+        return fieldstone("pool", "replace", self.path, *nodes, *options)
+
     def start_missing_nodes(self):
-        """Starts the node processes that do not run, where nodes are processes."""
+        """Replaces nodes whose folders were deleted by empty ones, and starts the node processes
+        that do not run, where nodes are processes."""
+        gone = [index for index in range(self.count) if not self.node_path(index).exists()]
+        if gone:
+            self.replace(*gone)
         if self.case.nodes == "processes":
             for index in range(self.count):
                 if index not in self.nodes:
                     self.start_node(index)
 
-    def create_volume(self, name, size):
-        fieldstone("volume", "create", self.path / name, "--size", size)
+    def create_volume(self, name, size, options=()):
+        fieldstone("volume", "create", self.path / name, "--size", size, *options)
 
     def serve(self, *volumes, options=(), wait=True, name="serve"):
         return Server(self, list(volumes), options, wait, name)

@@ -6,7 +6,9 @@
 //!
 //! Who runs the nodes: a node folder that a `fieldstone node` process has locked is reached at the
 //! address that process announces; every other folder is locked and run in this process. A folder
-//! that another server has locked means that the pool is being served: the engine refuses to start.
+//! that another server has locked means that the pool is being served: the engine refuses to start,
+//! and [`Operator`] asks that server instead. A folder that another command has locked is waited for.
+//! No node is made here: one whose folder is missing or empty is down.
 
 mod nodes;
 mod operator;
@@ -94,6 +96,8 @@ pub struct Engine {
     place_names: Vec<String>,
     open: Mutex<Vec<OpenDevice>>,
     targets: Mutex<Vec<targets::Target>>,
+    /// Held while a list of exports is made and offered, so that none overtakes a newer one.
+    offering: Mutex<()>,
     accelerator: Accelerator,
 }
 
@@ -143,6 +147,7 @@ impl Engine {
             place_names,
             open: Mutex::new(Vec::new()),
             targets: Mutex::new(Vec::new()),
+            offering: Mutex::new(()),
             accelerator: options.accelerator.clone(),
         })
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::bail;
+use fieldstone_proto::NodeIndex;
 use fieldstone_uring::host::{Exports, Job};
 
 use super::{Engine, Known, Stage};
@@ -83,8 +84,17 @@ impl Served {
     /// Notes in the pool's record that replaced nodes are rebuilt, once every volume is whole.
     fn settle(&self, report: &PoolReport) -> anyhow::Result<()> {
         let Some(pool) = &self.engine.pool else { return Ok(()) };
-        let whole = report.volumes.iter().all(|volume| volume.id.is_empty() || volume.is_whole());
-        if !whole || record::Record::read(&pool.folder, pool.id)?.to_rebuild().is_empty() {
+        if !report.volumes.iter().all(|volume| volume.id.is_empty() || volume.is_whole()) {
+            return Ok(());
+        }
+        let record = record::Record::read(&pool.folder, pool.id)?;
+        // A node that was made a moment ago is not the one that the volumes know.
+        let known = |(node, incarnation): &(NodeIndex, &str)| {
+            let mut nodes = report.nodes.iter().filter(|found| found.node == node.0);
+            nodes.any(|found| found.incarnation == *incarnation)
+        };
+        let to_rebuild = record.to_rebuild();
+        if to_rebuild.is_empty() || !to_rebuild.iter().all(known) {
             return Ok(());
         }
         let served = |known: &Known| report.volumes.iter().any(|v| v.id == known.id.to_string());
@@ -119,8 +129,7 @@ impl Served {
     fn grow(&self, name: &str, size_bytes: u64) -> anyhow::Result<()> {
         let open = self.engine.find_open(name)?;
         self.engine.grow(&open, size_bytes)?;
-        self.engine.handle().offer(self.engine.exports(self.read_only)?);
-        Ok(())
+        self.engine.offer_exports(self.read_only)
     }
 
     fn act(&self, request: Request) -> anyhow::Result<Response> {
@@ -197,12 +206,22 @@ impl Engine {
         }
     }
 
+    /// Offers every open target to NBD clients that come from now on.
+    ///
+    /// # Errors
+    /// As [`Engine::exports`].
+    pub fn offer_exports(&self, read_only: bool) -> anyhow::Result<()> {
+        let _one_at_a_time = self.offering.lock().unwrap_or_else(PoisonError::into_inner);
+        self.handle().offer(self.exports(read_only)?);
+        Ok(())
+    }
+
     /// What NBD clients are offered: every target that is open. The first target is the default
     /// export, also while it is not open: then there is none.
     ///
     /// # Errors
     /// When a device is beyond what the protocol can say, or none is open.
-    pub fn exports(&self, read_only: bool) -> anyhow::Result<Exports> {
+    fn exports(&self, read_only: bool) -> anyhow::Result<Exports> {
         let targets = self.targets();
         let snapshot = self.snapshot();
         let (mut exports, mut devices) = (Vec::new(), Vec::new());

@@ -10,7 +10,9 @@ use anyhow::{Context, bail};
 use fieldstone_block::PipelineOptions;
 use fieldstone_codes::Profile;
 use fieldstone_proto::{Epoch, NodeIndex, ReplyBody, RequestBody, VolumeId};
-use fieldstone_uring::host::{DeviceSpec, Job, StoreSpec, wall_offset_ns};
+use fieldstone_uring::host::{
+    DeviceSpec, Job, NodeSession, SessionError, StoreSpec, wall_offset_ns,
+};
 use fieldstone_volume::parse_root;
 use fieldstone_volume::{Geometry, Opening, Provisioning, VolumeConfig};
 
@@ -383,22 +385,31 @@ impl Engine {
         self.check_not_opening(name)?;
         let capability = self.capability(known.id, Epoch(known.epoch.0 + 1))?;
         let mut sessions = Vec::new();
-        for node in pool.node_indices() {
-            match self.node_session(node) {
-                Ok(session) => sessions.push((node, session)),
-                Err(error) if force => eprintln!("fieldstone: leaving {node} out: {error:#}"),
-                Err(error) => {
-                    return Err(error).with_context(|| {
-                        format!("cannot remove {name:?} from {node}; bring the node back, or pass --force")
-                    });
-                }
-            }
-        }
         // All are fenced before any is told to forget: a volume in use stays whole.
-        for (node, session) in &mut sessions {
-            session
-                .ask(capability, &RequestBody::Fence { takeover: false })
-                .with_context(|| format!("cannot remove {name:?}: {node}"))?;
+        for node in pool.node_indices() {
+            let fence = || -> anyhow::Result<NodeSession> {
+                let mut session = self.node_session(node)?;
+                session.ask(capability, &RequestBody::Fence { takeover: false })?;
+                Ok(session)
+            };
+            let error = match fence() {
+                Ok(session) => {
+                    sessions.push((node, session));
+                    continue;
+                }
+                Err(error) => error,
+            };
+            if !matches!(error.downcast_ref(), Some(SessionError::Unreachable { .. })) {
+                return Err(error).with_context(|| format!("cannot remove {name:?}: {node}"));
+            }
+            if !force {
+                return Err(error).with_context(|| {
+                    format!(
+                        "cannot remove {name:?} from {node}; bring the node back, or pass --force"
+                    )
+                });
+            }
+            eprintln!("fieldstone: leaving {node} out: {error:#}");
         }
         for (node, session) in &mut sessions {
             session

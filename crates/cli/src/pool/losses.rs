@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use fieldstone_proto::NodeIndex;
-use fieldstone_uring::host::{Keeper, folder};
+use fieldstone_uring::host::{FolderError, Keeper, folder};
 
 use super::record::{self, Place, Record};
 use super::{POOL_FILE, Pool, PoolFile};
@@ -38,7 +38,7 @@ impl Losses {
                 continue;
             }
             if let Err(error) = folder::look_for(&pool.node_folder(node), &pool.superblock(node)) {
-                losses.insert(node.0, error.to_string());
+                losses.insert(node.0, short(error));
             }
         }
         Ok(Self(losses))
@@ -65,6 +65,15 @@ impl Losses {
             text.push_str(&format!("\n  node.{node}: {reason}"));
         }
         Err(text)
+    }
+}
+
+/// What was found in place of a node, without advice.
+fn short(error: FolderError) -> String {
+    match error {
+        FolderError::Missing(path) => format!("nothing lies at {}", path.display()),
+        FolderError::Empty(path) => format!("the folder {} is empty", path.display()),
+        other => other.to_string(),
     }
 }
 

@@ -138,10 +138,10 @@ impl Record {
         self.nodes.iter().find(|entry| entry.node == node.0)
     }
 
-    /// The nodes that wait to be rebuilt.
-    pub fn to_rebuild(&self) -> Vec<NodeIndex> {
+    /// The nodes that wait to be rebuilt, with their incarnations.
+    pub fn to_rebuild(&self) -> Vec<(NodeIndex, &str)> {
         let waiting = self.nodes.iter().filter(|entry| entry.rebuild);
-        waiting.map(|entry| NodeIndex(entry.node)).collect()
+        waiting.map(|entry| (NodeIndex(entry.node), entry.incarnation.as_str())).collect()
     }
 
     /// Notes that a node was found.
@@ -223,7 +223,7 @@ mod tests {
         update(dir, POOL, |record| record.note_seen(NodeIndex(4), 0xabc, Place::Beside))
             .expect("writable");
         let record = Record::read(dir, POOL).expect("readable");
-        assert_eq!(record.to_rebuild(), [NodeIndex(4)]);
+        assert_eq!(record.to_rebuild(), [(NodeIndex(4), "0000000000000abc")]);
         assert_eq!(record.entry(NodeIndex(1)).map(|entry| entry.place), Some(Place::Mount));
         assert_eq!(record.entry(NodeIndex(0)), None);
         update(dir, POOL, Record::note_whole).expect("writable");

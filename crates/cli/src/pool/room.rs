@@ -1,8 +1,9 @@
 //! Whether the disks have the room that a pool's nodes are made with.
 //!
-//! Node files are sparse: a node takes its space as it fills. A node that is larger than its disk
-//! would run into a full file system long before it counts as full. So the sizes are compared with
-//! the free space when the pool is made, for each file system that nodes share.
+//! Node files are sparse: a node takes the space of its tables when it starts, and of its slots as
+//! they fill. A node that is larger than its disk would run into a full file system long before it
+//! counts as full. So the sizes are compared with the free space when the pool is made, for each file
+//! system that nodes share. Tables must fit in any case: without them no node starts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,10 +25,15 @@ struct Shared {
 }
 
 impl Shared {
+    /// Bytes that the nodes' tables take.
+    fn table_bytes(&self, layout: Layout) -> u64 {
+        (u64::from(layout.slots) * NODE_OVERHEAD_BYTES_PER_SLOT).saturating_mul(self.nodes)
+    }
+
     /// Why the nodes have no room, if so.
     fn shortage(&self, layout: Layout) -> Option<String> {
-        let overhead = u64::from(layout.slots) * NODE_OVERHEAD_BYTES_PER_SLOT;
-        let needed_bytes = layout.node_bytes().saturating_add(overhead).saturating_mul(self.nodes);
+        let slots_bytes = layout.node_bytes().saturating_mul(self.nodes);
+        let needed_bytes = slots_bytes.saturating_add(self.table_bytes(layout));
         (needed_bytes > self.free_bytes).then(|| {
             format!(
                 "{} of {} need {} with their tables, and the file system of {} has {} free",
@@ -69,6 +75,11 @@ pub fn check_room(
         return Ok(());
     }
     let text = short.join("; ");
+    if let Some(group) = shared.values().find(|group| group.table_bytes(layout) > group.free_bytes)
+    {
+        let tables = units::size(group.table_bytes(layout));
+        bail!("{text}: the tables alone take {tables}; pass a smaller --node-size");
+    }
     if !overcommit {
         bail!("{text}; pass a smaller --node-size, or --overcommit to make the pool all the same");
     }
@@ -96,10 +107,16 @@ mod tests {
     fn what_does_not_fit_is_refused_unless_asked_for() {
         let temp = tempfile::tempdir().expect("a temporary folder");
         let nodes = || (0..6).map(|node| temp.path().join(format!("node.{node}")));
-        let huge = Layout { slot_bytes: 1 << 20, slots: u32::MAX };
-        let error = check_room(temp.path(), nodes(), huge, false).expect_err("no such disk");
+        // More than the disk has, and tables that it has room for.
+        let free_bytes = free_bytes(temp.path()).expect("statvfs works");
+        let slots = u32::try_from((free_bytes >> 20) + 1).expect("a disk of less than 4 PiB");
+        let large = Layout { slot_bytes: 1 << 20, slots };
+        let error = check_room(temp.path(), nodes(), large, false).expect_err("no such disk");
         assert!(error.to_string().contains("--overcommit"), "{error}");
-        check_room(temp.path(), nodes(), huge, true).expect("asked for");
+        check_room(temp.path(), nodes(), large, true).expect("asked for");
+        let huge = Layout { slot_bytes: 1 << 20, slots: u32::MAX };
+        let error = check_room(temp.path(), nodes(), huge, true).expect_err("no room for tables");
+        assert!(error.to_string().contains("the tables alone"), "{error}");
         let small = Layout { slot_bytes: 4096, slots: 16 };
         check_room(temp.path(), nodes(), small, false).expect("room for 400 KiB");
     }

@@ -16,6 +16,8 @@ impl PoolReport {
     /// # Errors
     /// When there is no pool and no device.
     pub fn of(engine: &Engine) -> anyhow::Result<Self> {
+        // Nodes first: what a volume tells of a node that was replaced is then told of the new one.
+        let sights = if engine.pool.is_some() { engine.see_nodes()? } else { Vec::new() };
         let cores = engine.handle().snapshot(true);
         let devices = cores.iter().flat_map(|core| &core.devices);
         let mut volumes: Vec<VolumeReport> = devices.map(device_report).collect();
@@ -35,7 +37,7 @@ impl PoolReport {
             server: None,
             provisioned_bytes: provision.map(Provision::needed_bytes),
             provisionable_bytes: provision.map(Provision::bytes),
-            nodes: node_reports(engine, &engine.see_nodes()?, &cores),
+            nodes: node_reports(engine, &sights, &cores),
             volumes,
         })
     }
@@ -77,6 +79,7 @@ fn node_reports(engine: &Engine, sights: &[NodeSight], cores: &[CoreSnapshot]) -
         match &sight.stat {
             Ok(stat) => {
                 report.state = "up".to_owned();
+                report.incarnation = format!("{:016x}", stat.incarnation);
                 report.total_bytes = u64::from(stat.slots_total) * u64::from(stat.slot_bytes);
                 report.free_bytes = u64::from(stat.slots_free) * u64::from(stat.slot_bytes);
             }

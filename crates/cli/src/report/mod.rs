@@ -79,6 +79,9 @@ pub struct NodeReport {
     /// Why it is down.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub reason: String,
+    /// Tells the node from an empty one in its place: 16 hexadecimal digits.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub incarnation: String,
     /// Bytes of its slots.
     pub total_bytes: u64,
     /// Bytes of slots that are free.

@@ -52,6 +52,11 @@ fn node_processes_die_come_back_and_are_replaced_under_a_server() {
     }
     model.check(&mut disk);
     model.write(&mut disk, 100);
+    let folder = pool.node(0);
+    let error =
+        fails(&["node", folder.to_str().expect("UTF-8"), "--listen", &pool.socket("n.sock")]);
+    assert!(error.contains("pool replace") && !folder.exists(), "{error}");
+    ok(&["pool", "replace", &pool.dir(), "node.0", "node.3"]);
     for lost in [0, 3] {
         nodes[lost] = Some(start_node(&pool, lost));
     }

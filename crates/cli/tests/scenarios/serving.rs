@@ -1,6 +1,6 @@
 //! A volume from creation to reopening: what was acknowledged is there, whatever happened.
 
-use crate::common::{Model, TestPool, fails, json, ok, wait_until};
+use crate::common::{Model, Process, TestPool, fails, json, ok, wait_until};
 
 const BLOCKS: usize = (64 << 20) / crate::common::BLOCK;
 
@@ -26,7 +26,7 @@ fn what_was_flushed_survives_kill_nine() {
 }
 
 #[test]
-fn lost_folders_at_start_are_replaced_and_rebuilt() {
+fn lost_nodes_are_replaced_by_a_command_and_rebuilt() {
     let pool = TestPool::with_volume("rs:4+2");
     let mut model = Model::new(BLOCKS, 9);
     let server = pool.serve();
@@ -37,6 +37,8 @@ fn lost_folders_at_start_are_replaced_and_rebuilt() {
     for lost in [0, 3] {
         std::fs::remove_dir_all(pool.node(lost)).expect("removable");
     }
+    let made = json(&["pool", "replace", &pool.dir(), "node.0", "3", "--json"]);
+    assert_eq!((&made["nodes"][0]["node"], &made["nodes"][1]["node"]), (&0.into(), &3.into()));
     let server = pool.serve();
     model.check(&mut pool.connect());
     wait_until("rebuilt", || {
@@ -44,15 +46,16 @@ fn lost_folders_at_start_are_replaced_and_rebuilt() {
         status["shards_missing"] == 0 && status["rebuild"]["running"] == false
     });
     model.check(&mut pool.connect());
-    let said = server.stop();
-    assert!(said.contains("node.0 was missing") && said.contains("node.3 was missing"), "{said}");
+    assert_eq!(server.stop(), "");
     // The rebuilt shards carry the data: lose two others.
     for lost in [1, 4] {
         std::fs::remove_dir_all(pool.node(lost)).expect("removable");
     }
     let server = pool.serve();
     model.check(&mut pool.connect());
-    server.stop();
+    let said = server.stop();
+    assert!(said.contains("node.1 is down") && said.contains("pool replace"), "{said}");
+    assert!(!pool.node(1).exists() && !pool.node(4).exists(), "the server made a node");
 }
 
 #[test]
@@ -66,7 +69,8 @@ fn a_folder_lost_while_serving_is_noticed_and_rebuilt() {
     std::fs::remove_dir_all(pool.node(2)).expect("removable");
     wait_until("noticed", || server.said().contains("node.2"));
     model.check(&mut disk);
-    wait_until("made anew", || pool.node(2).join("superblock").exists());
+    assert!(!pool.node(2).exists(), "the server made a node");
+    ok(&["pool", "replace", &pool.dir(), "node.2"]);
     wait_until("rebuilt", || {
         let status = pool.status();
         let nodes = status["nodes"].as_array().expect("a list").clone();
@@ -75,6 +79,47 @@ fn a_folder_lost_while_serving_is_noticed_and_rebuilt() {
             && status["rebuild"]["running"] == false
     });
     model.check(&mut disk);
+    server.stop();
+}
+
+#[test]
+fn commands_and_servers_wait_for_each_other() {
+    let pool = TestPool::with_volume("rs:4+2");
+    for _ in 0..3 {
+        let looking = std::thread::scope(|scope| {
+            let looking = scope.spawn(|| ok(&["status", &pool.dir()]));
+            let server = pool.serve();
+            let shown = looking.join().expect("status ends well");
+            server.stop();
+            shown
+        });
+        assert!(looking.contains("volume v"), "{looking}");
+    }
+}
+
+#[test]
+fn a_volume_that_does_not_open_keeps_no_other_from_being_served() {
+    let pool = TestPool::with_volume("rs:4+2");
+    ok(&["volume", "create", &pool.volume("w"), "--size", "4M", "--code", "copies:6"]);
+    let aside = |lost: usize| pool.temp.path().join(format!("aside.{lost}"));
+    for lost in [0, 2, 4] {
+        std::fs::rename(pool.node(lost), aside(lost)).expect("movable");
+    }
+    let nbd = pool.socket("v.sock");
+    let args = ["serve", &pool.volume("v"), &pool.volume("w"), "--nbd", &nbd];
+    let mut server = Process::start(&args);
+    assert!(server.line.starts_with("serving w "), "{}", server.line);
+    Model::new(64, 1).check(&mut crate::common::connect(&nbd, "w"));
+    let waiting = pool.status();
+    assert_ne!(waiting["phase"], "serving", "{waiting}");
+    assert!(waiting.to_string().contains("nothing lies at"), "{waiting}");
+    let error = fails(&["volume", "rm", &pool.volume("v")]);
+    assert!(error.contains("opening") || error.contains("could not be opened"), "{error}");
+    for lost in [0, 2, 4] {
+        std::fs::rename(aside(lost), pool.node(lost)).expect("movable");
+    }
+    assert!(server.next_line().starts_with("serving v "));
+    Model::new(64, 1).check(&mut crate::common::connect(&nbd, ""));
     server.stop();
 }
 
@@ -89,14 +134,11 @@ fn more_lost_nodes_than_the_code_survives_is_an_error_that_says_so() {
     for lost in [0, 2, 4] {
         let aside = pool.temp.path().join(format!("aside.{lost}"));
         std::fs::rename(pool.node(lost), aside).expect("movable");
-        // A file in its place: no empty node can be made there.
-        std::fs::write(pool.node(lost), "").expect("writable");
     }
     let error = fails(&["serve", &pool.volume("v"), "--nbd", &pool.socket("v.sock")]);
     assert!(error.contains("node.0") && error.contains("cannot open v"), "{error}");
     // Nothing was harmed: with the nodes back, it serves.
     for lost in [0, 2, 4] {
-        std::fs::remove_file(pool.node(lost)).expect("removable");
         let aside = pool.temp.path().join(format!("aside.{lost}"));
         std::fs::rename(aside, pool.node(lost)).expect("movable");
     }

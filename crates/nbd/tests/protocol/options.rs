@@ -305,6 +305,14 @@ fn shutting_down_refuses_options_but_abort() {
 }
 
 #[test]
+fn the_first_export_is_the_default_unless_there_is_none() {
+    let list = ExportList::new(vec![export("e", 4096), export("f", 4096)]).expect("a list");
+    assert_eq!(list.find(b""), list.find(b"e"));
+    let list = list.without_default();
+    assert!(list.find(b"").is_none() && list.find(b"e").is_some());
+}
+
+#[test]
 fn export_lists_are_checked() {
     let good = || export("e", 1 << 20);
     assert_eq!(ExportList::new(vec![]), Err(ExportError::None));

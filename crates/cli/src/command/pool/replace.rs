@@ -10,7 +10,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_proto::NodeIndex;
@@ -18,11 +18,11 @@ use fieldstone_uring::Address;
 use fieldstone_uring::host::folder::{self, Found};
 use serde::Serialize;
 
-use crate::control::servers;
+use crate::control::{Client, servers};
 use crate::engine::NodeOptions;
 use crate::pool::record::{self, Place, Record};
 use crate::pool::{Losses, Pool};
-use crate::report::PoolReport;
+use crate::report::{NodeReport, PoolReport};
 
 /// Options of `pool replace`.
 #[derive(clap::Args, Debug)]
@@ -82,9 +82,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let (dir, last) = (pool.folder.display(), pool.nodes - 1);
         bail!("the pool {dir} has no {node}: its nodes are 0 to {last}");
     }
-    let reports = ask_servers(&pool)?;
-    let made = replace_checked(&pool, &lost, &args.nodes, args.force, &reports)?;
-    print(&pool, made, reports.first(), args.json)
+    let made = replace_checked(&pool, &lost, &args.nodes, args.force)?;
+    print(&pool, made, args.json)
 }
 
 /// Makes empty nodes in place of those that are `lost`, as `pool replace` does.
@@ -92,8 +91,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// # Errors
 /// As [`run`].
 pub fn replace(pool: &Pool, lost: &[NodeIndex]) -> anyhow::Result<()> {
-    let reports = ask_servers(pool)?;
-    replace_checked(pool, lost, &NodeOptions::default(), false, &reports).map(drop)
+    replace_checked(pool, lost, &NodeOptions::default(), false).map(drop)
 }
 
 fn replace_checked(
@@ -101,14 +99,10 @@ fn replace_checked(
     lost: &[NodeIndex],
     nodes: &NodeOptions,
     force: bool,
-    reports: &[PoolReport],
 ) -> anyhow::Result<Vec<Made>> {
     let found: Vec<Found> =
         lost.iter().map(|node| check_place(pool, *node, force)).collect::<Result<_, _>>()?;
-    let elsewhere = elsewhere(pool, nodes, reports);
-    if let Some(node) = lost.iter().find(|node| elsewhere.contains(node)) {
-        bail!("{node} is not lost: it runs elsewhere, and answers");
-    }
+    let elsewhere = find_elsewhere(pool, nodes, lost)?;
     if let Err(reason) = Losses::of(pool, &elsewhere)?.allow(pool, lost)
         && !force
     {
@@ -125,11 +119,7 @@ fn replace_checked(
 /// Asks the pool's servers how things stand. Their answer has told the pool's record when every
 /// volume is whole.
 fn ask_servers(pool: &Pool) -> anyhow::Result<Vec<PoolReport>> {
-    let reports: Vec<PoolReport> = servers(&pool.folder)
-        .iter_mut()
-        .map(crate::control::Client::status)
-        .collect::<anyhow::Result<_>>()?;
-    Ok(reports)
+    servers(&pool.folder).iter_mut().map(Client::status).collect()
 }
 
 /// Checks that an empty node may be made where `node` was.
@@ -175,20 +165,43 @@ fn check_place(pool: &Pool, node: NodeIndex, force: bool) -> anyhow::Result<Foun
 }
 
 /// The nodes that run at an address, not from a folder here: those that a server reaches, and those
-/// that were named and accept a connection.
-fn elsewhere(pool: &Pool, options: &NodeOptions, reports: &[PoolReport]) -> Vec<NodeIndex> {
-    let reached = reports.iter().flat_map(|report| &report.nodes);
-    let reached = reached
-        .filter(|node| {
-            node.state == "up" && Path::new(&node.place) != pool.node_folder(NodeIndex(node.node))
-        })
-        .map(|node| NodeIndex(node.node))
-        // A node process of this machine that lost its folder may still answer.
-        .filter(|node| folder::look(&pool.node_folder(*node)).is_ok_and(|f| f == Found::Nothing))
-        .filter(|node| folder::announced(&pool.node_folder(*node)).is_none());
-    let named =
-        options.fixed.iter().filter(|fixed| accepts(&fixed.address)).map(|fixed| fixed.node);
-    reached.chain(named).collect()
+/// that were named and accept a connection. Waits until servers have noticed that the nodes that are
+/// `lost` are gone: until then they tell of the old ones.
+///
+/// # Errors
+/// A node that is `lost` runs at an address.
+fn find_elsewhere(
+    pool: &Pool,
+    options: &NodeOptions,
+    lost: &[NodeIndex],
+) -> anyhow::Result<Vec<NodeIndex>> {
+    /// Servers and node processes look at their folders every two seconds.
+    const PATIENCE: Duration = Duration::from_secs(6);
+    const PAUSE: Duration = Duration::from_millis(200);
+    let start = Instant::now();
+    let named = options.fixed.iter().filter(|fixed| accepts(&fixed.address));
+    let named: Vec<NodeIndex> = named.map(|fixed| fixed.node).collect();
+    loop {
+        let reports = ask_servers(pool)?;
+        let up = reports.iter().flat_map(|report| &report.nodes).filter(|node| node.state == "up");
+        let without_folder: Vec<&NodeReport> = up.filter(|node| !has_node(pool, node)).collect();
+        let is_lost = |node: &&&NodeReport| lost.contains(&NodeIndex(node.node));
+        let answers = without_folder.iter().find(is_lost);
+        if answers.is_none() || start.elapsed() > PATIENCE {
+            let named_lost = lost.iter().find(|node| named.contains(node)).copied();
+            if let Some(node) = answers.map(|node| NodeIndex(node.node)).or(named_lost) {
+                bail!("{node} is not lost: it runs, and answers");
+            }
+            let reached = without_folder.iter().map(|node| NodeIndex(node.node));
+            return Ok(reached.chain(named).collect());
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Whether the folder of a node holds one.
+fn has_node(pool: &Pool, node: &NodeReport) -> bool {
+    folder::look(&pool.node_folder(NodeIndex(node.node))).is_ok_and(|found| found == Found::Node)
 }
 
 fn accepts(address: &Address) -> bool {
@@ -214,13 +227,9 @@ fn make(pool: &Pool, node: NodeIndex, folder_was_empty: bool) -> anyhow::Result<
     Ok(Made { node: node.0, path, folder_was_empty, was_mount })
 }
 
-fn print(
-    pool: &Pool,
-    nodes: Vec<Made>,
-    report: Option<&PoolReport>,
-    json: bool,
-) -> anyhow::Result<()> {
-    let server = report.and_then(|report| report.server.as_ref()).map(|server| server.pid);
+fn print(pool: &Pool, nodes: Vec<Made>, json: bool) -> anyhow::Result<()> {
+    let reports = ask_servers(pool)?;
+    let server = reports.iter().find_map(|report| report.server.as_ref()).map(|server| server.pid);
     for made in nodes.iter().filter(|made| made.folder_was_empty && !made.was_mount) {
         eprintln!(
             "fieldstone: {} was there and empty; if it is a mount point, its disk is not mounted",

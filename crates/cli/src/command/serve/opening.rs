@@ -76,10 +76,10 @@ impl Door {
     /// Exports a device that is open now, and says so. A server whose stdout is closed serves all
     /// the same.
     fn export(&self, open: &OpenDevice) -> anyhow::Result<()> {
-        // One device at a time: a list of exports must not overtake a longer one.
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
         self.engine.set_stage(&open.name, Stage::Serving(open.clone()));
-        self.engine.handle().offer(self.engine.exports(self.read_only)?);
+        self.engine.offer_exports(self.read_only)?;
+        // Held to the end, so that lines do not mix.
+        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
         let (size, addresses) = (units::size(open.info.size_bytes), self.addresses.join(" "));
         let mut text = format!("serving {} ({size}) on {addresses}\n", open.name);
         if let Some(Inside { listeners, metrics_url }) = inside.take() {

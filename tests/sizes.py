@@ -1,0 +1,97 @@
+#!/usr/bin/python3
+"""Sizes that the disk or the pool cannot hold are refused, unless they are asked for."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from scenario import main
+from world import EVERY_CODE, MIB, check, fieldstone, refused
+
+# Refusing is arithmetic, and listing an empty pool a matter of seconds.
+SECONDS = 20
+
+
+def disks(world):
+    """Nodes beside the free space of their file systems."""
+    free = os.statvfs(world.folder)
+    free_bytes = free.f_bavail * free.f_frsize
+    path = world.file("large")
+    too_much = f"{free_bytes // 6 // MIB + 1}M"
+    says = ["6 nodes", str(path), "free", "--overcommit"]
+    refused("pool", "create", path, "--nodes", "6", "--node-size", too_much, says=says)
+    check(not (path / "pool.json").exists(), "a refused pool was made")
+    made = fieldstone(
+        "pool", "create", path, "--nodes", "6", "--node-size", too_much, "--overcommit"
+    )
+    check("the disk will be full before the nodes are" in made.stderr, f"no warning: {made.stderr}")
+
+    # What no node could start with is refused in any case, and at once.
+    began = time.monotonic()
+    for options in ([], ["--overcommit"]):
+        path = world.file("huge")
+        refused("pool", "create", path, "--node-size", "100T", *options, says=["100 TiB", "at most"])
+    fieldstone("volume", "ls", world.file("large"), seconds=SECONDS)
+    check(time.monotonic() - began < SECONDS, "it took as long as a hang looks like")
+
+
+def mounts(world):
+    """A node folder that is a mount point counts for itself."""
+    path = world.file("mounts")
+    (path / "node.0").mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64M", "none", path / "node.0"]
+    if subprocess.run(mount, stderr=subprocess.DEVNULL).returncode != 0:
+        print("no mounts here: left out")
+        return
+    try:
+        command = ["pool", "create", path, "--node-size", "128M"]
+        refused(*command, says=["1 node of 128 MiB", "node.0", "64 MiB free"])
+        fieldstone("pool", "create", path, "--node-size", "48M")
+    finally:
+        subprocess.run(["umount", path / "node.0"], check=True)
+
+
+def volumes(world):
+    """Volumes beside the pool's slots."""
+    pool = world.pool("64M")
+    count = world.case.node_count
+    raw = count * 64 * MIB
+    fits = int(raw / world.case.overhead) // MIB
+    refused(
+        "volume", "create", pool.path / "v", "--size", f"{fits}M",
+        says=["full volumes", f"{count * 64} MiB", "--thin"],
+    )
+    check(fieldstone("volume", "ls", pool.path).stdout.startswith("no volumes"), "it was made")
+    pool.create_volume("v", "16M")
+    report = pool.status()
+    check(report["provisionable_bytes"] == raw, f"{report['provisionable_bytes']} of {raw}")
+    first = report["provisioned_bytes"]
+    check(16 * MIB * world.case.overhead < first <= raw, f"{first} bytes provisioned")
+
+    refused("volume", "grow", pool.path / "v", "--size", f"{fits}M", says=["full volumes", "--thin"])
+    server = pool.serve("v")
+    refused("volume", "grow", pool.path / "v", "--size", f"{fits}M", says=["full volumes", "--thin"])
+    grown = fieldstone("volume", "grow", pool.path / "v", "--size", f"{fits}M", "--thin")
+    check("writes fail when the pool is full" in grown.stderr, f"no warning: {grown.stderr}")
+    refused("volume", "create", pool.path / "w", "--size", "1M", says=["--thin"])
+    made = fieldstone("volume", "create", pool.path / "w", "--size", "1M", "--thin", "--json")
+    check("writes fail when the pool is full" in made.stderr, f"no warning: {made.stderr}")
+    check(json.loads(made.stdout)["name"] == "w", made.stdout)
+    report = pool.status()
+    check(report["provisioned_bytes"] > raw, f"{report['provisioned_bytes']} of {raw} bytes")
+    shown = fieldstone("status", pool.path).stdout
+    check("the pool can run full" in shown, f"status does not say that the pool is thin:\n{shown}")
+    server.stop()
+
+
+def scenario(world):
+    disks(world)
+    mounts(world)
+    volumes(world)
+
+
+main(scenario, EVERY_CODE)
