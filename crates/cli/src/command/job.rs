@@ -88,9 +88,9 @@ pub struct Args {
 /// When it cannot be started, or could not restore everything.
 pub fn run(kind: JobKind, args: &Args) -> anyhow::Result<()> {
     let target = target(&args.target)?;
-    let volume = target.volume.clone();
+    let volume = target.volume;
     match Operator::find(&target.pool, volume.as_deref(), &args.nodes)? {
-        Operator::Server(mut server) => online(kind, args, volume, &mut server),
+        Operator::Server(mut server) => online(kind, args, volume.as_deref(), &mut server),
         Operator::Own(engine) => {
             let worked = if args.detach {
                 let dir = target.pool.display();
@@ -107,18 +107,18 @@ pub fn run(kind: JobKind, args: &Args) -> anyhow::Result<()> {
 fn online(
     kind: JobKind,
     args: &Args,
-    volume: Option<String>,
+    volume: Option<&str>,
     server: &mut Client,
 ) -> anyhow::Result<()> {
     if kind == JobKind::Rebuild {
-        wait_for_nodes(volume.as_deref(), || server.status())?;
+        wait_for_nodes(volume, || server.status())?;
     }
-    server.ask(&kind.request(volume.clone(), args.limit))?;
+    server.ask(&kind.request(volume.map(str::to_owned), args.limit))?;
     if args.detach {
         say!("the {} runs; watch it with `fieldstone status`", kind.name());
         return Ok(());
     }
-    follow(kind, args.json, volume.as_deref(), || server.status())
+    follow(kind, args.json, volume, || server.status())
 }
 
 fn offline(

@@ -166,7 +166,7 @@ impl Stage {
         let engine = Engine::with_pool(stage.pool.clone(), &options)?;
         let created = engine.create_volume(VOLUME, plan.size_bytes, None, false);
         let finished = engine.finish();
-        created.and_then(|_| finished)?;
+        created.and(finished)?;
         stage.start_server()?;
         Ok(stage)
     }
