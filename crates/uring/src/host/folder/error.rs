@@ -1,0 +1,152 @@
+//! Why a node's folder cannot be used: what was found, and what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use fieldstone_proto::disk::DiskFormatError;
+
+use crate::{Address, Holder};
+
+/// Why a node's folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// Nothing lies at the path.
+    #[error(
+        "nothing lies at {}: mount its disk if that is away, name the node's address (--node I=ADDR) if \
+         it runs elsewhere, or make an empty node with `{}`",
+        .0.display(), replace_command(.0)
+    )]
+    Missing(PathBuf),
+    /// Nothing lies at the path, and the conditions for making a node by itself are not met.
+    #[error(
+        "nothing lies at {}, and --replace-missing does not make a node there: {reason}; if the node is \
+         lost, `{}` makes an empty one",
+        path.display(), replace_command(path)
+    )]
+    NotReplaced {
+        /// The folder.
+        path: PathBuf,
+        /// Which condition is not met.
+        reason: String,
+    },
+    /// There is a folder, and nothing in it.
+    #[error(
+        "the folder {} is empty: is its disk mounted? If the node is lost, `{}` makes an empty one",
+        .0.display(), replace_command(.0)
+    )]
+    Empty(PathBuf),
+    /// A link that leads nowhere.
+    #[error(
+        "{} is a link to {}, which is not there: is its disk mounted?",
+        path.display(), target.display()
+    )]
+    Dangling {
+        /// The link.
+        path: PathBuf,
+        /// Where it leads.
+        target: PathBuf,
+    },
+    /// Something else than a folder.
+    #[error("{} is not a folder: move it away first", .0.display())]
+    NotFolder(PathBuf),
+    /// Files of somebody else, and no node.
+    #[error(
+        "{} holds no storage node, but other files ({name} is one): move them away first",
+        path.display()
+    )]
+    Occupied {
+        /// The folder.
+        path: PathBuf,
+        /// One of the files.
+        name: String,
+    },
+    /// The node is there already.
+    #[error("{} holds {who} already", path.display())]
+    Exists {
+        /// The folder.
+        path: PathBuf,
+        /// Which node.
+        who: String,
+    },
+    /// A node process runs it.
+    #[error("{} is run by the node process {}, which listens on {address}", path.display(), pid_text(*.pid))]
+    Node {
+        /// The folder.
+        path: PathBuf,
+        /// The process.
+        pid: Option<u32>,
+        /// Where it listens.
+        address: Address,
+    },
+    /// A server runs it.
+    #[error(
+        "{} is in use by process {}{}",
+        path.display(),
+        pid_text(*.pid),
+        in_use_advice(*.holder)
+    )]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+        /// The process.
+        pid: Option<u32>,
+        /// What kind of process it is, if known.
+        holder: Option<Holder>,
+    },
+    /// The superblock is unusable.
+    #[error(
+        "{}: {source}; if the node cannot be restored, move its folder away and its shards will be rebuilt",
+        path.display()
+    )]
+    Superblock {
+        /// The superblock's path.
+        path: PathBuf,
+        /// Why.
+        source: DiskFormatError,
+    },
+    /// Data without a superblock.
+    #[error(
+        "{} has data but no superblock; if the node cannot be restored, move its folder away and its shards will be rebuilt",
+        .0.display()
+    )]
+    NoSuperblock(PathBuf),
+    /// Another node lies here.
+    #[error("{} belongs elsewhere: it is {found}, expected was {expected}", path.display())]
+    Stranger {
+        /// The folder.
+        path: PathBuf,
+        /// Who it is.
+        found: String,
+        /// Who it should be.
+        expected: String,
+    },
+    /// The system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn pid_text(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string())
+}
+
+fn in_use_advice(holder: Option<Holder>) -> &'static str {
+    match holder {
+        Some(Holder::Command) => ", a command that has not ended yet: try again when it has",
+        _ => ": stop that one first, or serve all volumes of the pool with it",
+    }
+}
+
+/// The command that makes an empty node at `path`.
+fn replace_command(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let pool = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    format!("fieldstone pool replace {} {name}", pool.display())
+}

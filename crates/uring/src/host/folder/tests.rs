@@ -1,0 +1,184 @@
+//! Folders that are there, absent, empty, locked, damaged, foreign and replaced.
+
+use super::*;
+use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
+
+fn superblock(node: u16) -> Superblock {
+    Superblock {
+        pool: PoolId(5),
+        node: NodeIndex(node),
+        nodes: 6,
+        incarnation: 9,
+        key: MasterKey([3; 16]),
+        slot_bytes: 1 << 20,
+        slots: 64,
+        code: "rs:4+2".to_owned(),
+    }
+}
+
+/// Allows everything but the nodes that it refuses, and remembers what it was told.
+#[derive(Debug, Default)]
+struct Witness {
+    refuses: Option<u16>,
+    told: std::sync::Mutex<Vec<&'static str>>,
+}
+
+impl Keeper for Witness {
+    fn seen(&self, _: NodeIndex, _: &Path, incarnation: u64) {
+        assert_eq!(incarnation, 9);
+        self.told.lock().expect("no panic").push("seen");
+    }
+    fn may_replace(&self, node: NodeIndex, _: &Path) -> Result<(), String> {
+        if self.refuses == Some(node.0) { Err("of a test".to_owned()) } else { Ok(()) }
+    }
+    fn made(&self, _: NodeIndex, _: &Path, _: u64) {
+        self.told.lock().expect("no panic").push("made");
+    }
+}
+
+fn opening(path: &Path, node: u16, replace_missing: bool) -> Opening {
+    Opening {
+        path: path.to_path_buf(),
+        expected: superblock(node),
+        holder: Holder::Server,
+        keeper: Some(Arc::new(Witness::default())),
+        replace_missing,
+    }
+}
+
+#[test]
+fn names_and_files_are_one_to_one() {
+    let volume = VolumeId(0xabc);
+    for file in [
+        FileId::Superblock,
+        FileId::Slots,
+        FileId::Data,
+        FileId::Doubt,
+        FileId::Volume(volume),
+        FileId::Journal(volume, JournalGen(12)),
+    ] {
+        assert_eq!(file_id(&file_name(file)), Some(file));
+    }
+    for name in ["", "lock", "listen", "volume.", "volume.xyz", "volume.1", "journal.1.2", "x"] {
+        assert_eq!(file_id(name), None, "{name}");
+    }
+}
+
+#[test]
+fn a_folder_is_made_opened_locked_and_told_apart() {
+    let temp = tempfile::tempdir().expect("temp");
+    let path = temp.path().join("node.3");
+    assert!(matches!(opening(&path, 3, false).run(), Err(FolderError::Missing(_))));
+    let first = opening(&path, 3, true).run().expect("made");
+    assert!(first.created && first.superblock == superblock(3));
+    let refused = opening(&path, 3, true).run().expect_err("locked");
+    assert!(matches!(refused, FolderError::InUse { .. }));
+    assert!(refused.to_string().contains(&std::process::id().to_string()), "{refused}");
+    let announcer = first.announcer();
+    announcer.announce(&"unix:/x".parse().expect("an address")).expect("writable");
+    assert!(matches!(opening(&path, 3, true).run(), Err(FolderError::Node { .. })));
+    announcer.withdraw();
+    drop(first);
+    let again = opening(&path, 3, false).run().expect("there");
+    assert!(!again.created && again.identity.is_at(&path));
+    drop(again);
+    let stranger = opening(&path, 4, false).run().expect_err("another node");
+    assert!(stranger.to_string().contains("node.3"), "{stranger}");
+}
+
+#[test]
+fn a_node_is_made_only_where_nothing_lies_and_the_keeper_allows_it() {
+    let temp = tempfile::tempdir().expect("temp");
+    let path = temp.path().join("node.0");
+    let keeper = Arc::new(Witness { refuses: Some(1), ..Witness::default() });
+    let with = |node: u16| Opening { keeper: Some(keeper.clone()), ..opening(&path, node, true) };
+    let error = |opening: &Opening| opening.run().expect_err("refused").to_string();
+    let refused = error(&with(1));
+    assert!(refused.contains("of a test") && refused.contains("pool replace"), "{refused}");
+    let nobody = Opening { keeper: None, ..opening(&path, 0, true) };
+    assert!(error(&nobody).contains("--node I=ADDR"));
+    std::os::unix::fs::symlink(temp.path().join("away"), &path).expect("linked");
+    assert!(error(&with(0)).contains("is a link to"));
+    assert!(create(&path, &superblock(0)).is_err(), "a node behind a dangling link");
+    fs::remove_file(&path).expect("removed");
+    fs::write(&path, "").expect("writable");
+    assert!(error(&with(0)).contains("not a folder"));
+    fs::remove_file(&path).expect("removed");
+    fs::create_dir(&path).expect("made");
+    assert!(error(&with(0)).contains("is its disk mounted?"));
+    fs::write(path.join("letter"), "").expect("writable");
+    assert!(error(&with(0)).contains("letter"));
+    assert!(create(&path, &superblock(0)).is_err(), "a node among other files");
+    fs::remove_dir_all(&path).expect("removed");
+    assert!(keeper.told.lock().expect("no panic").is_empty());
+    assert!(with(0).run().expect("made").created);
+    assert!(!with(0).run().expect("there").created);
+    assert_eq!(*keeper.told.lock().expect("no panic"), ["made", "seen", "seen"]);
+    // What a fresh file system holds, and an interrupted making leaves, is not in the way.
+    fs::remove_file(path.join(SUPERBLOCK)).expect("removed");
+    fs::remove_file(path.join(LOCK)).expect("removed");
+    fs::create_dir(path.join(LOST_AND_FOUND)).expect("made");
+    fs::write(path.join(PARTIAL), "half").expect("writable");
+    create(&path, &superblock(0)).expect("made");
+    assert_eq!(look_for(&path, &superblock(0)).expect("there"), superblock(0));
+    assert!(matches!(create(&path, &superblock(0)), Err(FolderError::Exists { .. })));
+}
+
+#[test]
+fn what_a_node_does_after_its_folder_is_gone_stays_out_of_the_next_one() {
+    let temp = tempfile::tempdir().expect("temp");
+    let path = temp.path().join("node.0");
+    let folder = opening(&path, 0, true).run().expect("made");
+    let aside = temp.path().join("aside");
+    fs::rename(&path, &aside).expect("moved");
+    create(&path, &superblock(0)).expect("made");
+    let journal = "journal.00000000000000000000000000000abc.1";
+    create_file(&folder.dir.path().join(journal), 4096, false).expect("made");
+    assert!(aside.join(journal).exists() && !path.join(journal).exists());
+}
+
+#[test]
+fn a_predecessors_operations_are_waited_for() {
+    let temp = tempfile::tempdir().expect("temp");
+    let path = temp.path().join("node.0");
+    create(&path, &superblock(0)).expect("made");
+    let data = fs::File::create(path.join("data")).expect("writable");
+    mark_used(&data).expect("free");
+    let release = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(60));
+        drop(data);
+    });
+    let start = Instant::now();
+    opening(&path, 0, false).run().expect("free in the end");
+    assert!(start.elapsed() >= Duration::from_millis(50));
+    release.join().expect("no panic");
+}
+
+#[test]
+fn a_replaced_folder_is_noticed() {
+    let temp = tempfile::tempdir().expect("temp");
+    let path = temp.path().join("node.0");
+    let folder = opening(&path, 0, true).run().expect("made");
+    assert!(folder.identity.is_at(&path));
+    fs::rename(&path, temp.path().join("aside")).expect("moved");
+    assert!(!folder.identity.is_at(&path));
+    create(&path, &superblock(0)).expect("made");
+    assert!(!folder.identity.is_at(&path));
+}
+
+#[test]
+fn damage_is_named_and_left_alone() {
+    let temp = tempfile::tempdir().expect("temp");
+    let path = temp.path().join("node.0");
+    create(&path, &superblock(0)).expect("made");
+    let file = path.join(SUPERBLOCK);
+    let mut bytes = fs::read(&file).expect("readable");
+    bytes[20] ^= 1;
+    fs::write(&file, &bytes).expect("writable");
+    let error = opening(&path, 0, true).run().expect_err("damaged");
+    assert!(matches!(error, FolderError::Superblock { .. }), "{error}");
+    assert!(error.to_string().contains("superblock"), "{error}");
+    fs::remove_file(&file).expect("removed");
+    fs::write(path.join("data"), "precious").expect("writable");
+    assert!(matches!(opening(&path, 0, true).run(), Err(FolderError::NoSuperblock(_))));
+}
