@@ -30,7 +30,7 @@ fn say_last_words() {
     let (sender, words) = mpsc::channel();
     std::thread::spawn(move || {
         let lines = LAST_WORDS.get().map(|words| words()).unwrap_or_default();
-        // Nobody waits for it any more.
+        // The patience may have ended by now.
         let _ = sender.send(lines);
     });
     for line in words.recv_timeout(PATIENCE).unwrap_or_default() {

@@ -1,8 +1,8 @@
 //! One process per folder: a lock file that knows its holder.
 //!
 //! The lock is the kernel's (`flock`), so it goes when the process goes, however it dies; the file
-//! stays. The holder writes its process number and its kind into it, only so that whoever is refused
-//! can say who is in the way, and decide whether waiting is worth it. What a dead process left is
+//! stays. The holder writes its process number and its kind into it, only so that a process that
+//! is refused can say which one is in the way, and decide whether to wait. What a dead process left is
 //! never believed: only a refusal reads it.
 //!
 //! ```text
@@ -150,7 +150,7 @@ mod tests {
             let refused = LockFile::acquire(&path, Holder::Command).expect_err("held");
             let LockError::Held { pid, holder: told, .. } = refused else { panic!("{refused}") };
             assert_eq!((pid, told), (Some(std::process::id()), Some(holder)));
-            // What older releases read of it: 16 bytes that are a number.
+            // What older releases read: 16 bytes that are a number.
             let bytes = fs::read(&path).expect("readable");
             let number = std::str::from_utf8(&bytes[..16]).expect("text").trim().parse::<u32>();
             assert_eq!(number, Ok(std::process::id()));

@@ -47,9 +47,11 @@ impl Operator {
                 error.downcast_ref(),
                 Some(FolderError::InUse { holder: Some(Holder::Server), .. })
             );
-            // A server that answers has the nodes, and not this volume: waiting changes nothing.
-            let answers = volume.is_some() && !servers(folder).is_empty();
-            if !waits || answers && find_server(folder, volume)?.is_none() {
+            // A server answers by now. If it does not serve this volume, waiting changes nothing.
+            if let Some(server) = find_server(folder, volume)? {
+                return Ok(Self::Server(server));
+            }
+            if !waits || !servers(folder).is_empty() {
                 return Err(error);
             }
             if start.elapsed() > SERVER_PATIENCE {

@@ -121,8 +121,8 @@ impl Engine {
             let mine = open.iter().any(|open| open.device == device.device);
             (mine && status.phase != Phase::Closed).then(|| {
                 format!(
-                    "{} is not closed: {} of it are only in its journal, and its next opening \
-                     replays them",
+                    "{} is not closed: {} lie only in its journal, and its next opening replays \
+                     them",
                     device.name,
                     crate::units::size(status.journal_used_bytes)
                 )

@@ -120,7 +120,7 @@ impl PoolKeeper {
             record::update(&self.pool.folder, self.pool.id, |record| change(record, place))
         });
         if let Err(error) = noted {
-            // Whoever may not write it may use the nodes all the same.
+            // A user who may not write the file may use the nodes all the same.
             tracing::info!("cannot note where {} lies: {error:#}", path.display());
         }
     }

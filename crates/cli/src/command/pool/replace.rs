@@ -247,7 +247,9 @@ fn print(pool: &Pool, nodes: Vec<Made>, json: bool) -> anyhow::Result<()> {
     let dir = pool.folder.display();
     match server {
         Some(pid) => say!("the server, process {pid}, takes it in within seconds, and rebuilds"),
-        None => say!("next: fieldstone rebuild {dir}, or serve a volume of it: that rebuilds too"),
+        None => say!(
+            "next: fieldstone rebuild {dir}, or serve its volumes: a server rebuilds by itself"
+        ),
     }
     Ok(())
 }

@@ -49,7 +49,7 @@ pub enum FolderError {
     /// Something else than a folder.
     #[error("{} is not a folder: move it away first", .0.display())]
     NotFolder(PathBuf),
-    /// Files of somebody else, and no node.
+    /// Other files, and no node.
     #[error(
         "{} holds no storage node, but other files ({name} is one): move them away first",
         path.display()

@@ -95,8 +95,8 @@ fn a_node_is_made_only_where_nothing_lies_and_the_keeper_allows_it() {
     let error = |opening: &Opening| opening.run().expect_err("refused").to_string();
     let refused = error(&with(1));
     assert!(refused.contains("of a test") && refused.contains("pool replace"), "{refused}");
-    let nobody = Opening { keeper: None, ..opening(&path, 0, true) };
-    assert!(error(&nobody).contains("--node I=ADDR"));
+    let without = Opening { keeper: None, ..opening(&path, 0, true) };
+    assert!(error(&without).contains("--node I=ADDR"));
     std::os::unix::fs::symlink(temp.path().join("away"), &path).expect("linked");
     assert!(error(&with(0)).contains("is a link to"));
     assert!(create(&path, &superblock(0)).is_err(), "a node behind a dangling link");
