@@ -4,12 +4,15 @@
 //! cache and coding it later share one allocation. Buffers made here start on a 4 KiB boundary,
 //! which `O_DIRECT` demands and which costs nothing elsewhere; freezing one keeps the alignment.
 
+mod budget;
 mod pool;
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use bytes::Bytes;
+
+pub use budget::{Budget, Lease};
 
 /// Alignment of every buffer, in bytes: the largest logical block size that `O_DIRECT` asks for.
 pub const ALIGN_BYTES: usize = 4096;
@@ -76,6 +79,24 @@ impl AlignedBuf {
     #[must_use]
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
+    }
+
+    /// As [`AlignedBuf::freeze`]; the lease ends when the last of the bytes is dropped.
+    #[must_use]
+    pub fn freeze_leased(self, lease: Lease) -> Bytes {
+        Bytes::from_owner(Leased { buffer: self, _lease: lease })
+    }
+}
+
+/// A buffer with the lease on a budget that its memory is from.
+struct Leased {
+    buffer: AlignedBuf,
+    _lease: Lease,
+}
+
+impl AsRef<[u8]> for Leased {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer
     }
 }
 
@@ -158,6 +179,19 @@ mod tests {
             prop_assert_eq!(&copied[..], &whole[..]);
             prop_assert_eq!(copied.as_ptr().addr() % ALIGN_BYTES, 0);
         }
+    }
+
+    #[test]
+    fn a_lease_ends_with_the_last_of_the_bytes() {
+        let budget = Budget::new(8192);
+        let mut lease = Lease::new(&budget);
+        assert!(lease.grow_to(8192));
+        let bytes = AlignedBuf::zeroed(8192).freeze_leased(lease.split_off());
+        let part = bytes.slice(4096..4097);
+        drop(bytes);
+        assert_eq!(budget.used_bytes(), 8192);
+        drop(part);
+        assert_eq!(budget.used_bytes(), 0);
     }
 
     #[test]

@@ -1,0 +1,249 @@
+//! A bound on memory that many users share, who do not know each other.
+//!
+//! A server promises a total for the payloads that clients announce, send and do not fetch. Each
+//! connection has a [`Lease`] on the [`Budget`] of its process: it grows before memory is taken and
+//! shrinks after memory is given back. A lease that cannot grow changes nothing; its owner stops
+//! reading and tries again later.
+//!
+//! # Who is next
+//!
+//! Small wishes would pass a large one for ever: what comes back is gone before the large one fits.
+//! So the first lease that fails to grow stands first in line, and until it has grown (or is dropped)
+//! no other lease grows. All others wait in no particular order. Nobody waits while holding what the
+//! one in front needs to go on with: whoever holds memory gives it back without growing first, as
+//! long as clients send and fetch. What to do about clients who do neither is the owner's business;
+//! [`Budget::is_wanted`] says when it matters.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Nobody stands in line; no lease has this id.
+const NOBODY: u64 = 0;
+
+/// A number of bytes that leases share, on any thread.
+#[derive(Debug)]
+pub struct Budget {
+    total_bytes: usize,
+    used_bytes: AtomicUsize,
+    /// The lease that stands first in line.
+    first: AtomicU64,
+    last_id: AtomicU64,
+    returns: AtomicU64,
+}
+
+impl Budget {
+    /// A budget of `total_bytes`, of which nothing is used.
+    #[must_use]
+    pub fn new(total_bytes: usize) -> Arc<Self> {
+        Arc::new(Self {
+            total_bytes,
+            used_bytes: AtomicUsize::new(0),
+            first: AtomicU64::new(NOBODY),
+            last_id: AtomicU64::new(NOBODY),
+            returns: AtomicU64::new(0),
+        })
+    }
+
+    /// The whole of it, in bytes.
+    #[must_use]
+    pub fn total_bytes(&self) -> usize {
+        self.total_bytes
+    }
+
+    /// Bytes that leases hold.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// True when with `more_bytes` over half of it would be in use: time to ask a client for a sign
+    /// of life before it gets any.
+    #[must_use]
+    pub fn is_scarce(&self, more_bytes: usize) -> bool {
+        self.used_bytes().saturating_add(more_bytes) > self.total_bytes / 2
+    }
+
+    /// True while a lease waits to grow.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.first.load(Ordering::Relaxed) != NOBODY
+    }
+
+    /// How often bytes came back, or the line moved on: a lease that could not grow need not try
+    /// again before this changes.
+    #[must_use]
+    pub fn returns(&self) -> u64 {
+        self.returns.load(Ordering::Acquire)
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.total_bytes);
+        self.used_bytes.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fits).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        self.returns.fetch_add(1, Ordering::Release);
+    }
+
+    /// Lets the next one in line.
+    fn step_aside(&self, id: u64) {
+        if id != NOBODY
+            && self.first.load(Ordering::Relaxed) == id
+            && self.first.compare_exchange(id, NOBODY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            self.returns.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+/// What one user holds of a [`Budget`]; given back when dropped.
+#[derive(Debug)]
+pub struct Lease {
+    budget: Arc<Budget>,
+    /// Its name in the line; [`NOBODY`] for one that never waits.
+    id: u64,
+    held_bytes: usize,
+}
+
+impl Lease {
+    /// A lease on nothing yet.
+    #[must_use]
+    pub fn new(budget: &Arc<Budget>) -> Self {
+        let id = budget.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { budget: Arc::clone(budget), id, held_bytes: 0 }
+    }
+
+    /// The budget that it is on.
+    #[must_use]
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// Bytes held.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// Holds `bytes` in all, if there is room, and never less than before. False if there is none, or
+    /// others were first; then this lease stands in line, if nobody does. More than the whole budget
+    /// never fits: check that before.
+    pub fn grow_to(&mut self, bytes: usize) -> bool {
+        let Some(more) = bytes.checked_sub(self.held_bytes).filter(|more| *more > 0) else {
+            self.budget.step_aside(self.id);
+            return true;
+        };
+        let first = self.budget.first.load(Ordering::Acquire);
+        if (first == NOBODY || first == self.id) && self.budget.take(more) {
+            self.held_bytes = bytes;
+            self.budget.step_aside(self.id);
+            return true;
+        }
+        let free = &self.budget.first;
+        let _ = free.compare_exchange(NOBODY, self.id, Ordering::AcqRel, Ordering::Relaxed);
+        false
+    }
+
+    /// Holds at most `bytes`.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        if let Some(less) = self.held_bytes.checked_sub(bytes).filter(|less| *less > 0) {
+            self.held_bytes = bytes;
+            self.budget.give_back(less);
+        }
+    }
+
+    /// Leaves the line: what it waited for is not wanted any more.
+    pub fn stop_waiting(&mut self) {
+        self.budget.step_aside(self.id);
+    }
+
+    /// Moves what is held into a lease of its own, for memory that goes its own way.
+    #[must_use]
+    pub fn split_off(&mut self) -> Self {
+        let held_bytes = std::mem::take(&mut self.held_bytes);
+        Self { budget: Arc::clone(&self.budget), id: NOBODY, held_bytes }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+        self.budget.step_aside(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_does_not_fit_waits_and_nobody_passes_it() {
+        let budget = Budget::new(100);
+        let (mut small, mut large) = (Lease::new(&budget), Lease::new(&budget));
+        assert!(small.grow_to(40));
+        assert!(!large.grow_to(80));
+        assert!(budget.is_wanted());
+        assert!(!small.grow_to(41), "the large one is first");
+        let before = budget.returns();
+        small.shrink_to(20);
+        assert_ne!(budget.returns(), before);
+        assert!(large.grow_to(80));
+        assert!(!budget.is_wanted());
+        assert_eq!(budget.used_bytes(), 100);
+        assert!(!small.grow_to(21));
+        assert!(budget.is_wanted());
+        assert!(small.grow_to(20), "it has that much already, and wants no more");
+        assert!(!budget.is_wanted());
+        assert!(!small.grow_to(21));
+        drop(small);
+        assert!(!budget.is_wanted(), "whoever is gone does not wait");
+        assert!(large.grow_to(100));
+    }
+
+    #[test]
+    fn a_part_that_was_split_off_is_given_back_by_itself() {
+        let budget = Budget::new(100);
+        let mut lease = Lease::new(&budget);
+        assert!(lease.grow_to(60));
+        let part = lease.split_off();
+        assert_eq!((lease.held_bytes(), part.held_bytes(), budget.used_bytes()), (0, 60, 60));
+        assert!(!lease.grow_to(50));
+        lease.stop_waiting();
+        assert!(!budget.is_wanted());
+        drop(part);
+        assert!(lease.grow_to(50));
+        drop(lease);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+
+    proptest! {
+        /// The total is never passed, what leases hold is what is used, and once everything was given
+        /// back whoever waits can have it all.
+        #[test]
+        fn the_books_agree(steps in proptest::collection::vec((0usize..4, 0usize..120, 0u8..3), 0..200)) {
+            let budget = Budget::new(100);
+            let mut leases: Vec<Lease> = (0..4).map(|_| Lease::new(&budget)).collect();
+            for (who, bytes, what) in steps {
+                let lease = &mut leases[who];
+                match what {
+                    0 => drop(lease.grow_to(bytes)),
+                    1 => lease.shrink_to(bytes),
+                    _ => *lease = Lease::new(&budget),
+                }
+                let held: usize = leases.iter().map(Lease::held_bytes).sum();
+                prop_assert_eq!(held, budget.used_bytes());
+                prop_assert!(held <= 100);
+            }
+            for lease in &mut leases {
+                lease.shrink_to(0);
+                lease.stop_waiting();
+            }
+            for lease in &mut leases {
+                prop_assert!(lease.grow_to(100));
+                lease.shrink_to(0);
+            }
+        }
+    }
+}
