@@ -1,10 +1,10 @@
 //! From a stream of bytes to messages.
 
 use bytes::Bytes;
-use fieldstone_buf::AlignedBuf;
+use fieldstone_buf::{AlignedBuf, Lease};
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::{Header, WIRE_HEADER_BYTES, WireError, WireErrorKind};
+use super::{Header, UNLEASED_PAYLOAD_BYTES, WIRE_HEADER_BYTES, WireError, WireErrorKind};
 use crate::{Reply, Request, crc32c};
 
 /// A message that a [`Decoder`] can make: [`Request`] or [`Reply`].
@@ -31,7 +31,12 @@ pub(super) mod sealed {
 /// Takes a connection's bytes in pieces of any size and gives messages.
 ///
 /// A payload is copied once, from the piece it came in to an aligned buffer of its own, which can
-/// go to a file with `O_DIRECT` as it is.
+/// go to a file with `O_DIRECT` as it is. The buffer is made when the first byte of the payload is
+/// there: a header alone takes no memory.
+///
+/// With a lease, a payload of more than [`UNLEASED_PAYLOAD_BYTES`] holds its length of the lease's
+/// budget until the last of its bytes is dropped. Without room the decoder takes nothing more; see
+/// [`Decoder::waits_for_room`].
 #[derive(Debug)]
 pub struct Decoder<M> {
     stage: Stage,
@@ -40,6 +45,11 @@ pub struct Decoder<M> {
     filled: usize,
     body: Vec<u8>,
     payload: AlignedBuf,
+    /// What payloads are held against.
+    lease: Option<Lease>,
+    /// What the present payload holds.
+    held: Option<Lease>,
+    waiting: bool,
     failed: Option<WireError>,
     message: std::marker::PhantomData<M>,
 }
@@ -67,6 +77,9 @@ impl<M: Message> Decoder<M> {
             filled: 0,
             body: Vec::new(),
             payload: AlignedBuf::zeroed(0),
+            lease: None,
+            held: None,
+            waiting: false,
             failed: None,
             message: std::marker::PhantomData,
         }
@@ -78,8 +91,27 @@ impl<M: Message> Decoder<M> {
         self.stage == Stage::Header && self.filled == 0
     }
 
-    /// Takes bytes from the front of `input` until a message is complete or `input` is used up.
-    /// Call it again with what is left of `input` after a message.
+    /// Holds payloads against a budget from now on, or against another one.
+    pub fn set_lease(&mut self, lease: Lease) {
+        self.lease = Some(lease);
+        self.waiting = false;
+    }
+
+    /// True when a payload finds no room in the budget: what is left of the input must be kept and
+    /// given again when [`fieldstone_buf::Budget::returns`] has changed.
+    #[must_use]
+    pub fn waits_for_room(&self) -> bool {
+        self.waiting
+    }
+
+    /// True while the rest of a payload is awaited that holds a part of the budget.
+    #[must_use]
+    pub fn holds_room(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Takes bytes from the front of `input` until a message is complete, `input` is used up, or a
+    /// payload must wait for room. Call it again with what is left of `input` after a message.
     ///
     /// # Errors
     /// What is wrong with the stream. Nothing can be decoded after an error; it is repeated.
@@ -117,11 +149,13 @@ impl<M: Message> Decoder<M> {
                     }
                     let at = WIRE_HEADER_BYTES;
                     check_crc("body", self.header.body_crc.get(), &self.body, at)?;
-                    self.payload = AlignedBuf::stale(self.header.payload_len());
                     self.filled = 0;
                     self.stage = Stage::Payload;
                 }
                 Stage::Payload => {
+                    if self.filled == 0 && !self.begin_payload(!input.is_empty())? {
+                        return Ok(None);
+                    }
                     self.filled += fill(&mut self.payload[self.filled..], input);
                     if self.filled < self.header.payload_len() {
                         return Ok(None);
@@ -130,6 +164,30 @@ impl<M: Message> Decoder<M> {
                 }
             }
         }
+    }
+
+    /// Makes the buffer of a payload once there is something to put into it, and room.
+    fn begin_payload(&mut self, is_there: bool) -> Result<bool, WireError> {
+        let len_bytes = self.header.payload_len();
+        if len_bytes == 0 {
+            return Ok(true);
+        }
+        if !is_there {
+            return Ok(false);
+        }
+        if let Some(lease) = &mut self.lease
+            && len_bytes > UNLEASED_PAYLOAD_BYTES
+        {
+            let total_bytes = lease.budget().total_bytes();
+            super::check_len("payload", len_bytes, total_bytes).map_err(|kind| kind.at(24))?;
+            self.waiting = !lease.grow_to(len_bytes);
+            if self.waiting {
+                return Ok(false);
+            }
+            self.held = Some(lease.split_off());
+        }
+        self.payload = AlignedBuf::stale(len_bytes);
+        Ok(true)
     }
 
     /// Something that speaks another protocol may wait for an answer before it sends 40 bytes.
@@ -147,7 +205,13 @@ impl<M: Message> Decoder<M> {
         check_crc("payload", self.header.payload_crc.get(), &self.payload, at)?;
         let payload = match self.payload.len() {
             0 => Bytes::new(),
-            _ => std::mem::replace(&mut self.payload, AlignedBuf::zeroed(0)).freeze(),
+            _ => {
+                let buffer = std::mem::replace(&mut self.payload, AlignedBuf::zeroed(0));
+                match self.held.take() {
+                    Some(lease) => buffer.freeze_leased(lease),
+                    None => buffer.freeze(),
+                }
+            }
         };
         let message = M::decode(&self.header, &self.body, payload)?;
         self.stage = Stage::Header;

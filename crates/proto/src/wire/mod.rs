@@ -24,7 +24,8 @@
 //! # Rules for a reader
 //! - Nothing of a header is believed before its checksum matches, and no length before it is
 //!   compared to its bound. A list is allocated after its count is known to fit the body that is
-//!   already there. So a peer can make a reader allocate no more than one body and one payload.
+//!   already there, a payload when its first byte is. So a peer can make a reader allocate no more than
+//!   one body and one payload, and with a budget no more than that for all payloads of all peers.
 //! - Bytes left over in a body, unknown operations and values out of range are errors. A newer
 //!   version is an error that names both versions. There is no partly understood message.
 //! - After an error the connection is of no use: where the next message starts is not known.
@@ -65,6 +66,10 @@ pub const REQUEST_BODY_BYTES_MAX: usize = 64 << 10;
 
 /// Longest body of a reply.
 pub const REPLY_BODY_BYTES_MAX: usize = 4 << 20;
+
+/// Payloads up to this length are a connection's own; longer ones are held against a budget where
+/// there is one.
+pub const UNLEASED_PAYLOAD_BYTES: usize = 64 << 10;
 
 /// Longest text in an error reply; longer ones are cut.
 pub const TEXT_BYTES_MAX: usize = 1024;

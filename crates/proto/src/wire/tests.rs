@@ -1,4 +1,5 @@
 use bytes::Bytes;
+use fieldstone_buf::{Budget, Lease};
 use proptest::prelude::*;
 use zerocopy::FromBytes;
 
@@ -432,4 +433,46 @@ fn errors_stay_and_long_messages_are_not_made() {
         panic!("a reply")
     };
     assert_eq!(cut, "ü".repeat(512));
+}
+
+#[test]
+fn a_header_takes_no_memory_and_a_payload_waits_for_room() {
+    const LEN: usize = 100 << 10;
+    let request = Request {
+        tag: Tag(1),
+        capability: capability(),
+        body: RequestBody::PutRoot { version: 1 },
+        payload: vec![Bytes::from(vec![7; LEN])],
+    };
+    let stream = joined(&encode_request(&request).unwrap());
+    let head = stream.len() - LEN;
+    let budget = Budget::new(LEN + 1);
+    let mut decoders: Vec<Decoder<Request>> = (0..2).map(|_| Decoder::new()).collect();
+    for decoder in &mut decoders {
+        decoder.set_lease(Lease::new(&budget));
+        assert_eq!(decoder.feed(&mut &stream[..head]).unwrap(), None);
+    }
+    assert_eq!(budget.used_bytes(), 0);
+    let [first, second] = &mut decoders[..] else { panic!("two decoders") };
+    assert_eq!(first.feed(&mut &stream[head..head + 1]).unwrap(), None);
+    assert!(first.holds_room() && !first.waits_for_room());
+    assert_eq!(budget.used_bytes(), LEN);
+
+    let mut rest = &stream[head..];
+    assert_eq!(second.feed(&mut rest).unwrap(), None);
+    assert!(second.waits_for_room() && !second.holds_room());
+    assert_eq!(rest.len(), LEN, "nothing is taken without room");
+    let done = first.feed(&mut &stream[head + 1..]).unwrap().expect("a request");
+    assert_eq!(budget.used_bytes(), LEN, "the request holds it now");
+    assert_eq!(second.feed(&mut rest).unwrap(), None);
+    drop(done);
+    let done = second.feed(&mut rest).unwrap().expect("a request");
+    assert_eq!((&done.payload[0][..], rest.len()), (&[7; LEN][..], 0));
+    drop(done);
+    assert_eq!(budget.used_bytes(), 0);
+
+    let mut poor = Decoder::<Request>::new();
+    poor.set_lease(Lease::new(&Budget::new(LEN - 1)));
+    let error = poor.feed(&mut &stream[..]).unwrap_err();
+    assert!(matches!(error.kind, WireErrorKind::TooLong { what: "payload", .. }), "{error}");
 }
