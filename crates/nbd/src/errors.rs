@@ -13,7 +13,8 @@ pub enum Errno {
     Perm = 1,
     /// `NBD_EIO`: input/output error.
     Io = 5,
-    /// `NBD_ENOMEM`: out of memory. Known for the client's sake; this server never sends it.
+    /// `NBD_ENOMEM`: out of memory: the request is longer than all the memory that the server
+    /// has for payloads.
     NoMem = 12,
     /// `NBD_EINVAL`: invalid argument.
     Inval = 22,

@@ -35,18 +35,26 @@ pub(crate) struct Inbox {
     payload: Option<Payload>,
     armed: Armed,
     header_only: bool,
+    /// What the buffer's size shall be as soon as nobody writes to it.
+    capacity_bytes: usize,
 }
 
 impl Inbox {
     pub fn new(capacity_bytes: usize) -> Self {
         Self {
-            buffer: AlignedBuf::zeroed(capacity_bytes),
+            buffer: AlignedBuf::stale(capacity_bytes),
             head: 0,
             tail: 0,
             payload: None,
             armed: Armed::No,
             header_only: false,
+            capacity_bytes,
         }
+    }
+
+    /// Makes the buffer this large from the next [`Inbox::space`] on; it never shrinks.
+    pub fn widen(&mut self, capacity_bytes: usize) {
+        self.capacity_bytes = capacity_bytes;
     }
 
     /// Where the next bytes go; empty only when the buffer is full of unconsumed bytes.
@@ -56,6 +64,9 @@ impl Inbox {
             self.armed = if payload_open { Armed::Payload } else { Armed::Buffer };
             if !payload_open {
                 self.compact();
+                if self.buffer.len() < self.capacity_bytes {
+                    self.grow();
+                }
             }
         }
         let end = self.window_end();
@@ -66,7 +77,9 @@ impl Inbox {
     }
 
     pub fn has_space(&self) -> bool {
-        self.head > 0 || self.tail < self.buffer.len() || self.payload.is_some()
+        self.head > 0
+            || self.tail < self.buffer.len().max(self.capacity_bytes)
+            || self.payload.is_some()
     }
 
     /// `len_bytes` bytes were written to the start of the space.
@@ -137,6 +150,12 @@ impl Inbox {
         } else {
             self.buffer.len()
         }
+    }
+
+    fn grow(&mut self) {
+        let mut buffer = AlignedBuf::stale(self.capacity_bytes);
+        buffer[..self.tail].copy_from_slice(&self.buffer[..self.tail]);
+        self.buffer = buffer;
     }
 
     fn compact(&mut self) {

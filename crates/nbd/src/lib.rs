@@ -25,7 +25,8 @@
 //!    bytes came with [`Session::received`].
 //! 2. Call [`Session::next_request`] until it gives `None`; submit what it gives.
 //! 3. Hand every completion to [`Session::complete`], then do 2 again.
-//! 4. When the previous send is done, take [`Session::output`] and send it, then do 2 again.
+//! 4. When the previous send is done, say so with [`Session::sent`], take [`Session::output`] and
+//!    send it, then do 2 again.
 //! 5. Close the socket when [`Session::phase`] is [`Phase::Closed`].
 //!
 //! # Invariants
@@ -34,7 +35,8 @@
 //!   with an error; the rest ends the session with a typed [`Violation`].
 //! - **Memory is bounded** by [`Limits`]: options, requests in flight, their payloads and queued
 //!   replies. At a bound the session stops decoding and [`Session::wants_input`] turns false, so
-//!   that back-pressure reaches the client through TCP.
+//!   that back-pressure reaches the client through TCP. A [`Budget`](fieldstone_buf::Budget) bounds
+//!   the sum over all sessions that share it.
 //! - **Every accepted request gets exactly one reply**, unless the connection dies first; then its
 //!   completion is dropped. Request ids carry a generation, so a late completion cannot answer a
 //!   newer request.
@@ -52,6 +54,7 @@ mod limits;
 mod negotiation;
 mod outbox;
 mod reply;
+mod room;
 mod session;
 mod slots;
 mod transmission;
@@ -59,5 +62,5 @@ pub mod wire;
 
 pub use errors::{Errno, ExportError, Violation};
 pub use export::{Export, ExportIndex, ExportList};
-pub use limits::{LARGE_WRITE_BYTES, Limits, MAX_PAYLOAD_BYTES};
+pub use limits::{LARGE_WRITE_BYTES, Limits, MAX_PAYLOAD_BYTES, OWN_BYTES};
 pub use session::{Phase, Session};

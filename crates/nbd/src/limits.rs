@@ -8,6 +8,20 @@ pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
 /// Writes at least this long are received straight into their own buffer; shorter ones are copied.
 pub const LARGE_WRITE_BYTES: u32 = 32 << 10;
 
+/// Memory for requests and replies that each session has for itself, beside the budget that all
+/// share.
+pub const OWN_BYTES: usize = 256 << 10;
+
+/// What is leased from the shared budget at a time.
+pub const LEASE_GRAIN_BYTES: usize = 1 << 20;
+
+/// One session holds at most one in this many parts of the shared budget, or one request.
+pub const BUDGET_SHARE: usize = 4;
+
+/// A write at least this long, and any write while half of the shared budget is in use, gets memory
+/// only when its first [`LARGE_WRITE_BYTES`] have arrived: a header alone takes nothing then.
+pub const SIGN_OF_LIFE_BYTES: usize = 4 << 20;
+
 /// The bounds of a session. The defaults suit a server on a LAN; tests shrink them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -27,7 +41,7 @@ pub struct Limits {
     pub max_discard_bytes: u32,
     /// Descriptors in one block status reply.
     pub max_extents: u32,
-    /// Size of the receive buffer. Raised if it could not hold an option or a short write.
+    /// Size of the receive buffer once options are exchanged; until then it holds one option. Raised if it could not hold an option or a short write.
     pub receive_bytes: usize,
 }
 
@@ -56,5 +70,10 @@ impl Limits {
         self.max_output_bytes = self.max_output_bytes.max(1);
         self.max_extents = self.max_extents.max(1);
         self
+    }
+
+    /// Size of the receive buffer while options are exchanged.
+    pub(crate) fn option_bytes(&self) -> usize {
+        OPTION_HEADER_BYTES + self.max_option_bytes as usize
     }
 }

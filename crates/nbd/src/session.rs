@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fieldstone_block::{Completion, Nanos, Op, Request, RequestFlags, Stage, Stamps};
-use fieldstone_buf::AlignedBuf;
+use fieldstone_buf::{AlignedBuf, Budget};
 use zerocopy::FromBytes;
 
 use crate::errors::{Errno, Violation};
@@ -25,6 +25,7 @@ use crate::limits::{LARGE_WRITE_BYTES, Limits};
 use crate::negotiation::{After, Agreed, Negotiation, Replies, greet};
 use crate::outbox::Outbox;
 use crate::reply::Replier;
+use crate::room::Room;
 use crate::slots::{Kind, Slot, Slots};
 use crate::transmission::{Command, Failure, Verdict, judge};
 use crate::wire::{
@@ -104,6 +105,10 @@ pub struct Session {
     options_seen: u32,
     /// Payload bytes of the requests in flight.
     charged_bytes: usize,
+    /// Bytes of output that was taken and is not sent yet; counted where memory is shared.
+    sending_bytes: usize,
+    /// What is held of the memory that sessions share.
+    room: Room,
     /// The last step ended at a bound, not for want of bytes.
     stalled: bool,
     shutting_down: bool,
@@ -119,7 +124,7 @@ impl Session {
         Self {
             exports,
             limits,
-            inbox: Inbox::new(limits.receive_bytes),
+            inbox: Inbox::new(limits.option_bytes().min(limits.receive_bytes)),
             outbox,
             slots: Slots::default(),
             negotiation: Negotiation::default(),
@@ -130,9 +135,19 @@ impl Session {
             now: Nanos(0),
             options_seen: 0,
             charged_bytes: 0,
+            sending_bytes: 0,
+            room: Room::default(),
             stalled: false,
             shutting_down: false,
         }
+    }
+
+    /// The same, of which payloads and replies beyond [`OWN_BYTES`](crate::OWN_BYTES) are held
+    /// against a budget that sessions share. Then [`Session::sent`] must be called.
+    #[must_use]
+    pub fn with_budget(mut self, budget: &Arc<Budget>) -> Self {
+        self.room = Room::of(budget);
+        self
     }
 
     /// Where the session stands.
@@ -164,6 +179,25 @@ impl Session {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.charged_bytes + self.outbox.pending_bytes()
+    }
+
+    /// True while a request is not decoded because the shared budget has no room for it. Call
+    /// [`Session::next_request`] again when [`Budget::returns`] has changed.
+    #[must_use]
+    pub fn waits_for_room(&self) -> bool {
+        self.room.is_waiting()
+    }
+
+    /// True if memory of the shared budget is held.
+    #[must_use]
+    pub fn holds_room(&self) -> bool {
+        self.room.is_held()
+    }
+
+    /// True while the rest of a payload is awaited that memory is held for: it is the client's turn.
+    #[must_use]
+    pub fn awaits_payload(&self) -> bool {
+        matches!(self.expect, Expect::Payload { .. })
     }
 
     /// Whether to receive more now. False at a bound of [`Limits`] and when closing; ask again
@@ -200,6 +234,7 @@ impl Session {
     pub fn disconnect(&mut self) {
         self.leaving = Leaving::Drop;
         self.outbox.take_into(&mut Vec::new());
+        self.room.stop_waiting();
     }
 
     /// The server shuts down: from now on requests are answered with `ESHUTDOWN` and options with
@@ -231,14 +266,31 @@ impl Session {
         if self.leaving != Leaving::Drop {
             self.replier().complete(&slot, completion.result);
         }
+        self.room.settle(self.held_bytes());
     }
 
     /// Appends the bytes to send to `out`, in order, as a gather list, and forgets them.
     ///
-    /// Take output only when the last output is sent: what is taken no longer counts for the bounds.
+    /// Take output only when the last output is sent: what is taken no longer counts for [`Limits`]. For
+    /// a shared budget it counts until [`Session::sent`].
     pub fn output(&mut self, out: &mut Vec<Bytes>) {
+        if self.room.is_shared() {
+            self.sending_bytes = self.outbox.pending_bytes();
+        }
         self.outbox.take_into(out);
         self.stalled = false;
+    }
+
+    /// The output that was taken last is sent, or will never be.
+    pub fn sent(&mut self) {
+        self.sending_bytes = 0;
+        self.stalled = false;
+        self.room.settle(self.held_bytes());
+    }
+
+    /// What is held against a shared budget.
+    fn held_bytes(&self) -> usize {
+        self.memory_bytes() + self.sending_bytes
     }
 
     pub(crate) fn structured(&self) -> bool {
@@ -265,6 +317,7 @@ impl Session {
         }
         self.stalled = self.outbox.pending_bytes() > self.limits.max_output_bytes;
         if self.stalled {
+            self.room.stop_waiting();
             return Step::Idle;
         }
         let result = match self.expect {
@@ -322,6 +375,7 @@ impl Session {
             After::Start(agreed) => {
                 self.agreed = Some(agreed);
                 self.expect = Expect::Request;
+                self.inbox.widen(self.limits.receive_bytes);
             }
         }
         Ok(Step::Progress)
@@ -349,6 +403,14 @@ impl Session {
             verdict = Verdict::Fail(Failure {
                 errno: Errno::Shutdown,
                 message: "the server is shutting down",
+            });
+        }
+        if let Verdict::Submit { kind, .. } = verdict
+            && !self.room.fits_ever(kind.charge_bytes(command.len_bytes))
+        {
+            verdict = Verdict::Fail(Failure {
+                errno: Errno::NoMem,
+                message: "the request is longer than the server's memory for payloads",
             });
         }
         match verdict {
@@ -403,14 +465,25 @@ impl Session {
 
     fn accept(&mut self, command: &Command, op: Op, kind: Kind, flags: RequestFlags) -> Step {
         let charge_bytes = kind.charge_bytes(command.len_bytes);
-        let memory = self.memory_bytes();
+        let large = op == Op::Write && command.len_bytes >= LARGE_WRITE_BYTES;
+        let memory = self.held_bytes();
+        let max_bytes = self.limits.max_memory_bytes.min(self.room.share_bytes());
         self.stalled = self.slots.in_flight() >= self.limits.max_in_flight as usize
-            || (memory > 0 && memory + charge_bytes > self.limits.max_memory_bytes);
+            || (memory > 0 && memory + charge_bytes > max_bytes);
         if self.stalled {
+            self.room.stop_waiting();
             return Step::Idle;
         }
-        let large = op == Op::Write && command.len_bytes >= LARGE_WRITE_BYTES;
         if large {
+            if self.inbox.bytes().len() < REQUEST_HEADER_BYTES + LARGE_WRITE_BYTES as usize
+                && self.room.wants_sign_of_life(charge_bytes, memory + charge_bytes)
+            {
+                return Step::Idle;
+            }
+            self.stalled = !self.room.cover(memory + charge_bytes);
+            if self.stalled {
+                return Step::Idle;
+            }
             self.inbox.consume(REQUEST_HEADER_BYTES);
             self.inbox.open_payload(command.len_bytes as usize);
             self.expect = Expect::Payload { command: *command, flags };
@@ -418,9 +491,14 @@ impl Session {
             return Step::Progress;
         }
         let end = REQUEST_HEADER_BYTES + command.payload_bytes() as usize;
-        let Some(payload) = self.inbox.bytes().get(REQUEST_HEADER_BYTES..end) else {
+        if self.inbox.bytes().len() < end {
             return Step::Idle;
-        };
+        }
+        self.stalled = !self.room.cover(memory + charge_bytes);
+        if self.stalled {
+            return Step::Idle;
+        }
+        let payload = &self.inbox.bytes()[REQUEST_HEADER_BYTES..end];
         let data = match op {
             Op::Write => AlignedBuf::copy_from(payload).freeze(),
             _ => Bytes::new(),

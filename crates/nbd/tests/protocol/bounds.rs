@@ -1,11 +1,16 @@
 //! Bounds and back-pressure, and where received bytes land.
 
+use std::sync::Arc;
+
 use fieldstone_block::{Completion, Op, Payload, Piece, Request, Stage};
+use fieldstone_buf::Budget;
 use fieldstone_nbd::wire::cmd;
 use fieldstone_nbd::{LARGE_WRITE_BYTES, Limits, Phase, Session};
 use smallvec::smallvec;
 
-use crate::support::{NOW, export, exports, feed, haggling, option, request, take, transmitting};
+use crate::support::{
+    NOW, export, exports, feed, go_data, haggling, option, request, take, transmitting,
+};
 
 fn session(limits: Limits) -> Session {
     transmitting(exports(vec![export("disk", 1 << 40)]), true, limits)
@@ -210,4 +215,86 @@ fn limits_that_cannot_work_are_corrected() {
         complete(&mut session, request);
         assert_eq!(take(&mut session).len(), 16);
     }
+}
+
+/// A session of an export, with a share of this budget.
+fn sharing(budget: &Arc<Budget>) -> Session {
+    let session = Session::new(exports(vec![export("disk", 1 << 40)]), Limits::default());
+    let mut session = session.with_budget(budget);
+    assert_eq!(take(&mut session).len(), 18);
+    feed(&mut session, &[0, 0, 0, 3]);
+    feed(&mut session, &option(7, &go_data("disk", &[])));
+    assert!(matches!(session.phase(), Phase::Transmission(_)));
+    take(&mut session);
+    session.sent();
+    session
+}
+
+fn header(len: u32) -> Vec<u8> {
+    request(0, cmd::WRITE, 0, 0, len).to_vec()
+}
+
+#[test]
+fn a_long_header_takes_no_memory_before_its_payload_comes() {
+    let budget = Budget::new(64 << 20);
+    let mut sessions: Vec<Session> = (0..60).map(|_| sharing(&budget)).collect();
+    for session in &mut sessions {
+        feed(session, &header(32 << 20));
+        feed(session, &[1; 4096]);
+        assert!(session.wants_input() && !session.holds_room());
+    }
+    assert_eq!(budget.used_bytes(), 0);
+    // A sign of life, and the whole is held.
+    feed(&mut sessions[0], &[1; LARGE_WRITE_BYTES as usize]);
+    assert!(sessions[0].holds_room() && sessions[0].awaits_payload());
+    assert_eq!(budget.used_bytes(), 32 << 20);
+    feed(&mut sessions[1], &[1; LARGE_WRITE_BYTES as usize]);
+    feed(&mut sessions[2], &[1; LARGE_WRITE_BYTES as usize]);
+    assert!(sessions[2].waits_for_room() && !sessions[2].wants_input() && budget.is_wanted());
+
+    // Short requests pass, long ones wait until somebody is gone.
+    let mut honest = sharing(&budget);
+    assert_eq!(feed(&mut honest, &write(0, 128 << 10, 7)).len(), 1);
+    let before = budget.returns();
+    sessions.remove(0);
+    assert_ne!(budget.returns(), before);
+    assert!(sessions[1].next_request().is_none() && sessions[1].holds_room());
+    assert!(!budget.is_wanted());
+    drop(sessions);
+    assert_eq!(budget.used_bytes(), 0);
+}
+
+#[test]
+fn a_session_has_its_share_and_gives_it_back_as_replies_are_taken() {
+    let budget = Budget::new(64 << 20);
+    let mut session = sharing(&budget);
+    let reads: Vec<u8> = (0..20).flat_map(|at| request(0, cmd::READ, at, 0, 4 << 20)).collect();
+    let first = feed(&mut session, &reads);
+    assert_eq!(first.len(), 4, "a quarter of the budget");
+    assert!(!session.waits_for_room(), "it waits for itself, and keeps nobody from growing");
+    for request in &first {
+        let data = Payload::Data(smallvec![Piece::Data(vec![5; 4 << 20].into())]);
+        let result = Ok(data);
+        session.complete(Completion { id: request.id, result, stamps: request.stamps });
+    }
+    assert!(session.next_request().is_none());
+    assert!(take(&mut session).len() > 16 << 20);
+    assert!(session.next_request().is_none(), "taken, but not sent");
+    assert!(budget.used_bytes() >= 15 << 20);
+    session.sent();
+    assert_eq!(session.next_request().unwrap().1.len_bytes, 4 << 20);
+    session.disconnect();
+    drop(session);
+    assert_eq!(budget.used_bytes(), 0);
+}
+
+#[test]
+fn what_can_never_fit_is_refused() {
+    let budget = Budget::new(16 << 20);
+    let mut session = sharing(&budget);
+    assert!(feed(&mut session, &request(0, cmd::READ, 9, 0, 32 << 20)).is_empty());
+    let reply = take(&mut session);
+    assert_eq!(reply[..8], [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 12], "ENOMEM");
+    session.sent();
+    assert_eq!(feed(&mut session, &request(0, cmd::READ, 9, 0, 16 << 20)).len(), 1);
 }

@@ -1,0 +1,141 @@
+//! A session's part of the memory that all connections of a server share.
+//!
+//! Every session has [`OWN_BYTES`] of its own: requests up to that much in flight never touch the
+//! shared [`Budget`], so small requests cost nothing here and are served while others hold or wait for
+//! the rest. What goes beyond is leased, in grains, before a request is accepted, and given back as
+//! replies are taken by the client. A request that finds no room stays undecoded; the session stops
+//! reading until there is some.
+
+use std::sync::Arc;
+
+use fieldstone_buf::{Budget, Lease};
+
+use crate::limits::{BUDGET_SHARE, LEASE_GRAIN_BYTES, OWN_BYTES, SIGN_OF_LIFE_BYTES};
+
+/// The account of one session. Without a budget there is always room.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    lease: Option<Lease>,
+    waiting: bool,
+}
+
+impl Room {
+    pub fn of(budget: &Arc<Budget>) -> Self {
+        Self { lease: Some(Lease::new(budget)), waiting: false }
+    }
+
+    pub fn is_shared(&self) -> bool {
+        self.lease.is_some()
+    }
+
+    /// True while a request waits for room.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting
+    }
+
+    /// True if shared memory is held.
+    pub fn is_held(&self) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.held_bytes() > 0)
+    }
+
+    /// The most that this session may hold at a time.
+    pub fn share_bytes(&self) -> usize {
+        self.lease.as_ref().map_or(usize::MAX, |lease| lease.budget().total_bytes() / BUDGET_SHARE)
+    }
+
+    /// False for a request that would not fit if nobody else held anything.
+    pub fn fits_ever(&self, bytes: usize) -> bool {
+        bytes <= OWN_BYTES
+            || self.lease.as_ref().is_none_or(|lease| bytes <= lease.budget().total_bytes())
+    }
+
+    /// True if the first bytes of a payload must be there before `bytes` in all are held for it.
+    pub fn wants_sign_of_life(&self, payload_bytes: usize, bytes: usize) -> bool {
+        self.lease.as_ref().is_some_and(|lease| {
+            let more = bytes.saturating_sub(OWN_BYTES).saturating_sub(lease.held_bytes());
+            payload_bytes >= SIGN_OF_LIFE_BYTES || (more > 0 && lease.budget().is_scarce(more))
+        })
+    }
+
+    /// Makes room for `bytes` in all; false if it must be waited for.
+    pub fn cover(&mut self, bytes: usize) -> bool {
+        let Some(lease) = &mut self.lease else { return true };
+        let shared = bytes.saturating_sub(OWN_BYTES);
+        if shared > lease.held_bytes() {
+            let grains = shared.next_multiple_of(LEASE_GRAIN_BYTES);
+            self.waiting = !lease.grow_to(grains.min(lease.budget().total_bytes()));
+        } else if self.waiting {
+            self.stop_waiting();
+        }
+        !self.waiting
+    }
+
+    /// Gives back what is more than `bytes` in all need. A grain too much is kept while any is in
+    /// use, so that a steady load does not lease and give back for every request.
+    pub fn settle(&mut self, bytes: usize) {
+        let Some(lease) = &mut self.lease else { return };
+        if lease.held_bytes() == 0 {
+            return;
+        }
+        let shared = bytes.saturating_sub(OWN_BYTES).next_multiple_of(LEASE_GRAIN_BYTES);
+        if shared == 0 || lease.held_bytes() > shared + LEASE_GRAIN_BYTES {
+            lease.shrink_to(shared);
+        }
+    }
+
+    /// The connection ends: nothing more is wanted.
+    pub fn stop_waiting(&mut self) {
+        if std::mem::take(&mut self.waiting)
+            && let Some(lease) = &mut self.lease
+        {
+            lease.stop_waiting();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_requests_are_never_counted_and_large_ones_in_grains() {
+        let budget = Budget::new(16 << 20);
+        let mut room = Room::of(&budget);
+        assert!(room.cover(OWN_BYTES) && !room.is_held());
+        assert!(room.cover(OWN_BYTES + 1));
+        assert_eq!(budget.used_bytes(), LEASE_GRAIN_BYTES);
+        assert!(room.cover(OWN_BYTES + (5 << 20)));
+        room.settle(OWN_BYTES + (4 << 20));
+        assert_eq!(budget.used_bytes(), 5 << 20, "one grain stays");
+        room.settle(OWN_BYTES + (2 << 20));
+        assert_eq!(budget.used_bytes(), 2 << 20);
+        room.settle(OWN_BYTES);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn the_whole_budget_fits_and_not_a_byte_more() {
+        let budget = Budget::new((3 << 20) + 1);
+        let mut room = Room::of(&budget);
+        assert!(room.fits_ever((3 << 20) + 1) && !room.fits_ever((3 << 20) + 2));
+        assert!(room.cover((3 << 20) + 1));
+        let mut other = Room::of(&budget);
+        assert!(!other.cover(OWN_BYTES + (1 << 20)) && other.is_waiting() && budget.is_wanted());
+        other.stop_waiting();
+        assert!(!other.is_waiting() && !budget.is_wanted());
+        assert!(other.cover(OWN_BYTES));
+    }
+
+    #[test]
+    fn long_payloads_and_a_full_house_want_a_sign_of_life() {
+        let budget = Budget::new(16 << 20);
+        let room = Room::of(&budget);
+        assert!(room.wants_sign_of_life(SIGN_OF_LIFE_BYTES, SIGN_OF_LIFE_BYTES));
+        assert!(!room.wants_sign_of_life(1 << 20, 1 << 20));
+        let mut other = Room::of(&budget);
+        assert!(other.cover(8 << 20));
+        assert!(room.wants_sign_of_life(1 << 20, 1 << 20));
+        assert!(!room.wants_sign_of_life(OWN_BYTES, OWN_BYTES), "it needs nothing of the budget");
+        assert!(!Room::default().wants_sign_of_life(32 << 20, 32 << 20));
+    }
+}
