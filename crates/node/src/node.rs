@@ -50,6 +50,8 @@ pub struct Node {
     /// Entries that wait for something to change in the store, in order.
     pub(crate) parked: VecDeque<EntryId>,
     pub(crate) counters: Counters,
+    /// Where the last request came from whose capability was accepted.
+    pub(crate) accepted: Option<PeerId>,
 }
 
 impl Node {
@@ -65,6 +67,7 @@ impl Node {
             doubt: Doubt::default(),
             parked: VecDeque::new(),
             counters: Counters::default(),
+            accepted: None,
             config,
         }
     }
@@ -88,6 +91,13 @@ impl Node {
             Phase::Failed(reason) => Some(reason),
             _ => None,
         }
+    }
+
+    /// True if the last request whose capability was accepted came on this connection. Asked right
+    /// after a request was handed in, it tells whether the connection is one of an entitled client.
+    #[must_use]
+    pub fn has_accepted(&self, peer: PeerId) -> bool {
+        self.accepted == Some(peer)
     }
 
     /// Takes an event. `now_ns` is the nodes' clock, against which capabilities expire.

@@ -63,6 +63,7 @@ impl Node {
             self.counters.refused += 1;
             return Err(error);
         }
+        self.accepted = Some(peer);
         bounds::check(&request.body, &request.payload, self.config.slot_bytes)?;
         let capability = &request.capability;
         match request.body {

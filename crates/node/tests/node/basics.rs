@@ -304,3 +304,20 @@ fn nonsense_is_refused_without_touching_the_disk() {
     assert!(matches!(answer, Err(NodeError::Invalid(_))));
     assert_eq!(world.node.stat().slots_free, 8);
 }
+
+#[test]
+fn a_connection_is_known_by_a_capability_that_was_accepted() {
+    let mut world = world();
+    let (stranger, none) = (PeerId(7), Bytes::new());
+    assert!(world.node.has_accepted(PEER) && !world.node.has_accepted(stranger));
+    let mut forged = cap(VOLUME, Epoch(1));
+    forged.expires_ns ^= 1;
+    world.call(stranger, forged, RequestBody::Stat, &none).expect_err("forged");
+    world.call(stranger, forged, RequestBody::Identify, &none).expect("needs none");
+    assert!(!world.node.has_accepted(stranger));
+    // What is asked for need not be there.
+    let other = cap(VolumeId(77), Epoch(1));
+    let answer = world.call(stranger, other, RequestBody::ShardSync, &none);
+    assert_eq!(answer, Err(NodeError::NotFound));
+    assert!(world.node.has_accepted(stranger));
+}
