@@ -13,6 +13,7 @@ mod output;
 
 mod accelerator;
 mod bench;
+mod callers;
 mod command;
 mod control;
 mod engine;

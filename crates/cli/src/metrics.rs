@@ -1,20 +1,37 @@
 //! Metrics for Prometheus: `GET /metrics` in the text exposition format, version 0.0.4.
 //!
-//! A scrape takes a snapshot through the same calls as `status`, on a thread of its own.
+//! A scrape takes a snapshot through the same calls as `status`. Every client has a thread and a
+//! bounded time, and there are a few at most ([`Callers`]): a client that is slow, silent or does not
+//! read its answer keeps nobody else from theirs. Each connection is for one request.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::io::{self, Read, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::anyhow;
-use tiny_http::{Header, Response, Server};
 
+use crate::callers::{Caller, Callers, Line, Timed};
 use crate::engine::Served;
 use crate::report::{EngineKindReport, IoReport, OpReport, PoolReport, VolumeReport};
 
+/// Clients at a time.
+const CLIENTS_MAX: usize = 16;
+/// How long a client may take for its request and for taking the answer, together.
+const CLIENT_LIMIT: Duration = Duration::from_secs(10);
+/// Longest head of a request.
+const HEAD_BYTES_MAX: u64 = 8 << 10;
+/// What is read behind a request and thrown away, so that the answer is not lost to a reset.
+const REST_BYTES_MAX: u64 = 64 << 10;
+/// How soon accepting is tried again when it failed, for want of descriptors say.
+const RETRY_ACCEPT: Duration = Duration::from_millis(100);
+
 /// A listening metrics server; it stops when this is dropped.
 pub struct MetricsServer {
-    server: Arc<Server>,
-    address: String,
+    address: SocketAddr,
+    stopped: Arc<AtomicBool>,
 }
 
 impl MetricsServer {
@@ -23,20 +40,17 @@ impl MetricsServer {
     /// # Errors
     /// When the address is taken or makes no sense.
     pub fn start(address: &str, served: Arc<Served>) -> anyhow::Result<Self> {
-        let server = Server::http(address)
+        let listener = TcpListener::bind(address)
             .map_err(|error| anyhow!("cannot serve metrics on {address}: {error}"))?;
-        let server = Arc::new(server);
-        let bound = server.server_addr().to_string();
-        let running = Arc::clone(&server);
-        std::thread::Builder::new().name("metrics".to_owned()).spawn(move || {
-            for request in running.incoming_requests() {
-                let response = answer(request.url(), &served);
-                if let Err(error) = request.respond(response) {
-                    tracing::debug!("a metrics client went away: {error}");
-                }
-            }
-        })?;
-        Ok(Self { server, address: bound })
+        let stopped = Arc::new(AtomicBool::new(false));
+        let server = Self { address: listener.local_addr()?, stopped: Arc::clone(&stopped) };
+        // One report at a time: each costs the cores something.
+        let page = Mutex::new(move |target: &str| answer(target, &served));
+        let page = move |target: &str| page.lock().unwrap_or_else(PoisonError::into_inner)(target);
+        std::thread::Builder::new()
+            .name("metrics".to_owned())
+            .spawn(move || accept(&listener, &stopped, &(Arc::new(page) as Page)))?;
+        Ok(server)
     }
 
     /// Where the metrics are.
@@ -47,24 +61,88 @@ impl MetricsServer {
 
 impl Drop for MetricsServer {
     fn drop(&mut self) {
-        self.server.unblock();
+        self.stopped.store(true, Ordering::Relaxed);
+        // Wakes the thread that accepts; if that fails, it ends with the process.
+        let _ = TcpStream::connect_timeout(&self.address, RETRY_ACCEPT);
     }
 }
 
-fn answer(url: &str, served: &Served) -> Response<std::io::Cursor<Vec<u8>>> {
-    if url != "/metrics" {
-        return Response::from_string("see /metrics\n").with_status_code(404);
+/// What is at a path: the status line and headers of its kind, and the text.
+type Page = Arc<dyn Fn(&str) -> (&'static str, String) + Send + Sync>;
+
+fn accept(listener: &TcpListener, stopped: &AtomicBool, page: &Page) {
+    let callers = Callers::new(CLIENTS_MAX);
+    for stream in listener.incoming() {
+        if stopped.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(stream) = stream else {
+            callers.give_way();
+            std::thread::sleep(RETRY_ACCEPT);
+            continue;
+        };
+        let Some(caller) = callers.take_on(stream) else { continue };
+        let page = Arc::clone(page);
+        let serve = move || {
+            if let Err(error) = converse(&caller, &page) {
+                tracing::debug!("a metrics client went away: {error}");
+            }
+        };
+        if let Err(error) =
+            std::thread::Builder::new().name("metrics client".to_owned()).spawn(serve)
+        {
+            tracing::debug!("no thread for a metrics client: {error}");
+        }
+    }
+}
+
+/// Reads one request, answers it and hangs up.
+fn converse(caller: &Caller<impl Line>, page: &Page) -> io::Result<()> {
+    let mut line = Timed::new(caller.line(), CLIENT_LIMIT);
+    let head = head(&mut line)?;
+    let mut words = head.split(|byte| byte.is_ascii_whitespace());
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let (status, text) = match (method, std::str::from_utf8(target)) {
+        (b"GET" | b"HEAD", Ok(target)) => page(target),
+        (b"GET" | b"HEAD", Err(_)) => ("400 Bad Request", "not a path\n".to_owned()),
+        _ => ("405 Method Not Allowed\r\nAllow: GET, HEAD", "use GET\n".to_owned()),
+    };
+    let mut answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n",
+        text.len()
+    );
+    if method != b"HEAD" {
+        answer.push_str(&text);
+    }
+    line.write_all(answer.as_bytes())?;
+    caller.line().end_of_answer();
+    io::copy(&mut line.take(REST_BYTES_MAX), &mut io::sink())?;
+    caller.line().hang_up();
+    Ok(())
+}
+
+/// The head of a request, up to the empty line.
+fn head(line: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    let mut piece = [0; 1024];
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        let count = line.read(&mut piece)?;
+        if count == 0 || head.len() as u64 > HEAD_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        head.extend_from_slice(&piece[..count]);
+    }
+    Ok(head)
+}
+
+fn answer(target: &str, served: &Served) -> (&'static str, String) {
+    if target != "/metrics" {
+        return ("404 Not Found", "see /metrics\n".to_owned());
     }
     match served.report() {
-        Ok(report) => {
-            let kind = Header::from_bytes("Content-Type", "text/plain; version=0.0.4");
-            let response = Response::from_string(text(&report));
-            match kind {
-                Ok(kind) => response.with_header(kind),
-                Err(()) => response,
-            }
-        }
-        Err(error) => Response::from_string(format!("{error:#}\n")).with_status_code(500),
+        Ok(report) => ("200 OK", text(&report)),
+        Err(error) => ("500 Internal Server Error", format!("{error:#}\n")),
     }
 }
 
@@ -247,6 +325,53 @@ impl Exposition {
 mod tests {
     use super::*;
     use crate::report::{NodeReport, StageReport};
+    use std::time::Instant;
+
+    /// A server of a page of this length, on any port.
+    fn serve(len_bytes: usize) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let page: Page = Arc::new(move |_: &str| ("200 OK", "x".repeat(len_bytes)));
+        std::thread::spawn(move || accept(&listener, &AtomicBool::new(false), &page));
+        address
+    }
+
+    fn get(address: SocketAddr, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(address).expect("listens");
+        stream.write_all(request).expect("taken");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    }
+
+    #[test]
+    fn requests_are_answered_and_nonsense_is_refused() {
+        let address = serve(3);
+        let answer = get(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nxxx"));
+        assert!(answer.contains("\r\nContent-Length: 3\r\n"), "{answer}");
+        let answer = get(address, b"HEAD / HTTP/1.0\r\n\r\n");
+        assert!(answer.contains("Length: 3\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
+        assert!(get(address, b"PUT / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+        assert!(get(address, b"GET \xff HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    }
+
+    #[test]
+    fn slow_silent_and_deaf_clients_keep_nobody_waiting() {
+        let address = serve(32 << 20);
+        let mut slow: Vec<TcpStream> =
+            (0..3 * CLIENTS_MAX).map(|_| TcpStream::connect(address).expect("listens")).collect();
+        for (index, stream) in slow.iter_mut().enumerate() {
+            let request: &[u8] =
+                if index % 2 == 0 { b"GET /me" } else { b"GET / HTTP/1.1\r\n\r\n" };
+            // Those that were hung up on already cannot take it.
+            let _ = stream.write_all(request);
+        }
+        let begun = Instant::now();
+        let answer = get(address, b"GET /metrics HTTP/1.1\r\n\r\n");
+        assert!(answer.len() > 32 << 20);
+        assert!(begun.elapsed() < CLIENT_LIMIT / 2, "{:?}", begun.elapsed());
+    }
 
     #[test]
     fn every_line_is_of_the_format_and_names_are_escaped() {

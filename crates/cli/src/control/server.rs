@@ -1,4 +1,7 @@
 //! The server's side of the control socket: one thread that accepts, one per client.
+//!
+//! There are so many clients and no more, and each has a time limit for whatever it is awaited for
+//! ([`Callers`]): one that stalls keeps nobody else out.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,11 +15,16 @@ use anyhow::Context;
 
 use super::client::with_short_path;
 use super::{Request, Response};
+use crate::callers::{Caller, Callers, Timed};
 
 /// Longest line that a client may send.
 const LINE_BYTES_MAX: u64 = 64 << 10;
-/// A client that is silent for this long is let go, so that threads cannot pile up.
+/// A client that asks nothing for this long is let go.
 const SILENCE: Duration = Duration::from_secs(600);
+/// A client that has begun to ask, or is given an answer, must have done within this time.
+const CLIENT_LIMIT: Duration = Duration::from_secs(10);
+/// How soon accepting is tried again when it failed, for want of descriptors say.
+const RETRY_ACCEPT: Duration = Duration::from_millis(100);
 /// Clients at a time.
 const CLIENTS_MAX: usize = 64;
 
@@ -68,39 +76,40 @@ fn free_name(folder: &Path) -> String {
 }
 
 fn accept(listener: &UnixListener, service: &Arc<dyn Service>) {
+    let callers = Callers::new(CLIENTS_MAX);
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
-            // Out of descriptors, most likely.
-            std::thread::sleep(Duration::from_millis(100));
+            callers.give_way();
+            std::thread::sleep(RETRY_ACCEPT);
             continue;
         };
-        // Each client's thread holds one reference, and this one is the last.
-        if Arc::strong_count(service) > CLIENTS_MAX {
-            continue;
-        }
+        let Some(caller) = callers.take_on(stream) else { continue };
         let service = Arc::clone(service);
         let serve = move || {
-            if let Err(error) = converse(&stream, service.as_ref()) {
+            if let Err(error) = converse(caller, service.as_ref()) {
                 tracing::debug!("a control client went away: {error}");
             }
         };
         if let Err(error) =
             std::thread::Builder::new().name("control client".to_owned()).spawn(serve)
         {
-            tracing::warn!("no thread for a control client: {error}");
+            tracing::debug!("no thread for a control client: {error}");
         }
     }
 }
 
-fn converse(stream: &UnixStream, service: &dyn Service) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(SILENCE))?;
-    stream.set_write_timeout(Some(SILENCE))?;
-    let mut writer = stream;
-    let mut reader = BufReader::new(stream);
+fn converse(mut caller: Caller<UnixStream>, service: &dyn Service) -> std::io::Result<()> {
+    let mut writer = Timed::new(caller.line(), CLIENT_LIMIT);
+    let mut reader = BufReader::new(Timed::new(caller.line(), SILENCE));
     loop {
+        reader.get_mut().limit(SILENCE);
+        if reader.fill_buf()?.is_empty() {
+            return Ok(());
+        }
+        reader.get_mut().limit(CLIENT_LIMIT);
         let mut line = Vec::new();
         reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
-        if line.is_empty() {
+        if !caller.busy() {
             return Ok(());
         }
         let response = match serde_json::from_slice::<Request>(&line) {
@@ -109,8 +118,10 @@ fn converse(stream: &UnixStream, service: &dyn Service) -> std::io::Result<()> {
                 Response::Error { error: format!("the request is not understood: {error}") }
             }
         };
+        caller.idle();
         let mut answer = serde_json::to_string(&response)?;
         answer.push('\n');
+        writer.limit(CLIENT_LIMIT);
         writer.write_all(answer.as_bytes())?;
         if !line.ends_with(b"\n") {
             return Ok(());
@@ -170,5 +181,23 @@ mod tests {
         let mut answer = String::new();
         BufReader::new(&stream).read_line(&mut answer).expect("answered");
         assert!(answer.contains("not understood"), "{answer}");
+    }
+
+    #[test]
+    fn stalled_clients_keep_nobody_out() {
+        let temp = tempfile::tempdir().expect("temp");
+        let _server = ControlServer::start(temp.path(), Arc::new(Echo)).expect("free");
+        let path = temp.path().join("control.sock");
+        let mut stalled = Vec::new();
+        for index in 0..3 * CLIENTS_MAX {
+            let mut stream = UnixStream::connect(&path).expect("there");
+            if index % 2 == 0 {
+                // Those that were hung up on already cannot take it.
+                let _ = stream.write_all(b"{\"op\":");
+            }
+            stalled.push(stream);
+        }
+        let mut clients = servers(temp.path());
+        assert_eq!(ask(&mut clients[0], &Request::Stop), "done");
     }
 }
