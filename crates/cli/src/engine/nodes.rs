@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use fieldstone_proto::disk::Superblock;
@@ -19,6 +19,10 @@ use crate::pool::{Pool, PoolKeeper};
 
 /// How long a command that uses nodes for a moment is waited for, by servers and other commands.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long a capability that a command uses is valid. One is issued for each conversation with a
+/// node, which takes seconds; the rest is for clocks that differ, as with those of volumes.
+const CAPABILITY_LIFETIME: Duration = Duration::from_secs(3600);
 
 /// A node at a given address.
 #[derive(Clone, Debug)]
@@ -211,13 +215,17 @@ impl Engine {
         Ok(NodeSession::connect(&self.handle, node, place, PATIENCE)?)
     }
 
-    /// A capability for what is asked of nodes on behalf of a volume, or of none.
+    /// A capability for what is asked of nodes on behalf of a volume, or of none. It expires soon:
+    /// issue one for each conversation.
     ///
     /// # Errors
     /// When there is no pool.
     pub fn capability(&self, volume: VolumeId, epoch: Epoch) -> anyhow::Result<Capability> {
         let key = self.pool()?.key.derive(volume, epoch);
-        Ok(Capability::issue(&key, volume, epoch, Rights::ALL, u64::MAX))
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let expires = now.saturating_add(CAPABILITY_LIFETIME).as_nanos();
+        let expires_ns = u64::try_from(expires).unwrap_or(u64::MAX);
+        Ok(Capability::issue(&key, volume, epoch, Rights::ALL, expires_ns))
     }
 
     /// Asks every node who it is.
@@ -225,12 +233,13 @@ impl Engine {
     /// # Errors
     /// When there is no pool.
     pub fn see_nodes(&self) -> anyhow::Result<Vec<NodeSight>> {
-        let capability = self.capability(VolumeId(0), Epoch(0))?;
-        let sights =
-            self.ask_nodes(|node, session| match session.ask(capability, &RequestBody::Stat)? {
+        let sights = self.ask_nodes(|node, session| {
+            let capability = self.capability(VolumeId(0), Epoch(0))?;
+            match session.ask(capability, &RequestBody::Stat)? {
                 ReplyBody::Stat(stat) => Ok(stat),
                 other => bail!("{node} answered out of turn: {other:?}"),
-            })?;
+            }
+        })?;
         let sight = |(node, stat): (NodeIndex, anyhow::Result<NodeStat>)| NodeSight {
             node,
             stat: stat.map_err(|error| format!("{error:#}")),

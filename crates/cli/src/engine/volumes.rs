@@ -83,10 +83,10 @@ impl Engine {
     /// When no node answers, or a root record is unreadable.
     pub fn list_volumes(&self) -> anyhow::Result<Listing> {
         let pool = self.pool()?;
-        let capability = self.capability(VolumeId(0), Epoch(0))?;
         let mut newest: BTreeMap<u128, (u64, bytes::Bytes, Epoch, usize)> = BTreeMap::new();
         let mut listing = Listing::default();
         let answers = self.ask_nodes(|node, session| {
+            let capability = self.capability(VolumeId(0), Epoch(0))?;
             match session.ask(capability, &RequestBody::ListVolumes)? {
                 ReplyBody::Volumes(volumes) => Ok(volumes),
                 other => bail!("{node} answered out of turn: {other:?}"),
@@ -383,13 +383,13 @@ impl Engine {
             bail!("the volume {name:?} is being served; stop serving it first");
         }
         self.check_not_opening(name)?;
-        let capability = self.capability(known.id, Epoch(known.epoch.0 + 1))?;
+        let capability = || self.capability(known.id, Epoch(known.epoch.0 + 1));
         let mut sessions = Vec::new();
         // All are fenced before any is told to forget: a volume in use stays whole.
         for node in pool.node_indices() {
             let fence = || -> anyhow::Result<NodeSession> {
                 let mut session = self.node_session(node)?;
-                session.ask(capability, &RequestBody::Fence { takeover: false })?;
+                session.ask(capability()?, &RequestBody::Fence { takeover: false })?;
                 Ok(session)
             };
             let error = match fence() {
@@ -413,7 +413,7 @@ impl Engine {
         }
         for (node, session) in &mut sessions {
             session
-                .ask(capability, &RequestBody::RemoveVolume)
+                .ask(capability()?, &RequestBody::RemoveVolume)
                 .with_context(|| format!("cannot remove {name:?} from {node}"))?;
         }
         Ok(())
