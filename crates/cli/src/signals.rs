@@ -1,5 +1,9 @@
 //! SIGTERM and SIGINT: the first one asks for a clean end, the second one ends at once.
 //!
+//! A server also takes SIGHUP, which many service managers send to mean "read your settings again".
+//! There is nothing to read again, so it says that and goes on. A command that somebody waits for is
+//! ended by SIGHUP, as usual: its terminal is gone.
+//!
 //! The signals are blocked in every thread, and one thread waits for them. Nothing ever runs in a
 //! signal handler. Install this before any other thread exists, so that all inherit the mask.
 
@@ -52,7 +56,19 @@ impl Signals {
     /// # Errors
     /// The system refuses; it never does.
     pub fn install() -> anyhow::Result<Self> {
-        let set = blocked_set()?;
+        Self::take_over(&[libc::SIGTERM, libc::SIGINT])
+    }
+
+    /// Takes the signals over in a server, which SIGHUP does not end.
+    ///
+    /// # Errors
+    /// As [`Signals::install`].
+    pub fn install_for_server() -> anyhow::Result<Self> {
+        Self::take_over(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
+    }
+
+    fn take_over(signals: &[libc::c_int]) -> anyhow::Result<Self> {
+        let set = blocked_set(signals)?;
         let (sender, arrived) = mpsc::channel();
         let keep = sender.clone();
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -62,6 +78,10 @@ impl Signals {
                 // SAFETY: the set is initialised, and `signal` a valid place for the result.
                 let failed = unsafe { libc::sigwait(&raw const set, &raw mut signal) };
                 if failed != 0 {
+                    continue;
+                }
+                if signal == libc::SIGHUP {
+                    tracing::warn!("SIGHUP is ignored: there are no settings to read again");
                     continue;
                 }
                 seen += 1;
@@ -92,14 +112,14 @@ impl Signals {
     }
 }
 
-fn blocked_set() -> anyhow::Result<libc::sigset_t> {
+fn blocked_set(signals: &[libc::c_int]) -> anyhow::Result<libc::sigset_t> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset initialises the set.
     let mut set = unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         set.assume_init()
     };
-    for signal in [libc::SIGTERM, libc::SIGINT] {
+    for &signal in signals {
         // SAFETY: the set is initialised and the signal exists.
         unsafe { libc::sigaddset(&raw mut set, signal) };
     }
@@ -107,7 +127,7 @@ fn blocked_set() -> anyhow::Result<libc::sigset_t> {
     // SAFETY: the set is initialised; a null pointer says that the old mask is not asked for.
     let failed = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, old_mask) };
     if failed != 0 {
-        bail!("cannot take over SIGTERM and SIGINT: error {failed}");
+        bail!("cannot take over signals: error {failed}");
     }
     Ok(set)
 }

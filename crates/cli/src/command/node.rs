@@ -9,6 +9,7 @@ use fieldstone_proto::NodeIndex;
 use fieldstone_uring::host::{FolderError, Host, HostConfig, LocalNodeConfig, Service};
 use fieldstone_uring::{Address, Caching, Holder};
 
+use super::serve::payload_memory;
 use crate::engine::{command_deadline, open_patiently};
 use crate::listen;
 use crate::pool::{Pool, is_pool};
@@ -27,11 +28,17 @@ pub struct Args {
     /// Open the node's files with O_DIRECT, past the page cache.
     #[arg(long)]
     direct: bool,
+    /// Memory for payloads that clients announce and send, and for answers that they have not taken
+    /// yet, all clients together; a quarter is for clients without a capability. Where it is used
+    /// up, connections wait; one that keeps what others wait for, and is silent for up to ten seconds,
+    /// is closed. Each connection has half a MiB beside it.
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = payload_memory)]
+    payload_memory: usize,
 }
 
 /// Runs `node`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let signals = Signals::install()?;
+    let signals = Signals::install_for_server()?;
     let (pool, index) = locate(&args.dir)?;
     let listener = listen::bind(&args.listen)?;
     let opening = pool.opening(index, Holder::Node)?;
@@ -44,6 +51,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         pin: false,
         caching: if args.direct { Caching::Direct } else { Caching::Buffered },
         verify_payload: true,
+        payload_memory_bytes: args.payload_memory,
         nodes: vec![LocalNodeConfig { opening, folder: Ok(folder) }],
     })
     .context("cannot start")?;

@@ -16,6 +16,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use fieldstone_block::{CacheOptions, PipelineOptions, Policy, SchedulerOptions};
 use fieldstone_fpga::{FpgaDevice, exercise};
+use fieldstone_uring::host::PAYLOAD_MEMORY_BYTES_MIN;
 use fieldstone_uring::{Address, Caching, Holder, Listener};
 
 use crate::accelerator::{Accel, Accelerator};
@@ -54,6 +55,11 @@ pub struct Args {
     /// Size of the read cache of each volume; 0 for none.
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = units::parse_size)]
     cache: u64,
+    /// Memory for payloads that clients announce and send, and for answers that they have not taken
+    /// yet, all clients together. Where it is used up, connections wait; one that keeps what others
+    /// wait for, and is silent for up to ten seconds, is closed. Each connection has half a MiB beside it.
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = payload_memory)]
+    payload_memory: usize,
     /// Refuse writes.
     #[arg(long)]
     read_only: bool,
@@ -118,9 +124,23 @@ impl FromStr for Serving {
     }
 }
 
+/// The value of `--payload-memory`, in bytes.
+///
+/// # Errors
+/// When it is no size, or less than the least.
+pub fn payload_memory(text: &str) -> Result<usize, String> {
+    let bytes = units::parse_size(text)?;
+    let bytes = usize::try_from(bytes).map_err(|_| format!("{text} is more than can be had"))?;
+    if bytes < PAYLOAD_MEMORY_BYTES_MIN {
+        let least = units::size(PAYLOAD_MEMORY_BYTES_MIN as u64);
+        return Err(format!("{text} is too little for large requests; the least is {least}"));
+    }
+    Ok(bytes)
+}
+
 /// Runs `serve`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let signals = Signals::install()?;
+    let signals = Signals::install_for_server()?;
     // Addresses that are taken show before anything is opened.
     let listeners = bind(&args.nbd)?;
     let (pool, names) = volumes_of(&args.targets)?;
@@ -168,6 +188,7 @@ fn start_engine(args: &Args, pool: Option<Pool>) -> anyhow::Result<Engine> {
         cores: usize::from(args.cores),
         pin: args.cores > 1,
         caching: if args.direct { Caching::Direct } else { Caching::Buffered },
+        payload_memory_bytes: args.payload_memory,
         fixed: args.nodes.fixed.clone(),
         holder: Holder::Server,
         replace_missing: args.replace_missing,

@@ -25,7 +25,8 @@ use anyhow::{Context, bail};
 use fieldstone_block::{Info, PipelineOptions};
 use fieldstone_proto::VolumeId;
 use fieldstone_uring::host::{
-    CoreSnapshot, DeviceId, DeviceSpec, Handle, Host, HostConfig, Job, NodePlace, StoreSpec,
+    CoreSnapshot, DeviceId, DeviceSpec, Handle, Host, HostConfig, Job, NodePlace,
+    PAYLOAD_MEMORY_BYTES, StoreSpec,
 };
 use fieldstone_uring::{Caching, Holder};
 
@@ -47,6 +48,8 @@ pub struct EngineOptions {
     pub pin: bool,
     /// How node files are opened.
     pub caching: Caching,
+    /// Memory for the payloads of all NBD clients.
+    pub payload_memory_bytes: usize,
     /// Nodes at given addresses.
     pub fixed: Vec<FixedNode>,
     /// What kind of process this is, for those that find the nodes' folders in use.
@@ -64,6 +67,7 @@ impl EngineOptions {
             cores: 1,
             pin: false,
             caching: Caching::Buffered,
+            payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
             fixed: nodes.fixed.clone(),
             holder: Holder::Command,
             replace_missing: false,
@@ -126,16 +130,12 @@ impl Engine {
         places: Vec<NodePlace>,
         place_names: Vec<String>,
     ) -> anyhow::Result<Self> {
-        // Connections and node files; the default of many shells is 1024.
-        const OPEN_FILES: u64 = 65_536;
-        if let Err(error) = fieldstone_uring::raise_open_files(OPEN_FILES) {
-            tracing::debug!("the limit on open files stays: {error}");
-        }
         let host = Host::start(HostConfig {
             cores: options.cores,
             pin: options.pin,
             caching: options.caching,
             verify_payload: false,
+            payload_memory_bytes: options.payload_memory_bytes,
             nodes,
         })
         .context("cannot start")?;

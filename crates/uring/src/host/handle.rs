@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fieldstone_block::Info;
+use fieldstone_buf::Budget;
 use fieldstone_proto::NodeIndex;
 
 use super::control::{Control, CoreSnapshot, Job};
@@ -18,12 +19,23 @@ use super::folder::{NodeFolder, Opening};
 use super::message::{Core, DeviceId, Link, Message, Router, node_core};
 use super::nbd_server::{Exports, Service};
 use super::node_local::LocalNode;
+use super::strangers::Bounds;
 use super::token::{Kind, token};
 use super::worker::Worker;
 use crate::{
     Caching, Listener, Mailbox, Reactor, ReactorOptions, SendError, Sender, allowed_cpus,
-    monotonic_now,
+    monotonic_now, raise_open_files,
 };
+
+/// Descriptors that a host asks for, for connections and node files; the default of many shells is
+/// 1024.
+const OPEN_FILES: u64 = 65_536;
+/// Descriptors that are counted on when the system does not tell the limit.
+const OPEN_FILES_ASSUMED: u64 = 1024;
+/// Memory for payloads, unless another size is asked for.
+pub const PAYLOAD_MEMORY_BYTES: usize = 256 << 20;
+/// The least that may be asked for: the largest NBD request, and as much again.
+pub const PAYLOAD_MEMORY_BYTES_MIN: usize = 64 << 20;
 
 /// Messages that a core's mailbox holds.
 const MAILBOX_MESSAGES: usize = 1 << 16;
@@ -56,6 +68,9 @@ pub struct HostConfig {
     pub caching: Caching,
     /// Nodes check payloads on arrival: for hosts that serve nodes to other processes.
     pub verify_payload: bool,
+    /// Memory for payloads that clients announce and send and for answers that they have not taken,
+    /// all clients together. Each connection has half a MiB beside it.
+    pub payload_memory_bytes: usize,
     /// The nodes.
     pub nodes: Vec<LocalNodeConfig>,
 }
@@ -84,6 +99,8 @@ struct Start {
     verify_payload: bool,
     nodes: Vec<LocalNodeConfig>,
     wall_offset_ns: u64,
+    bounds: Bounds,
+    budget: Arc<Budget>,
 }
 
 impl Host {
@@ -93,6 +110,12 @@ impl Host {
     /// A ring or a thread could not be made; the text says why.
     pub fn start(config: HostConfig) -> io::Result<Self> {
         let cores = config.cores.max(1);
+        let open_files = raise_open_files(OPEN_FILES).unwrap_or_else(|error| {
+            tracing::debug!("the limit on open files is not known: {error}");
+            OPEN_FILES_ASSUMED
+        });
+        let bounds = Bounds::of(open_files, cores);
+        let budget = Budget::new(config.payload_memory_bytes);
         let cpus = if config.pin { allowed_cpus()? } else { Vec::new() };
         let wall_offset_ns = wall_offset_ns();
         let local_nodes = config.nodes.iter().map(|node| node.opening.expected.node).collect();
@@ -112,6 +135,8 @@ impl Host {
                 verify_payload: config.verify_payload,
                 nodes,
                 wall_offset_ns,
+                bounds,
+                budget: Arc::clone(&budget),
             };
             let thread = std::thread::Builder::new().name(format!("core {core}"));
             threads.push(thread.spawn(move || run_core(start, &box_out, &all_in))?);
@@ -209,7 +234,7 @@ fn run_core(
             nodes.insert(index, local);
         }
     }
-    Worker::new(reactor, router, mailbox, nodes).run()
+    Worker::new(reactor, router, mailbox, nodes, start.bounds, start.budget).run()
 }
 
 impl Handle {

@@ -133,6 +133,13 @@ pub enum Message {
         /// The connection.
         link: Link,
     },
+    /// The node has accepted a capability that came on this connection.
+    LinkKnown {
+        /// The node.
+        node: NodeIndex,
+        /// The connection.
+        link: Link,
+    },
     /// A device asks a node.
     ToNode {
         /// The node.

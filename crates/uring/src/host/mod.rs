@@ -35,6 +35,8 @@
 //! | [`node_server`] | other processes, as a node sees them |
 //! | [`node_session`] | a conversation with one node, for calls |
 //! | [`control`] | the calls themselves, and what is told |
+//! | [`strangers`] | how long and how many connections may stay that nobody knows |
+//! | [`notices`] | log lines that strangers can cause |
 
 pub mod control;
 pub mod device;
@@ -47,7 +49,9 @@ pub mod node_local;
 pub mod node_remote;
 pub mod node_server;
 pub mod node_session;
+pub mod notices;
 mod remote_session;
+pub mod strangers;
 mod token;
 mod wire_socket;
 pub mod worker;
@@ -55,7 +59,10 @@ pub mod worker;
 pub use control::{CoreSnapshot, DeviceSnapshot, Job};
 pub use device::{DeviceSpec, DeviceStats, NodePlace, StoreSpec};
 pub use folder::{FolderError, Keeper, NodeFolder, Opening};
-pub use handle::{Handle, Host, HostConfig, LocalNodeConfig, wall_offset_ns};
+pub use handle::{
+    Handle, Host, HostConfig, LocalNodeConfig, PAYLOAD_MEMORY_BYTES, PAYLOAD_MEMORY_BYTES_MIN,
+    wall_offset_ns,
+};
 pub use message::DeviceId;
 pub use nbd_server::{Exports, Service};
 pub use node_local::LocalNodeStatus;

@@ -9,6 +9,16 @@
 //! connection stays in its place until its receive has come back; and the worker drops its reactor
 //! before its connections.
 //!
+//! # Bounds
+//!
+//! A connection is a stranger until the negotiation is over ([`strangers`](super::strangers)).
+//! Payloads and replies of all connections of all cores are held against one [`Budget`]; a connection
+//! that finds no room is not read from until there is some. One that holds room which others wait
+//! for, and neither sends the rest of its payload nor takes its replies for [a while](Patience), is closed.
+//! Nobody is closed for idling, or while nobody waits: a client may be suspended with its machine.
+//!
+//! # Flushes
+//!
 //! Every connection of an export reaches the one queue of its device, so the promise of
 //! `NBD_FLAG_CAN_MULTI_CONN` holds: a flush on one covers what completed on any.
 
@@ -16,17 +26,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fieldstone_block::{Completion, Nanos};
+use fieldstone_buf::Budget;
 use fieldstone_nbd::{ExportList, Limits, Phase, Session};
 use fieldstone_proto::NodeIndex;
 use slab::Slab;
 
 use super::message::{DeviceId, Message, Origin, Router};
+use super::notices::{Cause, Notices};
+use super::strangers::{Admission, Bounds, Guests, Patience, SEND_BYTES_MAX, STRANGER_AGE_MS};
 use super::token::{Kind, token};
+use super::wire_socket::cut;
 use crate::{Event, Reactor, Socket, Want};
 
-/// NBD connections of one core; more are closed at once. Each may hold
-/// [`Limits::max_memory_bytes`], so this is no promise of memory but a guard against a client that
-/// connects in a loop.
+/// NBD connections of one core; more are closed at once. Each has a receive buffer and
+/// [`fieldstone_nbd::OWN_BYTES`] for requests, half a MiB together; the rest is of the budget.
 pub const CONNECTIONS_MAX: usize = 1024;
 
 /// What a listener is for.
@@ -63,7 +76,17 @@ struct Connection {
     generation: u32,
     receiving: bool,
     sending: bool,
+    /// Output that was taken, and is too long for one send.
+    unsent: Vec<Bytes>,
     dirty: bool,
+    /// Negotiation is not over.
+    stranger: bool,
+    /// It was closed for others, and its place is given away.
+    gone: bool,
+    /// It stands among those that wait for room.
+    waiting: bool,
+    /// When the client sent or took something last.
+    progress: Nanos,
 }
 
 /// The NBD connections of one core.
@@ -75,13 +98,28 @@ pub struct NbdServer {
     /// Requests are refused: the host goes down.
     shutting_down: bool,
     accepted: u64,
+    guests: Guests,
+    budget: Arc<Budget>,
+    /// Connections that wait for room, and how often room had come back when they last tried.
+    waiting: Vec<u32>,
+    returns: u64,
+    /// A connection holds room.
+    holding: bool,
+    patience: Patience,
 }
 
 impl NbdServer {
-    /// A server without exports; connections are refused until there are some.
+    /// A server without exports; connections are refused until there are some. Payloads and replies
+    /// are held against `budget`.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(bounds: Bounds, budget: Arc<Budget>) -> Self {
         Self {
+            guests: Guests::new(bounds.at_most(CONNECTIONS_MAX)),
+            budget,
+            waiting: Vec::new(),
+            returns: 0,
+            holding: false,
+            patience: Patience::default(),
             exports: None,
             connections: Slab::new(),
             generation: 0,
@@ -115,15 +153,38 @@ impl NbdServer {
     }
 
     /// Takes a connection over.
-    pub fn accept(&mut self, socket: Socket) {
+    pub fn accept(
+        &mut self,
+        socket: Socket,
+        reactor: &mut Reactor,
+        now: Nanos,
+        notices: &mut Notices,
+    ) {
         let Some(exports) = self.exports.clone() else { return };
-        if self.connections.len() >= CONNECTIONS_MAX {
-            tracing::warn!("refused an NBD connection: there are {CONNECTIONS_MAX} already");
-            return;
+        match self.guests.admit() {
+            Admission::Welcome => {}
+            Admission::InPlaceOf(oldest) => {
+                let line = format_args!(
+                    "closed an NBD connection that had not chosen an export: others came"
+                );
+                notices.say(Cause::GaveWay, now, line);
+                self.dismiss(oldest, reactor);
+            }
+            Admission::Full => {
+                let count = self.guests.count();
+                let line = format_args!(
+                    "refused an NBD connection: {count} clients are connected to this core, and a \
+                     core takes {CONNECTIONS_MAX}, or its share of half the limit on open files \
+                     (ulimit -n)"
+                );
+                notices.say(Cause::Full, now, line);
+                return;
+            }
         }
         self.accepted += 1;
         self.generation = self.generation.wrapping_add(1);
-        let mut session = Session::new(Arc::clone(&exports.list), Limits::default());
+        let session = Session::new(Arc::clone(&exports.list), Limits::default());
+        let mut session = session.with_budget(&self.budget);
         if self.shutting_down {
             session.shut_down();
         }
@@ -134,15 +195,35 @@ impl NbdServer {
             generation: self.generation,
             receiving: false,
             sending: false,
+            unsent: Vec::new(),
             dirty: false,
+            stranger: true,
+            gone: false,
+            waiting: false,
+            progress: now,
         });
+        self.guests.arrived(name_of(index), now);
         self.mark(index);
+    }
+
+    /// Closes a connection, whatever is under way on it.
+    fn dismiss(&mut self, index: u32, reactor: &mut Reactor) {
+        let Some(connection) = self.connections.get_mut(index as usize) else { return };
+        if !std::mem::replace(&mut connection.gone, true) {
+            self.guests.gone(index);
+        }
+        connection.session.disconnect();
+        connection.unsent.clear();
+        if let Some(socket) = connection.socket.take() {
+            reactor.close(socket);
+        }
+        self.mark(index as usize);
     }
 
     fn mark(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         if !std::mem::replace(&mut connection.dirty, true) {
-            self.dirty.push(u32::try_from(index).expect("descriptors are fewer than 2^32"));
+            self.dirty.push(name_of(index));
         }
     }
 
@@ -151,6 +232,7 @@ impl NbdServer {
         let index = index as usize;
         let Some(connection) = self.connections.get_mut(index) else { return };
         connection.receiving = false;
+        connection.progress = now;
         match event.result {
             Ok(len_bytes) => connection.session.received(len_bytes as usize, now),
             // The peer is gone; an orderly end would have been zero bytes.
@@ -160,12 +242,17 @@ impl NbdServer {
     }
 
     /// A send came back.
-    pub fn sent(&mut self, index: u32, event: &Event) {
+    pub fn sent(&mut self, index: u32, event: &Event, now: Nanos) {
         let index = index as usize;
         let Some(connection) = self.connections.get_mut(index) else { return };
         connection.sending = false;
+        connection.progress = now;
         if event.result.is_err() {
             connection.session.disconnect();
+            connection.unsent.clear();
+        }
+        if connection.unsent.is_empty() {
+            connection.session.sent();
         }
         self.mark(index);
     }
@@ -182,6 +269,7 @@ impl NbdServer {
 
     /// Hands the requests of all changed connections to their devices. True if there were any.
     pub fn pump_requests(&mut self, router: &mut Router) -> bool {
+        self.try_again();
         let mut any = false;
         for index in &self.dirty {
             let connection = &mut self.connections[*index as usize];
@@ -202,15 +290,27 @@ impl NbdServer {
 
     /// Sends what is ready, receives what is wanted, closes what is over. True if that made room
     /// for requests that were held back.
-    pub fn pump_sockets(&mut self, reactor: &mut Reactor) -> bool {
+    pub fn pump_sockets(&mut self, reactor: &mut Reactor, notices: &mut Notices) -> bool {
         let mut again = Vec::new();
         for index in std::mem::take(&mut self.dirty) {
             let connection = &mut self.connections[index as usize];
             connection.dirty = false;
-            if connection.start_io(index, reactor) {
+            if connection.start_io(index, reactor, notices) {
                 again.push(index);
             }
+            if connection.stranger && matches!(connection.session.phase(), Phase::Transmission(_)) {
+                connection.stranger = false;
+                self.guests.introduced(index);
+            }
+            self.holding |= connection.session.holds_room();
+            if connection.session.waits_for_room() && !connection.waiting {
+                connection.waiting = true;
+                self.waiting.push(index);
+            }
             if connection.is_over() {
+                if !connection.gone {
+                    self.guests.gone(index);
+                }
                 self.connections.remove(index as usize);
             }
         }
@@ -220,6 +320,69 @@ impl NbdServer {
             }
         }
         !again.is_empty()
+    }
+
+    /// Lets those try again that wait for room, if some has come back.
+    fn try_again(&mut self) {
+        if self.waiting.is_empty() || self.returns == self.budget.returns() {
+            return;
+        }
+        self.returns = self.budget.returns();
+        for index in std::mem::take(&mut self.waiting) {
+            if let Some(connection) = self.connections.get_mut(index as usize) {
+                connection.waiting = false;
+                self.mark(index as usize);
+            }
+        }
+    }
+
+    /// Makes room for descriptors: closes strangers, the oldest first.
+    pub fn give_way(&mut self, count: usize, reactor: &mut Reactor) {
+        for _ in 0..count {
+            let Some(oldest) = self.guests.oldest() else { return };
+            self.dismiss(oldest, reactor);
+        }
+    }
+
+    /// Closes those whose time is over.
+    pub fn watch(&mut self, now: Nanos, reactor: &mut Reactor, notices: &mut Notices) {
+        while let Some(index) = self.guests.overdue(now) {
+            let seconds = STRANGER_AGE_MS / 1000;
+            let line =
+                format_args!("closed an NBD connection: no export was chosen within {seconds} s");
+            notices.say(Cause::Silent, now, line);
+            self.dismiss(index, reactor);
+        }
+        if !std::mem::take(&mut self.holding) {
+            return;
+        }
+        let limit = self.patience.limit(self.budget.is_wanted(), now);
+        let mut stalled = Vec::new();
+        for (index, connection) in &self.connections {
+            self.holding |= connection.session.holds_room();
+            if limit.is_some_and(|limit| connection.is_stalled(limit, now)) {
+                stalled.push(name_of(index));
+            }
+        }
+        for index in stalled {
+            let line = format_args!(
+                "closed an NBD connection: it kept memory that others wait for, and was silent"
+            );
+            notices.say(Cause::Stalled, now, line);
+            self.dismiss(index, reactor);
+        }
+    }
+
+    /// When strangers must have gone; the owner watches then.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Nanos> {
+        self.guests.deadline()
+    }
+
+    /// Whether anyone waits for room, and whether anyone holds it.
+    #[must_use]
+    pub fn pressure(&self) -> (bool, bool) {
+        (!self.waiting.is_empty(), self.holding)
     }
 
     /// Refuses requests from now on; those in flight are still answered.
@@ -241,24 +404,27 @@ impl NbdServer {
     }
 }
 
-impl Default for NbdServer {
-    fn default() -> Self {
-        Self::new()
-    }
+/// The name of a place in the table.
+fn name_of(index: usize) -> u32 {
+    u32::try_from(index).expect("descriptors are fewer than 2^32")
 }
 
 impl Connection {
     /// True if output was taken, after which the session may go on decoding.
-    fn start_io(&mut self, index: u32, reactor: &mut Reactor) -> bool {
+    fn start_io(&mut self, index: u32, reactor: &mut Reactor, notices: &mut Notices) -> bool {
         let Some(socket) = &self.socket else { return false };
         let mut took = false;
         if !self.sending {
-            let mut out: Vec<Bytes> = Vec::new();
-            self.session.output(&mut out);
+            let mut out = std::mem::take(&mut self.unsent);
+            if out.is_empty() {
+                self.session.output(&mut out);
+                took = !out.is_empty() && !self.session.wants_input();
+            }
             if !out.is_empty() {
+                self.unsent = cut(&mut out, SEND_BYTES_MAX);
                 reactor.send(socket, out, token(Kind::NbdSend, 0, index));
                 self.sending = true;
-                took = !self.session.wants_input();
+                self.progress = reactor.now();
             }
         }
         if !self.receiving && self.session.wants_input() {
@@ -278,11 +444,18 @@ impl Connection {
             && let Some(socket) = self.socket.take()
         {
             if let Some(violation) = self.session.violation() {
-                tracing::info!("closed an NBD connection: {violation}");
+                let line = format_args!("closed an NBD connection: {violation}");
+                notices.say(Cause::BadMessage, reactor.now(), line);
             }
             reactor.close(socket);
         }
         took
+    }
+
+    /// True if it keeps others waiting and it is the client's turn to do something.
+    fn is_stalled(&self, limit: Nanos, now: Nanos) -> bool {
+        let its_turn = self.sending || (self.receiving && self.session.awaits_payload());
+        its_turn && self.session.holds_room() && self.progress.plus(limit) <= now
     }
 
     /// True when nothing refers to the connection any more.

@@ -36,6 +36,8 @@ struct Client {
     link: Link,
     core: Core,
     up: bool,
+    /// The node has accepted a capability of it.
+    known: bool,
     /// For control calls: where answers go instead of to a core.
     direct: Option<mpsc::Sender<Reply>>,
 }
@@ -169,7 +171,7 @@ impl LocalNode {
         if up && direct.is_none() {
             router.send(core, Message::LinkUp { node: self.index, link });
         }
-        self.clients.push(Client { link, core, up, direct });
+        self.clients.push(Client { link, core, up, known: false, direct });
     }
 
     /// It disconnects.
@@ -183,10 +185,21 @@ impl LocalNode {
 
     /// A request came in. One for a node that is down, or on a link that is not open, is dropped:
     /// its sender has been told, or is about to be.
-    pub fn request(&mut self, link: Link, request: Request, now: Nanos) {
-        let known = |client: &Client| client.link == link && (client.up || client.direct.is_some());
-        if self.clients.iter().any(known) {
-            self.handle(NodeEvent::Request { peer: link.peer(), request }, now);
+    pub fn request(&mut self, link: Link, request: Request, now: Nanos, router: &mut Router) {
+        let open =
+            |client: &&mut Client| client.link == link && (client.up || client.direct.is_some());
+        let Some(client) = self.clients.iter_mut().find(open) else { return };
+        let (known, core) = (client.known, client.core);
+        let wall = self.wall(now);
+        let State::Running { node, .. } = &mut self.state else { return };
+        node.handle(wall, NodeEvent::Request { peer: link.peer(), request });
+        if !known && node.has_accepted(link.peer()) {
+            if let Some(client) = self.clients.iter_mut().find(|client| client.link == link) {
+                client.known = true;
+            }
+            if link.device == Link::SOCKET {
+                router.send(core, Message::LinkKnown { node: self.index, link });
+            }
         }
     }
 

@@ -190,9 +190,12 @@ impl RemoteNode {
             (Kind::RemoteTimer, State::Waiting) => return self.connect(reactor),
             (Kind::RemoteReceive, State::Up(socket)) => {
                 let mut answered = false;
-                let result = socket.received(event, |reply| {
-                    answered = true;
-                    heard.push(Heard::Reply(reply));
+                let result = socket.received(event).and_then(|()| {
+                    while let Some(reply) = socket.next_message()? {
+                        answered = true;
+                        heard.push(Heard::Reply(reply));
+                    }
+                    Ok(())
                 });
                 if answered {
                     self.pause_ms = 0;

@@ -2,36 +2,152 @@
 //!
 //! A connection becomes a link of the node like that of an in-process device. It is read from once
 //! the node runs; when the node goes down it is closed, and its owner connects again.
+//!
+//! # Who may take how much
+//!
+//! | | a stranger | a client whose capability was accepted |
+//! |---|---|---|
+//! | stays | for a bounded time, and gives way to others ([`strangers`](super::strangers)) | |
+//! | payloads that come in | share a quarter of the memory for payloads | share the rest |
+//! | requests at a time | [`STRANGER_REQUESTS_MAX`] | as many as the node takes |
+//! | answers not taken | [`STRANGER_QUEUED_BYTES_MAX`] | [`QUEUED_BYTES_MAX`], reads under way included; beyond [`OWN_BYTES`] of them share the rest too |
+//!
+//! Where there is no room a connection is not read from. Who holds room that others wait for, and
+//! neither sends nor takes anything for [a while](Patience), is closed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use fieldstone_block::Nanos;
+use fieldstone_buf::{Budget, Lease};
 use fieldstone_proto::wire::encode_reply;
-use fieldstone_proto::{NodeError, NodeIndex, Reply, Request};
+use fieldstone_proto::{
+    NodeError, NodeIndex, PAYLOAD_BYTES_MAX, Reply, ReplyBody, Request, RequestBody,
+};
 
-use super::message::{Core, Link, Message, Router, node_core};
+use super::message::{Link, Message, Router, node_core};
+use super::notices::{Cause, Notices};
+use super::strangers::{Admission, Bounds, Guests, Patience, STRANGER_AGE_MS};
 use super::token::{Kind, token};
-use super::wire_socket::{Broken, WireSocket};
+use super::wire_socket::{Broken, QUEUED_BYTES_MAX, WireSocket};
 use crate::{Event, Reactor, Socket};
 
 /// Connections of one core to its nodes; more are closed at once. One per volume and server is
 /// needed.
 pub const PEERS_MAX: usize = 4096;
+/// Requests of a stranger that are not answered yet.
+pub const STRANGER_REQUESTS_MAX: usize = 16;
+/// Bytes of answers that a stranger has not taken.
+pub const STRANGER_QUEUED_BYTES_MAX: usize = 64 << 10;
+/// Bytes of answers, asked for or not taken, that each client has for itself.
+pub const OWN_BYTES: usize = 256 << 10;
+/// One in this many parts of the memory for payloads is for strangers' payloads.
+const STRANGERS_SHARE: usize = 4;
+/// What a list in an answer counts for while it is asked for.
+const LIST_BYTES: usize = 256 << 10;
 
 struct Peer {
     socket: WireSocket<Request>,
     node: NodeIndex,
     up: bool,
     dirty: bool,
+    /// It is about to be closed, and its place is given away.
+    closing: bool,
+    /// The node has accepted a capability of it.
+    known: bool,
+    /// Requests that the node has not answered.
+    in_flight: usize,
+    /// Bytes of answers that those ask for. Errors leave a rest, which goes when none is in flight.
+    asked_bytes: usize,
+    /// What answers are held against.
+    answers: Lease,
+    waiting: bool,
+    /// When it sent or took something last.
+    progress: Nanos,
+}
+
+impl Peer {
+    /// What its answers hold, those included that the node is about to give.
+    fn answer_bytes(&self) -> usize {
+        self.asked_bytes + self.socket.unsent_bytes()
+    }
+
+    /// Whether another request may be decoded.
+    fn may_ask(&mut self) -> bool {
+        if !self.known {
+            return self.in_flight < STRANGER_REQUESTS_MAX
+                && self.socket.unsent_bytes() <= STRANGER_QUEUED_BYTES_MAX;
+        }
+        let bytes = self.answer_bytes();
+        if bytes <= OWN_BYTES || bytes > QUEUED_BYTES_MAX {
+            self.answers.stop_waiting();
+            return bytes <= OWN_BYTES;
+        }
+        self.answers.grow_to(bytes)
+    }
+
+    fn settle(&mut self) {
+        if self.in_flight == 0 {
+            self.asked_bytes = 0;
+        }
+        if self.answers.held_bytes() > 0 {
+            let bytes = self.answer_bytes();
+            self.answers.shrink_to(if bytes <= OWN_BYTES { 0 } else { bytes });
+        }
+    }
+
+    fn waits_for_room(&self) -> bool {
+        self.socket.waits_for_room() || (self.known && self.socket.has_input())
+    }
+
+    fn holds_room(&self) -> bool {
+        self.socket.awaits_payload() || self.answers.held_bytes() > 0
+    }
+
+    /// True if it keeps others waiting and it is its turn to do something.
+    fn is_stalled(&self, limit: Nanos, now: Nanos) -> bool {
+        let its_turn =
+            self.socket.awaits_payload() || (self.holds_room() && self.socket.is_sending());
+        its_turn && self.progress.plus(limit) <= now
+    }
+}
+
+/// What an answer to this request may bring.
+fn answer_bytes(body: &RequestBody) -> usize {
+    match body {
+        RequestBody::ShardRead { len_bytes, .. } | RequestBody::JournalRead { len_bytes, .. } => {
+            (*len_bytes as usize).min(PAYLOAD_BYTES_MAX)
+        }
+        RequestBody::ListVolumes | RequestBody::ShardList { .. } => LIST_BYTES,
+        _ => 0,
+    }
+}
+
+/// What was counted for the request that this answers.
+fn answered_bytes(reply: &Reply) -> usize {
+    match &reply.result {
+        Ok(ReplyBody::Data(data)) => data.len(),
+        Ok(ReplyBody::Volumes(_) | ReplyBody::Shards { .. }) => LIST_BYTES,
+        _ => 0,
+    }
 }
 
 /// The connections of one core to its nodes.
-#[derive(Default)]
 pub struct NodeServer {
     peers: BTreeMap<u32, Peer>,
     last: u32,
     dirty: Vec<u32>,
     /// Connections to close at the next occasion.
     broken: Vec<u32>,
+    guests: Guests,
+    /// What clients' payloads and answers are held against, and strangers' payloads.
+    clients: Arc<Budget>,
+    strangers: Arc<Budget>,
+    /// Those that wait for room, and how often room had come back when they last tried.
+    waiting: Vec<u32>,
+    returns: u64,
+    holding: bool,
+    patience: Patience,
 }
 
 fn link(attempt: u32) -> Link {
@@ -39,18 +155,74 @@ fn link(attempt: u32) -> Link {
 }
 
 impl NodeServer {
+    /// Nobody is connected yet. Payloads of all connections together take `memory_bytes`.
+    #[must_use]
+    pub fn new(bounds: Bounds, memory_bytes: usize) -> Self {
+        let strangers_bytes = (memory_bytes / STRANGERS_SHARE).max(PAYLOAD_BYTES_MAX);
+        let clients_bytes = memory_bytes.saturating_sub(strangers_bytes).max(PAYLOAD_BYTES_MAX);
+        Self {
+            peers: BTreeMap::new(),
+            last: 0,
+            dirty: Vec::new(),
+            broken: Vec::new(),
+            guests: Guests::new(bounds.at_most(PEERS_MAX)),
+            clients: Budget::new(clients_bytes),
+            strangers: Budget::new(strangers_bytes),
+            waiting: Vec::new(),
+            returns: 0,
+            holding: false,
+            patience: Patience::default(),
+        }
+    }
+
     /// Takes a connection over.
-    pub fn accept(&mut self, socket: Socket, node: NodeIndex, router: &mut Router) {
-        if self.peers.len() >= PEERS_MAX {
-            tracing::warn!("refused a connection to {node}: there are {PEERS_MAX} already");
-            return;
+    pub fn accept(
+        &mut self,
+        socket: Socket,
+        node: NodeIndex,
+        router: &mut Router,
+        now: Nanos,
+        notices: &mut Notices,
+    ) {
+        match self.guests.admit() {
+            Admission::Welcome => {}
+            Admission::InPlaceOf(oldest) => {
+                let line = format_args!(
+                    "closed a connection to {node} that had not shown a capability: others came"
+                );
+                notices.say(Cause::GaveWay, now, line);
+                self.part(oldest);
+            }
+            Admission::Full => {
+                let count = self.guests.count();
+                let line = format_args!(
+                    "refused a connection to {node}: {count} clients are connected; raise the limit \
+                     on open files (ulimit -n) for more"
+                );
+                notices.say(Cause::Full, now, line);
+                return;
+            }
         }
         self.last = self.last.wrapping_add(1);
         let attempt = self.last;
+        self.guests.arrived(attempt, now);
         let receive = token(Kind::PeerReceive, 0, attempt);
         let send = token(Kind::PeerSend, 0, attempt);
-        let socket = WireSocket::new(socket, receive, send);
-        self.peers.insert(attempt, Peer { socket, node, up: false, dirty: false });
+        let payloads = Lease::new(&self.strangers);
+        let peer = Peer {
+            socket: WireSocket::with_stranger(socket, receive, send, payloads),
+            node,
+            up: false,
+            dirty: false,
+            closing: false,
+            known: false,
+            in_flight: 0,
+            asked_bytes: 0,
+            answers: Lease::new(&self.clients),
+            waiting: false,
+            progress: now,
+        };
+        self.peers.insert(attempt, peer);
         let core = router.me;
         let to = node_core(node, router.cores());
         router.send(to, Message::LinkOpen { node, link: link(attempt), core });
@@ -64,69 +236,156 @@ impl NodeServer {
         }
     }
 
-    /// The node runs: requests may come.
-    pub fn link_up(&mut self, link: Link) {
+    /// Closes a connection at the next occasion; its place is free at once.
+    fn part(&mut self, attempt: u32) {
+        if let Some(peer) = self.peers.get_mut(&attempt)
+            && !std::mem::replace(&mut peer.closing, true)
+        {
+            self.guests.gone(attempt);
+            self.broken.push(attempt);
+        }
+    }
+
+    /// The node runs: requests may come. A stranger has its time from now on.
+    pub fn link_up(&mut self, link: Link, now: Nanos) {
         if let Some(peer) = self.peers.get_mut(&link.attempt) {
             peer.up = true;
+            if !peer.known && !peer.closing {
+                self.guests.arrived(link.attempt, now);
+            }
+        }
+        self.mark(link.attempt);
+    }
+
+    /// The node has accepted a capability of this client.
+    pub fn link_known(&mut self, link: Link) {
+        if let Some(peer) = self.peers.get_mut(&link.attempt) {
+            peer.known = true;
+            peer.socket.introduce(Lease::new(&self.clients));
+            self.guests.introduced(link.attempt);
         }
         self.mark(link.attempt);
     }
 
     /// The node is gone.
     pub fn link_down(&mut self, link: Link) {
-        self.broken.push(link.attempt);
+        self.part(link.attempt);
     }
 
     /// A receive came back.
-    pub fn received(&mut self, attempt: u32, event: Event, router: &mut Router) {
+    pub fn received(&mut self, attempt: u32, event: Event, now: Nanos, notices: &mut Notices) {
         let Some(peer) = self.peers.get_mut(&attempt) else { return };
-        let node = peer.node;
-        let to: Core = node_core(node, router.cores());
-        let link = link(attempt);
-        let result = peer.socket.received(event, |request| {
-            router.send(to, Message::ToNode { node, link, request });
-        });
-        self.settle(attempt, result);
+        peer.progress = now;
+        let result = peer.socket.received(event);
+        self.settle(attempt, result, now, notices);
     }
 
     /// A send came back.
-    pub fn sent(&mut self, attempt: u32, event: Event) {
+    pub fn sent(&mut self, attempt: u32, event: Event, now: Nanos, notices: &mut Notices) {
         let Some(peer) = self.peers.get_mut(&attempt) else { return };
+        peer.progress = now;
         let result = peer.socket.sent(event);
-        self.settle(attempt, result);
+        peer.settle();
+        self.settle(attempt, result, now, notices);
     }
 
-    fn settle(&mut self, attempt: u32, result: Result<(), Broken>) {
+    fn settle(
+        &mut self,
+        attempt: u32,
+        result: Result<(), Broken>,
+        now: Nanos,
+        notices: &mut Notices,
+    ) {
         match result {
             Ok(()) => self.mark(attempt),
-            Err(Broken::Closed) => self.broken.push(attempt),
             Err(error) => {
                 match &error {
+                    Broken::Closed => {}
                     // No message, or one of a newer release: whoever runs the peer must know.
-                    Broken::Wire(error) => tracing::warn!("closed a connection: {error}"),
-                    other => tracing::info!("closed a connection: {other}"),
+                    Broken::Wire(error) => {
+                        let line = format_args!("closed a connection: {error}");
+                        notices.say(Cause::BadMessage, now, line);
+                    }
+                    Broken::Io(error) => {
+                        let line = format_args!("closed a connection: {error}");
+                        notices.say(Cause::Lost, now, line);
+                    }
                 }
-                self.broken.push(attempt);
+                self.part(attempt);
             }
         }
     }
 
     /// The node answered.
-    pub fn reply(&mut self, link: Link, reply: &Reply) {
+    pub fn reply(&mut self, link: Link, reply: &Reply, now: Nanos, notices: &mut Notices) {
         let Some(peer) = self.peers.get_mut(&link.attempt) else { return };
+        peer.in_flight = peer.in_flight.saturating_sub(1);
+        peer.asked_bytes = peer.asked_bytes.saturating_sub(answered_bytes(reply));
+        if let Err(NodeError::Capability(error)) = &reply.result {
+            let line = format_args!("{} refused a request: {error}", peer.node);
+            notices.say(Cause::Capability, now, line);
+        }
         let parts = encode_reply(reply).or_else(|error| {
             let result = Err(NodeError::Io(format!("the answer cannot be sent: {error}")));
             encode_reply(&Reply { tag: reply.tag, result, slots_free: reply.slots_free })
         });
         match parts {
-            Ok(parts) => peer.socket.push(parts),
+            Ok(parts) => {
+                if !peer.socket.is_sending() {
+                    // From now on it is the peer's turn.
+                    peer.progress = now;
+                }
+                peer.socket.push(parts);
+            }
             Err(error) => tracing::error!("an answer is lost: {error}"),
         }
+        peer.settle();
         self.mark(link.attempt);
     }
 
+    /// Hands on the requests of a connection, as far as there is room.
+    fn take_requests(&mut self, attempt: u32, router: &mut Router) -> Result<(), Broken> {
+        let Some(peer) = self.peers.get_mut(&attempt) else { return Ok(()) };
+        let node = peer.node;
+        while peer.socket.has_input() && peer.may_ask() {
+            let Some(request) = peer.socket.next_message()? else { break };
+            peer.in_flight += 1;
+            peer.asked_bytes += answer_bytes(&request.body);
+            let to = node_core(node, router.cores());
+            router.send(to, Message::ToNode { node, link: link(attempt), request });
+        }
+        self.holding |= peer.holds_room();
+        if peer.waits_for_room() && !std::mem::replace(&mut peer.waiting, true) {
+            self.waiting.push(attempt);
+        }
+        Ok(())
+    }
+
     /// Sends and receives what there is.
-    pub fn pump(&mut self, router: &mut Router, reactor: &mut Reactor) {
+    pub fn pump(
+        &mut self,
+        router: &mut Router,
+        reactor: &mut Reactor,
+        now: Nanos,
+        notices: &mut Notices,
+    ) {
+        self.try_again();
+        for attempt in std::mem::take(&mut self.dirty) {
+            match self.peers.get_mut(&attempt) {
+                Some(peer) => peer.dirty = false,
+                None => continue,
+            }
+            if let Err(error) = self.take_requests(attempt, router) {
+                self.settle(attempt, Err(error), now, notices);
+                continue;
+            }
+            if let Some(peer) = self.peers.get_mut(&attempt)
+                && peer.up
+                && !peer.closing
+            {
+                peer.socket.start_io(reactor);
+            }
+        }
         for attempt in std::mem::take(&mut self.broken) {
             if let Some(peer) = self.peers.remove(&attempt) {
                 let to = node_core(peer.node, router.cores());
@@ -134,13 +393,70 @@ impl NodeServer {
                 peer.socket.close(reactor);
             }
         }
-        for attempt in std::mem::take(&mut self.dirty) {
-            let Some(peer) = self.peers.get_mut(&attempt) else { continue };
-            peer.dirty = false;
-            if peer.up {
-                peer.socket.start_io(reactor);
+    }
+
+    /// Lets those try again that wait for room, if some has come back.
+    fn try_again(&mut self) {
+        let returns = self.clients.returns().wrapping_add(self.strangers.returns());
+        if self.waiting.is_empty() || returns == self.returns {
+            return;
+        }
+        self.returns = returns;
+        for attempt in std::mem::take(&mut self.waiting) {
+            if let Some(peer) = self.peers.get_mut(&attempt) {
+                peer.waiting = false;
+                self.mark(attempt);
             }
         }
+    }
+
+    /// Makes room for descriptors: closes strangers, the oldest first.
+    pub fn give_way(&mut self, count: usize) {
+        for _ in 0..count {
+            let Some(oldest) = self.guests.oldest() else { return };
+            self.part(oldest);
+        }
+    }
+
+    /// Closes those whose time is over.
+    pub fn watch(&mut self, now: Nanos, notices: &mut Notices) {
+        while let Some(attempt) = self.guests.overdue(now) {
+            let seconds = STRANGER_AGE_MS / 1000;
+            let line = format_args!("closed a connection: no valid capability within {seconds} s");
+            notices.say(Cause::Silent, now, line);
+            self.part(attempt);
+        }
+        if !std::mem::take(&mut self.holding) {
+            return;
+        }
+        let wanted = self.clients.is_wanted() || self.strangers.is_wanted();
+        let limit = self.patience.limit(wanted, now);
+        let mut stalled = Vec::new();
+        for (attempt, peer) in &self.peers {
+            self.holding |= peer.holds_room();
+            if limit.is_some_and(|limit| peer.is_stalled(limit, now)) {
+                stalled.push(*attempt);
+            }
+        }
+        for attempt in stalled {
+            let line = format_args!(
+                "closed a connection: it kept memory that others wait for, and was silent"
+            );
+            notices.say(Cause::Stalled, now, line);
+            self.part(attempt);
+        }
+    }
+
+    /// When strangers must have gone; the owner watches then.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Nanos> {
+        self.guests.deadline()
+    }
+
+    /// Whether anyone waits for room, and whether anyone holds it.
+    #[must_use]
+    pub fn pressure(&self) -> (bool, bool) {
+        (!self.waiting.is_empty(), self.holding)
     }
 
     /// Ends every connection.

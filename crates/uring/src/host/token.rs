@@ -42,10 +42,12 @@ pub enum Kind {
     PeerSend = 12,
     /// The timer that looks after node folders and full mailboxes.
     Housekeeping = 13,
+    /// The timer that looks after strangers, memory that is waited for, and log lines left out.
+    Watch = 14,
 }
 
 impl Kind {
-    const ALL: [Kind; 13] = [
+    const ALL: [Kind; 14] = [
         Kind::Mail,
         Kind::Accept,
         Kind::NbdReceive,
@@ -59,6 +61,7 @@ impl Kind {
         Kind::PeerReceive,
         Kind::PeerSend,
         Kind::Housekeeping,
+        Kind::Watch,
     ];
 }
 

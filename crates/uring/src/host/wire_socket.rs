@@ -2,21 +2,28 @@
 //! node share.
 //!
 //! At most one receive and one send are in flight. Messages that are queued while a send is under
-//! way leave together in the next one. The receive buffer is one for the life of the connection.
+//! way leave together in the next one. There is one receive buffer; what came in stays there until
+//! the owner has taken all messages, and only then more is received. So an owner that stops taking
+//! makes the peer wait.
 //!
 //! The owner gives each connection a token of its own for receives and for sends, so that events of
 //! a connection that was closed never reach its successor.
 
+use std::ops::Range;
+
 use bytes::Bytes;
-use fieldstone_buf::AlignedBuf;
+use fieldstone_buf::{AlignedBuf, Lease};
 use fieldstone_proto::wire::{Decoder, Message, WireError};
 
+use super::strangers::SEND_BYTES_MAX;
 use crate::{Event, Payload, Reactor, Socket, Token, Want};
 
 /// Size of the receive buffer.
 const RECEIVE_BYTES: usize = 256 << 10;
+/// The same for a stranger.
+const STRANGER_RECEIVE_BYTES: usize = 16 << 10;
 /// While more than this waits to be sent, nothing is received: the peer must read first.
-const QUEUED_BYTES_MAX: usize = 32 << 20;
+pub(super) const QUEUED_BYTES_MAX: usize = 32 << 20;
 
 /// Why a connection is of no use any more.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +43,11 @@ pub(super) enum Broken {
 pub(super) struct WireSocket<M: Message> {
     socket: Socket,
     decoder: Decoder<M>,
+    /// The receive buffer, unless a receive is under way.
     input: Option<AlignedBuf>,
+    /// The part of it that was received and not decoded yet.
+    undecoded: Range<usize>,
+    receive_bytes: usize,
     out: Vec<Bytes>,
     queued_bytes: usize,
     sending_bytes: usize,
@@ -49,7 +60,9 @@ impl<M: Message> WireSocket<M> {
         Self {
             socket,
             decoder: Decoder::new(),
-            input: Some(AlignedBuf::zeroed(RECEIVE_BYTES)),
+            input: Some(AlignedBuf::stale(0)),
+            undecoded: 0..0,
+            receive_bytes: RECEIVE_BYTES,
             out: Vec::new(),
             queued_bytes: 0,
             sending_bytes: 0,
@@ -58,38 +71,93 @@ impl<M: Message> WireSocket<M> {
         }
     }
 
+    /// The same for a peer that nobody knows: little memory, and payloads held against a budget.
+    pub(super) fn with_stranger(socket: Socket, receive: Token, send: Token, lease: Lease) -> Self {
+        let mut new = Self::new(socket, receive, send);
+        new.receive_bytes = STRANGER_RECEIVE_BYTES;
+        new.decoder.set_lease(lease);
+        new
+    }
+
+    /// The peer is known now: payloads that begin from here on are held against another budget.
+    pub(super) fn introduce(&mut self, lease: Lease) {
+        self.receive_bytes = RECEIVE_BYTES;
+        self.decoder.set_lease(lease);
+    }
+
     /// Queues an encoded message.
     pub(super) fn push(&mut self, parts: Vec<Bytes>) {
         self.queued_bytes += parts.iter().map(Bytes::len).sum::<usize>();
         self.out.extend(parts);
     }
 
+    /// Bytes that the peer has not taken yet.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.queued_bytes + self.sending_bytes
+    }
+
+    /// True while a send is under way.
+    pub(super) fn is_sending(&self) -> bool {
+        self.sending_bytes > 0
+    }
+
+    /// True while something that came in is not decoded.
+    pub(super) fn has_input(&self) -> bool {
+        !self.undecoded.is_empty()
+    }
+
+    /// True when a payload finds no room.
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.decoder.waits_for_room()
+    }
+
+    /// True while the peer owes the rest of a payload that room is held for.
+    pub(super) fn awaits_payload(&self) -> bool {
+        self.decoder.holds_room() && self.undecoded.is_empty()
+    }
+
     /// Starts what can be started.
     pub(super) fn start_io(&mut self, reactor: &mut Reactor) {
         if self.sending_bytes == 0 && !self.out.is_empty() {
-            self.sending_bytes = std::mem::take(&mut self.queued_bytes);
-            reactor.send(&self.socket, std::mem::take(&mut self.out), self.send);
+            let rest = cut(&mut self.out, SEND_BYTES_MAX);
+            let parts = std::mem::replace(&mut self.out, rest);
+            self.sending_bytes = match self.out.is_empty() {
+                true => self.queued_bytes,
+                false => parts.iter().map(Bytes::len).sum(),
+            };
+            self.queued_bytes -= self.sending_bytes;
+            reactor.send(&self.socket, parts, self.send);
         }
-        if self.queued_bytes + self.sending_bytes <= QUEUED_BYTES_MAX
-            && let Some(input) = self.input.take()
+        if self.undecoded.is_empty()
+            && self.unsent_bytes() <= QUEUED_BYTES_MAX
+            && let Some(mut input) = self.input.take()
         {
+            if input.len() < self.receive_bytes {
+                input = AlignedBuf::stale(self.receive_bytes);
+            }
             reactor.recv(&self.socket, input, Want::Any, self.receive);
         }
     }
 
-    /// A receive came back; messages go to `each`.
-    pub(super) fn received(&mut self, event: Event, mut each: impl FnMut(M)) -> Result<(), Broken> {
+    /// A receive came back; take the messages with [`WireSocket::next_message`].
+    pub(super) fn received(&mut self, event: Event) -> Result<(), Broken> {
         let count = event.result?;
         let Payload::Buffer(input) = event.payload else { return Err(Broken::Closed) };
         if count == 0 {
             return Err(Broken::Closed);
         }
-        let mut bytes = &input[..count as usize];
-        while let Some(message) = self.decoder.feed(&mut bytes)? {
-            each(message);
-        }
         self.input = Some(input);
+        self.undecoded = 0..count as usize;
         Ok(())
+    }
+
+    /// The next message of what was received; none if it is incomplete, or waits for room.
+    pub(super) fn next_message(&mut self) -> Result<Option<M>, Broken> {
+        let Some(input) = &self.input else { return Ok(None) };
+        let mut bytes = &input[self.undecoded.clone()];
+        let message = self.decoder.feed(&mut bytes)?;
+        self.undecoded.start = self.undecoded.end - bytes.len();
+        Ok(message)
     }
 
     /// A send came back.
@@ -102,5 +170,47 @@ impl<M: Message> WireSocket<M> {
     /// Ends the connection; events of what was in flight still come.
     pub(super) fn close(self, reactor: &mut Reactor) {
         reactor.close(self.socket);
+    }
+}
+
+/// Cuts a gather list behind its first `max_bytes` and gives what is behind.
+pub(super) fn cut(parts: &mut Vec<Bytes>, max_bytes: usize) -> Vec<Bytes> {
+    let mut left = max_bytes;
+    let Some(at) = parts.iter().position(|part| match left.checked_sub(part.len()) {
+        Some(rest) => {
+            left = rest;
+            false
+        }
+        None => true,
+    }) else {
+        return Vec::new();
+    };
+    let mut rest = parts.split_off(at);
+    if left > 0 {
+        parts.push(rest[0].split_to(left));
+    }
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_list_is_cut_where_it_shall_be(
+            lens in proptest::collection::vec(0usize..50, 0..20),
+            max_bytes in 0usize..600,
+        ) {
+            let mut byte = 0u8;
+            let mut parts: Vec<Bytes> = lens.iter().map(|len| {
+                (0..*len).map(|_| { byte = byte.wrapping_add(1); byte }).collect()
+            }).collect();
+            let whole = parts.concat();
+            let rest = cut(&mut parts, max_bytes);
+            prop_assert_eq!(parts.concat().len(), whole.len().min(max_bytes));
+            prop_assert_eq!([parts.concat(), rest.concat()].concat(), whole);
+        }
     }
 }

@@ -22,9 +22,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc;
 
 use fieldstone_block::Nanos;
+use fieldstone_buf::Budget;
 use fieldstone_proto::NodeIndex;
 
 use super::control::{Control, CoreSnapshot};
@@ -33,6 +35,8 @@ use super::message::{Core, DeviceId, Link, Message, Router};
 use super::nbd_server::{Accepted, NbdServer, Service};
 use super::node_local::LocalNode;
 use super::node_server::NodeServer;
+use super::notices::{Cause, Notices};
+use super::strangers::Bounds;
 use super::token::{Kind, split, token};
 use crate::{Event, Listener, Mailbox, Payload, Reactor, thread_usage};
 
@@ -42,6 +46,12 @@ const LOOK_AFTER_MS: u64 = 2_000;
 const RETRY_MAIL_MS: u64 = 1;
 /// How soon accepting is tried again when it failed, for want of descriptors say.
 const RETRY_ACCEPT_MS: u64 = 100;
+/// So many strangers are closed then.
+const GIVE_WAY: usize = 32;
+/// How soon those who wait for room look again: another core may have given some back.
+const LOOK_FOR_ROOM_MS: u64 = 10;
+/// How often those who hold room are looked at.
+const LOOK_FOR_STALLED_MS: u64 = 250;
 
 /// One core of the host. See the module's head for the order of its fields.
 pub struct Worker {
@@ -55,6 +65,9 @@ pub struct Worker {
     nodes: BTreeMap<NodeIndex, LocalNode>,
     listeners: Vec<(Listener, Service)>,
     next_accept: usize,
+    /// When [`Kind::Watch`] is due, if it is set.
+    watch_at: Option<Nanos>,
+    notices: Notices,
     draining: Option<mpsc::Sender<()>>,
     /// No more connections and requests are taken.
     refusing: bool,
@@ -62,25 +75,32 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A core with its in-process nodes.
+    /// A core with its in-process nodes. `bounds` are those of its connections, NBD or of nodes. All
+    /// payloads and replies of NBD clients are held against `budget`; those of the clients of nodes,
+    /// which are all on one core, take as much.
     #[must_use]
     pub fn new(
         reactor: Reactor,
         router: Router,
         mailbox: Mailbox<Message>,
         nodes: BTreeMap<NodeIndex, LocalNode>,
+        bounds: Bounds,
+        budget: Arc<Budget>,
     ) -> Self {
+        let memory_bytes = budget.total_bytes();
         Self {
             reactor,
             router,
             mailbox,
             mail: Vec::new(),
-            nbd: NbdServer::new(),
-            peers: NodeServer::default(),
+            nbd: NbdServer::new(bounds, budget),
+            peers: NodeServer::new(bounds, memory_bytes),
             devices: BTreeMap::new(),
             nodes,
             listeners: Vec::new(),
             next_accept: 0,
+            watch_at: None,
+            notices: Notices::default(),
             draining: None,
             refusing: false,
             stopping: false,
@@ -110,9 +130,9 @@ impl Worker {
         let Some((kind, scope, index)) = split(event.token) else { return };
         match kind {
             Kind::Mail => self.take_mail(now),
-            Kind::Accept => self.accepted(index, event),
+            Kind::Accept => self.accepted(index, event, now),
             Kind::NbdReceive => self.nbd.received(index, &event, now),
-            Kind::NbdSend => self.nbd.sent(index, &event),
+            Kind::NbdSend => self.nbd.sent(index, &event, now),
             Kind::Disk => {
                 let node = u16::try_from(scope).map(NodeIndex).ok();
                 if let Some(node) = node.and_then(|node| self.nodes.get_mut(&node)) {
@@ -129,9 +149,10 @@ impl Worker {
                     device.remote_event(kind, index, event, now, &mut self.reactor);
                 }
             }
-            Kind::PeerReceive => self.peers.received(index, event, &mut self.router),
-            Kind::PeerSend => self.peers.sent(index, event),
+            Kind::PeerReceive => self.peers.received(index, event, now, &mut self.notices),
+            Kind::PeerSend => self.peers.sent(index, event, now, &mut self.notices),
             Kind::Housekeeping => self.keep_house(),
+            Kind::Watch => self.watch(now),
         }
     }
 
@@ -152,6 +173,31 @@ impl Worker {
             }
         }
         self.set_housekeeping();
+    }
+
+    fn watch(&mut self, now: Nanos) {
+        self.watch_at = None;
+        self.nbd.watch(now, &mut self.reactor, &mut self.notices);
+        self.peers.watch(now, &mut self.notices);
+        self.notices.flush(now);
+    }
+
+    /// Sets the timer for the next [`Worker::watch`], if there is anything to watch.
+    fn set_watch(&mut self) {
+        let ((nbd_waits, nbd_holds), (peer_waits, peer_holds)) =
+            (self.nbd.pressure(), self.peers.pressure());
+        let soon_ms = match (nbd_waits || peer_waits, nbd_holds || peer_holds) {
+            (true, _) => Some(LOOK_FOR_ROOM_MS),
+            (false, true) => Some(LOOK_FOR_STALLED_MS),
+            (false, false) => None,
+        };
+        let soon = soon_ms.map(|ms| self.reactor.now().plus(Nanos::from_ms(ms)));
+        let deadlines = [soon, self.nbd.deadline(), self.peers.deadline(), self.notices.deadline()];
+        let Some(next) = deadlines.into_iter().flatten().min() else { return };
+        if self.watch_at.is_none_or(|at| next < at) {
+            self.watch_at = Some(next);
+            self.reactor.timer(next, token(Kind::Watch, 0, 0));
+        }
     }
 
     fn take_mail(&mut self, now: Nanos) {
@@ -176,11 +222,11 @@ impl Worker {
             Message::Complete { origin, completion } => self.nbd.complete(origin, completion),
             Message::ToNode { node, link, request } => {
                 if let Some(node) = self.nodes.get_mut(&node) {
-                    node.request(link, request, now);
+                    node.request(link, request, now, &mut self.router);
                 }
             }
             Message::FromNode { node, link, reply } => match link.device {
-                Link::SOCKET => self.peers.reply(link, &reply),
+                Link::SOCKET => self.peers.reply(link, &reply, now, &mut self.notices),
                 device => {
                     if let Some(device) = self.devices.get_mut(&DeviceId(device)) {
                         device.reply(node, link, reply, now);
@@ -199,7 +245,7 @@ impl Worker {
             }
             Message::LinkUp { node, link } => {
                 if link.device == Link::SOCKET {
-                    self.peers.link_up(link);
+                    self.peers.link_up(link, now);
                 } else if let Some(device) = self.devices.get_mut(&DeviceId(link.device)) {
                     device.link_up(node, link, now);
                 }
@@ -211,7 +257,8 @@ impl Worker {
                     device.link_down(node, link, now);
                 }
             }
-            Message::Accepted(accepted) => self.take_over(accepted),
+            Message::LinkKnown { link, .. } => self.peers.link_known(link),
+            Message::Accepted(accepted) => self.take_over(accepted, now),
             Message::Chore(done) => {
                 if let Some(node) = self.nodes.get_mut(&done.node) {
                     node.chore_done(*done, now, &mut self.router);
@@ -239,8 +286,10 @@ impl Worker {
             if busy {
                 continue;
             }
-            self.peers.pump(&mut self.router, &mut self.reactor);
-            if !self.nbd.pump_sockets(&mut self.reactor) && self.router.is_quiet() {
+            self.peers.pump(&mut self.router, &mut self.reactor, now, &mut self.notices);
+            if !self.nbd.pump_sockets(&mut self.reactor, &mut self.notices)
+                && self.router.is_quiet()
+            {
                 break;
             }
         }
@@ -249,9 +298,10 @@ impl Worker {
         if self.router.blocked() {
             self.set_housekeeping();
         }
+        self.set_watch();
     }
 
-    fn accepted(&mut self, index: u32, event: Event) {
+    fn accepted(&mut self, index: u32, event: Event, now: Nanos) {
         let Some((listener, service)) = self.listeners.get(index as usize).cloned() else { return };
         match (event.result, event.payload) {
             (Ok(_), Payload::Socket(socket)) => {
@@ -267,17 +317,26 @@ impl Worker {
             (Ok(_), _) => {}
             (Err(_), _) if self.refusing => {}
             (Err(error), _) => {
-                tracing::warn!("cannot accept connections on {}: {error}", listener.address());
-                let again = self.reactor.now().plus(Nanos::from_ms(RETRY_ACCEPT_MS));
+                let line =
+                    format_args!("cannot accept connections on {}: {error}", listener.address());
+                self.notices.say(Cause::Accept, now, line);
+                // Most likely there are no descriptors left.
+                self.nbd.give_way(GIVE_WAY, &mut self.reactor);
+                self.peers.give_way(GIVE_WAY);
+                let again = now.plus(Nanos::from_ms(RETRY_ACCEPT_MS));
                 self.reactor.timer(again, event.token);
             }
         }
     }
 
-    fn take_over(&mut self, accepted: Accepted) {
-        match accepted.service {
-            Service::Nbd => self.nbd.accept(accepted.socket),
-            Service::Node(node) => self.peers.accept(accepted.socket, node, &mut self.router),
+    fn take_over(&mut self, accepted: Accepted, now: Nanos) {
+        let Accepted { socket, service } = accepted;
+        let notices = &mut self.notices;
+        match service {
+            Service::Nbd => self.nbd.accept(socket, &mut self.reactor, now, notices),
+            Service::Node(node) => {
+                self.peers.accept(socket, node, &mut self.router, now, notices);
+            }
         }
     }
 
@@ -320,7 +379,7 @@ impl Worker {
             }
             Control::NodeRequest { node, link, request } => {
                 if let Some(local) = self.nodes.get_mut(&node) {
-                    local.request(link, request, now);
+                    local.request(link, request, now, &mut self.router);
                 }
             }
             Control::NodeClose { node, link } => {
