@@ -111,8 +111,10 @@ def refused(*arguments, says, seconds=COMMAND_SECONDS):
     return result.stderr
 
 
-def _limit_memory():
+def _limit(open_files):
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_MAX, ADDRESS_SPACE_MAX))
+    if open_files is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
 
 
 class Case:
@@ -166,7 +168,7 @@ class Process:
                 stdout=out,
                 stderr=err,
                 env=ENVIRONMENT,
-                preexec_fn=_limit_memory,
+                preexec_fn=lambda: _limit(world.open_files),
             )
         world.processes.append(self)
 
@@ -339,6 +341,8 @@ class World(contextlib.AbstractContextManager):
         self.scenario, self.case = scenario, case
         self.processes, self.pools = [], []
         self.starts = self.sockets = 0
+        # The limit on open files, soft and hard, of processes that are started from then on.
+        self.open_files = None
         self.folder = None
 
     def __enter__(self):
