@@ -9,12 +9,14 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{self, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A caller that was hung up on has a thread for a moment more; so many times the bound is the most
 /// that there are.
 const THREADS_PER_CALLER: usize = 2;
+/// How long a newcomer waits for such a thread to end when there are that many.
+const THREAD_LIMIT: Duration = Duration::from_secs(1);
 
 /// A connection that can be given a time limit and hung up on from another thread.
 pub trait Line: Send + Sync + 'static {
@@ -106,28 +108,34 @@ struct Table<S> {
 pub struct Callers<S> {
     max: usize,
     table: Mutex<Table<S>>,
+    /// A thread has ended.
+    ended: Condvar,
 }
 
 impl<S: Line> Callers<S> {
     /// At most `max` at a time.
     pub fn new(max: usize) -> Arc<Self> {
         let table = Table { idle: BTreeMap::new(), callers: 0, leaving: 0, next_place: 0 };
-        Arc::new(Self { max, table: Mutex::new(table) })
+        Arc::new(Self { max, table: Mutex::new(table), ended: Condvar::new() })
     }
 
     fn table(&self) -> MutexGuard<'_, Table<S>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a caller on, idle, and hangs up on another for it if there are too many. None if that
-    /// is not enough: too many are being served.
+    /// Takes a caller on, idle, and hangs up on another for it if there are too many; waits for a
+    /// moment if the threads of too many have not ended yet. None if that is not enough: too many are
+    /// being served.
     pub fn take_on(self: &Arc<Self>, line: S) -> Option<Caller<S>> {
-        let mut table = self.table();
+        let threads_max = self.max * THREADS_PER_CALLER;
+        let crowded = |table: &mut Table<S>| table.callers >= threads_max && table.leaving > 0;
+        let waited = self.ended.wait_timeout_while(self.table(), THREAD_LIMIT, crowded);
+        let (mut table, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let busy = table.callers - table.idle.len() - table.leaving;
         if busy + table.idle.len() >= self.max {
             table.hang_up_on_oldest();
         }
-        if busy >= self.max || table.callers >= self.max * THREADS_PER_CALLER {
+        if busy >= self.max || table.callers >= threads_max {
             return None;
         }
         table.callers += 1;
@@ -174,6 +182,11 @@ impl<S: Line> Caller<S> {
         &self.line
     }
 
+    /// True if it was hung up on for another: nothing need be done for it any more.
+    pub fn is_hung_up(&self) -> bool {
+        self.place.is_some_and(|place| !self.callers.table().idle.contains_key(&place))
+    }
+
     /// The server waits for the client from now on.
     pub fn idle(&mut self) {
         let mut table = self.callers.table();
@@ -200,6 +213,7 @@ impl<S: Line> Drop for Caller<S> {
             table.leave(place);
         }
         table.callers -= 1;
+        self.callers.ended.notify_one();
     }
 }
 
@@ -239,6 +253,7 @@ mod tests {
         assert_eq!(all.iter().map(is_hung_up).collect::<Vec<_>>(), [false, false, true]);
         assert!(!is_hung_up(&newcomer));
         drop(all.remove(2));
+        assert!(all[1].is_hung_up() == is_hung_up(&all[1]) && !newcomer.is_hung_up());
         drop(newcomer);
         let next = take_on().expect("a place was free");
         assert!(!is_hung_up(&all[1]) && !is_hung_up(&next));
@@ -247,9 +262,14 @@ mod tests {
     #[test]
     fn threads_are_bounded_also_while_those_hung_up_on_have_not_ended() {
         let callers = Callers::new(2);
-        let kept: Vec<_> = (0..100).filter_map(|_| callers.take_on(Phone::default())).collect();
+        let kept: Vec<_> = (0..6).filter_map(|_| callers.take_on(Phone::default())).collect();
         assert_eq!(kept.len(), 4);
+        let late = {
+            let callers = Arc::clone(&callers);
+            std::thread::spawn(move || callers.take_on(Phone::default()).is_some())
+        };
         drop(kept);
+        assert!(late.join().expect("no panic"), "it waits for those who leave");
         let table = callers.table();
         assert_eq!((table.callers, table.leaving), (0, 0));
         drop(table);
