@@ -23,6 +23,9 @@ pub type CallResult = Result<ReplyBody, NodeError>;
 /// How long a failed node is left alone before a new connection is tried.
 const RECONNECT_AFTER_MS: u64 = 500;
 
+/// From so few slots on, that are left on a node, its disk may be what limits the volume.
+pub const SHORT_SLOTS: u32 = 8;
+
 /// Bits of a tag that are its call's key.
 const KEY_BITS: u32 = 24;
 
@@ -147,7 +150,7 @@ impl Core {
         let state = self.node_mut(node);
         let before = std::mem::replace(&mut state.slots_free, reply.slots_free);
         state.full = reply.slots_free == 0;
-        if (before == 0) != state.full || state.short {
+        if before != reply.slots_free && before.min(reply.slots_free) <= SHORT_SLOTS {
             self.note_short(node);
         }
         if self.calls.get(reply.tag).is_none_or(|call| call.node != node) {

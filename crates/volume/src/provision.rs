@@ -20,6 +20,7 @@
 use fieldstone_block::Nanos;
 use fieldstone_proto::{BLOCK_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody};
 
+use crate::calls::SHORT_SLOTS;
 use crate::core::{Core, Ctx, Node};
 use crate::seam::Provisioning;
 use crate::segment::Segment;
@@ -159,7 +160,7 @@ impl Core {
         let state = self.node(node);
         let moving = self.segments.unsealed() + self.segments_freeing;
         let lacks = || u64::from(self.slots_known(node)) + moving < u64::from(state.slots_reserved);
-        let short = state.slots_free == 0 && (state.disk_limited || lacks());
+        let short = state.slots_free <= SHORT_SLOTS && (state.disk_limited || lacks());
         let state = self.node_mut(node);
         if short && !state.short {
             state.reason = "its disk is full".into();

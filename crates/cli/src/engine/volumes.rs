@@ -211,9 +211,8 @@ impl Engine {
     /// When there is no pool.
     pub fn provision(&self, volumes: &[Known]) -> anyhow::Result<Provision> {
         let pool = self.pool()?;
-        let needed = volumes
-            .iter()
-            .map(|known| needed_slots(&known.geometry, known.profile, pool.nodes));
+        let needed =
+            volumes.iter().map(|known| needed_slots(&known.geometry, known.profile, pool.nodes));
         Ok(Provision {
             needed_slots: needed.fold(0, u64::saturating_add),
             slots: u64::from(pool.layout.slots) * u64::from(pool.nodes),

@@ -48,7 +48,15 @@ pub(super) async fn wait_for_journal(
     tracing::info!(?missing, "waiting for nodes that have a copy of the journal");
     loop {
         let (came, over) = ctx.with(|core| {
-            let came = missing.iter().copied().find(|node| core.node(*node).connected);
+            let usable = |node: NodeIndex| {
+                let state = core.node(node);
+                state.connected && state.left_out.is_none()
+            };
+            let came = missing.iter().copied().find(|node| usable(*node));
+            core.waits_for = format!(
+                "nodes that have a copy of the journal: {}",
+                missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            );
             let closed = matches!(core.phase, Phase::Failed(_) | Phase::Closed);
             (came, closed || core.now >= patient_until)
         });
