@@ -164,6 +164,12 @@ impl Network {
         })
     }
 
+    /// The volume process of a connection, as long as either side listens.
+    #[must_use]
+    pub fn client_of(&self, peer: PeerId) -> Option<ClientId> {
+        self.connections.get(&peer).map(|connection| connection.client)
+    }
+
     /// Makes a connection, open on both sides.
     pub fn connect(&mut self, client: ClientId, node: NodeIndex) -> PeerId {
         let peer = PeerId(self.next_peer);

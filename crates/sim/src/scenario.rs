@@ -23,6 +23,15 @@ pub enum Kind {
     Full,
 }
 
+/// What is decided about one volume of the pool.
+#[derive(Clone, Debug)]
+pub struct VolumePlan {
+    /// Its sizes.
+    pub geometry: Geometry,
+    /// Its users.
+    pub plan: Plan,
+}
+
 /// A scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -34,8 +43,8 @@ pub struct Scenario {
     pub profile: Profile,
     /// Nodes of the pool.
     pub nodes: u16,
-    /// The volume's sizes.
-    pub geometry: Geometry,
+    /// The volumes of the pool; at least one.
+    pub volumes: Vec<VolumePlan>,
     /// Slots per node; a slot is a shard.
     pub slots: u32,
     /// How often each fault happens.
@@ -46,8 +55,6 @@ pub struct Scenario {
     pub disk: DiskKind,
     /// Network.
     pub network: NetworkSpeed,
-    /// Users.
-    pub plan: Plan,
     /// After which silence a volume takes a node for down.
     pub node_timeout_ms: u64,
     /// The nodes' clock minus the world's.
@@ -100,13 +107,12 @@ impl Scenario {
             kind,
             profile,
             nodes,
-            geometry,
+            volumes: vec![VolumePlan { geometry, plan }],
             slots: slots as u32,
             weights: Weights::draw(&mut dice),
             fault_gap_ns: dice.pick(&[0, 3_000_000, 20_000_000, 100_000_000, 600_000_000]),
             disk,
             network: draw_network(&mut dice),
-            plan,
             node_timeout_ms,
             wall_offset_ns: dice.between(0, 1 << 60),
         }
@@ -130,24 +136,40 @@ impl Scenario {
         scenario
     }
 
+    /// Size of a slot of every node: the largest shard of any volume.
+    #[must_use]
+    pub fn slot_bytes(&self) -> u32 {
+        self.volumes.iter().map(|volume| volume.geometry.shard_bytes).max().unwrap_or_default()
+    }
+
     /// In one line.
     #[must_use]
     pub fn summary(&self) -> String {
+        let volumes: Vec<String> = self.volumes.iter().map(VolumePlan::summary).collect();
         format!(
-            "{:?} {} on {} nodes, {} blocks, shard {} unit {} ring {} slots {}, {} ops depth {} \
-             think {} us, faults every {} ms",
+            "{:?} {} on {} nodes, slots {}, faults every {} ms, {}",
             self.kind,
             self.profile,
             self.nodes,
-            self.plan.device_blocks,
-            self.geometry.shard_bytes,
-            self.geometry.unit_bytes,
-            self.geometry.ring_bytes,
             self.slots,
-            self.plan.ops,
-            self.plan.depth,
-            self.plan.think_ns / 1000,
             self.fault_gap_ns / 1_000_000,
+            volumes.join("; "),
+        )
+    }
+}
+
+impl VolumePlan {
+    fn summary(&self) -> String {
+        let Self { geometry, plan } = self;
+        format!(
+            "{} blocks, shard {} unit {} ring {}, {} ops depth {} think {} us",
+            plan.device_blocks,
+            geometry.shard_bytes,
+            geometry.unit_bytes,
+            geometry.ring_bytes,
+            plan.ops,
+            plan.depth,
+            plan.think_ns / 1000,
         )
     }
 }

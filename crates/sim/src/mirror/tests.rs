@@ -20,7 +20,7 @@ const FAULTS: [Fault; 8] = [
 fn scenario(seed: u64, faults: &[Fault], gap_ns: u64) -> Scenario {
     let mut scenario = Scenario::with_faults(seed, faults, gap_ns);
     scenario.disk.sector_bytes = 4096;
-    scenario.plan.ops = 300;
+    scenario.volumes[0].plan.ops = 300;
     scenario
 }
 

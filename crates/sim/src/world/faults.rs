@@ -1,13 +1,14 @@
 //! Faults strike here, within what the atlas allows, and end here.
 
 use fieldstone_node::FileId;
-use fieldstone_proto::{Epoch, NodeIndex};
+use fieldstone_proto::NodeIndex;
 use fieldstone_volume::Phase;
 
 use super::{Happening, Recovery, World};
 use crate::actor::Cast;
 use crate::atlas::Fault;
 use crate::disk::DiskFaults;
+use crate::network::ClientId;
 use crate::scenario::Kind;
 use crate::trace::Who;
 
@@ -75,19 +76,8 @@ impl<C: Cast> World<'_, C> {
                 host.slowness = self.fault_dice.between(5, 100);
                 self.recover_after(node, away_ns, Recovery::Speed);
             }
-            Fault::Partition => {
-                let Some(client) = self.active else { return false };
-                self.network.partition(client, node);
-                self.recover_after(node, away_ns, Recovery::Link(client));
-            }
-            Fault::ConnectionLoss => {
-                let peer = self.active.and_then(|client| self.peer_of(client, node));
-                let Some(peer) = peer else { return false };
-                let now = self.now();
-                self.atlas.begins(node);
-                self.network.lose(now, peer);
-                self.atlas.ends(node, now);
-            }
+            Fault::Partition => return self.partition(node, away_ns),
+            Fault::ConnectionLoss => return self.lose_connections(node),
             Fault::BitFlip => return self.flip_bit(node, away_ns),
             Fault::DiskErrors => {
                 let dice = &mut self.fault_dice;
@@ -108,6 +98,35 @@ impl<C: Cast> World<'_, C> {
         true
     }
 
+    /// The links of the volumes struck to `node` are silent for a while.
+    fn partition(&mut self, node: NodeIndex, away_ns: u64) -> bool {
+        let clients = self.draw_clients();
+        for client in &clients {
+            self.network.partition(*client, node);
+            self.recover_after(node, away_ns, Recovery::Link(*client));
+        }
+        !clients.is_empty()
+    }
+
+    fn lose_connections(&mut self, node: NodeIndex) -> bool {
+        let clients = self.draw_clients();
+        let peers = clients.into_iter().filter_map(|client| self.peer_of(client, node));
+        let peers: Vec<_> = peers.collect();
+        let now = self.now();
+        for peer in &peers {
+            self.atlas.begins(node);
+            self.network.lose(now, *peer);
+            self.atlas.ends(node, now);
+        }
+        !peers.is_empty()
+    }
+
+    /// The active processes of the volumes that a fault strikes.
+    fn draw_clients(&mut self) -> Vec<ClientId> {
+        let victims = self.draw_victims().into_iter();
+        victims.filter_map(|tenant| self.tenants[tenant].active).collect()
+    }
+
     fn draw_ns(&mut self, ranges_ms: &[(u64, u64)]) -> u64 {
         let (low, high) = self.fault_dice.pick(ranges_ms);
         self.fault_dice.between(low * MS, high * MS)
@@ -123,7 +142,7 @@ impl<C: Cast> World<'_, C> {
         let host = &mut self.nodes[usize::from(node.0)];
         host.disk.wipe();
         host.incarnation = incarnation;
-        self.epochs[usize::from(node.0)] = Epoch(0);
+        self.forget_epochs(node);
     }
 
     fn flip_bit(&mut self, node: NodeIndex, away_ns: u64) -> bool {
@@ -146,7 +165,7 @@ impl<C: Cast> World<'_, C> {
         if file == FileId::Data {
             self.atlas.needs_scrub(node);
             // A scrub that is under way may have passed the place already.
-            self.scrub = super::Scrub::Idle;
+            self.forget_scrubs();
         } else {
             self.recover_after(node, away_ns, Recovery::Replace);
         }
@@ -155,27 +174,40 @@ impl<C: Cast> World<'_, C> {
 
     /// A fault strikes volume processes, or everything; false if it finds nothing to strike.
     fn strike_all(&mut self, fault: Fault) -> bool {
-        if self.strikes_since_serving >= STRIKES_BEFORE_SERVING_MAX {
+        let mut victims = match fault {
+            Fault::KillAll | Fault::PowerAll => self.all_tenants().collect(),
+            _ => self.draw_victims(),
+        };
+        let spared = |tenant: &usize| {
+            self.tenants[*tenant].strikes_since_serving >= STRIKES_BEFORE_SERVING_MAX
+        };
+        if victims.iter().any(spared) {
             return false;
         }
-        self.strikes_since_serving += 1;
+        for tenant in &victims {
+            self.tenants[*tenant].strikes_since_serving += 1;
+        }
         match fault {
-            Fault::VolumeKill => {
-                let Some(client) = self.active else { return false };
-                self.note(Who::Fault, fault.name(), 0, format_args!("v{}", client.0));
-                self.kill_volume(client, "killed");
-            }
-            Fault::Usurp => return self.usurp(),
+            Fault::VolumeKill => victims.retain(|tenant| self.strike_volume(*tenant)),
+            Fault::Usurp => victims.retain(|tenant| self.usurp(*tenant)),
             Fault::KillAll | Fault::PowerAll => self.strike_everything(fault),
             _ => return false,
         }
+        !victims.is_empty()
+    }
+
+    fn strike_volume(&mut self, tenant: usize) -> bool {
+        let Some(client) = self.tenants[tenant].active else { return false };
+        let name = Fault::VolumeKill.name();
+        self.note(Who::Fault, name, 0, format_args!("v{}", client.0));
+        self.kill_volume(client, "killed");
         true
     }
 
     fn strike_everything(&mut self, fault: Fault) {
         self.note(Who::Fault, fault.name(), 0, format_args!("everything"));
         if fault == Fault::PowerAll {
-            self.checker.power_lost();
+            self.tenants.iter_mut().for_each(|tenant| tenant.checker.power_lost());
         }
         let clients: Vec<_> = self.volumes.keys().copied().collect();
         for client in clients {
@@ -192,19 +224,21 @@ impl<C: Cast> World<'_, C> {
             self.atlas.dies_with_all(node);
             self.schedule.after(away_ns, Happening::Recover { node, what: Recovery::Start });
         }
-        self.schedule_open(0);
+        for tenant in self.all_tenants() {
+            self.schedule_open(tenant, 0);
+        }
     }
 
     /// A second volume process takes over while the first lives on, perhaps cut off.
-    fn usurp(&mut self) -> bool {
-        let Some(old) = self.active else { return false };
-        if self.volumes.len() != 1 || self.volumes[&old].phase != Phase::Serving {
+    fn usurp(&mut self, tenant: usize) -> bool {
+        let Some(old) = self.tenants[tenant].active else { return false };
+        if self.processes(tenant) != 1 || self.volumes[&old].phase != Phase::Serving {
             return false;
         }
         self.note(Who::Fault, Fault::Usurp.name(), 0, format_args!("v{} is succeeded", old.0));
         let lives_ns = self.draw_ns(&[(1, 20), (100, 2000)]);
         self.schedule.after(lives_ns, Happening::EndStale { client: old });
-        self.stale_ops_left = self.fault_dice.between(0, 30) as u32;
+        self.tenants[tenant].stale_ops_left = self.fault_dice.between(0, 30) as u32;
         let nodes = (0..self.nodes.len()).map(|index| NodeIndex(index as u16));
         let cut: Vec<NodeIndex> = nodes.filter(|_| self.fault_dice.chance(500)).collect();
         // Until it is fenced the first goes on, and stores nothing on nodes that it is cut off from:
@@ -221,7 +255,7 @@ impl<C: Cast> World<'_, C> {
                 self.schedule.after(delay_ns, Happening::Recover { node, what });
             }
         }
-        self.start_volume(true);
+        self.start_volume(tenant, true);
         true
     }
 
@@ -245,7 +279,7 @@ impl<C: Cast> World<'_, C> {
                 // process that was restarted meanwhile may have believed it, as on Linux.
                 host.disk.faults = DiskFaults::default();
                 host.disk.power_loss();
-                self.epochs[usize::from(node.0)] = Epoch(0);
+                self.forget_epochs(node);
                 self.stop_node(node, false);
                 self.recover_after(node, MS, Recovery::Start);
             }

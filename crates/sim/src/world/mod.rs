@@ -9,6 +9,7 @@ mod describe;
 mod faults;
 mod nodes;
 pub(crate) mod script;
+mod tenant;
 mod users;
 mod volumes;
 
@@ -16,18 +17,17 @@ use std::collections::BTreeMap;
 
 use fieldstone_block::Nanos;
 use fieldstone_node::{DiskId, PeerId};
-use fieldstone_proto::{Epoch, MasterKey, NodeIndex, PoolId, VolumeId};
+use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
 
 use crate::actor::{Cast, VolumeProcess};
 use crate::atlas::{Atlas, Fault};
-use crate::checker::Checker;
 use crate::dice::Dice;
 use crate::network::{ClientId, Direction, Network};
 use crate::scenario::{Kind, Scenario};
 use crate::schedule::Schedule;
 use crate::trace::{Trace, Who};
-use crate::workload::Workload;
 use nodes::NodeHost;
+use tenant::{Scrub, Tenant};
 use users::InFlight;
 use volumes::VolumeHost;
 
@@ -42,14 +42,14 @@ enum Happening {
     Timer { client: ClientId, at: Nanos },
     /// A volume process tries to connect.
     Connect { client: ClientId, node: NodeIndex, attempt: u64 },
-    /// The users go on.
-    Work,
+    /// The users of a volume go on.
+    Work { tenant: usize },
     /// The next fault is due.
     Strike,
     /// A fault on a node ends.
     Recover { node: NodeIndex, what: Recovery },
-    /// A volume process is started if none is.
-    Open,
+    /// A process of a volume is started if none is.
+    Open { tenant: usize },
     /// A succeeded volume process is put out of its misery.
     EndStale { client: ClientId },
     /// Things that must hold all the time are looked at.
@@ -83,8 +83,6 @@ pub struct Failure {
     pub at: Nanos,
 }
 
-/// The id of the volume of every run.
-const VOLUME: VolumeId = VolumeId(0x5eed);
 /// How often the world looks at what must hold all the time; more rarely the longer the run.
 const AUDIT_GAP_NS: u64 = 20_000_000;
 /// Longest virtual time that a request may take.
@@ -98,42 +96,25 @@ pub struct World<'a, C: Cast> {
     trace: Trace<'a>,
     network: Network,
     nodes: Vec<NodeHost<C::Node>>,
+    /// The volumes, each with its users.
+    tenants: Vec<Tenant>,
+    /// The volume processes that are alive.
     volumes: BTreeMap<ClientId, VolumeHost<C::Volume>>,
-    /// The volume process that users talk to; the one started last.
-    active: Option<ClientId>,
-    clients_started: u32,
-    workload: Workload,
-    checker: Checker,
+    /// By process, in the order of their starts, the volume that it serves.
+    owners: Vec<usize>,
     atlas: Atlas,
     in_flight: BTreeMap<u32, InFlight>,
     requests: u32,
-    /// A `Work` event is on the schedule.
-    work_pending: bool,
-    /// An `Open` event is on the schedule.
-    open_pending: bool,
-    /// Requests that a succeeded writer is still given.
-    stale_ops_left: u32,
     /// Users make requests of their own accord, and faults strike.
     users_active: bool,
     faults_active: bool,
-    scrub: Scrub,
-    opening_failures: u32,
-    /// Deaths of volume processes since one served.
-    strikes_since_serving: u32,
-    /// The highest epoch that each node has shown since it was empty.
-    epochs: Vec<Epoch>,
     fault_dice: Dice,
+    /// Which volumes a fault strikes, where there are several.
+    tenant_dice: Dice,
     world_dice: Dice,
     injected: BTreeMap<Fault, u64>,
     failed_requests: u64,
     failure: Option<Failure>,
-}
-
-/// Where the world is with a scrub that it wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scrub {
-    Idle,
-    Requested { by: ClientId, at: Nanos },
 }
 
 impl<'a, C: Cast> World<'a, C> {
@@ -145,24 +126,16 @@ impl<'a, C: Cast> World<'a, C> {
             schedule: Schedule::default(),
             network: Network::new(Dice::new(seed, "network", 0), scenario.network),
             nodes: Vec::new(),
+            tenants: (0..scenario.volumes.len()).map(|n| Tenant::new(&scenario, n)).collect(),
             volumes: BTreeMap::new(),
-            active: None,
-            clients_started: 0,
-            workload: Workload::new(scenario.plan.clone(), Dice::new(seed, "workload", 0)),
-            checker: Checker::new(scenario.plan.device_blocks, ClientId(0)),
+            owners: Vec::new(),
             atlas: Atlas::new(scenario.profile.m(), beyond),
             in_flight: BTreeMap::new(),
             requests: 0,
-            work_pending: false,
-            open_pending: false,
-            stale_ops_left: 0,
             users_active: false,
             faults_active: false,
-            scrub: Scrub::Idle,
-            opening_failures: 0,
-            strikes_since_serving: 0,
-            epochs: vec![Epoch(0); usize::from(scenario.nodes)],
             fault_dice: Dice::new(seed, "faults", 0),
+            tenant_dice: Dice::new(seed, "tenants", 0),
             world_dice: Dice::new(seed, "world", 0),
             injected: BTreeMap::new(),
             failed_requests: 0,
@@ -215,10 +188,10 @@ impl<'a, C: Cast> World<'a, C> {
             Happening::Disk { node, life, id } => self.disk_due(node, life, id),
             Happening::Timer { client, at } => self.timer_due(client, at),
             Happening::Connect { client, node, attempt } => self.connect_due(client, node, attempt),
-            Happening::Work => self.work_due(),
+            Happening::Work { tenant } => self.work_due(tenant),
             Happening::Strike => self.strike_due(),
             Happening::Recover { node, what } => self.recover_due(node, what),
-            Happening::Open => self.open_due(),
+            Happening::Open { tenant } => self.open_due(tenant),
             Happening::EndStale { client } => self.kill_volume(client, "end of a stale writer"),
             Happening::Audit => self.audit_due(),
         }
@@ -246,32 +219,54 @@ impl<'a, C: Cast> World<'a, C> {
         let gap_ns = AUDIT_GAP_NS.max(self.now().0 / 1000);
         self.schedule.after(gap_ns, Happening::Audit);
         self.check_for_stuck_requests();
-        let Some(active) = self.active else { return };
+        let mut whole = true;
+        for tenant in self.all_tenants() {
+            whole &= self.audit_tenant(tenant);
+        }
+        if self.tenants.iter().all(|tenant| tenant.scrub == Scrub::Done) {
+            self.atlas.scrubbed();
+            self.forget_scrubs();
+        }
+        if whole {
+            self.atlas.whole(self.now());
+        }
+    }
+
+    /// Sees to a scrub of a volume, if one is wanted; true when the volume is whole.
+    fn audit_tenant(&mut self, tenant: usize) -> bool {
+        let Some(active) = self.tenants[tenant].active else { return false };
+        let scrub = self.tenants[tenant].scrub;
         if !self.is_whole(active) {
-            if !matches!(self.scrub, Scrub::Requested { by, .. } if by == active) {
-                self.scrub = Scrub::Idle;
+            if matches!(scrub, Scrub::Requested { by, .. } if by != active) {
+                self.tenants[tenant].scrub = Scrub::Idle;
             }
-            return;
+            return false;
         }
         let now = self.now();
         let health = self.volumes[&active].process.health();
         let scrubbing = health.scrubbing;
-        match self.scrub {
+        match scrub {
             Scrub::Requested { by, at } if by == active && !scrubbing && at < now => {
-                if health.scrub_failed == 0 {
-                    self.atlas.scrubbed();
-                }
-                self.scrub = Scrub::Idle;
+                let complete = health.scrub_failed == 0;
+                self.tenants[tenant].scrub = if complete { Scrub::Done } else { Scrub::Idle };
             }
             Scrub::Requested { by, .. } if by == active => {}
+            Scrub::Done => {}
             _ if self.atlas.wants_scrub() && !scrubbing => {
-                self.note(Who::World, "scrub", 0, format_args!("is asked for"));
-                self.scrub = Scrub::Requested { by: active, at: now };
+                self.note(Who::World, "scrub", tenant as u64, format_args!("is asked for"));
+                self.tenants[tenant].scrub = Scrub::Requested { by: active, at: now };
                 self.with_volume(active, |volume, _| volume.request_scrub());
             }
             _ => {}
         }
-        self.atlas.whole(now);
+        true
+    }
+
+    /// Scrubs that are under way, or over, may have passed a place that was damaged since.
+    fn forget_scrubs(&mut self) {
+        for tenant in &mut self.tenants {
+            tenant.scrub = Scrub::Idle;
+        }
     }
 }
 
@@ -290,7 +285,7 @@ impl<C: Cast> World<'_, C> {
             ops_failed: self.failed_requests,
             events: self.schedule.taken(),
             virtual_time: self.schedule.now(),
-            volumes_started: self.clients_started,
+            volumes_started: self.owners.len() as u32,
             faults: self.injected.iter().map(|(fault, count)| (fault.name(), *count)).collect(),
             trace_hash: self.trace.hash(),
             failure: self.failure,

@@ -1,8 +1,8 @@
 //! Hosts of node processes: a disk that outlives them, and lives that come and go.
 
 use fieldstone_block::Nanos;
-use fieldstone_node::{Action, DiskId, Event, NodeConfig};
-use fieldstone_proto::{NodeIndex, ReplyBody};
+use fieldstone_node::{Action, DiskId, Event, NodeConfig, PeerId};
+use fieldstone_proto::{Epoch, NodeIndex, ReplyBody};
 
 use super::describe::{brief_reply, brief_request};
 use super::{Happening, World};
@@ -52,7 +52,7 @@ impl<C: Cast> World<'_, C> {
             node,
             incarnation: host.incarnation,
             key: Self::key(),
-            slot_bytes: self.scenario.geometry.shard_bytes,
+            slot_bytes: self.scenario.slot_bytes(),
             slots: self.scenario.slots,
             verify_payload: false,
         };
@@ -142,7 +142,7 @@ impl<C: Cast> World<'_, C> {
                 Action::Reply { peer, reply } => {
                     self.note(who, "reply", reply.tag.0, format_args!("{}", brief_reply(&reply)));
                     if let Ok(ReplyBody::VolumeState(state)) = &reply.result {
-                        self.check_epoch(node, state.epoch_before);
+                        self.check_epoch(node, peer, state.epoch_before);
                     }
                     let now = self.now();
                     self.network.send_reply(now, peer, reply);
@@ -152,11 +152,19 @@ impl<C: Cast> World<'_, C> {
     }
 
     /// A node's epoch never falls, whatever happened to it short of being replaced.
-    fn check_epoch(&mut self, node: NodeIndex, epoch: fieldstone_proto::Epoch) {
-        let known = self.epochs[usize::from(node.0)];
+    fn check_epoch(&mut self, node: NodeIndex, peer: PeerId, epoch: Epoch) {
+        let Some(client) = self.network.client_of(peer) else { return };
+        let tenant = self.tenant_of(client);
+        let known = std::mem::replace(&mut self.tenants[tenant].epochs[usize::from(node.0)], epoch);
         if epoch < known {
-            self.fail(format!("{node} fell back from epoch {known} to {epoch}"));
+            self.fail(format!("{node} fell back from epoch {known} to {epoch} of volume {tenant}"));
         }
-        self.epochs[usize::from(node.0)] = epoch;
+    }
+
+    /// What is known of the epochs of `node` holds no longer: its files are others.
+    pub(super) fn forget_epochs(&mut self, node: NodeIndex) {
+        for tenant in &mut self.tenants {
+            tenant.epochs[usize::from(node.0)] = Epoch(0);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The course of a run, from the creation of the volume to the last check.
+//! The course of a run, from the creation of the volumes to the last check.
 //!
 //! 1. The volume is created.
 //! 2. Users work while faults strike.
@@ -14,6 +14,7 @@ use fieldstone_volume::Phase;
 use super::World;
 use crate::actor::{Cast, VolumeProcess};
 use crate::checker::Span;
+use crate::network::ClientId;
 use crate::scenario::Kind;
 use crate::trace::Who;
 
@@ -27,6 +28,8 @@ const WHOLE_NS_MAX: u64 = 600_000_000_000;
 const EVENTS_MAX: u64 = 3_000_000;
 /// Blocks per request when everything is read or trimmed.
 const SWEEP_BLOCKS: u64 = 16;
+/// Requests of one volume in flight meanwhile.
+const SWEEP_DEPTH: usize = 8;
 /// Segments that may be in use on an empty volume: open ones, and two checkpoints.
 const EMPTY_SEGMENTS_MAX: u64 = 6;
 
@@ -40,14 +43,19 @@ impl<C: Cast> World<'_, C> {
     }
 
     fn play_steps(&mut self) -> Option<()> {
-        self.start_volume(false);
-        self.until("the volume is created", STEP_NS_MAX, Self::is_serving)?;
+        for tenant in self.all_tenants() {
+            self.start_volume(tenant, false);
+        }
+        self.until("the volumes are created", STEP_NS_MAX, Self::all_serve)?;
         self.users_active = true;
         self.faults_active = true;
-        self.schedule_work(0);
+        for tenant in self.all_tenants() {
+            self.schedule_work(tenant, 0);
+        }
         self.schedule_strike();
         self.until("the work is done", WORK_NS_MAX, |world| {
-            world.workload.is_over() && world.in_flight.is_empty()
+            let over = world.tenants.iter().all(|tenant| tenant.workload.is_over());
+            over && world.in_flight.is_empty()
         })?;
         self.note(Who::World, "calm", 0, format_args!("no more faults"));
         self.users_active = false;
@@ -81,57 +89,76 @@ impl<C: Cast> World<'_, C> {
         Some(())
     }
 
-    fn describe_state(&self) -> String {
-        let volume = match self.active.map(|active| &self.volumes[&active]) {
-            Some(host) => {
-                let health = host.process.health();
-                format!("{:?}, {}", health.phase, health.text)
-            }
-            None => "no volume runs".to_owned(),
-        };
-        format!(
-            "{volume}; {} requests in flight, impaired {:?}",
-            self.in_flight.len(),
-            self.atlas.impaired()
-        )
+    /// What every volume says of itself, and what the world knows.
+    pub(super) fn describe_state(&self) -> String {
+        let mut text = String::new();
+        for (index, tenant) in self.tenants.iter().enumerate() {
+            text.push_str(&match tenant.active.map(|active| &self.volumes[&active]) {
+                Some(host) => {
+                    let health = host.process.health();
+                    format!("volume {index} {:?}, {}; ", health.phase, health.text)
+                }
+                None => format!("volume {index} has no process; "),
+            });
+        }
+        let (waiting, impaired) = (self.in_flight.len(), self.atlas.impaired());
+        text.push_str(&format!("{waiting} requests in flight, impaired {impaired:?}"));
+        text
     }
 
-    fn phase_is(&self, phase: &Phase) -> bool {
-        self.active.is_some_and(|active| self.volumes[&active].phase == *phase)
+    fn all_are(&self, phase: &Phase) -> bool {
+        let is = |client: ClientId| self.volumes[&client].phase == *phase;
+        self.tenants.iter().all(|tenant| tenant.active.is_some_and(is))
     }
 
-    fn is_serving(&self) -> bool {
-        self.phase_is(&Phase::Serving)
+    fn all_serve(&self) -> bool {
+        self.all_are(&Phase::Serving)
+    }
+
+    /// Every volume serves, with one process, and has answered everything.
+    fn is_quiet(&self) -> bool {
+        let alone = self.volumes.len() == self.tenants.len();
+        self.all_serve() && alone && self.in_flight.is_empty()
     }
 
     fn is_settled(&self) -> bool {
-        self.is_serving()
-            && self.volumes.len() == 1
-            && self.in_flight.is_empty()
+        let whole = |client: ClientId| self.is_whole(client);
+        self.is_quiet()
             && self.atlas.impaired().is_empty()
-            && self.active.is_some_and(|active| self.is_whole(active))
+            && self.tenants.iter().all(|tenant| tenant.active.is_some_and(whole))
     }
 
     /// A full pool must let everything be read, and recover when space is trimmed.
     fn make_room(&mut self) -> Option<()> {
-        self.until("a full volume serves", STEP_NS_MAX, |world| {
-            world.is_serving() && world.volumes.len() == 1 && world.in_flight.is_empty()
-        })?;
+        self.until("a full volume serves", STEP_NS_MAX, Self::is_quiet)?;
         self.read_all()?;
         self.note(Who::World, "sweep", 2, format_args!("trim half of the full pool"));
-        let blocks = self.scenario.plan.device_blocks / 2;
-        self.submit_plain(Op::Trim, Span { first: 0, blocks });
+        for tenant in self.all_tenants() {
+            let blocks = self.device_blocks(tenant) / 2;
+            self.submit_plain(tenant, Op::Trim, Span { first: 0, blocks });
+        }
         self.collect_frames();
         self.until("room is made", STEP_NS_MAX, |world| world.in_flight.is_empty())
     }
 
+    fn device_blocks(&self, tenant: usize) -> u64 {
+        self.tenants[tenant].share.plan.device_blocks
+    }
+
+    /// Submits requests over every block of every volume, a few of each volume at a time.
     fn sweep(&mut self, op: Op) -> Option<()> {
-        let blocks = self.scenario.plan.device_blocks;
-        for first in (0..blocks).step_by(SWEEP_BLOCKS as usize) {
-            let span = Span { first, blocks: SWEEP_BLOCKS.min(blocks - first) };
-            self.submit_plain(op, span);
+        let longest = self.all_tenants().map(|tenant| self.device_blocks(tenant)).max()?;
+        let depth = SWEEP_DEPTH * self.tenants.len();
+        for first in (0..longest).step_by(SWEEP_BLOCKS as usize) {
+            for tenant in self.all_tenants() {
+                let blocks = self.device_blocks(tenant);
+                if first < blocks {
+                    let span = Span { first, blocks: SWEEP_BLOCKS.min(blocks - first) };
+                    self.submit_plain(tenant, op, span);
+                }
+            }
             self.collect_frames();
-            self.until("a sweep goes on", STEP_NS_MAX, |world| world.in_flight.len() < 8)?;
+            self.until("a sweep goes on", STEP_NS_MAX, |world| world.in_flight.len() < depth)?;
         }
         self.until("a sweep is done", STEP_NS_MAX, |world| world.in_flight.is_empty())
     }
@@ -139,7 +166,7 @@ impl<C: Cast> World<'_, C> {
     fn read_all(&mut self) -> Option<()> {
         self.note(Who::World, "sweep", 0, format_args!("read every block"));
         self.sweep(Op::Read)?;
-        let unsettled = self.checker.unsettled();
+        let unsettled: usize = self.tenants.iter().map(|t| t.checker.unsettled()).sum();
         if unsettled > 0 {
             self.fail(format!("{unsettled} blocks are undecided after all were read"));
             return None;
@@ -148,24 +175,30 @@ impl<C: Cast> World<'_, C> {
     }
 
     fn flush(&mut self) -> Option<()> {
-        self.submit_plain(Op::Flush, Span { first: 0, blocks: 1 });
+        for tenant in self.all_tenants() {
+            self.submit_plain(tenant, Op::Flush, Span { first: 0, blocks: 1 });
+        }
         self.collect_frames();
         self.until("a flush is done", STEP_NS_MAX, |world| world.in_flight.is_empty())
     }
 
     fn close(&mut self) -> Option<()> {
-        let active = self.active?;
-        self.with_volume(active, |volume, _| volume.request_close());
+        for tenant in self.all_tenants() {
+            let active = self.tenants[tenant].active?;
+            self.with_volume(active, |volume, _| volume.request_close());
+        }
         self.collect_frames();
-        self.until("the volume is closed", STEP_NS_MAX, |world| world.phase_is(&Phase::Closed))
+        self.until("the volumes are closed", STEP_NS_MAX, |world| world.all_are(&Phase::Closed))
     }
 
     fn reopen(&mut self) -> Option<()> {
         self.close()?;
-        let active = self.active?;
-        self.kill_volume(active, "closed");
+        for tenant in self.all_tenants() {
+            let active = self.tenants[tenant].active?;
+            self.kill_volume(active, "closed");
+        }
         self.collect_frames();
-        self.until("the volume is open again", STEP_NS_MAX, Self::is_serving)
+        self.until("the volumes are open again", STEP_NS_MAX, Self::all_serve)
     }
 
     fn trim_all(&mut self) -> Option<()> {
@@ -173,16 +206,21 @@ impl<C: Cast> World<'_, C> {
         self.sweep(Op::Trim)?;
         self.flush()?;
         self.reopen()?;
-        self.until("the empty volume is whole", WHOLE_NS_MAX, Self::is_settled)?;
+        self.until("the empty volumes are whole", WHOLE_NS_MAX, Self::is_settled)?;
         self.read_all()?;
-        let used = self.volumes[&self.active?].process.health().slots_used;
-        let allowed = EMPTY_SEGMENTS_MAX * self.scenario.profile.shards() as u64;
+        let used = self.volumes[&self.tenants[0].active?].process.health().slots_used;
+        let segments = EMPTY_SEGMENTS_MAX * self.tenants.len() as u64;
+        let allowed = segments * self.scenario.profile.shards() as u64;
         self.note(Who::World, "space", used, format_args!("{used} slots used of {allowed}"));
         if used > allowed {
-            self.fail(format!("{used} slots are in use on an empty volume, not {allowed}"));
+            self.fail(format!(
+                "{used} slots are in use though all volumes are empty, not {allowed}"
+            ));
             return None;
         }
-        self.submit_plain(Op::Write, Span { first: 0, blocks: SWEEP_BLOCKS });
+        for tenant in self.all_tenants() {
+            self.submit_plain(tenant, Op::Write, Span { first: 0, blocks: SWEEP_BLOCKS });
+        }
         self.collect_frames();
         self.flush()?;
         self.sweep(Op::Read)

@@ -24,41 +24,43 @@ pub(super) struct InFlight {
 }
 
 impl<C: Cast> World<'_, C> {
-    pub(super) fn schedule_work(&mut self, delay_ns: u64) {
-        if self.users_active && !self.work_pending {
-            self.work_pending = true;
-            self.schedule.after(delay_ns, Happening::Work);
+    pub(super) fn schedule_work(&mut self, tenant: usize, delay_ns: u64) {
+        if self.users_active && !self.tenants[tenant].work_pending {
+            self.tenants[tenant].work_pending = true;
+            self.schedule.after(delay_ns, Happening::Work { tenant });
         }
     }
 
-    /// Submits one request, if the users are at it and a volume serves.
-    pub(super) fn work_due(&mut self) {
-        self.work_pending = false;
-        if !self.users_active || self.workload.is_over() {
+    /// Submits one request, if the users are at it and the volume serves.
+    pub(super) fn work_due(&mut self, tenant: usize) {
+        self.tenants[tenant].work_pending = false;
+        if !self.users_active || self.tenants[tenant].workload.is_over() {
             return;
         }
-        let Some(client) = self.choose_volume() else { return };
+        let Some(client) = self.choose_process(tenant) else { return };
         let depth = self.in_flight.values().filter(|request| request.client == client).count();
-        if depth >= self.workload.plan().depth {
+        let seat = &mut self.tenants[tenant];
+        if depth >= seat.workload.plan().depth {
             return;
         }
-        let draft = self.workload.draw();
-        if draft.op == Op::Read || self.checker.has_room(draft.span) {
+        let draft = seat.workload.draw();
+        if draft.op == Op::Read || seat.checker.has_room(draft.span) {
             self.submit(client, draft);
         }
-        let pause_ns = self.workload.pause_ns();
-        self.schedule_work(pause_ns);
+        let pause_ns = self.tenants[tenant].workload.pause_ns();
+        self.schedule_work(tenant, pause_ns);
     }
 
-    /// The active volume, or now and then one that was succeeded and does not know.
-    fn choose_volume(&mut self) -> Option<ClientId> {
-        let active = self.active?;
-        if self.stale_ops_left > 0 && self.world_dice.chance(300) {
-            let stale = self.volumes.iter().find(|(client, _)| **client != active);
+    /// The active process, or now and then one that was succeeded and does not know.
+    fn choose_process(&mut self, tenant: usize) -> Option<ClientId> {
+        let active = self.tenants[tenant].active?;
+        if self.tenants[tenant].stale_ops_left > 0 && self.world_dice.chance(300) {
+            let mut others = self.volumes.iter().filter(|(_, host)| host.tenant == tenant);
+            let stale = others.find(|(client, _)| **client != active);
             if let Some((stale, host)) = stale
                 && host.phase == Phase::Serving
             {
-                self.stale_ops_left -= 1;
+                self.tenants[tenant].stale_ops_left -= 1;
                 return Some(*stale);
             }
         }
@@ -71,15 +73,17 @@ impl<C: Cast> World<'_, C> {
         let number = self.requests;
         let Draft { op, span, flags } = draft;
         let mut data = Bytes::new();
+        let tenant = self.tenant_of(client);
+        let checker = &mut self.tenants[tenant].checker;
         match op {
-            Op::Read | Op::Extents => self.checker.read_submitted(client, number, span),
-            Op::Flush => self.checker.flush_submitted(client, number),
+            Op::Read | Op::Extents => checker.read_submitted(client, number, span),
+            Op::Flush => checker.flush_submitted(client, number),
             Op::Write => {
                 data = Checker::content(number, span);
-                self.checker.write_submitted(client, number, span, false, flags.fua);
+                checker.write_submitted(client, number, span, false, flags.fua);
             }
             Op::Trim | Op::WriteZeroes => {
-                self.checker.write_submitted(client, number, span, true, flags.fua);
+                checker.write_submitted(client, number, span, true, flags.fua);
             }
         }
         let now = self.now();
@@ -109,9 +113,9 @@ impl<C: Cast> World<'_, C> {
         self.with_volume(client, |volume, now| volume.submit(request, now));
     }
 
-    /// Submits a request without modifiers to the active volume.
-    pub(super) fn submit_plain(&mut self, op: Op, span: Span) {
-        if let Some(client) = self.active {
+    /// Submits a request without modifiers to the active process of a volume.
+    pub(super) fn submit_plain(&mut self, tenant: usize, op: Op, span: Span) {
+        if let Some(client) = self.tenants[tenant].active {
             self.submit(client, Draft { op, span, flags: RequestFlags::default() });
         }
     }
@@ -139,19 +143,21 @@ impl<C: Cast> World<'_, C> {
                 format_args!("{number} {:?} after {took_us} us: {error}", request.op),
             ),
         }
+        let tenant = self.tenant_of(client);
+        let checker = &mut self.tenants[tenant].checker;
         let judged = match request.op {
             Op::Read | Op::Extents => match &completion.result {
-                Ok(payload) => self.checker.read_returned(number, payload),
+                Ok(payload) => checker.read_returned(number, payload),
                 Err(_) => {
-                    self.checker.read_failed(number);
+                    checker.read_failed(number);
                     Ok(())
                 }
             },
             Op::Flush => {
-                self.checker.flush_ended(number, ok);
+                checker.flush_ended(number, ok);
                 Ok(())
             }
-            Op::Write | Op::Trim | Op::WriteZeroes => self.checker.write_ended(number, ok),
+            Op::Write | Op::Trim | Op::WriteZeroes => checker.write_ended(number, ok),
         };
         if let Err(finding) = judged {
             self.fail(format!("request {number} ({:?}): {finding}", request.op));
@@ -159,8 +165,8 @@ impl<C: Cast> World<'_, C> {
         if let Err(error) = completion.result {
             self.judge_error(client, number, request, &error);
         }
-        let pause_ns = self.workload.pause_ns();
-        self.schedule_work(pause_ns);
+        let pause_ns = self.tenants[tenant].workload.pause_ns();
+        self.schedule_work(tenant, pause_ns);
     }
 
     /// Decides whether a request may fail like this, here and now.
@@ -172,7 +178,8 @@ impl<C: Cast> World<'_, C> {
         error: &BlockError,
     ) {
         self.failed_requests += 1;
-        let succeeded = client.0 + 1 < self.clients_started;
+        let tenant = self.tenant_of(client);
+        let succeeded = self.tenants[tenant].newest != Some(client);
         let allowed = match error {
             BlockError::Fenced(_) => succeeded,
             BlockError::NoSpace => {
@@ -200,7 +207,10 @@ impl<C: Cast> World<'_, C> {
             .map(|(number, request)| (*number, request.op, request.span));
         if let Some((number, op, span)) = stuck {
             let seconds = REQUEST_NS_MAX / 1_000_000_000;
-            self.fail(format!("request {number} ({op:?} {span:?}) is unanswered for {seconds} s"));
+            let state = self.describe_state();
+            self.fail(format!(
+                "request {number} ({op:?} {span:?}) is unanswered for {seconds} s: {state}"
+            ));
         }
     }
 }

@@ -7,7 +7,7 @@ use fieldstone_volume::Phase;
 use fieldstone_volume::{Action, Event, Opening, VolumeConfig};
 
 use super::describe::brief_request;
-use super::{Happening, VOLUME, World};
+use super::{Happening, World};
 use crate::actor::{Cast, VolumeProcess};
 use crate::network::{Arrival, ClientId, Ends};
 use crate::scenario::Kind;
@@ -22,6 +22,8 @@ const OPENING_FAILURES_MAX: u32 = 100;
 
 /// A volume process and its side of the network.
 pub(super) struct VolumeHost<V> {
+    /// The volume that it serves.
+    pub tenant: usize,
     pub process: V,
     links: Vec<Link>,
     timer: Option<Nanos>,
@@ -38,44 +40,49 @@ struct Link {
 }
 
 impl<C: Cast> World<'_, C> {
-    pub(super) fn open_due(&mut self) {
-        self.open_pending = false;
+    pub(super) fn open_due(&mut self, tenant: usize) {
+        self.tenants[tenant].open_pending = false;
         let missed = |(index, host): (u16, &super::nodes::NodeHost<C::Node>)| {
             host.process.is_none() && !self.atlas.may_be_missed(NodeIndex(index))
         };
         if (0u16..).zip(&self.nodes).any(missed) {
-            return self.schedule_open(OPEN_AGAIN_NS);
+            return self.schedule_open(tenant, OPEN_AGAIN_NS);
         }
-        if self.active.is_none() {
-            let takeover = self.opening_failures >= 3 || self.world_dice.chance(300);
-            self.start_volume(takeover);
-        }
-    }
-
-    pub(super) fn schedule_open(&mut self, delay_ns: u64) {
-        if !self.open_pending {
-            self.open_pending = true;
-            self.schedule.after(delay_ns, Happening::Open);
+        if self.tenants[tenant].active.is_none() {
+            let failures = self.tenants[tenant].opening_failures;
+            let takeover = failures >= 3 || self.world_dice.chance(300);
+            self.start_volume(tenant, takeover);
         }
     }
 
-    /// Starts a volume process, which becomes the active one.
-    pub(super) fn start_volume(&mut self, takeover: bool) {
-        let client = ClientId(self.clients_started);
-        let opening = if self.clients_started == 0 {
+    pub(super) fn schedule_open(&mut self, tenant: usize, delay_ns: u64) {
+        if !self.tenants[tenant].open_pending {
+            self.tenants[tenant].open_pending = true;
+            self.schedule.after(delay_ns, Happening::Open { tenant });
+        }
+    }
+
+    /// Starts a process of a volume, which becomes the active one.
+    pub(super) fn start_volume(&mut self, tenant: usize, takeover: bool) {
+        let client = ClientId(self.owners.len() as u32);
+        let seat = &mut self.tenants[tenant];
+        let opening = if seat.newest.is_none() {
             Opening::Create {
-                name: "stone".to_owned(),
+                name: format!("stone{tenant}"),
                 profile: self.scenario.profile,
-                geometry: self.scenario.geometry,
+                geometry: seat.share.geometry,
                 provisioning: fieldstone_volume::Provisioning::Thin,
             }
         } else {
             Opening::Open { takeover }
         };
-        self.clients_started += 1;
+        self.owners.push(tenant);
+        seat.newest = Some(client);
+        seat.active = Some(client);
+        let volume = seat.volume;
         self.note(Who::Volume(client.0), "start", 0, format_args!("{opening:?}"));
         let config = VolumeConfig {
-            volume: VOLUME,
+            volume,
             opening,
             nodes: self.scenario.nodes,
             missing_max: self.scenario.profile.m() as u16,
@@ -87,9 +94,8 @@ impl<C: Cast> World<'_, C> {
         };
         let process = self.cast.volume(config, self.now());
         let links = vec![Link::default(); usize::from(self.scenario.nodes)];
-        let host = VolumeHost { process, links, timer: None, phase: Phase::Opening };
+        let host = VolumeHost { tenant, process, links, timer: None, phase: Phase::Opening };
         self.volumes.insert(client, host);
-        self.active = Some(client);
         for node in 0..self.scenario.nodes {
             self.begin_connecting(client, NodeIndex(node));
         }
@@ -181,7 +187,7 @@ impl<C: Cast> World<'_, C> {
         let mut completions = Vec::new();
         for round in 0.. {
             if round == ROUNDS_MAX {
-                return self.fail(format!("volume {} spins", client.0));
+                return self.fail(format!("volume process {} spins", client.0));
             }
             let Some(host) = self.volumes.get_mut(&client) else { return };
             host.process.poll(now, &mut completions);
@@ -245,15 +251,17 @@ impl<C: Cast> World<'_, C> {
         }
         let before = std::mem::replace(&mut host.phase, phase.clone());
         self.note(Who::Volume(client.0), "phase", 0, format_args!("{phase:?}"));
-        if self.active != Some(client) {
+        let tenant = self.tenant_of(client);
+        let seat = &mut self.tenants[tenant];
+        if seat.active != Some(client) {
             return;
         }
         match phase {
             Phase::Serving => {
-                self.opening_failures = 0;
-                self.strikes_since_serving = 0;
-                self.checker.succeeded_by(client);
-                self.schedule_work(0);
+                seat.opening_failures = 0;
+                seat.strikes_since_serving = 0;
+                seat.checker.succeeded_by(client);
+                self.schedule_work(tenant, 0);
             }
             Phase::Failed(reason) => self.active_failed(client, &before, &reason),
             Phase::Opening | Phase::Closing | Phase::Closed => {}
@@ -261,33 +269,35 @@ impl<C: Cast> World<'_, C> {
     }
 
     fn active_failed(&mut self, client: ClientId, before: &Phase, reason: &str) {
+        let tenant = self.tenant_of(client);
         if *before == Phase::Opening {
-            self.opening_failures += 1;
-            if self.clients_started == 1 || self.opening_failures > OPENING_FAILURES_MAX {
-                return self.fail(format!("the volume does not open: {reason}"));
+            let seat = &mut self.tenants[tenant];
+            seat.opening_failures += 1;
+            let created = client.0 as usize >= self.scenario.volumes.len();
+            if !created || seat.opening_failures > OPENING_FAILURES_MAX {
+                return self.fail(format!("volume {tenant} does not open: {reason}"));
             }
         } else if self.scenario.kind != Kind::Beyond {
-            return self.fail(format!("the volume failed: {reason}"));
+            return self.fail(format!("volume {tenant} failed: {reason}"));
         }
         self.kill_volume(client, "it failed");
     }
 
-    /// A volume process dies. If it was the active one, another will be opened.
+    /// A volume process dies. If it was the active one of its volume, another will be opened.
     pub(super) fn kill_volume(&mut self, client: ClientId, why: &str) {
-        if self.volumes.remove(&client).is_none() {
-            return;
-        }
+        let Some(host) = self.volumes.remove(&client) else { return };
+        let tenant = host.tenant;
         self.note(Who::Volume(client.0), "dead", 0, format_args!("{why}"));
         let now = self.now();
         self.network.client_died(now, client);
-        self.checker.process_died(client);
+        self.tenants[tenant].checker.process_died(client);
         self.in_flight.retain(|_, request| request.client != client);
         // No answer of the dead will set the users to work again.
-        self.schedule_work(0);
-        if self.active == Some(client) {
-            self.active = None;
+        self.schedule_work(tenant, 0);
+        if self.tenants[tenant].active == Some(client) {
+            self.tenants[tenant].active = None;
             let delay_ns = self.world_dice.between(1_000, 100_000_000);
-            self.schedule_open(delay_ns);
+            self.schedule_open(tenant, delay_ns);
         }
     }
 

@@ -1,0 +1,101 @@
+//! The volumes of a run: each has users, a checker and processes of its own; they share the nodes.
+
+use fieldstone_block::Nanos;
+use fieldstone_proto::{Epoch, VolumeId};
+
+use super::World;
+use crate::actor::Cast;
+use crate::checker::Checker;
+use crate::dice::Dice;
+use crate::network::ClientId;
+use crate::scenario::{Scenario, VolumePlan};
+use crate::workload::Workload;
+
+/// The id of the first volume of every run; the others follow it.
+const VOLUME: u128 = 0x5eed;
+
+/// Where the world is with a scrub that it wants of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scrub {
+    /// None was asked for.
+    Idle,
+    /// This process was asked.
+    Requested { by: ClientId, at: Nanos },
+    /// It ended since the last damage, and left nothing out.
+    Done,
+}
+
+/// One volume of the run, whichever process serves it.
+pub(super) struct Tenant {
+    pub volume: VolumeId,
+    pub share: VolumePlan,
+    pub workload: Workload,
+    pub checker: Checker,
+    /// The volume process that users talk to; the one started last.
+    pub active: Option<ClientId>,
+    /// The process that was started last, alive or not.
+    pub newest: Option<ClientId>,
+    /// A `Work` event is on the schedule.
+    pub work_pending: bool,
+    /// An `Open` event is on the schedule.
+    pub open_pending: bool,
+    /// Requests that a succeeded writer is still given.
+    pub stale_ops_left: u32,
+    pub scrub: Scrub,
+    pub opening_failures: u32,
+    /// Deaths of processes since one served.
+    pub strikes_since_serving: u32,
+    /// The highest epoch that each node has shown since it was empty.
+    pub epochs: Vec<Epoch>,
+}
+
+impl Tenant {
+    /// Volume number `index` of `scenario`, before its first process starts.
+    pub fn new(scenario: &Scenario, index: usize) -> Self {
+        let share = scenario.volumes[index].clone();
+        let first = ClientId(u32::try_from(index).unwrap_or(u32::MAX));
+        let dice = Dice::new(scenario.seed, "workload", index as u64);
+        Self {
+            volume: VolumeId(VOLUME + index as u128),
+            workload: Workload::new(share.plan.clone(), dice),
+            checker: Checker::new(share.plan.device_blocks, first),
+            share,
+            active: None,
+            newest: None,
+            work_pending: false,
+            open_pending: false,
+            stale_ops_left: 0,
+            scrub: Scrub::Idle,
+            opening_failures: 0,
+            strikes_since_serving: 0,
+            epochs: vec![Epoch(0); usize::from(scenario.nodes)],
+        }
+    }
+}
+
+impl<C: Cast> World<'_, C> {
+    /// The numbers of all volumes.
+    pub(super) fn all_tenants(&self) -> std::ops::Range<usize> {
+        0..self.tenants.len()
+    }
+
+    /// The volume that `client` serves, or served.
+    pub(super) fn tenant_of(&self, client: ClientId) -> usize {
+        self.owners[client.0 as usize]
+    }
+
+    /// The processes of a volume that are alive.
+    pub(super) fn processes(&self, tenant: usize) -> usize {
+        self.volumes.values().filter(|host| host.tenant == tenant).count()
+    }
+
+    /// The volumes that a fault strikes: one, or, in half of the cases, all.
+    pub(super) fn draw_victims(&mut self) -> Vec<usize> {
+        let count = self.tenants.len();
+        if count == 1 || self.tenant_dice.chance(500) {
+            self.all_tenants().collect()
+        } else {
+            vec![self.tenant_dice.index(count)]
+        }
+    }
+}
