@@ -19,10 +19,31 @@ pub struct Health {
     pub scrubbing: bool,
     /// Shards that the last scrub could not check.
     pub scrub_failed: u64,
-    /// Slots in use on the nodes that it reaches.
-    pub slots_used: u64,
+    /// Every node, in the order of their indices.
+    pub nodes: Vec<NodeView>,
+    /// Segments that miss shards.
+    pub degraded: u64,
+    /// The shards that they miss.
+    pub missing: u64,
+    /// Segments that miss more shards than the code repairs.
+    pub lost: u64,
+    /// Shards are being made anew.
+    pub rebuilding: bool,
+    /// The journal is on as many nodes as it should be.
+    pub journal_whole: bool,
     /// For people: what is missing.
     pub text: String,
+}
+
+/// A node as a volume sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeView {
+    /// It is used.
+    pub up: bool,
+    /// Shards of the volume that count on it.
+    pub shards: u64,
+    /// Slots in use on it, by any volume.
+    pub slots_used: u64,
 }
 
 /// A volume process.

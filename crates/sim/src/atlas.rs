@@ -2,7 +2,7 @@
 //!
 //! Let `m` be the losses that the volume's profile repairs. At any time at most `m` nodes are
 //! **impaired**. A node is impaired from the moment when one of these faults strikes it until the
-//! fault is over *and* the volume has said, over a connection made since, that it is whole (every
+//! fault is over *and* every volume has said, over connections made since, that it is whole (every
 //! node up, no shard missing, nothing being rebuilt, the journal on all the nodes it should be on):
 //!
 //! | fault             | what happens                                                            |
@@ -13,10 +13,30 @@
 //! | `NodeSlow`        | its disk is up to a hundred times slower for a while                     |
 //! | `Partition`       | its link to the volume is silent for a while                             |
 //! | `ConnectionLoss`  | its connection breaks                                                    |
-//! | `BitFlip`         | a bit at rest flips. In shard data: until a scrub found it. In its other |
-//! |                   | files: until the node is wiped, which the world does after a while       |
+//! | `BitFlip`         | a bit at rest flips. In shard data: until every volume scrubbed. In its   |
+//! |                   | other files: until the node is wiped, which the world does after a while |
 //! | `DiskErrors`      | some reads, writes and syncs fail for a while; then its process restarts |
 //! | `DiskFull`        | new space is not to be had for a while; then its process restarts        |
+//!
+//! Some faults **stay**: the world never heals them, so their nodes are impaired to the end of the
+//! run, and what a run demands at its end is demanded with them present. Of `m` nodes at most, they
+//! strike nodes that no other fault has impaired, and the files of such a node are not replaced.
+//!
+//! | fault             | what stays                                                               |
+//! |-------------------|--------------------------------------------------------------------------|
+//! | `DamageStays`     | bits have flipped in any of the node's files: records of volumes, slot   |
+//! |                   | headers, notes, shards, journals                                         |
+//! | `ErrorsStay`      | all operations of the disk fail, or all of a kind, or all on a kind of file |
+//! | `FullStays`       | no new space is to be had                                                |
+//! | `ReadOnlyStays`   | whatever changes a file fails, and changes nothing                       |
+//! | `SlowStays`       | each operation of the disk takes a large part of the time after which a  |
+//! |                   | node counts as down, or longer than that                                 |
+//! | `SilenceStays`    | the process takes connections and requests, and never answers            |
+//! | `StaleCopy`       | the node goes on with the files that it had some time ago                |
+//!
+//! While a fault that stays is in place, another node is sound again when the volumes say that they
+//! are as whole as they can be without the nodes of such faults: these nodes are down or have no
+//! shards, every other node is up, no segment lacks more than one shard, the journal is whole.
 //!
 //! Faults that impair no node, and may come at any time, whatever is impaired:
 //!
@@ -68,11 +88,18 @@ pub enum Fault {
     KillAll,
     PowerAll,
     Usurp,
+    DamageStays,
+    ErrorsStay,
+    FullStays,
+    ReadOnlyStays,
+    SlowStays,
+    SilenceStays,
+    StaleCopy,
 }
 
 impl Fault {
-    /// All of them.
-    pub const ALL: [Fault; 13] = [
+    /// Those that pass, or that end with the recovery from them.
+    pub const PASSING: [Fault; 13] = [
         Fault::NodeKill,
         Fault::NodePower,
         Fault::NodeWipe,
@@ -86,6 +113,17 @@ impl Fault {
         Fault::KillAll,
         Fault::PowerAll,
         Fault::Usurp,
+    ];
+
+    /// Those that stay to the end of a run.
+    pub const STAYING: [Fault; 7] = [
+        Fault::DamageStays,
+        Fault::ErrorsStay,
+        Fault::FullStays,
+        Fault::ReadOnlyStays,
+        Fault::SlowStays,
+        Fault::SilenceStays,
+        Fault::StaleCopy,
     ];
 
     /// Its name in outcomes.
@@ -105,6 +143,13 @@ impl Fault {
             Fault::KillAll => "kill-all",
             Fault::PowerAll => "power-all",
             Fault::Usurp => "usurp",
+            Fault::DamageStays => "damage-stays",
+            Fault::ErrorsStay => "errors-stay",
+            Fault::FullStays => "full-stays",
+            Fault::ReadOnlyStays => "read-only-stays",
+            Fault::SlowStays => "slow-stays",
+            Fault::SilenceStays => "silence-stays",
+            Fault::StaleCopy => "stale-copy",
         }
     }
 
@@ -121,9 +166,9 @@ impl Fault {
     }
 }
 
-/// How often each fault is chosen, relative to the others.
+/// How often each fault that passes is chosen, relative to the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Weights([u32; Fault::ALL.len()]);
+pub struct Weights([u32; Fault::PASSING.len()]);
 
 impl Weights {
     /// About half of the faults, in random proportion.
@@ -135,12 +180,12 @@ impl Weights {
     /// These only, equally often.
     #[must_use]
     pub fn only(faults: &[Fault]) -> Self {
-        Self(Fault::ALL.map(|fault| u32::from(faults.contains(&fault))))
+        Self(Fault::PASSING.map(|fault| u32::from(faults.contains(&fault))))
     }
 
     /// One of them, or `None` if all are off.
     pub fn pick(&self, dice: &mut Dice) -> Option<Fault> {
-        dice.weighted(&self.0).map(|index| Fault::ALL[index])
+        dice.weighted(&self.0).map(|index| Fault::PASSING[index])
     }
 }
 
@@ -158,6 +203,8 @@ struct Impairment {
     needs_scrub: bool,
     /// It was struck by a fault of its own, not only when everything died.
     own: bool,
+    /// A fault that stays struck it.
+    stays: bool,
 }
 
 /// Keeps account of impaired nodes.
@@ -185,6 +232,38 @@ impl Atlas {
         }
         self.impaired.len() + usize::from(known.is_none()) <= self.impaired_max
             || (self.beyond && fault.is_harmless_to_data())
+    }
+
+    /// True when a fault that stays may strike `node` now: nothing else is wrong with it, and it is
+    /// one of few enough.
+    #[must_use]
+    pub fn allows_staying(&self, node: NodeIndex) -> bool {
+        !self.impaired.contains_key(&node) && self.impaired.len() < self.impaired_max
+    }
+
+    /// A fault strikes `node` and stays.
+    pub fn begins_to_stay(&mut self, node: NodeIndex) {
+        let impairment = self.impaired.entry(node).or_default();
+        impairment.own = true;
+        impairment.stays = true;
+    }
+
+    /// True when a fault that stays has struck `node`.
+    #[must_use]
+    pub fn stays(&self, node: NodeIndex) -> bool {
+        self.impaired.get(&node).is_some_and(|impairment| impairment.stays)
+    }
+
+    /// Nodes struck by faults that stay.
+    #[must_use]
+    pub fn staying(&self) -> usize {
+        self.impaired.values().filter(|impairment| impairment.stays).count()
+    }
+
+    /// Nodes struck by a fault of their own, which may have cost the pool their room.
+    #[must_use]
+    pub fn struck(&self) -> usize {
+        self.impaired.values().filter(|impairment| impairment.own).count()
     }
 
     /// True when all of `nodes` may be impaired together, with those that are.
@@ -254,7 +333,8 @@ impl Atlas {
     /// The volume says it is whole, at `now`, and its connections are sound.
     pub fn whole(&mut self, now: Nanos) {
         self.impaired.retain(|_, impairment| {
-            impairment.ongoing > 0 || impairment.needs_scrub || impairment.ended_at >= now
+            let over = impairment.ongoing == 0 && impairment.ended_at < now;
+            impairment.stays || impairment.needs_scrub || !over
         });
     }
 
@@ -295,6 +375,23 @@ mod tests {
         assert!(!atlas.allows(Fault::NodeKill, NodeIndex(0)));
         atlas.whole(Nanos(6));
         assert!(atlas.allows(Fault::NodeKill, NodeIndex(0)));
+    }
+
+    #[test]
+    fn what_stays_counts_to_the_end() {
+        let mut atlas = Atlas::new(2, false);
+        atlas.begins(NodeIndex(1));
+        assert!(!atlas.allows_staying(NodeIndex(1)), "something else is wrong with it");
+        assert!(atlas.allows_staying(NodeIndex(0)));
+        atlas.begins_to_stay(NodeIndex(0));
+        atlas.ends(NodeIndex(1), Nanos(5));
+        atlas.whole(Nanos(6));
+        assert_eq!(atlas.impaired(), [NodeIndex(0)]);
+        assert_eq!((atlas.staying(), atlas.stays(NodeIndex(0))), (1, true));
+        assert!(atlas.allows(Fault::NodeKill, NodeIndex(2)));
+        atlas.begins_to_stay(NodeIndex(3));
+        assert!(!atlas.allows(Fault::NodeKill, NodeIndex(2)));
+        assert!(!atlas.allows_staying(NodeIndex(2)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use fieldstone_volume::Volume;
 use fieldstone_volume::{Action, Event, VolumeConfig};
 use fieldstone_volume::{NodeHealth, Phase};
 
-use crate::actor::{Cast, Health, NodeProcess, VolumeProcess};
+use crate::actor::{Cast, Health, NodeProcess, NodeView, VolumeProcess};
 use crate::run::{Options, Outcome, run_cast};
 use crate::scenario::Scenario;
 
@@ -61,30 +61,41 @@ impl VolumeProcess for Volume {
             && status.shards_missing == 0
             && !status.rebuild.running
             && status.journal_whole;
-        let used = |node: &fieldstone_volume::NodeStatus| {
-            u64::from(node.slots_reserved.saturating_sub(node.slots_free))
+        let view = |node: &fieldstone_volume::NodeStatus| NodeView {
+            up: node.health == NodeHealth::Up,
+            shards: u64::from(node.shards),
+            slots_used: u64::from(node.slots_reserved.saturating_sub(node.slots_free)),
         };
         let down: Vec<String> = status
             .nodes
             .iter()
             .filter(|node| node.health != NodeHealth::Up)
+            .filter(|node| status.phase != Phase::Opening || !node.reason.is_empty())
             .map(|node| format!("{} {:?} ({})", node.node, node.health, node.reason))
             .collect();
+        let free: Vec<u32> = status.nodes.iter().map(|node| node.slots_free).collect();
         Health {
             phase: status.phase,
             whole,
             scrubbing: status.scrub.running,
             scrub_failed: status.scrub.shards_failed,
-            slots_used: status.nodes.iter().map(used).sum(),
+            nodes: status.nodes.iter().map(view).collect(),
+            degraded: status.segments_degraded,
+            missing: status.shards_missing,
+            lost: status.segments_lost,
+            rebuilding: status.rebuild.running,
+            journal_whole: status.journal_whole,
             text: format!(
-                "segments {} degraded {} lost {}, shards missing {}, rebuild {:?}, scrub {:?}, \
-                 not up: {down:?}",
+                "segments {} degraded {} lost {}, shards missing {}, free slots {free:?}, \
+                 live {} of {} bytes, rebuilding {}, scrubbing {}, not up: {down:?}",
                 status.segments,
                 status.segments_degraded,
                 status.segments_lost,
                 status.shards_missing,
-                status.rebuild,
-                status.scrub,
+                status.live_bytes,
+                status.capacity_bytes,
+                status.rebuild.running,
+                status.scrub.running,
             ),
         }
     }

@@ -4,6 +4,7 @@
 //! seal, collection runs and checkpoints are written many times in a second of virtual time.
 
 use fieldstone_codes::Profile;
+use fieldstone_proto::NodeIndex;
 use fieldstone_volume::{Geometry, step_blocks};
 
 use crate::atlas::{Fault, Weights};
@@ -21,6 +22,8 @@ pub enum Kind {
     Beyond,
     /// The pool is too small for what is written: requests may fail for lack of space.
     Full,
+    /// Several volumes want a little more than the pool has, or just so much: the same.
+    Crowded,
 }
 
 /// What is decided about one volume of the pool.
@@ -30,6 +33,19 @@ pub struct VolumePlan {
     pub geometry: Geometry,
     /// Its users.
     pub plan: Plan,
+}
+
+/// A fault that stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StayingPlan {
+    /// The node that it strikes.
+    pub node: NodeIndex,
+    /// The fault, one of [`Fault::STAYING`].
+    pub fault: Fault,
+    /// It strikes when users have made so many requests, or as soon after as the atlas allows.
+    pub at_request: u32,
+    /// A stale copy is one of the files when users had made so many.
+    pub copy_at_request: u32,
 }
 
 /// A scenario.
@@ -51,6 +67,8 @@ pub struct Scenario {
     pub weights: Weights,
     /// Mean time between faults; 0 for never.
     pub fault_gap_ns: u64,
+    /// Faults that stay.
+    pub staying: Vec<StayingPlan>,
     /// Disks.
     pub disk: DiskKind,
     /// Network.
@@ -63,14 +81,28 @@ pub struct Scenario {
 
 /// Size of a block.
 const BLOCK_BYTES: u64 = 4096;
-/// Shards that a node must have room for whatever the volume's size: open and checkpoint
+/// Most volumes of a pool.
+const VOLUMES_MAX: u64 = 4;
+/// Fewest requests of each of several volumes.
+const SHARED_OPS_MIN: u32 = 60;
+/// Shards that a node must have room for, for each volume and whatever its size: open and checkpoint
 /// segments, and those that wait to be freed.
 const SLOTS_SPARE: u64 = 24;
+/// The same where volumes crowd: enough for what each must keep for itself, and little more.
+const SLOTS_SPARE_CROWDED: [u64; 3] = [12, 16, 24];
 
 impl Scenario {
     /// The scenario of `seed`; with `code` instead of the code that it draws, if one is given.
     #[must_use]
     pub fn from_seed(seed: u64, code: Option<Profile>) -> Self {
+        let mut scenario = Self::alone(seed, code);
+        scenario.draw_neighbours();
+        scenario.draw_staying();
+        scenario
+    }
+
+    /// The scenario of `seed` with one volume, and without faults that stay.
+    fn alone(seed: u64, code: Option<Profile>) -> Self {
         let mut dice = Dice::new(seed, "scenario", 0);
         let kind = match dice.index(10) {
             0 => Kind::Beyond,
@@ -94,9 +126,7 @@ impl Scenario {
         };
         let mut plan = Plan::draw(&mut dice, device_blocks);
         if kind == Kind::Full {
-            plan.mix = [20, 70, 4, 2, 3, 1];
-            plan.span_blocks_max = 32;
-            plan.reach_per_mille = 1000;
+            plan.fill();
         }
         let disk = draw_disk(&mut dice);
         // A node that is merely slow as usual must not be taken for dead.
@@ -111,6 +141,7 @@ impl Scenario {
             slots: slots as u32,
             weights: Weights::draw(&mut dice),
             fault_gap_ns: dice.pick(&[0, 3_000_000, 20_000_000, 100_000_000, 600_000_000]),
+            staying: Vec::new(),
             disk,
             network: draw_network(&mut dice),
             node_timeout_ms,
@@ -118,12 +149,74 @@ impl Scenario {
         }
     }
 
+    /// In half of the runs the volume gets neighbours, and all of them other sizes and users.
+    fn draw_neighbours(&mut self) {
+        let mut dice = Dice::new(self.seed, "volumes", 0);
+        if dice.chance(500) {
+            return;
+        }
+        let count = dice.between(2, VOLUMES_MAX);
+        self.kind = match self.kind {
+            Kind::Beyond => Kind::Beyond,
+            Kind::Within if dice.chance(500) => Kind::Within,
+            _ => Kind::Crowded,
+        };
+        let (profile, nodes) = (self.profile, self.nodes);
+        let crowded = self.kind == Kind::Crowded;
+        let draw = |dice: &mut Dice| {
+            let sizes = if crowded { [256, 512, 1024, 2048] } else { [128, 256, 512, 1024] };
+            let device_blocks = dice.pick(&sizes);
+            let geometry = draw_geometry(dice, &profile, device_blocks);
+            let mut plan = Plan::draw(dice, device_blocks);
+            plan.ops = (plan.ops / count as u32).max(SHARED_OPS_MIN);
+            if crowded {
+                plan.fill();
+            }
+            VolumePlan { geometry, plan }
+        };
+        self.volumes = (0..count).map(|_| draw(&mut dice)).collect();
+        let needed = |volume: &VolumePlan| needed_slots(&profile, nodes, &volume.geometry);
+        let needed: u64 = self.volumes.iter().map(needed).sum();
+        let per_cent = if crowded { dice.between(70, 110) } else { dice.pick(&[200, 300, 400]) };
+        let spare = if crowded { dice.pick(&SLOTS_SPARE_CROWDED) } else { SLOTS_SPARE };
+        self.slots = (needed * per_cent / 100 + spare * count) as u32;
+    }
+
+    /// In a part of the runs faults stay, on as many nodes as the code survives at most. While more
+    /// nodes may be away than that, every node is needed.
+    fn draw_staying(&mut self) {
+        let mut dice = Dice::new(self.seed, "staying", 0);
+        if self.kind == Kind::Beyond || self.profile.m() == 0 || !dice.chance(400) {
+            return;
+        }
+        let count = dice.between(1, self.profile.m() as u64) as usize;
+        let mut nodes: Vec<NodeIndex> = (0..self.nodes).map(NodeIndex).collect();
+        dice.shuffle(&mut nodes);
+        let ops: u32 = self.volumes.iter().map(|volume| volume.plan.ops).sum();
+        for node in nodes.into_iter().take(count) {
+            let fault = dice.pick(&Fault::STAYING);
+            let at_request = dice.between(1, u64::from(ops)) as u32;
+            let copy_at_request = dice.between(0, u64::from(at_request)) as u32;
+            self.staying.push(StayingPlan { node, fault, at_request, copy_at_request });
+        }
+    }
+
     /// A scenario without any fault, for tests that plant their own.
     #[must_use]
     pub fn calm(seed: u64) -> Self {
-        let mut scenario = Self::from_seed(seed, None);
+        let mut scenario = Self::alone(seed, None);
         scenario.kind = Kind::Within;
         scenario.fault_gap_ns = 0;
+        scenario
+    }
+
+    /// One with `count` volumes in a pool that has room for all of them, without any fault.
+    #[must_use]
+    pub fn shared(seed: u64, count: usize) -> Self {
+        let mut scenario = Self::calm(seed);
+        let first = scenario.volumes[0].clone();
+        scenario.volumes.resize(count, first);
+        scenario.slots *= count as u32;
         scenario
     }
 
@@ -146,8 +239,10 @@ impl Scenario {
     #[must_use]
     pub fn summary(&self) -> String {
         let volumes: Vec<String> = self.volumes.iter().map(VolumePlan::summary).collect();
+        let stays = |plan: &StayingPlan| format!(", {} on {}", plan.fault.name(), plan.node);
+        let staying: String = self.staying.iter().map(stays).collect();
         format!(
-            "{:?} {} on {} nodes, slots {}, faults every {} ms, {}",
+            "{:?} {} on {} nodes, slots {}, faults every {} ms{staying}, {}",
             self.kind,
             self.profile,
             self.nodes,

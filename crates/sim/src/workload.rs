@@ -54,6 +54,15 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Makes it fill the device.
+    pub(crate) fn fill(&mut self) {
+        self.mix = [20, 70, 4, 2, 3, 1];
+        self.span_blocks_max = 32;
+        self.reach_per_mille = 1000;
+    }
+}
+
 /// How places are chosen at present.
 #[derive(Clone, Copy, Debug)]
 enum Manner {

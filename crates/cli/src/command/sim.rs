@@ -31,6 +31,9 @@ pub struct Args {
     /// They are run, and told of, but do not make the campaign fail.
     #[arg(long, value_name = "FILE", requires = "seeds")]
     open: Option<PathBuf>,
+    /// Run every seed, however many fail. [default: stop after 20 failures]
+    #[arg(long, requires = "seeds")]
+    keep_going: bool,
     /// Protect the data with this code, for example zigzag:4+2, and not with those that the seeds
     /// draw.
     #[arg(long, value_name = "CODE")]
@@ -109,12 +112,12 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
             if args.json {
                 say!("{}", line(&outcome));
             }
-            if outcome.failure.is_some() {
-                bar.suspend(|| eprintln!("{}", sentence(&outcome)));
+            if let Some(failure) = &outcome.failure {
+                bar.suspend(|| eprintln!("{}", reason(outcome.seed, failure)));
                 if open.contains(&outcome.seed) { &mut still_open } else { &mut failed }
                     .push(outcome.seed);
             }
-            failed.len() < FAILURES_MAX
+            args.keep_going || failed.len() < FAILURES_MAX
         },
     );
     bar.finish_and_clear();
@@ -169,13 +172,20 @@ fn sentence(outcome: &Outcome) -> String {
         outcome.trace_hash
     );
     if let Some(failure) = &outcome.failure {
-        text.push_str(&format!("\nseed {} FAILED {}", outcome.seed, told(failure)));
+        text.push('\n');
+        text.push_str(&reason(outcome.seed, failure));
     }
     text
 }
 
+/// Why a seed failed, in one line.
+fn reason(seed: u64, failure: &Failure) -> String {
+    format!("seed {seed} FAILED {}", told(failure))
+}
+
 fn told(failure: &Failure) -> String {
-    format!("at {:.6} s: {}", failure.at.0 as f64 / 1e9, failure.what)
+    let what = failure.what.replace('\n', " ");
+    format!("at {:.6} s: {what}", failure.at.0 as f64 / 1e9)
 }
 
 fn line(outcome: &Outcome) -> serde_json::Value {
@@ -205,6 +215,13 @@ fn verdict(outcome: &Outcome) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_is_one_line() {
+        let at = fieldstone_block::Nanos(1_500_000_000);
+        let failure = Failure { what: "panic: left\nright".to_owned(), at };
+        assert_eq!(reason(7, &failure), "seed 7 FAILED at 1.500000 s: panic: left right");
+    }
 
     #[test]
     fn lists_of_open_seeds_may_have_comments_and_nothing_else() {

@@ -67,6 +67,17 @@ impl SimFile {
         Self { reserved, len_bytes, ..Self::default() }
     }
 
+    /// The file as a loss of power would leave it at least.
+    pub fn stable_copy(&self) -> Self {
+        Self {
+            reserved: self.reserved,
+            len_bytes: self.len_bytes,
+            current: self.stable.clone(),
+            stable: self.stable.clone(),
+            ..Self::default()
+        }
+    }
+
     /// Pages that take space on the device.
     pub fn used_pages(&self) -> u64 {
         let written = self.current.iter().flatten().count() as u64;
@@ -178,8 +189,9 @@ impl SimFile {
         self.len_bytes = self.len_bytes.max((self.stable.len() * PAGE_BYTES) as u64);
     }
 
-    /// Flips one bit of a stable page that the page cache agrees with; false if there is none.
-    pub fn flip_bit(&mut self, dice: &mut Dice) -> Option<u64> {
+    /// Flips one bit of the first `within_bytes` of a stable page that the page cache agrees with.
+    /// Says at which byte of the file, or `None` if there is no such page.
+    pub fn flip_bit(&mut self, within_bytes: usize, dice: &mut Dice) -> Option<u64> {
         let dirty =
             |page: usize| self.unsynced.iter().any(|write| write.change.pages().contains(&page));
         let clean: Vec<usize> =
@@ -191,7 +203,7 @@ impl SimFile {
         if dirty(page) {
             return None;
         }
-        let bit = dice.index(PAGE_BYTES * 8);
+        let bit = dice.index(within_bytes.min(PAGE_BYTES) * 8);
         let mut bytes = BytesMut::from(self.stable[page].as_deref()?);
         bytes[bit / 8] ^= 1 << (bit % 8);
         let flipped = Some(bytes.freeze());

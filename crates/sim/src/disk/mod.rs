@@ -11,8 +11,11 @@
 //! - **errors**: reads, writes and syncs fail with a probability. A failed write may have written
 //!   its first pages. Writes that a failed sync covered are never made stable by a later sync,
 //!   as on Linux, though reads see them until the power fails;
-//! - **full**: whatever needs new space fails with `NoSpace`; overwriting reserved space works.
+//! - **full**: whatever needs new space fails with `NoSpace`; overwriting reserved space works;
+//! - **broken**: some kind of operation, or every operation on some kind of file, fails from then on;
+//! - **stale**: the files are again as they were at some time.
 
+mod broken;
 mod file;
 
 use std::collections::BTreeMap;
@@ -20,6 +23,7 @@ use std::collections::BTreeMap;
 use fieldstone_node::{DiskError, DiskId, DiskOp, DiskOutput, FileId};
 
 use crate::dice::Dice;
+pub use broken::{Broken, FileKind, Snapshot};
 use file::{Change, PAGE_BYTES, SimFile, pages_of};
 
 /// Longest file that the disk takes, in bytes: a bug in an offset must not eat the host's memory.
@@ -49,6 +53,8 @@ pub struct DiskFaults {
     pub sync_error_per_mille: u32,
     /// No new space is to be had.
     pub full: bool,
+    /// What fails always.
+    pub broken: Option<Broken>,
 }
 
 enum Pending {
@@ -147,6 +153,10 @@ impl SimDisk {
     }
 
     fn carry_out(&mut self, pending: Pending) -> Result<DiskOutput, DiskError> {
+        if let Some(broken) = self.faults.broken.filter(|broken| broken.stops(&pending)) {
+            self.errors_injected += 1;
+            return self.fail_for_good(broken, pending);
+        }
         match pending {
             Pending::Refused(error) => return Err(error),
             Pending::List => {
@@ -183,6 +193,23 @@ impl SimDisk {
             }
         }
         Ok(DiskOutput::Done)
+    }
+
+    fn fail_for_good(&mut self, broken: Broken, pending: Pending) -> Result<DiskOutput, DiskError> {
+        match pending {
+            Pending::Write { file, change } if broken != Broken::ReadOnly => {
+                if let Some(file) = self.files.get_mut(&file) {
+                    file.interrupted(change, &mut self.dice);
+                }
+            }
+            Pending::Sync { file, covered } => {
+                if let Some(file) = self.files.get_mut(&file) {
+                    file.sync_failed(covered);
+                }
+            }
+            _ => {}
+        }
+        Err(DiskError::Io(broken.text().to_owned()))
     }
 
     fn write(&mut self, id: FileId, change: Change) -> Result<(), DiskError> {
@@ -286,9 +313,10 @@ impl SimDisk {
         self.files.keys().copied().collect()
     }
 
-    /// Flips one bit in `file`; says at which byte, or `None` if the file has nothing stable.
-    pub fn flip_bit(&mut self, file: FileId) -> Option<u64> {
-        self.files.get_mut(&file)?.flip_bit(&mut self.dice)
+    /// Flips one bit in `file`, in the first `within_bytes` of a page; says at which byte, or `None`
+    /// if the file has nothing stable.
+    pub fn flip_bit(&mut self, file: FileId, within_bytes: usize) -> Option<u64> {
+        self.files.get_mut(&file)?.flip_bit(within_bytes, &mut self.dice)
     }
 }
 

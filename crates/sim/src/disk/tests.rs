@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use fieldstone_node::{DiskError, DiskId, DiskOp, DiskOutput, FileId};
 
-use super::{DiskFaults, DiskKind, SimDisk};
+use super::{Broken, DiskFaults, DiskKind, FileKind, SimDisk};
 use crate::dice::Dice;
 
 const FILE: FileId = FileId::Data;
@@ -156,7 +156,7 @@ fn errors_full_devices_and_flipped_bits_show() {
     assert!(matches!(bench.write(2, 8), Err(DiskError::Io(_))));
     bench.disk.faults = DiskFaults::default();
     bench.run(DiskOp::Sync { file: FILE }).expect("no fault is set");
-    let at = bench.disk.flip_bit(FILE).expect("something is stable");
+    let at = bench.disk.flip_bit(FILE, 4096).expect("something is stable");
     let page = bench.page(at / 4096);
     let off = at as usize % 4096;
     let neighbour = page[(off + 1) % 4096];
@@ -172,4 +172,52 @@ fn what_is_out_of_bounds_is_refused() {
     assert!(bench.run(read(1 << 40, 4096)).is_err());
     let missing = DiskOp::Sync { file: FileId::Slots };
     assert_eq!(bench.run(missing).expect_err("no such file"), DiskError::NotFound);
+}
+
+#[test]
+fn what_is_broken_fails_for_good_and_nothing_else() {
+    let read = || DiskOp::Read { file: FILE, offset_bytes: 0, len_bytes: 4096 };
+    let sync = || DiskOp::Sync { file: FILE };
+    let cases = [
+        (Broken::All, [false, false, false, false]),
+        (Broken::Reads, [false, true, true, false]),
+        (Broken::Writes, [true, false, true, true]),
+        (Broken::ReadOnly, [true, false, true, true]),
+        (Broken::Syncs, [true, true, false, true]),
+        (Broken::File(FileKind::Data), [false, false, false, true]),
+        (Broken::File(FileKind::Slots), [true, true, true, true]),
+    ];
+    for (broken, works) in cases {
+        let mut bench = Bench::new(5, 1 << 20);
+        bench.write(0, 1).expect("nothing is wrong yet");
+        bench.disk.faults.broken = Some(broken);
+        let ops = [read(), write_op(0, 2), sync(), DiskOp::List];
+        for (op, works) in ops.into_iter().zip(works) {
+            let text = format!("{broken:?} {op:?}");
+            assert_eq!(bench.run(op).is_ok(), works, "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_read_only_disk_changes_nothing() {
+    let mut bench = Bench::new(6, 1 << 20);
+    bench.write(0, 1).expect("nothing is wrong yet");
+    bench.disk.faults.broken = Some(Broken::ReadOnly);
+    bench.write(0, 2).expect_err("read-only");
+    bench.disk.faults.broken = None;
+    assert_eq!(bench.page(0)[0], 1);
+}
+
+#[test]
+fn a_copy_brings_back_what_was_stable() {
+    let mut bench = Bench::new(7, 1 << 20);
+    bench.write(0, 1).expect("room");
+    bench.run(DiskOp::Sync { file: FILE }).expect("nothing fails");
+    bench.write(2, 1).expect("room");
+    let copy = bench.disk.snapshot();
+    bench.write(0, 2).expect("room");
+    bench.run(DiskOp::Sync { file: FILE }).expect("nothing fails");
+    bench.disk.restore(copy);
+    assert_eq!((bench.page(0)[0], bench.page(2)[0]), (1, 0), "the second write was not stable");
 }

@@ -15,11 +15,11 @@ use std::rc::Rc;
 
 use fieldstone_block::Nanos;
 use fieldstone_node::NodeConfig;
-use fieldstone_proto::NodeIndex;
+use fieldstone_proto::{NodeIndex, VolumeId};
 use fieldstone_volume::VolumeConfig;
 
 use crate::actor::Cast;
-use node::MirrorNode;
+use node::{Fences, MirrorNode};
 use volume::MirrorVolume;
 
 /// What is wrong with a mirror volume.
@@ -37,6 +37,18 @@ pub(crate) enum Bug {
     Forgets,
     /// Being fenced is ignored: what one node has is acknowledged.
     IgnoresFence,
+    /// Only the first process of a volume ever serves.
+    NeverReopens,
+    /// Trims are never answered.
+    DropsTrims,
+    /// Some writes are refused for lack of space, however much there is.
+    FullEarly,
+    /// Trims are refused for lack of space.
+    RefusesTrims,
+    /// The volume that is first to write a lot keeps all others from writing.
+    Starves,
+    /// It asks to be polled again at once, for ever.
+    Spins,
 }
 
 /// Casts mirrors with a bug.
@@ -44,14 +56,16 @@ pub(crate) struct MirrorCast {
     bug: Bug,
     /// Epochs given out: one per volume process.
     started: Cell<u64>,
-    /// Per node, the epoch it was fenced at: kept here, as if it were always stable.
-    fences: RefCell<BTreeMap<NodeIndex, Rc<Cell<u64>>>>,
+    /// Per node, the epochs it was fenced at: kept here, as if they were always stable.
+    fences: RefCell<BTreeMap<NodeIndex, Fences>>,
+    /// The volume that took all the room.
+    taken_by: Rc<Cell<Option<VolumeId>>>,
 }
 
 impl MirrorCast {
     /// A cast whose volumes have this bug.
     pub(crate) fn new(bug: Bug) -> Self {
-        Self { bug, started: Cell::new(0), fences: RefCell::default() }
+        Self { bug, started: Cell::new(0), fences: RefCell::default(), taken_by: Rc::default() }
     }
 }
 
@@ -61,7 +75,7 @@ impl Cast for MirrorCast {
 
     fn volume(&self, config: VolumeConfig, _now: Nanos) -> MirrorVolume {
         self.started.set(self.started.get() + 1);
-        MirrorVolume::new(&config, self.bug, self.started.get())
+        MirrorVolume::new(&config, self.bug, self.started.get(), self.taken_by.clone())
     }
 
     fn node(&self, config: NodeConfig, _now: Nanos) -> MirrorNode {

@@ -1,6 +1,6 @@
 //! A node that keeps journal files, for the last peer that fenced it.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -13,10 +13,12 @@ use fieldstone_proto::{
 
 use crate::actor::NodeProcess;
 
+/// By volume, the epoch of its writer.
+pub(crate) type Fences = Rc<RefCell<BTreeMap<VolumeId, u64>>>;
+
 pub(crate) struct MirrorNode {
-    /// The epoch of its writer.
-    fence: Rc<Cell<u64>>,
-    writer: Option<PeerId>,
+    fences: Fences,
+    writers: BTreeMap<VolumeId, PeerId>,
     /// Requests wait here while a fence waits for the disk.
     waiting: VecDeque<(PeerId, Request)>,
     disk: BTreeMap<DiskId, (PeerId, Tag)>,
@@ -24,13 +26,11 @@ pub(crate) struct MirrorNode {
     actions: VecDeque<Action>,
 }
 
-const FILE: FileId = FileId::Journal(VolumeId(1), JournalGen(1));
-
 impl MirrorNode {
-    pub fn new(fence: Rc<Cell<u64>>) -> Self {
+    pub fn new(fences: Fences) -> Self {
         Self {
-            fence,
-            writer: None,
+            fences,
+            writers: BTreeMap::new(),
             waiting: VecDeque::new(),
             disk: BTreeMap::new(),
             next: 0,
@@ -45,22 +45,24 @@ impl MirrorNode {
     fn drain(&mut self) {
         while let Some((peer, request)) = self.waiting.pop_front() {
             let is_fence = matches!(request.body, RequestBody::Fence { .. });
+            let volume = request.capability.volume;
             if is_fence && !self.disk.is_empty() {
                 self.waiting.push_front((peer, request));
                 return;
             }
             if is_fence {
                 let epoch = request.capability.epoch.0;
-                if epoch < self.fence.get() {
+                let known = self.fences.borrow().get(&volume).copied().unwrap_or(0);
+                if epoch < known {
                     let error = NodeError::Fenced { sent: Epoch(0), current: Epoch(0) };
                     self.reply(peer, request.tag, Err(error));
                     continue;
                 }
-                self.fence.set(epoch);
-                self.writer = Some(peer);
+                self.fences.borrow_mut().insert(volume, epoch);
+                self.writers.insert(volume, peer);
                 let state = VolumeState::default();
                 self.reply(peer, request.tag, Ok(ReplyBody::VolumeState(state)));
-            } else if self.writer == Some(peer) {
+            } else if self.writers.get(&volume) == Some(&peer) {
                 self.start(peer, request);
             } else {
                 let error = NodeError::Fenced { sent: Epoch(0), current: Epoch(0) };
@@ -70,17 +72,18 @@ impl MirrorNode {
     }
 
     fn start(&mut self, peer: PeerId, request: Request) {
+        let file = FileId::Journal(request.capability.volume, JournalGen(1));
         let op = match request.body {
             RequestBody::JournalCreate { ring_bytes, .. } => {
-                DiskOp::Create { file: FILE, len_bytes: ring_bytes, allocate: true }
+                DiskOp::Create { file, len_bytes: ring_bytes, allocate: true }
             }
             RequestBody::JournalAppend { lsn, .. } => {
-                DiskOp::Write { file: FILE, offset_bytes: lsn.0, data: request.payload }
+                DiskOp::Write { file, offset_bytes: lsn.0, data: request.payload }
             }
             RequestBody::JournalRead { offset_bytes, len_bytes, .. } => {
-                DiskOp::Read { file: FILE, offset_bytes, len_bytes }
+                DiskOp::Read { file, offset_bytes, len_bytes }
             }
-            RequestBody::JournalSync { .. } => DiskOp::Sync { file: FILE },
+            RequestBody::JournalSync { .. } => DiskOp::Sync { file },
             other => panic!("a mirror does not send {other:?}"),
         };
         self.next += 1;

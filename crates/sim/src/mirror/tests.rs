@@ -3,7 +3,7 @@
 use super::{Bug, MirrorCast};
 use crate::atlas::Fault;
 use crate::run::{Options, Outcome, run_cast, run_many};
-use crate::scenario::Scenario;
+use crate::scenario::{Kind, Scenario, StayingPlan};
 
 /// Faults that a mirror survives, which repairs nothing.
 const FAULTS: [Fault; 8] = [
@@ -90,6 +90,86 @@ fn forgetting_a_request_is_found() {
 fn ignoring_the_fence_is_found() {
     let what = found(Bug::IgnoresFence, &[Fault::Usurp]);
     assert!(what.contains("fenced"), "{what:?}");
+}
+
+#[test]
+fn never_opening_again_is_found() {
+    let what = found(Bug::NeverReopens, &[]);
+    assert!(what.contains("until every volume opens"), "{what:?}");
+    assert!(what.contains("Opening"), "it says what the volume does: {what:?}");
+}
+
+#[test]
+fn a_trim_without_an_answer_is_found() {
+    let what = found(Bug::DropsTrims, &[]);
+    assert!(what.contains("Trim") && what.contains("unanswered"), "{what:?}");
+}
+
+/// What the first failing seed of some with two volumes complains about.
+fn found_among_two(bug: Bug, kind: Kind) -> String {
+    let outcomes = (0..15).map(|seed| {
+        let mut scenario = Scenario::shared(seed, 2);
+        scenario.kind = kind;
+        scenario.disk.sector_bytes = 4096;
+        for volume in &mut scenario.volumes {
+            volume.plan.ops = 200;
+        }
+        run_cast(scenario, &MirrorCast::new(bug), Options::default())
+    });
+    outcomes.filter_map(|outcome| outcome.failure).map(|f| f.what).next().unwrap_or_default()
+}
+
+#[test]
+fn correct_mirrors_share_nodes() {
+    assert_eq!(found_among_two(Bug::None, Kind::Within), "");
+    assert_eq!(found_among_two(Bug::None, Kind::Crowded), "");
+}
+
+#[test]
+fn no_space_while_there_is_room_is_found() {
+    let what = found_among_two(Bug::FullEarly, Kind::Crowded);
+    assert!(what.contains("must not fail") && what.contains("slots)"), "{what:?}");
+}
+
+#[test]
+fn a_trim_refused_for_lack_of_space_is_found() {
+    let what = found_among_two(Bug::RefusesTrims, Kind::Crowded);
+    assert!(what.contains("Trim") && what.contains("must not fail"), "{what:?}");
+}
+
+#[test]
+fn a_starving_neighbour_is_found() {
+    let what = found_among_two(Bug::Starves, Kind::Crowded);
+    assert!(what.contains("Write") && what.contains("unanswered"), "{what:?}");
+}
+
+#[test]
+fn a_volume_that_does_nothing_for_ever_is_found() {
+    let what = found(Bug::Spins, &[]);
+    assert!(what.contains("events are not enough"), "{what:?}");
+}
+
+fn staying(seed: u64, fault: Fault, at_request: u32) -> Outcome {
+    let mut scenario = scenario(seed, &[], 0);
+    let node = fieldstone_proto::NodeIndex(1);
+    scenario.staying = vec![StayingPlan { node, fault, at_request, copy_at_request: 0 }];
+    run_cast(scenario, &MirrorCast::new(Bug::None), Options::default())
+}
+
+#[test]
+fn waiting_for_ever_for_a_node_that_stays_silent_is_found() {
+    // The mirror opens with all nodes only. It has what it needs until it is opened anew.
+    let outcome = staying(0, Fault::SilenceStays, u32::MAX);
+    let what = outcome.failure.expect("node 1 never answers").what;
+    assert!(what.contains("until every volume opens"), "{what:?}");
+}
+
+#[test]
+fn every_fault_that_stays_strikes() {
+    for fault in Fault::STAYING {
+        let outcome = staying(0, fault, 20);
+        assert_eq!(outcome.faults, [(fault.name(), 1)]);
+    }
 }
 
 #[test]

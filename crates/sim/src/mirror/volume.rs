@@ -1,6 +1,8 @@
 //! The mirror volume: what one node is asked, all are asked; a lost connection asks again.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 use bytes::Bytes;
 use fieldstone_block::{
@@ -8,15 +10,17 @@ use fieldstone_block::{
 };
 use fieldstone_proto::{
     Capability, Epoch, JournalGen, Lsn, NodeError, NodeIndex, Reply, ReplyBody,
-    Request as NodeRequest, RequestBody, Tag,
+    Request as NodeRequest, RequestBody, Tag, VolumeId,
 };
 use fieldstone_volume::Phase;
 use fieldstone_volume::{Action, Event, VolumeConfig};
 use smallvec::smallvec;
 
 use super::Bug;
-use crate::actor::{Health, VolumeProcess};
+use crate::actor::{Health, NodeView, VolumeProcess};
 
+/// Writes after which a volume that starves the others has taken all room.
+const WRITES_TO_TAKE_ALL: u32 = 30;
 const GENERATION: JournalGen = JournalGen(1);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,7 +39,11 @@ struct Job {
 
 pub(crate) struct MirrorVolume {
     bug: Bug,
+    volume: VolumeId,
     epoch: u64,
+    writes: u32,
+    taken_by: Rc<Cell<Option<VolumeId>>>,
+    now: Nanos,
     nodes: Vec<Node>,
     size_bytes: u64,
     phase: Phase,
@@ -47,10 +55,19 @@ pub(crate) struct MirrorVolume {
 }
 
 impl MirrorVolume {
-    pub fn new(config: &VolumeConfig, bug: Bug, epoch: u64) -> Self {
+    pub fn new(
+        config: &VolumeConfig,
+        bug: Bug,
+        epoch: u64,
+        taken_by: Rc<Cell<Option<VolumeId>>>,
+    ) -> Self {
         Self {
             bug,
+            volume: config.volume,
             epoch,
+            writes: 0,
+            taken_by,
+            now: Nanos(0),
             nodes: vec![Node::Down; usize::from(config.nodes)],
             size_bytes: 64 << 20,
             phase: Phase::Opening,
@@ -63,7 +80,8 @@ impl MirrorVolume {
     }
 
     fn send(&mut self, node: NodeIndex, tag: u64, body: RequestBody, payload: Vec<Bytes>) {
-        let capability = Capability { epoch: Epoch(self.epoch), ..Capability::default() };
+        let capability =
+            Capability { volume: self.volume, epoch: Epoch(self.epoch), ..Capability::default() };
         let request = NodeRequest { tag: Tag(tag), capability, body, payload };
         self.actions.push_back(Action::Send { node, request });
     }
@@ -109,6 +127,12 @@ impl MirrorVolume {
         if self.bug == Bug::Forgets && tag.is_multiple_of(100) {
             return;
         }
+        if self.refuses(&request) {
+            return self.complete(&request, Err(BlockError::NoSpace));
+        }
+        if self.keeps_waiting(&request) {
+            return;
+        }
         let key = (request.offset_bytes, request.len_bytes);
         if self.bug == Bug::ServesStale
             && request.op == Op::Read
@@ -140,6 +164,29 @@ impl MirrorVolume {
         }
     }
 
+    fn refuses(&mut self, request: &Request) -> bool {
+        self.writes += u32::from(request.op == Op::Write);
+        match self.bug {
+            Bug::FullEarly => request.op == Op::Write && self.writes.is_multiple_of(20),
+            Bug::RefusesTrims => request.op == Op::Trim,
+            _ => false,
+        }
+    }
+
+    fn keeps_waiting(&mut self, request: &Request) -> bool {
+        let taken_by = self.taken_by.get();
+        match self.bug {
+            Bug::DropsTrims => request.op == Op::Trim,
+            Bug::Starves if request.op == Op::Write => {
+                if taken_by.is_none() && self.writes == WRITES_TO_TAKE_ALL {
+                    self.taken_by.set(Some(self.volume));
+                }
+                taken_by.is_some_and(|volume| volume != self.volume)
+            }
+            _ => false,
+        }
+    }
+
     fn joined(&mut self, node: NodeIndex) {
         self.nodes[usize::from(node.0)] = Node::Up;
         let tags: Vec<u64> = self.jobs.keys().copied().collect();
@@ -147,6 +194,9 @@ impl MirrorVolume {
             if self.jobs[&tag].waits_for.contains(&node) {
                 self.send_job(tag, node);
             }
+        }
+        if self.bug == Bug::NeverReopens && self.epoch > 1 {
+            return;
         }
         if self.phase == Phase::Opening && self.nodes.iter().all(|node| *node == Node::Up) {
             self.phase = Phase::Serving;
@@ -217,12 +267,13 @@ impl Backend for MirrorVolume {
         }
     }
 
-    fn poll(&mut self, _now: Nanos, out: &mut Vec<Completion>) {
+    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
+        self.now = now;
         out.append(&mut self.done);
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        None
+        (self.bug == Bug::Spins).then_some(self.now)
     }
 }
 
@@ -255,12 +306,18 @@ impl VolumeProcess for MirrorVolume {
     }
 
     fn health(&self) -> Health {
+        let view = |node: &Node| NodeView { up: *node == Node::Up, shards: 0, slots_used: 0 };
         Health {
             phase: self.phase.clone(),
             whole: self.nodes.iter().all(|node| *node == Node::Up),
             scrubbing: false,
             scrub_failed: 0,
-            slots_used: 0,
+            nodes: self.nodes.iter().map(view).collect(),
+            degraded: 0,
+            missing: 0,
+            lost: 0,
+            rebuilding: false,
+            journal_whole: true,
             text: format!("{} jobs", self.jobs.len()),
         }
     }

@@ -13,6 +13,8 @@ use crate::scenario::Kind;
 use crate::trace::Who;
 
 const MS: u64 = 1_000_000;
+/// Size of a page of a file.
+const PAGE_BYTES: usize = 4096;
 /// Times that all processes may die before one has served: opening has to end some time.
 const STRIKES_BEFORE_SERVING_MAX: u32 = 4;
 
@@ -31,7 +33,7 @@ impl<C: Cast> World<'_, C> {
         if let Some(fault) = self.scenario.weights.pick(&mut self.fault_dice) {
             let node = NodeIndex(self.fault_dice.index(self.nodes.len()) as u16);
             let struck = match fault.impairs() {
-                true => self.atlas.allows(fault, node) && self.strike_node(fault, node),
+                true => self.may_strike(fault, node) && self.strike_node(fault, node),
                 false => self.strike_all(fault),
             };
             if struck {
@@ -39,6 +41,18 @@ impl<C: Cast> World<'_, C> {
             }
         }
         self.schedule_strike();
+    }
+
+    /// True when `fault` may strike `node`. Where a fault stays, no other replaces the files or ends
+    /// the fault; while one waits for the nodes that are impaired, no others become so.
+    fn may_strike(&self, fault: Fault, node: NodeIndex) -> bool {
+        let keeps_files = matches!(
+            fault,
+            Fault::NodeKill | Fault::NodePower | Fault::Partition | Fault::ConnectionLoss
+        );
+        self.atlas.allows(fault, node)
+            && (keeps_files || !self.atlas.stays(node))
+            && !self.staying_is_due()
     }
 
     /// A fault strikes a node; false if it finds nothing to strike.
@@ -85,7 +99,7 @@ impl<C: Cast> World<'_, C> {
                     read_error_per_mille: dice.pick(&[0, 20, 500]),
                     write_error_per_mille: dice.pick(&[0, 20, 500]),
                     sync_error_per_mille: dice.pick(&[0, 100, 1000]),
-                    full: false,
+                    ..DiskFaults::default()
                 };
                 self.recover_after(node, away_ns, Recovery::Disk);
             }
@@ -93,7 +107,7 @@ impl<C: Cast> World<'_, C> {
                 host.disk.faults.full = true;
                 self.recover_after(node, away_ns, Recovery::Disk);
             }
-            Fault::VolumeKill | Fault::KillAll | Fault::PowerAll | Fault::Usurp => return false,
+            _ => return false,
         }
         true
     }
@@ -132,7 +146,7 @@ impl<C: Cast> World<'_, C> {
         self.fault_dice.between(low * MS, high * MS)
     }
 
-    fn recover_after(&mut self, node: NodeIndex, delay_ns: u64, what: Recovery) {
+    pub(super) fn recover_after(&mut self, node: NodeIndex, delay_ns: u64, what: Recovery) {
         self.atlas.begins(node);
         self.schedule.after(delay_ns, Happening::Recover { node, what });
     }
@@ -160,7 +174,7 @@ impl<C: Cast> World<'_, C> {
         if self.scenario.kind == Kind::Beyond {
             file = FileId::Data;
         }
-        let Some(at) = disk.flip_bit(file) else { return false };
+        let Some(at) = disk.flip_bit(file, PAGE_BYTES) else { return false };
         self.note(Who::Fault, "flipped", at, format_args!("{node} {file:?} byte {at}"));
         if file == FileId::Data {
             self.atlas.needs_scrub(node);

@@ -3,11 +3,14 @@
 //! One loop takes the next event off the schedule and hands it to whom it concerns; whatever that
 //! one wants done goes back on the schedule. Nothing else moves time, so a run is a function of
 //! its scenario. The parts: `nodes` and `volumes` host the processes, `users` submits requests
-//! and judges answers, `faults` strikes, `script` tells a run from creation to the last check.
+//! and judges answers, `faults` strikes, `lasting` strikes to stay, `room` knows how full the
+//! pool is, `script` tells a run from creation to the last check.
 
 mod describe;
 mod faults;
+mod lasting;
 mod nodes;
+mod room;
 pub(crate) mod script;
 mod tenant;
 mod users;
@@ -23,9 +26,10 @@ use crate::actor::{Cast, VolumeProcess};
 use crate::atlas::{Atlas, Fault};
 use crate::dice::Dice;
 use crate::network::{ClientId, Direction, Network};
-use crate::scenario::{Kind, Scenario};
+use crate::scenario::{Kind, Scenario, StayingPlan};
 use crate::schedule::Schedule;
 use crate::trace::{Trace, Who};
+use lasting::OldCopy;
 use nodes::NodeHost;
 use tenant::{Scrub, Tenant};
 use users::InFlight;
@@ -87,6 +91,8 @@ pub struct Failure {
 const AUDIT_GAP_NS: u64 = 20_000_000;
 /// Longest virtual time that a request may take.
 const REQUEST_NS_MAX: u64 = 120_000_000_000;
+/// Longest virtual time without a process that serves a volume, however often it is killed meanwhile.
+const SHUT_NS_MAX: u64 = 600_000_000_000;
 
 /// A seeded world in the middle of a run.
 pub struct World<'a, C: Cast> {
@@ -108,9 +114,17 @@ pub struct World<'a, C: Cast> {
     /// Users make requests of their own accord, and faults strike.
     users_active: bool,
     faults_active: bool,
+    /// The users are done, and nothing strikes any more but faults that stay and are still to come.
+    calm: bool,
     fault_dice: Dice,
     /// Which volumes a fault strikes, where there are several.
     tenant_dice: Dice,
+    /// Faults that stay, and have not struck yet.
+    staying: Vec<StayingPlan>,
+    old_copies: BTreeMap<NodeIndex, OldCopy>,
+    lasting_dice: Dice,
+    /// Blocks that acknowledged trims and zeroes covered.
+    trimmed_blocks: u64,
     world_dice: Dice,
     injected: BTreeMap<Fault, u64>,
     failed_requests: u64,
@@ -134,8 +148,13 @@ impl<'a, C: Cast> World<'a, C> {
             requests: 0,
             users_active: false,
             faults_active: false,
+            calm: false,
             fault_dice: Dice::new(seed, "faults", 0),
             tenant_dice: Dice::new(seed, "tenants", 0),
+            staying: scenario.staying.clone(),
+            old_copies: BTreeMap::new(),
+            lasting_dice: Dice::new(seed, "lasting", 0),
+            trimmed_blocks: 0,
             world_dice: Dice::new(seed, "world", 0),
             injected: BTreeMap::new(),
             failed_requests: 0,
@@ -219,6 +238,7 @@ impl<'a, C: Cast> World<'a, C> {
         let gap_ns = AUDIT_GAP_NS.max(self.now().0 / 1000);
         self.schedule.after(gap_ns, Happening::Audit);
         self.check_for_stuck_requests();
+        self.strike_to_stay();
         let mut whole = true;
         for tenant in self.all_tenants() {
             whole &= self.audit_tenant(tenant);

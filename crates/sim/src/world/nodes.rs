@@ -21,8 +21,22 @@ pub(super) struct NodeHost<N> {
     pub incarnation: u64,
     /// How many times slower than usual its disk is.
     pub slowness: u64,
+    /// What is wrong with it for good.
+    pub lasting: Lasting,
     /// When the last of the disk's operations under way ends.
     pub disk_busy_until: Nanos,
+}
+
+/// Actions of a node at one moment before it is said to spin.
+const ACTIONS_MAX: u32 = 100_000;
+
+/// What is wrong with a node to the end of the run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lasting {
+    /// What each operation of its disk takes in addition.
+    pub delay_ns: u64,
+    /// Its process does nothing any more.
+    pub silent: bool,
 }
 
 impl<C: Cast> World<'_, C> {
@@ -36,6 +50,7 @@ impl<C: Cast> World<'_, C> {
             life: 0,
             incarnation,
             slowness: 1,
+            lasting: Lasting::default(),
             disk_busy_until: Nanos(0),
         });
         self.start_node(node);
@@ -96,7 +111,8 @@ impl<C: Cast> World<'_, C> {
             Arrival::Reply(_) => return,
         };
         let clock = self.node_clock();
-        if let Some(process) = self.nodes[usize::from(ends.node.0)].process.as_mut() {
+        let host = &mut self.nodes[usize::from(ends.node.0)];
+        if let Some(process) = host.process.as_mut().filter(|_| !host.lasting.silent) {
             process.handle(event, clock);
             self.pump_node(ends.node);
         }
@@ -114,7 +130,7 @@ impl<C: Cast> World<'_, C> {
             let key = id.0;
             self.trace.line(at, Who::Node(node.0), "diskerr", key, format_args!("#{key} {error}"));
         }
-        if let Some(process) = host.process.as_mut() {
+        if let Some(process) = host.process.as_mut().filter(|_| !host.lasting.silent) {
             process.handle(Event::Disk { id, result }, clock);
             self.pump_node(node);
         }
@@ -122,7 +138,10 @@ impl<C: Cast> World<'_, C> {
 
     fn pump_node(&mut self, node: NodeIndex) {
         let who = Who::Node(node.0);
-        loop {
+        for round in 0.. {
+            if round == ACTIONS_MAX {
+                return self.fail(format!("{node} spins"));
+            }
             let host = &mut self.nodes[usize::from(node.0)];
             let life = host.life;
             let Some(action) = host.process.as_mut().and_then(NodeProcess::next_action) else {
@@ -132,7 +151,7 @@ impl<C: Cast> World<'_, C> {
                 Action::Disk { id, op } => {
                     let text = self.trace.is_written().then(|| super::describe::brief_disk(&op));
                     let slowness = host.slowness;
-                    let delay_ns = host.disk.submit(id, op) * slowness;
+                    let delay_ns = host.disk.submit(id, op) * slowness + host.lasting.delay_ns;
                     let ends_at = self.schedule.now().plus(Nanos(delay_ns));
                     host.disk_busy_until = host.disk_busy_until.max(ends_at);
                     self.schedule.after(delay_ns, Happening::Disk { node, life, id });
@@ -151,8 +170,12 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// A node's epoch never falls, whatever happened to it short of being replaced.
+    /// A node's epoch never falls, whatever happened to it short of being replaced, or of a fault
+    /// that stays.
     fn check_epoch(&mut self, node: NodeIndex, peer: PeerId, epoch: Epoch) {
+        if self.atlas.stays(node) {
+            return;
+        }
         let Some(client) = self.network.client_of(peer) else { return };
         let tenant = self.tenant_of(client);
         let known = std::mem::replace(&mut self.tenants[tenant].epochs[usize::from(node.0)], epoch);

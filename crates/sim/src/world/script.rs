@@ -1,27 +1,52 @@
 //! The course of a run, from the creation of the volumes to the last check.
 //!
-//! 1. The volume is created.
+//! 1. The volumes are created.
 //! 2. Users work while faults strike.
-//! 3. No more faults. What is going on must end, and the volume must become whole, in bounded
-//!    virtual time: rebuilding always terminates. (If the pool is full, space is trimmed first.)
+//! 3. Calm: users stop, and so do faults. What was asked is answered, and every volume serves. (If
+//!    the pool is full, every volume trims half of itself: trims are answered however full it is.)
+//!    Faults that stay and have not struck yet strike now. Then the volumes become whole: rebuilding
+//!    always ends. Where faults stay, they become as sound as they can be.
 //! 4. Every block is read and compared.
-//! 5. The volume is closed and opened again, and every block is read once more.
-//! 6. In half of the runs everything is trimmed: space must come back, and writing must work.
+//! 5. Every volume process is killed. Every volume opens again, and every block is read.
+//! 6. Every volume is written to, and flushed.
+//! 7. The volumes are closed and opened again, and every block is read once more.
+//! 8. In half of the runs everything is trimmed: space must come back, and writing must work.
+//!
+//! **Liveness.** From step 3 on everything has a bound of virtual time, and a run that exceeds one
+//! fails with what it waits for:
+//!
+//! | what                                               | bound                   |
+//! |----------------------------------------------------|-------------------------|
+//! | requests in flight when calm begins are answered   | [`ANSWER_NS_MAX`]       |
+//! | any request, at any time while its process lives   | `REQUEST_NS_MAX`        |
+//! | a volume is served again, at any time              | `SHUT_NS_MAX`           |
+//! | every volume opens once its nodes' processes run   | [`OPEN_NS_MAX`]         |
+//! | a trim of half of a full volume, a flush, a sweep  | [`STEP_NS_MAX`]         |
+//! | volumes are whole, or sound                        | [`WHOLE_NS_MAX`]        |
+//! | the events of a run                                | [`EVENTS_MAX`]          |
 
 use fieldstone_block::{Nanos, Op};
+use fieldstone_proto::NodeIndex;
 use fieldstone_volume::Phase;
 
 use super::World;
-use crate::actor::{Cast, VolumeProcess};
+use crate::actor::{Cast, NodeView, VolumeProcess};
 use crate::checker::Span;
 use crate::network::ClientId;
 use crate::scenario::Kind;
 use crate::trace::Who;
 
-/// Longest virtual time for opening, closing or a round of reads.
+/// Longest virtual time for creating, closing, trimming, or a round of reads.
 const STEP_NS_MAX: u64 = 200_000_000_000;
-/// Longest virtual time for the users' work.
+/// The users stop after this virtual time, whether or not they are done.
 const WORK_NS_MAX: u64 = 1_800_000_000_000;
+/// Longest virtual time after the last fault until everything that was asked is answered and every
+/// volume serves: an opening that began before, and requests behind it.
+const ANSWER_NS_MAX: u64 = 200_000_000_000;
+/// Longest virtual time for an opening. The volume waits 30 s for nodes that may have what no other
+/// has; before and after that a node may be waited for until it counts as down, 3 s at most, a few
+/// times in each attempt.
+const OPEN_NS_MAX: u64 = 120_000_000_000;
 /// Longest virtual time until the volume is whole after the last fault.
 const WHOLE_NS_MAX: u64 = 600_000_000_000;
 /// Most events of a run: a run that does nothing forever must end too.
@@ -53,24 +78,61 @@ impl<C: Cast> World<'_, C> {
             self.schedule_work(tenant, 0);
         }
         self.schedule_strike();
-        self.until("the work is done", WORK_NS_MAX, |world| {
-            let over = world.tenants.iter().all(|tenant| tenant.workload.is_over());
-            over && world.in_flight.is_empty()
+        let end = self.now().plus(Nanos(WORK_NS_MAX));
+        self.until("the work is done", 2 * WORK_NS_MAX, |world| {
+            world.tenants.iter().all(|tenant| tenant.workload.is_over()) || world.now() >= end
         })?;
-        self.note(Who::World, "calm", 0, format_args!("no more faults"));
-        self.users_active = false;
-        self.faults_active = false;
-        if self.scenario.kind == Kind::Full {
-            self.make_room()?;
-        }
-        self.until("the volume is whole again", WHOLE_NS_MAX, Self::is_settled)?;
+        self.calm_down()?;
         self.read_all()?;
+        self.kill_all_volumes()?;
+        self.until("the volumes are sound once more", WHOLE_NS_MAX, Self::is_settled)?;
+        self.read_all()?;
+        self.write_some()?;
         self.reopen()?;
         self.read_all()?;
         if self.world_dice.chance(500) {
             self.trim_all()?;
         }
         self.close()
+    }
+
+    /// Users and faults stop, and everything gets well, as far as it can.
+    fn calm_down(&mut self) -> Option<()> {
+        self.note(Who::World, "calm", 0, format_args!("no more faults"));
+        self.users_active = false;
+        self.faults_active = false;
+        self.until("every request is answered", ANSWER_NS_MAX, Self::is_quiet)?;
+        if matches!(self.scenario.kind, Kind::Full | Kind::Crowded) {
+            self.make_room()?;
+        }
+        self.calm = true;
+        // One that has no place beside another that stays is left out.
+        self.until("the faults that stay have struck", WHOLE_NS_MAX, |world| {
+            world.staying.is_empty() || (world.atlas.staying() > 0 && world.is_settled())
+        })?;
+        self.staying.clear();
+        self.until("the volumes are whole again", WHOLE_NS_MAX, Self::is_settled)
+    }
+
+    /// Every volume process dies, and every volume opens again.
+    fn kill_all_volumes(&mut self) -> Option<()> {
+        let clients: Vec<ClientId> = self.volumes.keys().copied().collect();
+        for client in clients {
+            self.kill_volume(client, "killed after the last fault");
+        }
+        self.collect_frames();
+        self.until("every volume opens", OPEN_NS_MAX, Self::all_serve)
+    }
+
+    /// Every volume is written to, at its end, and flushed.
+    fn write_some(&mut self) -> Option<()> {
+        for tenant in self.all_tenants() {
+            let blocks = self.device_blocks(tenant);
+            let span = Span { first: blocks - SWEEP_BLOCKS, blocks: SWEEP_BLOCKS };
+            self.submit_plain(tenant, Op::Write, span);
+        }
+        self.collect_frames();
+        self.flush()
     }
 
     /// Goes on until `done`; `None` if something went wrong or it takes too long.
@@ -80,9 +142,14 @@ impl<C: Cast> World<'_, C> {
             if !self.step() {
                 return None;
             }
-            if self.now() > limit || self.schedule.taken() > EVENTS_MAX {
+            let spent = self.schedule.taken() > EVENTS_MAX;
+            if self.now() > limit || spent {
                 let reason = self.describe_state();
-                self.fail(format!("waited too long until {what}: {reason}"));
+                let bound = match spent {
+                    true => format!("{EVENTS_MAX} events are not enough"),
+                    false => format!("{} s are not enough", ns_max / 1_000_000_000),
+                };
+                self.fail(format!("{bound} until {what}: {reason}"));
                 return None;
             }
         }
@@ -96,7 +163,9 @@ impl<C: Cast> World<'_, C> {
             text.push_str(&match tenant.active.map(|active| &self.volumes[&active]) {
                 Some(host) => {
                     let health = host.process.health();
-                    format!("volume {index} {:?}, {}; ", health.phase, health.text)
+                    let error = host.last_error.as_deref().unwrap_or("none");
+                    let text = health.text;
+                    format!("volume {index} {:?}, {text}, last error {error}; ", health.phase)
                 }
                 None => format!("volume {index} has no process; "),
             });
@@ -121,11 +190,13 @@ impl<C: Cast> World<'_, C> {
         self.all_serve() && alone && self.in_flight.is_empty()
     }
 
+    /// Every volume is whole, and the atlas knows; where faults stay, it is as sound as it can be.
     fn is_settled(&self) -> bool {
-        let whole = |client: ClientId| self.is_whole(client);
+        let stays = self.atlas.staying() > 0;
+        let sound = |client| if stays { self.is_steady(client) } else { self.is_whole(client) };
         self.is_quiet()
-            && self.atlas.impaired().is_empty()
-            && self.tenants.iter().all(|tenant| tenant.active.is_some_and(whole))
+            && (stays || self.atlas.impaired().is_empty())
+            && self.tenants.iter().all(|tenant| tenant.active.is_some_and(sound))
     }
 
     /// A full pool must let everything be read, and recover when space is trimmed.
@@ -208,7 +279,11 @@ impl<C: Cast> World<'_, C> {
         self.reopen()?;
         self.until("the empty volumes are whole", WHOLE_NS_MAX, Self::is_settled)?;
         self.read_all()?;
-        let used = self.volumes[&self.tenants[0].active?].process.health().slots_used;
+        let health = self.volumes[&self.tenants[0].active?].process.health();
+        // A node where a fault stays may be unable to forget what it holds.
+        let counts = |(index, _): &(u16, &NodeView)| !self.atlas.stays(NodeIndex(*index));
+        let views = (0u16..).zip(&health.nodes).filter(counts);
+        let used: u64 = views.map(|(_, view)| view.slots_used).sum();
         let segments = EMPTY_SEGMENTS_MAX * self.tenants.len() as u64;
         let allowed = segments * self.scenario.profile.shards() as u64;
         self.note(Who::World, "space", used, format_args!("{used} slots used of {allowed}"));

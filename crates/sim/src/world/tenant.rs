@@ -43,6 +43,8 @@ pub(super) struct Tenant {
     pub stale_ops_left: u32,
     pub scrub: Scrub,
     pub opening_failures: u32,
+    /// When it stopped serving; `None` while it serves, and before it did.
+    pub shut_since: Option<Nanos>,
     /// Deaths of processes since one served.
     pub strikes_since_serving: u32,
     /// The highest epoch that each node has shown since it was empty.
@@ -67,6 +69,7 @@ impl Tenant {
             stale_ops_left: 0,
             scrub: Scrub::Idle,
             opening_failures: 0,
+            shut_since: None,
             strikes_since_serving: 0,
             epochs: vec![Epoch(0); usize::from(scenario.nodes)],
         }

@@ -6,7 +6,7 @@ use fieldstone_block::{
 };
 use fieldstone_volume::Phase;
 
-use super::{Happening, REQUEST_NS_MAX, World};
+use super::{Happening, REQUEST_NS_MAX, SHUT_NS_MAX, World};
 use crate::actor::Cast;
 use crate::checker::{BLOCK_BYTES, Checker, Span};
 use crate::network::ClientId;
@@ -21,6 +21,8 @@ pub(super) struct InFlight {
     op: Op,
     span: Span,
     since: Nanos,
+    /// Blocks that had been trimmed when it was made.
+    pub trimmed_before: u64,
 }
 
 impl<C: Cast> World<'_, C> {
@@ -99,7 +101,8 @@ impl<C: Cast> World<'_, C> {
                 if flags.fua { " fua" } else { "" }
             ),
         );
-        self.in_flight.insert(number, InFlight { client, op, span, since: now });
+        let trimmed_before = self.trimmed_blocks;
+        self.in_flight.insert(number, InFlight { client, op, span, since: now, trimmed_before });
         let whole_device = op == Op::Flush;
         let request = Request {
             id: RequestId(u64::from(number)),
@@ -159,6 +162,9 @@ impl<C: Cast> World<'_, C> {
             }
             Op::Write | Op::Trim | Op::WriteZeroes => checker.write_ended(number, ok),
         };
+        if ok && matches!(request.op, Op::Trim | Op::WriteZeroes) {
+            self.trimmed_blocks += request.span.blocks;
+        }
         if let Err(finding) = judged {
             self.fail(format!("request {number} ({:?}): {finding}", request.op));
         }
@@ -183,7 +189,9 @@ impl<C: Cast> World<'_, C> {
         let allowed = match error {
             BlockError::Fenced(_) => succeeded,
             BlockError::NoSpace => {
-                self.users_active && self.scenario.kind == Kind::Full && needs_space(request.op)
+                matches!(self.scenario.kind, Kind::Full | Kind::Crowded)
+                    && needs_space(request.op)
+                    && self.is_short_of_room(&request)
             }
             BlockError::Io(_) | BlockError::ShuttingDown => {
                 succeeded || self.scenario.kind == Kind::Beyond
@@ -194,12 +202,23 @@ impl<C: Cast> World<'_, C> {
         };
         if !allowed {
             let InFlight { op, span, .. } = request;
-            self.fail(format!("request {number} ({op:?} {span:?}) must not fail: {error}"));
+            let (taken, room) = self.slots_taken_of(request.trimmed_before);
+            self.fail(format!(
+                "request {number} ({op:?} {span:?}) of volume {tenant} must not fail: {error} (live \
+                 data takes {taken} of {room} slots)"
+            ));
         }
     }
 
+    /// Whatever happens, a request is answered some time, and a volume opens.
     pub(super) fn check_for_stuck_requests(&mut self) {
         let now = self.now();
+        let since = |tenant: usize| self.tenants[tenant].shut_since;
+        let shut = |tenant| since(tenant).is_some_and(|at| now.since(at).0 > SHUT_NS_MAX);
+        if let Some(tenant) = self.all_tenants().find(|tenant| shut(*tenant)) {
+            let (seconds, state) = (SHUT_NS_MAX / 1_000_000_000, self.describe_state());
+            return self.fail(format!("volume {tenant} has not served for {seconds} s: {state}"));
+        }
         let stuck = self
             .in_flight
             .iter()

@@ -2,13 +2,13 @@
 
 use fieldstone_block::{Backend, Nanos};
 use fieldstone_node::PeerId;
-use fieldstone_proto::NodeIndex;
+use fieldstone_proto::{NodeIndex, Reply};
 use fieldstone_volume::Phase;
 use fieldstone_volume::{Action, Event, Opening, VolumeConfig};
 
 use super::describe::brief_request;
 use super::{Happening, World};
-use crate::actor::{Cast, VolumeProcess};
+use crate::actor::{Cast, Health, NodeView, VolumeProcess};
 use crate::network::{Arrival, ClientId, Ends};
 use crate::scenario::Kind;
 use crate::trace::Who;
@@ -28,6 +28,8 @@ pub(super) struct VolumeHost<V> {
     links: Vec<Link>,
     timer: Option<Nanos>,
     pub phase: Phase,
+    /// The last error that a node answered it with, for people.
+    pub last_error: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,7 +96,14 @@ impl<C: Cast> World<'_, C> {
         };
         let process = self.cast.volume(config, self.now());
         let links = vec![Link::default(); usize::from(self.scenario.nodes)];
-        let host = VolumeHost { tenant, process, links, timer: None, phase: Phase::Opening };
+        let host = VolumeHost {
+            tenant,
+            process,
+            links,
+            timer: None,
+            phase: Phase::Opening,
+            last_error: None,
+        };
         self.volumes.insert(client, host);
         for node in 0..self.scenario.nodes {
             self.begin_connecting(client, NodeIndex(node));
@@ -147,6 +156,7 @@ impl<C: Cast> World<'_, C> {
             Arrival::Reply(reply) => {
                 let key = reply.tag.0;
                 self.note(who, "recv", key, format_args!("{} #{key}", ends.node));
+                self.remember_error(ends, &reply);
                 Event::Reply { node: ends.node, reply }
             }
             Arrival::Closed => {
@@ -158,6 +168,14 @@ impl<C: Cast> World<'_, C> {
             Arrival::Request(_) => return,
         };
         self.with_volume(ends.client, |volume, now| volume.handle(event, now));
+    }
+
+    fn remember_error(&mut self, ends: Ends, reply: &Reply) {
+        if let Err(error) = &reply.result
+            && let Some(host) = self.volumes.get_mut(&ends.client)
+        {
+            host.last_error = Some(format!("{}: {error}", ends.node));
+        }
     }
 
     pub(super) fn timer_due(&mut self, client: ClientId, at: Nanos) {
@@ -259,6 +277,7 @@ impl<C: Cast> World<'_, C> {
         match phase {
             Phase::Serving => {
                 seat.opening_failures = 0;
+                seat.shut_since = None;
                 seat.strikes_since_serving = 0;
                 seat.checker.succeeded_by(client);
                 self.schedule_work(tenant, 0);
@@ -296,6 +315,7 @@ impl<C: Cast> World<'_, C> {
         self.schedule_work(tenant, 0);
         if self.tenants[tenant].active == Some(client) {
             self.tenants[tenant].active = None;
+            self.tenants[tenant].shut_since.get_or_insert(now);
             let delay_ns = self.world_dice.between(1_000, 100_000_000);
             self.schedule_open(tenant, delay_ns);
         }
@@ -306,15 +326,40 @@ impl<C: Cast> World<'_, C> {
         self.volumes.get(&client)?.links[usize::from(node.0)].peer
     }
 
-    /// The volume serves, says that it is whole, and says so from knowledge of the present.
+    /// The volume serves, and says that it is as whole as it can be, from knowledge of the present:
+    /// see the atlas for how whole that is where faults stay.
     pub(super) fn is_whole(&self, client: ClientId) -> bool {
-        let Some(host) = self.volumes.get(&client) else { return false };
-        let sound = |(index, link): (usize, &Link)| {
-            link.life == self.nodes[index].life
-                && link.peer.is_some_and(|peer| self.network.is_sound(peer))
+        let Some(health) = self.fresh_health(client) else { return false };
+        if self.atlas.staying() == 0 {
+            return health.whole;
+        }
+        let given_up = |(index, view): (u16, &NodeView)| {
+            !self.atlas.stays(NodeIndex(index)) || !view.up || view.shards == 0
         };
-        host.phase == Phase::Serving
-            && host.links.iter().enumerate().all(sound)
-            && host.process.health().whole
+        let one_each = || health.missing == health.degraded;
+        (health.missing == 0 || ((0u16..).zip(&health.nodes).all(given_up) && one_each()))
+            && self.is_steady(client)
+            && health.journal_whole
+    }
+
+    /// The volume serves, uses every node where no fault stays, makes no shards anew, and has lost
+    /// nothing.
+    pub(super) fn is_steady(&self, client: ClientId) -> bool {
+        let Some(health) = self.fresh_health(client) else { return false };
+        let used = |(index, view): (u16, &NodeView)| view.up || self.atlas.stays(NodeIndex(index));
+        (0u16..).zip(&health.nodes).all(used) && !health.rebuilding && health.lost == 0
+    }
+
+    /// What a volume says that serves, and whose connections to nodes are sound wherever no fault
+    /// stays.
+    fn fresh_health(&self, client: ClientId) -> Option<Health> {
+        let host = self.volumes.get(&client)?;
+        let sound = |(index, link): (u16, &Link)| {
+            self.atlas.stays(NodeIndex(index))
+                || (link.life == self.nodes[usize::from(index)].life
+                    && link.peer.is_some_and(|peer| self.network.is_sound(peer)))
+        };
+        let fresh = host.phase == Phase::Serving && (0u16..).zip(&host.links).all(sound);
+        fresh.then(|| host.process.health())
     }
 }

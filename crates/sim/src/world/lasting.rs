@@ -1,0 +1,157 @@
+//! Faults that stay: they strike once, when the scenario says so and the atlas allows it, and the
+//! world never heals them.
+
+use fieldstone_proto::NodeIndex;
+
+use super::{Recovery, World};
+use crate::actor::Cast;
+use crate::atlas::Fault;
+use crate::disk::{Broken, DiskFaults, FileKind, Snapshot};
+use crate::scenario::StayingPlan;
+use crate::trace::Who;
+
+const MS: u64 = 1_000_000;
+/// Most bits that damage flips.
+const FLIPS_MAX: u64 = 12;
+/// Where the fields of headers and records are: in the first bytes of a page.
+const FIELDS_BYTES: usize = 64;
+/// Size of a page of a file.
+const PAGE_BYTES: usize = 4096;
+
+/// What a node had at some time, for a stale copy.
+pub(super) struct OldCopy {
+    files: Snapshot,
+    incarnation: u64,
+}
+
+impl<C: Cast> World<'_, C> {
+    /// A fault that stays is due, and waits for the atlas.
+    pub(super) fn staying_is_due(&self) -> bool {
+        self.staying.iter().any(|plan| self.is_due(plan.at_request))
+    }
+
+    fn is_due(&self, request: u32) -> bool {
+        self.requests >= request || self.calm
+    }
+
+    /// Takes the copies that are due, and lets the faults strike that are due and allowed.
+    pub(super) fn strike_to_stay(&mut self) {
+        for plan in std::mem::take(&mut self.staying) {
+            let taken = self.old_copies.contains_key(&plan.node);
+            if plan.fault == Fault::StaleCopy && !taken && self.is_due(plan.copy_at_request) {
+                let host = &self.nodes[usize::from(plan.node.0)];
+                let (files, incarnation) = (host.disk.snapshot(), host.incarnation);
+                self.old_copies.insert(plan.node, OldCopy { files, incarnation });
+                self.note(
+                    Who::World,
+                    "copied",
+                    u64::from(plan.node.0),
+                    format_args!("{}", plan.node),
+                );
+            }
+            let struck = self.is_due(plan.at_request)
+                && self.atlas.allows_staying(plan.node)
+                && self.nodes[usize::from(plan.node.0)].process.is_some();
+            if struck {
+                self.strike_for_good(plan);
+            } else {
+                self.staying.push(plan);
+            }
+        }
+    }
+
+    fn strike_for_good(&mut self, plan: StayingPlan) {
+        let StayingPlan { node, fault, .. } = plan;
+        *self.injected.entry(fault).or_default() += 1;
+        self.atlas.begins_to_stay(node);
+        self.note(Who::Fault, fault.name(), u64::from(node.0), format_args!("{node}, to the end"));
+        let mut restarts = self.lasting_dice.chance(500);
+        match fault {
+            Fault::DamageStays => self.damage(node),
+            Fault::ErrorsStay => {
+                let broken = Some(self.draw_broken());
+                self.change_disk(node, DiskFaults { broken, ..DiskFaults::default() });
+            }
+            Fault::ReadOnlyStays => {
+                let broken = Some(Broken::ReadOnly);
+                self.change_disk(node, DiskFaults { broken, ..DiskFaults::default() });
+            }
+            Fault::FullStays => {
+                self.change_disk(node, DiskFaults { full: true, ..DiskFaults::default() });
+            }
+            Fault::SlowStays => {
+                let share = self.lasting_dice.pick(&SLOW_PER_CENT);
+                let delay_ns = self.scenario.node_timeout_ms * MS / 100 * share;
+                self.note(Who::Fault, "slow", delay_ns, format_args!("{share} % of the timeout"));
+                self.nodes[usize::from(node.0)].lasting.delay_ns = delay_ns;
+            }
+            Fault::SilenceStays => {
+                restarts = false;
+                self.nodes[usize::from(node.0)].lasting.silent = true;
+            }
+            Fault::StaleCopy => return self.fall_back(node),
+            _ => {}
+        }
+        if restarts {
+            self.nodes[usize::from(node.0)].disk.kill();
+            self.start_anew(node);
+        }
+    }
+
+    fn draw_broken(&mut self) -> Broken {
+        self.lasting_dice.pick(&[
+            Broken::All,
+            Broken::Reads,
+            Broken::Writes,
+            Broken::Syncs,
+            Broken::File(FileKind::Slots),
+            Broken::File(FileKind::Data),
+            Broken::File(FileKind::Volume),
+            Broken::File(FileKind::Journal),
+        ])
+    }
+
+    fn change_disk(&mut self, node: NodeIndex, faults: DiskFaults) {
+        self.note(Who::Fault, "disk", 0, format_args!("{node} {faults:?}"));
+        self.nodes[usize::from(node.0)].disk.faults = faults;
+    }
+
+    /// Bits flip in one file, or anywhere.
+    fn damage(&mut self, node: NodeIndex) {
+        let files = self.nodes[usize::from(node.0)].disk.files();
+        if files.is_empty() {
+            return;
+        }
+        let one = files[self.lasting_dice.index(files.len())];
+        let anywhere = self.lasting_dice.chance(400);
+        for _ in 0..self.lasting_dice.between(1, FLIPS_MAX) {
+            let other = files[self.lasting_dice.index(files.len())];
+            let file = if anywhere { other } else { one };
+            let within_bytes = self.lasting_dice.pick(&[FIELDS_BYTES, PAGE_BYTES]);
+            let at = self.nodes[usize::from(node.0)].disk.flip_bit(file, within_bytes);
+            if let Some(at) = at {
+                self.note(Who::Fault, "flipped", at, format_args!("{node} {file:?} byte {at}"));
+            }
+        }
+    }
+
+    /// The node goes on with the files that it had some time ago.
+    fn fall_back(&mut self, node: NodeIndex) {
+        let Some(OldCopy { files, incarnation }) = self.old_copies.remove(&node) else { return };
+        self.start_anew(node);
+        let host = &mut self.nodes[usize::from(node.0)];
+        host.disk.restore(files);
+        host.incarnation = incarnation;
+    }
+
+    fn start_anew(&mut self, node: NodeIndex) {
+        let silent = self.lasting_dice.chance(300);
+        self.stop_node(node, silent);
+        let away_ns = self.lasting_dice.between(MS, 500 * MS);
+        self.recover_after(node, away_ns, Recovery::Start);
+    }
+}
+
+/// How long an operation of a slow disk takes, in hundredths of the time after which a node counts
+/// as down.
+const SLOW_PER_CENT: [u64; 5] = [5, 30, 90, 110, 500];

@@ -1,0 +1,50 @@
+//! Room in the pool: when a request may be refused for the lack of it.
+//!
+//! A volume may answer ENOSPC only when the pool is really short. The world knows what users have
+//! stored, on all volumes together, and what the nodes hold: while the live data takes less than
+//! [`SHORT_PER_MILLE`] of the slots that are there for it, every write fits, whichever volume it
+//! goes to. Not there for data are [`SLOTS_KEPT`] slots per node and volume (open segments,
+//! checkpoints, the reserve of collection), and all slots of nodes that a fault of their own has
+//! struck.
+
+use super::World;
+use super::users::InFlight;
+use crate::actor::Cast;
+use crate::checker::BLOCK_BYTES;
+
+/// Slots of a node that each volume may keep for other things than users' data.
+const SLOTS_KEPT: u64 = 16;
+/// Live data below this share of the room for it, of a thousand, must never be refused more.
+const SHORT_PER_MILLE: u64 = 800;
+/// Data blocks for each of which a segment may need one more block of its footer.
+const BLOCKS_PER_FOOTER_BLOCK: u64 = 128;
+
+impl<C: Cast> World<'_, C> {
+    /// True when the pool may be too full for `request`, at any time since it was made.
+    pub(super) fn is_short_of_room(&self, request: &InFlight) -> bool {
+        let (taken, room) = self.slots_taken_of(request.trimmed_before);
+        taken * 1000 > room * SHORT_PER_MILLE
+    }
+
+    /// Slots that live data takes, with what was trimmed after `trimmed_before`; and those there
+    /// are for it.
+    pub(super) fn slots_taken_of(&self, trimmed_before: u64) -> (u64, u64) {
+        let scenario = &self.scenario;
+        let nodes = usize::from(scenario.nodes).saturating_sub(self.atlas.struck());
+        let width = scenario.profile.shards().min(nodes) as u64;
+        let k = scenario.profile.k() as u64;
+        let data_blocks = |tenant: usize| {
+            let shard_bytes = u64::from(self.tenants[tenant].share.geometry.shard_bytes);
+            let blocks = shard_bytes * k / BLOCK_BYTES as u64;
+            blocks - (1 + blocks / BLOCKS_PER_FOOTER_BLOCK)
+        };
+        let live = |tenant: usize| {
+            self.tenants[tenant].checker.used().div_ceil(data_blocks(tenant)) * width
+        };
+        let smallest = self.all_tenants().map(data_blocks).min().unwrap_or(1);
+        let trimmed = (self.trimmed_blocks - trimmed_before).div_ceil(smallest) * width;
+        let spare = SLOTS_KEPT * self.tenants.len() as u64;
+        let room = nodes as u64 * u64::from(scenario.slots).saturating_sub(spare);
+        (self.all_tenants().map(live).sum::<u64>() + trimmed, room)
+    }
+}
