@@ -13,7 +13,7 @@
 //! | `NodeSlow`        | its disk is up to a hundred times slower for a while                     |
 //! | `Partition`       | its link to the volume is silent for a while                             |
 //! | `ConnectionLoss`  | its connection breaks                                                    |
-//! | `BitFlip`         | a bit at rest flips. In shard data: until every volume scrubbed. In its   |
+//! | `BitFlip`         | a bit at rest flips. In shard data: until every volume scrubbed. In its  |
 //! |                   | other files: until the node is wiped, which the world does after a while |
 //! | `DiskErrors`      | some reads, writes and syncs fail for a while; then its process restarts |
 //! | `DiskFull`        | new space is not to be had for a while; then its process restarts        |
@@ -26,7 +26,8 @@
 //! |-------------------|--------------------------------------------------------------------------|
 //! | `DamageStays`     | bits have flipped in any of the node's files: records of volumes, slot   |
 //! |                   | headers, notes, shards, journals                                         |
-//! | `ErrorsStay`      | all operations of the disk fail, or all of a kind, or all on a kind of file |
+//! | `ErrorsStay`      | all operations of the disk fail, or all of a kind, or all on files of a  |
+//! |                   | kind                                                                     |
 //! | `FullStays`       | no new space is to be had                                                |
 //! | `ReadOnlyStays`   | whatever changes a file fails, and changes nothing                       |
 //! | `SlowStays`       | each operation of the disk takes a large part of the time after which a  |
@@ -40,29 +41,35 @@
 //!
 //! Faults that impair no node, and may come at any time, whatever is impaired:
 //!
-//! | fault        | what happens                                                                 |
-//! |--------------|------------------------------------------------------------------------------|
-//! | `VolumeKill` | the volume process dies; a new one opens. Acknowledged writes must be there    |
-//! | `KillAll`    | every process dies, no page cache is lost. Acknowledged writes must be there   |
-//! | `PowerAll`   | every machine loses power. Flushed writes must be there                        |
-//! | `Usurp`      | a second volume process takes over while the first is alive, perhaps          |
-//! |              | cut off. The first must do no harm, and acknowledge nothing that is not there. |
-//! |              | Nodes that it is cut off from count as impaired, unless they are more than `m` |
+//! | fault        | what happens                                                               |
+//! |--------------|----------------------------------------------------------------------------|
+//! | `VolumeKill` | volume processes die; new ones open. Acknowledged writes must be there      |
+//! | `KillAll`    | every process dies, no page cache is lost. Acknowledged writes must be there |
+//! | `PowerAll`   | every machine loses power. Flushed writes must be there                     |
+//! | `Usurp`      | a second process of a volume takes over while the first is alive, perhaps   |
+//! |              | cut off. The first must do no harm, and acknowledge nothing that is not     |
+//! |              | there. Nodes that it is cut off from count as impaired, unless they are     |
+//! |              | more than `m`                                                               |
 //!
-//! An impaired node is struck at most a few more times before the volume is whole, and all processes
-//! die at most a few times before one serves: opening and rebuilding have to get on at some time.
+//! Where there are several volumes, `VolumeKill`, `Usurp`, `Partition` and `ConnectionLoss` strike
+//! one of them, or all.
 //!
-//! After `KillAll` and `PowerAll` every node counts as impaired until the volume is whole, so no
+//! An impaired node is struck at most a few more times before the volumes are whole, and all
+//! processes die at most a few times before one serves: opening and rebuilding have to get on at
+//! some time.
+//!
+//! After `KillAll` and `PowerAll` every node counts as impaired until the volumes are whole, so no
 //! node-impairing fault follows before. The nodes come back one by one; but no volume is opened
 //! before all are back that no fault of their own had impaired: a volume that opened without them
 //! would go on without what only they have, as if they were the nodes that are lost for good.
 //!
 //! In a scenario *beyond* (only in pools of more than 2m nodes, where any two sets of nodes that a
-//! volume opens with have a node in common), `NodeKill`, `Partition` and `ConnectionLoss` ignore the bound of `m`.
-//! Then requests may fail, but every one must be answered, nothing wrong may be read, and
-//! when the nodes are back all must be there. Bits flip in shard data only: a node with another file
-//! damaged is lost in the end, and by then it may be one of few that have what was written. In a scenario *full*, requests may fail for lack of
-//! space, and trimming must help.
+//! volume opens with have a node in common), `NodeKill`, `Partition` and `ConnectionLoss` ignore
+//! the bound of `m`. Then requests may fail, but every one must be answered, nothing wrong may be read,
+//! and when the nodes are back all must be there. Bits flip in shard data only: a node with another
+//! file damaged is lost in the end, and by then it may be one of few that have what was written.
+//! In a scenario *full* or *crowded*, requests may fail for lack of space while the pool is short
+//! of it, and trimming must help.
 
 use std::collections::BTreeMap;
 

@@ -85,8 +85,8 @@ const BLOCK_BYTES: u64 = 4096;
 const VOLUMES_MAX: u64 = 4;
 /// Fewest requests of each of several volumes.
 const SHARED_OPS_MIN: u32 = 60;
-/// Shards that a node must have room for, for each volume and whatever its size: open and checkpoint
-/// segments, and those that wait to be freed.
+/// Shards that a node must have room for, for each volume and whatever its size: those of open
+/// segments and of checkpoints, and those that wait to be freed.
 const SLOTS_SPARE: u64 = 24;
 /// The same where volumes crowd: enough for what each must keep for itself, and little more.
 const SLOTS_SPARE_CROWDED: [u64; 3] = [12, 16, 24];
@@ -164,14 +164,15 @@ impl Scenario {
         let (profile, nodes) = (self.profile, self.nodes);
         let crowded = self.kind == Kind::Crowded;
         let draw = |dice: &mut Dice| {
-            let sizes = if crowded { [256, 512, 1024, 2048] } else { [128, 256, 512, 1024] };
+            let sizes = if crowded { [256, 512, 512, 1024] } else { [128, 256, 512, 1024] };
             let device_blocks = dice.pick(&sizes);
             let geometry = draw_geometry(dice, &profile, device_blocks);
             let mut plan = Plan::draw(dice, device_blocks);
-            plan.ops = (plan.ops / count as u32).max(SHARED_OPS_MIN);
             if crowded {
                 plan.fill();
+                plan.ops = plan.ops * 3 / 2;
             }
+            plan.ops = (plan.ops / count as u32).max(SHARED_OPS_MIN);
             VolumePlan { geometry, plan }
         };
         self.volumes = (0..count).map(|_| draw(&mut dice)).collect();

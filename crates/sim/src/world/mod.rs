@@ -116,6 +116,9 @@ pub struct World<'a, C: Cast> {
     faults_active: bool,
     /// The users are done, and nothing strikes any more but faults that stay and are still to come.
     calm: bool,
+    /// At the last audit every volume was as sound as it can be where faults stay, and no process
+    /// died since.
+    steady: bool,
     fault_dice: Dice,
     /// Which volumes a fault strikes, where there are several.
     tenant_dice: Dice,
@@ -149,6 +152,7 @@ impl<'a, C: Cast> World<'a, C> {
             users_active: false,
             faults_active: false,
             calm: false,
+            steady: false,
             fault_dice: Dice::new(seed, "faults", 0),
             tenant_dice: Dice::new(seed, "tenants", 0),
             staying: scenario.staying.clone(),
@@ -250,6 +254,8 @@ impl<'a, C: Cast> World<'a, C> {
         if whole {
             self.atlas.whole(self.now());
         }
+        let steady = |tenant: &Tenant| tenant.active.is_some_and(|active| self.is_steady(active));
+        self.steady = self.calm && self.tenants.iter().all(steady);
     }
 
     /// Sees to a scrub of a volume, if one is wanted; true when the volume is whole.

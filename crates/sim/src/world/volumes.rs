@@ -306,6 +306,7 @@ impl<C: Cast> World<'_, C> {
     pub(super) fn kill_volume(&mut self, client: ClientId, why: &str) {
         let Some(host) = self.volumes.remove(&client) else { return };
         let tenant = host.tenant;
+        self.steady = false;
         self.note(Who::Volume(client.0), "dead", 0, format_args!("{why}"));
         let now = self.now();
         self.network.client_died(now, client);
