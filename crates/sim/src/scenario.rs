@@ -81,8 +81,8 @@ pub struct Scenario {
 
 /// Size of a block.
 const BLOCK_BYTES: u64 = 4096;
-/// Most volumes of a pool.
-const VOLUMES_MAX: u64 = 4;
+/// How many volumes share a pool, where several do; a run costs more with each.
+const VOLUMES: [u64; 5] = [2, 2, 2, 3, 4];
 /// Fewest requests of each of several volumes.
 const SHARED_OPS_MIN: u32 = 60;
 /// Shards that a node must have room for, for each volume and whatever its size: those of open
@@ -155,7 +155,7 @@ impl Scenario {
         if dice.chance(500) {
             return;
         }
-        let count = dice.between(2, VOLUMES_MAX);
+        let count = dice.pick(&VOLUMES);
         self.kind = match self.kind {
             Kind::Beyond => Kind::Beyond,
             Kind::Within if dice.chance(500) => Kind::Within,
@@ -164,7 +164,7 @@ impl Scenario {
         let (profile, nodes) = (self.profile, self.nodes);
         let crowded = self.kind == Kind::Crowded;
         let draw = |dice: &mut Dice| {
-            let sizes = if crowded { [256, 512, 512, 1024] } else { [128, 256, 512, 1024] };
+            let sizes = if crowded { [256, 256, 512, 1024] } else { [128, 128, 256, 512] };
             let device_blocks = dice.pick(&sizes);
             let geometry = draw_geometry(dice, &profile, device_blocks);
             let mut plan = Plan::draw(dice, device_blocks);
