@@ -89,6 +89,11 @@ impl Core {
         self.log.starved_since.is_some_and(|since| self.now.since(since) >= limit)
     }
 
+    /// Closed segments are not durable yet.
+    fn sealing(&self) -> bool {
+        self.segments.iter().any(|(_, s)| matches!(s.state, State::Closed | State::Sealed))
+    }
+
     fn dead_segments(&self) -> Vec<Handle> {
         self.segments
             .iter()
@@ -158,6 +163,11 @@ async fn collect(ctx: &Ctx) -> Ended {
         }
         if free >= marks.high || (plenty && !urgent) {
             return ended(&tried);
+        }
+        if victim.is_none() && ctx.with(|core| core.sealing()) {
+            // What is being written may leave something to move when it is durable.
+            sync_segments(ctx).await;
+            continue;
         }
         let Some(victim) = victim else {
             let young =

@@ -6,8 +6,9 @@
 //! neighbour can take what collection, checkpoints, trims or the next opening need.
 //!
 //! - A *thick* volume reserves what its whole size takes, when it is made or grown. If a node has
-//!   not that much, the volume is not made, or does not grow. It asks for more only while nodes are
-//!   lost whose shards are made anew on the others.
+//!   not that much, the volume is not made, or does not grow. It asks for a little more where there
+//!   is more: for segments that are being written, and for shards of lost nodes that are made anew
+//!   on the others.
 //! - A *thin* volume reserves what it holds, what it needs to go on, and a little to grow into. It
 //!   asks for more as it fills, and gives back what it no longer needs with each checkpoint. When
 //!   nodes refuse, it lives with what it has: it collects, and tells users that there is no space.
@@ -28,9 +29,9 @@ use crate::status::{NodeHealth, Phase};
 
 /// How long a refusal counts before nodes are asked again.
 const ASK_AGAIN_MS: u64 = 200;
-/// Fewest segments that a thin volume grows by.
+/// Fewest segments that a volume grows by.
 const GROW_SEGMENTS_MIN: u64 = 2;
-/// A thin volume grows by one in so many of its segments.
+/// A volume grows by one in so many of its segments.
 const GROW_FRACTION: u64 = 8;
 /// Times that a smaller reservation is tried where a node refuses.
 const TRIES_MAX: u32 = 8;
@@ -55,17 +56,32 @@ impl Core {
         u32::try_from(slots).unwrap_or(u32::MAX)
     }
 
+    /// Segments that the journal holds at most: so many are being written when users write as fast
+    /// as they can.
+    fn ring_segments(&self) -> u64 {
+        let segment_bytes = u64::from(self.layout.segment_blocks()) * BLOCK_BYTES as u64;
+        self.geometry.ring_bytes.div_ceil(segment_bytes.max(1))
+    }
+
+    /// Segments that the volume grows by when it asks for more.
+    fn grow_segments(&self) -> u64 {
+        let own = self.segments.len() as u64;
+        GROW_SEGMENTS_MIN.max(own / GROW_FRACTION).max(self.ring_segments() / 2)
+    }
+
     /// Slots on each node beyond which the volume never asks for more: what it takes whole when
-    /// the shards of lost nodes are made anew on the others.
+    /// the shards of lost nodes are made anew on the others, and what is being written.
     fn slots_most(&self) -> u32 {
         let blocks = self.geometry.size_bytes / BLOCK_BYTES as u64;
-        u32::try_from(self.shape().slots_for_with_losses(blocks)).unwrap_or(u32::MAX)
+        let writing = self.shape().slots(2 * self.ring_segments());
+        let slots = self.shape().slots_for_with_losses(blocks).saturating_add(writing);
+        u32::try_from(slots).unwrap_or(u32::MAX)
     }
 
     /// Slots on each node that the volume wants at present.
     fn slots_wanted(&self) -> u32 {
         let own = self.segments.len() as u64;
-        let segments = own + self.marks().high + grow_segments(own);
+        let segments = own + self.marks().high + self.grow_segments();
         let now = u32::try_from(self.shape().slots(segments)).unwrap_or(u32::MAX);
         let now = now.min(self.slots_most());
         match self.reservation.provisioning {
@@ -103,7 +119,7 @@ impl Core {
         if self.growing() || patient || reserved >= most || self.phase != Phase::Serving {
             return;
         }
-        let step = self.shape().slots(grow_segments(self.segments.len() as u64));
+        let step = self.shape().slots(self.grow_segments());
         let step = u32::try_from(step).unwrap_or(u32::MAX).max(1);
         let wanted = self.slots_wanted().max(reserved.saturating_add(step)).min(most);
         self.reservation.growing = true;
@@ -122,7 +138,7 @@ impl Core {
     /// Gives back what the volume no longer needs.
     pub fn shrink_reservation(&mut self) {
         let wanted = self.slots_wanted();
-        let step = self.shape().slots(grow_segments(self.segments.len() as u64));
+        let step = self.shape().slots(self.grow_segments());
         let spare = u64::from(self.reservation.slots.saturating_sub(wanted));
         if self.growing() || spare <= step || self.phase != Phase::Serving {
             return;
@@ -177,11 +193,6 @@ impl Core {
         let held = self.segments.iter().filter(|(_, segment)| holds(segment)).count();
         u32::try_from(held).unwrap_or(u32::MAX).saturating_add(self.node(node).slots_free)
     }
-}
-
-/// Segments that a thin volume of `own` segments grows by.
-fn grow_segments(own: u64) -> u64 {
-    GROW_SEGMENTS_MIN.max(own / GROW_FRACTION)
 }
 
 /// Reserves the same number of slots on all nodes that are up: `wanted`, or as much of it as all of
