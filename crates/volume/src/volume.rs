@@ -15,7 +15,7 @@ use crate::exec::Executor;
 use crate::gc::write_checkpoint;
 use crate::map::Location;
 use crate::record::EntryKind;
-use crate::seam::{Action, Event, Geometry, Opening, VolumeConfig};
+use crate::seam::{Action, Event, Geometry, Opening, Provisioning, VolumeConfig};
 use crate::segment::State;
 use crate::status::{NodeStatus, Phase, Status};
 
@@ -113,13 +113,14 @@ impl Volume {
     }
 
     /// Grows the device to `size_bytes`, rounded up to a block. Smaller sizes change nothing. It is
-    /// larger as soon as the root that says so is stable.
-    pub fn request_grow(&mut self, size_bytes: u64) {
+    /// larger as soon as the root that says so is stable. With `thin` it reserves only what it needs
+    /// from then on.
+    pub fn request_grow(&mut self, size_bytes: u64, thin: bool) {
         let mut core = self.core.borrow_mut();
         let size_bytes = size_bytes.next_multiple_of(BLOCK_BYTES as u64);
         core.grow_refused = None;
         if size_bytes > core.geometry.size_bytes && core.phase == Phase::Serving {
-            core.spawn_with(move |ctx| grow(ctx, size_bytes));
+            core.spawn_with(move |ctx| grow(ctx, size_bytes, thin));
         }
     }
 
@@ -266,16 +267,21 @@ fn extents(core: &Core, request: &Request) -> Vec<Extent> {
 
 /// Makes the device larger. The root comes first: were a write behind the old end acknowledged
 /// before it, a crash could leave the old size, and with it no place for what was written.
-async fn grow(ctx: Ctx, size_bytes: u64) {
+async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
+    let before = ctx.with(|core| core.reservation.provisioning);
+    let provisioning = if thin { Provisioning::Thin } else { before };
+    ctx.with(|core| core.reservation.provisioning = provisioning);
     if let Err(why) = crate::provision::reserve_for_size(&ctx, size_bytes).await {
         return ctx.with(|core| {
             tracing::warn!(volume = %core.name, "not made larger: {why}");
+            core.reservation.provisioning = before;
             core.grow_refused = Some(why);
         });
     }
     while ctx.with(|core| core.phase == Phase::Serving) {
         let placed = crate::journal::put_root(&ctx, |root| {
             root.geometry.size_bytes = root.geometry.size_bytes.max(size_bytes);
+            root.provisioning = provisioning;
         });
         if placed.await {
             return ctx.with(|core| {

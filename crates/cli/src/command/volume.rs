@@ -199,9 +199,11 @@ fn grow(args: &Grow) -> anyhow::Result<()> {
                 .and_then(one_volume)
                 .map(|(_, warning)| warning)
         }
-        Operator::Own(engine) => engine
-            .check_growth(&name, args.size, args.thin)
-            .and_then(|(known, warning)| engine.grow_closed(&known, args.size).map(|()| warning)),
+        Operator::Own(engine) => {
+            engine.check_growth(&name, args.size, args.thin).and_then(|(known, warning)| {
+                engine.grow_closed(&known, args.size, args.thin).map(|()| warning)
+            })
+        }
     };
     let warning = done.and_then(|warning| operator.finish().map(|()| warning))?;
     warn(warning);

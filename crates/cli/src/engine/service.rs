@@ -126,9 +126,9 @@ impl Served {
         Ok(Response::Done)
     }
 
-    fn grow(&self, name: &str, size_bytes: u64) -> anyhow::Result<()> {
+    fn grow(&self, name: &str, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
         let open = self.engine.find_open(name)?;
-        self.engine.grow(&open, size_bytes)?;
+        self.engine.grow(&open, size_bytes, thin)?;
         self.engine.offer_exports(self.read_only)
     }
 
@@ -163,9 +163,9 @@ impl Served {
                 self.engine.check_not_opening(&name)?;
                 let (known, warning) = self.engine.check_growth(&name, size_bytes, thin)?;
                 if self.engine.open_devices().iter().any(|open| open.name == name) {
-                    self.grow(&name, size_bytes)?;
+                    self.grow(&name, size_bytes, thin)?;
                 } else {
-                    self.engine.grow_closed(&known, size_bytes)?;
+                    self.engine.grow_closed(&known, size_bytes, thin)?;
                 }
                 let mut line = self.engine.line(&known);
                 line.size_bytes = size_bytes;

@@ -311,11 +311,11 @@ impl Engine {
         Ok((grown, warning))
     }
 
-    /// Makes an open volume larger and waits until it is.
+    /// Makes an open volume larger, and thin if told so, and waits until it is.
     ///
     /// # Errors
     /// When it is not a volume, or the size is not larger, or the nodes do not take it.
-    pub fn grow(&self, open: &OpenDevice, size_bytes: u64) -> anyhow::Result<()> {
+    pub fn grow(&self, open: &OpenDevice, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
         const BLOCK: u64 = fieldstone_proto::BLOCK_BYTES as u64;
         const STEP: Duration = Duration::from_millis(20);
         const PATIENCE: Duration = Duration::from_secs(60);
@@ -336,7 +336,7 @@ impl Engine {
                 units::size_argument(size_bytes)
             );
         }
-        self.start_job(name, Job::Grow { size_bytes })?;
+        self.start_job(name, Job::Grow { size_bytes, thin })?;
         let start = Instant::now();
         while size_now() != Some(size_bytes) {
             if let Some(why) = self.grow_refused(open) {
@@ -362,10 +362,10 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::open_volume`] and [`Engine::grow`].
-    pub fn grow_closed(&self, known: &Known, size_bytes: u64) -> anyhow::Result<()> {
+    pub fn grow_closed(&self, known: &Known, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
         self.check_not_opening(&known.name)?;
         let open = self.open_volume(known, &VolumeOptions::offline(), None)?;
-        let grown = self.grow(&open, size_bytes);
+        let grown = self.grow(&open, size_bytes, thin);
         let closed = self.close(&open);
         grown.and(closed)
     }

@@ -113,6 +113,8 @@ pub enum Job {
     Grow {
         /// Its new size.
         size_bytes: u64,
+        /// From now on it reserves only what it needs.
+        thin: bool,
     },
 }
 

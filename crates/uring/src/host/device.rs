@@ -305,7 +305,7 @@ impl Device {
                 volume.request_rebuild(limit_bytes_per_second);
             }
             Job::Scrub { limit_bytes_per_second } => volume.request_scrub(limit_bytes_per_second),
-            Job::Grow { size_bytes } => volume.request_grow(size_bytes),
+            Job::Grow { size_bytes, thin } => volume.request_grow(size_bytes, thin),
         }
         Ok(())
     }
