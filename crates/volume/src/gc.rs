@@ -72,7 +72,9 @@ impl Core {
         self.spawn_with(move |ctx| async move {
             let ended = collect(&ctx).await;
             // Whoever still waits asks again at once.
-            ctx.sleep_ms(if ended == Ended::Disturbed { RETRY_MS } else { 1 }).await;
+            let vain = ctx.with(|core| core.gc_stuck);
+            let again = vain || ended == Ended::Disturbed;
+            ctx.sleep_ms(if again { RETRY_MS } else { 1 }).await;
             ctx.with(|core| {
                 core.gc_running = false;
                 // Users that wait for space are told that there is none, until something changes.

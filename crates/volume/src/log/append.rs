@@ -1,7 +1,7 @@
 //! Appending: what waits is packed into records, put into the open segment and sent.
 
 use bytes::Bytes;
-use fieldstone_block::BlockError;
+use fieldstone_block::{BlockError, Nanos};
 use fieldstone_proto::{BLOCK_BYTES, RequestBody, SegmentKind, crc32c_blocks};
 use smallvec::SmallVec;
 
@@ -15,6 +15,11 @@ use crate::record::{Entry, EntryKind, HEADER_BYTES, Header, RECORD_ENTRIES_MAX};
 use crate::rows::Shape;
 use crate::segment::{Contents, Handle, Segment, State, segment_id};
 use crate::status::Phase;
+
+/// How long changes that need a segment wait for room before they are refused.
+const HELD_MS_MAX: u64 = 5_000;
+/// How long users' writes wait for room when collection finds nothing to free.
+const STUCK_MS_MAX: u64 = 500;
 
 /// What users may still take, as seen at the start of a record.
 struct UserSpace {
@@ -165,8 +170,11 @@ impl Core {
     /// has made room. If it finds none they are refused.
     fn hold_line(&mut self, line: Line) {
         // A move is given up at once: what it would have freed stays where it is.
-        let tried = std::mem::take(&mut self.log.held) && self.gc_stuck;
-        if line == Line::Internal || (tried && !self.gc_running && !self.growing()) {
+        let since = *self.log.held_since.get_or_insert(self.now);
+        let tried = self.gc_stuck && !self.gc_running && !self.growing();
+        let long = self.now.since(since) >= Nanos::from_ms(HELD_MS_MAX);
+        if line == Line::Internal || (tried && long) {
+            self.log.held_since = None;
             while let Some(mutation) = self.log.line(line).pop_front() {
                 self.refuse(&mutation, BlockError::NoSpace);
             }
@@ -176,7 +184,6 @@ impl Core {
             // What is lent to their segments comes back when those are durable.
             return self.start_sync();
         }
-        self.log.held = true;
         self.make_room();
     }
 
@@ -254,7 +261,7 @@ impl Core {
         }
         self.send_record(record);
         self.log.trimmed_last = line == Line::Trims;
-        self.log.held = false;
+        self.log.held_since = None;
         true
     }
 
@@ -275,12 +282,13 @@ impl Core {
             return Admission::Wait;
         }
         if mutation.kind == EntryKind::Data && space.starved {
-            let stuck = self.gc_stuck && !self.gc_running && !self.growing();
+            let since = *self.log.starved_since.get_or_insert(self.now);
+            let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
+            let stuck = long && self.gc_stuck && !self.gc_running && !self.growing();
             self.make_room();
             if stuck && !self.growing() {
                 return Admission::Refuse(BlockError::NoSpace);
             }
-            self.log.starved_since.get_or_insert(self.now);
             return Admission::Wait;
         }
         if let Some(since) = self.log.starved_since.take() {

@@ -113,8 +113,8 @@ pub struct Log {
     trims: VecDeque<Mutation>,
     /// The last record was made of trims: a write gets its turn before the next one.
     trimmed_last: bool,
-    /// Changes wait for collection to make room for a segment.
-    held: bool,
+    /// Since when changes have been waiting for room for a segment.
+    held_since: Option<Nanos>,
     /// Changes by the volume itself: they go first and may use the reserve.
     internal: VecDeque<Mutation>,
     batches: VecDeque<Batch>,
@@ -148,7 +148,7 @@ impl Log {
             queue: VecDeque::new(),
             trims: VecDeque::new(),
             trimmed_last: false,
-            held: false,
+            held_since: None,
             internal: VecDeque::new(),
             batches: VecDeque::new(),
             batches_made: 0,
