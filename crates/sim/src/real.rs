@@ -74,6 +74,7 @@ impl VolumeProcess for Volume {
             .map(|node| format!("{} {:?} ({})", node.node, node.health, node.reason))
             .collect();
         let free: Vec<u32> = status.nodes.iter().map(|node| node.slots_free).collect();
+        let reserved: Vec<u32> = status.nodes.iter().map(|node| node.slots_reserved).collect();
         Health {
             phase: status.phase,
             whole,
@@ -86,8 +87,9 @@ impl VolumeProcess for Volume {
             rebuilding: status.rebuild.running,
             journal_whole: status.journal_whole,
             text: format!(
-                "segments {} degraded {} lost {}, shards missing {}, free slots {free:?}, \
-                 live {} of {} bytes, rebuilding {}, scrubbing {}, not up: {down:?}",
+                "segments {} degraded {} lost {}, shards missing {}, free slots {free:?} of {reserved:?}, \
+                 live {} of {} bytes, rebuilding {}, scrubbing {}, journal whole {}, not up: \
+                 {down:?}",
                 status.segments,
                 status.segments_degraded,
                 status.segments_lost,
@@ -96,6 +98,7 @@ impl VolumeProcess for Volume {
                 status.capacity_bytes,
                 status.rebuild.running,
                 status.scrub.running,
+                status.journal_whole,
             ),
         }
     }

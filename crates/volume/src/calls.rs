@@ -5,6 +5,8 @@
 //! not connected, is lost, or has not answered in time. Who waits is told by what waits: a task is
 //! woken; the hot paths (reads, the journal, rows) are called with their own numbers.
 
+use std::collections::btree_map;
+
 use bytes::Bytes;
 use fieldstone_block::Nanos;
 use fieldstone_proto::{
@@ -65,6 +67,8 @@ struct Call {
     node: NodeIndex,
     tag: Tag,
     waiter: Waiter,
+    /// The segment whose shard it writes.
+    writes: Option<SegmentId>,
 }
 
 /// The calls that wait for an answer.
@@ -78,11 +82,11 @@ pub struct Calls {
 
 impl Calls {
     /// Makes a call, whose tag holds its key and a number that no other has.
-    fn add(&mut self, node: NodeIndex, waiter: Waiter) -> Tag {
+    fn add(&mut self, node: NodeIndex, waiter: Waiter, writes: Option<SegmentId>) -> Tag {
         self.made += 1;
         let entry = self.entries.vacant_entry();
         let tag = Tag(self.made << KEY_BITS | entry.key() as u64);
-        entry.insert(Call { node, tag, waiter });
+        entry.insert(Call { node, tag, waiter, writes });
         tag
     }
 
@@ -111,7 +115,14 @@ impl Core {
         payload: Vec<Bytes>,
         waiter: Waiter,
     ) {
-        let tag = self.calls.add(node, waiter);
+        let writes = match &body {
+            RequestBody::ShardWrite { segment, .. } => Some(*segment),
+            _ => None,
+        };
+        if let Some(segment) = writes {
+            *self.node_mut(node).slots_claimed.entry(segment).or_default() += 1;
+        }
+        let tag = self.calls.add(node, waiter, writes);
         if !self.node(node).connected {
             // Not inside this call: who makes it holds state.
             self.calls.unsendable.push(tag);
@@ -153,6 +164,9 @@ impl Core {
         if before != reply.slots_free && before.min(reply.slots_free) <= SHORT_SLOTS {
             self.note_short(node);
         }
+        if before < reply.slots_free && self.rebuild_lacks_room {
+            self.start_rebuild();
+        }
         if self.calls.get(reply.tag).is_none_or(|call| call.node != node) {
             return; // an answer to a call that was given up
         }
@@ -180,6 +194,9 @@ impl Core {
 
     fn finish_call(&mut self, tag: Tag, result: CallResult) {
         let Some(call) = self.calls.take(tag) else { return };
+        if let Some(segment) = call.writes {
+            self.end_claim(call.node, segment);
+        }
         match call.waiter {
             Waiter::Task(filler) => filler.fill(result),
             Waiter::Read { read, piece } => self.read_replied(read, piece, result),
@@ -188,6 +205,18 @@ impl Core {
             }
             Waiter::Row { generation, batch, segment, shard } => {
                 self.row_replied(call.node, generation, batch, (segment, shard), result);
+            }
+        }
+    }
+
+    /// A write of a shard of the segment was answered.
+    fn end_claim(&mut self, node: NodeIndex, segment: SegmentId) {
+        if let btree_map::Entry::Occupied(mut claim) =
+            self.node_mut(node).slots_claimed.entry(segment)
+        {
+            *claim.get_mut() -= 1;
+            if *claim.get() == 0 {
+                claim.remove();
             }
         }
     }

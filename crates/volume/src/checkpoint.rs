@@ -197,6 +197,7 @@ mod tests {
             contents: None,
             rows: None,
             detached: false,
+            shelved: false,
         }
     }
 

@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashSet, VecDeque};
 use std::future::Future;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -44,6 +44,9 @@ pub struct Node {
     pub stat: NodeStat,
     /// Slots that the volume may still take there, from its last reply.
     pub slots_free: u32,
+    /// The segments whose shards are on their way there, and how many requests of each: the answers
+    /// that say how many slots are left do not count with them yet.
+    pub slots_claimed: BTreeMap<SegmentId, u32>,
     /// Slots that the volume has reserved there, as far as it knows; 0 for none.
     pub slots_reserved: u32,
     /// It said so itself: no slot is free.
@@ -131,6 +134,8 @@ pub struct Core {
     /// Shards lie where the last checkpoint does not name them.
     pub placement_changed: bool,
     pub rebuild_running: bool,
+    /// The last rebuild left shards missing for which no node has room.
+    pub rebuild_lacks_room: bool,
     /// Something changed while a rebuild ran: it makes another pass.
     pub rebuild_again: bool,
     /// Segments that are taken out of the table and not yet known to be gone from the nodes.
@@ -164,6 +169,7 @@ impl Core {
                 connected: false,
                 stat: NodeStat::default(),
                 slots_free: 0,
+                slots_claimed: BTreeMap::new(),
                 slots_reserved: 0,
                 full: false,
                 disk_limited: false,
@@ -216,6 +222,7 @@ impl Core {
             damage: Damage::default(),
             placement_changed: false,
             rebuild_running: false,
+            rebuild_lacks_room: false,
             rebuild_again: false,
             segments_freeing: 0,
             reservation: Reservation::default(),

@@ -52,13 +52,15 @@ impl Core {
         }
     }
 
-    /// A checkpoint would shorten the next opening: the log behind the last one is long, or it does
+    /// A checkpoint lets go of segments of trims that are not stored, or would shorten the next
+    /// opening: the log behind the last one is long, or it does
     /// not name the shards that were made or came back since, so that they would be verified. The
     /// latter is not worth the room that it takes where space is short.
     fn checkpoint_pays(&self) -> bool {
         let long = CHECKPOINT_EVERY.max(self.checkpoint_segments() * 32);
         let settled = self.placement_changed && !self.rebuild_running;
-        self.segments_since_checkpoint >= long
+        self.segments.any_shelved()
+            || self.segments_since_checkpoint >= long
             || (settled && self.segments_free() >= self.marks().low)
     }
 
@@ -93,7 +95,8 @@ impl Core {
 
     /// Closed segments are not durable yet.
     fn sealing(&self) -> bool {
-        self.segments.iter().any(|(_, s)| matches!(s.state, State::Closed | State::Sealed))
+        let sealing = |s: &Segment| matches!(s.state, State::Closed | State::Sealed) && !s.shelved;
+        self.segments.iter().any(|(_, s)| sealing(s))
     }
 
     fn dead_segments(&self) -> Vec<Handle> {
@@ -285,7 +288,7 @@ pub async fn read_footer(ctx: &Ctx, handle: Handle) -> Result<Footer, BlockError
 /// The caller holds the maintenance lock. Returns false if the volume failed meanwhile.
 pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
     let (lsn, bytes, dead) = ctx.with(|core| {
-        core.close_open_segment();
+        core.close_for_checkpoint();
         core.segments_since_checkpoint = 0;
         core.placement_changed = false;
         let dead: Vec<Handle> = core
@@ -310,17 +313,20 @@ pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
     free_segments(ctx, &doomed).await;
     ctx.with(|core| {
         core.counters.checkpoints += 1;
+        core.trim_log(); // records of segments that were not stored
         core.shrink_reservation();
     });
     true
 }
 
-/// Waits until every data segment that begins before `lsn` is durable.
+/// Waits until every data segment that begins before `lsn` is durable, but for those that are not to
+/// be stored.
 async fn wait_durable(ctx: &Ctx, lsn: Lsn) -> bool {
     loop {
         let (waiting, over) = ctx.with(|core| {
             let waiting = core.segments.iter().any(|(_, s)| {
-                s.kind == SegmentKind::Data && s.lsn_first < lsn && s.state < State::Durable
+                let young = s.state < State::Durable && !s.shelved;
+                s.kind == SegmentKind::Data && s.lsn_first < lsn && young
             });
             (waiting, matches!(core.phase, Phase::Failed(_) | Phase::Closed))
         });
@@ -358,6 +364,7 @@ fn checkpoint_segment(core: &mut Core, part: &[u8]) -> (Handle, Vec<Shard>, Seal
         contents: None,
         rows: None,
         detached: false,
+        shelved: false,
     });
     let meta =
         SealMeta { kind: SegmentKind::Checkpoint, lsn_first: Lsn(0), lsn_end: Lsn(0), shard_bytes };

@@ -6,6 +6,7 @@
 //! that was acknowledged on the nodes that were not lost.
 
 use bytes::Bytes;
+use fieldstone_block::Nanos;
 use fieldstone_proto::{JournalGen, Lsn, NodeError, NodeIndex, RequestBody};
 
 use crate::calls::CallResult;
@@ -15,6 +16,9 @@ use crate::status::{NodeHealth, Phase};
 
 /// Pause before looking again for enough nodes.
 const WAIT_MS: u64 = 50;
+
+/// How long a node that has no room for a journal is left alone.
+const REFUSED_MS: u64 = 30_000;
 
 /// Makes the journal stable for those who wait for it.
 pub async fn sync_journal(ctx: Ctx) {
@@ -78,6 +82,25 @@ impl Core {
     pub fn journal_whole(&self) -> bool {
         let wanted = (self.code.m() + 1).min(self.nodes.len());
         !self.log.moving && self.log.nodes.len() >= wanted
+    }
+
+    /// A node has no room for a journal. It may have some later: a journal that lacks a copy moves
+    /// again then.
+    fn journal_refused(&mut self, node: NodeIndex) {
+        if std::mem::replace(&mut self.node_mut(node).refuses_journals, true) {
+            return;
+        }
+        let sleep = self.sleep(Nanos::from_ms(REFUSED_MS));
+        self.spawn_with(move |ctx| async move {
+            sleep.await;
+            ctx.with(|core| {
+                core.node_mut(node).refuses_journals = false;
+                if core.phase == Phase::Serving && !core.journal_whole() {
+                    core.log.moving = true;
+                    core.log.moving_again = true; // the move under way does not count with the node
+                }
+            });
+        });
     }
 
     /// Journal nodes for a generation: m + 1 of those that are up, or as many as there are.
@@ -174,7 +197,7 @@ pub async fn write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIn
     let created = ctx.call_all(nodes, &create).await;
     ctx.with(|core| {
         for (node, _) in created.iter().filter(|(_, answer)| *answer == Err(NodeError::NoSpace)) {
-            core.node_mut(*node).refuses_journals = true;
+            core.journal_refused(*node);
         }
     });
     if !all_good(ctx, created) {

@@ -80,9 +80,8 @@ impl Core {
 
     /// Slots on each node that the volume wants at present.
     fn slots_wanted(&self) -> u32 {
-        let own = self.segments.len() as u64;
-        let segments = own + self.marks().high + self.grow_segments();
-        let now = u32::try_from(self.shape().slots(segments)).unwrap_or(u32::MAX);
+        let now = self.slots_with(self.grow_segments());
+        let now = u32::try_from(now).unwrap_or(u32::MAX);
         let now = now.min(self.slots_most());
         match self.reservation.provisioning {
             Provisioning::Thick => now.max(self.slots_whole(self.geometry.size_bytes)),

@@ -2,7 +2,7 @@
 //!
 //! Rebuild goes over the segments with missing shards, oldest first, makes each missing shard from
 //! the others (the repair plan says what to read) and writes it to a node that holds no shard of
-//! the segment and has room beyond its part of the reserve, preferably the one that placement
+//! the segment and has room beyond what users and collection need (`space`), preferably the one that placement
 //! names. It ends when a pass makes no progress, so it always ends; it starts again when a node
 //! joins or a shard turns out bad.
 
@@ -58,17 +58,15 @@ impl Core {
         self.segments.iter().filter(|(_, s)| s.degraded()).map(|(handle, _)| handle).collect()
     }
 
-    /// Nodes for the missing shards of a segment, without those that have only their part of the
-    /// reserve left. It is for what makes room: where no checkpoint fits, no volume can be opened.
+    /// Nodes for the missing shards of a segment, without those that have no room beyond what users
+    /// and collection need to go on.
     fn rebuild_targets(&mut self, handle: Handle) -> Vec<(usize, NodeIndex)> {
         let Some(id) = self.segments.get(handle).map(|segment| segment.id) else {
             return Vec::new();
         };
-        let reserved = self.slots_reserved();
         // Where a bad shard makes way for the new one, nothing is taken.
-        let has_room = |core: &Self, node| {
-            u64::from(core.node(node).slots_free) > reserved || core.has_bad(id, node)
-        };
+        let has_room =
+            |core: &Self, node| core.has_room_for_rebuild(node) || core.has_bad(id, node);
         self.place_missing_on(handle, 0, has_room)
     }
 
@@ -153,7 +151,9 @@ async fn rebuild(ctx: Ctx) {
         // What failed for a passing reason is tried again; what has no place waits for a node.
         let again = std::mem::take(&mut core.rebuild_again);
         let degraded = core.degraded();
-        let place = degraded.iter().any(|handle| !core.place_missing(*handle, 0).is_empty());
+        let place = degraded.iter().any(|handle| !core.rebuild_targets(*handle).is_empty());
+        core.rebuild_lacks_room =
+            !place && degraded.iter().any(|handle| !core.place_missing(*handle, 0).is_empty());
         let full = !degraded.is_empty() && core.nodes.iter().any(|node| node.full);
         if again || place || full {
             core.retry_rebuild();

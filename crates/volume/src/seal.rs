@@ -221,6 +221,17 @@ impl Core {
         progress
     }
 
+    /// The segments that are complete and whose shards are still to be written.
+    pub fn closed_segments(&self) -> Vec<Handle> {
+        let closed = |s: &Segment| s.state == State::Closed && !s.shelved;
+        self.segments.iter().filter(|(_, s)| closed(s)).map(|(handle, _)| handle).collect()
+    }
+
+    /// The segment's shards are stable.
+    pub fn is_durable(&self, handle: Handle) -> bool {
+        self.segments.get(handle).is_some_and(|segment| segment.state == State::Durable)
+    }
+
     /// What the headers of a closed segment's shards are to say.
     fn seal_meta(&self, handle: Handle) -> Option<SealMeta> {
         let segment = self.segments.get(handle)?;
@@ -275,9 +286,16 @@ impl Core {
         shards
     }
 
-    /// A node for each shard of the segment that is not written yet, as far as there are nodes.
+    /// A node for each shard of the segment that is not written yet, as far as there are nodes with
+    /// room. What is kept for checkpoints is no room for data.
     pub fn place_missing(&mut self, handle: Handle, attempt: u64) -> Vec<(usize, NodeIndex)> {
-        self.place_missing_on(handle, attempt, |_, _| true)
+        let Some(segment) = self.segments.get(handle) else { return Vec::new() };
+        let (id, kind) = (segment.id, segment.kind);
+        self.place_missing_on(handle, attempt, |core, node| {
+            kind == SegmentKind::Checkpoint
+                || core.has_room_for_data(node)
+                || core.has_bad(id, node)
+        })
     }
 
     /// As [`Self::place_missing`], on nodes of a choice only.
@@ -295,18 +313,18 @@ impl Core {
         let kept: SmallVec<[Option<NodeIndex>; 8]> = (0..segment.shards.len())
             .map(|shard| self.row_node(segment, shard).filter(|_| missing(&shard)))
             .collect();
-        let mut usable: Vec<(u32, NodeIndex)> = (0u16..)
+        let mut usable: Vec<(u64, NodeIndex)> = (0u16..)
             .map(NodeIndex)
             .zip(&self.nodes)
             .filter(|(index, node)| {
                 let used = segment.shards.contains(&Some(*index)) || kept.contains(&Some(*index));
                 node.health == NodeHealth::Up && !node.full && !used && chosen(self, *index)
             })
-            .map(|(index, node)| (node.slots_free, index))
+            .map(|(index, _)| (self.slots_beyond(index), index))
             .collect();
         if self.is_tight() {
             // The roomiest nodes only: so many segments fit as `space` counts.
-            usable.sort_unstable_by_key(|(slots_free, _)| std::cmp::Reverse(*slots_free));
+            usable.sort_unstable_by_key(|(slots, _)| std::cmp::Reverse(*slots));
             usable.truncate((0..kept.len()).filter(|s| missing(s) && kept[*s].is_none()).count());
         }
         let mut weights = vec![0; self.nodes.len()];

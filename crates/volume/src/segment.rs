@@ -114,6 +114,9 @@ pub struct Segment {
     pub rows: Option<Rows>,
     /// The journal has records of it without their blocks; [`SegmentTable::set_detached`] changes it.
     pub detached: bool,
+    /// It is made of trims alone and is not to be stored: the next checkpoint says what they say.
+    /// [`SegmentTable::shelve`] changes it.
+    pub shelved: bool,
 }
 
 impl Segment {
@@ -141,6 +144,11 @@ impl Segment {
         self.detached && matches!(self.state, State::Closed | State::Sealed)
     }
 
+    /// Its shards are still to be written.
+    fn unsealed(&self) -> bool {
+        self.state < State::Sealed && !self.shelved
+    }
+
     /// Its shards are written, and some are missing.
     #[must_use]
     pub fn degraded(&self) -> bool {
@@ -155,6 +163,7 @@ pub struct SegmentTable {
     free: Vec<Handle>,
     by_id: BTreeMap<SegmentId, Handle>,
     unsealed: usize,
+    shelved: usize,
     row_backed: usize,
 }
 
@@ -162,7 +171,8 @@ impl SegmentTable {
     /// Adds a segment.
     pub fn insert(&mut self, segment: Segment) -> Handle {
         let id = segment.id;
-        self.unsealed += usize::from(segment.state < State::Sealed);
+        self.unsealed += usize::from(segment.unsealed());
+        self.shelved += usize::from(segment.shelved);
         self.row_backed += usize::from(segment.row_backed());
         let handle = match self.free.pop() {
             Some(handle) => {
@@ -182,7 +192,8 @@ impl SegmentTable {
     pub fn remove(&mut self, handle: Handle) -> Option<Segment> {
         let segment = self.slots.get_mut(handle as usize)?.take()?;
         self.by_id.remove(&segment.id);
-        self.unsealed -= usize::from(segment.state < State::Sealed);
+        self.unsealed -= usize::from(segment.unsealed());
+        self.shelved -= usize::from(segment.shelved);
         self.row_backed -= usize::from(segment.row_backed());
         self.free.push(handle);
         Some(segment)
@@ -205,10 +216,27 @@ impl SegmentTable {
             return;
         };
         self.row_backed -= usize::from(segment.row_backed());
-        let before = std::mem::replace(&mut segment.state, state);
+        self.unsealed -= usize::from(segment.unsealed());
+        segment.state = state;
         self.row_backed += usize::from(segment.row_backed());
-        self.unsealed -= usize::from(before < State::Sealed);
-        self.unsealed += usize::from(state < State::Sealed);
+        self.unsealed += usize::from(segment.unsealed());
+    }
+
+    /// Closes a segment that is not to be stored.
+    pub fn shelve(&mut self, handle: Handle) {
+        self.set_state(handle, State::Closed);
+        let Some(segment) = self.slots.get_mut(handle as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        self.unsealed -= usize::from(segment.unsealed());
+        segment.shelved = true;
+        self.shelved += 1;
+    }
+
+    /// Some segments wait for the next checkpoint, to be forgotten then.
+    #[must_use]
+    pub fn any_shelved(&self) -> bool {
+        self.shelved > 0
     }
 
     /// Notes whether the journal has records of a segment without their blocks.

@@ -2,54 +2,64 @@
 //!
 //! A segment takes one slot on each of its nodes. Each node says with every answer how many more
 //! slots this volume may take: those that it has reserved there and does not hold (see
-//! `provision`). From that follows how many more segments fit, if the nodes with the most room are
-//! taken when room gets short. No other volume changes that number, so all that follows holds for
-//! each volume of a pool by itself.
+//! `provision`). No other volume changes that number, so all that follows holds for each volume of
+//! a pool by itself.
+//!
+//! # Each node keeps slots for the next checkpoint
+//! Let `C` be the number of segments that a checkpoint takes. No segment of data takes one of the
+//! last `C` slots of a node. So a checkpoint always finds its slots, whichever nodes are there: it
+//! takes at most `C` slots of a node, and needs k nodes. The slots of the checkpoint before come
+//! back when the new one is named by the root, so the next one finds `C` slots again.
+//!
+//! What is left beyond those slots makes room for segments of data. Their number follows from the
+//! slots of each node, if the nodes with the most room are taken when room gets short. It counts
+//! with the nodes that are left after as many more losses as the code survives, the roomiest ones
+//! first: what is begun now must fit also then.
 //!
 //! # Marks
-//! From few free segments to many, with `C` the segments that a checkpoint takes:
+//! From few free segments to many:
 //!
 //! ```text
 //!   0 ......... floor .............. reserve ......... low ........ high
-//!     opening          trims, moves          users wait    collection   collection ends
-//!     and checkpoint
+//!     opening          moves                users wait    collection   collection ends
 //! ```
 //!
-//! - At `floor` = C + 1 and below no change opens a new segment. What is left there belongs to a checkpoint
-//!   and to the next opening.
-//! - Between `floor` and `reserve` only trims and collection open segments. A user opens the last
-//!   one at `reserve`, which leaves one above the floor: what a move of a segment takes at most. A
-//!   move that finds it taken by a trim is given up; nothing is lost by that.
+//! - At `floor` and below, no change opens a segment for blocks.
+//! - Between `floor` and `reserve` only collection opens segments. A user opens the last one at
+//!   `reserve`, which leaves what two moves of a segment take.
 //! - Users wait while fewer than `reserve` are free, until collection has freed a segment, and are
 //!   told that there is no space when collection finds nothing more to free.
+//! - Rebuild leaves as many as `low`, so that users can go on to overwrite.
 //!
-//! A trim changes no block but of the footer, so trims alone do not reach the floor before what
-//! they free is worth a checkpoint. A pool of more nodes than a segment has shards loses room for
-//! segments with each lost node; the reserve is larger there, so that the floor is left after m
-//! losses.
+//! A trim needs no segment. Its record goes into the journal. A segment that is made of trims alone
+//! is stored only if there is room; if not, the next checkpoint says what the trims say, and the
+//! segment is forgotten (`gc`).
 //!
 //! # Why an opening never needs more room than it finds
-//! Let a writer die at any moment, with `f` free segments by its own count, so `f >= floor - C`:
-//! only a checkpoint of its own goes below the floor, by at most the C segments that it writes.
-//! Segments that were not written completely count as taken from the moment that they are begun.
-//! The next opening finds on the nodes:
+//! Let a writer die at any moment. The next opening finds on the nodes:
 //!
-//! - what the last root names: the segments in use, and the checkpoint before;
-//! - the segments of a checkpoint that was being written: no root names them, so they are deleted
-//!   before anything is written, and `f >= floor` holds again;
-//! - dead segments whose deletion was lost, and segments whose records the journal still has: both
-//!   are deleted before anything is written.
+//! - what the last root names: the segments in use, and one checkpoint;
+//! - shards of a checkpoint that no root names. It deletes them before it writes anything, so each
+//!   node has `C` slots again;
+//! - dead segments whose deletion was lost, and segments whose records the journal still has. It
+//!   deletes both before it writes anything.
 //!
-//! It then writes a new checkpoint, which takes C, and appends the records of the journal again.
-//! Those fill no more segments than they did before: each was counted as taken, or was deleted just
-//! now; one more may be begun because they are packed anew, which is the 1 in `floor`. Segments
-//! whose blocks only their own shards hold stay until their records are in the log again: users
-//! leave as many segments free beside the reserve ([`Core::room_is_lent`]). So the opening ends
-//! without a slot that the writer did not have. An opening that dies leaves nothing that a root
-//! names, and the argument begins anew.
+//! It then writes a checkpoint, which takes those `C` slots, and copies the records that it replays
+//! to a new journal, which has a place of its own on the node. A ring takes all that a ring held, so
+//! no segment has to be stored before the volume serves. When it serves, those segments are stored
+//! as they would have been by the writer before, who had counted them as taken: no more of them, and
+//! one more if their records are packed anew, which is the 1 of `floor`. Nodes that were lost in
+//! between were counted as lost.
+//!
+//! One kind of record is larger in the new journal than it was in the old one: those whose blocks
+//! only the shards of their segment hold (`rows`). The opening stores as many segments as do not
+//! fit into the ring, while the segments that the blocks come from are still there. For those, users
+//! leave as many segments free beside the reserve ([`Core::room_is_lent`]).
+//!
+//! An opening that dies leaves nothing that a root names, and the argument begins anew.
 
 use fieldstone_codes::Profile;
-use fieldstone_proto::BLOCK_BYTES;
+use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
 use smallvec::SmallVec;
 
 use crate::core::{Core, Node, layout_of};
@@ -58,9 +68,9 @@ use crate::record::RECORD_ENTRIES_MAX;
 use crate::seam::Geometry;
 use crate::status::{NodeHealth, Phase};
 
-/// Free segments above what a checkpoint takes below which no segment is opened.
+/// Free segments at and below which none is opened for blocks.
 const FLOOR_SEGMENTS: u64 = 1;
-/// Free segments above what a checkpoint takes that users leave alone.
+/// Free segments that users leave alone.
 const RESERVE_SEGMENTS: u64 = 3;
 /// Fewest segments beyond the reserve that hold no data when the volume is full: collection lives
 /// on the garbage in them.
@@ -114,39 +124,38 @@ impl Shape {
         left.max(self.width.min(self.nodes)).max(1)
     }
 
-    /// Free segments that users leave alone, for checkpoints of `checkpoint` segments.
-    fn reserve(self, checkpoint: u64) -> u64 {
-        // The floor has to be left of it when nodes are lost.
-        let floor = ((checkpoint + FLOOR_SEGMENTS) * self.nodes).div_ceil(self.nodes_left());
-        floor.max(checkpoint + RESERVE_SEGMENTS)
-    }
-
-    /// Segments that hold no data when a volume of `total` segments is full: the checkpoint, the
-    /// reserve, and the garbage that collection lives on.
-    fn overhead(self, checkpoint: u64, total: u64) -> u64 {
-        checkpoint + self.reserve(checkpoint) + slack(total)
-    }
-
     /// The marks of a volume that has `total` segments, free ones included.
-    fn marks(self, checkpoint: u64, total: u64) -> Marks {
-        let (reserve, slack) = (self.reserve(checkpoint), slack(total));
+    fn marks(total: u64) -> Marks {
+        let slack = slack(total);
         Marks {
-            floor: checkpoint + FLOOR_SEGMENTS,
-            reserve,
-            low: reserve + (slack / 3).max(1),
-            high: reserve + (slack * 2 / 3).max(2),
+            floor: FLOOR_SEGMENTS,
+            reserve: RESERVE_SEGMENTS,
+            low: RESERVE_SEGMENTS + (slack / 3).max(1),
+            high: RESERVE_SEGMENTS + (slack * 2 / 3).max(2),
         }
     }
 
-    /// Segments with which a volume of `blocks` blocks can be filled and overwritten for ever.
-    fn segments_for(self, blocks: u64) -> u64 {
+    /// Segments that hold no data when a volume of `total` segments is full: its checkpoint, and the
+    /// garbage that collection lives on, which is worth less when nodes are lost.
+    fn overhead(self, checkpoint: u64, total: u64) -> u64 {
+        checkpoint + (slack(total) * self.nodes).div_ceil(self.nodes_left())
+    }
+
+    /// Slots on each node that no data takes: those for the next checkpoint, and `free` segments
+    /// also when nodes are lost.
+    fn slots_left(self, checkpoint: u64, free: u64) -> u64 {
+        checkpoint + (free * self.width).div_ceil(self.nodes_left())
+    }
+
+    /// Segments in use when a volume of `blocks` blocks is full, and those of its checkpoint.
+    fn segments_for(self, blocks: u64) -> (u64, u64) {
         let data = blocks.div_ceil(self.data_blocks().max(1));
         let mut total = data;
         loop {
             let checkpoint = self.checkpoint_segments(blocks, total);
             let wanted = data + self.overhead(checkpoint, total);
             if wanted <= total {
-                return total;
+                return (total, checkpoint);
             }
             total = wanted;
         }
@@ -162,14 +171,26 @@ impl Shape {
     /// ever.
     #[must_use]
     pub fn slots_for(self, blocks: u64) -> u64 {
-        self.slots(self.segments_for(blocks))
+        let (total, checkpoint) = self.segments_for(blocks);
+        self.slots(total) + self.slots_left(checkpoint, RESERVE_SEGMENTS)
     }
 
     /// As [`Self::slots_for`], with as many nodes lost for good as may be: what they had is made
     /// anew on the others.
     #[must_use]
     pub fn slots_for_with_losses(self, blocks: u64) -> u64 {
-        (self.segments_for(blocks) * self.width).div_ceil(self.nodes_left())
+        let (total, checkpoint) = self.segments_for(blocks);
+        let slots = (total * self.width).div_ceil(self.nodes_left());
+        slots + self.slots_left(checkpoint, RESERVE_SEGMENTS)
+    }
+
+    /// Blocks that fit into nodes that have so many slots each.
+    fn capacity_blocks(self, slots: &[u64], checkpoint: u64) -> u64 {
+        let left = self.slots_left(checkpoint, RESERVE_SEGMENTS);
+        let slots: SmallVec<[u64; 16]> =
+            slots.iter().map(|slots| slots.saturating_sub(left)).collect();
+        let total = self.segments_fitting(&slots);
+        total.saturating_sub(self.overhead(checkpoint, total)) * self.data_blocks()
     }
 
     /// Segments that fit into the free slots of nodes: each takes at most one slot of a node.
@@ -222,23 +243,56 @@ impl Core {
         }
     }
 
-    /// Segments that still fit on the nodes that are up.
+    /// Segments of data that still fit on the nodes that are up, also after as many more losses as
+    /// the code survives.
     #[must_use]
     pub fn segments_free(&self) -> u64 {
         let leave_out = self.leaves_short_out();
+        let kept = self.checkpoint_segments();
         let counts = |node: &&Node| node.health == NodeHealth::Up && !(leave_out && node.short);
-        let slots = self.nodes.iter().filter(counts).map(|node| u64::from(node.slots_free));
-        let mut free: SmallVec<[u64; 16]> = slots.collect();
+        let slots = |node: &Node| u64::from(node.slots_free).saturating_sub(kept);
+        let mut free: SmallVec<[u64; 16]> = self.nodes.iter().filter(counts).map(slots).collect();
         let shape = self.shape();
         let now = shape.segments_fitting(&free);
-        // With nodes of unlike room, the loss of the roomiest may leave less than the marks allow
-        // for: what is left then, and one more, is all that counts.
         let lost = self.nodes.len() - free.len();
         let more = usize::from(self.config.missing_max).saturating_sub(lost);
         free.sort_unstable();
         free.truncate(free.len().saturating_sub(more).max(1));
         let then = shape.segments_fitting(&free);
-        now.min(then + 1).saturating_sub(self.segments.unsealed())
+        let begun = self.segments.unsealed() - u64::from(self.log_is_of_trims());
+        now.min(then).saturating_sub(begun)
+    }
+
+    /// The open segment has no blocks: it may never be stored.
+    #[must_use]
+    pub fn log_is_of_trims(&self) -> bool {
+        let open = self.log.open.and_then(|open| self.segments.get(open));
+        open.is_some_and(|segment| segment.contents_blocks() == 0)
+    }
+
+    /// A node has a slot for a shard of data: one that is not kept for the next checkpoint, and that
+    /// no shard is on its way to.
+    #[must_use]
+    pub fn has_room_for_data(&self, node: NodeIndex) -> bool {
+        // An opening that has written its checkpoint has taken them. It gets those of the one before.
+        let taken = self.phase == Phase::Opening && !self.log.nodes.is_empty();
+        let kept = if taken { 0 } else { self.checkpoint_segments() };
+        self.slots_beyond(node) > kept
+    }
+
+    /// A node has a slot for a shard that rebuild makes: see the marks.
+    #[must_use]
+    pub fn has_room_for_rebuild(&self, node: NodeIndex) -> bool {
+        let total = self.segments.len() as u64 + self.segments_free();
+        let low = Shape::marks(total).low;
+        self.slots_beyond(node) > self.shape().slots_left(self.checkpoint_segments(), low)
+    }
+
+    /// Slots that are left on a node when the shards that are on their way have arrived.
+    #[must_use]
+    pub fn slots_beyond(&self, node: NodeIndex) -> u64 {
+        let state = self.node(node);
+        u64::from(state.slots_free).saturating_sub(state.slots_claimed.len() as u64)
     }
 
     /// A node whose disk is full takes no shards, as if it were lost; more such nodes than may be
@@ -249,35 +303,47 @@ impl Core {
             && self.nodes.iter().filter(lost).count() <= usize::from(self.config.missing_max)
     }
 
-    fn segments_fitting(&self, slots: impl Fn(&Node) -> Option<u64>) -> u64 {
-        let free: Vec<u64> = self.nodes.iter().filter_map(slots).collect();
-        self.shape().segments_fitting(&free)
-    }
-
     /// Segments that a checkpoint takes at most, given the map's present size.
     #[must_use]
     pub fn checkpoint_segments(&self) -> u64 {
         self.shape().checkpoint_segments(self.map.used_blocks(), self.segments.len() as u64)
     }
 
-    /// The marks at present.
+    /// The marks at present. Where rebuild lacks room, collection begins earlier.
     #[must_use]
     pub fn marks(&self) -> Marks {
-        let total = self.segments.len() as u64 + self.segments_free();
-        self.shape().marks(self.checkpoint_segments(), total)
+        let marks = Shape::marks(self.segments.len() as u64 + self.segments_free());
+        let low = if self.rebuild_lacks_room { marks.high } else { marks.low };
+        Marks { low, ..marks }
     }
 
-    /// A node's part of the reserve, in slots.
+    /// Slots on each node that the volume takes with so many more segments than it has, and with
+    /// what it leaves free.
     #[must_use]
-    pub fn slots_reserved(&self) -> u64 {
-        self.shape().slots(self.marks().reserve)
+    pub fn slots_with(&self, more: u64) -> u64 {
+        let shape = self.shape();
+        let average = shape.slots(self.segments.len() as u64);
+        let held = average.max(self.slots_held_most());
+        held + shape.slots(more) + shape.slots_left(self.checkpoint_segments(), self.marks().high)
     }
 
-    /// There is an open segment, or one may be opened without going below the floor. An opening may
-    /// always: the module's essay says why there is room for what it appends.
+    /// Slots that the volume holds on the node where it holds the most.
+    fn slots_held_most(&self) -> u64 {
+        let mut held: SmallVec<[u64; 16]> = SmallVec::from_elem(0, self.nodes.len());
+        for (_, segment) in self.segments.iter() {
+            for node in segment.shards.iter().flatten() {
+                held[usize::from(node.0)] += 1;
+            }
+        }
+        held.into_iter().max().unwrap_or(0)
+    }
+
+    /// Blocks may be appended: there is an open segment that takes them, or one may be opened without
+    /// going below the floor. An opening may always: the module's essay says why there is room.
     #[must_use]
-    pub fn room_for_segment(&self) -> bool {
-        self.phase == Phase::Opening || self.log.open.is_some() || self.segments_above_floor() > 0
+    pub fn room_for_blocks(&self) -> bool {
+        let open = self.log.open.is_some() && !self.log_is_of_trims();
+        self.phase == Phase::Opening || open || self.segments_above_floor() > 0
     }
 
     /// A segment with so many live blocks may be moved: they take at most one new segment, or none
@@ -286,7 +352,8 @@ impl Core {
     pub fn room_to_move(&self, live_blocks: u32) -> bool {
         let entries = live_blocks as usize;
         let fits = |open| self.segment_room(open, entries + RECORD_ENTRIES_MAX) >= live_blocks;
-        self.segments_above_floor() > 0 || self.log.open.is_some_and(fits)
+        let open = self.log.open.filter(|_| !self.log_is_of_trims());
+        self.segments_above_floor() > 0 || open.is_some_and(fits)
     }
 
     fn segments_above_floor(&self) -> u64 {
@@ -301,15 +368,13 @@ impl Core {
         let leave_out = self.leaves_short_out();
         let counts = |node: &Node| !(leave_out && node.short);
         // Nodes that are away count as well: the volume does not become smaller by it.
-        let segments = self.segments_fitting(|node| {
-            let slots = match node.slots_reserved {
-                0 => u64::from(self.reservation.slots),
-                slots => u64::from(slots) + self.slots_to_gain(node),
-            };
-            counts(node).then_some(slots)
-        });
-        let keep = self.shape().overhead(self.checkpoint_segments(), segments);
-        segments.saturating_sub(keep) * self.shape().data_blocks()
+        let slots = |node: &Node| match node.slots_reserved {
+            0 => u64::from(self.reservation.slots),
+            slots => u64::from(slots) + self.slots_to_gain(node),
+        };
+        let slots: SmallVec<[u64; 16]> =
+            self.nodes.iter().filter(|node| counts(node)).map(slots).collect();
+        self.shape().capacity_blocks(&slots, self.checkpoint_segments())
     }
 
     /// Blocks that users may still fill.
@@ -358,17 +423,12 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_in_order_and_leave_a_checkpoint() {
-        for nodes in 6..20 {
-            for (checkpoint, total) in [(1, 10), (1, 100), (3, 1000), (9, 100_000)] {
-                let shape = Shape { nodes, ..RS42 };
-                let marks = shape.marks(checkpoint, total);
-                assert!(checkpoint < marks.floor && marks.floor + 2 <= marks.reserve);
-                assert!(marks.reserve < marks.low && marks.low < marks.high);
-                // After m losses the floor is left of the reserve.
-                let left = (nodes - 2).max(6);
-                assert!(marks.reserve * left / nodes >= marks.floor, "{nodes} {marks:?}");
-            }
+    fn marks_are_in_order() {
+        for total in [1, 10, 100, 1000, 100_000] {
+            let marks = Shape::marks(total);
+            assert!(marks.floor + 2 <= marks.reserve);
+            assert!(marks.reserve < marks.low && marks.low < marks.high);
+            assert!(marks.high <= marks.reserve + slack(total), "collection can end");
         }
     }
 
@@ -377,12 +437,14 @@ mod tests {
         for nodes in [6, 7, 9, 12] {
             for blocks in [1, 1000, 6144, 16384, 262_144, 1 << 28] {
                 let shape = Shape { nodes, ..RS42 };
-                let total = shape.segments_for(blocks);
-                let checkpoint = shape.checkpoint_segments(blocks, total);
-                let keep = shape.overhead(checkpoint, total);
-                assert!((total - keep) * shape.data_blocks() >= blocks);
-                let free = vec![shape.slots_for(blocks); usize::try_from(nodes).expect("few")];
-                assert!(shape.segments_fitting(&free) >= total);
+                let (total, checkpoint) = shape.segments_for(blocks);
+                let slots = shape.slots_for(blocks);
+                let all = vec![slots; usize::try_from(nodes).expect("few")];
+                assert!(shape.capacity_blocks(&all, checkpoint) >= blocks, "{nodes} {blocks}");
+                // When it is full, the reserve is left, also after m losses.
+                let used = shape.slots(total) + checkpoint;
+                let left = vec![slots - used; usize::try_from(shape.nodes_left()).expect("few")];
+                assert!(shape.segments_fitting(&left) >= RESERVE_SEGMENTS, "{nodes} {blocks}");
             }
         }
         // Two volumes of 24 MiB fit on six nodes of 28 slots of 1 MiB.

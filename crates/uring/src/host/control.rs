@@ -41,7 +41,12 @@ pub enum Control {
         device: DeviceId,
     },
     /// Offer these exports to connections from now on.
-    Offer(Arc<Exports>),
+    Offer {
+        /// What is offered.
+        exports: Arc<Exports>,
+        /// The core drops it as soon as it has the exports; nothing is sent.
+        taken: mpsc::Sender<()>,
+    },
     /// Accept connections.
     Listen {
         /// Where.

@@ -298,12 +298,18 @@ impl Handle {
         answer
     }
 
-    /// Offers exports to NBD connections that come from now on.
+    /// Offers exports to NBD connections that come after the return: every core has taken them by
+    /// then, or has ended.
     pub fn offer(&self, exports: Exports) {
         let exports = Arc::new(exports);
+        let (taken, all_taken) = mpsc::channel::<()>();
         for core in 0..self.cores() {
-            self.call(Core(core), Control::Offer(Arc::clone(&exports)));
+            let (exports, taken) = (Arc::clone(&exports), taken.clone());
+            self.call(Core(core), Control::Offer { exports, taken });
         }
+        drop(taken);
+        // No core sends: the last one to let go of its sender ends the wait.
+        while all_taken.recv().is_ok() {}
     }
 
     /// Accepts connections; they are dealt to the cores in turn.

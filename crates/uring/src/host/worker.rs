@@ -356,7 +356,10 @@ impl Worker {
                     device.disconnect(&mut self.router, &mut self.reactor);
                 }
             }
-            Control::Offer(exports) => self.nbd.offer(exports),
+            Control::Offer { exports, taken } => {
+                self.nbd.offer(exports);
+                drop(taken);
+            }
             Control::Listen { listener, service } => {
                 let index = u32::try_from(self.listeners.len()).expect("from a command line");
                 self.reactor.accept(&listener, token(Kind::Accept, 0, index));

@@ -16,8 +16,6 @@ use crate::rows::Shape;
 use crate::segment::{Contents, Handle, Segment, State, segment_id};
 use crate::status::Phase;
 
-/// How long changes that need a segment wait for room before they are refused.
-const HELD_MS_MAX: u64 = 5_000;
 /// How long users' writes wait for room when collection finds nothing to free.
 const STUCK_MS_MAX: u64 = 500;
 
@@ -72,10 +70,18 @@ impl Core {
         any
     }
 
-    fn ring_has_room(&self) -> bool {
-        // A record may have to skip to the next turn: at most a record's length is lost then.
-        let record = HEADER_BYTES as u64 + u64::from(self.log.record_blocks()) * BLOCK_BYTES as u64;
-        self.log.used_bytes() + 2 * record <= self.log.ring_bytes
+    /// The ring has room for the next record, which may have to skip to the next turn. In an opening
+    /// it is as large as what it is made of; a ring has room for all that a ring held.
+    pub fn ring_has_room(&self) -> bool {
+        let most = self.log.record_blocks();
+        let blocks = match self.phase {
+            Phase::Opening => self.log.replay_blocks(most),
+            _ => most,
+        };
+        let record = HEADER_BYTES as u64 + u64::from(blocks) * BLOCK_BYTES as u64;
+        let turn_left = self.log.ring_bytes - self.log.next.0 % self.log.ring_bytes;
+        let skipped = if record > turn_left { turn_left } else { 0 };
+        self.log.used_bytes() + skipped + record <= self.log.ring_bytes
     }
 
     /// Keeps the ring from filling up: closes the open segment when it alone fills half, and has
@@ -121,6 +127,7 @@ impl Core {
             contents: Some(Contents::default()),
             rows: None,
             detached: false,
+            shelved: false,
         });
         self.log.open = Some(handle);
         handle
@@ -138,11 +145,30 @@ impl Core {
             self.segments.remove(handle);
             return;
         }
+        let of_trims = contents.blocks() == 0;
         let blocks = contents.blocks() + footer_blocks(contents.entries.len());
         segment.shard_bytes = layout.shard_blocks_for(blocks) * BLOCK_BYTES as u32;
+        if of_trims && self.phase != Phase::Opening && self.segments_free() <= self.marks().floor {
+            self.segments.shelve(handle);
+            return self.start_gc();
+        }
         self.segments.set_state(handle, State::Closed);
         self.segments_since_checkpoint += 1;
-        self.spawn_with(move |ctx| crate::seal::seal(ctx, handle));
+        // What an opening replays is in the journal, and is stored when the volume serves.
+        if self.phase != Phase::Opening {
+            self.spawn_with(move |ctx| crate::seal::seal(ctx, handle));
+        }
+    }
+
+    /// Ends the open segment because a checkpoint is about to be written, which says what trims say.
+    pub fn close_for_checkpoint(&mut self) {
+        match self.log.open {
+            Some(open) if self.log_is_of_trims() => {
+                self.log.open = None;
+                self.segments.shelve(open);
+            }
+            _ => self.close_open_segment(),
+        }
     }
 
     /// Blocks that the open segment can still take, if `entries` more entries come along.
@@ -153,26 +179,13 @@ impl Core {
         self.layout.segment_blocks().saturating_sub(contents.blocks() + footer)
     }
 
-    /// Builds and sends one record: of the volume's own changes if there are any, else in turn of
-    /// trims and of other changes by users. Returns false if nothing could be taken.
-    fn append_one(&mut self) -> bool {
-        if !self.log.internal.is_empty() {
-            return self.append_from(Line::Internal);
-        }
-        let lines = match self.log.trimmed_last {
-            true => [Line::Users, Line::Trims],
-            false => [Line::Trims, Line::Users],
-        };
-        lines.into_iter().any(|line| !self.log.line(line).is_empty() && self.append_from(line))
-    }
-
     /// Only what an opening needs is left: changes that need a new segment wait until collection
     /// has made room. If it finds none they are refused.
     fn hold_line(&mut self, line: Line) {
         // A move is given up at once: what it would have freed stays where it is.
         let since = *self.log.held_since.get_or_insert(self.now);
         let tried = self.gc_stuck && !self.gc_running && !self.growing();
-        let long = self.now.since(since) >= Nanos::from_ms(HELD_MS_MAX);
+        let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
         if line == Line::Internal || (tried && long) {
             self.log.held_since = None;
             while let Some(mutation) = self.log.line(line).pop_front() {
@@ -187,16 +200,24 @@ impl Core {
         self.make_room();
     }
 
-    /// Builds and sends one record from one line of waiting changes.
-    fn append_from(&mut self, line: Line) -> bool {
-        if !self.room_for_segment() {
+    /// Builds and sends one record: of the volume's own changes if there are any, else of what users
+    /// want, in the order in which it came. Trims take no room (see `space`), so they alone go on when
+    /// the others have to wait for room. Returns false if nothing could be taken.
+    fn append_one(&mut self) -> bool {
+        let internal = !self.log.internal.is_empty();
+        let mut held = false;
+        if !self.room_for_blocks() && self.log.next_line(held) != Some(Line::Trims) {
+            let line = if internal { Line::Internal } else { Line::Users };
             self.hold_line(line);
+            held = true;
+        }
+        if self.log.next_line(held).is_none() {
             return false;
         }
         let handle = self.open_segment();
-        let queued = match line {
-            Line::Users => self.log.large_queued(2 * self.log.record_blocks()),
-            Line::Internal | Line::Trims => 0,
+        let queued = match internal || held {
+            true => 0,
+            false => self.log.large_queued(2 * self.log.record_blocks()),
         };
         let room = self.segment_room(handle, RECORD_ENTRIES_MAX);
         let (room, detached) = match self.record_shape(handle, queued, room) {
@@ -224,6 +245,15 @@ impl Core {
             lent: self.room_is_lent(),
         };
         while record.room > 0 && record.entries.len() < RECORD_ENTRIES_MAX {
+            let Some(line) = self.log.next_line(held) else { break };
+            let blocks = line != Line::Trims;
+            if blocks && internal != (line == Line::Internal) {
+                break;
+            }
+            if blocks && !self.room_for_blocks() {
+                held = true;
+                continue;
+            }
             let Some(mut mutation) = self.log.line(line).pop_front() else { break };
             let room = self.segment_room(handle, RECORD_ENTRIES_MAX);
             if room == 0 {
@@ -241,7 +271,8 @@ impl Core {
                 }
                 Admission::Wait => {
                     self.log.line(line).push_front(mutation);
-                    break;
+                    held = true;
+                    continue;
                 }
                 Admission::Take => {}
             }
@@ -259,9 +290,13 @@ impl Core {
             }
             return full;
         }
+        let of_blocks = record.blocks > 0;
         self.send_record(record);
-        self.log.trimmed_last = line == Line::Trims;
-        self.log.held_since = None;
+        match of_blocks {
+            true => self.log.held_since = None,
+            // What was trimmed may be all that a segment held.
+            false => self.consider_gc(),
+        }
         true
     }
 

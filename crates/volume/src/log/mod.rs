@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 use crate::calls::CallResult;
 use crate::core::Core;
 use crate::map::Location;
-use crate::record::{EntryKind, Header, RECORD_BLOCKS_MAX};
+use crate::record::{EntryKind, Header, RECORD_BLOCKS_MAX, RECORD_ENTRIES_MAX};
 use crate::segment::{Handle, State};
 use pending::Pending;
 
@@ -36,7 +36,7 @@ const BATCHES_MAX: usize = 16;
 enum Line {
     /// The volume's own: replay and collection.
     Internal,
-    /// Users' trims.
+    /// Users' trims, which take no room.
     Trims,
     /// Users' other changes.
     Users,
@@ -54,6 +54,8 @@ pub struct Mutation {
     from: Option<Location>,
     /// It was large when it came: what is left of it may go into rows.
     large: bool,
+    /// Rises with every change that came.
+    number: u64,
 }
 
 struct Batch {
@@ -108,11 +110,11 @@ pub struct Log {
     pub records: VecDeque<KeptRecord>,
     /// Changes by users, but for trims.
     queue: VecDeque<Mutation>,
-    /// Trims by users: they make room, so they never wait behind what needs room. Requests that are
-    /// under way together have no order, so they may overtake.
+    /// Trims by users: they make room, so they overtake what waits for room. Requests that are under
+    /// way together have no order, so they may.
     trims: VecDeque<Mutation>,
-    /// The last record was made of trims: a write gets its turn before the next one.
-    trimmed_last: bool,
+    /// Changes that have come so far.
+    mutations_made: u64,
     /// Since when changes have been waiting for room for a segment.
     held_since: Option<Nanos>,
     /// Changes by the volume itself: they go first and may use the reserve.
@@ -147,7 +149,7 @@ impl Log {
             records: VecDeque::new(),
             queue: VecDeque::new(),
             trims: VecDeque::new(),
-            trimmed_last: false,
+            mutations_made: 0,
             held_since: None,
             internal: VecDeque::new(),
             batches: VecDeque::new(),
@@ -181,10 +183,30 @@ impl Log {
         self.next.0 - self.trimmed.0
     }
 
+    /// Changes by the volume itself wait, and nothing is in flight that would let them go on.
+    #[must_use]
+    pub fn replay_is_held(&self) -> bool {
+        !self.internal.is_empty() && self.batches.is_empty()
+    }
+
     /// Changes by users wait.
     #[must_use]
     pub fn waits(&self) -> bool {
         !(self.queue.is_empty() && self.trims.is_empty())
+    }
+
+    /// Blocks of the next record of an opening, which takes `most` blocks at most.
+    fn replay_blocks(&self, most: u32) -> u32 {
+        let mut blocks = 0u32;
+        for mutation in self.internal.iter().take(RECORD_ENTRIES_MAX) {
+            if mutation.kind == EntryKind::Data {
+                blocks = blocks.saturating_add(mutation.count);
+            }
+            if blocks >= most {
+                return most;
+            }
+        }
+        blocks
     }
 
     fn line(&mut self, line: Line) -> &mut VecDeque<Mutation> {
@@ -213,10 +235,29 @@ impl Log {
         self.batches.get_mut(usize::try_from(index).ok()?)
     }
 
-    /// Blocks of large writes at the front of the users' queue; counting ends above `enough`.
+    /// The line whose first change is next: the volume's own, then users' in the order in which they
+    /// came. With `held` only trims are taken.
+    fn next_line(&self, held: bool) -> Option<Line> {
+        if held {
+            return (!self.trims.is_empty()).then_some(Line::Trims);
+        }
+        if !self.internal.is_empty() {
+            return Some(Line::Internal);
+        }
+        match (self.trims.front(), self.queue.front()) {
+            (Some(trim), Some(change)) if change.number < trim.number => Some(Line::Users),
+            (Some(_), _) => Some(Line::Trims),
+            (None, change) => change.map(|_| Line::Users),
+        }
+    }
+
+    /// Blocks of large writes at the front of the users' queue, as far as no trim comes between;
+    /// counting ends above `enough`.
     fn large_queued(&self, enough: u32) -> u32 {
+        let trim = self.trims.front().map_or(u64::MAX, |trim| trim.number);
         let mut blocks = 0u32;
-        for mutation in self.queue.iter().take_while(|mutation| mutation.large) {
+        let large = |mutation: &&Mutation| mutation.large && mutation.number < trim;
+        for mutation in self.queue.iter().take_while(large) {
             blocks = blocks.saturating_add(mutation.count);
             if blocks > enough {
                 break;

@@ -42,7 +42,9 @@ impl Core {
             self.log.pending.insert(Pending { origin, parts: 1, fua, end: Lsn(0), error: None });
         let large = kind == EntryKind::Data && self.is_large(count);
         let line = if kind == EntryKind::Trim { Line::Trims } else { Line::Users };
-        let mutation = Mutation { pending, kind, block, count, data, from: None, large };
+        self.log.mutations_made += 1;
+        let number = self.log.mutations_made;
+        let mutation = Mutation { pending, kind, block, count, data, from: None, large, number };
         self.log.line(line).push_back(mutation);
     }
 
@@ -63,8 +65,10 @@ impl Core {
             error: None,
         });
         let Entry { kind, block, count, .. } = entry;
-        let large = false;
-        self.log.internal.push_back(Mutation { pending, kind, block, count, data, from, large });
+        self.log.mutations_made += 1;
+        let (large, number) = (false, self.log.mutations_made);
+        let mutation = Mutation { pending, kind, block, count, data, from, large, number };
+        self.log.internal.push_back(mutation);
     }
 
     /// A user's flush: covers everything acknowledged by now.

@@ -114,6 +114,7 @@ impl Core {
             contents: None,
             rows: None,
             detached: false,
+            shelved: false,
         })
     }
 

@@ -54,6 +54,7 @@ use crate::nodes::wait_for_nodes;
 use crate::rebuild::list_shards;
 use crate::record::Entry;
 use crate::root::Root;
+use crate::seal::{seal, sync_segments};
 use crate::seam::Opening;
 use crate::segment::Handle;
 use crate::status::{NodeHealth, Phase};
@@ -196,6 +197,9 @@ impl Core {
         }
         self.phase = Phase::Serving;
         self.waits_for.clear();
+        for handle in self.closed_segments() {
+            self.spawn_with(move |ctx| seal(ctx, handle));
+        }
         for node in self.nodes_that(|node| node.connected && node.health == NodeHealth::Down) {
             self.start_join(node);
         }
@@ -425,12 +429,28 @@ async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), F
         if idle {
             return Ok(());
         }
-        if ctx.with(|core| core.log.used_bytes() * 2 > core.log.ring_bytes) {
-            ctx.with(Core::close_open_segment);
-            crate::seal::sync_segments(ctx).await;
+        if ctx.with(|core| core.log.replay_is_held() && !core.ring_has_room()) {
+            store_replayed(ctx).await?;
         } else {
             ctx.sleep_ms(1).await;
         }
+    }
+}
+
+/// Stores what was replayed so far, because the ring has no room for the rest.
+async fn store_replayed(ctx: &Ctx) -> Result<(), Failure> {
+    let closed = ctx.with(|core| {
+        core.close_open_segment();
+        core.closed_segments()
+    });
+    for handle in &closed {
+        seal(ctx.clone(), *handle).await;
+    }
+    sync_segments(ctx).await;
+    let stored = ctx.with(|core| closed.iter().all(|handle| core.is_durable(*handle)));
+    match stored {
+        true => Ok(()),
+        false => Err(Failure::Again("what was replayed could not be stored".into())),
     }
 }
 

@@ -150,6 +150,7 @@ mod tests {
             contents: None,
             rows: None,
             detached: false,
+            shelved: false,
         }
     }
 
