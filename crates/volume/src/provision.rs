@@ -16,7 +16,7 @@
 //! The reservation is the same number of slots on every node. A node that grants more than others
 //! gives it back, so that two volumes that grow at the same time do not each end with half of what
 //! a segment takes. A node that cannot grant what the others have (it came back after they were
-//! asked, say) grants what it can, and counts with that.
+//! asked, say) grants what it can, counts with that, and is asked for the rest when room is short.
 
 use fieldstone_block::Nanos;
 use fieldstone_proto::{BLOCK_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody};
@@ -115,7 +115,17 @@ impl Core {
         let most = self.slots_most();
         let refused = self.reservation.refused_at;
         let patient = refused.is_some_and(|at| self.now.since(at) < Nanos::from_ms(ASK_AGAIN_MS));
-        if self.growing() || patient || reserved >= most || self.phase != Phase::Serving {
+        if self.growing() || patient || self.phase != Phase::Serving {
+            return;
+        }
+        if !self.nodes_with_less().is_empty() {
+            self.reservation.growing = true;
+            return self.spawn_with(|ctx| async move {
+                let gained = reserve_missing(&ctx).await;
+                ctx.with(|core| core.asked_for_more(gained));
+            });
+        }
+        if reserved >= most {
             return;
         }
         let step = self.shape().slots(self.grow_segments());
@@ -124,14 +134,26 @@ impl Core {
         self.reservation.growing = true;
         self.spawn_with(move |ctx| async move {
             let grown = reserve_more(&ctx, wanted).await;
-            ctx.with(|core| {
-                core.reservation.growing = false;
-                core.reservation.refused_at = (!grown).then_some(core.now);
-                if grown {
-                    core.gc_stuck = false;
-                }
-            });
+            ctx.with(|core| core.asked_for_more(grown));
         });
+    }
+
+    fn asked_for_more(&mut self, gained: bool) {
+        self.reservation.growing = false;
+        self.reservation.refused_at = (!gained).then_some(self.now);
+        if gained {
+            self.gc_stuck = false;
+        }
+    }
+
+    /// The nodes that could not grant as much as the others have.
+    pub fn nodes_with_less(&self) -> Vec<NodeIndex> {
+        let less = |node: &Node| {
+            node.health == NodeHealth::Up
+                && node.slots_reserved < self.reservation.slots
+                && !node.disk_limited
+        };
+        self.nodes_that(less)
     }
 
     /// Gives back what the volume no longer needs.
@@ -255,6 +277,18 @@ async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
             Err(_) => return,
         }
     }
+}
+
+/// Asks the nodes that have granted less than the others for the rest. True if any has granted more.
+pub async fn reserve_missing(ctx: &Ctx) -> bool {
+    let (nodes, slots) = ctx.with(|core| (core.nodes_with_less(), core.reservation.slots));
+    let mut gained = false;
+    for node in nodes {
+        let before = ctx.with(|core| core.node(node).slots_reserved);
+        reserve_on(ctx, node, slots).await;
+        gained |= ctx.with(|core| core.node(node).slots_reserved > before);
+    }
+    gained
 }
 
 async fn learn_room(ctx: &Ctx, node: NodeIndex) {

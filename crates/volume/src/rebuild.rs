@@ -13,6 +13,7 @@ use fieldstone_proto::{
 use crate::core::{Core, Ctx};
 use crate::damage::{clear_the_way, delete_superseded};
 use crate::decode::decode;
+use crate::provision::reserve_missing;
 use crate::seal::Shard;
 use crate::segment::{Handle, State};
 use crate::status::{NodeHealth, Phase, Progress};
@@ -111,6 +112,9 @@ async fn rebuild(ctx: Ctx) {
         // A node that was full may have room again; it tells with any answer.
         let full = ctx.with(|core| core.nodes_that(|n| n.full && n.health == NodeHealth::Up));
         ctx.call_all(&full, &RequestBody::Stat).await;
+        if ctx.with(|core| core.rebuild_lacks_room) {
+            reserve_missing(&ctx).await;
+        }
         let work = ctx.with(|core| {
             let work = core.degraded();
             let missing: usize =
@@ -155,7 +159,8 @@ async fn rebuild(ctx: Ctx) {
         core.rebuild_lacks_room =
             !place && degraded.iter().any(|handle| !core.place_missing(*handle, 0).is_empty());
         let full = !degraded.is_empty() && core.nodes.iter().any(|node| node.full);
-        if again || place || full {
+        let less = core.rebuild_lacks_room && !core.nodes_with_less().is_empty();
+        if again || place || full || less {
             core.retry_rebuild();
         }
         core.consider_gc();

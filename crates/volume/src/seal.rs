@@ -327,6 +327,9 @@ impl Core {
             usable.sort_unstable_by_key(|(slots, _)| std::cmp::Reverse(*slots));
             usable.truncate((0..kept.len()).filter(|s| missing(s) && kept[*s].is_none()).count());
         }
+        if usable.is_empty() && kept.iter().all(Option::is_none) {
+            return Vec::new();
+        }
         let mut weights = vec![0; self.nodes.len()];
         for (_, node) in usable {
             weights[usize::from(node.0)] = 0x1_0000;

@@ -15,8 +15,9 @@ use crate::checker::BLOCK_BYTES;
 /// Slots of a node that each volume may keep for other things than users' data.
 const SLOTS_KEPT: u64 = 16;
 /// Live data below this share of the room for it, of a thousand, must never be refused more. The
-/// rest is what neighbours may hold as garbage before they collect it.
-const SHORT_PER_MILLE: u64 = 600;
+/// rest is what neighbours may hold as garbage: a thin volume grows up to its size before it
+/// collects, so it may hold as much again as is alive.
+const SHORT_PER_MILLE: u64 = 500;
 /// Data blocks for each of which a segment may need one more block of its footer.
 const BLOCKS_PER_FOOTER_BLOCK: u64 = 128;
 

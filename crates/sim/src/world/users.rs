@@ -205,7 +205,8 @@ impl<C: Cast> World<'_, C> {
             let (taken, room) = self.slots_taken_of(request.trimmed_before);
             self.fail(format!(
                 "request {number} ({op:?} {span:?}) of volume {tenant} must not fail: {error} (live \
-                 data takes {taken} of {room} slots)"
+                 data takes {taken} of {room} slots): {}",
+                self.describe_state()
             ));
         }
     }

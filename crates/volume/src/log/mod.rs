@@ -362,3 +362,41 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mutation(number: u64, kind: EntryKind, large: bool) -> Mutation {
+        let (block, count) = (0, 1);
+        Mutation { pending: 0, kind, block, count, data: Bytes::new(), from: None, large, number }
+    }
+
+    #[test]
+    fn changes_go_in_the_order_in_which_they_came_unless_they_wait_for_room() {
+        let mut log = Log::new(1 << 20);
+        assert_eq!(log.next_line(false), None);
+        log.trims.push_back(mutation(2, EntryKind::Trim, false));
+        log.trims.push_back(mutation(4, EntryKind::Trim, false));
+        log.queue.push_back(mutation(1, EntryKind::Data, false));
+        log.queue.push_back(mutation(3, EntryKind::Data, false));
+        for line in [Line::Users, Line::Trims, Line::Users, Line::Trims] {
+            assert_eq!(log.next_line(true), Some(Line::Trims));
+            assert_eq!(log.next_line(false), Some(line));
+            log.line(line).pop_front();
+        }
+        log.queue.push_back(mutation(5, EntryKind::Data, false));
+        assert_eq!(log.next_line(true), None);
+        log.internal.push_back(mutation(6, EntryKind::Data, false));
+        assert_eq!(log.next_line(false), Some(Line::Internal));
+    }
+
+    #[test]
+    fn a_trim_between_large_writes_ends_the_rows() {
+        let mut log = Log::new(1 << 20);
+        log.queue.extend([1, 2, 4].map(|number| mutation(number, EntryKind::Data, true)));
+        assert_eq!(log.large_queued(100), 3);
+        log.trims.push_back(mutation(3, EntryKind::Trim, false));
+        assert_eq!(log.large_queued(100), 2);
+    }
+}
