@@ -134,6 +134,8 @@ pub struct Core {
     /// Shards lie where the last checkpoint does not name them.
     pub placement_changed: bool,
     pub rebuild_running: bool,
+    /// A rebuild is to start in a while.
+    pub rebuild_retries: bool,
     /// The last rebuild left shards missing for which no node has room.
     pub rebuild_lacks_room: bool,
     /// Something changed while a rebuild ran: it makes another pass.
@@ -149,6 +151,8 @@ pub struct Core {
     pub gc_stuck: bool,
     pub sync_running: bool,
     pub segments_since_checkpoint: u64,
+    /// Segments whose last block was overwritten or trimmed since the last checkpoint.
+    pub segments_died: u64,
 }
 
 impl Core {
@@ -222,6 +226,7 @@ impl Core {
             damage: Damage::default(),
             placement_changed: false,
             rebuild_running: false,
+            rebuild_retries: false,
             rebuild_lacks_room: false,
             rebuild_again: false,
             segments_freeing: 0,
@@ -231,6 +236,7 @@ impl Core {
             gc_stuck: false,
             sync_running: false,
             segments_since_checkpoint: 0,
+            segments_died: 0,
             config,
         };
         core.set_epoch(Epoch(0));

@@ -24,6 +24,7 @@ use crate::map::{Location, Run};
 use crate::read::read_segment;
 use crate::record::{Entry, EntryKind};
 use crate::seal::{Shard, ShardBuilder, store, sync_segments};
+use crate::seam::Provisioning;
 use crate::segment::{Handle, Segment, State, segment_id};
 use crate::status::Phase;
 
@@ -35,6 +36,10 @@ const STARVED_MS_MAX: u64 = 10_000;
 const STEP_BLOCKS: u32 = 64;
 /// Dead segments after which collection writes a checkpoint to free them.
 const DEAD_BATCH: usize = 8;
+/// A thin volume writes a checkpoint when one in so many of its segments has died.
+const GIVE_BACK_FRACTION: u64 = 4;
+/// How often a volume that serves looks whether there is something to collect or to give back.
+const HOUSEKEEPING_MS: u64 = 1_000;
 /// Fewest segments sealed between two checkpoints that only shorten recovery.
 const CHECKPOINT_EVERY: u64 = 64;
 
@@ -60,8 +65,15 @@ impl Core {
         let long = CHECKPOINT_EVERY.max(self.checkpoint_segments() * 32);
         let settled = self.placement_changed && !self.rebuild_running;
         self.segments.any_shelved()
+            || self.gives_back()
             || self.segments_since_checkpoint >= long
             || (settled && self.segments_free() >= self.marks().low)
+    }
+
+    /// A thin volume holds many segments that nobody needs any more: its neighbours may.
+    fn gives_back(&self) -> bool {
+        let many = (DEAD_BATCH as u64).max(self.segments.len() as u64 / GIVE_BACK_FRACTION);
+        self.reservation.provisioning == Provisioning::Thin && self.segments_died >= many
     }
 
     /// Starts collection, if it does not run.
@@ -119,6 +131,18 @@ impl Core {
             .min_by_key(|(_, s)| s.live_blocks)
             .filter(|(_, s)| s.live_blocks < full - full / 16 && self.room_to_move(s.live_blocks))
             .map(|(handle, _)| handle)
+    }
+}
+
+/// Sees to it, as long as the volume serves, that it also collects and gives back what it does not
+/// need when it is idle.
+pub async fn keep_house(ctx: Ctx) {
+    while ctx.with(|core| core.phase == Phase::Serving) {
+        ctx.with(|core| {
+            core.consider_gc();
+            core.shrink_reservation();
+        });
+        ctx.sleep_ms(HOUSEKEEPING_MS).await;
     }
 }
 
@@ -290,6 +314,7 @@ pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
     let (lsn, bytes, dead) = ctx.with(|core| {
         core.close_for_checkpoint();
         core.segments_since_checkpoint = 0;
+        core.segments_died = 0;
         core.placement_changed = false;
         let dead: Vec<Handle> = core
             .segments

@@ -71,7 +71,7 @@ impl Core {
 
     /// Slots on each node beyond which the volume never asks for more: what it takes whole when
     /// the shards of lost nodes are made anew on the others, and what is being written.
-    fn slots_most(&self) -> u32 {
+    pub fn slots_most(&self) -> u32 {
         let blocks = self.geometry.size_bytes / BLOCK_BYTES as u64;
         let writing = self.shape().slots(2 * self.ring_segments());
         let slots = self.shape().slots_for_with_losses(blocks).saturating_add(writing);
@@ -161,15 +161,19 @@ impl Core {
         let wanted = self.slots_wanted();
         let step = self.shape().slots(self.grow_segments());
         let spare = u64::from(self.reservation.slots.saturating_sub(wanted));
-        if self.growing() || spare <= step || self.phase != Phase::Serving {
+        let more = |node: &Node| node.slots_reserved > self.reservation.slots;
+        let uneven = self.nodes.iter().any(|node| node.health == NodeHealth::Up && more(node));
+        if self.growing() || (spare <= step && !uneven) || self.phase != Phase::Serving {
             return;
         }
+        let wanted = if spare <= step { self.reservation.slots } else { wanted };
+        self.reservation.growing = true;
+        self.reservation.slots = wanted;
         self.spawn_with(move |ctx| async move {
-            let up = ctx.with(|core| core.up_nodes());
-            ctx.with(|core| core.reservation.slots = wanted);
-            for node in up {
+            for node in ctx.with(|core| core.up_nodes()) {
                 reserve_on(&ctx, node, wanted).await;
             }
+            ctx.with(|core| core.reservation.growing = false);
         });
     }
 

@@ -48,10 +48,16 @@ impl Core {
     }
 
     fn retry_rebuild(&mut self) {
+        if std::mem::replace(&mut self.rebuild_retries, true) {
+            return;
+        }
         let sleep = self.sleep(fieldstone_block::Nanos::from_ms(RETRY_MS));
         self.spawn_with(|ctx| async move {
             sleep.await;
-            ctx.with(Core::start_rebuild);
+            ctx.with(|core| {
+                core.rebuild_retries = false;
+                core.start_rebuild();
+            });
         });
     }
 

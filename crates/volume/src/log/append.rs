@@ -19,6 +19,9 @@ use crate::status::Phase;
 /// How long users' writes wait for room when collection finds nothing to free.
 const STUCK_MS_MAX: u64 = 500;
 
+/// Pause before the log is looked at again because a node may grant more.
+const LOOK_AGAIN_MS: u64 = 50;
+
 /// What users may still take, as seen at the start of a record.
 struct UserSpace {
     blocks: u64,
@@ -305,12 +308,18 @@ impl Core {
         let end = mutation.block + u64::from(mutation.count);
         let taken = self.map.holes_in(mutation.block..end);
         if taken > space.blocks {
+            // A neighbour may be about to give back what it no longer needs.
+            let since = *self.log.refused_since.get_or_insert(self.now);
+            let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
+            let whole = self.reservation.slots >= self.slots_most();
             self.grow_reservation();
-            return match self.growing() {
-                true => Admission::Wait,
-                false => Admission::Refuse(BlockError::NoSpace),
-            };
+            if (long || whole) && !self.growing() {
+                return Admission::Refuse(BlockError::NoSpace);
+            }
+            self.wake_soon();
+            return Admission::Wait;
         }
+        self.log.refused_since = None;
         space.blocks -= taken;
         if mutation.kind == EntryKind::Data && space.lent {
             self.start_sync();
@@ -331,6 +340,16 @@ impl Core {
             self.counters.gc_pause_max_ns = self.counters.gc_pause_max_ns.max(pause);
         }
         Admission::Take
+    }
+
+    /// Looks at what waits again in a while, without another event.
+    fn wake_soon(&mut self) {
+        if !std::mem::replace(&mut self.log.wakes, true) {
+            self.spawn_with(|ctx| async move {
+                ctx.sleep_ms(LOOK_AGAIN_MS).await;
+                ctx.with(|core| core.log.wakes = false);
+            });
+        }
     }
 
     /// Moves as much of `mutation` into the record as fits.
@@ -450,18 +469,20 @@ impl Core {
             && let Some(segment) = self.segments.get_mut(handle)
         {
             segment.live_blocks -= 1;
+            self.segments_died += u64::from(segment.live_blocks == 0);
         }
     }
 
     /// Clears a range of the map.
     pub fn clear_map(&mut self, range: std::ops::Range<u64>, to: Location) {
         self.gc_stuck = false;
-        let segments = &mut self.segments;
+        let (segments, died) = (&mut self.segments, &mut self.segments_died);
         self.map.clear(range, to, |gone| {
             if let Some((handle, _)) = gone.stored()
                 && let Some(segment) = segments.get_mut(handle)
             {
                 segment.live_blocks -= 1;
+                *died += u64::from(segment.live_blocks == 0);
             }
         });
     }

@@ -115,6 +115,10 @@ pub struct Log {
     trims: VecDeque<Mutation>,
     /// Changes that have come so far.
     mutations_made: u64,
+    /// Since when a change has been waiting for nodes to grant more room.
+    refused_since: Option<Nanos>,
+    /// What waits is looked at again soon.
+    wakes: bool,
     /// Since when changes have been waiting for room for a segment.
     held_since: Option<Nanos>,
     /// Changes by the volume itself: they go first and may use the reserve.
@@ -150,6 +154,8 @@ impl Log {
             queue: VecDeque::new(),
             trims: VecDeque::new(),
             mutations_made: 0,
+            refused_since: None,
+            wakes: false,
             held_since: None,
             internal: VecDeque::new(),
             batches: VecDeque::new(),

@@ -208,6 +208,7 @@ impl Core {
         }
         self.start_rebuild();
         self.start_reservation();
+        self.spawn_with(crate::gc::keep_house);
     }
 }
 
