@@ -67,9 +67,9 @@ mod tests {
         let profile = |name: &str| name.parse::<Profile>().expect("the name of a code");
         for (size_bytes, code, nodes, slots) in [
             (24 * MIB, "rs:4+2", 6, 14 * 6),
-            (24 * MIB, "copies:3", 4, 24 * 4),
-            (64 * MIB, "rs:4+2", 6, 25 * 6),
-            (64 * MIB, "rs:4+2", 12, 13 * 12),
+            (24 * MIB, "copies:3", 4, 26 * 4),
+            (64 * MIB, "rs:4+2", 6, 24 * 6),
+            (64 * MIB, "rs:4+2", 12, 14 * 12),
         ] {
             let needed = needed_slots(&geometry(size_bytes), profile(code), nodes);
             assert_eq!(needed, slots, "{code} on {nodes} nodes");
