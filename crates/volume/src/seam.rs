@@ -84,6 +84,8 @@ pub enum Opening {
         /// Take it over even from a writer that is still connected to its nodes.
         takeover: bool,
     },
+    /// Find out how it is, and write nothing. The volume never serves.
+    Look,
 }
 
 /// What a volume is opened with.
@@ -91,7 +93,7 @@ pub enum Opening {
 pub struct VolumeConfig {
     /// The volume.
     pub volume: VolumeId,
-    /// Create or open.
+    /// Create, open or look.
     pub opening: Opening,
     /// Number of nodes of the pool.
     pub nodes: u16,

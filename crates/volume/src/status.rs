@@ -14,6 +14,8 @@ pub enum Phase {
     Serving,
     /// Writing the last checkpoint.
     Closing,
+    /// Looked at, as [`crate::Opening::Look`] wants it: what the status says is what was found.
+    Looked,
     /// Closed: everything is stable, no node is written to any more.
     Closed,
     /// It cannot go on, for this reason. Requests fail.

@@ -228,6 +228,7 @@ fn devices(args: &Args, names: &[String]) -> anyhow::Result<Vec<opening::Device>
         Serving::Volume(_) => {
             let name = names.next().context("every volume has a name")?.clone();
             let options = VolumeOptions {
+                look: false,
                 takeover: args.takeover,
                 auto_rebuild: !args.no_auto_rebuild,
                 rebuild_limit: args.rebuild_limit,

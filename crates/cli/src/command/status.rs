@@ -42,19 +42,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the volumes and looks. Changes nothing but their epochs.
+/// Looks at the volumes, and changes nothing.
 fn look(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
     let listing = engine.list_volumes()?;
     let wanted = listing.volumes.iter().filter(|known| volume.is_none_or(|v| v == known.name));
     let mut failed = Vec::new();
     for known in wanted {
-        if let Err(error) = engine.open_volume(known, &VolumeOptions::offline(), None) {
+        if let Err(error) = engine.open_volume(known, &VolumeOptions::look(), None) {
             failed.push((engine.line(known), format!("{error:#}")));
         }
     }
     let mut report = PoolReport::of(engine)?;
     for volume in &mut report.volumes {
-        // Nobody used it: there is nothing to tell about requests.
+        // No request came: there is nothing to tell.
         volume.io = None;
     }
     for (line, reason) in failed {

@@ -47,6 +47,8 @@ pub struct Known {
 pub struct VolumeOptions {
     /// Take it over even from a writer that is still connected.
     pub takeover: bool,
+    /// Only find out how it is: nothing is fenced or written.
+    pub look: bool,
     /// Rebuild missing shards without being asked.
     pub auto_rebuild: bool,
     /// Largest rate of rebuild and scrub reads, bytes per second; 0 for no limit.
@@ -56,10 +58,16 @@ pub struct VolumeOptions {
 }
 
 impl VolumeOptions {
+    /// For a command that only looks.
+    pub fn look() -> Self {
+        Self { look: true, ..Self::offline() }
+    }
+
     /// For a command that does its work and ends.
     pub fn offline() -> Self {
         Self {
             takeover: false,
+            look: false,
             auto_rebuild: false,
             rebuild_limit: 0,
             pipeline: PipelineOptions::default(),
@@ -198,7 +206,10 @@ impl Engine {
         options: &VolumeOptions,
         stop: Option<&AtomicBool>,
     ) -> anyhow::Result<OpenDevice> {
-        let opening = Opening::Open { takeover: options.takeover };
+        let opening = match options.look {
+            true => Opening::Look,
+            false => Opening::Open { takeover: options.takeover },
+        };
         let config = self.config(known.id, known.profile, opening, options)?;
         let store = self.store(config)?;
         let spec = DeviceSpec { name: known.name.clone(), store, pipeline: options.pipeline };

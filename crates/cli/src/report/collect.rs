@@ -137,7 +137,7 @@ fn volume_report(status: &Status) -> VolumeReport {
         Phase::Opening => ("opening", String::new()),
         Phase::Serving => ("serving", String::new()),
         Phase::Closing => ("closing", String::new()),
-        Phase::Closed => ("closed", String::new()),
+        Phase::Looked | Phase::Closed => ("closed", String::new()),
         Phase::Failed(reason) => ("failed", reason.clone()),
     };
     VolumeReport {

@@ -417,7 +417,7 @@ impl Device {
         };
         let (opened, closed) = match phase {
             Phase::Opening | Phase::Closing => return,
-            Phase::Serving => (Ok(self.pipeline.store().info_now()), None),
+            Phase::Serving | Phase::Looked => (Ok(self.pipeline.store().info_now()), None),
             Phase::Closed => (Err("it was closed".to_owned()), Some(Ok(()))),
             Phase::Failed(reason) => (Err(reason.clone()), Some(Err(reason))),
         };

@@ -51,7 +51,8 @@ impl Core {
     pub fn pump_log(&mut self) -> bool {
         let mut any = false;
         loop {
-            if matches!(self.phase, Phase::Failed(_) | Phase::Closed) || self.log.nodes.is_empty() {
+            let over = matches!(self.phase, Phase::Failed(_) | Phase::Closed | Phase::Looked);
+            if over || self.log.nodes.is_empty() {
                 break;
             }
             if self.log.moving {

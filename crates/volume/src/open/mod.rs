@@ -27,6 +27,8 @@
 //! out that too few remain, all get another chance, for errors may pass; an opening that still
 //! cannot go on after all its attempts ends with the reason of each node.
 //!
+//! A *look* asks the nodes as well, and fences and writes nothing (`look`).
+//!
 //! After a crash it waits a while for nodes that are missing from the journal, and longer if it sees
 //! that a record lacks blocks (`rings`). Nothing tells of a ring whether its node lost power and with it
 //! the last records: to go on with the rings that happen to be there may be to lose a write.
@@ -35,47 +37,36 @@ mod chain;
 mod checkpoint;
 mod detached;
 mod garbage;
+mod look;
+mod recover;
 mod rings;
 mod vouch;
 
 use bytes::Bytes;
 use fieldstone_block::Nanos;
 use fieldstone_proto::{
-    BLOCK_BYTES, Epoch, JournalGen, Lsn, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId,
-    VolumeState, VolumeSummary,
+    BLOCK_BYTES, Epoch, JournalGen, Lsn, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeState,
+    VolumeSummary,
 };
 
 use crate::core::{Core, Ctx};
 use crate::exec::slot;
-use crate::gc::{free_segments, store_checkpoint};
 use crate::journal::{put_root_on, write_generation};
 use crate::layout::step_blocks;
 use crate::nodes::wait_for_nodes;
-use crate::rebuild::list_shards;
 use crate::record::Entry;
 use crate::root::Root;
 use crate::seal::{seal, sync_segments};
 use crate::seam::Opening;
-use crate::segment::Handle;
 use crate::status::{NodeHealth, Phase};
-use chain::{check_nothing_lost, choose_start, find_chain, replay_footers, strengthen};
-use checkpoint::load_checkpoint;
-use detached::Places;
-use garbage::{discard_garbage, discard_leftovers, discard_open};
-use rings::{
-    Records, attach, check_not_cut_short, read_rings, replay_records, sync_rings, trimmed_up_to,
-    wait_for_journal,
-};
-use vouch::Listed;
+use recover::recover;
 
 /// How long to wait for all nodes before going on without the missing ones.
 const GRACE_MS: u64 = 1_000;
 /// Times that an opening starts over, with longer and longer pauses: a minute in all.
 const ATTEMPTS_MAX: u32 = 64;
-/// How long an opening after a crash waits for missing nodes that may have what no other has.
-const PATIENCE_MS: u64 = 20_000;
-/// How long, if a record of the log lacks blocks that they may have.
-const PATIENCE_CUT_SHORT_MS: u64 = 30_000;
+/// Times that a look starts over: what it cannot see now is told.
+const LOOKS_MAX: u32 = 8;
 /// Longest pause between two attempts.
 const PAUSE_MS_MAX: u64 = 1_000;
 
@@ -111,7 +102,11 @@ impl<T> Blame<T> for Result<T, NodeError> {
 pub async fn open(ctx: Ctx) {
     let mut why = String::new();
     let began = ctx.with(|core| core.now);
-    for attempt_number in 0..u64::from(ATTEMPTS_MAX) {
+    let attempts = match ctx.with(|core| core.config.opening == Opening::Look) {
+        true => LOOKS_MAX,
+        false => ATTEMPTS_MAX,
+    };
+    for attempt_number in 0..u64::from(attempts) {
         let failure = match wait_for_nodes(&ctx, GRACE_MS).await {
             Ok(nodes) => attempt(&ctx, &nodes, began).await.err(),
             Err(error) => Some(Failure::Final(error)),
@@ -136,7 +131,7 @@ pub async fn open(ctx: Ctx) {
     }
     let left_out = ctx.with(|core| core.left_out_text());
     ctx.with(|core| {
-        core.fail(format!("opening failed {ATTEMPTS_MAX} times, at last: {why}{left_out}"));
+        core.fail(format!("opening failed {attempts} times, at last: {why}{left_out}"));
     });
 }
 
@@ -213,9 +208,12 @@ impl Core {
 }
 
 async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(), Failure> {
+    let opening = ctx.with(|core| core.config.opening.clone());
+    if opening == Opening::Look {
+        return look::look(ctx, connected).await;
+    }
     let summaries = volumes(ctx, connected).await?;
     let known = summaries.iter().map(|summary| summary.epoch).max().unwrap_or_default();
-    let opening = ctx.with(|core| core.config.opening.clone());
     if let Opening::Create { .. } = opening
         && summaries.iter().any(|summary| summary.root_version > 0)
     {
@@ -230,7 +228,7 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(),
             ctx.with(|core| core.reservation.provisioning = provisioning);
             create(ctx, &states, name, profile.to_string(), geometry).await
         }
-        Opening::Open { .. } => recover(ctx, &states, began).await,
+        Opening::Open { .. } | Opening::Look => recover(ctx, &states, began).await,
     }
 }
 
@@ -453,186 +451,4 @@ async fn store_replayed(ctx: &Ctx) -> Result<(), Failure> {
         true => Ok(()),
         false => Err(Failure::Again("what was replayed could not be stored".into())),
     }
-}
-
-/// Brings the volume to the state that its nodes hold, and names that in a new root.
-async fn recover(
-    ctx: &Ctx,
-    states: &[(NodeIndex, VolumeState)],
-    began: Nanos,
-) -> Result<(), Failure> {
-    let mut root = newest_root(ctx, states)?;
-    if !root.clean {
-        let until = began.plus(Nanos::from_ms(PATIENCE_MS));
-        wait_for_journal(ctx, &root, states, until).await?;
-    }
-    let profile: fieldstone_codes::Profile = root
-        .profile
-        .parse()
-        .map_err(|error| Failure::Final(format!("profile {}: {error}", root.profile)))?;
-    ctx.with(|core| {
-        core.adopt(root.name.clone(), profile, root.geometry);
-        core.reservation.provisioning = root.provisioning;
-    });
-    let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
-    let Inventory { mut listed, open, places } = take_inventory(ctx, &nodes).await?;
-    load_checkpoint(ctx, &root, &listed).await?;
-    let mut records = match root.clean {
-        true => Records::new(),
-        false => read_rings(ctx, &root, states).await?,
-    };
-    let trimmed = trimmed_up_to(&root, &records);
-    let chain = find_chain(ctx, &root, &listed, trimmed).await?;
-    let sources = attach(ctx, &root, &chain, &mut records, &places).await?;
-    let start = choose_start(&root, &chain, &records);
-    check_nothing_lost(&root, start, trimmed, &records)?;
-    let until = began.plus(Nanos::from_ms(PATIENCE_CUT_SHORT_MS));
-    if ctx.with(|core| nodes.len() < core.nodes.len() && core.now < until) {
-        check_not_cut_short(&root, start, &records)?;
-    }
-    agree_on_root(ctx, &mut root, states).await?;
-    discard_leftovers(ctx, &root, &mut listed).await;
-    replay_footers(ctx, &chain, start).await?;
-    let highest = highest_lsn(&root, &listed, &records);
-    let replay = replay_records(ctx, start, &records, root.geometry.ring_bytes);
-    sync_rings(ctx, &root, states).await?;
-    // What the old chain holds is named by the new checkpoint; everything else is garbage.
-    let ring = root.geometry.ring_bytes;
-    let base = Lsn((highest.0 / ring + 2) * ring);
-    ctx.with(|core| core.drop_segments_from(&chain, start));
-    // What is replayed is stable in the rings: its segments give the room that it takes again, so
-    // that a full pool can be opened however often.
-    let garbage = listed.iter().filter(|(id, _)| !sources.contains(id));
-    let garbage = garbage.map(|(id, shards)| (*id, shards.clone())).collect();
-    discard_garbage(ctx, &garbage, false).await;
-    strengthen(ctx, &chain, start, trimmed).await?;
-    let (bytes, handles) = write_checkpoint(ctx, &nodes).await?;
-    let old_checkpoint = root.checkpoint_segments.clone();
-    root.checkpoint_lsn = base;
-    root.checkpoint_bytes = bytes;
-    root.checkpoint_segments = ctx.with(|core| {
-        handles.iter().filter_map(|handle| Some(core.segments.get(*handle)?.id)).collect()
-    });
-    commit(ctx, root, base, Some(replay)).await?;
-    let old = ctx.with(|core| {
-        old_checkpoint.iter().filter_map(|id| core.segments.find(*id)).collect::<Vec<_>>()
-    });
-    free_segments(ctx, &old).await;
-    discard_garbage(ctx, &listed, true).await;
-    discard_open(ctx, &open).await;
-    Ok(())
-}
-
-/// The shards that nodes have.
-struct Inventory {
-    /// Complete ones.
-    listed: Listed,
-    /// Those that are being written, or were.
-    open: Vec<(NodeIndex, SegmentId)>,
-    /// Where there is one in either form.
-    places: Places,
-}
-
-async fn take_inventory(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Inventory, Failure> {
-    let (mut listed, mut open, mut places) = (Listed::new(), Vec::new(), Places::new());
-    for node in nodes {
-        for info in list_shards(ctx, *node).await.blame(*node)? {
-            places.entry(info.segment).or_default().push((info.shard, *node));
-            if info.is_open() {
-                open.push((*node, info.segment));
-            } else {
-                listed.entry(info.segment).or_default().push((*node, info));
-            }
-        }
-    }
-    Ok(Inventory { listed, open, places })
-}
-
-/// Brings the root that was found to all nodes.
-///
-/// Nothing is deleted before it is known that nothing is lost, now or with the next node: a root
-/// that only some nodes have may never have been committed, and the one before it still needs what
-/// this one does without.
-async fn agree_on_root(
-    ctx: &Ctx,
-    root: &mut Root,
-    states: &[(NodeIndex, VolumeState)],
-) -> Result<(), Failure> {
-    let versions = || states.iter().map(|(_, state)| state.root_version);
-    if versions().all(|version| version == root.version) {
-        return Ok(());
-    }
-    if versions().any(|version| version > root.version) {
-        // An earlier epoch left a higher one that never counted; nodes take only higher ones.
-        root.version = ctx.with(|core| {
-            core.root_version += 1;
-            core.root_version
-        });
-    }
-    let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
-    match put_root_on(ctx, root, &nodes).await {
-        true => Ok(()),
-        false => Err(Failure::Again("too few nodes took the root that was found".into())),
-    }
-}
-
-/// Writes what was recovered to a new checkpoint. Its length in bytes, and its segments.
-///
-/// The checkpoint vouches for the shards that it names: they must be stable, and the bad ones must
-/// not come back with a power loss. What a node of `nodes` that was lost meanwhile showed need not
-/// be there any more.
-async fn write_checkpoint(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(u64, Vec<Handle>), Failure> {
-    let bytes = ctx.with(|core| {
-        core.placement_changed = false;
-        let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
-        crate::checkpoint::encode(&core.map, &core.segments, blocks)
-    });
-    let up = ctx.with(|core| core.up_nodes());
-    if nodes.iter().any(|node| !up.contains(node)) {
-        return Err(Failure::Again("a node was lost".into()));
-    }
-    for (node, result) in ctx.call_all(&up, &RequestBody::ShardSync).await {
-        result.blame(node)?;
-    }
-    let handles = store_checkpoint(ctx, &bytes).await;
-    let handles =
-        handles.ok_or_else(|| Failure::Again("the checkpoint could not be written".into()))?;
-    Ok((bytes.len() as u64, handles))
-}
-
-fn newest_root(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<Root, Failure> {
-    let volume = ctx.with(|core| core.config.volume);
-    let mut newest: Option<(NodeIndex, Root)> = None;
-    for (node, state) in states.iter().filter(|(_, state)| state.root_version > 0) {
-        let root = Root::decode(&state.root)
-            .map_err(|error| NodeError::Invalid(format!("its root of the volume: {error}")))
-            .blame(*node)?;
-        if root.volume != volume {
-            let text = format!("its root is of volume {}", root.volume);
-            return Err(Failure::Node(*node, NodeError::Invalid(text)));
-        }
-        let newer = |(_, known): &(NodeIndex, Root)| {
-            (root.epoch, root.version) > (known.epoch, known.version)
-        };
-        if newest.as_ref().is_none_or(newer) {
-            newest = Some((*node, root));
-        }
-    }
-    let Some((_, root)) = newest else {
-        return Err(Failure::Final("no node has a root of the volume: it does not exist".into()));
-    };
-    let knowing = states.iter().filter(|(_, state)| state.root_version > 0).count();
-    let needed = ctx.with(|core| core.nodes_needed());
-    if knowing < needed {
-        return Err(Failure::Again(format!(
-            "only {knowing} of the nodes know the volume, {needed} are needed: the others are empty"
-        )));
-    }
-    Ok(root)
-}
-
-fn highest_lsn(root: &Root, listed: &Listed, records: &Records) -> Lsn {
-    let segments = listed.values().flatten().map(|(_, info)| info.meta.lsn_end).max();
-    let newest = records.values().map(|found| found.header.end()).max();
-    [Some(root.checkpoint_lsn), segments, newest].into_iter().flatten().max().unwrap_or_default()
 }

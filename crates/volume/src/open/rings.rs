@@ -30,6 +30,9 @@ pub(super) struct Found {
 
 pub(super) type Records = BTreeMap<Lsn, Found>;
 
+/// The segments that blocks of records come from.
+pub(super) type Sources = HashSet<SegmentId>;
+
 /// Waits a while for the nodes of the journal that are missing. Every acknowledged write is on all of
 /// them, but m nodes may have lost what they had, and nothing tells that of a ring: as long as all are
 /// there, one of them has everything.
@@ -157,11 +160,11 @@ pub(super) async fn attach(
     chain: &[Link],
     records: &mut Records,
     places: &Places,
-) -> Result<HashSet<SegmentId>, Failure> {
+) -> Result<Sources, Failure> {
     let chained: HashSet<SegmentId> = ctx.with(|core| {
         chain.iter().filter_map(|link| Some(core.segments.get(link.handle)?.id)).collect()
     });
-    let mut sources = HashSet::new();
+    let mut sources = Sources::new();
     for (_, found) in records.range_mut(root.checkpoint_lsn..) {
         let segment = found.header.segment;
         if found.payload.is_some() || chained.contains(&segment) {

@@ -1,0 +1,142 @@
+//! Looking at a volume without opening it: nodes are asked, nothing is fenced or written.
+//!
+//! Whoever wants to know how a volume is must not end the writer that serves it. So a look takes
+//! the epoch that the nodes tell, reads what an opening would read, and stops. What it finds is as
+//! old as its questions: a writer may change everything meanwhile. Nodes that are behind that epoch
+//! were away when the volume was last opened; what they have does not count before they join.
+
+use fieldstone_proto::{
+    BLOCK_BYTES, Epoch, JournalInfo, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeState,
+    VolumeSummary,
+};
+
+use super::chain::replay_footers;
+use super::recover::{Found, find};
+use super::rings::replay_records;
+use super::{Blame, Failure, stranger};
+use crate::core::{Core, Ctx};
+use crate::map::Location;
+use crate::record::EntryKind;
+use crate::root::Root;
+use crate::status::{NodeHealth, Phase};
+
+/// Finds out how the volume is.
+pub(super) async fn look(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Failure> {
+    let mut summaries = Vec::new();
+    for node in connected {
+        if let Some(summary) = summary_of(ctx, *node).await? {
+            summaries.push((*node, summary));
+        }
+    }
+    let epoch = summaries.iter().map(|(_, summary)| summary.epoch).max().unwrap_or_default();
+    ctx.with(|core| core.set_epoch(epoch));
+    let mut states = Vec::new();
+    for node in connected {
+        let summary = summaries.iter().find(|(known, _)| known == node);
+        match summary.filter(|(_, summary)| summary.epoch == epoch) {
+            Some((_, summary)) => states.push((*node, state_of(ctx, *node, summary).await?)),
+            None => ctx.with(|core| core.is_behind(*node, summary.map(|(_, s)| s.epoch))),
+        }
+    }
+    let found = find(ctx, &states, None).await?;
+    replay_footers(ctx, &found.chain, found.start).await?;
+    take_records(ctx, &found);
+    ctx.with(|core| {
+        let up = |node: &NodeIndex| core.node(*node).health == NodeHealth::Up;
+        core.log.nodes = found.root.journal_nodes.iter().copied().filter(up).collect();
+        core.root = Some(found.root);
+        core.phase = Phase::Looked;
+        core.waits_for.clear();
+    });
+    Ok(())
+}
+
+/// What a node says of the volume, if it knows the volume.
+async fn summary_of(ctx: &Ctx, node: NodeIndex) -> Result<Option<VolumeSummary>, Failure> {
+    let volume = ctx.with(|core| core.config.volume);
+    let answer = ctx.call(node, RequestBody::ListVolumes).await;
+    if let Err(NodeError::Capability(_)) = answer {
+        return Err(stranger(ctx, node).await);
+    }
+    match answer.blame(node)? {
+        ReplyBody::Volumes(volumes) => {
+            Ok(volumes.into_iter().find(|summary| summary.volume == volume))
+        }
+        _ => Err(Failure::Node(node, NodeError::Invalid("not a list of volumes".into()))),
+    }
+}
+
+/// What fencing the node would have told.
+async fn state_of(
+    ctx: &Ctx,
+    node: NodeIndex,
+    summary: &VolumeSummary,
+) -> Result<VolumeState, Failure> {
+    let stat = match ctx.call(node, RequestBody::Stat).await.blame(node)? {
+        ReplyBody::Stat(stat) if stat.node == node => stat,
+        ReplyBody::Stat(stat) => {
+            let text = format!("{} answers in its place", stat.node);
+            return Err(Failure::Node(node, NodeError::Invalid(text)));
+        }
+        _ => return Err(Failure::Node(node, NodeError::Invalid("not its state".into()))),
+    };
+    ctx.with(|core| {
+        let state = core.node_mut(node);
+        state.health = NodeHealth::Up;
+        state.stat = stat;
+        state.reason.clear();
+    });
+    // Where the root says that there is a ring, there may be one.
+    let root = Root::decode(&summary.root).ok();
+    let ring = root.filter(|root| root.journal_nodes.contains(&node)).map(|root| JournalInfo {
+        generation: root.generation,
+        ring_bytes: root.geometry.ring_bytes,
+    });
+    Ok(VolumeState {
+        stat,
+        epoch_before: summary.epoch,
+        root_version: summary.root_version,
+        root: summary.root.clone(),
+        journals: ring.into_iter().collect(),
+    })
+}
+
+/// Blocks that only the journal has count as used.
+fn take_records(ctx: &Ctx, found: &Found) {
+    let ring_bytes = found.root.geometry.ring_bytes;
+    let replay = replay_records(ctx, found.start, &found.records, ring_bytes);
+    ctx.with(|core| {
+        let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
+        for (entry, _) in replay {
+            let end = (entry.block + u64::from(entry.count)).min(blocks);
+            let to = match entry.kind {
+                EntryKind::Trim => Location::HOLE,
+                EntryKind::Data | EntryKind::Reserve => Location::RESERVED,
+            };
+            core.clear_map(entry.block..end, to);
+        }
+        core.learn_reservations();
+    });
+}
+
+impl Core {
+    /// A node does not have the volume as it was last opened.
+    fn is_behind(&mut self, node: NodeIndex, epoch: Option<Epoch>) {
+        let reason = match epoch {
+            Some(_) => "was away when the volume was last opened",
+            None => "has nothing of the volume, or cannot read what it has",
+        };
+        self.node_mut(node).reason = reason.to_owned();
+    }
+
+    /// A node says how many more slots the volume may take there, not how many it has reserved.
+    fn learn_reservations(&mut self) {
+        for node in self.up_nodes() {
+            let holds = |shards: &[Option<NodeIndex>]| shards.contains(&Some(node));
+            let held = self.segments.iter().filter(|(_, segment)| holds(&segment.shards)).count();
+            let state = self.node_mut(node);
+            let held = u32::try_from(held).unwrap_or(u32::MAX);
+            state.slots_reserved = state.slots_free.saturating_add(held);
+        }
+    }
+}

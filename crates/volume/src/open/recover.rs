@@ -1,0 +1,245 @@
+//! From what the nodes hold to the state of the volume, and on to a new root that names it.
+//!
+//! [`find`] only reads; [`recover`] writes what was found anew, and deletes what nothing needs.
+
+use fieldstone_block::Nanos;
+use fieldstone_proto::{
+    BLOCK_BYTES, Lsn, NodeError, NodeIndex, RequestBody, SegmentId, VolumeState,
+};
+
+use super::chain::{
+    Link, check_nothing_lost, choose_start, find_chain, replay_footers, strengthen,
+};
+use super::checkpoint::load_checkpoint;
+use super::detached::Places;
+use super::garbage::{discard_garbage, discard_leftovers, discard_open};
+use super::rings::{
+    Records, Sources, attach, check_not_cut_short, read_rings, replay_records, sync_rings,
+    trimmed_up_to, wait_for_journal,
+};
+use super::vouch::Listed;
+use super::{Blame, Failure, commit};
+use crate::core::Ctx;
+use crate::gc::{free_segments, store_checkpoint};
+use crate::journal::put_root_on;
+use crate::rebuild::list_shards;
+use crate::root::Root;
+use crate::segment::Handle;
+
+/// How long an opening after a crash waits for missing nodes that may have what no other has.
+const PATIENCE_MS: u64 = 20_000;
+/// How long, if a record of the log lacks blocks that they may have.
+const PATIENCE_CUT_SHORT_MS: u64 = 30_000;
+
+/// What the nodes hold of the volume.
+pub(super) struct Found {
+    pub root: Root,
+    pub inventory: Inventory,
+    /// The log behind the checkpoint: as segments.
+    pub chain: Vec<Link>,
+    /// The log behind the checkpoint: as records of the journal.
+    pub records: Records,
+    /// The segments that blocks of records come from.
+    sources: Sources,
+    /// Where the records take over from the chain.
+    pub start: Lsn,
+    /// Everything before was in durable segments once.
+    trimmed: Lsn,
+}
+
+/// Finds out what the nodes hold. An opening that began at `began` waits a while for nodes that may
+/// have what no other has.
+pub(super) async fn find(
+    ctx: &Ctx,
+    states: &[(NodeIndex, VolumeState)],
+    began: Option<Nanos>,
+) -> Result<Found, Failure> {
+    let root = newest_root(ctx, states)?;
+    if let Some(began) = began.filter(|_| !root.clean) {
+        let until = began.plus(Nanos::from_ms(PATIENCE_MS));
+        wait_for_journal(ctx, &root, states, until).await?;
+    }
+    let profile: fieldstone_codes::Profile = root
+        .profile
+        .parse()
+        .map_err(|error| Failure::Final(format!("profile {}: {error}", root.profile)))?;
+    ctx.with(|core| {
+        core.adopt(root.name.clone(), profile, root.geometry);
+        core.reservation.provisioning = root.provisioning;
+    });
+    let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
+    let inventory = take_inventory(ctx, &nodes).await?;
+    load_checkpoint(ctx, &root, &inventory.listed).await?;
+    let mut records = match root.clean {
+        true => Records::new(),
+        false => read_rings(ctx, &root, states).await?,
+    };
+    let trimmed = trimmed_up_to(&root, &records);
+    let chain = find_chain(ctx, &root, &inventory.listed, trimmed).await?;
+    let sources = attach(ctx, &root, &chain, &mut records, &inventory.places).await?;
+    let start = choose_start(&root, &chain, &records);
+    check_nothing_lost(&root, start, trimmed, &records)?;
+    let patience = Nanos::from_ms(PATIENCE_CUT_SHORT_MS);
+    let until = began.map_or(Nanos(0), |began| began.plus(patience));
+    if ctx.with(|core| nodes.len() < core.nodes.len() && core.now < until) {
+        check_not_cut_short(&root, start, &records)?;
+    }
+    Ok(Found { root, inventory, chain, records, sources, start, trimmed })
+}
+
+/// Brings the volume to the state that its nodes hold, and names that in a new root.
+pub(super) async fn recover(
+    ctx: &Ctx,
+    states: &[(NodeIndex, VolumeState)],
+    began: Nanos,
+) -> Result<(), Failure> {
+    let found = find(ctx, states, Some(began)).await?;
+    let Found { mut root, inventory, chain, records, sources, start, trimmed } = found;
+    let Inventory { mut listed, open, .. } = inventory;
+    let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
+    agree_on_root(ctx, &mut root, states).await?;
+    discard_leftovers(ctx, &root, &mut listed).await;
+    replay_footers(ctx, &chain, start).await?;
+    let highest = highest_lsn(&root, &listed, &records);
+    let replay = replay_records(ctx, start, &records, root.geometry.ring_bytes);
+    sync_rings(ctx, &root, states).await?;
+    // What the old chain holds is named by the new checkpoint; everything else is garbage.
+    let ring = root.geometry.ring_bytes;
+    let base = Lsn((highest.0 / ring + 2) * ring);
+    ctx.with(|core| core.drop_segments_from(&chain, start));
+    // What is replayed is stable in the rings: its segments give the room that it takes again, so
+    // that a full pool can be opened however often.
+    let garbage = listed.iter().filter(|(id, _)| !sources.contains(id));
+    let garbage = garbage.map(|(id, shards)| (*id, shards.clone())).collect();
+    discard_garbage(ctx, &garbage, false).await;
+    strengthen(ctx, &chain, start, trimmed).await?;
+    let (bytes, handles) = write_checkpoint(ctx, &nodes).await?;
+    let old_checkpoint = root.checkpoint_segments.clone();
+    root.checkpoint_lsn = base;
+    root.checkpoint_bytes = bytes;
+    root.checkpoint_segments = ctx.with(|core| {
+        handles.iter().filter_map(|handle| Some(core.segments.get(*handle)?.id)).collect()
+    });
+    commit(ctx, root, base, Some(replay)).await?;
+    let old = ctx.with(|core| {
+        old_checkpoint.iter().filter_map(|id| core.segments.find(*id)).collect::<Vec<_>>()
+    });
+    free_segments(ctx, &old).await;
+    discard_garbage(ctx, &listed, true).await;
+    discard_open(ctx, &open).await;
+    Ok(())
+}
+
+/// The shards that nodes have.
+pub(super) struct Inventory {
+    /// Complete ones.
+    pub listed: Listed,
+    /// Those that are being written, or were.
+    open: Vec<(NodeIndex, SegmentId)>,
+    /// Where there is one in either form.
+    places: Places,
+}
+
+async fn take_inventory(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Inventory, Failure> {
+    let (mut listed, mut open, mut places) = (Listed::new(), Vec::new(), Places::new());
+    for node in nodes {
+        for info in list_shards(ctx, *node).await.blame(*node)? {
+            places.entry(info.segment).or_default().push((info.shard, *node));
+            if info.is_open() {
+                open.push((*node, info.segment));
+            } else {
+                listed.entry(info.segment).or_default().push((*node, info));
+            }
+        }
+    }
+    Ok(Inventory { listed, open, places })
+}
+
+/// Brings the root that was found to all nodes.
+///
+/// Nothing is deleted before it is known that nothing is lost, now or with the next node: a root
+/// that only some nodes have may never have been committed, and the one before it still needs what
+/// this one does without.
+async fn agree_on_root(
+    ctx: &Ctx,
+    root: &mut Root,
+    states: &[(NodeIndex, VolumeState)],
+) -> Result<(), Failure> {
+    let versions = || states.iter().map(|(_, state)| state.root_version);
+    if versions().all(|version| version == root.version) {
+        return Ok(());
+    }
+    if versions().any(|version| version > root.version) {
+        // An earlier epoch left a higher one that never counted; nodes take only higher ones.
+        root.version = ctx.with(|core| {
+            core.root_version += 1;
+            core.root_version
+        });
+    }
+    let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
+    match put_root_on(ctx, root, &nodes).await {
+        true => Ok(()),
+        false => Err(Failure::Again("too few nodes took the root that was found".into())),
+    }
+}
+
+/// Writes what was recovered to a new checkpoint. Its length in bytes, and its segments.
+///
+/// The checkpoint vouches for the shards that it names: they must be stable, and the bad ones must
+/// not come back with a power loss. What a node of `nodes` that was lost meanwhile showed need not
+/// be there any more.
+async fn write_checkpoint(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(u64, Vec<Handle>), Failure> {
+    let bytes = ctx.with(|core| {
+        core.placement_changed = false;
+        let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
+        crate::checkpoint::encode(&core.map, &core.segments, blocks)
+    });
+    let up = ctx.with(|core| core.up_nodes());
+    if nodes.iter().any(|node| !up.contains(node)) {
+        return Err(Failure::Again("a node was lost".into()));
+    }
+    for (node, result) in ctx.call_all(&up, &RequestBody::ShardSync).await {
+        result.blame(node)?;
+    }
+    let handles = store_checkpoint(ctx, &bytes).await;
+    let handles =
+        handles.ok_or_else(|| Failure::Again("the checkpoint could not be written".into()))?;
+    Ok((bytes.len() as u64, handles))
+}
+
+fn newest_root(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<Root, Failure> {
+    let volume = ctx.with(|core| core.config.volume);
+    let mut newest: Option<(NodeIndex, Root)> = None;
+    for (node, state) in states.iter().filter(|(_, state)| state.root_version > 0) {
+        let root = Root::decode(&state.root)
+            .map_err(|error| NodeError::Invalid(format!("its root of the volume: {error}")))
+            .blame(*node)?;
+        if root.volume != volume {
+            let text = format!("its root is of volume {}", root.volume);
+            return Err(Failure::Node(*node, NodeError::Invalid(text)));
+        }
+        let newer = |(_, known): &(NodeIndex, Root)| {
+            (root.epoch, root.version) > (known.epoch, known.version)
+        };
+        if newest.as_ref().is_none_or(newer) {
+            newest = Some((*node, root));
+        }
+    }
+    let Some((_, root)) = newest else {
+        return Err(Failure::Final("no node has a root of the volume: it does not exist".into()));
+    };
+    let knowing = states.iter().filter(|(_, state)| state.root_version > 0).count();
+    let needed = ctx.with(|core| core.nodes_needed());
+    if knowing < needed {
+        return Err(Failure::Again(format!(
+            "only {knowing} of the nodes know the volume, {needed} are needed: the others are empty"
+        )));
+    }
+    Ok(root)
+}
+
+fn highest_lsn(root: &Root, listed: &Listed, records: &Records) -> Lsn {
+    let segments = listed.values().flatten().map(|(_, info)| info.meta.lsn_end).max();
+    let newest = records.values().map(|found| found.header.end()).max();
+    [Some(root.checkpoint_lsn), segments, newest].into_iter().flatten().max().unwrap_or_default()
+}
