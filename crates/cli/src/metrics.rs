@@ -223,6 +223,14 @@ fn volumes(out: &mut Exposition, volumes: &[VolumeReport]) {
     for volume in volumes {
         out.sample(&volume_label(volume), seconds(volume.gc_pause_max_ns));
     }
+    out.family(
+        "fieldstone_volume_oldest_request_seconds",
+        "gauge",
+        "Time for which the oldest unanswered request has been waiting; 0 if there is none.",
+    );
+    for (volume, io) in volumes.iter().filter_map(|v| Some((v, v.io.as_ref()?))) {
+        out.sample(&volume_label(volume), seconds(io.oldest_ns));
+    }
     let hits: [Row<IoReport>; 2] = [
         ("fieldstone_cache_hits_total", "Reads answered from the cache.", |io| io.cache_hits),
         ("fieldstone_cache_misses_total", "Reads that were not.", |io| io.cache_misses),

@@ -46,6 +46,7 @@ mod segment;
 mod space;
 mod status;
 mod volume;
+mod waiting;
 
 pub use codec::FormatError;
 pub use layout::step_blocks;

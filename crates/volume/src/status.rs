@@ -88,7 +88,7 @@ pub struct Status {
     pub profile: String,
     /// Where it is in its life.
     pub phase: Phase,
-    /// What an opening or closing waits for, for people; empty if it gets on.
+    /// What an opening, a closing or users' requests wait for, for people; empty if they get on.
     pub waits_for: String,
     /// Why the device was last not made larger.
     pub grow_refused: Option<String>,

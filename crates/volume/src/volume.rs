@@ -124,6 +124,12 @@ impl Volume {
         }
     }
 
+    /// What keeps requests waiting, for people; empty if nothing does for longer than usual.
+    #[must_use]
+    pub fn waits_for(&self) -> String {
+        self.core.borrow().what_is_waited_for()
+    }
+
     /// What it tells about itself.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -357,7 +363,7 @@ fn status(core: &Core) -> Status {
         volume: core.config.volume,
         profile: core.profile.to_string(),
         phase: core.phase.clone(),
-        waits_for: core.waits_for.clone(),
+        waits_for: core.what_is_waited_for(),
         grow_refused: core.grow_refused.clone(),
         slots_reserved: core.reservation.slots,
         provisioning: core.reservation.provisioning,

@@ -10,8 +10,6 @@
 //! - **Node = a fair share of 80 % of the free space**, at most 64 GiB. Files are sparse: apart from
 //!   the tables, 0.8 %, nothing is taken before it is used.
 
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -92,18 +90,8 @@ pub fn default_node_bytes(folder: &Path, nodes: u16) -> anyhow::Result<u64> {
 /// # Errors
 /// When the file system cannot be asked.
 pub fn free_bytes(folder: &Path) -> anyhow::Result<u64> {
-    let name = CString::new(folder.as_os_str().as_bytes())
-        .with_context(|| format!("{} contains a zero byte", folder.display()))?;
-    let mut info = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY: `name` is a C string and `info` a valid place for the result.
-    let failed = unsafe { libc::statvfs(name.as_ptr(), info.as_mut_ptr()) };
-    if failed != 0 {
-        return Err(std::io::Error::last_os_error())
-            .with_context(|| format!("cannot learn the free space of {}", folder.display()));
-    }
-    // SAFETY: all zeroes is a valid statvfs, and the call filled it in.
-    let info = unsafe { info.assume_init() };
-    Ok(info.f_bavail.saturating_mul(info.f_frsize))
+    fieldstone_uring::host::free_bytes(folder)
+        .with_context(|| format!("cannot learn the free space of {}", folder.display()))
 }
 
 /// The sizes of a new volume of `size_bytes`, coded with `profile`, on nodes with `layout`.

@@ -146,6 +146,7 @@ fn volume_report(status: &Status) -> VolumeReport {
         code: status.profile.clone(),
         phase: phase.to_owned(),
         reason,
+        waits_for: status.waits_for.clone(),
         protection: match status.phase {
             // What it lacks is known when its map is.
             Phase::Opening => "unknown",

@@ -49,6 +49,8 @@ pub fn io_report(stats: &DeviceStats) -> IoReport {
     };
     stages.sort_by_key(order);
     IoReport {
+        in_flight: stats.in_flight as u64,
+        oldest_ns: stats.oldest_ns,
         requests: requests.collect(),
         stages,
         cache_hits: stats.cache.hits,

@@ -102,6 +102,9 @@ pub struct VolumeReport {
     /// Why it failed.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub reason: String,
+    /// What its opening, its closing or users' requests wait for.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub waits_for: String,
     /// "healthy", "degraded" (shards are missing) or "lost" (too many are).
     pub protection: String,
     /// Its writer's epoch.
@@ -235,6 +238,12 @@ pub struct ProgressReport {
 /// What a served device has done.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct IoReport {
+    /// Requests that are not answered yet.
+    #[serde(default)]
+    pub in_flight: u64,
+    /// For how long the oldest of them has been waiting.
+    #[serde(default)]
+    pub oldest_ns: u64,
     /// Requests completed, by kind.
     pub requests: Vec<OpReport>,
     /// Where the time goes: one row per stage, the last row is the whole.

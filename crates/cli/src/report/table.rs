@@ -85,6 +85,9 @@ fn volume_text(volume: &VolumeReport) -> String {
     if !volume.reason.is_empty() {
         rows.push(("reason", volume.reason.clone()));
     }
+    if !volume.waits_for.is_empty() {
+        rows.push(("waits for", volume.waits_for.clone()));
+    }
     // Memory has no id, and nothing more to tell.
     if !volume.id.is_empty() {
         // What it holds is known when it is open.

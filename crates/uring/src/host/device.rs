@@ -25,6 +25,7 @@ use slab::Slab;
 use super::control::{DeviceSnapshot, Job};
 use super::message::{DeviceId, Link, Message, Origin, Router, node_core};
 use super::node_remote::{Heard, RemoteNode, split_index};
+use super::overdue::{LOOK_MS, Oldest, Overdue, Report, is_overdue};
 use super::token::{Kind, token};
 use crate::{Endpoint, Reactor};
 
@@ -35,6 +36,8 @@ pub struct DeviceStats {
     pub counts: Counts,
     /// Requests that have not completed.
     pub in_flight: usize,
+    /// For how long the oldest of them has been waiting; 0 if there is none.
+    pub oldest_ns: u64,
     /// Where the time went: every interval that was seen.
     pub stages: Vec<(Op, Interval, Summary)>,
     /// What was merged and delayed.
@@ -128,12 +131,20 @@ enum NodeLink {
     Remote(Box<RemoteNode>),
 }
 
+/// A request that is not answered yet: where it came from, and its name there.
+struct Asked {
+    origin: Origin,
+    id: RequestId,
+    asked: Oldest,
+}
+
 /// A device of this core.
 pub struct Device {
     id: DeviceId,
     name: String,
     pipeline: Pipeline<Store>,
-    origins: Slab<(Origin, RequestId)>,
+    origins: Slab<Asked>,
+    overdue: Overdue,
     links: Vec<NodeLink>,
     completions: Vec<Completion>,
     opening: Option<mpsc::Sender<Result<Info, String>>>,
@@ -166,6 +177,7 @@ impl Device {
             name: spec.name,
             pipeline: Pipeline::new(store, spec.pipeline),
             origins: Slab::new(),
+            overdue: Overdue::default(),
             links: Vec::new(),
             completions: Vec::new(),
             opening: Some(reply),
@@ -227,7 +239,8 @@ impl Device {
 
     /// A connection hands a request over.
     pub fn submit(&mut self, origin: Origin, mut request: Request, now: Nanos) {
-        let place = self.origins.insert((origin, request.id));
+        let asked = Oldest { op: request.op, offset_bytes: request.offset_bytes, since: now };
+        let place = self.origins.insert(Asked { origin, id: request.id, asked });
         request.id = RequestId(place as u64);
         self.pipeline.submit(request, now);
         self.dirty = true;
@@ -321,7 +334,7 @@ impl Device {
 
     /// What is told about it.
     #[must_use]
-    pub fn snapshot(&self, with_stats: bool) -> DeviceSnapshot {
+    pub fn snapshot(&self, with_stats: bool, now: Nanos) -> DeviceSnapshot {
         DeviceSnapshot {
             device: self.id,
             name: self.name.clone(),
@@ -330,15 +343,17 @@ impl Device {
                 Store::Volume(volume) => Some(volume.status()),
                 Store::Ram(_) => None,
             },
-            stats: if with_stats { self.stats() } else { DeviceStats::default() },
+            stats: if with_stats { self.stats(now) } else { DeviceStats::default() },
         }
     }
 
-    fn stats(&self) -> DeviceStats {
+    fn stats(&self, now: Nanos) -> DeviceStats {
         let report = self.pipeline.report();
+        let oldest = self.oldest();
         DeviceStats {
             counts: report.counts,
             in_flight: report.in_flight,
+            oldest_ns: oldest.map_or(0, |oldest| now.since(oldest.since).0),
             stages: report.stages.rows().collect(),
             scheduler: report.scheduler,
             cache: report.cache,
@@ -355,7 +370,9 @@ impl Device {
             let mut busy = !self.completions.is_empty();
             for mut completion in self.completions.drain(..) {
                 let place = usize::try_from(completion.id.0).unwrap_or(usize::MAX);
-                let Some((origin, id)) = self.origins.try_remove(place) else { continue };
+                let Some(Asked { origin, id, .. }) = self.origins.try_remove(place) else {
+                    continue;
+                };
                 completion.id = id;
                 router.send(origin.core, Message::Complete { origin, completion });
             }
@@ -443,6 +460,53 @@ impl Device {
             Some(deadline) => reactor.timer(deadline, token),
             None => drop(reactor.cancel_timer(token)),
         }
+    }
+
+    /// Looks for requests that have been waiting for too long. The device is run first: see `overdue`.
+    pub fn watch(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) {
+        let oldest = self.oldest();
+        if oldest.is_some_and(|oldest| is_overdue(&oldest, now)) {
+            self.dirty = true;
+            self.pump(now, router, reactor);
+            if self.oldest() != oldest {
+                let (name, device) = (&self.name, self.id.0);
+                tracing::error!(device, "{name}: requests were answered only when looked after");
+            }
+        }
+        let oldest = self.oldest();
+        let waits_for = || match self.pipeline.store() {
+            Store::Volume(volume) => volume.waits_for(),
+            Store::Ram(_) => String::new(),
+        };
+        match self.overdue.look(oldest.as_ref(), now) {
+            None => {}
+            Some(Report::Over) => tracing::info!("{}: all requests are answered again", self.name),
+            Some(Report::Overdue) => {
+                let count = self.origins.len();
+                let seconds = oldest.map_or(0, |oldest| now.since(oldest.since).0 / 1_000_000_000);
+                let what =
+                    oldest.map(|oldest| format!("{:?} at {}", oldest.op, oldest.offset_bytes));
+                tracing::warn!(
+                    "{}: {count} requests are unanswered, the oldest for {seconds} s ({}); waits \
+                     for {}",
+                    self.name,
+                    what.unwrap_or_default(),
+                    Some(waits_for()).filter(|text| !text.is_empty()).unwrap_or("nothing".into()),
+                );
+            }
+        }
+    }
+
+    /// The oldest request that is not answered.
+    fn oldest(&self) -> Option<Oldest> {
+        let oldest = self.origins.iter().min_by_key(|(_, request)| request.asked.since);
+        oldest.map(|(_, request)| request.asked)
+    }
+
+    /// When it is to be looked at, if it owes an answer.
+    #[must_use]
+    pub fn watch_deadline(&self, now: Nanos) -> Option<Nanos> {
+        (!self.origins.is_empty()).then(|| now.plus(Nanos::from_ms(LOOK_MS)))
     }
 
     /// Lets go of all nodes: the device is closed for good.

@@ -49,7 +49,7 @@ pub enum Chore {
     },
     /// Remove a file.
     Remove(Dir, FileId),
-    /// See whether the node's folder is still the one that was opened.
+    /// See whether the node's folder is still the one that was opened, and how much room it has.
     Check(PathBuf, Identity),
     /// Open the node's folder.
     Open(Box<folder::Opening>),
@@ -86,8 +86,14 @@ pub struct ChoreDone {
 pub enum ChoreOutcome {
     /// Of a list, creation or removal.
     Disk(Result<DiskOutput, DiskError>),
-    /// Of a check: whether the folder is still the same.
-    Same(bool),
+    /// Of a check: whether the folder is still the same, and how much room its data file has where
+    /// that is less than the file's length.
+    Checked {
+        /// It is the folder that was opened.
+        same: bool,
+        /// See [`folder::room_bytes`].
+        room_bytes: Option<u64>,
+    },
     /// Of an opening. The text of the error is for humans.
     Opened(Result<Box<NodeFolder>, String>),
 }
@@ -132,7 +138,10 @@ fn carry_out(chore: Chore) -> ChoreOutcome {
                 .map(|()| DiskOutput::Done)
                 .map_err(|e| disk_error(&e)),
         ),
-        Chore::Check(path, identity) => ChoreOutcome::Same(identity.is_at(&path)),
+        Chore::Check(path, identity) => ChoreOutcome::Checked {
+            same: identity.is_at(&path),
+            room_bytes: folder::room_bytes(&path).unwrap_or_default(),
+        },
         Chore::Open(opening) => {
             ChoreOutcome::Opened(opening.run().map(Box::new).map_err(|e| e.to_string()))
         }

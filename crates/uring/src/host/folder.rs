@@ -29,6 +29,7 @@
 
 mod error;
 mod look;
+mod room;
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -46,6 +47,7 @@ use crate::{Address, Holder, LockError, LockFile, sync_directory};
 
 pub use error::FolderError;
 pub use look::{Found, look, look_for};
+pub use room::{free_bytes, room_bytes};
 
 const SUPERBLOCK: &str = "superblock";
 const LOCK: &str = "lock";

@@ -50,6 +50,7 @@ pub mod node_remote;
 pub mod node_server;
 pub mod node_session;
 pub mod notices;
+mod overdue;
 mod remote_session;
 pub mod strangers;
 mod token;
@@ -58,7 +59,7 @@ pub mod worker;
 
 pub use control::{CoreSnapshot, DeviceSnapshot, Job};
 pub use device::{DeviceSpec, DeviceStats, NodePlace, StoreSpec};
-pub use folder::{FolderError, Keeper, NodeFolder, Opening};
+pub use folder::{FolderError, Keeper, NodeFolder, Opening, free_bytes};
 pub use handle::{
     Handle, Host, HostConfig, LocalNodeConfig, PAYLOAD_MEMORY_BYTES, PAYLOAD_MEMORY_BYTES_MIN,
     wall_offset_ns,

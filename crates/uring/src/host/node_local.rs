@@ -155,6 +155,13 @@ impl LocalNode {
         }
     }
 
+    /// The file system has room for so much of the data file; `None` if for all of it. The node is
+    /// told each time: a write that failed since may have made it believe otherwise.
+    fn note_room(&mut self, room_bytes: Option<u64>, now: Nanos) {
+        let room_bytes = room_bytes.unwrap_or(u64::MAX);
+        self.handle(NodeEvent::Room { room_bytes }, now);
+    }
+
     /// A device, another process or a control call connects.
     pub fn open_link(
         &mut self,
@@ -284,11 +291,13 @@ impl LocalNode {
                     self.disk_done(done, now);
                 }
             }
-            ChoreOutcome::Same(same) => {
+            ChoreOutcome::Checked { same, room_bytes } => {
                 self.checking = false;
                 if !same && current {
                     let path = self.opening.path.display();
                     self.go_down(format!("the folder {path} vanished or was replaced"), router);
+                } else if current {
+                    self.note_room(room_bytes, now);
                 }
             }
             ChoreOutcome::Opened(Ok(folder)) => {

@@ -179,6 +179,9 @@ impl Worker {
         self.watch_at = None;
         self.nbd.watch(now, &mut self.reactor, &mut self.notices);
         self.peers.watch(now, &mut self.notices);
+        for device in self.devices.values_mut() {
+            device.watch(now, &mut self.router, &mut self.reactor);
+        }
         self.notices.flush(now);
     }
 
@@ -192,7 +195,10 @@ impl Worker {
             (false, false) => None,
         };
         let soon = soon_ms.map(|ms| self.reactor.now().plus(Nanos::from_ms(ms)));
-        let deadlines = [soon, self.nbd.deadline(), self.peers.deadline(), self.notices.deadline()];
+        let now = self.reactor.now();
+        let device = self.devices.values().find_map(|device| device.watch_deadline(now));
+        let deadlines =
+            [soon, device, self.nbd.deadline(), self.peers.deadline(), self.notices.deadline()];
         let Some(next) = deadlines.into_iter().flatten().min() else { return };
         if self.watch_at.is_none_or(|at| next < at) {
             self.watch_at = Some(next);
@@ -414,9 +420,10 @@ impl Worker {
     }
 
     fn snapshot(&self, with_stats: bool) -> CoreSnapshot {
+        let now = self.reactor.now();
         CoreSnapshot {
             core: self.router.me.0,
-            devices: self.devices.values().map(|device| device.snapshot(with_stats)).collect(),
+            devices: self.devices.values().map(|device| device.snapshot(with_stats, now)).collect(),
             nodes: self.nodes.values().map(LocalNode::status).collect(),
             connections: self.nbd.connections(),
             accepted: self.nbd.accepted(),

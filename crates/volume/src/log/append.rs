@@ -19,6 +19,9 @@ use crate::status::Phase;
 /// How long users' writes wait for room when collection finds nothing to free.
 const STUCK_MS_MAX: u64 = 500;
 
+/// How long changes wait for nodes to grant more room: neighbours give back what they do not need
+/// every second.
+const GRANT_MS_MAX: u64 = 2_500;
 /// Pause before the log is looked at again because a node may grant more.
 const LOOK_AGAIN_MS: u64 = 50;
 
@@ -311,7 +314,7 @@ impl Core {
         if taken > space.blocks {
             // A neighbour may be about to give back what it no longer needs.
             let since = *self.log.refused_since.get_or_insert(self.now);
-            let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
+            let long = self.now.since(since) >= Nanos::from_ms(GRANT_MS_MAX);
             let whole = self.reservation.slots >= self.slots_most();
             self.grow_reservation();
             if (long || whole) && !self.growing() {

@@ -1,0 +1,64 @@
+//! How much room the file system has for a node: its slots are promised, not always allocated.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use fieldstone_node::FileId;
+
+use super::file_name;
+
+/// Size of the units in which a file's allocated length is told.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// How long the parts of the node's data file that take space may be in all: what they take now, and
+/// what the file system has left. `None` if there is room for all slots.
+///
+/// # Errors
+/// The file or the file system cannot be asked.
+pub fn room_bytes(folder: &Path) -> io::Result<Option<u64>> {
+    let data = std::fs::metadata(folder.join(file_name(FileId::Data)))?;
+    let allocated_bytes = data.blocks().saturating_mul(STAT_BLOCK_BYTES);
+    let room_bytes = allocated_bytes.saturating_add(free_bytes(folder)?);
+    Ok((room_bytes < data.len()).then_some(room_bytes))
+}
+
+/// Free space of the file system around `folder`.
+///
+/// # Errors
+/// When the file system cannot be asked.
+pub fn free_bytes(folder: &Path) -> io::Result<u64> {
+    let name = CString::new(folder.as_os_str().as_bytes())
+        .map_err(|_| io::Error::other("the path contains a zero byte"))?;
+    let mut info = MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: `name` is a C string and `info` a valid place for the result.
+    let failed = unsafe { libc::statvfs(name.as_ptr(), info.as_mut_ptr()) };
+    if failed != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all zeroes is a valid statvfs, and the call filled it in.
+    let info = unsafe { info.assume_init() };
+    Ok(info.f_bavail.saturating_mul(info.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_told_only_where_it_is_short() {
+        let temp = tempfile::tempdir().expect("a folder");
+        let data = std::fs::File::create(temp.path().join(file_name(FileId::Data))).expect("made");
+        data.set_len(1 << 20).expect("sparse");
+        assert_eq!(room_bytes(temp.path()).expect("known"), None);
+        // More than any file system has left; not every one takes so long a file.
+        if data.set_len(1 << 43).is_ok() {
+            let room = room_bytes(temp.path()).expect("known").expect("it is short");
+            assert!(room < 1 << 43 && room >= free_bytes(temp.path()).expect("known") / 2);
+        }
+        assert!(room_bytes(&temp.path().join("none")).is_err());
+    }
+}

@@ -1,0 +1,61 @@
+//! What users' requests wait for, in words: for those who look after a volume that does not answer.
+
+use fieldstone_block::Nanos;
+use fieldstone_proto::NodeIndex;
+
+use crate::core::Core;
+use crate::segment::State;
+use crate::status::Phase;
+
+/// From this time on, a node that has not answered is named.
+const SLOW_MS: u64 = 1_000;
+
+impl Core {
+    /// What keeps requests waiting; empty if nothing does for longer than usual.
+    #[must_use]
+    pub fn what_is_waited_for(&self) -> String {
+        if !self.waits_for.is_empty() || self.phase != Phase::Serving {
+            return self.waits_for.clone();
+        }
+        let mut reasons = Vec::new();
+        if !self.writable() {
+            let (up, all) = (self.nodes_up(), self.nodes.len());
+            reasons.push(format!("nodes: {up} of {all} serve, {} are needed", self.nodes_needed()));
+        }
+        if self.log.waits() {
+            reasons.extend(self.what_the_log_waits_for());
+        }
+        let slow = self.slow_nodes();
+        if !slow.is_empty() {
+            let names: Vec<String> = slow.iter().map(ToString::to_string).collect();
+            reasons.push(format!("answers of {}", names.join(", ")));
+        }
+        reasons.join("; ")
+    }
+
+    fn what_the_log_waits_for(&self) -> Option<String> {
+        if self.log.moving {
+            return Some("the journal to move to other nodes".to_owned());
+        }
+        if !self.ring_has_room() {
+            let young = self.segments.iter().filter(|(_, s)| s.state < State::Durable).count();
+            return Some(format!("room in the journal: {young} segments are not stored yet"));
+        }
+        if self.growing() {
+            return Some("nodes to grant more room".to_owned());
+        }
+        if self.starved() || !self.room_for_blocks() {
+            let free = self.segments_free();
+            return Some(format!("collection to make room: {free} segments are free"));
+        }
+        None
+    }
+
+    /// Nodes that have left a call unanswered for a while.
+    fn slow_nodes(&self) -> Vec<NodeIndex> {
+        self.nodes_that(|node| {
+            let oldest = node.in_flight.front();
+            oldest.is_some_and(|(at, _)| self.now.since(*at) >= Nanos::from_ms(SLOW_MS))
+        })
+    }
+}
