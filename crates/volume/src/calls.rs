@@ -236,9 +236,11 @@ impl Core {
         for (_, tag) in in_flight {
             self.finish_call(tag, Err(NodeError::Unreachable));
         }
-        if self.log.nodes.contains(&node) || self.has_rows(node) {
+        if self.log.nodes.contains(&node) {
+            self.journal_broken();
+        } else if self.has_rows(node) {
+            // A move that is under way writes every record whole: it need not begin anew.
             self.log.moving = true;
-            self.log.moving_again = true;
         }
     }
 

@@ -355,7 +355,8 @@ impl Core {
     pub fn drop_rows(&mut self, handle: Handle) {
         let Some(segment) = self.segments.get_mut(handle) else { return };
         if segment.detached && segment.missing() > 0 && segment.state < State::Durable {
-            return self.journal_broken();
+            self.log.moving = true; // one that is under way will do
+            return;
         }
         if self.rebuild_running {
             return; // it may just be writing the shard there; it ends with `drop_left_rows`
