@@ -20,13 +20,13 @@
 //! From few free segments to many:
 //!
 //! ```text
-//!   0 ......... floor .............. reserve ......... low ........ high
-//!     opening          moves                users wait    collection   collection ends
+//!   0 ............. reserve ............. low ............ high
+//!       users wait           collection        it ends
 //! ```
 //!
-//! - At `floor` and below, no change opens a segment for blocks.
-//! - Between `floor` and `reserve` only collection opens segments. A user opens the last one at
-//!   `reserve`, which leaves what two moves of a segment take.
+//! - Below `reserve` only collection opens segments. A user opens the last one at `reserve`, which
+//!   leaves what two moves of a segment take. A segment that was moved gives its slots back with the
+//!   next checkpoint, so collection goes on with the last one as well.
 //! - Users wait while fewer than `reserve` are free, until collection has freed a segment, and are
 //!   told that there is no space when collection finds nothing more to free.
 //! - Rebuild leaves as many as `low`, so that users can go on to overwrite.
@@ -47,8 +47,8 @@
 //! It then writes a checkpoint, which takes those `C` slots, and copies the records that it replays
 //! to a new journal, which has a place of its own on the node. A ring takes all that a ring held, so
 //! no segment has to be stored before the volume serves. When it serves, those segments are stored
-//! as they would have been by the writer before, who had counted them as taken: no more of them, and
-//! one more if their records are packed anew, which is the 1 of `floor`. Nodes that were lost in
+//! as they would have been by the writer before, who had counted them as taken. There are no more of
+//! them than before, for the records are packed as densely as they can be. Nodes that were lost in
 //! between were counted as lost.
 //!
 //! One kind of record is larger in the new journal than it was in the old one: those whose blocks
@@ -68,8 +68,6 @@ use crate::record::RECORD_ENTRIES_MAX;
 use crate::seam::Geometry;
 use crate::status::{NodeHealth, Phase};
 
-/// Free segments at and below which none is opened for blocks.
-const FLOOR_SEGMENTS: u64 = 1;
 /// Free segments that users leave alone.
 const RESERVE_SEGMENTS: u64 = 3;
 /// Fewest segments beyond the reserve that hold no data when the volume is full: collection lives
@@ -81,8 +79,6 @@ const SLACK_FRACTION: u64 = 12;
 /// Free-segment marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// At this and below, no segment is opened.
-    pub floor: u64,
     /// Below this, users wait.
     pub reserve: u64,
     /// Below this, collection runs.
@@ -128,7 +124,6 @@ impl Shape {
     fn marks(total: u64) -> Marks {
         let slack = slack(total);
         Marks {
-            floor: FLOOR_SEGMENTS,
             reserve: RESERVE_SEGMENTS,
             low: RESERVE_SEGMENTS + (slack / 3).max(1),
             high: RESERVE_SEGMENTS + (slack * 2 / 3).max(2),
@@ -338,12 +333,12 @@ impl Core {
         held.into_iter().max().unwrap_or(0)
     }
 
-    /// Blocks may be appended: there is an open segment that takes them, or one may be opened without
-    /// going below the floor. An opening may always: the module's essay says why there is room.
+    /// Blocks may be appended: there is an open segment that takes them, or room for one. An opening may
+    /// always: the module's essay says why there is room.
     #[must_use]
     pub fn room_for_blocks(&self) -> bool {
         let open = self.log.open.is_some() && !self.log_is_of_trims();
-        self.phase == Phase::Opening || open || self.segments_above_floor() > 0
+        self.phase == Phase::Opening || open || self.segments_not_lent() > 0
     }
 
     /// A segment with so many live blocks may be moved: they take at most one new segment, or none
@@ -353,12 +348,11 @@ impl Core {
         let entries = live_blocks as usize;
         let fits = |open| self.segment_room(open, entries + RECORD_ENTRIES_MAX) >= live_blocks;
         let open = self.log.open.filter(|_| !self.log_is_of_trims());
-        self.segments_above_floor() > 0 || open.is_some_and(fits)
+        self.segments_not_lent() > 0 || open.is_some_and(fits)
     }
 
-    fn segments_above_floor(&self) -> u64 {
-        let floor = self.marks().floor + self.segments.row_backed();
-        self.segments_free().saturating_sub(floor)
+    fn segments_not_lent(&self) -> u64 {
+        self.segments_free().saturating_sub(self.segments.row_backed())
     }
 
     /// Blocks that the volume can hold in all before it is full: with what it has reserved, and
@@ -426,7 +420,7 @@ mod tests {
     fn marks_are_in_order() {
         for total in [1, 10, 100, 1000, 100_000] {
             let marks = Shape::marks(total);
-            assert!(marks.floor + 2 <= marks.reserve);
+            assert!(marks.reserve >= 3, "two moves and what a user opens");
             assert!(marks.reserve < marks.low && marks.low < marks.high);
             assert!(marks.high <= marks.reserve + slack(total), "collection can end");
         }

@@ -155,7 +155,7 @@ impl Core {
         let of_trims = contents.blocks() == 0;
         let blocks = contents.blocks() + footer_blocks(contents.entries.len());
         segment.shard_bytes = layout.shard_blocks_for(blocks) * BLOCK_BYTES as u32;
-        if of_trims && self.phase != Phase::Opening && self.segments_free() <= self.marks().floor {
+        if of_trims && self.phase != Phase::Opening && self.starved() {
             self.segments.shelve(handle);
             return self.start_gc();
         }
@@ -186,8 +186,8 @@ impl Core {
         self.layout.segment_blocks().saturating_sub(contents.blocks() + footer)
     }
 
-    /// Only what an opening needs is left: changes that need a new segment wait until collection
-    /// has made room. If it finds none they are refused.
+    /// No room is left for a segment: changes with blocks wait until collection has made some. If it
+    /// finds none they are refused.
     fn hold_line(&mut self, line: Line) {
         // A move is given up at once: what it would have freed stays where it is.
         let since = *self.log.held_since.get_or_insert(self.now);
