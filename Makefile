@@ -74,9 +74,9 @@ install-codes: ## The codes as a C library, with header and pkg-config file, int
 		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/fieldstone_codes.pc
 
 simulate: build ## Seeds SEEDS (0..2000) of the seeded world, and some with regenerating codes
-	$(FIELDSTONE) sim --seeds $(SEEDS) --open crates/sim/open-seeds.txt
-	$(FIELDSTONE) sim --seeds 0..100 --code zigzag:4+2 --open crates/sim/open-seeds.txt
-	$(FIELDSTONE) sim --seeds 0..100 --code clay:4+2 --open crates/sim/open-seeds.txt
+	$(FIELDSTONE) sim --seeds $(SEEDS)
+	$(FIELDSTONE) sim --seeds 0..100 --code zigzag:4+2
+	$(FIELDSTONE) sim --seeds 0..100 --code clay:4+2
 
 scenarios: build ## Scenarios with real clients; `tests/run NAME …` runs some of them
 	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run

@@ -4,7 +4,6 @@
 use fieldstone_sim::{Options, run};
 
 const LIST: &str = include_str!("../regressions.txt");
-const OPEN: &str = include_str!("../open-seeds.txt");
 
 fn listed(list: &str) -> Vec<u64> {
     list.lines()
@@ -17,10 +16,8 @@ fn listed(list: &str) -> Vec<u64> {
 
 #[test]
 fn seeds_that_once_failed_pass() {
-    let open = listed(OPEN);
     let failures: Vec<_> = listed(LIST)
         .into_iter()
-        .filter(|seed| !open.contains(seed))
         .map(|seed| run(seed, Options::default()))
         .filter(|outcome| outcome.failure.is_some())
         .collect();
@@ -29,8 +26,7 @@ fn seeds_that_once_failed_pass() {
 
 #[test]
 fn seeds_pass_and_reproduce_their_runs_exactly() {
-    let open = listed(OPEN);
-    for seed in (0..25).filter(|seed| !open.contains(seed)) {
+    for seed in 0..25 {
         let first = run(seed, Options::default());
         assert_eq!(first.failure, None, "seed {seed}: {}", first.scenario);
         assert_eq!(first, run(seed, Options::default()), "seed {seed} ran differently");

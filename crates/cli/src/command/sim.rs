@@ -1,12 +1,10 @@
 //! `fieldstone sim`: the seeded world.
 
-use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use fieldstone_codes::Profile;
 use fieldstone_sim::{Failure, Options, Outcome, run_many};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -27,10 +25,6 @@ pub struct Args {
     /// Threads. [default: the number of CPUs]
     #[arg(long, value_name = "J")]
     jobs: Option<usize>,
-    /// A list of seeds whose failures are known and not yet mended, one a line, `#` for comments.
-    /// They are run, and told of, but do not make the campaign fail.
-    #[arg(long, value_name = "FILE", requires = "seeds")]
-    open: Option<PathBuf>,
     /// Run every seed, however many fail. [default: stop after 20 failures]
     #[arg(long, requires = "seeds")]
     keep_going: bool,
@@ -41,19 +35,6 @@ pub struct Args {
     /// Print one JSON object per run.
     #[arg(long)]
     json: bool,
-}
-
-/// The seeds of a list: the first word of each line that is not a comment.
-fn read_open(path: &Path) -> anyhow::Result<BTreeSet<u64>> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("the list of open seeds {} cannot be read", path.display()))?;
-    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
-    lines
-        .filter(|line| !line.is_empty())
-        .map(|line| {
-            line.parse().with_context(|| format!("{}: {line:?} is not a seed", path.display()))
-        })
-        .collect()
 }
 
 fn parse_range(text: &str) -> Result<Range<u64>, String> {
@@ -98,10 +79,9 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
     let bar = seed_bar(seeds.end - seeds.start);
     let start = Instant::now();
     let (mut runs, mut ops, mut virtual_ns) = (0u64, 0u64, 0u64);
-    let open = args.open.as_deref().map(read_open).transpose()?.unwrap_or_default();
-    let (mut failed, mut still_open) = (Vec::new(), Vec::new());
+    let mut failed = Vec::new();
     run_many(
-        seeds.clone(),
+        seeds,
         jobs,
         |seed| fieldstone_sim::run(seed, Options { trace: None, code: args.code }),
         |outcome| {
@@ -114,8 +94,7 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
             }
             if let Some(failure) = &outcome.failure {
                 bar.suspend(|| eprintln!("{}", reason(outcome.seed, failure)));
-                if open.contains(&outcome.seed) { &mut still_open } else { &mut failed }
-                    .push(outcome.seed);
+                failed.push(outcome.seed);
             }
             args.keep_going || failed.len() < FAILURES_MAX
         },
@@ -128,14 +107,6 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
             start.elapsed().as_secs_f64(),
             failed.len()
         );
-        if !still_open.is_empty() {
-            say!("{} more failed that are known and open: {still_open:?}", still_open.len());
-        }
-        let mended: Vec<_> =
-            open.iter().filter(|s| seeds.contains(s) && !still_open.contains(s)).collect();
-        if !mended.is_empty() {
-            say!("listed as open, but passed: {mended:?}");
-        }
     }
     if let Some(seed) = failed.iter().min() {
         let code = args.code.map(|code| format!(" --code {code}")).unwrap_or_default();
@@ -221,16 +192,5 @@ mod tests {
         let at = fieldstone_block::Nanos(1_500_000_000);
         let failure = Failure { what: "panic: left\nright".to_owned(), at };
         assert_eq!(reason(7, &failure), "seed 7 FAILED at 1.500000 s: panic: left right");
-    }
-
-    #[test]
-    fn lists_of_open_seeds_may_have_comments_and_nothing_else() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("open");
-        std::fs::write(&file, "# why\n12\n\n7 # lost shard\n").expect("written");
-        assert_eq!(read_open(&file).expect("read"), BTreeSet::from([7, 12]));
-        std::fs::write(&file, "twelve\n").expect("written");
-        assert!(read_open(&file).expect_err("refused").to_string().contains("twelve"));
-        assert!(read_open(&folder.path().join("none")).is_err());
     }
 }
