@@ -38,8 +38,11 @@ const STEP_BLOCKS: u32 = 64;
 const DEAD_BATCH: usize = 8;
 /// A thin volume writes a checkpoint when one in so many of its segments has died.
 const GIVE_BACK_FRACTION: u64 = 4;
-/// How often a volume that serves looks whether there is something to collect or to give back.
+/// How soon a volume that serves looks again whether there is something to collect or to give back,
+/// when there was; twice as late each time that there was nothing.
 const HOUSEKEEPING_MS: u64 = 1_000;
+/// How often it looks when it rests.
+const RESTING_MS: u64 = 16_000;
 /// Fewest segments sealed between two checkpoints that only shorten recovery.
 const CHECKPOINT_EVERY: u64 = 64;
 
@@ -137,12 +140,15 @@ impl Core {
 /// Sees to it, as long as the volume serves, that it also collects and gives back what it does not
 /// need when it is idle.
 pub async fn keep_house(ctx: Ctx) {
+    let mut pause_ms = HOUSEKEEPING_MS;
     while ctx.with(|core| core.phase == Phase::Serving) {
-        ctx.with(|core| {
+        let rests = ctx.with(|core| {
             core.consider_gc();
             core.shrink_reservation();
+            !core.gc_running && !core.growing()
         });
-        ctx.sleep_ms(HOUSEKEEPING_MS).await;
+        pause_ms = if rests { (2 * pause_ms).min(RESTING_MS) } else { HOUSEKEEPING_MS };
+        ctx.sleep_ms(pause_ms).await;
     }
 }
 
