@@ -16,7 +16,9 @@ use fieldstone_accel::Job;
 use fieldstone_block::BlockError;
 use fieldstone_buf::join;
 use fieldstone_codes::{RepairPlan, ShardRead};
-use fieldstone_proto::{BLOCK_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardIndex};
+use fieldstone_proto::{
+    BLOCK_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardIndex,
+};
 
 use crate::calls::CallResult;
 use crate::core::{Core, Ctx};

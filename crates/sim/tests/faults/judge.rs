@@ -132,7 +132,9 @@ fn serving(bench: &mut Bench) -> Result<(), String> {
     bench.until(OPEN_NS_MAX, over);
     match bench.phase() {
         Phase::Serving => Ok(()),
-        other => Err(format!("the volume is {other:?}, and waits for: {}", bench.status().waits_for)),
+        other => {
+            Err(format!("the volume is {other:?}, and waits for: {}", bench.status().waits_for))
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Every fault of a single node: one row of `docs/faults.md`, and one test here.
 
 mod bench;
+mod document;
 mod judge;
 mod plant;
 mod rows;

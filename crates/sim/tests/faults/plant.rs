@@ -47,9 +47,8 @@ impl Part {
             Part::Ring => (Some(0).filter(|at| starts(at, b"FSTNJRNL")), SECTOR),
             Part::Header => (slots.find(|at| starts(at, b"FSTNSLOT")), BLOCK),
             Part::Note => {
-                let open = |at: &usize| {
-                    !starts(at, b"FSTNSLOT") && starts(&(at + BLOCK), b"FSTNOPEN")
-                };
+                let open =
+                    |at: &usize| !starts(at, b"FSTNSLOT") && starts(&(at + BLOCK), b"FSTNOPEN");
                 (slots.find(open).map(|at| at + BLOCK), SECTOR)
             }
         };
@@ -132,7 +131,13 @@ pub fn foreign(bench: &mut Bench, node: usize, kind: FileKind) {
     bench.change(node, kind, |bytes| *bytes = other);
 }
 
-fn trouble(bench: &mut Bench, node: usize, ops: Ops, file: Option<FileKind>, error: Option<DiskError>) {
+fn trouble(
+    bench: &mut Bench,
+    node: usize,
+    ops: Ops,
+    file: Option<FileKind>,
+    error: Option<DiskError>,
+) {
     bench.nodes[node].troubles.push(Trouble { ops, file, error });
 }
 
@@ -212,10 +217,4 @@ pub fn lie(
     result: fn(&RequestBody) -> Result<ReplyBody, NodeError>,
 ) {
     bench.nodes[node].lie = Some(Lie { to, result });
-}
-
-/// As many zeroes as were asked for.
-pub fn zeroes(body: &RequestBody) -> Result<ReplyBody, NodeError> {
-    let RequestBody::ShardRead { len_bytes, .. } = body else { return Err(NodeError::NotFound) };
-    Ok(ReplyBody::Data(vec![0; *len_bytes as usize].into()))
 }
