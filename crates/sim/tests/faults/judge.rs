@@ -1,11 +1,12 @@
 //! What every row of the table must show, whatever its fault.
 //!
-//! At each of its moments: the volume opens, or goes on serving, within a bound of virtual time; all
-//! blocks read as written; new writes and a flush are acknowledged; no node but the victim is said
-//! to be at fault. Then, by the row: the volume is whole with the fault in place ([`Ends::Whole`]), or
-//! the victim is out of use for a reason that is told ([`Ends::Out`]), or it is used and the volume
-//! lacks something ([`Ends::Short`]). When the fault is taken away, or the node replaced by an empty
-//! one, the volume is whole, and proves it: all blocks read as written with two other nodes gone.
+//! At each of its moments: the volume opens, or goes on serving, within a bound of virtual time;
+//! all blocks read as written; new writes and a flush are acknowledged; no node but the victim is
+//! said to be at fault. Then, by the row: the volume is whole with the fault in place
+//! ([`Ends::Whole`]), or the victim is out of use for a reason that is told ([`Ends::Out`]), or it
+//! is used and the volume lacks something ([`Ends::Short`]). When the fault is taken away, or the
+//! node replaced by an empty one, the volume is whole, and proves it: all blocks read as written
+//! with two other nodes gone.
 
 use fieldstone_block::Op;
 use fieldstone_volume::Phase;
@@ -30,7 +31,8 @@ pub enum Moment {
 pub enum Ends {
     /// The volume makes good what is wrong, and is whole.
     Whole,
-    /// This is said of the node while it is not used; then it is used again, and the volume is whole.
+    /// This is said of the node while it is not used; then it is used again, and the volume is
+    /// whole.
     Back(&'static str),
     /// The node is not used, at least at times, and this is said of it.
     Out(&'static str),
@@ -61,8 +63,8 @@ pub struct Row {
     pub remedy: Remedy,
 }
 
-/// Longest virtual time until the volume serves: an opening after a crash waits 20 s for a node that
-/// may have a copy of the journal, or 30 s if the log was cut short.
+/// Longest virtual time until the volume serves: an opening after a crash waits 20 s for a node
+/// that may have a copy of the journal, or 30 s if the log was cut short.
 const OPEN_NS_MAX: u64 = 35_000_000_000;
 /// Longest virtual time of a request: a node that does not answer is given up after 1 s, and a
 /// request may meet that a few times.

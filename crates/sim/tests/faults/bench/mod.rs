@@ -1,13 +1,13 @@
 //! The bench: one real volume, six real nodes, simulated disks, and a virtual clock.
 //!
 //! Nothing here is drawn by chance but the latencies of the disks, whose seed is fixed. A fault is
-//! planted by changing a node's files ([`Bench::change`]), by answers that its disk gives instead of
-//! doing what it is asked ([`Trouble`]), or by answers that the node gives instead of its own
+//! planted by changing a node's files ([`Bench::change`]), by answers that its disk gives instead
+//! of doing what it is asked ([`Trouble`]), or by answers that the node gives instead of its own
 //! ([`Lie`]).
 //!
-//! The bench hosts nodes as the server does: a node that cannot start is down for its host's reason,
-//! and is tried again every two seconds. It watches all the time that no node but the victim is
-//! said to be at fault.
+//! The bench hosts nodes as the server does: a node that cannot start is down for its host's
+//! reason, and is tried again every two seconds. It watches all the time that no node but the
+//! victim is said to be at fault.
 
 mod nodes;
 mod requests;

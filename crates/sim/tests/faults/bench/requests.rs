@@ -50,7 +50,8 @@ impl Bench {
         self.answers.remove(&id)
     }
 
-    /// Does `op` to these blocks, `step` at a time, several at once. Reads must show what was written.
+    /// Does `op` to these blocks, `step` at a time, several at once. Reads must show what was
+    /// written.
     pub fn sweep(
         &mut self,
         op: Op,

@@ -184,7 +184,8 @@ impl Bench {
             })
             .collect();
         format!(
-            "{:?}, degraded {}, missing {}, rebuilding {}, scrubbing {}, journal whole {}, not up: {down:?}",
+            "{:?}, degraded {}, missing {}, rebuilding {}, scrubbing {}, \
+             journal whole {}, not up: {down:?}",
             status.phase,
             status.segments_degraded,
             status.shards_missing,
