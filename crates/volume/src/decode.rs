@@ -16,7 +16,9 @@ use fieldstone_accel::Job;
 use fieldstone_block::BlockError;
 use fieldstone_buf::join;
 use fieldstone_codes::{RepairPlan, ShardRead};
-use fieldstone_proto::{BLOCK_BYTES, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardIndex};
+use fieldstone_proto::{
+    BLOCK_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardIndex,
+};
 
 use crate::calls::CallResult;
 use crate::core::{Core, Ctx};
@@ -133,9 +135,13 @@ impl Attempt {
 
     /// True when `inputs` is everything that the plan reads.
     fn complete(&self, inputs: &[Bytes]) -> bool {
+        self.plan.reads.iter().zip(inputs).all(|(read, input)| self.fits(read, input))
+    }
+
+    /// True when `input` is as long as what is read of the shard.
+    fn fits(&self, read: &ShardRead, input: &Bytes) -> bool {
         let columns = (self.columns.end - self.columns.start) as usize;
-        let wanted = |read: &ShardRead| read.element_count() as usize * columns;
-        self.plan.reads.iter().zip(inputs).all(|(read, input)| wanted(read) == input.len())
+        read.element_count() as usize * columns == input.len()
     }
 }
 
@@ -210,21 +216,32 @@ async fn decode_part(
 async fn gather(ctx: &Ctx, attempt: &Attempt) -> Vec<Bytes> {
     let sent = ctx.with(|core| core.send_reads(attempt));
     let mut inputs = Vec::with_capacity(sent.len());
-    for (shard, node, calls) in sent {
+    for ((shard, node, calls), read) in sent.into_iter().zip(&attempt.plan.reads) {
         let mut parts = Vec::with_capacity(calls.len());
+        let mut failed = None;
         for result in all(calls).await {
             match result {
                 Ok(ReplyBody::Data(bytes)) => parts.push(bytes),
                 Ok(_) => {}
-                Err(error) => ctx.with(|core| {
-                    let shard = u32::try_from(shard).expect("at most 255 shards");
-                    core.shard_failed(attempt.segment, shard, node, &error);
-                }),
+                Err(error) => failed = Some(error),
             }
         }
-        inputs.push(join(&parts));
+        let input = join(&parts);
+        if failed.is_none() && !attempt.fits(read, &input) {
+            failed = Some(wrong_length());
+        }
+        if let Some(error) = failed {
+            let shard = u32::try_from(shard).expect("at most 255 shards");
+            ctx.with(|core| core.shard_failed(attempt.segment, shard, node, &error));
+        }
+        inputs.push(input);
     }
     inputs
+}
+
+/// What is wrong with a node that answers a read with more or less than it was asked for.
+pub fn wrong_length() -> NodeError {
+    NodeError::Io("its answer is not the part of a shard that was asked for".into())
 }
 
 /// The error for a segment that was freed while it was being read.

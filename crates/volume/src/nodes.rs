@@ -13,7 +13,9 @@
 use std::collections::HashSet;
 
 use fieldstone_block::Nanos;
-use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardInfo};
+use fieldstone_proto::{
+    NodeError, NodeIndex, NodeStat, ReplyBody, RequestBody, SegmentId, ShardInfo,
+};
 
 use crate::core::{Core, Ctx};
 use crate::rebuild::list_shards;
@@ -146,10 +148,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     let epoch = ctx.with(|core| core.epoch);
     match ctx.call(node, RequestBody::Fence { takeover: true }).await {
         Ok(ReplyBody::VolumeState(state)) => {
-            if state.stat.node != node {
-                let text = format!("{} answers in its place", state.stat.node);
-                return Err(NodeError::Invalid(text));
-            }
+            check_place(node, &state.stat)?;
             ctx.with(|core| {
                 core.node_mut(node).stat = state.stat;
                 // It may have one of a writer before that never counted; it takes only higher ones.
@@ -158,18 +157,25 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         }
         Ok(_) => return Err(NodeError::Invalid("not a volume state".into())),
         Err(NodeError::Fenced { current, .. }) if current == epoch => {
-            let stat = ctx.call(node, RequestBody::Stat).await?;
-            if let ReplyBody::Stat(stat) = stat {
-                ctx.with(|core| core.node_mut(node).stat = stat);
+            match ctx.call(node, RequestBody::Stat).await? {
+                ReplyBody::Stat(stat) => {
+                    check_place(node, &stat)?;
+                    ctx.with(|core| core.node_mut(node).stat = stat);
+                }
+                _ => return Err(NodeError::Invalid("not a node's state".into())),
             }
+        }
+        Err(NodeError::Capability(_)) => {
+            return Err(NodeError::Invalid(who_answers(ctx, node).await));
         }
         // Its record of the volume is damaged, perhaps. The volume serves with the other nodes, so
         // the record may begin anew; anything else that is wrong with it stays.
         Err(error @ NodeError::Io(_)) => match ctx.call(node, RequestBody::RenewRecord).await {
-            Ok(ReplyBody::VolumeState(state)) => ctx.with(|core| {
+            Ok(ReplyBody::VolumeState(state)) => {
+                check_place(node, &state.stat)?;
                 tracing::warn!("{node}: its record of the volume was damaged, and is renewed");
-                core.node_mut(node).stat = state.stat;
-            }),
+                ctx.with(|core| core.node_mut(node).stat = state.stat);
+            }
             _ => return Err(error),
         },
         Err(NodeError::Fenced { current, .. }) if current > epoch => {
@@ -208,6 +214,23 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         ctx.call(node, RequestBody::JournalDelete { below }).await?;
     }
     Ok(())
+}
+
+/// Another node of the pool may answer where this one should.
+fn check_place(node: NodeIndex, stat: &NodeStat) -> Result<(), NodeError> {
+    if stat.node == node {
+        return Ok(());
+    }
+    Err(NodeError::Invalid(format!("{} answers in its place", stat.node)))
+}
+
+/// Of a node that does not know the pool's secret: who says that it is there.
+async fn who_answers(ctx: &Ctx, node: NodeIndex) -> String {
+    let who = match ctx.call(node, RequestBody::Identify).await {
+        Ok(ReplyBody::Stat(stat)) => format!("{} of the pool {}", stat.node, stat.pool),
+        _ => "a stranger".to_owned(),
+    };
+    format!("it is {who}, which does not know this pool's secret")
 }
 
 async fn delete(ctx: &Ctx, node: NodeIndex, segments: Vec<SegmentId>) -> Result<(), NodeError> {
@@ -261,7 +284,9 @@ pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, 
             ctx.with(|core| core.nodes.iter_mut().for_each(|node| node.left_out = None));
         }
         let missing = ctx.with(|core| {
-            let down = core.nodes_that(|node| !node.connected);
+            // Connected ones among them answered badly, which is their reason.
+            let mut down = core.nodes_that(|_| true);
+            down.retain(|node| !usable.contains(node));
             let text = |node: &NodeIndex| format!("{node} ({})", core.node(*node).reason);
             let missing = down.iter().map(text).collect::<Vec<_>>().join(", ");
             core.waits_for = format!("nodes: {needed} of {all} are needed; missing: {missing}");

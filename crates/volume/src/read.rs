@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use crate::calls::{CallResult, Waiter};
 use crate::core::{Core, Ctx};
-use crate::decode::{decode_range, gone};
+use crate::decode::{decode_range, gone, wrong_length};
 use crate::layout::ShardRange;
 use crate::map::{Location, Run};
 use crate::segment::{Handle, Segment};
@@ -130,9 +130,17 @@ impl Core {
     /// A node answered the read of a piece.
     pub fn read_replied(&mut self, read: usize, piece: usize, result: CallResult) {
         match result {
-            Ok(ReplyBody::Data(data)) => self.piece_done(read, piece, Ok(vec![data])),
+            Ok(ReplyBody::Data(data)) if self.fits_piece(read, piece, &data) => {
+                self.piece_done(read, piece, Ok(vec![data]));
+            }
             _ => self.retry_piece(read, piece),
         }
+    }
+
+    fn fits_piece(&self, read: usize, piece: usize, data: &Bytes) -> bool {
+        let slot = self.reads.reads.get(read).and_then(|read| read.pieces.get(piece));
+        matches!(slot, Some(Slot::Waiting { count, .. })
+            if data.len() == *count as usize * BLOCK_BYTES)
     }
 
     fn piece_done(&mut self, key: usize, piece: usize, result: Result<Vec<Bytes>, BlockError>) {
@@ -273,9 +281,11 @@ async fn read_range(ctx: &Ctx, id: SegmentId, range: ShardRange) -> Result<Bytes
         ctx.with(|core| Some(core.source(core.segments.named(id)?, range))).ok_or_else(gone)?;
     if let Some(node) = node {
         match ctx.call(node, read_body(id, range)).await {
-            Ok(ReplyBody::Data(data)) => return Ok(data),
+            Ok(ReplyBody::Data(data)) if data.len() == range.count as usize * BLOCK_BYTES => {
+                return Ok(data);
+            }
             Err(error) => ctx.with(|core| core.shard_failed(id, range.shard, node, &error)),
-            Ok(_) => {}
+            Ok(_) => ctx.with(|core| core.shard_failed(id, range.shard, node, &wrong_length())),
         }
     }
     decode_range(ctx, id, range).await

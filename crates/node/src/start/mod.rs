@@ -303,7 +303,10 @@ impl Node {
                     None
                 }
                 Err(DiskFormatError::Blank { .. }) => None,
-                Err(error) => Some(error.to_string()),
+                Err(error) => {
+                    volume.newer = matches!(error, DiskFormatError::FutureVersion { .. });
+                    Some(error.to_string())
+                }
             },
             Err(error) => Some(error.to_string()),
         };

@@ -26,7 +26,8 @@
 //! may have held any epoch, so the node refuses every request on the volume. A writer that serves
 //! the volume with enough other nodes may have the record renewed
 //! ([`fieldstone_proto::RequestBody::RenewRecord`]): its epoch is fenced in on those, and a newer
-//! writer would have to fence at least one of them first.
+//! writer would have to fence at least one of them first. A record that a newer release wrote is
+//! neither renewed nor removed.
 //!
 //! # Order
 //! Fence, root, reservation, renewal and removal requests of one volume are carried out one after the other, in the order
@@ -80,6 +81,8 @@ pub(crate) struct Volume {
     pub(crate) has_file: bool,
     /// The stored record cannot be trusted, for this reason.
     pub(crate) damaged: Option<String>,
+    /// It cannot be trusted because a newer release wrote it: it is left as it is.
+    pub(crate) newer: bool,
     /// The key of capabilities at the current epoch.
     pub(crate) key: CapabilityKey,
     /// The connected peer that writes the volume.
@@ -111,6 +114,7 @@ impl Volume {
             known: false,
             has_file: false,
             damaged: None,
+            newer: false,
             key: key.derive(id, Epoch(0)),
             holder: None,
             journals: BTreeMap::new(),

@@ -65,7 +65,8 @@ impl Node {
         let (peer, epoch) = (self.table[entry].peer, self.table[entry].epoch);
         let current = volume.record.epoch;
         let mends = matches!(self.table[entry].task, Task::Remove(_) | Task::RenewRecord);
-        if let Some(reason) = volume.damaged.as_ref().filter(|_| !mends) {
+        let refused = !mends || volume.newer;
+        if let Some(reason) = volume.damaged.as_ref().filter(|_| refused) {
             return Err(NodeError::Io(reason.clone()));
         }
         match &self.table[entry].task {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fieldstone_node::FileId;
 
-use super::file::SimFile;
+use super::file::{PAGE_BYTES, SimFile};
 use super::{Pending, SimDisk};
 
 /// The kinds of files that a node has.
@@ -103,5 +103,23 @@ impl SimDisk {
     pub fn restore(&mut self, snapshot: Snapshot) {
         self.pending.clear();
         self.files = snapshot.0;
+    }
+
+    /// What reads of `file` see, in whole pages; `None` if there is no such file.
+    #[must_use]
+    pub fn bytes(&self, file: FileId) -> Option<Vec<u8>> {
+        let file = self.files.get(&file)?;
+        Some(file.read(0, file.pages() * PAGE_BYTES).to_vec())
+    }
+
+    /// Somebody put these bytes in place of the file's, stable. Reads behind them see zeroes.
+    pub fn put(&mut self, file: FileId, bytes: &[u8]) {
+        let reserved = self.files.get(&file).is_some_and(|file| file.reserved);
+        self.files.insert(file, SimFile::of(bytes, reserved));
+    }
+
+    /// Somebody removed the file. True if there was one.
+    pub fn lose(&mut self, file: FileId) -> bool {
+        self.files.remove(&file).is_some()
     }
 }

@@ -78,6 +78,23 @@ impl SimFile {
         }
     }
 
+    /// A file of these bytes, all stable. Pages of zeroes are holes.
+    pub fn of(bytes: &[u8], reserved: bool) -> Self {
+        let page = |part: &[u8]| {
+            let mut page = BytesMut::zeroed(PAGE_BYTES);
+            page[..part.len()].copy_from_slice(part);
+            part.iter().any(|byte| *byte != 0).then(|| page.freeze())
+        };
+        let current: Vec<Page> = bytes.chunks(PAGE_BYTES).map(page).collect();
+        let stable = current.clone();
+        Self { reserved, len_bytes: bytes.len() as u64, current, stable, ..Self::default() }
+    }
+
+    /// How many pages it has, holes at its end not counted.
+    pub fn pages(&self) -> usize {
+        self.current.len()
+    }
+
     /// Pages that take space on the device.
     pub fn used_pages(&self) -> u64 {
         let written = self.current.iter().flatten().count() as u64;

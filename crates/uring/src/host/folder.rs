@@ -452,4 +452,6 @@ pub(super) fn remove_file(path: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod tests;

@@ -93,8 +93,11 @@ pub(super) async fn read_rings(
                 len_bytes: u32::try_from(len).expect("a mebibyte"),
             };
             match ctx.call(*node, body).await {
-                Ok(ReplyBody::Data(data)) => ring.push(data),
-                Ok(_) => return Err(Failure::Again(format!("{node}: not ring bytes"))),
+                Ok(ReplyBody::Data(data)) if data.len() as u64 == len => ring.push(data),
+                Ok(_) => {
+                    let text = "its answer is not the part of the journal that was asked for";
+                    return Err(Failure::Node(*node, NodeError::Invalid(text.into())));
+                }
                 Err(NodeError::Unreachable) => {
                     return Err(Failure::Node(*node, NodeError::Unreachable));
                 }

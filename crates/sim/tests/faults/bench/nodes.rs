@@ -1,0 +1,170 @@
+//! The nodes of the bench, their hosts and their files.
+
+use super::*;
+
+impl Bench {
+    pub fn start_node(&mut self, node: usize) {
+        let host = &mut self.nodes[node];
+        host.wanted = true;
+        if host.process.is_some() {
+            return;
+        }
+        let mut process = Node::new(NodeConfig {
+            pool: host.pool,
+            node: host.index,
+            incarnation: host.incarnation,
+            key: host.key,
+            slot_bytes: SHARD_BYTES,
+            slots: SLOTS,
+            verify_payload: false,
+        });
+        process.start(0);
+        host.life += 1;
+        host.process = Some(process);
+        self.pump_node(node);
+    }
+
+    /// The process of the node dies; its disk keeps what it wrote.
+    pub fn stop_node(&mut self, node: usize) {
+        self.nodes[node].wanted = false;
+        self.node_dies(node);
+    }
+
+    fn node_dies(&mut self, node: usize) {
+        let host = &mut self.nodes[node];
+        if host.process.take().is_none() {
+            return;
+        }
+        host.life += 1;
+        host.disk.kill();
+        if let Some(peer) = self.process.as_ref().and_then(|process| process.links[node]) {
+            self.schedule.after(NETWORK_NS, Happening::NodeDown { node, peer });
+        }
+    }
+
+    /// The node gets an empty disk, and is another from now on.
+    pub fn replace_node(&mut self, node: usize) {
+        self.stop_node(node);
+        self.nodes[node].disk.wipe();
+        self.nodes[node].incarnation += 1000;
+        self.start_node(node);
+    }
+
+    /// Nothing goes wrong any more with what the node does from now on.
+    pub fn lift(&mut self, node: usize) {
+        let host = &mut self.nodes[node];
+        let hangs = host.delay_ns > HOST_RETRY_NS || host.troubles.iter().any(Trouble::outlasts);
+        host.troubles.clear();
+        host.lie = None;
+        host.delay_ns = 0;
+        host.silent = false;
+        let wrong =
+            (host.pool, host.index, host.key) != (PoolId(0xf1e1d), NodeIndex(node as u16), key());
+        (host.pool, host.index, host.key) = (PoolId(0xf1e1d), NodeIndex(node as u16), key());
+        // Operations that never end, and a process that is somebody else, end with the process.
+        if hangs || wrong || host.process.is_none() {
+            self.stop_node(node);
+            self.start_node(node);
+        }
+    }
+
+    fn pump_node(&mut self, node: usize) {
+        for round in 0.. {
+            assert!(round < ACTIONS_MAX, "node {node} spins");
+            let host = &mut self.nodes[node];
+            let life = host.life;
+            let Some(action) = host.process.as_mut().and_then(Node::next_action) else { break };
+            match action {
+                fieldstone_node::Action::Disk { id, op } => {
+                    let trouble = host.troubles.iter().find(|trouble| trouble.strikes(&op));
+                    if let Some(Trouble { error, .. }) = trouble {
+                        let Some(error) = error.clone() else { continue };
+                        let delay_ns = host.delay_ns + NETWORK_NS;
+                        let happening = Happening::Disk { node, life, id, forced: Some(error) };
+                        self.schedule.after(delay_ns, happening);
+                        continue;
+                    }
+                    let delay_ns = host.disk.submit(id, op) + host.delay_ns;
+                    self.schedule.after(delay_ns, Happening::Disk { node, life, id, forced: None });
+                }
+                fieldstone_node::Action::Reply { peer, reply } => {
+                    self.schedule.after(NETWORK_NS, Happening::ToVolume { node, peer, reply });
+                }
+            }
+        }
+        let host = &mut self.nodes[node];
+        let failure = host.process.as_ref().and_then(Node::failure).map(str::to_owned);
+        if let Some(reason) = failure {
+            host.down = Some(reason);
+            self.node_dies(node);
+            self.schedule.after(HOST_RETRY_NS, Happening::Start { node });
+        } else if host.process.as_ref().is_some_and(Node::is_ready) {
+            host.down = None;
+        }
+    }
+
+    pub fn node_event(&mut self, node: usize, event: fieldstone_node::Event) {
+        let now = self.now();
+        let host = &mut self.nodes[node];
+        if let Some(process) = &mut host.process {
+            process.handle(now.0, event);
+            self.pump_node(node);
+        }
+    }
+
+    pub fn request_arrives(
+        &mut self,
+        node: usize,
+        peer: PeerId,
+        request: fieldstone_proto::Request,
+    ) {
+        let host = &self.nodes[node];
+        if host.silent {
+            return;
+        }
+        if let Some(lie) = host.lie.filter(|lie| (lie.to)(&request.body)) {
+            let (tag, result) = (request.tag, (lie.result)(&request.body));
+            let reply = Reply { tag, result, slots_free: SLOTS / 2 };
+            self.schedule.after(NETWORK_NS, Happening::ToVolume { node, peer, reply });
+            return;
+        }
+        self.node_event(node, fieldstone_node::Event::Request { peer, request });
+    }
+}
+
+impl Bench {
+    /// The files of the node of this kind, the newest last.
+    pub fn files(&self, node: usize, kind: FileKind) -> Vec<FileId> {
+        let files = self.nodes[node].disk.files();
+        files.into_iter().filter(|file| FileKind::of(*file) == kind).collect()
+    }
+
+    /// The newest file of the kind.
+    pub fn file(&self, node: usize, kind: FileKind) -> FileId {
+        let files = self.files(node, kind);
+        *files.last().unwrap_or_else(|| panic!("node {node} has no file of the kind {kind:?}"))
+    }
+
+    pub fn bytes(&self, node: usize, kind: FileKind) -> Vec<u8> {
+        self.nodes[node].disk.bytes(self.file(node, kind)).expect("it is listed")
+    }
+
+    /// Changes the newest file of the kind beneath the node.
+    pub fn change(&mut self, node: usize, kind: FileKind, change: impl FnOnce(&mut Vec<u8>)) {
+        let file = self.file(node, kind);
+        let before = self.bytes(node, kind);
+        let mut bytes = before.clone();
+        change(&mut bytes);
+        assert_ne!(before, bytes, "the fault changes nothing");
+        self.nodes[node].disk.put(file, &bytes);
+    }
+
+    /// Keeps a copy of every file of every node, for faults that bring old files back.
+    pub fn remember_files(&mut self) {
+        for host in &mut self.nodes {
+            let files = host.disk.files();
+            host.old =
+                files.into_iter().filter_map(|id| Some((id, host.disk.bytes(id)?))).collect();
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What goes wrong with a disk, and with what a node says.
+
+use fieldstone_node::{DiskError, DiskOp};
+use fieldstone_proto::{NodeError, ReplyBody, RequestBody};
+use fieldstone_sim::disk::FileKind;
+
+/// Which operations of a disk go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ops {
+    All,
+    Reads,
+    /// Writes, creations, removals, discards.
+    Changes,
+    Syncs,
+    Creations,
+    Removals,
+    List,
+}
+
+/// What a disk answers instead of doing what it is asked.
+#[derive(Clone, Debug)]
+pub struct Trouble {
+    pub ops: Ops,
+    /// On files of this kind; on all if `None`.
+    pub file: Option<FileKind>,
+    /// `None`: it never answers.
+    pub error: Option<DiskError>,
+}
+
+impl Trouble {
+    /// Only the next start of the process gets over it: operations that never end, and a disk that
+    /// was full, of whose new room nobody tells the node.
+    pub fn outlasts(&self) -> bool {
+        matches!(self.error, None | Some(DiskError::NoSpace))
+    }
+
+    pub fn strikes(&self, op: &DiskOp) -> bool {
+        let (kind, file) = match op {
+            DiskOp::List => (Ops::List, None),
+            DiskOp::Read { file, .. } => (Ops::Reads, Some(*file)),
+            DiskOp::Write { file, .. } | DiskOp::Discard { file, .. } => {
+                (Ops::Changes, Some(*file))
+            }
+            DiskOp::Sync { file } => (Ops::Syncs, Some(*file)),
+            DiskOp::Create { file, .. } => (Ops::Creations, Some(*file)),
+            DiskOp::Remove { file } => (Ops::Removals, Some(*file)),
+        };
+        let changes = matches!(kind, Ops::Changes | Ops::Creations | Ops::Removals);
+        // Giving space back needs none.
+        if self.error == Some(DiskError::NoSpace)
+            && matches!(op, DiskOp::Remove { .. } | DiskOp::Discard { .. })
+        {
+            return false;
+        }
+        let ops = self.ops == Ops::All
+            || self.ops == kind
+            || (self.ops == Ops::Changes && changes)
+            || (self.ops == Ops::Reads && kind == Ops::List);
+        ops && self.file.is_none_or(|kind| file.is_some_and(|file| FileKind::of(file) == kind))
+    }
+}
+
+/// What a node answers to some requests instead of serving them.
+#[derive(Clone, Copy)]
+pub struct Lie {
+    pub to: fn(&RequestBody) -> bool,
+    pub result: fn(&RequestBody) -> Result<ReplyBody, NodeError>,
+}
