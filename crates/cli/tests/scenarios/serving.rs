@@ -206,7 +206,9 @@ fn several_volumes_over_several_cores() {
     let address = pool.socket("v.sock");
     let (v, w) = (pool.volume("v"), pool.volume("w"));
     let args = ["serve", &v, &w, "--nbd", &address, "--nbd", "tcp:127.0.0.1:0", "--cores", "3"];
-    let server = crate::common::Process::start(&args);
+    // Each volume is served, and says so, as soon as it is open.
+    let mut server = crate::common::Process::start(&args);
+    server.next_line();
     let tcp = server.line.split_whitespace().last().expect("an address").to_owned();
     assert!(tcp.starts_with("tcp:127.0.0.1:"), "{}", server.line);
     let (mut first, mut second) = (Model::new(BLOCKS, 19), Model::new(4096, 23));
@@ -215,7 +217,9 @@ fn several_volumes_over_several_cores() {
     first.check(&mut crate::common::connect(&tcp, "v"));
     second.check(&mut crate::common::connect(&address, "w"));
     server.stop();
-    let server = crate::common::Process::start(&["serve", &v, &w, "--nbd", &address, "--direct"]);
+    let mut server =
+        crate::common::Process::start(&["serve", &v, &w, "--nbd", &address, "--direct"]);
+    server.next_line();
     first.check(&mut crate::common::connect(&address, "v"));
     second.check(&mut crate::common::connect(&address, "w"));
     first.write(&mut crate::common::connect(&address, "v"), 50);
