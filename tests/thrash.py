@@ -113,7 +113,7 @@ class Chapter:
     def __init__(self, world, options, number, with_disks):
         self.options, self.number = options, number
         self.dice = random.Random(f"{options.seed}:{number}")
-        shape = Shape(world.case, self.dice)
+        shape = Shape(world.case, self.dice, options.room)
         print(f"chapter {number}, seed {options.seed}: {shape}", flush=True)
         self.log = open(world.file("thrash.log"), "w")
         self.rig = Rig(world, shape, with_disks, self.tell)
@@ -373,6 +373,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--cycles", type=int, help="a campaign of so many; without it a few quick ones")
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--chapter", type=int, help="run this chapter only")
+parser.add_argument("--room", type=int, help="MiB of each node beyond the least; drawn by default")
 parser.add_argument("--progress", help="file of what is done; the same command goes on from there")
 parser.add_argument("--keep-going", action="store_true", help="go on after a failure")
 parser.add_argument("--no-disks", action="store_true", help="no loop devices, as without root")

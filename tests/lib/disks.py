@@ -75,7 +75,7 @@ class Disk:
     def __init__(self, folder, image, kind, size):
         self.folder, self.kind, self.size = folder, kind, size
         self.stem, self.image, self.number = image, None, 0
-        self.mounted = self.powered = False
+        self.mounted = self.powered = self.filled = False
 
     def make(self):
         """A new, empty disk, mounted at the folder."""
@@ -114,7 +114,10 @@ class Disk:
                 )
 
     def fill(self):
-        """Takes all that is free."""
+        """Takes all that is free. A disk without power stays as it is."""
+        if not self.powered:
+            return
+        self.filled = True
         with open(self.folder / "ballast", "wb") as file:
             for step in (16 * MIB, MIB, 4096):
                 while True:
@@ -126,6 +129,8 @@ class Disk:
                         break
 
     def empty(self):
+        """Gives back what `fill` has taken."""
+        self.filled = False
         with contextlib.suppress(OSError):
             (self.folder / "ballast").unlink()
 

@@ -189,13 +189,14 @@ class LoseDisk(Fault):
 class FillDisk(Fault):
     """Other files take all of a disk's room."""
 
-    needs_disks, takes = True, "one"
+    needs_disks, takes, rank = True, "one", 2
 
     def begin(self, rig):
         rig.disks[self.nodes[0]].fill()
 
     def end(self, rig):
         rig.disks[self.nodes[0]].empty()
+        rig.start_nodes(self.nodes)
 
 
 class DamageFile(Fault):

@@ -164,8 +164,8 @@ class Process:
         self.name = name
         self.command = [str(part) for part in command]
         world.starts += 1
-        stem = world.folder / "log" / f"{world.starts:03}.{name}"
-        self.out, self.err = stem.with_suffix(".out"), stem.with_suffix(".err")
+        stem = f"{world.starts:03}.{name}"
+        self.out, self.err = (world.folder / "log" / f"{stem}.{end}" for end in ("out", "err"))
         with open(self.out, "w") as out, open(self.err, "w") as err:
             self.process = subprocess.Popen(
                 self.command,
