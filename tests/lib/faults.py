@@ -166,7 +166,8 @@ class FailDisk(Fault):
 
     def begin(self, rig):
         for index in self.nodes:
-            rig.disks[index].lose_power()
+            if rig.disks[index].powered:
+                rig.disks[index].lose_power()
 
     def end(self, rig):
         rig.pool.kill_nodes(self.nodes)
