@@ -19,6 +19,8 @@ A campaign is cut into chapters of CHAPTER cycles, each with a pool of its own. 
 follows from the seed and the number of the chapter; moments and the order of requests do not. With
 --progress, chapters that are done are written to a file and passed over by the next run of the same
 command, so a campaign can be stopped at any time. --chapter N runs one chapter, for a second look.
+--keep-going goes on after a failure, with the next chapter. Evidence of each lies in
+target/evidence/thrash/CASE.seedS.chapterN, with --keep-pool also the pool's files.
 
 Power failures and full disks need root, loop devices and mkfs; they are passed over and counted
 elsewhere. docs/campaigns.md records long runs.
@@ -39,7 +41,7 @@ from disks import why_not
 from faults import KINDS, Plan
 from rig import TIGHT_BYTES, Clients, Rig, Shape
 from scenario import main
-from world import Case, Failure, World, check
+from world import Case, Failure, World, check, run
 
 # Cycles with one pool.
 CHAPTER = 25
@@ -64,7 +66,6 @@ class Cycle:
         self.opens_hurt = dice.random() < (0.0 if quick else 0.1)
         # Rebuild ends before the next cycle.
         self.waits = dice.random() < 0.6
-        self.makes_room = dice.random() < 0.5
         self.plans = []
         free = case.tolerance - len(hurt)
         taken = set()
@@ -119,6 +120,15 @@ class Chapter:
         self.rig = Rig(world, shape, with_disks, self.tell)
         self.hurt = set()
         self.counts = collections.Counter()
+        self.failed = False
+        # Before the disks are taken down.
+        world.closers.insert(0, self._keep_pool)
+
+    def _keep_pool(self):
+        """The pool's files as evidence, if that was asked for."""
+        if self.failed and self.options.keep_pool:
+            place = self.rig.world.evidence / "pool"
+            run("cp", "-r", "--sparse=always", self.rig.pool.path, place, ok=None)
 
     def tell(self, text):
         print(text, flush=True)
@@ -138,6 +148,7 @@ class Chapter:
             try:
                 self._cycle(cycle, number)
             except Exception as error:
+                self.failed = True
                 raise Failure(f"{label} ({cycle}; {'; '.join(self.rig.notes)}): {error}") from error
             self.counts["cycles"] += 1
             notes = f" [{'; '.join(self.rig.notes)}]" if self.rig.notes else ""
@@ -154,6 +165,7 @@ class Chapter:
             fault = KINDS[plan.kind][0]
             if fault.needs_disks and self.rig.disks is None:
                 self.counts["passed over"] += 1
+                self.rig.note(f"{plan.kind} passed over")
                 continue
             self.counts[plan.kind] += 1
             if fault.hurts:
@@ -164,6 +176,7 @@ class Chapter:
         rig, full = self.rig, {name: ledger.full for name, ledger in self.rig.ledgers.items()}
         rooms = rig.room()
         faults = list(self._faults(cycle))
+        hurt = set(self.hurt)
         for fault in faults:
             fault.prepare(rig)
         self._under_load(cycle, faults)
@@ -186,15 +199,14 @@ class Chapter:
         rig.verify(1.0 if everything else PART, cycle.flush)
         if rig.damaged:
             rig.mend()
-        elif self.hurt and (cycle.waits or len(self.hurt) == rig.case.tolerance):
+            self.hurt.clear()
+        elif hurt and (cycle.waits or len(hurt) == rig.case.tolerance):
             rig.wait_until_whole()
-        else:
-            self._check_full(full, rooms, cycle)
-            return
-        self.hurt.clear()
-        # Once more, from what was rebuilt.
-        rig.verify(PART, cycle.flush)
-        self._check_full(full, rooms, cycle)
+            self.hurt.clear()
+        if hurt and not self.hurt:
+            # Once more, from what was rebuilt.
+            rig.verify(PART, cycle.flush)
+        self._check_full(full, rooms, hurt)
 
     def _under_load(self, cycle, faults):
         """Faults begin while clients are at work; those end whom a fault has left a server."""
@@ -219,8 +231,9 @@ class Chapter:
         died = clients.finish()
         check(killed or not died, f"connections broke:\n{rig.server.errors()[-4000:]}")
 
-    def _check_full(self, full, rooms, cycle):
-        """ENOSPC on the thin volume is right if the pool is tight, or the volume nearly full."""
+    def _check_full(self, full, rooms, hurt):
+        """ENOSPC on the thin volume is right if the pool is tight, nodes were `hurt`, or the volume
+        is nearly full."""
         rig = self.rig
         for name, ledger in rig.ledgers.items():
             refusals = ledger.full - full[name]
@@ -229,13 +242,12 @@ class Chapter:
             self.counts["ENOSPC"] += refusals
             capacities, free = rig.room()
             live = ledger.live_blocks() * BLOCK
-            tight = min(free, rooms[1]) < TIGHT_BYTES or live > rooms[0][name] / 2 or self.hurt
             check(
-                tight or any(plan.kind == "full_disk" for plan in cycle.plans),
+                min(free, rooms[1]) < TIGHT_BYTES or live > rooms[0][name] / 2 or hurt,
                 f"{name}: {refusals} times ENOSPC with {live} of {capacities[name]} bytes live "
                 f"and {free} bytes free on each node",
             )
-            if cycle.makes_room and not self.hurt:
+            if not self.hurt:
                 rig.make_room(name)
                 self.counts["trims for room"] += 1
 
@@ -376,5 +388,6 @@ parser.add_argument("--chapter", type=int, help="run this chapter only")
 parser.add_argument("--room", type=int, help="MiB of each node beyond the least; drawn by default")
 parser.add_argument("--progress", help="file of what is done; the same command goes on from there")
 parser.add_argument("--keep-going", action="store_true", help="go on after a failure")
+parser.add_argument("--keep-pool", action="store_true", help="the pool's files are evidence, too")
 parser.add_argument("--no-disks", action="store_true", help="no loop devices, as without root")
 main(scenario, [Case("rs:4+2", "processes"), Case("copies:3", "inside")], parser)
