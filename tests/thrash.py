@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""Everything that goes wrong with machines, drawn from a seed, cycle after cycle, under verified load.
+"""Everything that goes wrong with machines, drawn from a seed, under verified load.
 
 A pool with little room serves two volumes and a thin one. In each cycle clients read, write, trim
-and flush all of them, and one to three misfortunes begin: processes are killed or stalled, the power
-fails (of some nodes, or of everything), disks answer EIO, die or run full, files are damaged. At most
-M nodes lack data at a time. Then the faults end, the volumes open again within a bound, and what
-clients were told must be there:
+and flush all of them, and one to three misfortunes begin: processes are killed or stalled, the
+power fails (of some nodes, or of everything), disks answer EIO, die or run full, files are damaged.
+At most M nodes lack data at a time. Then the faults end, the volumes open again within a bound, and
+what clients were told must be there:
 
 - an acknowledged write always, but when everything lost its power; a flushed one even then;
 - no request waits longer than a bound, none fails, except for ENOSPC where the rules allow it: on
@@ -353,14 +353,16 @@ class Campaign:
         )
         outcome = f"{len(failures)} failed chapters" if failures else "nothing lost, all reopened"
         print(
-            f"| {datetime.date.today()} | {what} | `{command}` | COMMIT | {outcome}; slowest answer "
-            f"{worst['answer']} s, opening {worst['opening']} s, rebuild {worst['whole']} s |"
+            f"| {datetime.date.today()} | {what} | `{command}` | COMMIT | {outcome}; "
+            f"slowest answer {worst['answer']} s, opening {worst['opening']} s, rebuild {worst['whole']} s |"
         )
         print("faults: " + ", ".join(f"{total[kind]} {kind}" for kind in KINDS))
-        rest = ["openings with faults", "openings killed", "ENOSPC", "trims for room", "nodes given up"]
+        rest = ["openings with faults", "openings killed", "ENOSPC", "trims for room"]
+        rest.append("nodes given up")
         print("beside: " + ", ".join(f"{total[name]} {name}" for name in rest))
         if why_no_disks:
-            print(f"passed over: {total['passed over']} faults that need disks ({why_no_disks})")
+            count = total["passed over"]
+            print(f"passed over: {count} faults that need disks ({why_no_disks})")
         for failure in failures:
             print(f"failed: {failure.splitlines()[0]}")
 

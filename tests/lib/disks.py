@@ -135,7 +135,7 @@ class Disk:
             (self.folder / "ballast").unlink()
 
     def unmount(self, seconds=UNMOUNT_SECONDS):
-        """Unmounts the disk when no process has files open there. False if some has for too long."""
+        """Unmounts the disk when no process uses it. False if one does for too long."""
         end = time.monotonic() + seconds
         while self.mounted:
             try:

@@ -1,7 +1,7 @@
 """The misfortunes of the thrasher: what each does to a rig, and how it ends.
 
-A fault is drawn with all that it needs (`Plan`), begins while clients are at work, and ends later in
-the cycle. `hurts` says whether its nodes may lack data afterwards: at most M nodes may, at a time.
+A fault is drawn with all that it needs (`Plan`), begins while clients are at work, and ends later
+in the cycle. `hurts` says whether its nodes may lack data afterwards: at most M nodes may, at a time.
 """
 
 import os
@@ -282,7 +282,7 @@ KINDS = {
     "stall_nodes": (StallNodes, 2),
     "stall_server": (StallServer, 1),
     "power_nodes": (FailNodes, 2),
-    "power_all": (FailAll, 3),
+    "power_all": (FailAll, 2),
     "eio_disk": (FailDisk, 1.5),
     "dead_disk": (LoseDisk, 2),
     "full_disk": (FillDisk, 1.5),

@@ -10,8 +10,8 @@ checksum. Per block the ledger knows
 
 At most one write per block is in flight, so the versions of a block are written in their order. A
 block may hold the last acknowledged version, or one issued after that and not answered, or answered
-with ENOSPC. Nothing else is possible: a version from the future or of another block is nonsense, and
-a block whose checksum is wrong was torn. What has been read once after a crash must stay: a write
+with ENOSPC. Nothing else is possible: a version from the future or of another block is nonsense,
+and a block whose checksum is wrong was torn. What has been read once after a crash must stay: a write
 that was in flight is there or it is not, but it does not change its mind.
 
 Two strengths. A write that was acknowledged survives the death of the processes. A write that a
@@ -62,7 +62,7 @@ def read_version(block, number, seed):
         f"block {number} of device {seed} holds block {found} of device {found_seed}",
     )
     (crc,) = struct.unpack_from("<I", block, BLOCK - 4)
-    check(zlib.crc32(block[:-4]) == crc, f"block {number} is torn: version {version}, wrong checksum")
+    check(zlib.crc32(block[:-4]) == crc, f"block {number} is torn, version {version}")
     return version
 
 
@@ -300,7 +300,7 @@ class Ledger:
 
     def _text(self, number, version):
         return (
-            f"block {number} holds version {version}; acknowledged was {self.acknowledged[number]}, "
-            f"flushed {self.stable[number]}, issued since {self.issued.get(number, [])}, "
+            f"block {number} holds version {version}; "
+            f"acknowledged was {self.acknowledged[number]}, flushed {self.stable[number]}, issued since {self.issued.get(number, [])}, "
             f"zeroed last {self.last_zeroed[number]}"
         )

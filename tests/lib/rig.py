@@ -236,7 +236,7 @@ class Rig:
         self.slowest_whole = max(self.slowest_whole, time.monotonic() - began)
 
     def mend(self):
-        """After damage: scrub finds what is left of it; a node that does not recover is replaced."""
+        """After damage: scrub finds the rest; a node that does not recover is replaced."""
         run(FIELDSTONE, "scrub", self.pool.path, seconds=WHOLE_SECONDS, ok=(0, 1))
         try:
             self.wait_until_whole(MEND_SECONDS)
