@@ -53,7 +53,7 @@ def verify(uri, newest):
     for first in range(0, len(newest), 256):
         data = bytes(handle.pread(256 * BLOCK, first * BLOCK))
         for i in range(256):
-            found = read_version(data[i * BLOCK : (i + 1) * BLOCK], first + i)
+            found = read_version(data[i * BLOCK : (i + 1) * BLOCK], first + i, 0)
             check(found == newest[first + i], f"block {first + i}: {found}, not {newest[first + i]}")
     handle.shutdown()
 

@@ -1,8 +1,9 @@
 """Our side of an NBD connection, with libnbd: connections, and data that can be recognised."""
 
 import random
+import time
 
-from world import Skip
+from world import Failure, Skip, check
 
 try:
     import nbd
@@ -12,8 +13,12 @@ except ImportError:
 BLOCK = 4096
 
 
-def connect(uri, structured=True, context=True, strict=None):
-    """A libnbd handle connected to `uri`."""
+class ConnectionBroke(Failure):
+    """The server went away while a connection was made."""
+
+
+def connect(uri, structured=True, context=True, strict=None, seconds=None):
+    """A libnbd handle connected to `uri`; within so many seconds, if they are given."""
     if nbd is None:
         raise Skip("python3-libnbd is not installed for /usr/bin/python3")
     handle = nbd.NBD()
@@ -22,8 +27,31 @@ def connect(uri, structured=True, context=True, strict=None):
         handle.add_meta_context(nbd.CONTEXT_BASE_ALLOCATION)
     if strict is not None:
         handle.set_strict_mode(strict)
-    handle.connect_uri(uri)
+    if seconds is None:
+        handle.connect_uri(uri)
+        return handle
+    end = time.monotonic() + seconds
+    try:
+        handle.aio_connect_uri(uri)
+        while handle.aio_is_created() or handle.aio_is_connecting():
+            check(time.monotonic() < end, f"{uri}: no connection after {seconds} s")
+            handle.poll(100)
+    except nbd.Error as error:
+        raise ConnectionBroke(f"{uri}: {error}") from error
+    if not handle.aio_is_ready():
+        raise ConnectionBroke(f"{uri}: the connection broke while it was made")
     return handle
+
+
+def finish(handle, cookie, seconds, what):
+    """Waits until a request is answered; `what` it is, for the message when it is not in time."""
+    end = time.monotonic() + seconds
+    try:
+        while not handle.aio_command_completed(cookie):
+            check(time.monotonic() < end, f"no answer to {what} for {seconds} s")
+            handle.poll(100)
+    except nbd.Error as error:
+        raise Failure(f"{what} failed: {error}") from error
 
 
 def noise(length, seed):

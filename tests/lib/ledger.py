@@ -1,34 +1,45 @@
-"""A writer that knows what a device must hold after a crash, and checks it.
+"""A client that knows what a device must hold after a crash, and checks it.
 
 The device is cut into 4 KiB blocks. Every version of a block that is ever written carries the
-block's number, a version that rises with every write to the device, and a checksum. Per block the
-ledger keeps what may be read:
+block's number, the device's seed, a version that rises with every write to the device, and a
+checksum. Per block the ledger knows
 
-- the version that was last acknowledged, and
-- the versions issued after that and not acknowledged when the server died.
+- the last acknowledged version: an older one is a lost write;
+- the stable version, which a FLUSH or FUA has covered: the power may fail, and it stays;
+- all versions issued since the stable one.
 
-At most one request per block is in flight, so nothing else is possible: an older version is a lost
-write, one from the future or of another block is nonsense, and a block whose checksum is wrong was
-torn. What has been read once after a crash must stay: a write that was in flight is there or it is
-not, but it does not change its mind.
+At most one write per block is in flight, so the versions of a block are written in their order. A
+block may hold the last acknowledged version, or one issued after that and not answered, or answered
+with ENOSPC. Nothing else is possible: a version from the future or of another block is nonsense,
+and a block whose checksum is wrong was torn. What has been read once after a crash must stay: a write
+that was in flight is there or it is not, but it does not change its mind.
 
 Two strengths. A write that was acknowledged survives the death of the processes. A write that a
-FLUSH or FUA has covered survives that of the machine. `stable_only` asks for the second alone.
+FLUSH or FUA has covered survives that of the machine: `power_failed` says that it died.
 """
 
 import collections
 import random
 import struct
+import time
 import zlib
 
-from device import BLOCK, connect, nbd
+from device import BLOCK, ConnectionBroke, connect, finish, nbd
 from world import Failure, check
 
 HEADER = struct.Struct("<4sIQQ")
 MAGIC = b"blok"
 # Blocks of one request at most: more than a row of any case, so that some go around the journal.
 SPAN_MAX = 96
+# Blocks that verification reads at once.
+READ_BLOCKS = 256
+# How long a request may take. A node that does not answer is given up after 10 s.
+ANSWER_SECONDS = 45
 NOISE = random.Random(0).randbytes(256 << 10)
+
+# Shares of the requests of a load.
+Mix = collections.namedtuple("Mix", ["flush", "read", "trim", "zero", "fua"])
+WRITES = Mix(flush=0.02, read=0.0, trim=0.04, zero=0.04, fua=0.05)
 
 
 def make_block(number, version, seed):
@@ -40,20 +51,37 @@ def make_block(number, version, seed):
     return body + struct.pack("<I", zlib.crc32(body))
 
 
-def read_version(block, number):
+def read_version(block, number, seed):
     """The version that `block` holds; 0 for zeroes. Anything else is a failure."""
     if block == bytes(BLOCK):
         return 0
-    magic, _, found, version = HEADER.unpack_from(block)
+    magic, found_seed, found, version = HEADER.unpack_from(block)
     check(magic == MAGIC, f"block {number} holds nonsense: {block[:24].hex()}")
-    check(found == number, f"block {number} holds what was written to block {found}")
+    check(
+        (found_seed, found) == (seed, number),
+        f"block {number} of device {seed} holds block {found} of device {found_seed}",
+    )
     (crc,) = struct.unpack_from("<I", block, BLOCK - 4)
-    check(zlib.crc32(block[:-4]) == crc, f"block {number} is torn: version {version}, wrong checksum")
+    check(zlib.crc32(block[:-4]) == crc, f"block {number} is torn, version {version}")
     return version
 
 
+class Request:
+    """A request in flight. `numbers` are its blocks; `versions` what was acknowledged when a read
+    was sent; `covers` what a flush covers."""
+
+    def __init__(self, kind, numbers=(), version=0, fua=False, buffer=None, before=None):
+        self.kind, self.numbers, self.version, self.fua = kind, numbers, version, fua
+        self.buffer, self.before = buffer, before
+        self.sent = time.monotonic()
+
+    def __str__(self):
+        place = f" of {len(self.numbers)} blocks at {self.numbers[0]}" if self.numbers else ""
+        return f"{self.kind}{place}"
+
+
 class Ledger:
-    """What each block of a device may hold."""
+    """What each block of a device may hold, and a client that reads and writes it."""
 
     def __init__(self, blocks, seed):
         self.blocks, self.seed = blocks, seed
@@ -63,95 +91,204 @@ class Ledger:
         # its own here, and `zeroed` says which versions read as zeroes.
         self.acknowledged = [0] * blocks
         self.stable = [0] * blocks
+        # The versions issued after the stable one, in their order, acknowledged or not.
         self.issued = collections.defaultdict(list)
-        self.zeroed = set()
-        self.writes = self.flushes = 0
+        self.zeroed = {0}
+        self.last_zeroed = [0] * blocks
+        self.writes = self.flushes = self.reads = self.full = self.verified = 0
+        self.slowest = 0.0
 
-    def load(self, uri, depth, stop, on_progress=None):
-        """Writes until the connection dies or `stop()` says so. True if the connection died."""
-        handle = connect(uri)
-        busy, running = set(), {}
+    def live_blocks(self):
+        """How many blocks hold data, as far as was acknowledged."""
+        return sum(version not in self.zeroed for version in self.acknowledged)
+
+    def power_failed(self):
+        """The machine has lost its power: what no flush has covered may be gone."""
+        self.acknowledged = list(self.stable)
+
+    def load(self, uri, depth, stop, mix=WRITES, full=False, late=ANSWER_SECONDS):
+        """Sends requests until the connection dies or `stop()` says so. True if it died.
+
+        Writes may fail with ENOSPC if `full`. A request that takes longer than `late` seconds
+        fails the case, as do all other errors.
+        """
         try:
-            while not stop():
-                while len(running) < depth:
-                    self._issue(handle, busy, running)
-                handle.poll(1)
-                self._retire(handle, busy, running)
-                if on_progress:
-                    on_progress(self)
-            while running:
-                handle.poll(100)
-                self._retire(handle, busy, running)
-            handle.shutdown()
-            return False
-        except nbd.Error as error:
-            if not (handle.aio_is_dead() or handle.aio_is_closed()):
-                raise Failure(f"a request failed while the server lives: {error}") from error
+            handle = connect(uri, seconds=late)
+        except ConnectionBroke:
             return True
+        busy, running = set(), {}
+        while True:
+            stopped = stop()
+            if stopped and not running:
+                break
+            try:
+                while not stopped and len(running) < depth:
+                    self._issue(handle, busy, running, mix)
+                handle.poll(10)
+            except nbd.Error as error:
+                return self._died(handle, error)
+            if self._retire(handle, busy, running, full):
+                return True
+            self._check_late(running, late)
+        handle.shutdown()
+        return False
 
-    def _issue(self, handle, busy, running):
-        if self.dice.random() < 0.02:
+    def _died(self, handle, error):
+        if handle.aio_is_dead() or handle.aio_is_closed():
+            return True
+        raise Failure(f"a request failed while the server lives: {error}") from error
+
+    def _check_late(self, running, late):
+        oldest = next(iter(running.values()), None)
+        if oldest is not None:
+            waited = time.monotonic() - oldest.sent
+            check(waited < late, f"no answer to a {oldest} for {waited:.0f} s")
+
+    def _issue(self, handle, busy, running, mix):
+        dice = self.dice.random()
+        if dice < mix.flush:
             # Covers what has been acknowledged before it is sent.
-            covered = list(self.acknowledged)
-            running[handle.aio_flush()] = ("flush", covered)
+            running[handle.aio_flush()] = Request("flush", before=list(self.acknowledged))
             return
+        reads = dice < mix.flush + mix.read
         span = self.dice.choice([1, 1, 1, 2, 4, SPAN_MAX])
         for _ in range(20):
             first = self.dice.randrange(self.blocks - span + 1)
             numbers = range(first, first + span)
-            if busy.isdisjoint(numbers):
+            if reads or busy.isdisjoint(numbers):
                 break
         else:
             return
+        if reads:
+            request = Request("read", numbers, buffer=nbd.Buffer(span * BLOCK))
+            request.before = self.acknowledged[first : first + span]
+            running[handle.aio_pread(request.buffer, first * BLOCK)] = request
+            return
         busy.update(numbers)
+        cookie, request = self._change(handle, numbers, mix)
+        running[cookie] = request
+
+    def begin(self, numbers, zeroes=False):
+        """A change of these blocks is sent; returns its version. Until `done` it may be there."""
         version = self.next_version
         self.next_version += 1
         for number in numbers:
             self.issued[number].append(version)
-        kind = self.dice.random()
-        fua = nbd.CMD_FLAG_FUA if self.dice.random() < 0.05 else 0
-        if kind < 0.08:
+        if zeroes:
             self.zeroed.add(version)
-            command = handle.aio_trim if kind < 0.04 else handle.aio_zero
-            cookie = command(span * BLOCK, first * BLOCK, flags=fua)
-        else:
-            data = b"".join(make_block(number, version, self.seed) for number in numbers)
-            cookie = handle.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(data)), first * BLOCK, flags=fua)
-        running[cookie] = ("write", numbers, version, bool(fua))
+            self.last_zeroed[numbers[0] : numbers[-1] + 1] = [version] * len(numbers)
+        return version
 
-    def _retire(self, handle, busy, running):
+    def done(self, numbers, version, stable=False):
+        """A change of these blocks is acknowledged; it may be stable already."""
+        self.writes += 1
+        for number in numbers:
+            self.acknowledged[number] = version
+            if stable:
+                self.stable[number] = version
+                self.issued.pop(number, None)
+
+    def _change(self, handle, numbers, mix):
+        kind = self.dice.random()
+        version = self.begin(numbers, zeroes=kind < mix.trim + mix.zero)
+        fua = self.dice.random() < mix.fua
+        flags = nbd.CMD_FLAG_FUA if fua else 0
+        at, length = numbers[0] * BLOCK, len(numbers) * BLOCK
+        if kind < mix.trim + mix.zero:
+            name = "trim" if kind < mix.trim else "zero"
+            command = handle.aio_trim if name == "trim" else handle.aio_zero
+            return command(length, at, flags=flags), Request(name, numbers, version, fua)
+        data = b"".join(make_block(number, version, self.seed) for number in numbers)
+        buffer = nbd.Buffer.from_bytearray(bytearray(data))
+        cookie = handle.aio_pwrite(buffer, at, flags=flags)
+        return cookie, Request("write", numbers, version, fua, buffer)
+
+    def _retire(self, handle, busy, running, full):
+        """Takes the answers that are there. True if the connection died."""
         while running and (cookie := handle.aio_peek_command_completed()) > 0:
-            what = running.pop(cookie)
-            handle.aio_command_completed(cookie)
-            if what[0] == "flush":
-                self.flushes += 1
-                self.stable = [max(pair) for pair in zip(self.stable, what[1])]
-                continue
-            _, numbers, version, fua = what
-            self.writes += 1
-            busy.difference_update(numbers)
-            for number in numbers:
-                self.acknowledged[number] = version
-                self.issued[number] = []
-                if fua:
-                    self.stable[number] = version
+            request = running.pop(cookie)
+            try:
+                handle.aio_command_completed(cookie)
+            except nbd.Error as error:
+                if error.errno == "ENOSPC" and request.kind != "trim" and full:
+                    # Possible for each of its blocks, until a later write replaces it.
+                    self.full += 1
+                    busy.difference_update(request.numbers)
+                    continue
+                if error.errno in ("ENOTCONN", "ESHUTDOWN") or handle.aio_is_dead():
+                    return True
+                raise Failure(f"a {request} failed while the server lives: {error}") from error
+            self.slowest = max(self.slowest, time.monotonic() - request.sent)
+            self._answered(request, busy)
+        return False
 
-    def verify(self, uri, stable_only=False):
-        """Reads all of the device twice; afterwards what was read is what must stay."""
-        handle = connect(uri)
-        first = [self._verify_block(handle, at, stable_only) for at in range(0, self.blocks, 256)]
-        for at, versions in zip(range(0, self.blocks, 256), first):
+    def _answered(self, request, busy):
+        if request.kind == "flush":
+            self.flushes += 1
+            self._stabilise(request.before)
+        elif request.kind == "read":
+            self.reads += 1
+            self._check_read(request)
+        else:
+            busy.difference_update(request.numbers)
+            self.done(request.numbers, request.version, stable=request.fua)
+
+    def _stabilise(self, covered):
+        """A flush has covered these versions."""
+        self.stable = [max(pair) for pair in zip(self.stable, covered)]
+        for number in list(self.issued):
+            floor = self.stable[number]
+            left = [version for version in self.issued[number] if version > floor]
+            if left:
+                self.issued[number] = left
+            else:
+                del self.issued[number]
+
+    def _check_read(self, request):
+        """A read under load gives what was acknowledged when it was sent, or something newer."""
+        data = bytes(request.buffer.to_bytearray())
+        for index, (number, floor) in enumerate(zip(request.numbers, request.before)):
+            block = data[index * BLOCK : (index + 1) * BLOCK]
+            version = read_version(block, number, self.seed)
+            newest = self.last_zeroed[number] if version == 0 else version
+            check(newest >= floor, f"a read of {self._text(number, version)} gave an old version")
+
+    def verify(self, uri, part=1.0, flush=True):
+        """Reads a part of the device twice; afterwards what was read is what must stay. The flush
+        at the end makes it stable."""
+        handle = connect(uri, seconds=ANSWER_SECONDS)
+        places = [at for at in range(0, self.blocks, READ_BLOCKS) if self.dice.random() < part]
+        read = {at: self._read(handle, at) for at in places}
+        for at, versions in read.items():
+            for number, version in enumerate(versions, at):
+                check(version in self._allowed(number), self._text(number, version))
             check(self._read(handle, at) == versions, f"blocks at {at} change between two reads")
+        for at, versions in read.items():
+            for number, version in enumerate(versions, at):
+                self.acknowledged[number] = version
+                kept = [older for older in self.issued.pop(number, []) if older <= version]
+                if kept:
+                    self.issued[number] = kept
+            self.verified += len(versions)
+        if flush:
+            finish(handle, handle.aio_flush(), ANSWER_SECONDS, "a flush")
+            self._stabilise(self.acknowledged)
         handle.shutdown()
-        self.acknowledged = [version for part in first for version in part]
-        self.stable = list(self.acknowledged)
-        self.issued.clear()
+
+    def _allowed(self, number):
+        floor = self.acknowledged[number]
+        return {floor, *(version for version in self.issued.get(number, ()) if version > floor)}
 
     def _read(self, handle, first):
-        count = min(256, self.blocks - first)
-        data = bytes(handle.pread(count * BLOCK, first * BLOCK))
+        count = min(READ_BLOCKS, self.blocks - first)
+        buffer = nbd.Buffer(count * BLOCK)
+        what = f"a read of {count} blocks at {first}"
+        finish(handle, handle.aio_pread(buffer, first * BLOCK), ANSWER_SECONDS, what)
+        data = bytes(buffer.to_bytearray())
         return [
-            self._canonical(read_version(data[i * BLOCK : (i + 1) * BLOCK], first + i), first + i)
+            self._canonical(
+                read_version(data[i * BLOCK : (i + 1) * BLOCK], first + i, self.seed), first + i
+            )
             for i in range(count)
         ]
 
@@ -159,23 +296,11 @@ class Ledger:
         """Zeroes stand for the newest zeroing that may be read, if there is one."""
         if version != 0:
             return version
-        allowed = [self.acknowledged[number], *self.issued[number]]
-        zeroes = [candidate for candidate in allowed if candidate == 0 or candidate in self.zeroed]
-        return max(zeroes, default=0)
-
-    def _verify_block(self, handle, first, stable_only):
-        versions = self._read(handle, first)
-        for number, version in enumerate(versions, first):
-            floor = self.stable[number] if stable_only else self.acknowledged[number]
-            allowed = {self.acknowledged[number], *self.issued[number]}
-            if stable_only:
-                check(version >= floor, self._text(number, version))
-            else:
-                check(version in allowed, self._text(number, version))
-        return versions
+        return max(self._allowed(number) & self.zeroed, default=0)
 
     def _text(self, number, version):
         return (
-            f"block {number} holds version {version}; acknowledged was {self.acknowledged[number]}, "
-            f"flushed {self.stable[number]}, in flight {self.issued[number]}"
+            f"block {number} holds version {version}; "
+            f"acknowledged was {self.acknowledged[number]}, flushed {self.stable[number]}, issued since {self.issued.get(number, [])}, "
+            f"zeroed last {self.last_zeroed[number]}"
         )

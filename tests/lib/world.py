@@ -15,6 +15,7 @@ Rules that hold for every scenario:
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import pathlib
@@ -39,6 +40,8 @@ MIB = 1 << 20
 # A server of a few small volumes that wants more than this has a leak; it is told so by the kernel
 # before the machine suffers.
 ADDRESS_SPACE_MAX = 4 << 30
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 
 
 class Skip(Exception):
@@ -111,7 +114,9 @@ def refused(*arguments, says, seconds=COMMAND_SECONDS):
     return result.stderr
 
 
-def _limit(open_files):
+def _limit(open_files, die_with_parent):
+    if die_with_parent:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_MAX, ADDRESS_SPACE_MAX))
     if open_files is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
@@ -159,8 +164,8 @@ class Process:
         self.name = name
         self.command = [str(part) for part in command]
         world.starts += 1
-        stem = world.folder / "log" / f"{world.starts:03}.{name}"
-        self.out, self.err = stem.with_suffix(".out"), stem.with_suffix(".err")
+        stem = f"{world.starts:03}.{name}"
+        self.out, self.err = (world.folder / "log" / f"{stem}.{end}" for end in ("out", "err"))
         with open(self.out, "w") as out, open(self.err, "w") as err:
             self.process = subprocess.Popen(
                 self.command,
@@ -168,7 +173,7 @@ class Process:
                 stdout=out,
                 stderr=err,
                 env=ENVIRONMENT,
-                preexec_fn=lambda: _limit(world.open_files),
+                preexec_fn=lambda: _limit(world.open_files, world.die_with_parent),
             )
         world.processes.append(self)
 
@@ -212,6 +217,13 @@ class Process:
         """kill -9."""
         self.process.kill()
         self.process.wait()
+
+    def pause(self):
+        """Stalls it, until `go_on`."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self):
+        self.process.send_signal(signal.SIGCONT)
 
     def cpu_seconds(self):
         """User and system time so far."""
@@ -337,9 +349,15 @@ class Pool:
 class World(contextlib.AbstractContextManager):
     """The temporary folder and the processes of one case."""
 
-    def __init__(self, scenario, case):
+    def __init__(self, scenario, case, evidence=None):
         self.scenario, self.case = scenario, case
+        # Where evidence is kept, below the scenario's folder.
+        self.evidence = EVIDENCE / scenario / (evidence or str(case))
         self.processes, self.pools = [], []
+        # What is called when all processes have ended, before the folder is removed.
+        self.closers = []
+        # Kills processes when the thread that started them ends.
+        self.die_with_parent = False
         self.starts = self.sockets = 0
         # The limit on open files, soft and hard, of processes that are started from then on.
         self.open_files = None
@@ -372,13 +390,15 @@ class World(contextlib.AbstractContextManager):
         for process in self.processes:
             if process.is_running():
                 process.kill()
+        for close in self.closers:
+            close()
         shutil.rmtree(self.folder, ignore_errors=True)
         if panics and not failed:
             raise Failure(f"{panics[0].name} panicked:\n{panics[0].errors()}")
         return False
 
     def _keep_evidence(self):
-        place = EVIDENCE / self.scenario / str(self.case)
+        place = self.evidence
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(self.folder / "log", place)
         for extra in self.folder.glob("*.log"):
@@ -386,6 +406,7 @@ class World(contextlib.AbstractContextManager):
         for pool in self.pools:
             for name, command in [
                 (f"{pool.path.name}.status", [FIELDSTONE, "status", pool.path]),
+                (f"{pool.path.name}.status.json", [FIELDSTONE, "status", pool.path, "--json"]),
                 (f"{pool.path.name}.files", ["ls", "-lRs", pool.path]),
             ]:
                 with open(place / name, "w") as out, contextlib.suppress(Exception):
