@@ -53,6 +53,8 @@ pub struct Node {
     pub full: bool,
     /// It did not grant a reservation because its disk has no room.
     pub disk_limited: bool,
+    /// When it was last told that it is short.
+    pub short_told_at: Option<Nanos>,
     /// Nothing is left of it because its disk is full, not because the volume holds it.
     pub short: bool,
     /// Why it is down.
@@ -177,6 +179,7 @@ impl Core {
                 slots_reserved: 0,
                 full: false,
                 disk_limited: false,
+                short_told_at: None,
                 short: false,
                 reason: "not connected yet".into(),
                 in_flight: VecDeque::new(),

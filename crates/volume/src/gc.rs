@@ -21,6 +21,7 @@ use crate::core::{Core, Ctx};
 use crate::exec::slot;
 use crate::footer::Footer;
 use crate::map::{Location, Run};
+use crate::provision::yield_if_needed;
 use crate::read::read_segment;
 use crate::record::{Entry, EntryKind};
 use crate::seal::{Shard, ShardBuilder, store, sync_segments};
@@ -142,6 +143,7 @@ impl Core {
 pub async fn keep_house(ctx: Ctx) {
     let mut pause_ms = HOUSEKEEPING_MS;
     while ctx.with(|core| core.phase == Phase::Serving) {
+        yield_if_needed(&ctx).await;
         let rests = ctx.with(|core| {
             core.consider_gc();
             core.shrink_reservation();

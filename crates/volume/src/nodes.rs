@@ -201,7 +201,10 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
             return Vec::new();
         }
         let extra = core.reconcile(node, &listed);
-        core.node_mut(node).health = NodeHealth::Up;
+        // What it has reserved for the volume is asked for next; it may be another node than before.
+        let state = core.node_mut(node);
+        state.health = NodeHealth::Up;
+        (state.slots_reserved, state.disk_limited, state.short) = (0, false, false);
         extra
     });
     delete(ctx, node, extra).await?;

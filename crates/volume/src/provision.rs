@@ -9,6 +9,8 @@
 //!   not that much, the volume is not made, or does not grow. It asks for a little more where there
 //!   is more: for segments that are being written, and for shards of lost nodes that are made anew
 //!   on the others.
+//!   When nodes have nothing left for others, volumes give back what they have beyond their needs
+//!   (`slots_needed`), half of it each second.
 //! - A *thin* volume reserves what it holds, what it needs to go on, and a little to grow into. It
 //!   asks for more as it fills, and gives back what it no longer needs with each checkpoint. When
 //!   nodes refuse, it lives with what it has: it collects, and tells users that there is no space.
@@ -33,6 +35,10 @@ const ASK_AGAIN_MS: u64 = 200;
 const GROW_SEGMENTS_MIN: u64 = 2;
 /// A volume grows by one in so many of its segments.
 const GROW_FRACTION: u64 = 8;
+/// How often it is told that a node's disk is full.
+const TELL_AGAIN_MS: u64 = 60_000;
+/// How long a volume that gave back room for others asks for no more than it needs.
+const YIELD_MS: u64 = 5_000;
 /// Times that a smaller reservation is tried where a node refuses.
 const TRIES_MAX: u32 = 8;
 
@@ -47,6 +53,8 @@ pub struct Reservation {
     growing: bool,
     /// When nodes last refused.
     refused_at: Option<Nanos>,
+    /// When the volume last gave back room because others had none.
+    yielded_at: Option<Nanos>,
 }
 
 impl Core {
@@ -89,6 +97,63 @@ impl Core {
         }
     }
 
+    /// Slots on each node with which the volume can go on for ever: a thick one with all of its size, a
+    /// thin one with what it holds.
+    fn slots_needed(&self) -> u32 {
+        let blocks = match self.reservation.provisioning {
+            Provisioning::Thick => self.geometry.size_bytes / BLOCK_BYTES as u64,
+            Provisioning::Thin => self.map.used_blocks(),
+        };
+        let slots = match self.nodes_up() == self.nodes.len() {
+            true => self.shape().slots_for(blocks),
+            false => self.shape().slots_for_with_losses(blocks),
+        };
+        u32::try_from(slots).unwrap_or(u32::MAX)
+    }
+
+    /// Slots on each node that the volume has reserved beyond what it needs.
+    fn slots_surplus(&self) -> u32 {
+        self.reservation.slots.saturating_sub(self.slots_needed())
+    }
+
+    /// Nodes have nothing left for others: the volume gives back half of what it has beyond its
+    /// needs. Collection sees to it that the volume can do without.
+    fn yield_room(&mut self) {
+        let surplus = self.slots_surplus();
+        if surplus == 0 || self.growing() || self.phase != Phase::Serving {
+            return;
+        }
+        let slots = (self.reservation.slots - surplus.div_ceil(2)).max(self.slots_least());
+        if slots < self.reservation.slots {
+            self.reservation.yielded_at = Some(self.now);
+            self.set_reservation(slots);
+        }
+    }
+
+    /// Slots on each node below which the volume never goes: what it holds or is about to hold, garbage
+    /// included, with what it always leaves free. An opening may have to do with it.
+    fn slots_least(&self) -> u32 {
+        let held = |node: &Node| node.slots_reserved.saturating_sub(node.slots_free);
+        let up = self.nodes.iter().filter(|node| node.health == NodeHealth::Up);
+        let held = up.map(held).max().unwrap_or(0);
+        let least = u32::try_from(self.slots_least_known()).unwrap_or(u32::MAX);
+        least.max(held.saturating_add(u32::try_from(self.slots_always_free()).unwrap_or(u32::MAX)))
+    }
+
+    fn set_reservation(&mut self, slots: u32) {
+        self.reservation.growing = true;
+        self.reservation.slots = slots;
+        self.spawn_with(move |ctx| async move {
+            for node in ctx.with(|core| core.up_nodes()) {
+                reserve_on(&ctx, node, slots).await;
+            }
+            ctx.with(|core| {
+                core.reservation.growing = false;
+                core.consider_gc();
+            });
+        });
+    }
+
     /// Slots of a node that the volume could still reserve.
     pub fn slots_to_gain(&self, node: &Node) -> u64 {
         if node.slots_reserved == 0 {
@@ -118,18 +183,20 @@ impl Core {
         if self.growing() || patient || self.phase != Phase::Serving {
             return;
         }
-        if !self.nodes_with_less().is_empty() {
+        if self.nodes_with_less().iter().any(|node| !self.node(*node).disk_limited) {
             self.reservation.growing = true;
             return self.spawn_with(|ctx| async move {
                 let gained = reserve_missing(&ctx).await;
                 ctx.with(|core| core.asked_for_more(gained));
             });
         }
-        if reserved >= most {
+        let yielded = self.reservation.yielded_at;
+        let yields = yielded.is_some_and(|at| self.now.since(at) < Nanos::from_ms(YIELD_MS));
+        let step = u32::try_from(self.shape().slots(self.grow_segments())).unwrap_or(u32::MAX);
+        if reserved >= most || (yields && self.slots_surplus() >= step) {
             return;
         }
-        let step = self.shape().slots(self.grow_segments());
-        let step = u32::try_from(step).unwrap_or(u32::MAX).max(1);
+        let step = step.max(1);
         let wanted = self.slots_wanted().max(reserved.saturating_add(step)).min(most);
         self.reservation.growing = true;
         self.spawn_with(move |ctx| async move {
@@ -148,12 +215,8 @@ impl Core {
 
     /// The nodes that could not grant as much as the others have.
     pub fn nodes_with_less(&self) -> Vec<NodeIndex> {
-        let less = |node: &Node| {
-            node.health == NodeHealth::Up
-                && node.slots_reserved < self.reservation.slots
-                && !node.disk_limited
-        };
-        self.nodes_that(less)
+        let reserved = self.reservation.slots;
+        self.nodes_that(|n| n.health == NodeHealth::Up && n.slots_reserved < reserved)
     }
 
     /// Gives back what the volume no longer needs.
@@ -167,14 +230,7 @@ impl Core {
             return;
         }
         let wanted = if spare <= step { self.reservation.slots } else { wanted };
-        self.reservation.growing = true;
-        self.reservation.slots = wanted;
-        self.spawn_with(move |ctx| async move {
-            for node in ctx.with(|core| core.up_nodes()) {
-                reserve_on(&ctx, node, wanted).await;
-            }
-            ctx.with(|core| core.reservation.growing = false);
-        });
+        self.set_reservation(wanted);
     }
 
     /// The node said that the volume has reserved `slots` slots there.
@@ -202,10 +258,15 @@ impl Core {
         let moving = self.segments.unsealed() + self.segments_freeing;
         let lacks = || u64::from(self.slots_known(node)) + moving < u64::from(state.slots_reserved);
         let short = state.slots_free <= SHORT_SLOTS && (state.disk_limited || lacks());
+        let now = self.now;
         let state = self.node_mut(node);
         if short && !state.short {
             state.reason = "its disk is full".into();
-            tracing::warn!("{node}: its disk is full: it has less room than the node's size says");
+            let again = Nanos::from_ms(TELL_AGAIN_MS);
+            if state.short_told_at.is_none_or(|at| now.since(at) >= again) {
+                state.short_told_at = Some(now);
+                tracing::warn!("{node}: its disk has less room than the node's size says");
+            }
         } else if state.short && !short {
             state.reason.clear();
         }
@@ -322,13 +383,35 @@ impl Core {
 async fn reserve_at_start(ctx: Ctx) {
     let nodes = ctx.with(|core| core.up_nodes());
     let wanted = ctx.with(|core| core.reservation.slots);
-    for node in nodes {
-        reserve_on(&ctx, node, wanted).await;
-        learn_room(&ctx, node).await;
+    for node in &nodes {
+        reserve_on(&ctx, *node, wanted).await;
+        learn_room(&ctx, *node).await;
+    }
+    // What one node grants beyond the others is of no use to this volume, and may be to others.
+    ctx.with(|core| {
+        let granted = |node: &NodeIndex| {
+            let state = core.node(*node);
+            (!state.disk_limited).then_some(state.slots_reserved)
+        };
+        let common = nodes.iter().filter_map(granted).min().unwrap_or(wanted);
+        let slots = common.max(core.slots_needed()).max(core.slots_least()).min(wanted);
+        core.set_reservation(slots);
+    });
+}
+
+/// Gives back room if others need it.
+pub async fn yield_if_needed(ctx: &Ctx) {
+    if ctx.with(|core| core.slots_surplus() == 0 || core.growing()) {
+        return;
+    }
+    for node in ctx.with(|core| core.up_nodes()) {
+        learn_room(ctx, node).await;
     }
     ctx.with(|core| {
-        core.reservation.growing = false;
-        core.consider_gc();
+        let short = |node: &Node| node.health == NodeHealth::Up && node.stat.slots_free == 0;
+        if core.nodes.iter().any(short) {
+            core.yield_room();
+        }
     });
 }
 

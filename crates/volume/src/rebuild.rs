@@ -77,6 +77,12 @@ impl Core {
         self.place_missing_on(handle, 0, has_room)
     }
 
+    /// A node is up that holds no shard of the segment.
+    fn has_idle_node(&self, handle: Handle) -> bool {
+        let Some(segment) = self.segments.get(handle) else { return false };
+        self.up_nodes().iter().any(|node| !segment.shards.contains(&Some(*node)))
+    }
+
     /// Shards on nodes that are down count as missing if there are other nodes to take them.
     pub fn declare_out(&mut self, node: NodeIndex) {
         let spare = self.nodes_up() > 0 && self.nodes.len() > self.layout.width();
@@ -116,7 +122,8 @@ async fn rebuild(ctx: Ctx) {
     let began = ctx.with(|core| core.now);
     loop {
         // A node that was full may have room again; it tells with any answer.
-        let full = ctx.with(|core| core.nodes_that(|n| n.full && n.health == NodeHealth::Up));
+        let full =
+            ctx.with(|core| core.nodes_that(|n| (n.full || n.short) && n.health == NodeHealth::Up));
         ctx.call_all(&full, &RequestBody::Stat).await;
         if ctx.with(|core| core.rebuild_lacks_room) {
             reserve_missing(&ctx).await;
@@ -163,10 +170,9 @@ async fn rebuild(ctx: Ctx) {
         let degraded = core.degraded();
         let place = degraded.iter().any(|handle| !core.rebuild_targets(*handle).is_empty());
         core.rebuild_lacks_room =
-            !place && degraded.iter().any(|handle| !core.place_missing(*handle, 0).is_empty());
+            !place && degraded.iter().any(|handle| core.has_idle_node(*handle));
         let full = !degraded.is_empty() && core.nodes.iter().any(|node| node.full);
-        let less = core.rebuild_lacks_room && !core.nodes_with_less().is_empty();
-        if again || place || full || less {
+        if again || place || full || core.rebuild_lacks_room {
             core.retry_rebuild();
         }
         core.consider_gc();

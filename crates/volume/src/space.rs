@@ -322,6 +322,21 @@ impl Core {
         held + shape.slots(more) + shape.slots_left(self.checkpoint_segments(), self.marks().high)
     }
 
+    /// Slots on each node that the volume leaves free whenever it can: those for the next checkpoint, and
+    /// the reserve.
+    #[must_use]
+    pub fn slots_always_free(&self) -> u64 {
+        self.shape().slots_left(self.checkpoint_segments(), RESERVE_SEGMENTS)
+    }
+
+    /// Slots on each node that the volume takes with what it has begun, as far as it knows, and with
+    /// what it always leaves free.
+    #[must_use]
+    pub fn slots_least_known(&self) -> u64 {
+        let begun = self.shape().slots(self.segments.unsealed() + self.segments_freeing);
+        self.slots_held_most() + begun + self.slots_always_free()
+    }
+
     /// Slots that the volume holds on the node where it holds the most.
     fn slots_held_most(&self) -> u64 {
         let mut held: SmallVec<[u64; 16]> = SmallVec::from_elem(0, self.nodes.len());
