@@ -65,6 +65,8 @@ pub struct Node {
     pub session: u64,
     /// Why this opening goes on without it.
     pub left_out: Option<String>,
+    /// Times that it answered this opening that it is busy.
+    pub busy_answers: u32,
     /// A journal could not be made on it: others are preferred.
     pub refuses_journals: bool,
 }
@@ -185,6 +187,7 @@ impl Core {
                 in_flight: VecDeque::new(),
                 session: 0,
                 left_out: None,
+                busy_answers: 0,
                 refuses_journals: false,
             })
             .collect();

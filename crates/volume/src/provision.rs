@@ -255,7 +255,8 @@ impl Core {
     /// the node says.
     pub fn note_short(&mut self, node: NodeIndex) {
         let state = self.node(node);
-        let moving = self.segments.unsealed() + self.segments_freeing;
+        let claimed = state.slots_claimed.len() as u64;
+        let moving = self.segments.unsealed() + self.segments_freeing + claimed;
         let lacks = || u64::from(self.slots_known(node)) + moving < u64::from(state.slots_reserved);
         let short = state.slots_free <= SHORT_SLOTS && (state.disk_limited || lacks());
         let now = self.now;

@@ -262,14 +262,12 @@ rows! {
         |b, n| b.nodes[n].index = NodeIndex((n as u16 + 1) % NODES);
     answers_busy: &[Restarted, Serving], Out("the node is busy"), Lift,
         |b, n| lie(b, n, |_| true, |_| Err(NodeError::Busy));
-    #[ignore = "an opening asks a node that is busy for ever"]
     answers_busy_to_an_opening: OPENING, Out("the node is busy"), Lift,
         |b, n| lie(b, n, |_| true, |_| Err(NodeError::Busy));
     answers_invalid: EVER, Out("no such thing"), Lift,
         |b, n| lie(b, n, |_| true, |_| Err(NodeError::Invalid("no such thing".into())));
     answers_done_to_all: AGAIN, Out("not a volume state"), Lift,
         |b, n| lie(b, n, |_| true, |_| Ok(ReplyBody::Done));
-    #[ignore = "an opening asks a node for ever that answers a fence with nonsense"]
     answers_done_to_an_opening: OPENING, Out("not a volume state"), Lift,
         |b, n| lie(b, n, |_| true, |_| Ok(ReplyBody::Done));
     answers_done_while_serving: LATER, Out("not the part of a shard"), Lift,
@@ -280,7 +278,6 @@ rows! {
         |b, n| lie(b, n, |q| *q == RequestBody::ListVolumes, |_| Ok(ReplyBody::Done));
     nonsense_to_fence: AGAIN, Out("not a volume state"), Lift,
         |b, n| lie(b, n, |q| matches!(q, RequestBody::Fence { .. }), |_| Ok(ReplyBody::Done));
-    #[ignore = "an opening asks a node for ever that answers a fence with nonsense"]
     nonsense_to_fence_of_an_opening: OPENING, Out("not a volume state"), Lift,
         |b, n| lie(b, n, |q| matches!(q, RequestBody::Fence { .. }), |_| Ok(ReplyBody::Done));
     nonsense_to_list_shards: START, Out("list"), Lift,

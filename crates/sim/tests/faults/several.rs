@@ -81,7 +81,6 @@ fn opens_again(bench: &mut Bench) {
 }
 
 #[test]
-#[ignore = "status may say so of an empty node that fills up, before it has granted its slots"]
 fn an_empty_node_is_not_called_full() {
     let mut bench = prepared().expect("a volume");
     let victim = usize::from(bench.status().journal_nodes[0].0);

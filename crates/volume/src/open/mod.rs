@@ -67,6 +67,8 @@ const GRACE_MS: u64 = 1_000;
 const ATTEMPTS_MAX: u32 = 64;
 /// Times that a look starts over: what it cannot see now is told.
 const LOOKS_MAX: u32 = 8;
+/// Times that a node may answer that it is busy before the opening goes on without it.
+const BUSY_MAX: u32 = 16;
 /// Longest pause between two attempts.
 const PAUSE_MS_MAX: u64 = 1_000;
 
@@ -149,8 +151,15 @@ impl Core {
                     "{error}: stop that server, or open with takeover if it is gone for good"
                 ));
             }
-            // It is gone, has just started, or was fenced by another opening.
-            NodeError::Unreachable | NodeError::Busy | NodeError::Fenced { .. } => {}
+            // It is gone, or was fenced by another opening.
+            NodeError::Unreachable | NodeError::Fenced { .. } => {}
+            // It has just started, as a rule.
+            NodeError::Busy => {
+                self.node_mut(node).busy_answers += 1;
+                if self.node(node).busy_answers >= BUSY_MAX {
+                    self.leave_out(node, error.to_string());
+                }
+            }
             error => self.leave_out(node, error.to_string()),
         }
         Ok(why)
@@ -289,7 +298,10 @@ async fn fence(
                 let text = format!("{} answers in its place", state.stat.node);
                 return Err(Failure::Node(node, NodeError::Invalid(text)));
             }
-            _ => return Err(Failure::Again(format!("{node} did not say what it has"))),
+            _ => {
+                let text = "it does not say what it has of the volume".to_owned();
+                return Err(Failure::Node(node, NodeError::Invalid(text)));
+            }
         }
     }
     ctx.with(|core| {
