@@ -9,7 +9,8 @@ what clients were told must be there:
 
 - an acknowledged write always, but when everything lost its power; a flushed one even then;
 - no request waits longer than a bound, none fails, except for ENOSPC where the rules allow it: on
-  the thin volume when the pool is tight, on the others only while a disk is full;
+  the thin volume when the pool is tight, on the others only while a disk is full, or while nodes are
+  lost in a pool of more nodes than a segment has shards;
 - trims never fail, and make room;
 - what is lost is rebuilt; a scrub and, if need be, an operator mend what was damaged.
 
@@ -213,8 +214,10 @@ class Chapter:
     def _under_load(self, cycle, faults):
         """Faults begin while clients are at work; those end whom a fault has left a server."""
         rig = self.rig
-        # A full disk counts as a full pool.
+        # A full disk counts as a full pool; and where nodes are lost, each of the others has to take
+        # more shards than a volume reserves there.
         full = any(fault.plan.kind == "full_disk" for fault in faults)
+        full = full or (bool(self.hurt) and rig.case.has_spare_nodes)
         clients = Clients(rig, cycle.depth, full)
         began = time.monotonic()
         killed = False

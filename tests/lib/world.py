@@ -145,6 +145,11 @@ class Case:
         return 4 if self.code.startswith("copies") else 6
 
     @property
+    def has_spare_nodes(self):
+        """The pool has more nodes than a segment has shards."""
+        return self.code.startswith("copies")
+
+    @property
     def overhead(self):
         """Raw bytes per byte of data."""
         return 3.0 if self.code.startswith("copies") else 1.5

@@ -25,6 +25,9 @@ pub type CallResult = Result<ReplyBody, NodeError>;
 /// How long a failed node is left alone before a new connection is tried.
 const RECONNECT_AFTER_MS: u64 = 500;
 
+/// From such a delay on, the volume was stopped.
+const DELAY_MS_MAX: u64 = 200;
+
 /// From so few slots on, that are left on a node, its disk may be what limits the volume.
 pub const SHORT_SLOTS: u32 = 8;
 
@@ -264,6 +267,21 @@ impl Core {
                 }
             });
         });
+    }
+
+    /// This volume was not run when it wanted to be: its process was stopped for a while, say. Nodes
+    /// are not to blame for that time, in which their answers may have come.
+    pub fn forgive_own_delay(&mut self, due: Option<Nanos>) {
+        let Some(due) = due else { return };
+        let delay = self.now.since(due);
+        if delay < Nanos::from_ms(DELAY_MS_MAX) {
+            return;
+        }
+        for node in &mut self.nodes {
+            for (sent, _) in &mut node.in_flight {
+                *sent = sent.plus(delay);
+            }
+        }
     }
 
     /// Gives up the nodes that have left a call unanswered for too long.

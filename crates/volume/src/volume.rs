@@ -141,7 +141,9 @@ impl Volume {
     fn advance(&mut self, now: Nanos) {
         {
             let mut core = self.core.borrow_mut();
+            let due = core.deadline();
             core.now = core.now.max(now);
+            core.forgive_own_delay(due);
             core.fire_timers();
             core.check_timeouts();
         }

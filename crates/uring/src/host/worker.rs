@@ -74,6 +74,9 @@ pub struct Worker {
     stopping: bool,
 }
 
+/// From such a delay of a timer on, the process was stopped, or starved of CPU time.
+const LATE_MS: u64 = 500;
+
 impl Worker {
     /// A core with its in-process nodes. `bounds` are those of its connections, NBD or of nodes. All
     /// payloads and replies of NBD clients are held against `budget`; those of the clients of nodes,
@@ -176,11 +179,14 @@ impl Worker {
     }
 
     fn watch(&mut self, now: Nanos) {
-        self.watch_at = None;
+        // A process that was stopped for a while has much to do before it is to blame.
+        let late = self.watch_at.take().is_some_and(|at| now.since(at) > Nanos::from_ms(LATE_MS));
         self.nbd.watch(now, &mut self.reactor, &mut self.notices);
         self.peers.watch(now, &mut self.notices);
-        for device in self.devices.values_mut() {
-            device.watch(now, &mut self.router, &mut self.reactor);
+        if !late {
+            for device in self.devices.values_mut() {
+                device.watch(now, &mut self.router, &mut self.reactor);
+            }
         }
         self.notices.flush(now);
     }
