@@ -269,8 +269,8 @@ impl Core {
         });
     }
 
-    /// This volume was not run when it wanted to be: its process was stopped for a while, say. Nodes
-    /// are not to blame for that time, in which their answers may have come.
+    /// This volume was not run when it wanted to be: its process was stopped for a while, say.
+    /// Nodes are not to blame for that time, in which their answers may have come.
     pub fn forgive_own_delay(&mut self, due: Option<Nanos>) {
         let Some(due) = due else { return };
         let delay = self.now.since(due);
@@ -317,8 +317,8 @@ impl Ctx {
         self.wait_all(calls).await
     }
 
-    /// Waits for the answers to several calls that were just made. An error of a node that was
-    /// lost and is back when the last answer comes in says nothing of the node as it is now: it counts
+    /// Waits for the answers to several calls that were just made. An error of a node that was lost
+    /// and is back when the last answer comes in says nothing of the node as it is now: it counts
     /// as unreachable.
     pub async fn wait_all(
         &self,

@@ -8,8 +8,8 @@
 //! 8, then the number of segments and each one's id, lsn_first, lsn_end, shard_bytes, number of
 //! shards and for each shard 1 + the node on which it is stable, or 0 if there is none, then the
 //! number of runs and each one's distance from the end of the run before, count, and place: 0
-//! reserved, or 1 + index of the segment followed by the block. All numbers in 7-bit groups. Version 1
-//! lacks the shards.
+//! reserved, or 1 + index of the segment followed by the block. All numbers in 7-bit groups.
+//! Version 1 lacks the shards.
 
 use std::collections::HashMap;
 

@@ -2,8 +2,8 @@
 //!
 //! Collection takes the durable segment with the fewest live blocks, reads its footer to learn
 //! which blocks of the device may lie in it, and appends those that still do to the log again. The
-//! segment is dead then, and is deleted once a checkpoint no longer needs its footer. One segment is
-//! moved at a time and its blocks go through the log like any write, so users' writes go on in
+//! segment is dead then, and is deleted once a checkpoint no longer needs its footer. One segment
+//! is moved at a time and its blocks go through the log like any write, so users' writes go on in
 //! between; the longest time that one had to wait is counted.
 //!
 //! A checkpoint closes the open segment, notes the map as it is at that position of the log, waits
@@ -352,8 +352,8 @@ pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
     true
 }
 
-/// Waits until every data segment that begins before `lsn` is durable, but for those that are not to
-/// be stored.
+/// Waits until every data segment that begins before `lsn` is durable, but for those that are not
+/// to be stored.
 async fn wait_durable(ctx: &Ctx, lsn: Lsn) -> bool {
     loop {
         let (waiting, over) = ctx.with(|core| {

@@ -4,7 +4,8 @@
 //! record), `rows` (how large writes go around the journal), `seal` (how records become shards),
 //! `read` and `decode`, `open` (recovery, a folder of its own), `gc` (how space comes back),
 //! `space` and `provision` (how much room there is, and whose it is), `rebuild`, `scrub`, `damage`,
-//! `journal` and `nodes` (what happens when nodes fail and return). The formats are in `record`, `footer`, `checkpoint` and `root`; `core` holds the state and the plumbing.
+//! `journal` and `nodes` (what happens when nodes fail and return). The formats are in `record`,
+//! `footer`, `checkpoint` and `root`; `core` holds the state and the plumbing.
 //!
 //! # How to drive it
 //! Give it [`Event`]s and block requests, call [`fieldstone_block::Backend::poll`] after each batch

@@ -7,8 +7,8 @@
 //!
 //! A listed shard need not be whole: if the node lost power before the shard was synced, its header
 //! may be there without its data. Only shards that were known to be stable on the node when it was
-//! lost count as they are; all others are verified first, and the bad ones are deleted, stably, before
-//! the node counts.
+//! lost count as they are; all others are verified first, and the bad ones are deleted, stably,
+//! before the node counts.
 
 use std::collections::HashSet;
 
@@ -92,14 +92,14 @@ impl Core {
         let mut found: HashSet<SegmentId> = HashSet::new();
         for info in listed {
             let known = self.segments.find(info.segment);
-            // Rows may be needed by an opening until the journal has their records whole, whether the
-            // shard was completed since or not.
+            // Rows may be needed by an opening until the journal has their records whole, whether
+            // the shard was completed since or not.
             let needed = known
                 .and_then(|handle| self.segments.get(handle))
                 .is_some_and(|s| s.detached && s.state < State::Durable);
             let index = usize::from(info.shard.0);
-            // Of a segment that is being sealed, what the node has acknowledged counts, and what was
-            // found whole and is nowhere else: the node was lost before its answer was noted.
+            // Of a segment that is being sealed, what the node has acknowledged counts, and what
+            // was found whole and is nowhere else: the node was lost before its answer was noted.
             let counts = |s: &&mut Segment| {
                 let placed = s.shards.get(index).copied().flatten();
                 s.state >= State::Sealed
@@ -201,7 +201,8 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
             return Vec::new();
         }
         let extra = core.reconcile(node, &listed);
-        // What it has reserved for the volume is asked for next; it may be another node than before.
+        // What it has reserved for the volume is asked for next; it may be another node than
+        // before.
         let state = core.node_mut(node);
         state.health = NodeHealth::Up;
         (state.slots_reserved, state.disk_limited, state.short) = (0, false, false);

@@ -97,8 +97,8 @@ impl Core {
         }
     }
 
-    /// Slots on each node with which the volume can go on for ever: a thick one with all of its size, a
-    /// thin one with what it holds.
+    /// Slots on each node with which the volume can go on for ever: a thick one with all of its
+    /// size, a thin one with what it holds.
     fn slots_needed(&self) -> u32 {
         let blocks = match self.reservation.provisioning {
             Provisioning::Thick => self.geometry.size_bytes / BLOCK_BYTES as u64,
@@ -130,8 +130,8 @@ impl Core {
         }
     }
 
-    /// Slots on each node below which the volume never goes: what it holds or is about to hold, garbage
-    /// included, with what it always leaves free. An opening may have to do with it.
+    /// Slots on each node below which the volume never goes: what it holds or is about to hold,
+    /// garbage included, with what it always leaves free. An opening may have to do with it.
     fn slots_least(&self) -> u32 {
         let held = |node: &Node| node.slots_reserved.saturating_sub(node.slots_free);
         let up = self.nodes.iter().filter(|node| node.health == NodeHealth::Up);
@@ -345,7 +345,8 @@ async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
     }
 }
 
-/// Asks the nodes that have granted less than the others for the rest. True if any has granted more.
+/// Asks the nodes that have granted less than the others for the rest. True if any has granted
+/// more.
 pub async fn reserve_missing(ctx: &Ctx) -> bool {
     let (nodes, slots) = ctx.with(|core| (core.nodes_with_less(), core.reservation.slots));
     let mut gained = false;

@@ -2,9 +2,9 @@
 //!
 //! Rebuild goes over the segments with missing shards, oldest first, makes each missing shard from
 //! the others (the repair plan says what to read) and writes it to a node that holds no shard of
-//! the segment and has room beyond what users and collection need (`space`), preferably the one that placement
-//! names. It ends when a pass makes no progress, so it always ends; it starts again when a node
-//! joins or a shard turns out bad.
+//! the segment and has room beyond what users and collection need (`space`), preferably the one
+//! that placement names. It ends when a pass makes no progress, so it always ends. It starts again
+//! when a node joins, when a shard turns out bad, and when nodes may have more room.
 
 use fieldstone_proto::{
     NodeError, NodeIndex, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex, crc32c_blocks,

@@ -9,19 +9,19 @@
 //! and the rows are on every shard, so it survives the loss of any m nodes like any other.
 //!
 //! - *Place in the log.* A detached record takes the positions that it would take with its blocks,
-//!   which stay unwritten in the ring. So it can be sent again whole at the same position: a journal
-//!   move does that with every record. Whatever goes wrong with rows, the answer is to move the
-//!   journal, after which nothing depends on them.
+//!   which stay unwritten in the ring. So it can be sent again whole at the same position: a
+//!   journal move does that with every record. Whatever goes wrong with rows, the answer is to move
+//!   the journal, after which nothing depends on them.
 //! - *Node.* The shards are open until the segment is sealed; the node notes them, so they
 //!   outlive its process and its writer, and a sync makes them stable (`node/src/store`).
 //! - *Flush.* The nodes with rows of segments that are not durable are synced with the journal.
 //! - *Sealing* writes the rows that are not there yet, those with the footer among them.
 //! - *Opening* reads the blocks of detached records from the shards, checks them against the
-//!   header, and makes those that are missing from the other shards (`detached`). A record whose blocks cannot be
-//!   had ends the log there: it was never acknowledged.
+//!   header, and makes those that are missing from the other shards (`detached`). A record whose
+//!   blocks cannot be had ends the log there: it was never acknowledged.
 //!
-//! Rows are only written while all nodes that the segment needs are up and there is plenty of
-//! room: a degraded or full pool writes through the journal. Less than a row is held back for more only
+//! Rows are only written while all nodes that the segment needs are up and there is plenty of room:
+//! a degraded or full pool writes through the journal. Less than a row is held back for more only
 //! while other records are in flight and no small write waits behind it, so nothing waits for data
 //! that may not come.
 

@@ -165,8 +165,8 @@ impl Core {
         self.stored(handle) && (whole || self.place_missing(handle, 0).is_empty())
     }
 
-    /// The nodes answered the sync of `sealed` segments, whose shards were then where is said, in the
-    /// sessions given. True if at least one of the segments is durable now.
+    /// The nodes answered the sync of `sealed` segments, whose shards were then where is said, in
+    /// the sessions given. True if at least one of the segments is durable now.
     fn synced_segments(
         &mut self,
         sealed: &[Synced],
@@ -177,8 +177,8 @@ impl Core {
             let Err(error) = result else { continue };
             let state = self.node(node);
             if state.session != session && state.health == NodeHealth::Up {
-                // It was lost and has joined since, which told what it has: to forget that would leave
-                // shards on it that nobody knows of.
+                // It was lost and has joined since, which told what it has: to forget that would
+                // leave shards on it that nobody knows of.
                 back.push(node);
                 continue;
             }
@@ -364,8 +364,8 @@ impl Core {
             Ok(()) => {
                 let Some(segment) = self.segments.get_mut(handle) else { return };
                 match segment.shards[shard] {
-                    // A node came back with it meanwhile. Two of one shard are one too many: which of
-                    // them counts must never be in doubt.
+                    // A node came back with it meanwhile. Two of one shard are one too many: which
+                    // of them counts must never be in doubt.
                     Some(other) if other != node => {
                         if !segment.shards.contains(&Some(node)) {
                             let body = RequestBody::ShardDelete { segments: vec![segment.id] };

@@ -34,7 +34,8 @@ pub enum Action {
         request: Request,
     },
     /// Close the node's connection, if any, and open a new one; [`Event::NodeUp`] tells when it is.
-    /// The world retries at its own pace until then; it does nothing of the kind unasked. No [`Event::NodeDown`] follows the closing.
+    /// The world retries at its own pace until then; it does nothing of the kind unasked. No
+    /// [`Event::NodeDown`] follows the closing.
     Reconnect {
         /// Which node.
         node: NodeIndex,

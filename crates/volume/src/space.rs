@@ -1,4 +1,5 @@
-//! Space: how much is left, when collection starts, when users have to wait, when the volume is full.
+//! Space: how much is left, when collection starts, when users have to wait, when the volume is
+//! full.
 //!
 //! A segment takes one slot on each of its nodes. Each node says with every answer how many more
 //! slots this volume may take: those that it has reserved there and does not hold (see
@@ -25,8 +26,8 @@
 //! ```
 //!
 //! - Below `reserve` only collection opens segments. A user opens the last one at `reserve`, which
-//!   leaves what two moves of a segment take. A segment that was moved gives its slots back with the
-//!   next checkpoint, so collection goes on with the last one as well.
+//!   leaves what two moves of a segment take. A segment that was moved gives its slots back with
+//!   the next checkpoint, so collection goes on with the last one as well.
 //! - Users wait while fewer than `reserve` are free, until collection has freed a segment, and are
 //!   told that there is no space when collection finds nothing more to free.
 //! - Rebuild leaves as many as `low`, so that users can go on to overwrite.
@@ -45,16 +46,16 @@
 //!   deletes both before it writes anything.
 //!
 //! It then writes a checkpoint, which takes those `C` slots, and copies the records that it replays
-//! to a new journal, which has a place of its own on the node. A ring takes all that a ring held, so
-//! no segment has to be stored before the volume serves. When it serves, those segments are stored
-//! as they would have been by the writer before, who had counted them as taken. There are no more of
-//! them than before, for the records are packed as densely as they can be. Nodes that were lost in
-//! between were counted as lost.
+//! to a new journal, which has a place of its own on the node. A ring takes all that a ring held,
+//! so no segment has to be stored before the volume serves. When it serves, those segments are
+//! stored as they would have been by the writer before, who had counted them as taken. There are no
+//! more of them than before, for the records are packed as densely as they can be. Nodes that were
+//! lost in between were counted as lost.
 //!
 //! One kind of record is larger in the new journal than it was in the old one: those whose blocks
 //! only the shards of their segment hold (`rows`). The opening stores as many segments as do not
-//! fit into the ring, while the segments that the blocks come from are still there. For those, users
-//! leave as many segments free beside the reserve ([`Core::room_is_lent`]).
+//! fit into the ring, while the segments that the blocks come from are still there. For those,
+//! users leave as many segments free beside the reserve ([`Core::room_is_lent`]).
 //!
 //! An opening that dies leaves nothing that a root names, and the argument begins anew.
 
@@ -130,8 +131,8 @@ impl Shape {
         }
     }
 
-    /// Segments that hold no data when a volume of `total` segments is full: its checkpoint, and the
-    /// garbage that collection lives on, which is worth less when nodes are lost.
+    /// Segments that hold no data when a volume of `total` segments is full: its checkpoint, and
+    /// the garbage that collection lives on, which is worth less when nodes are lost.
     fn overhead(self, checkpoint: u64, total: u64) -> u64 {
         checkpoint + (slack(total) * self.nodes).div_ceil(self.nodes_left())
     }
@@ -210,8 +211,8 @@ fn slack(total: u64) -> u64 {
     SLACK_SEGMENTS_MIN.max(total / SLACK_FRACTION)
 }
 
-/// Slots on each node with which a volume of these sizes can be filled and overwritten for ever, in a
-/// pool of `nodes` nodes: what a thick volume reserves.
+/// Slots on each node with which a volume of these sizes can be filled and overwritten for ever, in
+/// a pool of `nodes` nodes: what a thick volume reserves.
 #[must_use]
 pub fn slots_whole(geometry: &Geometry, profile: Profile, nodes: u16) -> u64 {
     let code = profile.code();
@@ -265,11 +266,12 @@ impl Core {
         open.is_some_and(|segment| segment.contents_blocks() == 0)
     }
 
-    /// A node has a slot for a shard of data: one that is not kept for the next checkpoint, and that
-    /// no shard is on its way to.
+    /// A node has a slot for a shard of data: one that is not kept for the next checkpoint, and
+    /// that no shard is on its way to.
     #[must_use]
     pub fn has_room_for_data(&self, node: NodeIndex) -> bool {
-        // An opening that has written its checkpoint has taken them. It gets those of the one before.
+        // An opening that has written its checkpoint has taken them. It gets those of the one
+        // before.
         let taken = self.phase == Phase::Opening && !self.log.nodes.is_empty();
         let kept = if taken { 0 } else { self.checkpoint_segments() };
         self.slots_beyond(node) > kept
@@ -322,15 +324,15 @@ impl Core {
         held + shape.slots(more) + shape.slots_left(self.checkpoint_segments(), self.marks().high)
     }
 
-    /// Slots on each node that the volume leaves free whenever it can: those for the next checkpoint, and
-    /// the reserve.
+    /// Slots on each node that the volume leaves free whenever it can: those for the next
+    /// checkpoint, and the reserve.
     #[must_use]
     pub fn slots_always_free(&self) -> u64 {
         self.shape().slots_left(self.checkpoint_segments(), RESERVE_SEGMENTS)
     }
 
-    /// Slots on each node that the volume takes with what it has begun, as far as it knows, and with
-    /// what it always leaves free.
+    /// Slots on each node that the volume takes with what it has begun, as far as it knows, and
+    /// with what it always leaves free.
     #[must_use]
     pub fn slots_least_known(&self) -> u64 {
         let begun = self.shape().slots(self.segments.unsealed() + self.segments_freeing);
@@ -348,8 +350,8 @@ impl Core {
         held.into_iter().max().unwrap_or(0)
     }
 
-    /// Blocks may be appended: there is an open segment that takes them, or room for one. An opening may
-    /// always: the module's essay says why there is room.
+    /// Blocks may be appended: there is an open segment that takes them, or room for one. An
+    /// opening may always: the module's essay says why there is room.
     #[must_use]
     pub fn room_for_blocks(&self) -> bool {
         let open = self.log.open.is_some() && !self.log_is_of_trims();
@@ -393,15 +395,16 @@ impl Core {
     }
 
     /// What is left beyond the reserve is lent to segments whose blocks only their own shards hold:
-    /// an opening stores those once more before it gives them up. They need to become durable, which
-    /// takes no room, before more is written.
+    /// an opening stores those once more before it gives them up. They need to become durable,
+    /// which takes no room, before more is written.
     #[must_use]
     pub fn room_is_lent(&self) -> bool {
         let lent = self.segments.row_backed();
         lent > 0 && !self.starved() && self.segments_free() < self.marks().reserve + lent
     }
 
-    /// Collection runs, or will soon: shards go where there is most room, not where placement has them.
+    /// Collection runs, or will soon: shards go where there is most room, not where placement has
+    /// them.
     #[must_use]
     pub fn is_tight(&self) -> bool {
         self.segments_free() < self.marks().high

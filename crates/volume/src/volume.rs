@@ -35,7 +35,8 @@ impl Volume {
         Self::with_engine(config, Engine::software(), now)
     }
 
-    /// As [`Volume::new`], with an engine that may have a device: it places and codes for the volume.
+    /// As [`Volume::new`], with an engine that may have a device: it places and codes for the
+    /// volume.
     #[must_use]
     pub fn with_engine(config: VolumeConfig, engine: Engine, now: Nanos) -> Self {
         let (name, profile, geometry) = match &config.opening {
@@ -113,8 +114,8 @@ impl Volume {
     }
 
     /// Grows the device to `size_bytes`, rounded up to a block. Smaller sizes change nothing. It is
-    /// larger as soon as the root that says so is stable. With `thin` it reserves only what it needs
-    /// from then on.
+    /// larger as soon as the root that says so is stable. With `thin` it reserves only what it
+    /// needs from then on.
     pub fn request_grow(&mut self, size_bytes: u64, thin: bool) {
         let mut core = self.core.borrow_mut();
         let size_bytes = size_bytes.next_multiple_of(BLOCK_BYTES as u64);

@@ -1,7 +1,8 @@
 //! `fieldstone serve`: volumes, or memory, as block devices over NBD.
 //!
-//! The control socket comes first, so that `status` tells what an opening volume waits for. Then all
-//! volumes are opened at the same time ([`opening`]), and each is exported as soon as it is open.
+//! The control socket comes first, so that `status` tells what an opening volume waits for. Then
+//! all volumes are opened at the same time ([`opening`]), and each is exported as soon as it is
+//! open.
 
 mod opening;
 
@@ -57,7 +58,8 @@ pub struct Args {
     cache: u64,
     /// Memory for payloads that clients announce and send, and for answers that they have not taken
     /// yet, all clients together. Where it is used up, connections wait; one that keeps what others
-    /// wait for, and is silent for up to ten seconds, is closed. Each connection has half a MiB beside it.
+    /// wait for, and is silent for up to ten seconds, is closed. Each connection has half a MiB
+    /// beside it.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = payload_memory)]
     payload_memory: usize,
     /// Refuse writes.

@@ -254,8 +254,8 @@ impl Engine {
     /// Makes a volume. Beside it, the warning about a pool that can run full now.
     ///
     /// # Errors
-    /// When the name is taken, the code does not fit the pool, nodes are missing, or the pool has no
-    /// room for it and `thin` is not given.
+    /// When the name is taken, the code does not fit the pool, nodes are missing, or the pool has
+    /// no room for it and `thin` is not given.
     pub fn create_volume(
         &self,
         name: &str,
@@ -299,8 +299,8 @@ impl Engine {
         Ok((known, warning))
     }
 
-    /// Checks that the pool has room for a volume that grows to `size_bytes`, unless it may be thin.
-    /// Gives the warning for one that is.
+    /// Checks that the pool has room for a volume that grows to `size_bytes`, unless it may be
+    /// thin. Gives the warning for one that is.
     ///
     /// # Errors
     /// When there is no such volume, or no room.

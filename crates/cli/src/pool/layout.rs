@@ -2,13 +2,13 @@
 //!
 //! - **Slot = shard = 1 MiB.** A segment of rs:4+2 then holds 4 MiB of data: large enough that its
 //!   shards are written sequentially, small enough that collecting garbage moves little at a time.
-//! - **Unit = 128 KiB / k**, a power of two from 16 to 64 KiB. Bytes of a segment that lie together on
-//!   one shard: a 4 KiB read meets one node. A row of units is then at most 128 KiB, which is what
-//!   large writes mostly come in: each fills rows on its own, and goes around the journal.
+//! - **Unit = 128 KiB / k**, a power of two from 16 to 64 KiB. Bytes of a segment that lie together
+//!   on one shard: a 4 KiB read meets one node. A row of units is then at most 128 KiB, which is
+//!   what large writes mostly come in: each fills rows on its own, and goes around the journal.
 //! - **Ring = 64 MiB**, less for small volumes: how much acknowledged data only the journal holds
 //!   at most, which bounds the replay after a crash.
-//! - **Node = a fair share of 80 % of the free space**, at most 64 GiB. Files are sparse: apart from
-//!   the tables, 0.8 %, nothing is taken before it is used.
+//! - **Node = a fair share of 80 % of the free space**, at most 64 GiB. Files are sparse: apart
+//!   from the tables, 0.8 %, nothing is taken before it is used.
 
 use std::path::Path;
 

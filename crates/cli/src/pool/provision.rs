@@ -1,8 +1,9 @@
 //! What a pool's volumes could come to hold, beside what the pool has.
 //!
 //! A volume that is made thick reserves the slots that its size takes on every node. A *thin* one
-//! reserves them as it fills, and may find that its neighbours have them. A pool whose slots suffice
-//! for all its volumes never runs full; one with less is thin itself, which must be asked for.
+//! reserves them as it fills, and may find that its neighbours have them. A pool whose slots
+//! suffice for all its volumes never runs full; one with less is thin itself, which must be asked
+//! for.
 
 use std::fmt;
 

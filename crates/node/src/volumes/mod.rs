@@ -7,13 +7,13 @@
 //! So after the answer nothing of an older writer can still reach a file: what the new writer reads
 //! of a journal is final. Shards that older writers left incomplete are given up.
 //!
-//! Two writers that fence with the same epoch cannot both succeed on one node, since an epoch that is not
-//! above the stored one is refused.
+//! Two writers that fence with the same epoch cannot both succeed on one node, since an epoch that
+//! is not above the stored one is refused.
 //!
 //! # The holder
 //! So that a second writer does not take a volume from a live one by accident, a fence is refused
-//! with [`NodeError::InUse`] while the peer that holds the volume is connected, unless it asks for a
-//! takeover. The holder is the peer that fenced the volume or last used a right to write at the
+//! with [`NodeError::InUse`] while the peer that holds the volume is connected, unless it asks for
+//! a takeover. The holder is the peer that fenced the volume or last used a right to write at the
 //! current epoch: a writer that lost its connection and came back with the same epoch is the holder
 //! again with its first write.
 //!
@@ -30,8 +30,9 @@
 //! neither renewed nor removed.
 //!
 //! # Order
-//! Fence, root, reservation, renewal and removal requests of one volume are carried out one after the other, in the order
-//! in which they came. Fence and removal also wait for all other requests on the volume to end.
+//! Fence, root, reservation, renewal and removal requests of one volume are carried out one after
+//! the other, in the order in which they came. Fence and removal also wait for all other requests
+//! on the volume to end.
 
 mod journal;
 mod record;

@@ -1,8 +1,8 @@
 //! Fence, root, reservation, renewal and removal: the requests that are carried out in order.
 //!
 //! The record is replaced by writing its next form to the other slot of the volume's file
-//! ([`fieldstone_proto::disk::VolumeRecord`]), syncing, and only then taking it over in memory. When
-//! that fails the old record stays in force and the next attempt goes to the same slot.
+//! ([`fieldstone_proto::disk::VolumeRecord`]), syncing, and only then taking it over in memory.
+//! When that fails the old record stays in force and the next attempt goes to the same slot.
 //!
 //! A removal erases the slot headers, syncs them, and removes the journals and at last the record,
 //! so that a crash on the way leaves a volume that is known and can be removed again, never shards
@@ -71,7 +71,8 @@ impl Node {
         }
         match &self.table[entry].task {
             Task::Fence { takeover } => {
-                // Being in use comes first, so that it can be asked with an epoch that changes nothing.
+                // Being in use comes first, so that it can be asked with an epoch that changes
+                // nothing.
                 if volume.holder.is_some_and(|holder| holder != peer) && !takeover {
                     return Err(NodeError::InUse { current });
                 }

@@ -1,8 +1,8 @@
 //! One file of a simulated disk: what the page cache holds, what is stable, and the writes between.
 //!
 //! Content is kept by 4 KiB page as shared bytes, so a write costs no copy. `None` is a hole.
-//! `current` is what reads see. `stable` is what a power failure leaves at least; on top of it, each
-//! write that was not synced may be there, be gone, or be torn at sectors.
+//! `current` is what reads see. `stable` is what a power failure leaves at least; on top of it,
+//! each write that was not synced may be there, be gone, or be torn at sectors.
 
 use bytes::{Bytes, BytesMut};
 use fieldstone_buf::AlignedBuf;

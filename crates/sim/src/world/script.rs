@@ -3,9 +3,9 @@
 //! 1. The volumes are created.
 //! 2. Users work while faults strike.
 //! 3. Calm: users stop, and so do faults. What was asked is answered, and every volume serves. (If
-//!    the pool is full, every volume trims half or all of itself: trims are answered however full it is.)
-//!    Faults that stay and have not struck yet strike now. Then the volumes become whole: rebuilding
-//!    always ends. Where faults stay, they become as sound as they can be.
+//!    the pool is full, every volume trims half or all of itself: trims are answered however full
+//!    it is.) Faults that stay and have not struck yet strike now. Then the volumes become whole:
+//!    rebuilding always ends. Where faults stay, they become as sound as they can be.
 //! 4. Every block is read and compared.
 //! 5. Every volume process is killed. Every volume opens again, and every block is read.
 //! 6. Every volume is written to, and flushed.

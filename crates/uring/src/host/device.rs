@@ -98,8 +98,8 @@ const UNBOUNDED_BYTES: u64 = 1 << 62;
 
 impl Backend for Store {
     /// What the pipeline is built upon, and it asks only then. A volume's size is not known before
-    /// it is open, and grows while it serves; so the pipeline sees none, and ranges are checked above
-    /// it (by the session, against the export) and below it (by the volume).
+    /// it is open, and grows while it serves; so the pipeline sees none, and ranges are checked
+    /// above it (by the session, against the export) and below it (by the volume).
     fn info(&self) -> Info {
         match self {
             Store::Ram(ram) => ram.info(),
@@ -462,7 +462,8 @@ impl Device {
         }
     }
 
-    /// Looks for requests that have been waiting for too long. The device is run first: see `overdue`.
+    /// Looks for requests that have been waiting for too long. The device is run first: see
+    /// `overdue`.
     pub fn watch(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) {
         let oldest = self.oldest();
         if oldest.is_some_and(|oldest| is_overdue(&oldest, now)) {

@@ -1,8 +1,8 @@
 //! A node's disk: carries [`DiskOp`]s out on the files of the node's folder.
 //!
 //! Reads, writes, syncs and discards go to the ring. Creating, removing and listing files blocks in
-//! the kernel for as long as the file system likes, so a *chore thread* does it and posts the result
-//! to the core's mailbox; no core ever waits for a folder.
+//! the kernel for as long as the file system likes, so a *chore thread* does it and posts the
+//! result to the core's mailbox; no core ever waits for a folder.
 //!
 //! Files are opened when first needed and stay open. `slots` and `data`, which nearly every request
 //! needs, are found without a search.

@@ -12,16 +12,18 @@
 //! ```
 //!
 //! Rules:
-//! - A node comes into being only by [`create`], which commands call, and by an [`Opening`] that was
-//!   told to replace what is missing. That one makes a node only where nothing at all lies: an
+//! - A node comes into being only by [`create`], which commands call, and by an [`Opening`] that
+//!   was told to replace what is missing. That one makes a node only where nothing at all lies: an
 //!   unmounted mount point leaves a folder behind, and a disk that is away leaves the link to it.
-//! - A folder without `superblock` holds no node. With data in it, it is damaged. Both are left alone.
+//! - A folder without `superblock` holds no node. With data in it, it is damaged. Both are left
+//!   alone.
 //! - A folder that is locked while `listen` exists is run by a node process: connect to it.
 //!   Locked without `listen`, it is run by a server: keep out.
-//! - A process that was killed may leave operations in the kernel that are still under way, and that
-//!   would write into slots that a successor gives away anew. Every file that a node uses therefore
-//!   carries a shared `flock` on the very descriptor that operations use: the kernel keeps it until
-//!   the last of them is done. A successor waits for all of them before it looks at anything.
+//! - A process that was killed may leave operations in the kernel that are still under way, and
+//!   that would write into slots that a successor gives away anew. Every file that a node uses
+//!   therefore carries a shared `flock` on the very descriptor that operations use: the kernel
+//!   keeps it until the last of them is done. A successor waits for all of them before it looks at
+//!   anything.
 //! - Files are reached through the folder that was opened, not by its path: what a node does after
 //!   its folder was moved away or deleted never lands in the folder that has its name now.
 //! - What was opened is remembered by the superblock's device and inode, so that a folder that

@@ -13,10 +13,10 @@
 //! node goes down every link is told, requests in flight are forgotten (the far side treats them as
 //! lost, as with a broken connection), and results of the old disk are thrown away by their era.
 //!
-//! A folder that is absent or empty stays so: a command makes the empty node that takes the place of
-//! a lost one (`fieldstone pool replace`), or the opening does where the server was told to
-//! (`--replace-missing`, see [`super::folder`]). Such a node has a new incarnation, by which volumes
-//! know that their shards are gone and rebuild them.
+//! A folder that is absent or empty stays so: a command makes the empty node that takes the place
+//! of a lost one (`fieldstone pool replace`), or the opening does where the server was told to
+//! (`--replace-missing`, see [`super::folder`]). Such a node has a new incarnation, by which
+//! volumes know that their shards are gone and rebuild them.
 
 use std::path::PathBuf;
 use std::sync::mpsc;

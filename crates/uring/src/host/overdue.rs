@@ -2,11 +2,11 @@
 //!
 //! A request may have to wait for nodes, or for room; then it waits for a known reason, which the
 //! volume tells. Whoever looks after the device learns of it here: from the log, when the oldest
-//! request has waited for [`OVERDUE_MS`] and each [`AGAIN_MS`] from then on, and from the status and
-//! the metrics at any time.
+//! request has waited for [`OVERDUE_MS`] and each [`AGAIN_MS`] from then on, and from the status
+//! and the metrics at any time.
 //!
-//! A device that was only not told of an event is found as well. It is run once more before anything
-//! is reported; if that alone answers requests, the log says that a wake-up was lost.
+//! A device that was only not told of an event is found as well. It is run once more before
+//! anything is reported; if that alone answers requests, the log says that a wake-up was lost.
 
 use fieldstone_block::{Nanos, Op};
 

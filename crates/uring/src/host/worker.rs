@@ -11,8 +11,8 @@
 //!             sends, receives, disk operations queued ──> one io_uring_enter
 //! ```
 //!
-//! Everything that a turn brought is decoded before any device runs, and every device has run before
-//! anything is sent. That is what makes batches: a journal append of a turn's writes, a send
+//! Everything that a turn brought is decoded before any device runs, and every device has run
+//! before anything is sent. That is what makes batches: a journal append of a turn's writes, a send
 //! of a turn's answers. Nothing waits for a batch to fill.
 //!
 //! # Order of destruction
@@ -78,9 +78,9 @@ pub struct Worker {
 const LATE_MS: u64 = 500;
 
 impl Worker {
-    /// A core with its in-process nodes. `bounds` are those of its connections, NBD or of nodes. All
-    /// payloads and replies of NBD clients are held against `budget`; those of the clients of nodes,
-    /// which are all on one core, take as much.
+    /// A core with its in-process nodes. `bounds` are those of its connections, NBD or of nodes.
+    /// All payloads and replies of NBD clients are held against `budget`; those of the clients of
+    /// nodes, which are all on one core, take as much.
     #[must_use]
     pub fn new(
         reactor: Reactor,

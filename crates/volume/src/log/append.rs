@@ -77,8 +77,8 @@ impl Core {
         any
     }
 
-    /// The ring has room for the next record, which may have to skip to the next turn. In an opening
-    /// it is as large as what it is made of; a ring has room for all that a ring held.
+    /// The ring has room for the next record, which may have to skip to the next turn. In an
+    /// opening it is as large as what it is made of; a ring has room for all that a ring held.
     pub fn ring_has_room(&self) -> bool {
         let most = self.log.record_blocks();
         let blocks = match self.phase {
@@ -167,7 +167,8 @@ impl Core {
         }
     }
 
-    /// Ends the open segment because a checkpoint is about to be written, which says what trims say.
+    /// Ends the open segment because a checkpoint is about to be written, which says what trims
+    /// say.
     pub fn close_for_checkpoint(&mut self) {
         match self.log.open {
             Some(open) if self.log_is_of_trims() => {
@@ -186,8 +187,8 @@ impl Core {
         self.layout.segment_blocks().saturating_sub(contents.blocks() + footer)
     }
 
-    /// No room is left for a segment: changes with blocks wait until collection has made some. If it
-    /// finds none they are refused.
+    /// No room is left for a segment: changes with blocks wait until collection has made some. If
+    /// it finds none they are refused.
     fn hold_line(&mut self, line: Line) {
         // A move is given up at once: what it would have freed stays where it is.
         let since = *self.log.held_since.get_or_insert(self.now);
@@ -207,9 +208,9 @@ impl Core {
         self.make_room();
     }
 
-    /// Builds and sends one record: of the volume's own changes if there are any, else of what users
-    /// want, in the order in which it came. Trims take no room (see `space`), so they alone go on when
-    /// the others have to wait for room. Returns false if nothing could be taken.
+    /// Builds and sends one record: of the volume's own changes if there are any, else of what
+    /// users want, in the order in which it came. Trims take no room (see `space`), so they alone
+    /// go on when the others have to wait for room. Returns false if nothing could be taken.
     fn append_one(&mut self) -> bool {
         let internal = !self.log.internal.is_empty();
         let mut held = false;

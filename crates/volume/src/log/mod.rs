@@ -2,9 +2,9 @@
 //!
 //! Changes queue up while the volume handles events (`pending`); [`Core::pump_log`] then packs as
 //! many as fit into one record, updates the map, appends the blocks to the open segment in memory
-//! and sends the record to all journal nodes (`append`). A change is acknowledged when every journal
-//! node has its record *and all records before it*, because recovery replays a prefix of the log: an
-//! acknowledged record behind a hole would be lost.
+//! and sends the record to all journal nodes (`append`). A change is acknowledged when every
+//! journal node has its record *and all records before it*, because recovery replays a prefix of
+//! the log: an acknowledged record behind a hole would be lost.
 //!
 //! Bounds: [`BATCHES_MAX`] records in flight; the ring bounds what is unsealed, and so the memory
 //! that this module holds; when the ring fills up, segments are closed, sealed and synced, and the
@@ -110,8 +110,8 @@ pub struct Log {
     pub records: VecDeque<KeptRecord>,
     /// Changes by users, but for trims.
     queue: VecDeque<Mutation>,
-    /// Trims by users: they make room, so they overtake what waits for room. Requests that are under
-    /// way together have no order, so they may.
+    /// Trims by users: they make room, so they overtake what waits for room. Requests that are
+    /// under way together have no order, so they may.
     trims: VecDeque<Mutation>,
     /// Changes that have come so far.
     mutations_made: u64,
@@ -241,8 +241,8 @@ impl Log {
         self.batches.get_mut(usize::try_from(index).ok()?)
     }
 
-    /// The line whose first change is next: the volume's own, then users' in the order in which they
-    /// came. With `held` only trims are taken.
+    /// The line whose first change is next: the volume's own, then users' in the order in which
+    /// they came. With `held` only trims are taken.
     fn next_line(&self, held: bool) -> Option<Line> {
         if held {
             return (!self.trims.is_empty()).then_some(Line::Trims);

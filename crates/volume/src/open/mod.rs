@@ -6,8 +6,8 @@
 //! 2. *Root*: the newest found, by epoch and version. It names checkpoint, journal and epoch.
 //! 3. *Segments*: nodes list their shards. Segments of the checkpoint count, and after it the chain
 //!    of segments of the root's epoch, each beginning at the log position where the one before
-//!    ended. Shards that the checkpoint does not name are verified (see `vouch`). A segment of which
-//!    fewer than k shards are good ends the chain, unless it is known to have been durable.
+//!    ended. Shards that the checkpoint does not name are verified (see `vouch`). A segment of
+//!    which fewer than k shards are good ends the chain, unless it is known to have been durable.
 //! 4. *Journal*: valid records of the generation, from any of its nodes, give further chains.
 //!    Replay starts at that segment boundary from which the records reach furthest, the latest of
 //!    those: what good segments hold is not replayed, because records that were trimmed may survive
@@ -15,23 +15,25 @@
 //!    record says that it was trimmed, the opening refuses, and has deleted nothing. Segments of
 //!    which the writer before may not have written all shards are made whole. Records without
 //!    their blocks (see `rows`) get them from the shards first.
-//! 5. *New start*: a new generation at fresh log positions takes what was replayed, a new checkpoint
-//!    and a root are written, and only that root makes the opening count: a crash before it finds
-//!    everything as it was. Whatever the new root does not name is then deleted.
+//! 5. *New start*: a new generation at fresh log positions takes what was replayed, a new
+//!    checkpoint and a root are written, and only that root makes the opening count: a crash before
+//!    it finds everything as it was. Whatever the new root does not name is then deleted.
 //!
 //! If a node is lost on the way, the opening starts over with what is left, with a higher epoch.
 //!
-//! A node that answers with an error, with nonsense, or too late is *left out*: the opening starts
-//! over as if the node were lost, and says so with the reason. The node is tried again when the
-//! volume serves, and its shards are compared and made anew then (`nodes`). If so many nodes are left
-//! out that too few remain, all get another chance, for errors may pass; an opening that still
-//! cannot go on after all its attempts ends with the reason of each node.
+//! A node that answers with an error, with nonsense, too late, or that it is busy each time is
+//! *left out*: the opening starts over as if the node were lost, and says so with the reason. The
+//! node is tried again when the volume serves, and its shards are compared and made anew then
+//! (`nodes`). If so many nodes are left out that too few remain, all get another chance, for errors
+//! may pass; an opening that still cannot go on after all its attempts ends with the reason of each
+//! node.
 //!
 //! A *look* asks the nodes as well, and fences and writes nothing (`look`).
 //!
-//! After a crash it waits a while for nodes that are missing from the journal, and longer if it sees
-//! that a record lacks blocks (`rings`). Nothing tells of a ring whether its node lost power and with it
-//! the last records: to go on with the rings that happen to be there may be to lose a write.
+//! After a crash it waits a while for nodes that are missing from the journal, and longer if it
+//! sees that a record lacks blocks (`rings`). Nothing tells of a ring whether its node lost power
+//! and with it the last records: to go on with the rings that happen to be there may be to lose a
+//! write.
 
 mod chain;
 mod checkpoint;

@@ -33,9 +33,9 @@ pub(super) type Records = BTreeMap<Lsn, Found>;
 /// The segments that blocks of records come from.
 pub(super) type Sources = HashSet<SegmentId>;
 
-/// Waits a while for the nodes of the journal that are missing. Every acknowledged write is on all of
-/// them, but m nodes may have lost what they had, and nothing tells that of a ring: as long as all are
-/// there, one of them has everything.
+/// Waits a while for the nodes of the journal that are missing. Every acknowledged write is on all
+/// of them, but m nodes may have lost what they had, and nothing tells that of a ring: as long as
+/// all are there, one of them has everything.
 pub(super) async fn wait_for_journal(
     ctx: &Ctx,
     root: &Root,
@@ -198,8 +198,8 @@ fn next_record(end: Lsn, records: &Records, ring: u64) -> Option<&Found> {
         .filter(|found| found.header.previous_end == end && found.payload.is_some())
 }
 
-/// How far the log is known to have been trimmed: everything before was in durable segments once, and
-/// every record behind was on all nodes of the journal.
+/// How far the log is known to have been trimmed: everything before was in durable segments once,
+/// and every record behind was on all nodes of the journal.
 pub(super) fn trimmed_up_to(root: &Root, records: &Records) -> Lsn {
     records.values().map(|found| found.header.trimmed).fold(root.trimmed, Lsn::max)
 }

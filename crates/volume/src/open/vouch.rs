@@ -3,8 +3,8 @@
 //! A node lists what its slot headers say, and that proves little. The header of a shard that was
 //! not synced may have survived a power loss without its data; a shard that was found damaged and
 //! made anew on another node is still there if its node was away, or if the power failed before its
-//! deletion was stable. The writer before knew all that; the next one must not trust such a shard, or it
-//! believes a segment whole that is not, and the next loss of a node loses data.
+//! deletion was stable. The writer before knew all that; the next one must not trust such a shard,
+//! or it believes a segment whole that is not, and the next loss of a node loses data.
 //!
 //! So the checkpoint *names* the node of every shard that was known to be stable when it was
 //! written. A listed form of a shard is *sure* if the checkpoint names it and no other node lists

@@ -14,8 +14,8 @@ use super::file_name;
 /// Size of the units in which a file's allocated length is told.
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// How long the parts of the node's data file that take space may be in all: what they take now, and
-/// what the file system has left. `None` if there is room for all slots.
+/// How long the parts of the node's data file that take space may be in all: what they take now,
+/// and what the file system has left. `None` if there is room for all slots.
 ///
 /// # Errors
 /// The file or the file system cannot be asked.
