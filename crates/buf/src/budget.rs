@@ -7,17 +7,17 @@
 //!
 //! # Who is next
 //!
-//! Small wishes would pass a large one for ever: what comes back is gone before the large one fits.
-//! So the first lease that fails to grow stands first in line, and until it has grown (or is dropped)
-//! no other lease grows. All others wait in no particular order. Nobody waits while holding what the
-//! one in front needs to go on with: whoever holds memory gives it back without growing first, as
-//! long as clients send and fetch. What to do about clients who do neither is the owner's business;
-//! [`Budget::is_wanted`] says when it matters.
+//! Small requests would pass a large one for ever: small requests take freed memory before the large
+//! one fits. So the first lease that fails to grow stands first in line. Until that lease has grown
+//! (or is dropped) no other lease grows. All other leases wait in no particular order. No lease has
+//! to grow before it can give memory back, so the first lease gets its memory as long as clients
+//! send and fetch. The owner of a lease decides about clients that do neither;
+//! [`Budget::is_wanted`] says when a decision is needed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Nobody stands in line; no lease has this id.
+/// No lease stands in line; no lease has this id.
 const NOBODY: u64 = 0;
 
 /// A number of bytes that leases share, on any thread.
@@ -44,7 +44,7 @@ impl Budget {
         })
     }
 
-    /// The whole of it, in bytes.
+    /// Size of the budget in bytes.
     #[must_use]
     pub fn total_bytes(&self) -> usize {
         self.total_bytes
@@ -158,7 +158,7 @@ impl Lease {
         self.budget.step_aside(self.id);
     }
 
-    /// Moves what is held into a lease of its own, for memory that goes its own way.
+    /// Moves the held bytes into a new lease, for memory that outlives this lease.
     #[must_use]
     pub fn split_off(&mut self) -> Self {
         let held_bytes = std::mem::take(&mut self.held_bytes);
