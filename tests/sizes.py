@@ -9,6 +9,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from device import connect, noise
 from scenario import main
 from world import EVERY_CODE, MIB, check, fieldstone, refused
 
@@ -88,10 +89,46 @@ def volumes(world):
     server.stop()
 
 
+def unreserved_bytes(pool):
+    return min(node["free_bytes"] for node in pool.status()["nodes"])
+
+
+def beside_a_neighbour(world):
+    """A volume has more room than it needs: a new one gets what the pool promises it."""
+    pool = world.pool("96M", name="neighbours")
+    pool.create_volume("a", "48M")
+    server = pool.serve("a")
+    handle = connect(server.uri("a"))
+    before = unreserved_bytes(pool)
+    for turn in range(6):
+        handle.pwrite(noise(32 * MIB, f"turn {turn}"), 0)
+        handle.pwrite(noise(16 * MIB, f"end {turn}"), 32 * MIB)
+        handle.flush()
+    report = pool.status()
+    taken = before - unreserved_bytes(pool)
+    check(taken > 0, "the volume took no more than it needs: this case shows nothing")
+    left = report["provisionable_bytes"] - report["provisioned_bytes"]
+    # All that the pool can still promise, but for what each further volume takes for itself.
+    size = int(left / world.case.overhead * 0.78) // MIB
+    pool.create_volume("b", f"{size}M")
+    handle.pwrite(noise(16 * MIB, "after"), 0)
+    handle.flush()
+    handle.shutdown()
+    server.stop()
+    server = pool.serve("a", "b")
+    handle = connect(server.uri("b"))
+    for offset in range(0, size, 16):
+        handle.pwrite(noise(min(16, size - offset) * MIB, f"b {offset}"), offset * MIB)
+    handle.flush()
+    handle.shutdown()
+    server.stop()
+
+
 def scenario(world):
     disks(world)
     mounts(world)
     volumes(world)
+    beside_a_neighbour(world)
 
 
 main(scenario, EVERY_CODE)

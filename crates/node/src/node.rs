@@ -135,6 +135,7 @@ impl Node {
             slot_bytes: self.config.slot_bytes,
             slots_total: self.config.slots,
             slots_free: self.store.slots_unclaimed(),
+            slots_lacking: self.store.slots_lacking(),
             read_bytes: self.counters.read_bytes,
             written_bytes: self.counters.written_bytes,
             refused: self.counters.refused,
@@ -195,6 +196,7 @@ impl Node {
         for volume in self.volumes.values_mut() {
             if volume.holder == Some(peer) {
                 volume.holder = None;
+                self.store.forget_wishes(volume.record.volume);
                 if !volume.claims() {
                     // Its making came to nothing: it keeps no slots from others.
                     self.store.reserve(volume.record.volume, 0);

@@ -58,7 +58,7 @@ pub(crate) enum Task {
     /// See [`RequestBody::PutRoot`].
     PutRoot { version: u64, root: Bytes },
     /// See [`RequestBody::Reserve`].
-    Reserve { slots: u32 },
+    Reserve { slots: u32, spare: u32 },
     /// See [`RequestBody::RenewRecord`].
     RenewRecord,
     /// See [`RequestBody::RemoveVolume`].

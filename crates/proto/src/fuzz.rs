@@ -168,7 +168,7 @@ fn requests() -> Vec<RequestBody> {
         RequestBody::ShardList { from: segment },
         RequestBody::RemoveVolume,
         RequestBody::Stat,
-        RequestBody::Reserve { slots: 3 },
+        RequestBody::Reserve { slots: 3, spare: 1 },
         RequestBody::RenewRecord,
     ]
 }

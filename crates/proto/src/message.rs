@@ -158,11 +158,15 @@ pub enum RequestBody {
     /// Entitles the volume to hold `slots` slots of the node in all, durably; 0 gives up every
     /// claim. The node keeps slots free for what volumes are entitled to and do not hold yet. More
     /// than before is granted in full or refused: with [`NodeError::NoSpace`] if other volumes have
-    /// reserved them, with [`NodeError::Io`] if the disk has no room for them. Fewer is always
-    /// granted. A volume without a reservation takes slots that no other volume is entitled to.
+    /// reserved them, with [`NodeError::Busy`] if those will give enough of them back (see `spare`),
+    /// with [`NodeError::Io`] if the disk has no room for them. Fewer is always granted. A volume
+    /// without a reservation takes slots that no other volume is entitled to.
     Reserve {
         /// Slots in all, those that the volume holds already among them.
         slots: u32,
+        /// How many of `slots` the volume can do without. It gives them back when the node lacks
+        /// slots for another volume ([`NodeStat::slots_lacking`]).
+        spare: u32,
     },
     /// Replaces a damaged record of the volume by one with the capability's epoch and without a
     /// root. Answers with [`ReplyBody::VolumeState`]. Refused as invalid unless the record is
@@ -220,6 +224,8 @@ pub struct NodeStat {
     pub slots_total: u32,
     /// Slots that are free and that no volume has reserved.
     pub slots_free: u32,
+    /// Slots that volumes need, asked for, and were refused ([`RequestBody::Reserve`]).
+    pub slots_lacking: u32,
     /// Bytes of shards read since start.
     pub read_bytes: u64,
     /// Bytes of shards and journals written since start.

@@ -21,9 +21,9 @@ use crate::core::{Core, Ctx};
 use crate::exec::slot;
 use crate::footer::Footer;
 use crate::map::{Location, Run};
-use crate::provision::yield_if_needed;
 use crate::read::read_segment;
 use crate::record::{Entry, EntryKind};
+use crate::reserve::yield_if_needed;
 use crate::seal::{Shard, ShardBuilder, store, sync_segments};
 use crate::seam::Provisioning;
 use crate::segment::{Handle, Segment, State, segment_id};
@@ -44,6 +44,8 @@ const GIVE_BACK_FRACTION: u64 = 4;
 const HOUSEKEEPING_MS: u64 = 1_000;
 /// How often it looks when it rests.
 const RESTING_MS: u64 = 16_000;
+/// The same when it has room that others may need.
+const SPARING_MS: u64 = 4_000;
 /// Fewest segments sealed between two checkpoints that only shorten recovery.
 const CHECKPOINT_EVERY: u64 = 64;
 
@@ -149,7 +151,8 @@ pub async fn keep_house(ctx: Ctx) {
             core.shrink_reservation();
             !core.gc_running && !core.growing()
         });
-        pause_ms = if rests { (2 * pause_ms).min(RESTING_MS) } else { HOUSEKEEPING_MS };
+        let most_ms = ctx.with(|core| if core.has_spare_slots() { SPARING_MS } else { RESTING_MS });
+        pause_ms = if rests { (2 * pause_ms).min(most_ms) } else { HOUSEKEEPING_MS };
         ctx.sleep_ms(pause_ms).await;
     }
 }

@@ -38,6 +38,7 @@ mod provision;
 mod read;
 mod rebuild;
 mod record;
+mod reserve;
 mod root;
 mod rows;
 mod scrub;

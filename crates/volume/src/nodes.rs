@@ -69,7 +69,7 @@ impl Core {
                 self.start_rebuild();
                 self.consider_gc();
                 self.spawn_with(move |ctx| async move {
-                    crate::provision::reserve_joined(&ctx, node).await;
+                    crate::reserve::reserve_joined(&ctx, node).await;
                 });
             }
             Err(error) => self.give_up_node(node, &format!("joining: {error}")),

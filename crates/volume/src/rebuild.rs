@@ -13,7 +13,7 @@ use fieldstone_proto::{
 use crate::core::{Core, Ctx};
 use crate::damage::{clear_the_way, delete_superseded};
 use crate::decode::decode;
-use crate::provision::reserve_missing;
+use crate::reserve::reserve_missing;
 use crate::seal::Shard;
 use crate::segment::{Handle, State};
 use crate::status::{NodeHealth, Phase, Progress};

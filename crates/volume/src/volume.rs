@@ -15,6 +15,7 @@ use crate::exec::Executor;
 use crate::gc::write_checkpoint;
 use crate::map::Location;
 use crate::record::EntryKind;
+use crate::reserve::give_back_spare;
 use crate::seam::{Action, Event, Geometry, Opening, Provisioning, VolumeConfig};
 use crate::segment::State;
 use crate::status::{NodeStatus, Phase, Status};
@@ -280,7 +281,7 @@ async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
     let before = ctx.with(|core| core.reservation.provisioning);
     let provisioning = if thin { Provisioning::Thin } else { before };
     ctx.with(|core| core.reservation.provisioning = provisioning);
-    if let Err(why) = crate::provision::reserve_for_size(&ctx, size_bytes).await {
+    if let Err(why) = crate::reserve::reserve_for_size(&ctx, size_bytes).await {
         return ctx.with(|core| {
             tracing::warn!(volume = %core.name, "not made larger: {why}");
             core.reservation.provisioning = before;
@@ -321,6 +322,7 @@ async fn close(ctx: Ctx) {
             ctx.sleep_ms(1).await;
         }
         write_checkpoint(&ctx, true).await;
+        give_back_spare(&ctx).await;
     }
     ctx.with(|core| {
         if !matches!(core.phase, Phase::Failed(_)) {

@@ -149,7 +149,7 @@ impl Node {
             RequestBody::PutRoot { version } => {
                 (false, Task::PutRoot { version, root: crate::volumes::join(&payload) })
             }
-            RequestBody::Reserve { slots } => (false, Task::Reserve { slots }),
+            RequestBody::Reserve { slots, spare } => (false, Task::Reserve { slots, spare }),
             RequestBody::RenewRecord => (false, Task::RenewRecord),
             RequestBody::RemoveVolume => (false, Task::Remove(RemoveStep::Queued)),
             body => (true, Task::Parked(Box::new((body, payload)))),

@@ -102,7 +102,7 @@ use fieldstone_proto::{
 
 pub(crate) use seal::DataWaiter;
 use seal::{Round, Seal, SyncWaiter};
-use shares::Shares;
+use shares::{Answer, Shares};
 use slot::{Busy, Content, Noted, Slot, Stage};
 pub(crate) use slot::{ShardKey, SlotIndex};
 
@@ -269,18 +269,36 @@ impl Store {
         self.shares.unclaimed(self.slots_free())
     }
 
-    /// Whether the volume may reserve `slots` slots in all.
+    /// Slots that volumes need, asked for and were refused.
+    pub(crate) fn slots_lacking(&self) -> u32 {
+        self.shares.lacking(self.slots_free())
+    }
+
+    /// The volume asks for `slots` slots in all, of which it can do without `spare`.
     ///
     /// # Errors
-    /// Other volumes have reserved them, or the disk has no room for them.
-    pub(crate) fn grants(&self, volume: VolumeId, slots: u32) -> Result<(), NodeError> {
-        if !self.shares.grants(volume, slots, self.slots_empty()) {
-            return Err(NodeError::NoSpace);
+    /// Other volumes have reserved them ([`NodeError::Busy`] if they can spare them), or the disk
+    /// has no room for them.
+    pub(crate) fn ask(
+        &mut self,
+        volume: VolumeId,
+        slots: u32,
+        spare: u32,
+    ) -> Result<(), NodeError> {
+        match self.shares.ask(volume, slots, spare, self.slots_empty()) {
+            Answer::Granted => {}
+            Answer::Later => return Err(NodeError::Busy),
+            Answer::Refused => return Err(NodeError::NoSpace),
         }
         match self.shares.grants(volume, slots, self.slots_free()) {
             true => Ok(()),
             false => Err(NodeError::Io("its disk has less room than its slots take".to_owned())),
         }
+    }
+
+    /// The volume's writer is gone: it neither waits for slots nor gives any back.
+    pub(crate) fn forget_wishes(&mut self, volume: VolumeId) {
+        self.shares.forget_wishes(volume);
     }
 
     /// Sets a volume's reservation.

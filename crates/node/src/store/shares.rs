@@ -23,6 +23,14 @@
 //! - A slot that is given back is free again, and unheld again if its volume is below its
 //!   reservation: the rule still holds.
 //!
+//! # Giving back
+//! With each request for a reservation a volume says how many of its slots it can do without. A
+//! volume that needs more than is unclaimed, but not more than the others can spare, is told to ask
+//! again ([`Answer::Later`]), and the node shows what is lacking in its
+//! [`fieldstone_proto::NodeStat`]. The other volumes look there from time to time, and give back.
+//! Only a volume whose writer is connected can: without a writer it spares nothing.
+//!
+//! # Restarts
 //! Which slots a volume holds is found by the start, and reservations are stable in the volumes'
 //! records, so a restart changes nothing of this.
 //!
@@ -41,6 +49,21 @@ struct Share {
     reserved: u32,
     /// Slots that it holds.
     held: u32,
+    /// Slots of its reservation that its writer can do without.
+    spare: u32,
+    /// Slots that it needs in all and was refused; 0 if it was not.
+    wanted: u32,
+}
+
+/// What a volume is told that asks for slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It may have them.
+    Granted,
+    /// Others have reserved them, and can do without: it may ask again.
+    Later,
+    /// Others have reserved them.
+    Refused,
 }
 
 impl Share {
@@ -63,7 +86,7 @@ impl Shares {
         self.unheld -= u64::from(share.unheld());
         change(share);
         self.unheld += u64::from(share.unheld());
-        if share.reserved == 0 && share.held == 0 {
+        if (share.reserved, share.held, share.spare, share.wanted) == (0, 0, 0, 0) {
             self.volumes.remove(&volume);
         }
     }
@@ -74,7 +97,45 @@ impl Shares {
 
     /// Sets a volume's reservation.
     pub(crate) fn reserve(&mut self, volume: VolumeId, slots: u32) {
-        self.change(volume, |share| share.reserved = slots);
+        self.change(volume, |share| {
+            share.reserved = slots;
+            share.spare = share.spare.min(slots);
+        });
+    }
+
+    /// The volume asks for `slots` slots in all, of which it can do without `spare`, with `free`
+    /// slots free. If they are granted, [`Self::reserve`] follows.
+    pub(crate) fn ask(&mut self, volume: VolumeId, slots: u32, spare: u32, free: u32) -> Answer {
+        let share = self.share(volume);
+        if self.grants(volume, slots, free) {
+            let grows = slots > share.reserved && slots < share.wanted;
+            let wanted = if grows { share.wanted } else { 0 };
+            self.change(volume, |share| (share.spare, share.wanted) = (spare.min(slots), wanted));
+            return Answer::Granted;
+        }
+        let needed = slots.saturating_sub(spare);
+        let more = needed.saturating_sub(share.reserved.max(share.held));
+        let spared = self.volumes.iter().filter(|(other, _)| **other != volume);
+        let spared: u64 = spared.map(|(_, other)| u64::from(other.spare)).sum();
+        let (more, unclaimed) = (u64::from(more), u64::from(self.unclaimed(free)));
+        if more <= unclaimed || more > unclaimed + spared {
+            return Answer::Refused;
+        }
+        self.change(volume, |share| share.wanted = needed);
+        Answer::Later
+    }
+
+    /// Slots that volumes wait for beyond those that are unclaimed, with `free` slots free.
+    pub(crate) fn lacking(&self, free: u32) -> u32 {
+        let more = |share: &Share| share.wanted.saturating_sub(share.reserved.max(share.held));
+        let more: u64 = self.volumes.values().map(|share| u64::from(more(share))).sum();
+        let lacking = more.saturating_sub(u64::from(self.unclaimed(free)));
+        u32::try_from(lacking).unwrap_or(u32::MAX)
+    }
+
+    /// The volume's writer is gone: it neither waits for slots nor can it give any back.
+    pub(crate) fn forget_wishes(&mut self, volume: VolumeId) {
+        self.change(volume, |share| (share.spare, share.wanted) = (0, 0));
     }
 
     /// True when the reservation may be set to `slots`, with `free` slots free.
@@ -153,16 +214,52 @@ mod tests {
         assert!(shares.grants(B, 1, 3) && !shares.grants(B, 2, 3));
     }
 
+    #[test]
+    fn what_one_can_spare_the_other_may_wait_for() {
+        let mut shares = Shares::default();
+        assert_eq!(shares.ask(A, 8, 3, 10), Answer::Granted);
+        shares.reserve(A, 8);
+        assert_eq!(shares.ask(B, 6, 0, 10), Answer::Refused, "2 are unclaimed and 3 to spare");
+        assert_eq!(shares.lacking(10), 0, "nothing is gained by giving back");
+        assert_eq!(shares.ask(B, 6, 4, 10), Answer::Refused, "the 2 that it needs are there");
+        assert_eq!(shares.ask(B, 6, 1, 10), Answer::Later, "it can do with 5");
+        assert_eq!(shares.lacking(10), 3);
+        assert_eq!(shares.ask(B, 2, 0, 10), Answer::Granted);
+        shares.reserve(B, 2);
+        assert_eq!(shares.lacking(10), 3, "it goes on waiting for the rest");
+        assert_eq!(shares.ask(A, 5, 0, 10), Answer::Granted);
+        shares.reserve(A, 5);
+        assert_eq!(shares.lacking(10), 0);
+        assert_eq!(shares.ask(B, 5, 0, 10), Answer::Granted);
+        shares.reserve(B, 5);
+    }
+
+    #[test]
+    fn without_a_writer_a_volume_neither_waits_nor_gives_back() {
+        let mut shares = Shares::default();
+        assert_eq!(shares.ask(A, 8, 8, 10), Answer::Granted);
+        shares.reserve(A, 8);
+        assert_eq!(shares.ask(B, 4, 0, 10), Answer::Later);
+        assert_eq!(shares.lacking(10), 2);
+        shares.forget_wishes(B);
+        assert_eq!(shares.lacking(10), 0);
+        shares.forget_wishes(A);
+        assert_eq!(shares.ask(B, 4, 0, 10), Answer::Refused);
+    }
+
     proptest! {
         /// The module's rule, after anything that the node lets happen.
         #[test]
-        fn unheld_slots_are_always_free(steps in proptest::collection::vec((0u8..3, 0u128..4, 0u32..40), 0..200)) {
+        fn unheld_slots_are_always_free(steps in proptest::collection::vec((0u8..4, 0u128..4, 0u32..40), 0..200)) {
             let (mut shares, mut free) = (Shares::default(), 32u32);
             let mut held = [0u32; 4];
             for (kind, volume, slots) in steps {
                 let (id, mine) = (VolumeId(volume), &mut held[volume as usize]);
                 match kind {
-                    0 if shares.grants(id, slots, free) => shares.reserve(id, slots),
+                    0 if shares.ask(id, slots, slots / 2, free) == Answer::Granted => {
+                        shares.reserve(id, slots);
+                    }
+                    3 => shares.forget_wishes(id),
                     1 if shares.left(id, free) > 0 => {
                         shares.take(id);
                         (*mine, free) = (*mine + 1, free - 1);

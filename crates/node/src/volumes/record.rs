@@ -98,14 +98,14 @@ impl Node {
                 self.run_turn(id, entry);
                 return Ok(true);
             }
-            Task::Reserve { slots } => {
+            Task::Reserve { slots, spare } => {
                 check_epoch(volume, epoch)?;
-                let slots = *slots;
+                let (slots, spare) = (*slots, *spare);
+                self.store.ask(id, slots, spare)?;
                 if slots == volume.record.slots_reserved {
                     self.store.reserve(id, slots);
                     return Ok(false);
                 }
-                self.store.grants(id, slots)?;
                 if slots > volume.record.slots_reserved {
                     // From here on, so that two volumes are not granted the same slots.
                     self.store.reserve(id, slots);
@@ -142,7 +142,7 @@ impl Node {
                 record.root_version = *version;
                 record.root = root.clone();
             }
-            Task::Reserve { slots } => record.slots_reserved = *slots,
+            Task::Reserve { slots, .. } => record.slots_reserved = *slots,
             Task::RenewRecord => {
                 let epoch = self.table[entry].epoch;
                 record = VolumeRecord { epoch, ..Volume::unknown(id, &self.config.key).record };

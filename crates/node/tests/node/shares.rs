@@ -40,7 +40,16 @@ fn put_root(world: &mut World, volume: VolumeId) {
 }
 
 fn reserve(world: &mut World, volume: VolumeId, slots: u32) -> Result<(), NodeError> {
-    ask(world, volume, RequestBody::Reserve { slots }).map(|_| ())
+    reserve_with_spare(world, volume, slots, 0)
+}
+
+fn reserve_with_spare(
+    world: &mut World,
+    volume: VolumeId,
+    slots: u32,
+    spare: u32,
+) -> Result<(), NodeError> {
+    ask(world, volume, RequestBody::Reserve { slots, spare }).map(|_| ())
 }
 
 fn write(world: &mut World, volume: VolumeId, segment: u64) -> Result<(), NodeError> {
@@ -104,6 +113,24 @@ fn reservations_that_do_not_fit_are_refused_whole() {
     reserve(&mut world, B, 4).expect("given up by A");
     ask(&mut world, A, RequestBody::RemoveVolume).expect("removed");
     reserve(&mut world, B, 8).expect("all of it");
+}
+
+#[test]
+fn who_needs_slots_waits_for_those_that_others_can_spare() {
+    let mut world = world();
+    reserve_with_spare(&mut world, A, 7, 4).expect("there is room");
+    assert_eq!(reserve(&mut world, B, 6), Err(NodeError::NoSpace), "5 are all that there can be");
+    assert_eq!(stat(&mut world).slots_lacking, 0);
+    assert_eq!(reserve(&mut world, B, 4), Err(NodeError::Busy));
+    assert_eq!(stat(&mut world).slots_lacking, 3);
+    reserve_with_spare(&mut world, A, 4, 1).expect("fewer is always granted");
+    assert_eq!(stat(&mut world).slots_lacking, 0);
+    reserve(&mut world, B, 4).expect("given back by A");
+
+    assert_eq!(reserve(&mut world, B, 5), Err(NodeError::Busy));
+    assert_eq!(stat(&mut world).slots_lacking, 1);
+    world.node.handle(0, Event::PeerLost { peer: peer(A) });
+    assert_eq!(reserve(&mut world, B, 5), Err(NodeError::NoSpace), "nobody can give back A's");
 }
 
 #[test]

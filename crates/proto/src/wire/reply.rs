@@ -114,6 +114,7 @@ fn put_stat(out: &mut Writer, stat: &NodeStat) {
     out.u32(stat.slot_bytes);
     out.u32(stat.slots_total);
     out.u32(stat.slots_free);
+    out.u32(stat.slots_lacking);
     out.u64(stat.read_bytes);
     out.u64(stat.written_bytes);
     out.u64(stat.refused);
@@ -241,6 +242,7 @@ fn get_stat(body: &mut Reader<'_>) -> Result<NodeStat, WireError> {
         slot_bytes: body.u32(what)?,
         slots_total: body.u32(what)?,
         slots_free: body.u32(what)?,
+        slots_lacking: body.u32(what)?,
         read_bytes: body.u64(what)?,
         written_bytes: body.u64(what)?,
         refused: body.u64(what)?,

@@ -156,8 +156,9 @@ fn put_shard_body(out: &mut Writer, body: &RequestBody) -> u8 {
         }
         RequestBody::ShardSync => op::SHARD_SYNC,
         RequestBody::RemoveVolume => op::REMOVE_VOLUME,
-        RequestBody::Reserve { slots } => {
+        RequestBody::Reserve { slots, spare } => {
             out.u32(*slots);
+            out.u32(*spare);
             op::RESERVE
         }
         RequestBody::RenewRecord => op::RENEW_RECORD,
@@ -237,7 +238,10 @@ fn get_shard_body(op: u8, body: &mut Reader<'_>) -> Result<RequestBody, WireErro
         op::SHARD_SYNC => RequestBody::ShardSync,
         op::REMOVE_VOLUME => RequestBody::RemoveVolume,
         op::STAT => RequestBody::Stat,
-        op::RESERVE => RequestBody::Reserve { slots: body.u32("the slots")? },
+        op::RESERVE => RequestBody::Reserve {
+            slots: body.u32("the slots")?,
+            spare: body.u32("the spare slots")?,
+        },
         op::RENEW_RECORD => RequestBody::RenewRecord,
         op::SHARD_WRITE => get_shard_write(body)?,
         op::SHARD_READ => RequestBody::ShardRead {

@@ -135,7 +135,7 @@ fn request_body() -> impl Strategy<Value = RequestBody> {
         Just(RequestBody::RemoveVolume),
         Just(RequestBody::Stat),
         Just(RequestBody::RenewRecord),
-        any::<u32>().prop_map(|slots| RequestBody::Reserve { slots }),
+        any::<[u32; 2]>().prop_map(|[slots, spare]| RequestBody::Reserve { slots, spare }),
         any::<bool>().prop_map(|takeover| RequestBody::Fence { takeover }),
         id.prop_map(|version| RequestBody::PutRoot { version }),
         (id, id).prop_map(|(generation, ring_bytes)| RequestBody::JournalCreate {
@@ -217,12 +217,12 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn stat()(pool in any::<u128>(), node in any::<u16>(), a in any::<[u64; 5]>(), b in any::<[u32; 3]>())
+    fn stat()(pool in any::<u128>(), node in any::<u16>(), a in any::<[u64; 5]>(), b in any::<[u32; 4]>())
         -> NodeStat
     {
         NodeStat {
             pool: PoolId(pool), node: NodeIndex(node), incarnation: a[0], slot_bytes: b[0],
-            slots_total: b[1], slots_free: b[2], read_bytes: a[1], written_bytes: a[2],
+            slots_total: b[1], slots_free: b[2], slots_lacking: b[3], read_bytes: a[1], written_bytes: a[2],
             refused: a[3], corrupt_blocks: a[4],
         }
     }

@@ -36,7 +36,7 @@ mod room;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,6 +54,8 @@ pub use room::{free_bytes, room_bytes};
 const SUPERBLOCK: &str = "superblock";
 const LOCK: &str = "lock";
 const LISTEN: &str = "listen";
+/// Its length.
+const LISTEN_BYTES: usize = 4096;
 /// Left by a [`create`] that was interrupted.
 const PARTIAL: &str = "superblock.partial";
 /// Every fresh ext file system has it.
@@ -169,17 +171,13 @@ impl Announcer {
         if announced(&self.folder).as_ref() == Some(address) {
             return Ok(());
         }
-        let path = self.folder.join(LISTEN);
-        let partial = self.folder.join("listen.partial");
-        fs::write(&partial, format!("{address}\n"))
-            .and_then(|()| fs::rename(&partial, &path))
-            .map_err(at(&path))
+        write_listen(&self.folder, &address.to_string()).map_err(at(&self.folder.join(LISTEN)))
     }
 
     /// Takes the announcement back.
     pub fn withdraw(&self) {
         // Nothing is lost if it stays: without the lock nobody believes it.
-        let _ = fs::remove_file(self.folder.join(LISTEN));
+        let _ = write_listen(&self.folder, "");
     }
 }
 
@@ -219,7 +217,7 @@ impl Opening {
         let identity = Identity::of(&dir.path()).map_err(at(&path.join(SUPERBLOCK)))?;
         let superblock = read_superblock(path)?;
         check(path, &superblock, &self.expected)?;
-        let _ = fs::remove_file(path.join(LISTEN));
+        let _ = write_listen(path, "");
         if let Some(keeper) = &self.keeper {
             keeper.seen(superblock.node, path, superblock.incarnation);
         }
@@ -312,7 +310,21 @@ fn flock(file: &impl AsRawFd, kind: libc::c_int) -> io::Result<()> {
 /// Where the node process of a folder said that it listens.
 #[must_use]
 pub fn announced(folder: &Path) -> Option<Address> {
-    fs::read_to_string(folder.join(LISTEN)).ok()?.trim().parse().ok()
+    let file = fs::File::open(folder.join(LISTEN)).ok()?;
+    let mut text = String::new();
+    file.take(LISTEN_BYTES as u64).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Writes what stands in the file that says where the node's process listens; nothing if it does not
+/// listen. The file is overwritten in place and keeps its length, so that a disk that has become
+/// full since the node's first start does not keep the node from starting.
+fn write_listen(folder: &Path, text: &str) -> io::Result<()> {
+    let mut page = format!("{text}\n").into_bytes();
+    page.resize(LISTEN_BYTES, b'\n');
+    let path = folder.join(LISTEN);
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    file.write_all_at(&page, 0)
 }
 
 /// Makes an empty node at `folder`, where nothing lies, or a folder with nothing in it. The folder

@@ -362,7 +362,7 @@ async fn create(
         name,
         profile,
     });
-    if let Err(why) = crate::provision::reserve_for_size(ctx, geometry.size_bytes).await {
+    if let Err(why) = crate::reserve::reserve_for_size(ctx, geometry.size_bytes).await {
         let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
         ctx.call_all(&nodes, &RequestBody::RemoveVolume).await;
         return Err(Failure::Final(why));

@@ -182,3 +182,26 @@ fn listen_is_garbage() {
         opening(&path).run().expect("it is free");
     }
 }
+
+/// A node tells where it listens without room on its disk: the file stays where it is, as long as
+/// it was.
+#[test]
+fn listen_takes_no_room_after_the_first_start() {
+    let temp = tempfile::tempdir().expect("temp");
+    let path = temp.path().join("node.2");
+    create(&path, &superblock()).expect("made");
+    drop(opening(&path).run().expect("free"));
+    let place = || {
+        let found = fs::metadata(path.join(LISTEN)).expect("there");
+        (found.ino(), found.len(), found.blocks())
+    };
+    let before = place();
+    for address in ["unix:/run/a", "tcp:127.0.0.1:7001"] {
+        let node = opening(&path).run().expect("free");
+        let address: Address = address.parse().expect("an address");
+        node.announcer().announce(&address).expect("written in place");
+        assert_eq!((announced(&path), place()), (Some(address), before));
+        node.announcer().withdraw();
+        assert_eq!((announced(&path), place()), (None, before));
+    }
+}

@@ -117,6 +117,7 @@ fn a_node_is_made_only_where_nothing_lies_and_the_keeper_allows_it() {
     // What a fresh file system holds, and an interrupted making leaves, is not in the way.
     fs::remove_file(path.join(SUPERBLOCK)).expect("removed");
     fs::remove_file(path.join(LOCK)).expect("removed");
+    fs::remove_file(path.join(LISTEN)).expect("removed");
     fs::create_dir(path.join(LOST_AND_FOUND)).expect("made");
     fs::write(path.join(PARTIAL), "half").expect("writable");
     create(&path, &superblock(0)).expect("made");
