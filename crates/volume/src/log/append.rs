@@ -246,6 +246,27 @@ impl Core {
             detached,
             parts: Vec::new(),
         };
+        self.fill_record(&mut record, internal, held);
+        if record.entries.is_empty() {
+            let full = self.segment_room(handle, RECORD_ENTRIES_MAX) == 0;
+            if full {
+                self.close_open_segment();
+            }
+            return full;
+        }
+        let of_blocks = record.blocks > 0;
+        self.send_record(record);
+        match of_blocks {
+            true => self.log.held_since = None,
+            // What was trimmed may be all that a segment held.
+            false => self.consider_gc(),
+        }
+        true
+    }
+
+    /// Fills a record with what waits: with the volume's own changes, or with those of users. With
+    /// `held`, what takes room waits.
+    fn fill_record(&mut self, record: &mut RecordBuilder, internal: bool, mut held: bool) {
         // Looked at once a record: its few blocks fit into what the reserve leaves.
         let mut space = UserSpace {
             blocks: self.space_for_user(),
@@ -263,7 +284,7 @@ impl Core {
                 continue;
             }
             let Some(mut mutation) = self.log.line(line).pop_front() else { break };
-            let room = self.segment_room(handle, RECORD_ENTRIES_MAX);
+            let room = self.segment_room(record.handle, RECORD_ENTRIES_MAX);
             if room == 0 {
                 self.log.line(line).push_front(mutation);
                 break;
@@ -284,28 +305,13 @@ impl Core {
                 }
                 Admission::Take => {}
             }
-            self.take_part(&mut record, &mut mutation, room);
+            self.take_part(record, &mut mutation, room);
             if mutation.count > 0 {
                 self.log.line(line).push_front(mutation);
             } else {
                 self.part_done(mutation.pending);
             }
         }
-        if record.entries.is_empty() {
-            let full = self.segment_room(handle, RECORD_ENTRIES_MAX) == 0;
-            if full {
-                self.close_open_segment();
-            }
-            return full;
-        }
-        let of_blocks = record.blocks > 0;
-        self.send_record(record);
-        match of_blocks {
-            true => self.log.held_since = None,
-            // What was trimmed may be all that a segment held.
-            false => self.consider_gc(),
-        }
-        true
     }
 
     /// Whether a user's change that may take space may be appended now.
