@@ -1,6 +1,6 @@
 //! Faults of several nodes at once: as many as the code makes up for, and one more.
 
-use fieldstone_block::{BlockError, Op};
+use fieldstone_block::{BlockError, Nanos, Op};
 use fieldstone_sim::disk::FileKind;
 use fieldstone_volume::Phase;
 
@@ -13,10 +13,13 @@ const OPEN_NS_MAX: u64 = 180_000_000_000;
 const REQUEST_NS_MAX: u64 = 30_000_000_000;
 const WHOLE_NS_MAX: u64 = 60_000_000_000;
 const STEP_BLOCKS: u64 = 16;
+/// How long the server is stopped: much longer than nodes may be silent.
+const STOPPED_NS: u64 = 60_000_000_000;
 
 /// Names of the tests of this file.
 pub const NAMES: &[&str] = &[
     "an_empty_node_is_not_called_full",
+    "the_server_is_stopped",
     "m_nodes_die_while_serving",
     "m_nodes_are_away_at_an_opening",
     "m_records_are_damaged",
@@ -90,6 +93,25 @@ fn an_empty_node_is_not_called_full() {
     serves(&mut bench);
     becomes_whole(&mut bench);
     assert!(bench.told.iter().all(|told| !told.contains("full")), "{:?}", bench.told);
+}
+
+/// The process of the volume is stopped with requests on their way to the nodes. The nodes are not
+/// to blame.
+#[test]
+fn the_server_is_stopped() {
+    let mut bench = prepared().expect("a volume");
+    for block in (0..64).step_by(8) {
+        bench.submit(Op::Write, block, 8);
+    }
+    bench.stop_volume_for(STOPPED_NS);
+    let end = bench.now().plus(Nanos(STOPPED_NS));
+    bench.pass(STOPPED_NS);
+    while bench.now() < end.plus(Nanos(REQUEST_NS_MAX)) {
+        bench.pass(REQUEST_NS_MAX / 100);
+        assert_eq!(bench.accused, None);
+        assert!(is_whole(&bench), "not whole: {}", bench.describe());
+    }
+    serves(&mut bench);
 }
 
 #[test]

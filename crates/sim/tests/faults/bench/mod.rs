@@ -132,6 +132,8 @@ pub struct Bench {
     pub nodes: Vec<Host>,
     process: Option<Process>,
     processes: u64,
+    /// Until then the process of the volume is stopped.
+    stopped_until: Nanos,
     peers: u64,
     requests: u64,
     answers: BTreeMap<u64, Result<Payload, BlockError>>,
@@ -162,6 +164,7 @@ impl Bench {
             nodes: Vec::new(),
             process: None,
             processes: 0,
+            stopped_until: Nanos(0),
             peers: 0,
             requests: 0,
             answers: BTreeMap::new(),
@@ -207,6 +210,9 @@ impl Bench {
             // All rest. Time goes by all the same.
             return self.schedule.after(IDLE_NS, Happening::Nothing);
         };
+        if let Some(delay_ns) = self.held_back_ns(&happening) {
+            return self.schedule.after(delay_ns, happening);
+        }
         match happening {
             Happening::Nothing => {}
             Happening::ToNode { node, peer, request } => {
@@ -245,6 +251,19 @@ impl Bench {
                 }
             }
         }
+    }
+
+    /// How long an event waits because the process that it concerns is stopped.
+    fn held_back_ns(&self, happening: &Happening) -> Option<u64> {
+        let left_ns = self.stopped_until.since(self.now()).0;
+        let behind_timers_ns = match happening {
+            Happening::Timer { .. } => 0,
+            Happening::ToVolume { .. } | Happening::NodeDown { .. } | Happening::Connect { .. } => {
+                1
+            }
+            _ => return None,
+        };
+        (left_ns > 0).then_some(left_ns + behind_timers_ns)
     }
 
     fn disk_ends(&mut self, node: usize, life: u64, id: DiskId, forced: Option<DiskError>) {

@@ -3,7 +3,7 @@
 use super::*;
 
 impl Bench {
-    fn submit(&mut self, op: Op, block: u64, blocks: u64) -> u64 {
+    pub fn submit(&mut self, op: Op, block: u64, blocks: u64) -> u64 {
         self.requests += 1;
         let id = self.requests;
         let mut data = Bytes::new();

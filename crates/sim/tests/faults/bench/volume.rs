@@ -52,6 +52,12 @@ impl Bench {
         }
     }
 
+    /// Stops the process of the volume for a while. The nodes go on, and their answers wait.
+    /// Afterwards the process learns of the time before it learns of the answers.
+    pub fn stop_volume_for(&mut self, ns: u64) {
+        self.stopped_until = self.now().plus(Nanos(ns));
+    }
+
     pub fn volume(&mut self) -> &mut Volume {
         &mut self.process.as_mut().expect("a process of the volume runs").volume
     }
