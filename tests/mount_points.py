@@ -13,12 +13,11 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from device import connect, noise
+from device import check_fill, fill
 from scenario import main
 from world import EVERY_CASE, FIELDSTONE, MIB, check, fieldstone, refused, wait_until
 
 SIZE = 32 * MIB
-STEP = 4 * MIB
 # Longer than servers and node processes take to look at the folders of nodes that are down, twice.
 TWO_LOOKS_SECONDS = 5
 
@@ -76,21 +75,6 @@ class Disks:
                 subprocess.run(["umount", "-l", disk], check=False)
 
 
-def write_all(server):
-    handle = connect(server.uri("v"))
-    for at in range(0, SIZE, STEP):
-        handle.pwrite(noise(STEP, at), at)
-    handle.flush()
-    handle.shutdown()
-
-
-def read_all(server):
-    handle = connect(server.uri("v"))
-    for at in range(0, SIZE, STEP):
-        check(handle.pread(STEP, at) == noise(STEP, at), f"data at {at // MIB} MiB differs")
-    handle.shutdown()
-
-
 def check_untouched(disks, indices):
     for index in indices:
         found = [entry.name for entry in disks.path(index).iterdir()]
@@ -112,7 +96,7 @@ def one_goes_and_comes(world, pool, disks, server):
         node = pool.status()["nodes"][1]
         check("is its disk mounted?" in node["reason"], f"status does not ask for the disk: {node}")
         check("pool replace" in node["reason"], f"status names no command: {node}")
-    read_all(server)
+    check_fill(server.uri("v"), SIZE)
     if disks.can_mount:
         # The record says that a disk was mounted there.
         refused("pool", "replace", pool.path, "1", says=["file system of its own", "--force"])
@@ -122,7 +106,7 @@ def one_goes_and_comes(world, pool, disks, server):
     disks.mount(1)
     pool.start_missing_nodes()
     pool.wait_until_whole("v")
-    read_all(server)
+    check_fill(server.uri("v"), SIZE)
 
 
 def three_of_six(world, pool, disks):
@@ -152,7 +136,7 @@ def three_of_six(world, pool, disks):
         disks.mount(index)
     pool.start_missing_nodes()
     server = pool.serve("v")
-    read_all(server)
+    check_fill(server.uri("v"), SIZE)
     pool.wait_until_whole("v")
     server.stop()
 
@@ -166,7 +150,7 @@ def scenario(world):
         pool = world.pool("300M")
         pool.create_volume("v", SIZE)
         server = pool.serve("v")
-        write_all(server)
+        fill(server.uri("v"), SIZE)
         one_goes_and_comes(world, pool, disks, server)
         server.stop()
         three_of_six(world, pool, disks)

@@ -8,28 +8,12 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from device import connect, noise
+from device import check_fill, fill
 from scenario import main
 from world import EVERY_CASE, MIB, Case, check, fieldstone, refused, wait_until
 
 SIZE = 32 * MIB
-STEP = 4 * MIB
 TWO_LOOKS_SECONDS = 5
-
-
-def write_all(server):
-    handle = connect(server.uri("v"))
-    for at in range(0, SIZE, STEP):
-        handle.pwrite(noise(STEP, at), at)
-    handle.flush()
-    handle.shutdown()
-
-
-def read_all(server):
-    handle = connect(server.uri("v"))
-    for at in range(0, SIZE, STEP):
-        check(handle.pread(STEP, at) == noise(STEP, at), f"data at {at // MIB} MiB differs")
-    handle.shutdown()
 
 
 def nobody_makes_a_node(world, pool, index):
@@ -107,13 +91,13 @@ def while_serving(pool):
     check(made["server"] == server.pid, f"the server is {server.pid}, and it tells {made}")
     pool.start_missing_nodes()
     pool.wait_until_whole("v")
-    read_all(server)
+    check_fill(server.uri("v"), SIZE)
     # They are known to be rebuilt now: two others may be replaced.
     for index in (1, 3):
         pool.delete_node(index)
     pool.start_missing_nodes()
     pool.wait_until_whole("v")
-    read_all(server)
+    check_fill(server.uri("v"), SIZE)
     server.stop()
 
 
@@ -144,7 +128,7 @@ def too_many(world, pool):
     pool.start_missing_nodes()
     fieldstone("rebuild", pool.path)
     server = pool.serve("v")
-    read_all(server)
+    check_fill(server.uri("v"), SIZE)
     pool.wait_until_whole("v")
     server.stop()
 
@@ -155,7 +139,7 @@ def by_itself(pool):
     shutil.rmtree(pool.node_path(4))
     wait_until("node 4 is made anew", lambda: (pool.node_path(4) / "superblock").exists(), 30)
     pool.wait_until_whole("v")
-    read_all(server)
+    check_fill(server.uri("v"), SIZE)
     # An empty folder, and a link to nowhere, may be a disk that is away.
     kept = pool.path.parent / "kept"
     shutil.move(pool.node_path(4), kept)
@@ -184,7 +168,7 @@ def by_itself(pool):
     for index in (0, 1, 2):
         shutil.move(kept / f"node.{index}", pool.node_path(index))
     server = pool.serve("v")
-    read_all(server)
+    check_fill(server.uri("v"), SIZE)
     server.stop()
 
 
@@ -193,7 +177,7 @@ def scenario(world):
     other = world.pool(name="other", case=Case(world.case.code, "inside"))
     pool.create_volume("v", SIZE)
     server = pool.serve("v")
-    write_all(server)
+    fill(server.uri("v"), SIZE)
     server.stop()
     while_serving(pool)
     pool.delete_node(3)

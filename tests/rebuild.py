@@ -7,28 +7,11 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from device import connect, noise
+from device import check_fill, fill
 from scenario import main
 from world import EVERY_CASE, MIB, check, fieldstone, wait_until
 
 SIZE = 96 * MIB
-STEP = 4 * MIB
-
-
-def write_all(uri, generation):
-    handle = connect(uri)
-    for at in range(0, SIZE, STEP):
-        handle.pwrite(noise(STEP, f"{generation}/{at}"), at)
-    handle.flush()
-    handle.shutdown()
-
-
-def read_all(uri, generation):
-    handle = connect(uri)
-    for at in range(0, SIZE, STEP):
-        data = handle.pread(STEP, at)
-        check(data == noise(STEP, f"{generation}/{at}"), f"data at {at // MIB} MiB differs")
-    handle.shutdown()
 
 
 def lose(pool, *lost):
@@ -44,7 +27,7 @@ def scenario(world):
 
     # While serving: noticed, shown, rebuilt without being asked.
     server = pool.serve("v", options=["--rebuild-limit", "64M"])
-    write_all(server.uri("v"), 1)
+    fill(server.uri("v"), SIZE, 1)
     lose(pool, 1, 3)
     degraded = wait_until(
         "status shows missing shards",
@@ -52,14 +35,14 @@ def scenario(world):
     )
     check(degraded["protection"] == "degraded", f"protection is {degraded['protection']}")
     check(degraded["segments_degraded"] > 0, "no segment is degraded")
-    read_all(server.uri("v"), 1)
+    check_fill(server.uri("v"), SIZE, 1)
     pool.wait_until_whole("v")
     whole = pool.volume_status("v")
     check(whole["segments_degraded"] == 0 and whole["shards_missing"] == 0, f"{whole}")
     rebuilt = whole["rebuild"]
     check(rebuilt["shards_failed"] == 0, f"shards failed: {rebuilt}")
     check(rebuilt["read_bytes"] > 0 and rebuilt["written_bytes"] > 0, f"no bytes told: {rebuilt}")
-    read_all(server.uri("v"), 1)
+    check_fill(server.uri("v"), SIZE, 1)
 
     # The others may go now, with the server and all.
     server.kill()
@@ -67,9 +50,9 @@ def scenario(world):
         pool.delete_node(index)
     pool.start_missing_nodes()
     server = pool.serve("v")
-    read_all(server.uri("v"), 1)
+    check_fill(server.uri("v"), SIZE, 1)
     pool.wait_until_whole("v")
-    write_all(server.uri("v"), 2)
+    fill(server.uri("v"), SIZE, 2)
     server.stop()
 
     # While stopped, with automatic rebuild off: the command does it, offline and online.
@@ -90,13 +73,13 @@ def scenario(world):
     server = pool.serve("v", options=["--no-auto-rebuild"])
     time.sleep(1)
     check(pool.volume_status("v")["shards_missing"] > 0, "it rebuilt without being asked")
-    read_all(server.uri("v"), 2)
+    check_fill(server.uri("v"), SIZE, 2)
     online = json.loads(fieldstone("rebuild", pool.path / "v", "--limit", "200M", "--json").stdout)
     check(online["shards_missing"] == 0 and online["shards_done"] > 0, f"rebuild told {online}")
     check(pool.volume_status("v")["shards_missing"] == 0, "shards are still missing")
     # Nothing to do is done at once.
     fieldstone("rebuild", pool.path)
-    read_all(server.uri("v"), 2)
+    check_fill(server.uri("v"), SIZE, 2)
     shown = fieldstone("status", pool.path).stdout
     check("v" in shown and "node" in shown, f"status for people: {shown}")
     server.stop()

@@ -88,3 +88,25 @@ def error_of(call, *arguments, **options):
     except nbd.Error as error:
         return error.errno
     return None
+
+
+STEP = 4 << 20
+
+
+def fill(uri, size, turn=0):
+    """Writes the first `size` bytes of a device, as `check_fill` expects them, and flushes."""
+    handle = connect(uri)
+    for at in range(0, size, STEP):
+        handle.pwrite(noise(min(STEP, size - at), f"{turn}/{at}"), at)
+    handle.flush()
+    handle.shutdown()
+
+
+def check_fill(uri, size, turn=0):
+    """Fails unless the first `size` bytes are what `fill` wrote."""
+    handle = connect(uri)
+    for at in range(0, size, STEP):
+        length = min(STEP, size - at)
+        data = handle.pread(length, at)
+        check(data == noise(length, f"{turn}/{at}"), f"{uri}: data at {at >> 20} MiB differs")
+    handle.shutdown()

@@ -97,7 +97,7 @@ impl Core {
             Provisioning::Thick => self.geometry.size_bytes / BLOCK_BYTES as u64,
             Provisioning::Thin => self.map.used_blocks(),
         };
-        let slots = match self.nodes_all_up() {
+        let slots = match self.nodes_all_take_shards() {
             true => self.shape().slots_for(blocks),
             false => self.shape().slots_for_with_losses(blocks),
         };
@@ -109,8 +109,9 @@ impl Core {
         self.reservation.slots.saturating_sub(self.slots_needed())
     }
 
-    fn nodes_all_up(&self) -> bool {
-        self.nodes_up() == self.nodes.len()
+    /// No node is lost, or has less room than the others.
+    fn nodes_all_take_shards(&self) -> bool {
+        self.nodes_up() == self.nodes.len() && self.nodes_with_less().is_empty()
     }
 
     /// Whether the volume has reserved more than it needs.
@@ -204,9 +205,11 @@ impl Core {
         let yielded = self.reservation.yielded_at;
         let yields = yielded.is_some_and(|at| self.now.since(at) < Nanos::from_ms(YIELD_MS));
         let step = u32::try_from(self.shape().slots(self.grow_segments())).unwrap_or(u32::MAX);
-        // A thick volume can go on for ever with what it needs; a thin one grows with its data.
-        let enough = self.reservation.provisioning == Provisioning::Thick && self.nodes_all_up();
-        if reserved >= most || (yields && (enough || self.slots_surplus() >= step)) {
+        // A thick volume can do with what it needs as soon as collection has made room; a thin one
+        // grows with its data.
+        let thick = self.reservation.provisioning == Provisioning::Thick;
+        let can_wait = self.slots_surplus() >= step || (thick && !self.starved());
+        if reserved >= most || (yields && can_wait) {
             return;
         }
         let step = step.max(1);

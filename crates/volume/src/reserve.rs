@@ -218,7 +218,9 @@ pub async fn yield_if_needed(ctx: &Ctx) {
         let up = |node: &&Node| node.health == NodeHealth::Up;
         let up: Vec<&Node> = core.nodes.iter().filter(up).collect();
         let lacking = up.iter().map(|node| node.stat.slots_lacking).max().unwrap_or(0);
-        let nothing_left = up.iter().any(|node| node.stat.slots_free == 0);
+        // Where the disk is full, giving back makes no room.
+        let full = |node: &&Node| node.stat.slots_free == 0 && !node.disk_limited && !node.short;
+        let nothing_left = up.iter().any(full);
         if lacking > 0 || nothing_left {
             core.yield_room(lacking);
         }
