@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Requests that nobody entitled made are refused by a node, and change nothing."""
+"""A node refuses requests without a valid capability, and they change nothing."""
 
 import pathlib
 import socket

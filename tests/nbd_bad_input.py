@@ -35,7 +35,7 @@ def send(path, parts, half_close=True):
         link.connect(str(path))
         try:
             for part in parts:
-                # A server that will not take more while nobody reads its answers is right.
+                # A server that takes no more while the client reads no answers is right.
                 link.settimeout(1)
                 try:
                     link.sendall(part)

@@ -48,7 +48,7 @@ def occupied_addresses(world, pool):
         taken.listen()
         refused("serve", pool.path / "v", "--nbd", f"unix:{path}", says=[path])
     check(path.exists(), "somebody else's socket was removed")
-    # A socket that a killed server left behind is nobody's.
+    # A socket that a killed server left behind belongs to no process.
     server = pool.serve("v")
     server.kill()
     again = run(

@@ -191,7 +191,7 @@ def stalled_writes(server, old, sent):
 
 
 def deaf_readers(server, old):
-    """Reads whose answers nobody takes."""
+    """Reads whose answers the client does not take."""
     for at in range(0, 32, 4):
         old.call(WRITE, at * MIB, 4 * MIB, noise(4 * MIB, at))
     before = rss(server)

@@ -148,7 +148,7 @@ class Disk:
         return True
 
     def discard(self):
-        """Pulls the disk, whoever uses it, and throws it away."""
+        """Pulls the disk, even if it is in use, and throws it away."""
         if self.mounted:
             LIBC.umount2(os.fsencode(self.folder), MNT_DETACH)
             self.mounted = False

@@ -2,8 +2,8 @@
 //!
 //! Coding, placement and checksums are *jobs*. A [`Device`] (an FPGA design, a GPU, a SmartNIC)
 //! takes the jobs it can do; the [`SoftwareEngine`] does all of them. An [`Engine`] puts the two
-//! together: what the device does not take, has no room for, or fails at, software does, and
-//! nobody can tell from the bits.
+//! together: what the device does not take, has no room for, or fails at, software does. The
+//! bits are the same either way.
 //!
 //! ```text
 //!   submit(queue, id, job) --> device takes it? --yes--> device.submit --full--+

@@ -104,7 +104,7 @@ proptest! {
             }
             expected.insert((queue, id), execute(&job));
             engine.submit(queue, id, job).expect("the queues are far from full");
-            // Blocking jobs in between disturb nobody.
+            // Blocking jobs in between disturb no other job.
             let blocking = random_job(&mut rng, &*code, &pool);
             prop_assert_eq!(engine.run(blocking.clone()), execute(&blocking));
             collect(&mut engine, QueueId(rng.random_range(0..3)), &mut done);

@@ -10,8 +10,8 @@
 //!   the backend refuses has changed nothing; then the edges are read-modify-written.
 //! - *Trim*: shrunk to the whole blocks inside; **the edges keep their content**. A trim is a hint
 //!   that the content is not needed, and reading and writing two blocks to honour it at the edges
-//!   would cost more than it gives. Whoever needs zeroes asks for `WriteZeroes`. What front-ends
-//!   promise about trimmed bytes must allow for this.
+//!   would cost more than it gives. A client that needs zeroes asks for `WriteZeroes`. What
+//!   front-ends promise about trimmed bytes must allow for this.
 //!
 //! FUA travels with every request that changes data, so the last of them to complete is stable.
 //!
@@ -476,7 +476,7 @@ impl<B: Backend> Backend for Align<B> {
                     out.swap_remove(at);
                 }
             }
-            // A step may have been answered at once; nobody would come back for it.
+            // A step may be complete already, and no later call would collect its completion.
             if !self.submitted {
                 break;
             }

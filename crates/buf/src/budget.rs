@@ -101,7 +101,7 @@ impl Budget {
 #[derive(Debug)]
 pub struct Lease {
     budget: Arc<Budget>,
-    /// Its name in the line; [`NOBODY`] for one that never waits.
+    /// The name of the lease in the line; [`NOBODY`] for a lease that never waits.
     id: u64,
     held_bytes: usize,
 }
@@ -126,9 +126,9 @@ impl Lease {
         self.held_bytes
     }
 
-    /// Holds `bytes` in all, if there is room, and never less than before. False if there is none, or
-    /// others were first; then this lease stands in line, if nobody does. More than the whole budget
-    /// never fits: check that before.
+    /// Holds `bytes` in all, if there is room, and never less than before. False if there is no
+    /// room, or another lease stands first in line; if none does, this lease stands there now. More
+    /// than the whole budget never fits: check that before.
     pub fn grow_to(&mut self, bytes: usize) -> bool {
         let Some(more) = bytes.checked_sub(self.held_bytes).filter(|more| *more > 0) else {
             self.budget.step_aside(self.id);
@@ -220,7 +220,7 @@ mod tests {
 
     proptest! {
         /// The total is never passed, what leases hold is what is used, and once everything was given
-        /// back whoever waits can have it all.
+        /// back, a lease that waits can have it all.
         #[test]
         fn the_books_agree(steps in proptest::collection::vec((0usize..4, 0usize..120, 0u8..3), 0..200)) {
             let budget = Budget::new(100);

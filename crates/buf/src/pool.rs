@@ -49,7 +49,7 @@ impl Lists {
 
     fn free_one(&mut self, class: usize) {
         if let Some(pointer) = self.take(class) {
-            // SAFETY: allocated with this layout, and nobody uses it.
+            // SAFETY: allocated with this layout, and no buffer uses it.
             unsafe { dealloc(pointer.as_ptr(), layout(ALIGN_BYTES << class)) }
         }
     }

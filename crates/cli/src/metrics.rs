@@ -2,7 +2,7 @@
 //!
 //! A scrape takes a snapshot through the same calls as `status`. Every client has a thread and a
 //! bounded time, and there are a few at most ([`Callers`]): a client that is slow, silent or does
-//! not read its answer keeps nobody else from theirs. Each connection is for one request.
+//! not read its answer keeps no other client from its own. Each connection is for one request.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write as _};

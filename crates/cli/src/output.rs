@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
-/// True when something could not be written, though somebody wanted to read it.
+/// True when output was lost although its reader was still there.
 pub fn is_lost() -> bool {
     IS_LOST.load(Ordering::Relaxed)
 }

@@ -1,8 +1,8 @@
 //! SIGTERM and SIGINT: the first one asks for a clean end, the second one ends at once.
 //!
 //! A server also takes SIGHUP, which many service managers send to mean "read your settings again".
-//! There is nothing to read again, so it says that and goes on. A command that somebody waits for is
-//! ended by SIGHUP, as usual: its terminal is gone.
+//! There is nothing to read again, so the server says that and goes on. Any other command is ended
+//! by SIGHUP, as usual: its terminal is gone.
 //!
 //! The signals are blocked in every thread, and one thread waits for them. Nothing ever runs in a
 //! signal handler. Install this before any other thread exists, so that all inherit the mask.

@@ -108,7 +108,7 @@ int fieldstone_code_encode(const fieldstone_code *code, const uint8_t *const *da
 /*
  * Makes missing shards, data or parity, of any k others. `shards` and `present` have k + m entries.
  * Where present[i] is not 0, shards[i] is read; where it is 0, shards[i] is written, unless it is
- * NULL: then nobody wants that shard. FIELDSTONE_TOO_FEW_SHARDS with fewer than k present.
+ * NULL: then that shard is not made. FIELDSTONE_TOO_FEW_SHARDS with fewer than k present.
  */
 int fieldstone_code_decode(const fieldstone_code *code, uint8_t *const *shards,
                            const uint8_t *present, size_t shard_bytes, fieldstone_error *error);

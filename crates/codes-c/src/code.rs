@@ -157,7 +157,7 @@ pub unsafe extern "C" fn fieldstone_code_encode(
         let mut lent = Lent::default();
         read_all(&mut lent, "data", data, shard_bytes)?;
         write_all(&mut lent, "parity", parity, shard_bytes)?;
-        // SAFETY: the header asks for buffers of this length that nobody else writes.
+        // SAFETY: the header asks for buffers of this length that no other thread writes.
         let (data, mut parity) = unsafe { lent.slices() }?;
         Ok(stripe::encode(&**code, &data, &mut parity)?)
     };
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn fieldstone_code_decode(
                 lost.push(at);
             }
         }
-        // SAFETY: the header asks for buffers of this length that nobody else writes.
+        // SAFETY: the header asks for buffers of this length that no other thread writes.
         let (given, mut outputs) = unsafe { lent.slices() }?;
         let mut given = given.into_iter();
         let take = |&present: &u8| if present == 0 { None } else { given.next() };
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn fieldstone_code_update(
         lent.read("old_bytes", None, change.old_bytes, change.len_bytes)?;
         lent.read("new_bytes", None, change.new_bytes, change.len_bytes)?;
         write_all(&mut lent, "parity", parity, shard_bytes)?;
-        // SAFETY: the header asks for buffers of this length that nobody else writes.
+        // SAFETY: the header asks for buffers of this length that no other thread writes.
         let (contents, mut parity) = unsafe { lent.slices() }?;
         let (shard, offset_bytes) = (change.shard, change.offset_bytes);
         let (old, new) = (contents[0], contents[1]);
@@ -261,7 +261,7 @@ unsafe fn stripe_of<'a>(
     let shards = unsafe { array("shards", shards, code.k() + code.m()) }?;
     let mut lent = Lent::default();
     read_all(&mut lent, "shards", shards, shard_bytes)?;
-    // SAFETY: the header asks for buffers of this length that nobody writes.
+    // SAFETY: the header asks for buffers of this length that no thread writes.
     let (shards, _) = unsafe { lent.slices() }?;
     Ok(shards)
 }

@@ -13,7 +13,7 @@ fn null(name: &str) -> Failure {
 /// What a pointer points to.
 ///
 /// # Safety
-/// The pointer is null or that of a live `T` that nobody writes while `'a` lasts.
+/// The pointer is null or that of a live `T` that no thread writes while `'a` lasts.
 pub(crate) unsafe fn reference<'a, T>(name: &str, pointer: *const T) -> Result<&'a T, Failure> {
     // SAFETY: the caller vouches for what is not null.
     unsafe { pointer.as_ref() }.ok_or_else(|| null(name))
@@ -22,7 +22,8 @@ pub(crate) unsafe fn reference<'a, T>(name: &str, pointer: *const T) -> Result<&
 /// An array. One of no entries may be null.
 ///
 /// # Safety
-/// The pointer is null or that of `count` initialised entries that nobody writes while `'a` lasts.
+/// The pointer is null or that of `count` initialised entries that no thread writes while `'a`
+/// lasts.
 pub(crate) unsafe fn array<'a, T>(
     name: &str,
     pointer: *const T,

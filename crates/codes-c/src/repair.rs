@@ -187,7 +187,7 @@ pub unsafe extern "C" fn fieldstone_repair_execute(
             lent.read("inputs", Some(at), input, len_bytes)?;
         }
         write_all(&mut lent, "outputs", outputs, shard_bytes)?;
-        // SAFETY: the header asks for buffers of these lengths that nobody else writes.
+        // SAFETY: the header asks for buffers of these lengths that no other thread writes.
         let (inputs, mut outputs) = unsafe { lent.slices() }?;
         Ok(stripe::repair(&**code, plan, &inputs, &mut outputs)?)
     };

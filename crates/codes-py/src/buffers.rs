@@ -79,8 +79,8 @@ impl Buffers {
         work: impl FnOnce(Slices<'_>) -> Result<T, E> + Send,
     ) -> PyResult<T> {
         // SAFETY: the buffers are held until after this call, so their memory stays where it is.
-        // They are contiguous, and writable where they must be. That nobody else uses them
-        // meanwhile is asked of callers.
+        // They are contiguous, and writable where they must be. Callers are asked to let no other
+        // thread use them meanwhile.
         let slices = unsafe { self.lent.slices() }.map_err(|error| refused(&error))?;
         py.detach(|| work(slices)).map_err(|error| refused(&error))
     }

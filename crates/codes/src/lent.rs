@@ -129,8 +129,8 @@ impl Lent {
     ///
     /// # Safety
     /// For as long as the slices live, every buffer is memory of the length given, initialised and
-    /// readable, and writable where it was named so; and nobody else writes any of it, nor reads
-    /// what is written.
+    /// readable, and writable where it was named so. No other code writes any of these bytes, or
+    /// reads bytes that are written.
     pub unsafe fn slices<'a>(&self) -> Result<Slices<'a>, LentError> {
         self.check_overlaps()?;
         let some = |buffer: &&Buffer| buffer.len_bytes > 0;

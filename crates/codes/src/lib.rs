@@ -3,8 +3,8 @@
 //! A [`Profile`] names a code as the command line does (`rs:4+2`, `copies:3`). From it comes a
 //! [`Code`]: numbers of data and parity shards, the [`LinearMap`](fieldstone_gf::LinearMap) that
 //! encodes, and for any loss a [`RepairPlan`]: which byte ranges of which shards to read, and the
-//! map that turns them into the lost shards. Whoever moves the bytes needs no algebra, and whoever
-//! computes (CPU, RTL, GPU) needs no knowledge of codes.
+//! map that turns them into the lost shards. The program that moves the bytes needs no algebra, and
+//! the unit that computes (CPU, RTL, GPU) needs no knowledge of codes.
 //!
 //! Shards are numbered 0..k for data and k..k+m for parity. Every shard is cut into
 //! [`elements`](Code::elements) elements; codes over bytes have one, regenerating codes have many

@@ -2,7 +2,7 @@
 //!
 //! A plan names what each scratch element and each output is made of; the builder puts every row
 //! into the earliest step in which all its sources are there. So independent rows share a step,
-//! and whoever writes a plan need not count.
+//! and the author of a plan need not count steps.
 
 use fieldstone_gf::{Element, LinearMap, Row, Shape, Source, Step, Target, Term};
 

@@ -1,9 +1,10 @@
 //! Whole stripes in memory.
 //!
-//! A [`Code`] gives maps and plans to those who move bytes between disks, networks and devices.
-//! Whoever has the shards in memory wants less: parities of data, the shards that are missing,
-//! parities after a small write. These are such functions, for Rust and for the bindings of other
-//! languages; they check every number and length and say what is wrong in terms of shards.
+//! A [`Code`] gives maps and plans to programs that move bytes between disks, networks and devices.
+//! A program that has the shards in memory wants less: parities of data, the shards that are
+//! missing, parities after a small write. This module has functions for that, for Rust and for the
+//! bindings of other languages. They check every number and length, and their errors speak of
+//! shards.
 //!
 //! [`decode`] reads any k whole shards and copies nothing. When reading costs more than computing,
 //! make a plan with [`Code::repair`], read just its ranges, and execute it with [`repair`].

@@ -2,8 +2,8 @@
 //!
 //! A [`Map`] is a tree of weighted *buckets* (root, racks, hosts) with devices (OSDs) as leaves,
 //! and *rules* that walk it. Given an input x, a rule draws pseudo-random items bucket by bucket
-//! until it has as many distinct devices as asked for. Everyone who has the map computes the same
-//! answer, and when a device leaves, little else moves.
+//! until it has as many distinct devices as asked for. Every client that has the map computes the
+//! same answer, and when a device leaves, little else moves.
 //!
 //! Draws retry when they collide with an earlier one or hit a device that is out; how often, and
 //! with which numbers, is part of the result, so this crate follows Ceph's mapper step by step.

@@ -2,7 +2,7 @@
 //!
 //! Attempt numbers are known before anything is drawn: firstn tries 0 for its first position, 1 for
 //! its second, and so on; indep tries every position once per round. A foresight that fails costs a
-//! draw that nobody asks for, or one that is made later; it never changes a result.
+//! draw that no step uses, or one that is made later; it never changes a result.
 
 use smallvec::SmallVec;
 
@@ -20,7 +20,7 @@ const CHEAP_ITEMS: usize = 16;
 struct Descent {
     /// The attempt at the position.
     first: u32,
-    /// It looks for the leaf already.
+    /// The descent looks for the leaf already.
     is_leaf: bool,
 }
 
@@ -52,7 +52,7 @@ impl Run<'_> {
                 let next = self.next_wanted(choose, wanted[at], descents[at], indices[at], indep);
                 let Some((next, found)) = next else { continue };
                 if let Some(item) = found {
-                    // A collision: nobody will look for its leaf.
+                    // A collision: no step looks for its leaf.
                     if seen.contains(&item) {
                         continue;
                     }

@@ -133,9 +133,9 @@ enum Draw {
 pub(crate) enum Next<'m> {
     /// In this bucket.
     Bucket(&'m Bucket),
-    /// It has come to an item of the wanted type.
+    /// The descent has come to an item of the wanted type.
     Found(ItemId),
-    /// It cannot: a device where a bucket was wanted.
+    /// The descent cannot go on: a device is where a bucket was wanted.
     Nowhere,
 }
 

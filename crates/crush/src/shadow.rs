@@ -3,8 +3,9 @@
 //! For every root, from the most negative number up, and every class in order of its number, the
 //! tree is cloned from the leaves up. The clone of a bucket holds its devices of the class and the
 //! clones of its buckets, even empty ones; a clone weighs in its parent what its own items weigh.
-//! It gets the number that was asked for, or else the first from -1 down that no bucket has and
-//! nobody asked for. Numbers are hashed, so all of this order is part of the placement.
+//! The clone gets the number that the map asks for, or else the first from -1 down that no bucket
+//! has and the map does not ask for. Numbers are hashed, so all of this order is part of the
+//! placement.
 //!
 //! **Trap: tree buckets.** Ceph appends the items of a clone one by one, and where a tree grows it
 //! adds weights to nodes that it never cleared. So crushtool's shadows of tree buckets with more than

@@ -85,12 +85,12 @@ pub enum ShardState {
     Good,
     /// There is no such file.
     Missing,
-    /// It has the name of another shard.
+    /// The file has the name of another shard.
     Misnamed,
-    /// It is finished, but still has its temporary name: an encode or repair was interrupted while
-    /// it gave its shards their names.
+    /// The file is finished, but still has its temporary name: an encode or repair was interrupted
+    /// while it gave its shards their names.
     Unnamed,
-    /// It has not the length that it should have.
+    /// The file has not the length that it should have.
     WrongLength {
         /// Its length.
         found_bytes: u64,
@@ -214,10 +214,10 @@ impl Folder {
         Self::open_for(path, Access::Read)
     }
 
-    /// Opens a folder to repair it. Nobody else can open it in the meantime.
+    /// Opens a folder to repair it. No other process can open the folder in the meantime.
     ///
     /// # Errors
-    /// As [`Folder::open`], or somebody is at work in it.
+    /// As [`Folder::open`], or another process is at work in the folder.
     pub fn open_to_change(path: &Path) -> Result<Self, Error> {
         Self::open_for(path, Access::Change)
     }

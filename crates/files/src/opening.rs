@@ -66,7 +66,7 @@ impl fmt::Display for FileKind {
 /// Why a file of a shard folder was not opened.
 #[derive(Debug)]
 pub(crate) enum OpenFlaw {
-    /// It is something else than a regular file.
+    /// The path names something else than a regular file.
     NotRegular(FileKind),
     /// The system refuses.
     System(io::Error),
@@ -98,7 +98,7 @@ pub(crate) fn open(path: &Path, purpose: Use) -> Result<File, OpenFlaw> {
     options.read(purpose == Use::Read).write(purpose == Use::Write);
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
     let file = options.open(path).map_err(|error| match error.raw_os_error() {
-        // It became one after it was looked at.
+        // The path became a link after it was looked at.
         Some(libc::ELOOP) => OpenFlaw::NotRegular(FileKind::Link),
         _ => OpenFlaw::System(error),
     })?;

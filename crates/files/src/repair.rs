@@ -12,7 +12,7 @@
 //! A shard that only [lacks its name](ShardState::Unnamed) gets it, when everything was read and
 //! mended.
 //!
-//! What might be somebody's only copy is never overwritten: shards of another encoding, shards with
+//! What might be the only copy is never overwritten: shards of another encoding, shards with
 //! the name of another, files that may not be read. Nor is what the folder's maker did not make:
 //! links, pipes and devices are neither followed nor replaced. A repair names them and ends.
 

@@ -16,7 +16,7 @@ pub fn default_jobs() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get).min(8)
 }
 
-/// How far a job is, for whoever shows it.
+/// How far a job is, for the code that shows its progress.
 #[derive(Debug, Default)]
 pub struct Progress {
     done_bytes: AtomicU64,
@@ -130,7 +130,7 @@ impl<T> InTurn<T> {
         Some(result)
     }
 
-    /// There will be no more turns: whoever waits goes home.
+    /// Ends all turns: threads that wait for a turn stop waiting.
     pub(crate) fn end(&self) {
         lock(&self.state).next = None;
         self.changed.notify_all();

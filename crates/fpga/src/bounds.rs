@@ -39,7 +39,7 @@ pub const SWAP_PATIENCE: u32 = 8;
 /// Looks at a queue set's state, one per poll, before an enabling is given up.
 pub const MAX_CONTROL_LOOKS: u32 = 1 << 16;
 /// Cycles of the device before a reset is given up: in front of the queue set's last job there may be
-/// those of all other slots. Nobody waits for it meanwhile.
+/// those of all other slots. No caller waits for the reset meanwhile.
 pub const MAX_RESET_CYCLES: u64 = 256 * MAX_OPERATION_CYCLES as u64;
 /// Polls without news after which the driver looks whether the device is alive.
 pub const POLLS_PER_CHECK: u32 = 1 << 10;

@@ -1,4 +1,4 @@
-//! A function of a device, shared by everyone who has a queue set of it.
+//! A function of a device, shared by the owners of its queue sets.
 
 use std::fmt;
 use std::ops::Range;
@@ -253,7 +253,7 @@ impl Card {
         }
     }
 
-    /// What nobody has now: bytes of host memory, bytes of card memory, queue sets.
+    /// What is free now: bytes of host memory, bytes of card memory, queue sets.
     #[must_use]
     pub fn free(&self) -> (u64, u64, usize) {
         let shared = self.shared();

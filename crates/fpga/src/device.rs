@@ -461,7 +461,7 @@ impl FpgaDevice {
         let load = Descriptor::operation(H2cOp::Reconfigure, card, 0, len_bytes);
         self.set.push_h2c(&copy.cookie(slot as u16));
         self.set.push_h2c(&load.cookie(slot as u16).flagged(flags));
-        // Nobody may poll for long: the job that needs the module was given back.
+        // The next poll may come late, because the job that needs the module was given back.
         self.set.ring();
         self.flights[slot] = Some(Flight {
             purpose: Purpose::Swap(module),

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::regs::BEAT_BYTES;
 
-/// A part of a memory. Whoever has it gives it back to where it came from.
+/// A part of a memory. Its owner gives it back to the [`Extents`] that it came from.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Its first byte, a multiple of 64.

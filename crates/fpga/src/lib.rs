@@ -10,7 +10,7 @@
 //! | [`descriptor`] | descriptors, and what comes back for them |
 //! | [`ring`]       | rings in host memory |
 //! | [`queue_set`]  | three rings and their registers, and the way back after an error |
-//! | [`card`]       | a function of a device, shared by everyone who has a queue set of it |
+//! | [`card`]       | a function of a device, shared by the owners of its queue sets |
 //! | [`device`]     | a queue set as an accelerator of `accel`: jobs become descriptors |
 //! | [`plan`]       | where the bytes of a job lie, and what they become |
 //! | [`flight`]     | what the device is working on for a queue set |

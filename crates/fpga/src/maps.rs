@@ -7,8 +7,8 @@
 //!
 //! Buckets of the kinds uniform, list and tree need a module in the reconfigurable partition. Maps
 //! that need another one than is there are given back, and after [`SWAP_PATIENCE`] of them in a row
-//! the partition is changed, once nobody uses its module; until the new one runs, jobs that need one
-//! are given back, too.
+//! the partition is changed, once no job uses its module. Until the new one runs, jobs that need
+//! one are given back, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub enum Admission {
     Swap(ReconfigurableModule),
 }
 
-/// That a placement uses what is loaded, which stays loaded meanwhile.
+/// A placement's use of the loaded map and module, which stay loaded meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
     /// The map's epoch.
@@ -58,7 +58,7 @@ pub struct Load {
     pub address: u64,
     /// Its size.
     pub bytes: u64,
-    /// It must be copied there first.
+    /// The image, if it must be copied to that address first.
     pub image: Option<Arc<[u8]>>,
 }
 
@@ -164,8 +164,8 @@ impl Maps {
         }
         let uses = Use { epoch: self.entries[index].epoch, module: module.is_some() };
         if uses.module && self.missed >= SWAP_PATIENCE {
-            // The module is about to go, as soon as nobody uses it, unless those who wanted that
-            // have gone.
+            // The partition changes as soon as no job uses its module. The count falls here, so
+            // that the module stays if the jobs that need another one have stopped coming.
             self.missed -= 1;
             return Admission::Busy;
         }
@@ -227,13 +227,14 @@ impl Maps {
         if image.is_in_card { None } else { image.place.take() }
     }
 
-    /// Nobody knows which map the device has.
+    /// The map that the device has is unknown from here on.
     pub fn forget_loaded(&mut self) {
         self.loaded = Loaded::Nothing;
     }
 
-    /// The partition is about to change. False if it must not, after all: since [`Admission::Swap`]
-    /// was given, somebody else was let in who uses the module, or began to change it.
+    /// Begins a change of the partition. False if the partition must not change after all: since
+    /// [`Admission::Swap`] was given, another job that uses the module was let in, or another queue
+    /// set began a change.
     pub fn swap_begins(&mut self) -> bool {
         let may = self.module.is_some() && self.module_users == 0;
         if may {
@@ -247,7 +248,8 @@ impl Maps {
         (self.module, self.missed) = (module, 0);
     }
 
-    /// What the partition holds; `None` while it is being changed, or if nobody knows.
+    /// The module in the partition; `None` while the partition is being changed, or if the module
+    /// is unknown.
     #[must_use]
     pub fn module(&self) -> Option<ReconfigurableModule> {
         self.module

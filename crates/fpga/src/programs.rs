@@ -29,7 +29,7 @@ struct Program {
 pub struct Ready {
     /// Its address in card memory.
     pub address: u64,
-    /// It must be copied there first.
+    /// The program, if it must be copied to that address first.
     pub missing: Option<Arc<[u8]>>,
     /// Its size.
     pub bytes: u64,

@@ -34,7 +34,7 @@ pub enum State {
     Disabled,
     /// The device has been asked to take over its context.
     Enabling,
-    /// It works.
+    /// The queue set works.
     Enabled,
     /// The device has been asked to end what is in flight.
     Resetting,

@@ -140,7 +140,7 @@ fn coding_jobs_of_a_burst_are_one_operation() {
         assert_eq!(dummy.done(H2cOp::Code) - done, operations);
     }
     assert_eq!(device.resets(), 0);
-    // A burst that nobody polls ends with the driver.
+    // A burst that is never polled ends with the driver.
     assert!(device.submit(QUEUE, JobId(0), job(4096, 1)).is_ok());
     drop(device);
     assert_eq!(card.free(), all);
@@ -360,7 +360,7 @@ fn a_tenant_has_what_it_was_granted_and_nothing_else() {
     // The partition is not a tenant's to change: those maps are not taken.
     assert!(report.place.wrong == 0 && report.place.failed == 0, "{report:?}");
     assert_eq!(tenant.take_errors(), 0);
-    // What belongs to function 0, or to nobody, is refused and counted.
+    // Registers of function 0, or of no function, are refused, and the attempts are counted.
     page.write64(function_table::BASE, 0);
     assert_eq!(page.read64(register::RM_STATE), 0);
     assert_eq!(tenant.take_errors(), register::FUNCTION_ERRORS_REGISTER_ACCESS.with(1));

@@ -281,7 +281,7 @@ fn a_lost_doorbell_costs_seconds() {
 }
 
 /// A virtual function does what it may not, again and again, while the physical one works: every
-/// offence completes with its status on the offender's queue, and nobody else notices.
+/// offence completes with its status on the offender's queue, and no other function notices.
 #[test]
 fn a_tenant_that_misbehaves_harms_nobody() {
     const ROUNDS: usize = 12;

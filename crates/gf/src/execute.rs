@@ -8,7 +8,7 @@
 //!
 //! **Stores.** A store to a line that is not in cache reads the line first. Streaming stores do
 //! not, and leave the cache alone, but they are many times slower than stores that hit it. So the
-//! choice depends on whether the outputs would stay in cache until someone wants them; what is
+//! choice depends on whether the outputs would stay in cache until they are used; what is
 //! known here is the size of one execution ([`STREAMING_BYTES`]), and what a caller says
 //! ([`Stores`]). When lines come from memory, they are also asked for ahead: by the kernel in a map
 //! of one pass, and here, a slice ahead, in a map of several.
@@ -32,9 +32,9 @@ const SLICES_BYTES: usize = 256 << 10;
 /// 32 KiB or more on today's CPUs.
 const FIRST_LEVEL_BYTES: usize = 32 << 10;
 /// Inputs and outputs of one execution above which [`Stores::Auto`] streams. Below, the outputs may
-/// well stay in a cache, where plain stores are up to twice as fast and whoever uses the outputs
-/// next finds them; above, they leave even a large third-level cache, and streaming gains 1.4 to
-/// 1.5 times the speed.
+/// well stay in a cache, where plain stores are up to twice as fast and the next user of the
+/// outputs finds them; above, they leave even a large third-level cache, and streaming gains 1.4
+/// to 1.5 times the speed.
 pub const STREAMING_BYTES: usize = 16 << 20;
 /// A cache line.
 const LINE_BYTES: usize = 64;

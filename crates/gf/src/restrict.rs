@@ -1,8 +1,8 @@
 //! A map that computes only some of another map's outputs, and reads only what those need.
 //!
-//! Who wants a few bytes of a lost shard wants a few of its elements. The rows that lead to them,
-//! through scratch elements too, are a program of their own: often a small one, because every
-//! element of a regenerating code depends on few others.
+//! A reader that wants a few bytes of a lost shard wants a few of its elements. The rows that lead
+//! to them, through scratch elements too, are a program of their own: often a small one, because
+//! every element of a regenerating code depends on few others.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -35,7 +35,7 @@ pub(crate) struct Inbox {
     payload: Option<Payload>,
     armed: Armed,
     header_only: bool,
-    /// What the buffer's size shall be as soon as nobody writes to it.
+    /// The size that the buffer gets as soon as no receive writes to it.
     capacity_bytes: usize,
 }
 

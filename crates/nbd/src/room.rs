@@ -43,7 +43,7 @@ impl Room {
         self.lease.as_ref().map_or(usize::MAX, |lease| lease.budget().total_bytes() / BUDGET_SHARE)
     }
 
-    /// False for a request that would not fit if nobody else held anything.
+    /// False for a request that would not fit even if no other session held anything.
     pub fn fits_ever(&self, bytes: usize) -> bool {
         bytes <= OWN_BYTES
             || self.lease.as_ref().is_none_or(|lease| bytes <= lease.budget().total_bytes())

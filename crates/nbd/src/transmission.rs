@@ -62,11 +62,11 @@ impl Command {
 /// What to do with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Pass it on.
+    /// Pass the request on.
     Submit { op: Op, kind: Kind, flags: RequestFlags },
-    /// It succeeds without anything to do.
+    /// The request succeeds without anything to do.
     Done(Kind),
-    /// It fails.
+    /// The request fails.
     Fail(Failure),
     /// The client says goodbye.
     Disconnect,

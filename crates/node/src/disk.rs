@@ -144,7 +144,8 @@ impl<W> SyncGroup<W> {
         self.begin()
     }
 
-    /// Starts the next sync if none runs and someone waits. True when it must be submitted now.
+    /// Starts the next sync if none runs and there are waiters. True when the caller must submit
+    /// the sync now.
     #[must_use]
     pub(crate) fn begin(&mut self) -> bool {
         if self.running || self.waiting.is_empty() {
@@ -161,7 +162,7 @@ impl<W> SyncGroup<W> {
         std::mem::take(&mut self.covered)
     }
 
-    /// Everyone who waits for a sync that has not begun.
+    /// Takes the waiters of the sync that has not begun.
     pub(crate) fn take_waiting(&mut self) -> Vec<W> {
         std::mem::take(&mut self.waiting)
     }

@@ -1,7 +1,8 @@
 //! The storage node: policy handlers, request table and chunk store, as one state machine.
 //!
-//! Purpose: keep shards and journals for volumes, let nobody at them without a valid capability,
-//! let nobody write who was fenced off, and hand out no byte that does not match its checksum.
+//! Purpose: keep shards and journals for volumes, refuse access to them without a valid capability,
+//! refuse the writes of a writer that was fenced off, and hand out no byte that does not match its
+//! checksum.
 //!
 //! # Structure (network-accelerated DFS, sections III to V)
 //! The paper puts a file system's policies into three handlers that run on the packets of a

@@ -38,9 +38,9 @@ pub struct Health {
 /// A node as a volume sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeView {
-    /// It is used.
+    /// The volume uses the node.
     pub up: bool,
-    /// Shards of the volume that count on it.
+    /// Shards of the volume on the node that count.
     pub shards: u64,
     /// Slots in use on it, by any volume.
     pub slots_used: u64,

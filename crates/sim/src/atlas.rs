@@ -166,7 +166,7 @@ impl Fault {
         !matches!(self, Fault::VolumeKill | Fault::KillAll | Fault::PowerAll | Fault::Usurp)
     }
 
-    /// It may exceed the bound in a scenario beyond: it destroys nothing.
+    /// True for a fault that may exceed the bound in a scenario beyond: it destroys nothing.
     #[must_use]
     pub fn is_harmless_to_data(self) -> bool {
         matches!(self, Fault::NodeKill | Fault::Partition | Fault::ConnectionLoss)
@@ -202,15 +202,15 @@ const STRIKES_MAX: u32 = 6;
 /// What is wrong with a node.
 #[derive(Clone, Copy, Debug, Default)]
 struct Impairment {
-    /// Faults that struck it since it was sound.
+    /// Faults that struck the node since it was sound.
     strikes: u32,
     /// Faults that are not over.
     ongoing: u32,
     ended_at: Nanos,
     needs_scrub: bool,
-    /// It was struck by a fault of its own, not only when everything died.
+    /// The node was struck by a fault of its own, not only when everything died.
     own: bool,
-    /// A fault that stays struck it.
+    /// The node was struck by a fault that stays.
     stays: bool,
 }
 

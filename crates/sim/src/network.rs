@@ -6,10 +6,10 @@
 //! - **Loss** of a connection cuts each direction at a random frame: what is before the cut still
 //!   arrives, then the side is told. The two sides are told at different times, so a node may
 //!   carry out requests whose sender has long given up, or sits on a new connection already.
-//! - **Partition** of a link is silent: frames stall, nobody is told, new connections are not
+//! - **Partition** of a link is silent: frames stall, no side is told, new connections are not
 //!   made. When it heals, stalled frames arrive late, or the connection is lost.
 //! - A **process that dies** has its frames in flight delivered up to a random cut; a **node that
-//!   dies silently** (its machine vanished) tells nobody until it is back.
+//!   dies silently** (its machine vanished) tells no client until it is back.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -213,7 +213,7 @@ impl Network {
         self.due.push(Due { at, peer, direction });
     }
 
-    /// A frame is due: what arrives, and where. `None` if it stalls or nobody listens.
+    /// A frame is due: what arrives, and where. `None` if it stalls or its receiver is gone.
     pub fn arrive(&mut self, peer: PeerId, direction: Direction) -> Option<(Ends, Arrival)> {
         let connection = self.connections.get_mut(&peer)?;
         let ends = Ends { peer, client: connection.client, node: connection.node };

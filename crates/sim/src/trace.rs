@@ -1,6 +1,6 @@
 //! The trace: what happened, in fixed columns, and its hash.
 //!
-//! The hash is taken over every line whether or not anybody reads the text, so two runs can be
+//! The hash is taken over every line whether or not the text is written, so two runs can be
 //! compared for equality at the price of a few multiplications per event; text is only made when
 //! there is a writer.
 //!
@@ -83,7 +83,7 @@ impl<'a> Trace<'a> {
         self.hash
     }
 
-    /// True when somebody reads the text.
+    /// True when a writer takes the text.
     #[must_use]
     pub fn is_written(&self) -> bool {
         self.writer.is_some()

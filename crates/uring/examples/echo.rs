@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Talk to it with `socat - UNIX-CONNECT:/tmp/echo.sock` or `nc 127.0.0.1 7777`. After every busy
-//! second it prints the reactor's counters; while nobody talks it prints nothing and does not
+//! second it prints the reactor's counters. While no client talks, it prints nothing and does not
 //! wake up.
 
 use std::collections::HashMap;

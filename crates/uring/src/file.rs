@@ -28,12 +28,12 @@ pub enum Caching {
 /// What happens if the file does or does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Creation {
-    /// It must exist.
+    /// The file must exist.
     #[default]
     Existing,
-    /// It is created, empty, if it does not exist.
+    /// The file is created, empty, if it does not exist.
     IfMissing,
-    /// It must not exist and is created empty.
+    /// The file must not exist and is created empty.
     New,
 }
 

@@ -1,11 +1,11 @@
 //! Listening sockets.
 //!
 //! A unix listener owns a name in the file system. A server that was killed leaves the name
-//! behind, and the next bind fails with "address in use" although nobody listens. So on that error
-//! we knock: if the connection is refused the name is a leftover and is removed; if it is taken,
-//! or would be, a server lives there and we leave it alone. Two servers that start on the same
-//! leftover at the same instant may both remove it, and the later bind wins; what guards the data
-//! is the volume's lock, not this name. On drop the name is removed only if it still is ours.
+//! behind, and the next bind fails with "address in use" although no server listens. So on that
+//! error we knock: if the connection is refused, the name is a leftover and is removed; if it is
+//! taken, or would be, a server lives there and we leave it alone. Two servers that start on the
+//! same leftover at the same instant may both remove it, and the later bind wins; what guards the
+//! data is the volume's lock, not this name. On drop the name is removed only if it still is ours.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ use crate::address::{Address, Endpoint};
 /// Why a listener could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody else listens there.
+    /// Another server listens there.
     #[error("cannot listen on {0}: the address is in use by a running server")]
     InUse(Address),
     /// The path of a unix address names something that is not a socket; it is left alone.
@@ -127,7 +127,7 @@ fn remove_leftover(path: &Path, address: &Address) -> Result<(), ListenError> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             fs::remove_file(path).map_err(|error| explain(address, error))
         }
-        // Taken, or the server's backlog is full: somebody is there.
+        // Taken, or the server's backlog is full: a server is there.
         Ok(()) => Err(ListenError::InUse(address.clone())),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(ListenError::InUse(address.clone()))
@@ -144,7 +144,7 @@ fn knock(endpoint: &Endpoint) -> io::Result<()> {
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and belongs to nobody else.
+    // SAFETY: the descriptor was just made and has no other owner.
     let socket = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(raw) };
     let (address, len_bytes) = endpoint.as_raw();
     // SAFETY: the endpoint's address is `len_bytes` long and outlives the call.

@@ -52,7 +52,7 @@ impl Holder {
 /// Why a lock was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Somebody has it.
+    /// The lock has a holder already.
     #[error("{} is in use by {}", path.display(), holder_text(*.pid))]
     Held {
         /// The lock file.

@@ -10,7 +10,7 @@
 //!
 //! ```text
 //!   IDLE    nothing rang since the reactor last looked; it is awake
-//!   RUNG    some mailbox became non-empty; nobody needs to wake anybody
+//!   RUNG    some mailbox became non-empty; no further sender needs to ring
 //!   ASLEEP  the reactor is about to block in the kernel, or does
 //!
 //!   ring:    old = swap(RUNG);  if old == ASLEEP, write to the eventfd
@@ -21,10 +21,10 @@
 //! No wake-up is lost: a message is in its queue before the bell rings. If the ring comes before
 //! `sleep`, the compare-exchange fails; if it comes after, the swap sees `ASLEEP` and the eventfd
 //! ends the wait, even if the reactor has not reached the kernel yet. And a sender that finds
-//! the queue non-empty may stay silent, because whoever made it non-empty rings, and the receiver
-//! takes everything.
+//! the queue non-empty may stay silent, because the sender that made the queue non-empty rings, and
+//! the receiver takes everything.
 //!
-//! The eventfd is watched with one multishot poll per ring, edge triggered: nobody ever reads
+//! The eventfd is watched with one multishot poll per ring, edge triggered: no code ever reads
 //! it, so a wake-up costs one `write` on the sender's side and one completion on the receiver's.
 
 use std::io;
@@ -50,7 +50,7 @@ impl Bell {
         if raw < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just made and has no other owner.
         let eventfd = unsafe { OwnedFd::from_raw_fd(raw) };
         Ok(Self { state: AtomicU32::new(IDLE), eventfd })
     }
@@ -62,7 +62,7 @@ impl Bell {
     fn ring(&self) {
         if self.state.swap(RUNG, Ordering::AcqRel) == ASLEEP {
             let one = 1u64.to_ne_bytes();
-            // It can only fail when the counter is full, and then the poll has fired.
+            // The write can only fail when the counter is full, and then the poll has fired.
             // SAFETY: `one` is eight readable bytes.
             unsafe { libc::write(self.raw(), one.as_ptr().cast(), one.len()) };
         }

@@ -59,7 +59,7 @@ pub(crate) enum Op {
 pub(crate) enum Step {
     /// Put the next step to the kernel.
     Again,
-    /// It is over.
+    /// The operation is over.
     Done(io::Result<u32>),
 }
 

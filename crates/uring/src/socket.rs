@@ -28,8 +28,9 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Takes over a stream socket. It is switched to blocking mode, which the reactor expects: it
-    /// makes the kernel wait for readiness instead of failing with `EAGAIN`, and blocks nobody.
+    /// Takes over a stream socket. It is switched to blocking mode, which the reactor expects: this
+    /// mode makes the kernel wait for readiness instead of failing with `EAGAIN`, and blocks no
+    /// thread.
     ///
     /// # Errors
     /// The descriptor is not one that has file flags.
@@ -65,14 +66,14 @@ impl Socket {
         if raw < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just made and has no other owner.
         Ok(unsafe { Self::from_fresh(raw) })
     }
 
     /// Wraps a descriptor that the kernel just made, in blocking mode.
     ///
     /// # Safety
-    /// `raw` is open and owned by nobody else.
+    /// `raw` is open and has no other owner.
     pub(crate) unsafe fn from_fresh(raw: RawFd) -> Self {
         // SAFETY: passed on to the caller.
         Self { descriptor: Arc::new(unsafe { OwnedFd::from_raw_fd(raw) }) }

@@ -1,9 +1,9 @@
 //! What test benches share: a clock, seeded dice, and streams that stall at random.
 //!
 //! Every stream is `valid`, `ready`, `data`: a beat moves in a cycle that ends with both set. A
-//! cycle of a bench is: everyone drives its inputs ([`Source::drive`], [`Sink::drive`]), the model
-//! settles with the clock low, everyone looks at what moved ([`Source::sample`], [`Sink::sample`]),
-//! the clock rises. [`Clock::cycle`] does it.
+//! cycle of a bench is: sources and sinks drive their ports ([`Source::drive`],
+//! [`Sink::drive`]), the model settles with the clock low, sources and sinks look at what moved
+//! ([`Source::sample`], [`Sink::sample`]), the clock rises. [`Clock::cycle`] does it.
 
 use std::collections::VecDeque;
 

@@ -11,7 +11,7 @@ pub const FOLDER_VARIABLE: &str = "FIELDSTONE_COVERAGE";
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// A new file for the counts of one model, or `None` when nobody asked for them.
+/// A new file for the counts of one model, or `None` when the environment names no folder for them.
 pub(crate) fn next_file(design: &str) -> Option<PathBuf> {
     let folder = PathBuf::from(std::env::var_os(FOLDER_VARIABLE)?);
     std::fs::create_dir_all(&folder).ok()?;

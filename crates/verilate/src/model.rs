@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Which way a port goes, seen from the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Driven by whoever uses the model.
+    /// Driven by the user of the model.
     Input,
     /// Driven by the module.
     Output,
@@ -289,7 +289,7 @@ impl Drop for Model {
                 unsafe { write(self.raw, path.as_ptr()) };
             }
         }
-        // SAFETY: nobody uses `raw` afterwards; ports check their model before they are used.
+        // SAFETY: no code uses `raw` afterwards; ports check their model before they are used.
         unsafe { (self.design.free)(self.raw) };
     }
 }

@@ -49,9 +49,9 @@ pub struct Node {
     pub slots_claimed: BTreeMap<SegmentId, u32>,
     /// Slots that the volume has reserved there, as far as it knows; 0 for none.
     pub slots_reserved: u32,
-    /// It said so itself: no slot is free.
+    /// The node said itself that no slot is free.
     pub full: bool,
-    /// It did not grant a reservation because its disk has no room.
+    /// The node did not grant a reservation because its disk has no room.
     pub disk_limited: bool,
     /// When it was last told that it is short.
     pub short_told_at: Option<Nanos>,

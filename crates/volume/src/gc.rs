@@ -76,7 +76,7 @@ impl Core {
             || (settled && self.segments_free() >= self.marks().low)
     }
 
-    /// A thin volume holds many segments that nobody needs any more: its neighbours may.
+    /// A thin volume holds many dead segments, and its neighbours may need their room.
     fn gives_back(&self) -> bool {
         let many = (DEAD_BATCH as u64).max(self.segments.len() as u64 / GIVE_BACK_FRACTION);
         self.reservation.provisioning == Provisioning::Thin && self.segments_died >= many
@@ -91,7 +91,7 @@ impl Core {
         let written = self.counters.user_written_bytes;
         self.spawn_with(move |ctx| async move {
             let ended = collect(&ctx).await;
-            // Whoever still waits asks again at once.
+            // A request that still waits for space asks again at once.
             let vain = ctx.with(|core| core.gc_stuck);
             let again = vain || ended == Ended::Disturbed;
             ctx.sleep_ms(if again { RETRY_MS } else { 1 }).await;
@@ -195,7 +195,7 @@ async fn collect(ctx: &Ctx) -> Ended {
             let now = ctx.with(|core| (core.segments_free(), core.counters.user_written_bytes));
             let in_vain = |last: (u64, u64)| now.0 <= last.0 && now.1 == last.1;
             if !long && last_checkpoint.is_some_and(in_vain) {
-                // What is moved takes as much room as it gives back.
+                // Moving blocks takes as much room as it gives back.
                 return ended(&tried);
             }
             last_checkpoint = Some(now);
@@ -205,7 +205,7 @@ async fn collect(ctx: &Ctx) -> Ended {
             return ended(&tried);
         }
         if victim.is_none() && ctx.with(|core| core.sealing()) {
-            // What is being written may leave something to move when it is durable.
+            // Segments that are being written may leave blocks to move once they are durable.
             sync_segments(ctx).await;
             continue;
         }

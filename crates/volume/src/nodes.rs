@@ -151,7 +151,8 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
             check_place(node, &state.stat)?;
             ctx.with(|core| {
                 core.node_mut(node).stat = state.stat;
-                // It may have one of a writer before that never counted; it takes only higher ones.
+                // The node may have a root of an earlier writer that never counted. The node takes
+                // only higher versions.
                 core.root_version = core.root_version.max(state.root_version);
             });
         }
@@ -185,12 +186,13 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         }
         Err(error) => return Err(error),
     }
-    // What it lists counts as stable from then on, whether it was told to sync it before or not.
+    // The shards that the node lists count as stable from then on, synced before or not.
     ctx.call(node, RequestBody::ShardSync).await?;
     let mut listed = list_shards(ctx, node).await?;
     let bad = verify_unsure(ctx, node, &listed).await?;
     if !bad.is_empty() {
-        // They are gone for good before the node counts: a power loss must not bring them back.
+        // Bad shards are gone for good before the node counts: a power loss must not bring them
+        // back.
         delete(ctx, node, bad.iter().copied().collect()).await?;
         ctx.call(node, RequestBody::ShardSync).await?;
         listed.retain(|info| !bad.contains(&info.segment));
@@ -201,8 +203,8 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
             return Vec::new();
         }
         let extra = core.reconcile(node, &listed);
-        // What it has reserved for the volume is asked for next; it may be another node than
-        // before.
+        // The node is asked next what it has reserved for the volume. It may be another node
+        // than before.
         let state = core.node_mut(node);
         state.health = NodeHealth::Up;
         (state.slots_reserved, state.disk_limited, state.short) = (0, false, false);

@@ -165,7 +165,8 @@ async fn rebuild(ctx: Ctx) {
         core.rebuild.elapsed_ns = core.now.since(began).0;
         core.rebuild_running = false;
         core.drop_left_rows();
-        // What failed for a passing reason is tried again; what has no place waits for a node.
+        // Shards that failed for a passing reason are tried again; shards without a place wait for
+        // a node.
         let again = std::mem::take(&mut core.rebuild_again);
         let degraded = core.degraded();
         let place = degraded.iter().any(|handle| !core.rebuild_targets(*handle).is_empty());

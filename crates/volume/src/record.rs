@@ -37,11 +37,11 @@ const _: () = assert!(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EntryKind {
-    /// They hold the segment's blocks from `segment_block` on.
+    /// The blocks of the entry hold the segment's blocks from `segment_block` on.
     Data = 0,
-    /// They hold nothing.
+    /// The blocks hold nothing.
     Trim = 1,
-    /// They read as zeroes and keep their space.
+    /// The blocks read as zeroes and keep their space.
     Reserve = 2,
 }
 

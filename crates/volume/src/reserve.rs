@@ -109,7 +109,7 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
             break;
         }
     }
-    // What some have granted beyond the others is of no use.
+    // Slots that some nodes granted beyond the others are of no use.
     for node in nodes {
         let more = ctx.with(|core| core.node(node).slots_reserved > before);
         if more {
@@ -227,7 +227,8 @@ pub async fn yield_if_needed(ctx: &Ctx) {
     });
 }
 
-/// Gives back what the volume can do without, when it closes: nobody could ask it for that later.
+/// Gives back the slots that the volume can do without, when the volume closes: later no other
+/// volume could ask for them.
 pub async fn give_back_spare(ctx: &Ctx) {
     let (nodes, reserved, slots) = ctx.with(|core| {
         let slots = core.slots_needed().max(core.slots_least());

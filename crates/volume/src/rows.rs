@@ -50,7 +50,7 @@ struct Keeper {
     node: NodeIndex,
     /// The connection that the rows went over; what came over an earlier one may be gone.
     session: u64,
-    /// It did not take some of them.
+    /// The node did not take some of the rows.
     lost: bool,
 }
 
@@ -409,7 +409,8 @@ pub async fn complete_rows(ctx: &Ctx, handle: Handle, meta: SealMeta) {
         let result = call.await;
         ctx.with(|core| match result {
             Ok(_) if !seals => {}
-            // It lacks rows that the node did not take: that was dealt with when it said so.
+            // The shard lacks rows that the node did not take: that was dealt with when it
+            // refused them.
             Err(NodeError::Invalid(_)) if core.row_lost(handle, shard) => {}
             result => {
                 if result.is_err() {

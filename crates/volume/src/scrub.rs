@@ -1,4 +1,4 @@
-//! Scrub: looking for shards that are damaged before somebody needs them.
+//! Scrub: looking for damaged shards before a read or a rebuild needs them.
 //!
 //! Every node checks its own shards against their checksums; only verdicts pass the network. What is
 //! bad is rebuilt before the scrub ends.

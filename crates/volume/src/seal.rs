@@ -177,8 +177,8 @@ impl Core {
             let Err(error) = result else { continue };
             let state = self.node(node);
             if state.session != session && state.health == NodeHealth::Up {
-                // It was lost and has joined since, which told what it has: to forget that would
-                // leave shards on it that nobody knows of.
+                // The node was lost and has joined since, and then told which shards it has. To
+                // forget these would leave shards on the node that the volume does not know of.
                 back.push(node);
                 continue;
             }
@@ -195,7 +195,7 @@ impl Core {
             if segment.id != *id || segment.state != State::Sealed {
                 continue;
             }
-            // What came to a node since then was not covered by the sync.
+            // The sync did not cover shards that came to a node since then.
             let mut stable = 0;
             for (shard, before) in segment.shards.iter_mut().zip(before) {
                 match *shard {

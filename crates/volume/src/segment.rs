@@ -112,11 +112,11 @@ pub struct Segment {
     pub contents: Option<Contents>,
     /// Where rows of it were written before it is sealed, if any were.
     pub rows: Option<Rows>,
-    /// The journal has records of it without their blocks; [`SegmentTable::set_detached`] changes
-    /// it.
+    /// The journal has records of the segment without their blocks;
+    /// [`SegmentTable::set_detached`] changes this.
     pub detached: bool,
-    /// It is made of trims alone and is not to be stored: the next checkpoint says what they say.
-    /// [`SegmentTable::shelve`] changes it.
+    /// The segment is made of trims alone and is not to be stored: the next checkpoint says what
+    /// they say. [`SegmentTable::shelve`] changes this.
     pub shelved: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What users' requests wait for, in words: for those who look after a volume that does not answer.
+//! What users' requests wait for, in words: for the operator of a volume that does not answer.
 
 use fieldstone_block::Nanos;
 use fieldstone_proto::NodeIndex;

@@ -282,7 +282,7 @@ fn serve(
     outcome
 }
 
-/// Somebody else who uses the device, and changes its partition.
+/// A second user of the device, which changes its partition.
 struct Exercise {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

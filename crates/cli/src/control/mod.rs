@@ -75,7 +75,7 @@ pub enum Request {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub enum Response {
-    /// It is done, or under way.
+    /// The request is done, or under way.
     Done,
     /// To [`Request::Status`].
     Status(Box<PoolReport>),
@@ -87,7 +87,7 @@ pub enum Response {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         warning: Option<String>,
     },
-    /// It cannot be done.
+    /// The request cannot be done.
     Error {
         /// Why.
         error: String,

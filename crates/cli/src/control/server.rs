@@ -1,7 +1,7 @@
 //! The server's side of the control socket: one thread that accepts, one per client.
 //!
-//! There are so many clients and no more, and each has a time limit for whatever it is awaited for
-//! ([`Callers`]): one that stalls keeps nobody else out.
+//! The number of clients is bounded, and so is the time that the server waits for each of them
+//! ([`Callers`]): a client that stalls keeps no other client out.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -49,7 +49,7 @@ impl ControlServer {
         let name = free_name(folder);
         let path = folder.join(&name);
         let listener = with_short_path(folder, &name, |short| {
-            // A leftover of a server that was killed: nobody answered on it.
+            // A leftover of a server that was killed: no server answered on it.
             let _ = fs::remove_file(short);
             let listener = UnixListener::bind(short)?;
             fs::set_permissions(short, fs::Permissions::from_mode(0o600))?;

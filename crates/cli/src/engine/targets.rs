@@ -23,11 +23,11 @@ use super::{Engine, OpenDevice};
 /// How far a device is.
 #[derive(Clone, Debug)]
 pub enum Stage {
-    /// It is looked up or opened for the first time.
+    /// The device is looked up or opened for the first time.
     Opening,
-    /// It was opened.
+    /// The device was opened.
     Serving(OpenDevice),
-    /// It could not be opened, for this reason. It may be tried again.
+    /// The device could not be opened, for this reason. The opening may be tried again.
     Failed(String),
 }
 

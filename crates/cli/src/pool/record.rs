@@ -77,7 +77,7 @@ pub struct Entry {
     incarnation: String,
     /// How its folder was reached.
     pub place: Place,
-    /// It was made empty in place of a lost one, and is not known to be rebuilt.
+    /// The node was made empty in place of a lost one, and is not known to be rebuilt.
     #[serde(default)]
     pub rebuild: bool,
 }

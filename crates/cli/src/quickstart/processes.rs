@@ -94,7 +94,7 @@ pub struct Workplace {
     /// Where.
     pub folder: PathBuf,
     keep: bool,
-    /// It was there before: only what we put into it goes.
+    /// The folder was there before: only what the quickstart put into it goes.
     existed: bool,
 }
 

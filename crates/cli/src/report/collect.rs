@@ -148,7 +148,7 @@ fn volume_report(status: &Status) -> VolumeReport {
         reason,
         waits_for: status.waits_for.clone(),
         protection: match status.phase {
-            // What it lacks is known when its map is.
+            // What the volume lacks is known once its map is.
             Phase::Opening => "unknown",
             _ => protection(status),
         }

@@ -20,7 +20,7 @@ pub struct PoolReport {
     pub dir: String,
     /// The default code of its volumes.
     pub code: String,
-    /// The process that serves it; absent when nobody does.
+    /// The process that serves the pool; absent when no process does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerReport>,
     /// Bytes of slots that its volumes would take when all are full; absent when no node answers.
@@ -131,7 +131,7 @@ pub struct VolumeReport {
     pub journal_used_bytes: u64,
     /// Size of the journal ring.
     pub journal_ring_bytes: u64,
-    /// It is on as many nodes as the profile asks for, and is not being moved.
+    /// The journal is on as many nodes as the profile asks for, and is not being moved.
     pub journal_whole: bool,
     /// The nodes that hold the journal.
     pub journal_nodes: Vec<u16>,

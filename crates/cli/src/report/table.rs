@@ -90,7 +90,7 @@ fn volume_text(volume: &VolumeReport) -> String {
     }
     // Memory has no id, and nothing more to tell.
     if !volume.id.is_empty() {
-        // What it holds is known when it is open.
+        // What the volume holds is known once the volume is open.
         if volume.phase != "opening" {
             rows.extend(space_rows(volume));
         }

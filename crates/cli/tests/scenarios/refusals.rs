@@ -81,7 +81,7 @@ fn permission_denied_names_the_file() {
     let root = unsafe { libc::geteuid() } == 0;
     let mut command = fieldstone(&["status", &pool.dir()]);
     if root {
-        // The temporary folder is its owner's alone; become somebody else.
+        // Only its owner may read the temporary folder; become another user.
         command.uid(65_534).gid(65_534);
     } else {
         use std::os::unix::fs::PermissionsExt;
@@ -89,7 +89,7 @@ fn permission_denied_names_the_file() {
         std::fs::set_permissions(pool.path().join("pool.key"), closed).expect("ours");
     }
     match command.output() {
-        // The binary itself lies where nobody else may read: nothing can be tested here.
+        // Other users may not read even the binary: nothing can be tested here.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
         output => {
             let output = output.expect("it starts");

@@ -463,7 +463,7 @@ static void misuse(void)
     FAILS(FIELDSTONE_TOO_FEW_SHARDS, "needs 4 shards to repair, but only 3",
           fieldstone_code_decode(code, shards, present, 80, &error));
     CHECK(equal(&stripe, &before));
-    /* A missing shard that nobody wants is not written, and the others still are. */
+    /* A missing shard without a buffer is not written, and the others still are. */
     present[0] = 1;
     memset(shards[2], 0, 80);
     shards[5] = NULL;

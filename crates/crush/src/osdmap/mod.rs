@@ -1,5 +1,5 @@
-//! OSDMaps: what a Ceph cluster knows of its pools and devices, and from which everyone computes
-//! where an object lies. `ceph osd getmap -o FILE` gives one.
+//! OSDMaps: what a Ceph cluster knows of its pools and devices, and from which every client
+//! computes where an object lies. `ceph osd getmap -o FILE` gives one.
 //!
 //! **From name to devices.** Every step is part of the contract between clients and cluster:
 //!

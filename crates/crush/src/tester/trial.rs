@@ -94,7 +94,7 @@ impl Trial<'_> {
             // A channel that is closed too early is that of a worker that panicked: see below.
             let mut arrived = (0..blocks).map_while(|block| receivers[block % workers].recv().ok());
             let received = arrived.try_for_each(|block| receive(&block));
-            // Workers that wait for room see that nobody listens, and end.
+            // Workers that wait for room see that the receivers are gone, and end.
             drop(receivers);
             let mut tally = Tally::new(self.weights.len());
             for handle in handles {
@@ -126,7 +126,7 @@ impl<'t, R: Fn(&mut Vec<u8>, i32, &[ItemId])> Worker<'t, R> {
         Self { trial, render, tally: Tally::new(trial.weights.len()), inputs: Vec::new() }
     }
 
-    /// Maps these blocks until they are done or nobody wants them any more.
+    /// Maps these blocks until they are done or their receiver is gone.
     fn work(mut self, blocks: impl Iterator<Item = usize>, sender: &SyncSender<Block>) -> Tally {
         for block in blocks {
             if sender.send(self.block(block)).is_err() {

@@ -131,7 +131,7 @@ fn shards_of_another_encoding_are_not_used_and_not_overwritten() {
     let message = encoded.repair(Scope::Lost).unwrap_err().to_string();
     assert!(message.contains("shard.2 belongs to another encoding"), "{message}");
     assert!(encoded.shard(2) == other.shard(2), "a foreign shard was overwritten");
-    // Without the manifest nobody can know which one counts.
+    // Without the manifest no program can know which encoding counts.
     fs::remove_file(encoded.manifest()).unwrap();
     let message = encoded.open().err().unwrap().to_string();
     assert!(message.contains(&id.to_string()), "{message}");

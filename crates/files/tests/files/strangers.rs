@@ -1,4 +1,4 @@
-//! Folders that were made by somebody else, to do harm: links, pipes and devices among the files,
+//! Folders that an attacker made, to do harm: links, pipes and devices among the files,
 //! and headers and manifests that claim more than there is.
 
 use std::ffi::CString;
@@ -125,7 +125,7 @@ fn what_lies_under_a_temporary_name_is_not_written_to() {
     }
 }
 
-/// Two names of one file: the other one may belong to anybody.
+/// Two names of one file: the other name may belong to any user.
 #[test]
 fn a_hard_link_under_a_temporary_name_is_not_written_through() {
     let encoded = sample();

@@ -5,7 +5,7 @@
 //! job is not written at once. Jobs that come before the queue is polled join it, if they are by
 //! the same map on shards of the same lengths and lie at equal distances in card memory, as
 //! extents that were free one behind the other do. The batch is closed by the poll, by a job that
-//! does not fit, or when it is full; a job that nobody joined is a batch of one.
+//! does not fit, or when it is full; a job that no other joins is a batch of one.
 
 use std::sync::Arc;
 

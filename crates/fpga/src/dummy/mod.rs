@@ -1,7 +1,7 @@
 //! A device in plain Rust, for tests of the driver: the same registers, rings and descriptors, the
 //! same rules and errors, and faults on request.
 //!
-//! It has no clock: time passes when somebody reads a register or [relaxes](Mmio::relax), in steps
+//! It has no clock: time passes when a driver reads a register or [relaxes](Mmio::relax), in steps
 //! that its seed decides. A step is one descriptor of some queue set. Operations are done by the CPU
 //! crates. Tables are not decoded: [`DummyTables`] stands for the compilers, makes bytes that mean
 //! nothing, and tells the device what they stand for, by their checksum; so a table that arrives

@@ -159,7 +159,7 @@ impl State {
             .then_some((set, relative % queue::STRIDE))
     }
 
-    /// The function whose entry it is, and the register, if it is function 0 who asks.
+    /// The function that the entry is of, and the register. `None` unless function 0 asks for it.
     fn table_entry(&self, function: usize, offset: u64) -> Option<(usize, u64)> {
         let relative = offset.checked_sub(function_table::BASE)?;
         let (other, part) =

@@ -285,7 +285,7 @@ impl State {
         let function = queue_set.function;
         match self.host_range(function, address, COMPLETION_BYTES as u64) {
             Ok(range) => self.host[range].copy_from_slice(&bytes),
-            // Nobody can be told.
+            // The completion cannot be written, so the driver cannot be told.
             Err((status, _)) => {
                 (self.sets[set].state, self.sets[set].stopped_by) = (QueueState::Stopped, status);
             }

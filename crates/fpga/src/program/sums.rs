@@ -9,7 +9,7 @@ pub(super) struct Sum {
     pub(super) target: Target,
     /// Cells and their coefficients; no cell twice, no zero.
     pub(super) terms: Vec<(usize, u8)>,
-    /// It reads scratch that was written since the fence before.
+    /// The sum reads scratch that was written since the fence before.
     pub(super) fence: bool,
 }
 

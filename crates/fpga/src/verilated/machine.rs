@@ -197,7 +197,7 @@ impl Machine {
         })
     }
 
-    /// Clocks until nobody is left who could ask for anything.
+    /// Clocks the design until all senders of requests are gone.
     pub fn run(mut self) {
         let mut since = Instant::now();
         loop {
@@ -278,7 +278,7 @@ impl Mmio {
         if model.is_set(self.answer_valid)
             && let Some(answer) = self.asked.pop_front()
         {
-            // Whoever asked may be gone.
+            // The reader of the register may be gone.
             let _ = answer.send(model.get(self.answer_data));
         }
         if !self.waiting.is_empty()
@@ -351,7 +351,7 @@ impl Card {
             None => model.set(self.data_valid, 0),
             Some(Read { beat, .. }) => {
                 model.set(self.data_valid, 1);
-                // Guards in the device keep everyone inside; beyond it reads as zero.
+                // Guards in the device keep requests inside the memory; the rest reads as zero.
                 match beat_of(self.memory.len(), 0, beat) {
                     Some(range) => model.set_bytes(self.data, &self.memory[range]),
                     None => model.set_bytes(self.data, &[0; BEAT]),

@@ -11,7 +11,7 @@
 //!
 //! Memories answer after a number of cycles that the seed decides, one beat per cycle each way, reads
 //! of host memory in any order. Interrupts are counted by vector. When the device says that it is
-//! idle and nobody asks anything, the thread sleeps: a server without requests costs no CPU.
+//! idle and no request waits, the thread sleeps: a server without requests costs no CPU.
 
 pub mod encoder;
 mod machine;
@@ -34,7 +34,7 @@ mod designs {
 
 /// Where host memory begins on the bus: not at 0, so that forgotten addresses show.
 const HOST_BASE: u64 = 0x1_0000_0000;
-/// How long somebody with nothing to do waits for news at most.
+/// How long a caller of [`Mmio::relax`] waits for news at most.
 const RELAX: Duration = Duration::from_micros(200);
 /// Interrupt vectors.
 const VECTORS: usize = 256;
@@ -251,7 +251,7 @@ impl Mmio for Page {
         let request =
             Request { function: self.function, offset, value: None, answer: Some(answer) };
         self.simulation.request(request);
-        // As a bus does when nobody answers.
+        // As a bus does when no device answers.
         answered.recv().unwrap_or(u64::MAX)
     }
 

@@ -78,13 +78,13 @@ pub struct Descriptor {
 /// What a command produced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It succeeded and has nothing to show.
+    /// The command succeeded and has nothing to show.
     Done,
     /// The bytes read.
     Data(Bytes),
     /// The extents of the range, from its start.
     Extents(Vec<Descriptor>),
-    /// It failed.
+    /// The command failed.
     Failed {
         /// The error number.
         errno: Errno,

@@ -252,7 +252,7 @@ fn a_long_header_takes_no_memory_before_its_payload_comes() {
     feed(&mut sessions[2], &[1; LARGE_WRITE_BYTES as usize]);
     assert!(sessions[2].waits_for_room() && !sessions[2].wants_input() && budget.is_wanted());
 
-    // Short requests pass, long ones wait until somebody is gone.
+    // Short requests pass, long ones wait until a session is gone.
     let mut honest = sharing(&budget);
     assert_eq!(feed(&mut honest, &write(0, 128 << 10, 7)).len(), 1);
     let before = budget.returns();

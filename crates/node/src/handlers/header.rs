@@ -16,9 +16,9 @@ use crate::volumes::check_epoch;
 
 /// What becomes of a request that may be carried out.
 pub(crate) enum Admission {
-    /// It needs nothing from the disk.
+    /// The request needs nothing from the disk.
     Answer(ReplyBody),
-    /// It has an entry, to be handed to the payload handler.
+    /// The request has an entry, to be handed to the payload handler.
     Entry(EntryId),
 }
 

@@ -32,12 +32,12 @@ use crate::store::RECORD_BYTES;
 /// Whether the file `doubt` exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Doubt {
-    /// It does not.
+    /// The file does not exist.
     #[default]
     No,
-    /// It is being created.
+    /// The file is being created.
     Marking,
-    /// It does.
+    /// The file exists.
     Marked,
 }
 

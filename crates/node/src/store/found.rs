@@ -1,4 +1,4 @@
-//! What a start finds in the files: which slots hold what, and what of it may not be stable.
+//! What a start finds in the files: the shard in each slot, and which data may not be stable.
 
 use fieldstone_proto::disk::SlotHeader;
 

@@ -48,8 +48,8 @@
 //!    header must then not be one whose data was lost (point 3), so the header of a rewritten shard
 //!    is written only after a sync of `data`.
 //! 6. *What is seen after a start is stable.* After a mere process crash the files show writes
-//!    that were never synced. The node syncs its files before it is ready, so that nobody builds on
-//!    something that a later power loss takes away, and so that point 5 may erase the losers.
+//!    that were never synced. The node syncs its files before it is ready, so that no volume relies
+//!    on a write that a later power loss takes away, and so that point 5 may erase the losers.
 //!
 //! # Open shards that count
 //! A shard that comes in one piece is nothing until it is complete. One that is written piece by
@@ -359,8 +359,8 @@ impl Store {
             if !completes {
                 let text = format!("sealing a shard of {wanted} blocks that are not all written");
                 let error = NodeError::Invalid(text);
-                // Its first part failed and was lost. Nobody will complete what is left, unless
-                // what is left counts.
+                // The first part of the shard failed and was lost. The writer does not complete
+                // the rest, unless the rest counts.
                 if let Some(slot) = open
                     && !self.slots[slot.0 as usize].content().is_noted()
                 {
@@ -438,7 +438,7 @@ impl Store {
         if let Err(error) = &result
             && content.is_noted()
         {
-            // What was written to it before counts, and stays.
+            // What was written to the shard before counts, and stays.
             content.failed.get_or_insert(error.clone());
             let full = *error == NodeError::NoSpace;
             if content.seal.is_none_or(|(sealing, _)| sealing != entry) {

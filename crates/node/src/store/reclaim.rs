@@ -71,7 +71,7 @@ impl Store {
         let key = content.key;
         if let Noted::Writing(entries) = std::mem::take(&mut content.noted) {
             self.done.extend(entries.into_iter().map(|entry| (entry, Err(error.clone()))));
-            // The note's own end finds nobody waiting.
+            // When the write of the note ends, no entry waits for it any more.
             content.noted = Noted::Writing(Vec::new());
         }
         if let Some((entry, _)) = content.seal.take() {
@@ -244,7 +244,7 @@ impl Store {
         self.changed = true;
     }
 
-    /// Starts what brings slots back when someone waits for one, or when many wait for a sync.
+    /// Starts to bring slots back, when a request waits for a slot or many slots wait for a sync.
     pub(crate) fn reclaim(&mut self, someone_waits: bool, disk: &mut DiskQueue) {
         let wanted = someone_waits && self.free.is_empty();
         let many = self.erased.len() * RECLAIM_FRACTION >= self.slots.len();

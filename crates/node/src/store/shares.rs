@@ -58,11 +58,11 @@ struct Share {
 /// What a volume is told that asks for slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It may have them.
+    /// The volume may have the slots.
     Granted,
-    /// Others have reserved them, and can do without: it may ask again.
+    /// Other volumes have reserved the slots, and can do without: the volume may ask again.
     Later,
-    /// Others have reserved them.
+    /// Other volumes have reserved the slots.
     Refused,
 }
 

@@ -98,12 +98,12 @@ pub(crate) struct Busy {
 /// How far the note of an open shard is.
 #[derive(Debug, Default)]
 pub(crate) enum Noted {
-    /// There is none: the shard is complete, or comes in one piece.
+    /// There is no note: the shard is complete, or comes in one piece.
     #[default]
     No,
-    /// It is being written, and these entries wait for it.
+    /// The note is being written, and these entries wait for it.
     Writing(Vec<EntryId>),
-    /// It is written.
+    /// The note is written.
     Yes,
 }
 

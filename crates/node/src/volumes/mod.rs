@@ -19,8 +19,8 @@
 //!
 //! # Reservations
 //! The record also says how many slots the volume has reserved (the store's `shares` say what that
-//! means). A volume without a root keeps its reservation only while its writer is connected:
-//! whoever makes a volume and dies on the way takes nothing from others.
+//! means). A volume without a root keeps its reservation only while its writer is connected: a
+//! writer that makes a volume and dies before the root is written takes no slots from others.
 //!
 //! # A damaged record
 //! may have held any epoch, so the node refuses every request on the volume. A writer that serves
@@ -62,12 +62,12 @@ pub(crate) enum Turn {
     Running,
 }
 
-/// Whom a fence or removal under way keeps out.
+/// Which requests a fence or removal under way keeps out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Barrier {
-    /// Epochs below this one.
+    /// Those of epochs below this one.
     Fence(Epoch),
-    /// Everyone.
+    /// All of them.
     Removal,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Volume {
     pub(crate) has_file: bool,
     /// The stored record cannot be trusted, for this reason.
     pub(crate) damaged: Option<String>,
-    /// It cannot be trusted because a newer release wrote it: it is left as it is.
+    /// A newer release wrote the stored record: the record cannot be trusted, and is left as it is.
     pub(crate) newer: bool,
     /// The key of capabilities at the current epoch.
     pub(crate) key: CapabilityKey,
@@ -164,8 +164,8 @@ impl Volume {
 /// The volumes by id.
 pub(crate) type Volumes = HashMap<VolumeId, Volume, BuildHasherDefault<IdHasher>>;
 
-/// Takes the low half of an id for its hash. Ids are random, and only someone with a signed
-/// capability can bring one into the map.
+/// Takes the low half of an id for its hash. Ids are random, and only a client with a
+/// signed capability can bring one into the map.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct IdHasher(u64);
 

@@ -6,7 +6,7 @@
 //!
 //! A removal erases the slot headers, syncs them, and removes the journals and at last the record,
 //! so that a crash on the way leaves a volume that is known and can be removed again, never shards
-//! of a volume that nobody knows of.
+//! of a volume without a record.
 
 use bytes::Bytes;
 

@@ -2,9 +2,9 @@
 //!
 //! One writer at a time drives a volume with many requests in flight; the disk completes them in
 //! any order. At random moments the process dies, with or without power. After the restart:
-//! - every shard that a successful sync covered, and that nobody deleted, reads back right, in that
-//!   form or a later one; every other is absent, right, or reported corrupt; never wrong bytes, and
-//!   not even corrupt when it was written with `data_first`;
+//! - every shard that a successful sync covered, and that was not deleted, reads back right, in
+//!   that form or a later one; every other is absent, right, or reported corrupt; never wrong
+//!   bytes, and not even corrupt when it was written with `data_first`;
 //! - what is shown after the restart stays, whatever power loss follows;
 //! - the epoch is between the last one acknowledged and the last one asked for;
 //! - the root is the last one acknowledged or a later one, whole;
@@ -221,7 +221,7 @@ impl Run {
             };
             let Ok(ReplyBody::Data(data)) = self.ask(read) else { panic!("reading the ring") };
             let block = &mut self.ring[at];
-            // Blocks may be torn. Only one that nobody wrote again after a sync is certain.
+            // Blocks may be torn. Only a block that was not written after its sync is certain.
             if block.last_salt == block.synced && block.synced > 0 {
                 let expected = model::block((SegmentId(99), ShardIndex(0)), block.synced, 0);
                 assert!(data == expected, "block {at} of the ring was synced and is lost");

@@ -65,7 +65,7 @@ struct Entry {
     written_at: Tick,
     superseded_at: Tick,
     overwritten_at: Tick,
-    /// It may be back after a total power failure.
+    /// The value may be back after a total power failure.
     survivable: bool,
     failed: bool,
 }
@@ -216,7 +216,7 @@ impl Block {
         } else if value != 0
             && let Some(live) = self.live.iter().find(|live| live.value == value)
         {
-            // It was seen, so it has happened.
+            // The value was seen, so its write has happened.
             let bit = live.bit;
             self.lasting.get_or_insert_with(|| self.configs.clone());
             self.configs.retain(|config| config.applied & bit != 0);

@@ -112,13 +112,13 @@ impl SimDisk {
         Some(file.read(0, file.pages() * PAGE_BYTES).to_vec())
     }
 
-    /// Somebody put these bytes in place of the file's, stable. Reads behind them see zeroes.
+    /// Puts these bytes in place of the file's, stable. Reads behind them see zeroes.
     pub fn put(&mut self, file: FileId, bytes: &[u8]) {
         let reserved = self.files.get(&file).is_some_and(|file| file.reserved);
         self.files.insert(file, SimFile::of(bytes, reserved));
     }
 
-    /// Somebody removed the file. True if there was one.
+    /// Removes the file; the node is not told. True if there was one.
     pub fn lose(&mut self, file: FileId) -> bool {
         self.files.remove(&file).is_some()
     }

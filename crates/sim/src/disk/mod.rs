@@ -271,7 +271,7 @@ impl SimDisk {
                 other
                 @ (Pending::Create { .. } | Pending::Remove { .. } | Pending::Sync { .. }) => {
                     if self.dice.chance(500) {
-                        // Whether it worked is nobody's to know any more.
+                        // The process that would learn the result is dead.
                         let _ = self.carry_out(other);
                     }
                 }

@@ -47,7 +47,7 @@ pub(crate) enum Bug {
     RefusesTrims,
     /// The volume that is first to write a lot keeps all others from writing.
     Starves,
-    /// It asks to be polled again at once, for ever.
+    /// The volume asks to be polled again at once, for ever.
     Spins,
 }
 

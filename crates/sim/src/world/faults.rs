@@ -281,7 +281,7 @@ impl<C: Cast> World<'_, C> {
             Recovery::Start => self.start_node(node),
             Recovery::Speed => {
                 host.slowness = 1;
-                // What it is doing takes as long as it was to take.
+                // Operations that the disk has begun take as long as they were to take.
                 over_at = over_at.max(host.disk_busy_until);
             }
             Recovery::Link(client) | Recovery::StaleLink { client, .. } => {

@@ -17,11 +17,11 @@ const VOLUME: u128 = 0x5eed;
 /// Where the world is with a scrub that it wants of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scrub {
-    /// None was asked for.
+    /// No scrub was asked for.
     Idle,
-    /// This process was asked.
+    /// This process was asked for a scrub.
     Requested { by: ClientId, at: Nanos },
-    /// It ended since the last damage, and left nothing out.
+    /// A scrub ended since the last damage, and left nothing out.
     Done,
 }
 

@@ -155,7 +155,7 @@ pub fn erofs(bench: &mut Bench, node: usize, file: Option<FileKind>) {
     trouble(bench, node, Ops::Changes, file, system("Read-only file system (os error 30)"));
 }
 
-/// Everything fails as on files of somebody else.
+/// Everything fails as on files of another user.
 pub fn eacces(bench: &mut Bench, node: usize, file: Option<FileKind>) {
     trouble(bench, node, Ops::All, file, system("Permission denied (os error 13)"));
 }

@@ -438,7 +438,7 @@ impl Device {
             Phase::Closed => (Err("it was closed".to_owned()), Some(Ok(()))),
             Phase::Failed(reason) => (Err(reason.clone()), Some(Err(reason))),
         };
-        // Whoever asked may have stopped waiting.
+        // The caller may have stopped waiting.
         if let Some(reply) = self.opening.take() {
             drop(reply.send(opened));
         }
@@ -526,7 +526,7 @@ impl Device {
         reactor.cancel_timer(token(Kind::DeviceTimer, self.id.0, 0));
     }
 
-    /// True when the device has been closed, or has failed, and nobody waits for it any more.
+    /// True when the device has been closed, or has failed, and no caller waits for it any more.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.opening.is_none() && self.closing.is_none()

@@ -89,7 +89,7 @@ pub enum ChoreOutcome {
     /// Of a check: whether the folder is still the same, and how much room its data file has where
     /// that is less than the file's length.
     Checked {
-        /// It is the folder that was opened.
+        /// The folder is the one that was opened.
         same: bool,
         /// See [`folder::room_bytes`].
         room_bytes: Option<u64>,

@@ -127,7 +127,7 @@ pub struct NodeFolder {
     pub superblock: Superblock,
     /// To notice when it vanishes.
     pub identity: Identity,
-    /// It was made just now, empty.
+    /// The node was made just now, empty.
     pub created: bool,
     /// To reach its files.
     pub(super) dir: Dir,
@@ -176,7 +176,7 @@ impl Announcer {
 
     /// Takes the announcement back.
     pub fn withdraw(&self) {
-        // Nothing is lost if it stays: without the lock nobody believes it.
+        // Nothing is lost if the file stays: without the lock no reader believes it.
         let _ = write_listen(&self.folder, "");
     }
 }
@@ -296,7 +296,7 @@ fn wait_for_stragglers(folder: &Path) -> Result<(), FolderError> {
 /// Marks a file as being used through this descriptor; see the module's rules.
 ///
 /// # Errors
-/// Somebody holds the file for itself alone.
+/// Another process holds the file for itself alone.
 pub(super) fn mark_used(file: &impl AsRawFd) -> io::Result<()> {
     flock(file, libc::LOCK_SH)
 }

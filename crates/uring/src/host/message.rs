@@ -91,9 +91,9 @@ pub enum Message {
     Submit {
         /// The device.
         device: DeviceId,
-        /// Who asks.
+        /// The connection, to which the completion goes.
         origin: Origin,
-        /// What.
+        /// The request.
         request: block::Request,
     },
     /// A device answers a connection.

@@ -35,7 +35,7 @@
 //! | [`node_server`] | other processes, as a node sees them |
 //! | [`node_session`] | a conversation with one node, for calls |
 //! | [`control`] | the calls themselves, and what is told |
-//! | [`strangers`] | how long and how many connections may stay that nobody knows |
+//! | [`strangers`] | how long and how many unknown connections may stay |
 //! | [`notices`] | log lines that strangers can cause |
 
 pub mod control;

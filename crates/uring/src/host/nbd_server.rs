@@ -3,7 +3,7 @@
 //! A connection has at most one receive and one send in flight. Per turn, everything that came in
 //! is decoded and handed on before anything is answered, and all answers that are ready by the end
 //! of the turn leave in one send. So a client with many requests in flight is served in batches,
-//! and one with a single request waits for nobody.
+//! and a client with a single request does not wait for others.
 //!
 //! The receive writes straight into the session's buffer. That memory belongs to the session, so a
 //! connection stays in its place until its receive has come back; and the worker drops its reactor
@@ -13,9 +13,10 @@
 //!
 //! A connection is a stranger until the negotiation is over ([`strangers`](super::strangers)).
 //! Payloads and replies of all connections of all cores are held against one [`Budget`]; a connection
-//! that finds no room is not read from until there is some. One that holds room which others wait
-//! for, and neither sends the rest of its payload nor takes its replies for [a while](Patience), is closed.
-//! Nobody is closed for idling, or while nobody waits: a client may be suspended with its machine.
+//! that finds no room is not read from until there is some. A connection that holds room which
+//! others wait for, and neither sends the rest of its payload nor takes its replies for
+//! [a while](Patience), is closed. No connection is closed for idling, or while no other waits for
+//! room: a client may be suspended with its machine.
 //!
 //! # Flushes
 //!
@@ -81,9 +82,9 @@ struct Connection {
     dirty: bool,
     /// Negotiation is not over.
     stranger: bool,
-    /// It was closed for others, and its place is given away.
+    /// The connection was closed for others, and its place is given away.
     gone: bool,
-    /// It stands among those that wait for room.
+    /// The connection is in the list of those that wait for room.
     waiting: bool,
     /// When the client sent or took something last.
     progress: Nanos,
@@ -344,7 +345,7 @@ impl NbdServer {
         }
     }
 
-    /// Closes those whose time is over.
+    /// Closes the connections whose time is over.
     pub fn watch(&mut self, now: Nanos, reactor: &mut Reactor, notices: &mut Notices) {
         while let Some(index) = self.guests.overdue(now) {
             let seconds = STRANGER_AGE_MS / 1000;
@@ -379,7 +380,7 @@ impl NbdServer {
         self.guests.deadline()
     }
 
-    /// Whether anyone waits for room, and whether anyone holds it.
+    /// Whether a connection waits for room, and whether a connection holds room.
     #[must_use]
     pub fn pressure(&self) -> (bool, bool) {
         (!self.waiting.is_empty(), self.holding)

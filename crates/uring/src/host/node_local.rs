@@ -30,13 +30,13 @@ use super::folder::{NodeFolder, Opening};
 use super::message::{Core, Link, Message, Router};
 use crate::{Event, Reactor};
 
-/// Someone who talks to the node.
+/// A device, a connection or a call that talks to the node.
 #[derive(Debug)]
 struct Client {
     link: Link,
     core: Core,
     up: bool,
-    /// The node has accepted a capability of it.
+    /// The node has accepted a capability of the client.
     known: bool,
     /// For control calls: where answers go instead of to a core.
     direct: Option<mpsc::Sender<Reply>>,
@@ -111,7 +111,7 @@ impl LocalNode {
         match folder {
             Ok(folder) => node.start(Box::new(folder), now),
             Err(reason) => {
-                // Whoever opened the folder has told the user.
+                // The code that opened the folder has told the user.
                 node.last_reason.clone_from(&reason);
                 node.state = State::Down { reason };
             }
@@ -181,7 +181,7 @@ impl LocalNode {
         self.clients.push(Client { link, core, up, known: false, direct });
     }
 
-    /// It disconnects.
+    /// The client on `link` disconnects.
     pub fn close_link(&mut self, link: Link, now: Nanos) {
         let Some(at) = self.clients.iter().position(|client| client.link == link) else { return };
         let client = self.clients.swap_remove(at);
@@ -348,7 +348,7 @@ impl LocalNode {
 fn deliver(clients: &mut [Client], node: NodeIndex, link: Link, reply: Reply, router: &mut Router) {
     let Some(client) = clients.iter().find(|client| client.link == link) else { return };
     match &client.direct {
-        // Nobody waits any more: the call timed out.
+        // The caller does not wait any more: its call timed out.
         Some(direct) => drop(direct.send(reply)),
         None => router.send(client.core, Message::FromNode { node, link, reply }),
     }

@@ -35,7 +35,7 @@ const CONNECT_MS: u64 = 5_000;
 pub enum Heard {
     /// The connection is open.
     Up,
-    /// It is gone.
+    /// The connection is gone.
     Down,
     /// The node answered.
     Reply(Reply),

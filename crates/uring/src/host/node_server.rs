@@ -51,9 +51,9 @@ struct Peer {
     node: NodeIndex,
     up: bool,
     dirty: bool,
-    /// It is about to be closed, and its place is given away.
+    /// The connection is about to be closed, and its place is given away.
     closing: bool,
-    /// The node has accepted a capability of it.
+    /// The node has accepted a capability of the client.
     known: bool,
     /// Requests that the node has not answered.
     in_flight: usize,
@@ -155,7 +155,7 @@ fn link(attempt: u32) -> Link {
 }
 
 impl NodeServer {
-    /// Nobody is connected yet. Payloads of all connections together take `memory_bytes`.
+    /// A server without connections yet. Payloads of all connections together take `memory_bytes`.
     #[must_use]
     pub fn new(bounds: Bounds, memory_bytes: usize) -> Self {
         let strangers_bytes = (memory_bytes / STRANGERS_SHARE).max(PAYLOAD_BYTES_MAX);
@@ -301,7 +301,7 @@ impl NodeServer {
             Err(error) => {
                 match &error {
                     Broken::Closed => {}
-                    // No message, or one of a newer release: whoever runs the peer must know.
+                    // No message, or one of a newer release: the peer's operator must know.
                     Broken::Wire(error) => {
                         let line = format_args!("closed a connection: {error}");
                         notices.say(Cause::BadMessage, now, line);
@@ -418,7 +418,7 @@ impl NodeServer {
         }
     }
 
-    /// Closes those whose time is over.
+    /// Closes the connections whose time is over.
     pub fn watch(&mut self, now: Nanos, notices: &mut Notices) {
         while let Some(attempt) = self.guests.overdue(now) {
             let seconds = STRANGER_AGE_MS / 1000;
@@ -453,7 +453,7 @@ impl NodeServer {
         self.guests.deadline()
     }
 
-    /// Whether anyone waits for room, and whether anyone holds it.
+    /// Whether a connection waits for room, and whether a connection holds room.
     #[must_use]
     pub fn pressure(&self) -> (bool, bool) {
         (!self.waiting.is_empty(), self.holding)

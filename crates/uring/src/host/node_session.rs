@@ -22,7 +22,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// Why a node did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// It cannot be reached.
+    /// The node cannot be reached.
     #[error("{node} cannot be reached: {reason}")]
     Unreachable {
         /// The node.
@@ -30,7 +30,7 @@ pub enum SessionError {
         /// Why.
         reason: String,
     },
-    /// It refused, with the reason.
+    /// The node refused, with the reason.
     #[error("{node}: {source}")]
     Refused {
         /// The node.

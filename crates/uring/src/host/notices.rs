@@ -54,7 +54,7 @@ impl Cause {
         }
     }
 
-    /// Lines of these are for whoever looks for them.
+    /// Lines of these causes are information, not warnings.
     fn is_usual(self) -> bool {
         matches!(self, Cause::Lost | Cause::Silent)
     }
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(lines, LINES_MAX as usize);
         assert_eq!(limiter.deadline(), Some(at(5 + PERIOD_MS)));
         assert_eq!(limiter.due(at(4 + PERIOD_MS)), None);
-        // Late lines are counted too, whoever comes first.
+        // A late line is counted too, if it comes before `due` is called.
         assert!(!limiter.admit(Cause::Accept, at(6 + PERIOD_MS)));
         let left_out = 1001 - u64::from(LINES_MAX);
         assert_eq!(limiter.due(at(6 + PERIOD_MS)), Some((Cause::Accept, left_out)));

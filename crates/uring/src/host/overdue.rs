@@ -1,7 +1,7 @@
 //! Requests that stay unanswered: a device that owes an answer for too long says so.
 //!
 //! A request may have to wait for nodes, or for room; then it waits for a known reason, which the
-//! volume tells. Whoever looks after the device learns of it here: from the log, when the oldest
+//! volume tells. The operator learns of the wait here: from the log, when the oldest
 //! request has waited for [`OVERDUE_MS`] and each [`AGAIN_MS`] from then on, and from the status
 //! and the metrics at any time.
 //!

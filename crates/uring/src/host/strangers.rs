@@ -1,11 +1,11 @@
 //! Who may stay: connections that have not shown yet what they are for.
 //!
-//! A connection costs a descriptor and memory from the moment it is accepted, whoever made it. So a
-//! connection is a *stranger* until it has introduced itself: an NBD client by ending the
-//! negotiation, a node's client by a request whose capability the node accepts. Strangers stay for a
-//! bounded time, and there is a bounded number of them; where one too many comes, the one that came
-//! first goes. So a flood of silent connections pushes out other silent connections, while a client
-//! that has something to say says it within milliseconds and stays.
+//! Any connection costs a descriptor and memory from the moment it is accepted. So a connection is
+//! a *stranger* until it has introduced itself: an NBD client by ending the negotiation, a node's
+//! client by a request whose capability the node accepts. Strangers stay for a bounded time, and
+//! there is a bounded number of them; where one too many comes, the one that came first goes. So a
+//! flood of silent connections pushes out other silent connections, while a client that has
+//! something to say says it within milliseconds and stays.
 //!
 //! ```text
 //!             admit, arrived                introduced
@@ -70,15 +70,15 @@ impl Bounds {
     }
 }
 
-/// How long those may be silent who hold what others wait for.
+/// How long connections may be silent that hold room for which others wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {
     wanted_since: Option<Nanos>,
 }
 
 impl Patience {
-    /// Takes note of whether anyone waits, and says how long holders may be silent then; for ever
-    /// (`None`) while nobody waits.
+    /// Takes note of whether others wait for room (`wanted`). Says how long connections that hold
+    /// room may be silent; for ever (`None`) while no other waits.
     pub fn limit(&mut self, wanted: bool, now: Nanos) -> Option<Nanos> {
         if !wanted {
             self.wanted_since = None;
@@ -114,7 +114,7 @@ pub struct Guests {
 }
 
 impl Guests {
-    /// Nobody yet.
+    /// No connections yet.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
         Self {

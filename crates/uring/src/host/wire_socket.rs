@@ -71,7 +71,7 @@ impl<M: Message> WireSocket<M> {
         }
     }
 
-    /// The same for a peer that nobody knows: little memory, and payloads held against a budget.
+    /// The same for a stranger: little memory, and payloads held against a budget.
     pub(super) fn with_stranger(socket: Socket, receive: Token, send: Token, lease: Lease) -> Self {
         let mut new = Self::new(socket, receive, send);
         new.receive_bytes = STRANGER_RECEIVE_BYTES;

@@ -5,7 +5,7 @@
 //! ```text
 //!  events ──> sessions, disks, remote nodes, timers, mail
 //!                          │
-//!             ┌──> requests ──> devices ──> nodes ──┐      until nobody
+//!             ┌──> requests ──> devices ──> nodes ──┐      until no part
 //!             └─────── completions, replies <───────┘      wants anything
 //!                          │
 //!             sends, receives, disk operations queued ──> one io_uring_enter
@@ -48,9 +48,9 @@ const RETRY_MAIL_MS: u64 = 1;
 const RETRY_ACCEPT_MS: u64 = 100;
 /// So many strangers are closed then.
 const GIVE_WAY: usize = 32;
-/// How soon those who wait for room look again: another core may have given some back.
+/// How soon connections that wait for room look again: another core may have given some back.
 const LOOK_FOR_ROOM_MS: u64 = 10;
-/// How often those who hold room are looked at.
+/// How often connections that hold room are looked at.
 const LOOK_FOR_STALLED_MS: u64 = 250;
 
 /// One core of the host. See the module's head for the order of its fields.
@@ -280,7 +280,7 @@ impl Worker {
         }
     }
 
-    /// Runs everything on this core until nobody wants anything more this turn.
+    /// Runs all parts on this core until no part wants anything more this turn.
     fn pump(&mut self) {
         loop {
             let now = self.reactor.fresh_now();

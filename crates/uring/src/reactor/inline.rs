@@ -47,7 +47,7 @@ fn write_whole(raw: RawFd, offset_bytes: u64, gather: &mut Gather) -> io::Result
         let at = offset_bytes + u64::from(gather.done_bytes());
         let at =
             libc::off_t::try_from(at).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
-        // SAFETY: the window lies in parts that the gather owns and that nobody can change.
+        // SAFETY: the window lies in parts that the gather owns and no other code can change.
         let written = unsafe {
             match gather.window() {
                 Window::Run(from, len) => libc::pwrite(raw, from.cast(), len as usize, at),

@@ -105,7 +105,7 @@ impl Reactor {
     /// Receives into memory that the caller owns, otherwise as [`Reactor::recv`].
     ///
     /// # Safety
-    /// `len_bytes` bytes at `place` must stay valid for writes, and nobody else may read or write
+    /// `len_bytes` bytes at `place` must stay valid for writes, and no other code may read or write
     /// them, until a turn has returned this operation's event or the reactor has been dropped.
     /// Cancelling or closing alone does not end the loan; their event does.
     pub unsafe fn recv_raw(

@@ -16,7 +16,7 @@ use crate::socket::Socket;
 /// User data of the poll that watches the bell. No flight has it: that would need the last slot
 /// of 2^32.
 const BELL: u64 = u64::MAX;
-/// User data of cancellations, whose results nobody needs.
+/// User data of cancellations. The reactor does not need their results.
 const CANCEL: u64 = u64::MAX - 1;
 /// Send buffer of accepted Unix sockets. The system's 208 KiB hold one answer of 128 KiB: with
 /// several in flight each one would wait for the client to wake up and read the one before.
@@ -422,7 +422,7 @@ impl Reactor {
 
 /// Wraps a connection that the kernel just accepted.
 fn accepted(raw: RawFd, tcp: bool) -> Socket {
-    // SAFETY: the kernel made the descriptor for this result, and nobody else has seen it.
+    // SAFETY: the kernel made the descriptor for this result, and no other code has seen it.
     let socket = unsafe { Socket::from_fresh(raw) };
     // TCP sizes its buffers by itself.
     let tuned = if tcp { socket.set_no_delay() } else { socket.set_send_buffer(UNIX_SEND_BYTES) };

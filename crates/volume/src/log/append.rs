@@ -44,7 +44,7 @@ struct RecordBuilder {
     payload: Vec<Bytes>,
     blocks: u32,
     room: u32,
-    /// It is to be sent as rows, if it comes out as whole rows.
+    /// The record is to be sent as rows, if its blocks come out as whole rows.
     detached: bool,
     parts: Vec<usize>,
 }
@@ -161,7 +161,7 @@ impl Core {
         }
         self.segments.set_state(handle, State::Closed);
         self.segments_since_checkpoint += 1;
-        // What an opening replays is in the journal, and is stored when the volume serves.
+        // Blocks that an opening replays are in the journal, and are stored when the volume serves.
         if self.phase != Phase::Opening {
             self.spawn_with(move |ctx| crate::seal::seal(ctx, handle));
         }
@@ -202,7 +202,7 @@ impl Core {
             return;
         }
         if self.segments.row_backed() > 0 {
-            // What is lent to their segments comes back when those are durable.
+            // Room that is lent to these segments comes back when they are durable.
             return self.start_sync();
         }
         self.make_room();
@@ -258,7 +258,7 @@ impl Core {
         self.send_record(record);
         match of_blocks {
             true => self.log.held_since = None,
-            // What was trimmed may be all that a segment held.
+            // The trimmed blocks may be all that a segment held.
             false => self.consider_gc(),
         }
         true

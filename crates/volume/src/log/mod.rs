@@ -52,7 +52,7 @@ pub struct Mutation {
     data: Bytes,
     /// Collection: only blocks that still lie here (consecutively) are moved.
     from: Option<Location>,
-    /// It was large when it came: what is left of it may go into rows.
+    /// The change was large when it came: the rest of it may go into rows.
     large: bool,
     /// Rises with every change that came.
     number: u64,

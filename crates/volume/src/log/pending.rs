@@ -96,12 +96,12 @@ impl Core {
         }
     }
 
-    /// Someone still waits for the journal to be stable.
+    /// True while a change waits for the journal to be stable.
     pub fn sync_wanted(&self) -> bool {
         !self.log.syncs.is_empty()
     }
 
-    /// The log is stable up to `lsn`: completes those who waited for it.
+    /// The log is stable up to `lsn`: completes the changes that waited for this.
     pub fn synced_up_to(&mut self, lsn: Lsn) {
         self.log.synced = self.log.synced.max(lsn);
         let synced = self.log.synced;

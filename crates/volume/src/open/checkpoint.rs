@@ -28,7 +28,8 @@ pub(super) async fn load_checkpoint(
             let kind = SegmentKind::Checkpoint;
             core.insert_listed(*id, kind, (Lsn(0), Lsn(0)), shard_bytes, shards)
         });
-        // It is read in full right away, so only which form of a shard to read is in doubt.
+        // The checkpoint is read in full right away, so only which form of a shard to read is in
+        // doubt.
         let doubtful = ctx.with(|core| {
             let found = core.segments.get(handle).map(|s| s.shards.clone()).unwrap_or_default();
             core.doubtful(handle, shards, &found)

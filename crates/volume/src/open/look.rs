@@ -1,9 +1,10 @@
 //! Looking at a volume without opening it: nodes are asked, nothing is fenced or written.
 //!
-//! Whoever wants to know how a volume is must not end the writer that serves it. So a look takes
-//! the epoch that the nodes tell, reads what an opening would read, and stops. What it finds is as
-//! old as its questions: a writer may change everything meanwhile. Nodes that are behind that epoch
-//! were away when the volume was last opened; what they have does not count before they join.
+//! A command that shows the state of a volume must not end the writer that serves the volume. So a
+//! look takes the epoch that the nodes tell, reads what an opening would read, and stops. What it
+//! finds is as old as its questions: a writer may change everything meanwhile. Nodes that are
+//! behind that epoch were away when the volume was last opened; what they have does not count
+//! before they join.
 
 use fieldstone_proto::{
     BLOCK_BYTES, Epoch, JournalInfo, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeState,

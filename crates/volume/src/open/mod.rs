@@ -78,7 +78,7 @@ const PAUSE_MS_MAX: u64 = 1_000;
 enum Failure {
     /// Something changed on the way: start over.
     Again(String),
-    /// It cannot work.
+    /// No opening can work.
     Final(String),
     /// A node answered with an error: start over, without the node if it is its own fault.
     Node(NodeIndex, NodeError),
@@ -153,9 +153,9 @@ impl Core {
                     "{error}: stop that server, or open with takeover if it is gone for good"
                 ));
             }
-            // It is gone, or was fenced by another opening.
+            // The node is gone, or was fenced by another opening.
             NodeError::Unreachable | NodeError::Fenced { .. } => {}
-            // It has just started, as a rule.
+            // The node has just started, as a rule.
             NodeError::Busy => {
                 self.node_mut(node).busy_answers += 1;
                 if self.node(node).busy_answers >= BUSY_MAX {

@@ -107,8 +107,8 @@ pub(super) async fn recover(
     let ring = root.geometry.ring_bytes;
     let base = Lsn((highest.0 / ring + 2) * ring);
     ctx.with(|core| core.drop_segments_from(&chain, start));
-    // What is replayed is stable in the rings: its segments give the room that it takes again, so
-    // that a full pool can be opened however often.
+    // Replayed records are stable in the rings. Their old segments give the room that the replay
+    // takes, so that a full pool can be opened however often.
     let garbage = listed.iter().filter(|(id, _)| !sources.contains(id));
     let garbage = garbage.map(|(id, shards)| (*id, shards.clone())).collect();
     discard_garbage(ctx, &garbage, false).await;

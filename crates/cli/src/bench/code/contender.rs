@@ -182,7 +182,7 @@ fn execute(
     for ((slice, input), elements) in
         sources.iter_mut().zip(inputs).zip(&map.shape().input_elements)
     {
-        // SAFETY: the job's shape gives every input this length, and nobody writes it.
+        // SAFETY: the job's shape gives every input this length, and no thread writes it.
         *slice = unsafe { std::slice::from_raw_parts(*input, *elements as usize * element_bytes) };
     }
     let mut slices: [&mut [u8]; MAX_OUTPUTS] = Default::default();
@@ -190,7 +190,7 @@ fn execute(
         slices.iter_mut().zip(outputs).zip(&map.shape().output_elements)
     {
         let len_bytes = *elements as usize * element_bytes;
-        // SAFETY: the job's shape gives every output this length, and nobody else has it.
+        // SAFETY: the job's shape gives every output this length, and no other thread has it.
         *slice = unsafe { std::slice::from_raw_parts_mut(*output, len_bytes) };
     }
     map.execute_with(options, &sources[..count], &mut slices[..targets])

@@ -103,7 +103,7 @@ impl Jerasure {
         len_bytes: usize,
     ) {
         assert_eq!(matrix.len(), data.len() * parity.len(), "one coefficient for each pair");
-        // It wants the list to end with -1.
+        // Jerasure wants the list to end with -1.
         let lost: Vec<i32> = lost.iter().copied().chain([-1]).collect();
         // SAFETY: the caller's contract.
         let result = unsafe {

@@ -151,7 +151,7 @@ impl Stripe {
     pub fn copy_outputs(&self) -> Vec<Vec<u8>> {
         let buffers = self.outputs.iter().zip(&self.shape.outputs);
         let copy = |(output, &len): (&*mut u8, &usize)| {
-            // SAFETY: the buffers are inside the worker's part, and nobody writes them now.
+            // SAFETY: the buffers are inside the worker's part, and no thread writes them now.
             unsafe { std::slice::from_raw_parts(*output, len) }.to_vec()
         };
         buffers.map(copy).collect()

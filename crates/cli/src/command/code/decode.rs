@@ -96,7 +96,7 @@ fn open(path: &Path) -> anyhow::Result<Output<'static>> {
     }
     let cannot = || format!("cannot write to {}", path.display());
     let file = OpenOptions::new().write(true).open(path).with_context(cannot)?;
-    // It may have been replaced since it was looked at.
+    // The file may have been replaced since it was looked at.
     if !is_stream(&file.metadata().with_context(cannot)?) {
         return Err(Error::OutputExists(path.to_path_buf()).into());
     }

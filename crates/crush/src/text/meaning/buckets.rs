@@ -132,6 +132,6 @@ impl Compiler {
 
 pub(super) fn bucket_number(word: Word<'_>) -> Result<BucketId, ParseError> {
     let number = word.number("the number of a bucket", -(MAX_BUCKETS as i64), -1)?;
-    // It is in that range.
+    // The number is in that range.
     Ok(BucketId(number as i32))
 }

@@ -61,7 +61,7 @@ impl Bench {
         let wrong =
             (host.pool, host.index, host.key) != (PoolId(0xf1e1d), NodeIndex(node as u16), key());
         (host.pool, host.index, host.key) = (PoolId(0xf1e1d), NodeIndex(node as u16), key());
-        // Operations that never end, and a process that is somebody else, end with the process.
+        // Operations that never end, and a wrong identity, end with the process.
         if hangs || wrong || host.process.is_none() {
             self.stop_node(node);
             self.start_node(node);

@@ -28,8 +28,8 @@ pub struct Trouble {
 }
 
 impl Trouble {
-    /// Only the next start of the process gets over it: operations that never end, and a disk that
-    /// was full, of whose new room nobody tells the node.
+    /// True for what only the next start of the process ends: operations that never end, and a
+    /// full disk, because nothing tells the node of new room.
     pub fn outlasts(&self) -> bool {
         matches!(self.error, None | Some(DiskError::NoSpace))
     }

@@ -171,7 +171,7 @@ fn lock_held() {
     opening(&path).run().expect("free again");
 }
 
-/// The file `listen` counts only while the lock is held; what else it says harms nobody.
+/// The file `listen` counts only while the lock is held. Otherwise its content does no harm.
 #[test]
 fn listen_is_garbage() {
     let temp = tempfile::tempdir().expect("temp");
