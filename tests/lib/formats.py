@@ -85,7 +85,7 @@ def capability(secret, volume, epoch, rights=READ | WRITE | ADMIN, expires=FOREV
 HEADER = struct.Struct("<4sHBBQIIIII")
 
 
-def request(operation, body, payload=b"", tag=1, version=1):
+def request(operation, body, payload=b"", tag=1, version=2):
     """A request as bytes; `body` opens with a capability."""
     head = HEADER.pack(
         b"FSTW", version, 0, operation, tag, 0, len(body), len(payload), crc32c(body), crc32c(payload)

@@ -5,7 +5,7 @@
 //! | offset | bytes | field                                                   |
 //! |-------:|------:|---------------------------------------------------------|
 //! |      0 |     4 | magic `FSTW`                                            |
-//! |      4 |     2 | version of the protocol, 1                              |
+//! |      4 |     2 | version of the protocol, 2                              |
 //! |      6 |     1 | 0 for a request, 1 for a reply                          |
 //! |      7 |     1 | operation, or what the reply holds                      |
 //! |      8 |     8 | tag                                                     |
@@ -59,7 +59,7 @@ use crate::{PAYLOAD_BYTES_MAX, Tag, crc32c};
 pub const WIRE_HEADER_BYTES: usize = size_of::<Header>();
 
 /// The version of the protocol that is spoken here.
-pub const WIRE_VERSION: u16 = 1;
+pub const WIRE_VERSION: u16 = 2;
 
 /// Longest body of a request.
 pub const REQUEST_BODY_BYTES_MAX: usize = 64 << 10;

@@ -62,7 +62,7 @@ fn golden_request() {
     let bytes = joined(&encode_request(&request).unwrap());
     let golden = concat!(
         "46535457",
-        "0100",
+        "0200",
         "00",
         "09",
         "5500000000000000",
@@ -71,7 +71,7 @@ fn golden_request() {
         "0a000000",
         "73fee353",
         "ba1238a2",
-        "b3124981",
+        "ee63a2c7",
         "02010000000000000000000000000000",
         "0300000000000000",
         "07000000",
@@ -101,7 +101,7 @@ fn golden_reply() {
     let bytes = joined(&encode_reply(&reply).unwrap());
     let golden = concat!(
         "46535457",
-        "0100",
+        "0200",
         "01",
         "81",
         "0700000000000000",
@@ -110,7 +110,7 @@ fn golden_reply() {
         "00000000",
         "5a6d0422",
         "00000000",
-        "bc1bb7ed",
+        "e16a5cab",
         "0100000000000000",
         "0200000000000000"
     );
@@ -399,8 +399,11 @@ fn lengths_and_versions_are_checked_before_anything_is_allocated() {
     );
     let long = refuse(|header| header.payload_len = (5 << 20).into());
     assert!(matches!(long.kind, WireErrorKind::TooLong { what: "payload", .. }));
-    let future = refuse(|header| header.version = 2.into());
-    assert_eq!(future.kind, WireErrorKind::Version { found: 2, known: 1 });
+    let future = refuse(|header| header.version = (WIRE_VERSION + 1).into());
+    assert_eq!(
+        future.kind,
+        WireErrorKind::Version { found: WIRE_VERSION + 1, known: WIRE_VERSION }
+    );
     let wrong = refuse(|header| header.direction = 1);
     assert_eq!((wrong.at_byte, matches!(wrong.kind, WireErrorKind::Value { .. })), (6, true));
     let short = refuse(|_| {});
