@@ -102,7 +102,7 @@ use fieldstone_proto::{
 
 pub(crate) use seal::DataWaiter;
 use seal::{Round, Seal, SyncWaiter};
-use shares::{Answer, Shares};
+use shares::{Answer, Room, Shares};
 use slot::{Busy, Content, Noted, Slot, Stage};
 pub(crate) use slot::{ShardKey, SlotIndex};
 
@@ -285,14 +285,14 @@ impl Store {
         slots: u32,
         spare: u32,
     ) -> Result<(), NodeError> {
-        match self.shares.ask(volume, slots, spare, self.slots_empty()) {
-            Answer::Granted => {}
-            Answer::Later => return Err(NodeError::Busy),
-            Answer::Refused => return Err(NodeError::NoSpace),
-        }
-        match self.shares.grants(volume, slots, self.slots_free()) {
-            true => Ok(()),
-            false => Err(NodeError::Io("its disk has less room than its slots take".to_owned())),
+        let room = Room { empty: self.slots_empty(), usable: self.slots_free() };
+        match self.shares.ask(volume, slots, spare, room) {
+            Answer::Granted => Ok(()),
+            Answer::Later => Err(NodeError::Busy),
+            Answer::Refused => Err(NodeError::NoSpace),
+            Answer::DiskFull => {
+                Err(NodeError::Io("its disk has less room than its slots take".to_owned()))
+            }
         }
     }
 

@@ -64,12 +64,28 @@ pub(crate) enum Answer {
     Later,
     /// Other volumes have reserved the slots.
     Refused,
+    /// Slots are free, but the disk has no room for them.
+    DiskFull,
 }
 
 impl Share {
     fn unheld(self) -> u32 {
         self.reserved.saturating_sub(self.held)
     }
+
+    /// Slots that it waits for.
+    fn lacks(self) -> u32 {
+        self.wanted.saturating_sub(self.reserved.max(self.held))
+    }
+}
+
+/// Slots that are free.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// Slots that hold no shard.
+    pub(crate) empty: u32,
+    /// As many of them as the disk has room for.
+    pub(crate) usable: u32,
 }
 
 /// The shares of all volumes.
@@ -103,32 +119,50 @@ impl Shares {
         });
     }
 
-    /// The volume asks for `slots` slots in all, of which it can do without `spare`, with `free`
-    /// slots free. If they are granted, [`Self::reserve`] follows.
-    pub(crate) fn ask(&mut self, volume: VolumeId, slots: u32, spare: u32, free: u32) -> Answer {
+    /// The volume asks for `slots` slots in all, of which it can do without `spare`. `room` says
+    /// which slots are free. If the slots are granted, [`Self::reserve`] follows.
+    ///
+    /// Slots that another volume waits for are not granted to a volume that can do without them:
+    /// otherwise the volume that gives slots back could take them again before the volume that
+    /// needs them asks.
+    pub(crate) fn ask(&mut self, volume: VolumeId, slots: u32, spare: u32, room: Room) -> Answer {
         let share = self.share(volume);
-        if self.grants(volume, slots, free) {
+        let needed = slots.saturating_sub(spare);
+        let more_needed = needed.saturating_sub(share.reserved.max(share.held));
+        let kept = if more_needed == 0 { self.waited_for(volume) } else { 0 };
+        if self.grants(volume, slots, room.empty.saturating_sub(kept)) {
+            if !self.grants(volume, slots, room.usable.saturating_sub(kept)) {
+                return Answer::DiskFull;
+            }
             let grows = slots > share.reserved && slots < share.wanted;
             let wanted = if grows { share.wanted } else { 0 };
             self.change(volume, |share| (share.spare, share.wanted) = (spare.min(slots), wanted));
             return Answer::Granted;
         }
-        let needed = slots.saturating_sub(spare);
-        let more = needed.saturating_sub(share.reserved.max(share.held));
         let spared = self.volumes.iter().filter(|(other, _)| **other != volume);
         let spared: u64 = spared.map(|(_, other)| u64::from(other.spare)).sum();
-        let (more, unclaimed) = (u64::from(more), u64::from(self.unclaimed(free)));
-        if more <= unclaimed || more > unclaimed + spared {
+        let (more, unclaimed) = (u64::from(more_needed), u64::from(self.unclaimed(room.usable)));
+        if more > unclaimed + spared {
+            self.change(volume, |share| share.wanted = 0);
+            return Answer::Refused;
+        }
+        if more <= unclaimed {
             return Answer::Refused;
         }
         self.change(volume, |share| share.wanted = needed);
         Answer::Later
     }
 
+    /// Slots that other volumes than this one wait for.
+    fn waited_for(&self, volume: VolumeId) -> u32 {
+        let others = self.volumes.iter().filter(|(other, _)| **other != volume);
+        let slots: u64 = others.map(|(_, other)| u64::from(other.lacks())).sum();
+        u32::try_from(slots).unwrap_or(u32::MAX)
+    }
+
     /// Slots that volumes wait for beyond those that are unclaimed, with `free` slots free.
     pub(crate) fn lacking(&self, free: u32) -> u32 {
-        let more = |share: &Share| share.wanted.saturating_sub(share.reserved.max(share.held));
-        let more: u64 = self.volumes.values().map(|share| u64::from(more(share))).sum();
+        let more: u64 = self.volumes.values().map(|share| u64::from(share.lacks())).sum();
         let lacking = more.saturating_sub(u64::from(self.unclaimed(free)));
         u32::try_from(lacking).unwrap_or(u32::MAX)
     }
@@ -182,6 +216,11 @@ mod tests {
 
     const A: VolumeId = VolumeId(1);
     const B: VolumeId = VolumeId(2);
+    const FREE: Room = Room { empty: 10, usable: 10 };
+
+    fn all(free: u32) -> Room {
+        Room { empty: free, usable: free }
+    }
 
     #[test]
     fn what_one_has_reserved_the_other_cannot_take() {
@@ -217,34 +256,59 @@ mod tests {
     #[test]
     fn what_one_can_spare_the_other_may_wait_for() {
         let mut shares = Shares::default();
-        assert_eq!(shares.ask(A, 8, 3, 10), Answer::Granted);
+        assert_eq!(shares.ask(A, 8, 3, FREE), Answer::Granted);
         shares.reserve(A, 8);
-        assert_eq!(shares.ask(B, 6, 0, 10), Answer::Refused, "2 are unclaimed and 3 to spare");
+        assert_eq!(shares.ask(B, 6, 0, FREE), Answer::Refused, "2 are unclaimed and 3 to spare");
         assert_eq!(shares.lacking(10), 0, "nothing is gained by giving back");
-        assert_eq!(shares.ask(B, 6, 4, 10), Answer::Refused, "the 2 that it needs are there");
-        assert_eq!(shares.ask(B, 6, 1, 10), Answer::Later, "it can do with 5");
+        assert_eq!(shares.ask(B, 6, 4, FREE), Answer::Refused, "the 2 that it needs are there");
+        assert_eq!(shares.ask(B, 6, 1, FREE), Answer::Later, "it can do with 5");
         assert_eq!(shares.lacking(10), 3);
-        assert_eq!(shares.ask(B, 2, 0, 10), Answer::Granted);
+        assert_eq!(shares.ask(B, 2, 0, FREE), Answer::Granted);
         shares.reserve(B, 2);
         assert_eq!(shares.lacking(10), 3, "it goes on waiting for the rest");
-        assert_eq!(shares.ask(A, 5, 0, 10), Answer::Granted);
+        assert_eq!(shares.ask(A, 5, 0, FREE), Answer::Granted);
         shares.reserve(A, 5);
         assert_eq!(shares.lacking(10), 0);
-        assert_eq!(shares.ask(B, 5, 0, 10), Answer::Granted);
+        assert_eq!(shares.ask(A, 7, 2, FREE), Answer::Refused, "the other needs them");
+        assert_eq!(shares.lacking(10), 0);
+        assert_eq!(shares.ask(B, 5, 0, FREE), Answer::Granted);
         shares.reserve(B, 5);
+    }
+
+    #[test]
+    fn a_full_disk_refuses_and_changes_nothing() {
+        let mut shares = Shares::default();
+        let room = Room { empty: 10, usable: 4 };
+        assert_eq!(shares.ask(A, 4, 4, room), Answer::Granted);
+        shares.reserve(A, 4);
+        assert_eq!(shares.ask(B, 6, 6, room), Answer::DiskFull);
+        assert_eq!(shares.ask(A, 9, 9, room), Answer::DiskFull);
+        assert_eq!(shares.ask(B, 8, 0, room), Answer::Refused, "4 is all that there can be");
+        assert_eq!(shares.lacking(4), 0);
+    }
+
+    #[test]
+    fn a_wish_that_cannot_come_true_is_forgotten() {
+        let mut shares = Shares::default();
+        assert_eq!(shares.ask(A, 8, 4, FREE), Answer::Granted);
+        shares.reserve(A, 8);
+        assert_eq!(shares.ask(B, 6, 0, FREE), Answer::Later);
+        assert_eq!(shares.ask(A, 8, 0, FREE), Answer::Granted, "it needs all of them now");
+        assert_eq!(shares.ask(B, 6, 0, FREE), Answer::Refused);
+        assert_eq!(shares.lacking(10), 0);
     }
 
     #[test]
     fn without_a_writer_a_volume_neither_waits_nor_gives_back() {
         let mut shares = Shares::default();
-        assert_eq!(shares.ask(A, 8, 8, 10), Answer::Granted);
+        assert_eq!(shares.ask(A, 8, 8, FREE), Answer::Granted);
         shares.reserve(A, 8);
-        assert_eq!(shares.ask(B, 4, 0, 10), Answer::Later);
+        assert_eq!(shares.ask(B, 4, 0, FREE), Answer::Later);
         assert_eq!(shares.lacking(10), 2);
         shares.forget_wishes(B);
         assert_eq!(shares.lacking(10), 0);
         shares.forget_wishes(A);
-        assert_eq!(shares.ask(B, 4, 0, 10), Answer::Refused);
+        assert_eq!(shares.ask(B, 4, 0, FREE), Answer::Refused);
     }
 
     proptest! {
@@ -256,7 +320,7 @@ mod tests {
             for (kind, volume, slots) in steps {
                 let (id, mine) = (VolumeId(volume), &mut held[volume as usize]);
                 match kind {
-                    0 if shares.ask(id, slots, slots / 2, free) == Answer::Granted => {
+                    0 if shares.ask(id, slots, slots / 2, all(free)) == Answer::Granted => {
                         shares.reserve(id, slots);
                     }
                     3 => shares.forget_wishes(id),

@@ -101,7 +101,11 @@ impl Node {
             Task::Reserve { slots, spare } => {
                 check_epoch(volume, epoch)?;
                 let (slots, spare) = (*slots, *spare);
-                self.store.ask(id, slots, spare)?;
+                let granted = self.store.ask(id, slots, spare);
+                if self.table[entry].peer_lost {
+                    self.store.forget_wishes(id);
+                }
+                granted?;
                 if slots == volume.record.slots_reserved {
                     self.store.reserve(id, slots);
                     return Ok(false);
@@ -213,6 +217,7 @@ impl Node {
         let fences = matches!(request.task, Task::Fence { .. } | Task::RenewRecord);
         if fences {
             volume.holder = (!request.peer_lost).then_some(request.peer);
+            self.store.forget_wishes(id);
         }
         let slots = if volume.claims() { volume.record.slots_reserved } else { 0 };
         self.store.reserve(id, slots);
