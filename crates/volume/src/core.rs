@@ -53,6 +53,8 @@ pub struct Node {
     pub full: bool,
     /// The node did not grant a reservation because its disk has no room.
     pub disk_limited: bool,
+    /// The node granted less than the volume has reserved on the other nodes.
+    pub granted_less: bool,
     /// When it was last told that it is short.
     pub short_told_at: Option<Nanos>,
     /// Nothing is left of it because its disk is full, not because the volume holds it.
@@ -181,6 +183,7 @@ impl Core {
                 slots_reserved: 0,
                 full: false,
                 disk_limited: false,
+                granted_less: false,
                 short_told_at: None,
                 short: false,
                 reason: "not connected yet".into(),

@@ -10,10 +10,11 @@
 //! until everything before the position is durable, writes the map to segments of its own and
 //! names them in the root. Then the old checkpoint and the segments that were dead are deleted.
 
-use fieldstone_block::BlockError;
+use fieldstone_block::{BlockError, Nanos};
 use fieldstone_buf::{AlignedBuf, join};
 use fieldstone_proto::{
-    BLOCK_BYTES, Lsn, RequestBody, SealMeta, SegmentId, SegmentKind, crc32c_blocks,
+    BLOCK_BYTES, Lsn, NodeError, NodeIndex, RequestBody, SealMeta, SegmentId, SegmentKind,
+    crc32c_blocks,
 };
 use smallvec::SmallVec;
 
@@ -35,6 +36,8 @@ const RETRY_MS: u64 = 20;
 const STARVED_MS_MAX: u64 = 10_000;
 /// Blocks that one step of collection moves.
 const STEP_BLOCKS: u32 = 64;
+/// Times that a node is asked to delete segments while it is busy.
+const DELETE_TRIES: u32 = 50;
 /// Dead segments after which collection writes a checkpoint to free them.
 const DEAD_BATCH: usize = 8;
 /// A thin volume writes a checkpoint when one in so many of its segments has died.
@@ -107,8 +110,12 @@ impl Core {
 
     /// Users have waited for space longer than they should.
     fn starved_too_long(&self) -> bool {
-        let limit = fieldstone_block::Nanos::from_ms(STARVED_MS_MAX);
-        self.log.starved_since.is_some_and(|since| self.now.since(since) >= limit)
+        self.is_too_long(self.log.starved_since)
+    }
+
+    /// Users wait since then, which is longer than they should.
+    pub fn is_too_long(&self, since: Option<Nanos>) -> bool {
+        since.is_some_and(|since| self.now.since(since) >= Nanos::from_ms(STARVED_MS_MAX))
     }
 
     /// Closed segments are not durable yet.
@@ -149,7 +156,7 @@ pub async fn keep_house(ctx: Ctx) {
         let rests = ctx.with(|core| {
             core.consider_gc();
             core.shrink_reservation();
-            !core.gc_running && !core.growing()
+            !core.gc_running && !core.reservation_changes()
         });
         let most_ms = ctx.with(|core| if core.has_spare_slots() { SPARING_MS } else { RESTING_MS });
         pause_ms = if rests { (2 * pause_ms).min(most_ms) } else { HOUSEKEEPING_MS };
@@ -488,6 +495,33 @@ async fn name_checkpoint(
     }
 }
 
+/// Deletes segments from nodes. A node that misses this has been lost, or is given up here: when it
+/// joins, it lists what the table lacks.
+async fn delete_segments(ctx: &Ctx, mut nodes: Vec<NodeIndex>, segments: &[SegmentId]) {
+    let body = RequestBody::ShardDelete { segments: segments.to_vec() };
+    for _ in 0..DELETE_TRIES {
+        let answers = ctx.call_all(&nodes, &body).await;
+        nodes.clear();
+        for (node, answer) in answers {
+            match answer {
+                Err(NodeError::Busy) => nodes.push(node),
+                Err(error @ (NodeError::Io(_) | NodeError::Invalid(_))) => {
+                    let why = format!("deleting shards: {error}");
+                    ctx.with(|core| core.give_up_node(node, &why));
+                }
+                _ => {}
+            }
+        }
+        if nodes.is_empty() {
+            return;
+        }
+        ctx.sleep_ms(RETRY_MS).await;
+    }
+    for node in nodes {
+        ctx.with(|core| core.give_up_node(node, "deleting shards: it is busy for too long"));
+    }
+}
+
 /// Deletes segments from the nodes and from the table.
 pub async fn free_segments(ctx: &Ctx, handles: &[Handle]) {
     let (ids, nodes) = ctx.with(|core| {
@@ -497,8 +531,7 @@ pub async fn free_segments(ctx: &Ctx, handles: &[Handle]) {
         (ids, core.up_nodes())
     });
     for chunk in ids.chunks(1024) {
-        // A node that misses this is told again when it joins: it lists what the table lacks.
-        ctx.call_all(&nodes, &RequestBody::ShardDelete { segments: chunk.to_vec() }).await;
+        delete_segments(ctx, nodes.clone(), chunk).await;
     }
     ctx.with(|core| {
         core.segments_freeing -= ids.len() as u64;

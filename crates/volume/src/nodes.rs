@@ -17,10 +17,15 @@ use fieldstone_proto::{
     NodeError, NodeIndex, NodeStat, ReplyBody, RequestBody, SegmentId, ShardInfo,
 };
 
+use crate::calls::CallResult;
 use crate::core::{Core, Ctx};
+use crate::exec::Awaited;
 use crate::rebuild::list_shards;
 use crate::segment::{Segment, State};
 use crate::status::{NodeHealth, Phase};
+
+/// Segments that one request deletes.
+const DELETED_AT_ONCE: usize = 1024;
 
 impl Core {
     /// A connection to the node is open.
@@ -84,6 +89,14 @@ impl Core {
                 let counted = segment.shards.get(usize::from(info.shard.0)) == Some(&Some(node));
                 segment.state >= State::Closed && !(counted && segment.state == State::Durable)
             })
+    }
+
+    /// Sends the requests that delete segments from a node, all at once: a shard of such a segment
+    /// that is written to the node after them stays.
+    fn delete_from(&mut self, node: NodeIndex, segments: &[SegmentId]) -> Vec<Awaited<CallResult>> {
+        let chunks = segments.chunks(DELETED_AT_ONCE);
+        let body = |chunk: &[SegmentId]| RequestBody::ShardDelete { segments: chunk.to_vec() };
+        chunks.map(|chunk| self.call(node, body(chunk), Vec::new())).collect()
     }
 
     /// Compares what a node has with what it should have. Returns what it should delete.
@@ -198,7 +211,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         listed.retain(|info| !bad.contains(&info.segment));
     }
     // From the comparison on the node takes part in everything, so nothing can slip between.
-    let extra = ctx.with(|core| {
+    let deletions = ctx.with(|core| {
         if core.node(node).session != session {
             return Vec::new();
         }
@@ -207,10 +220,13 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         // than before.
         let state = core.node_mut(node);
         state.health = NodeHealth::Up;
-        (state.slots_reserved, state.disk_limited, state.short) = (0, false, false);
-        extra
+        state.slots_reserved = 0;
+        (state.disk_limited, state.granted_less, state.short) = (false, false, false);
+        core.delete_from(node, &extra)
     });
-    delete(ctx, node, extra).await?;
+    for answer in crate::exec::all(deletions).await {
+        answer?;
+    }
     if !crate::journal::put_root(ctx, |_| {}).await {
         ctx.sleep_ms(20).await;
     }
@@ -240,10 +256,8 @@ async fn who_answers(ctx: &Ctx, node: NodeIndex) -> String {
 }
 
 async fn delete(ctx: &Ctx, node: NodeIndex, segments: Vec<SegmentId>) -> Result<(), NodeError> {
-    for chunk in segments.chunks(1024) {
-        ctx.call(node, RequestBody::ShardDelete { segments: chunk.to_vec() }).await?;
-    }
-    Ok(())
+    let calls = ctx.with(|core| core.delete_from(node, &segments));
+    crate::exec::all(calls).await.into_iter().try_for_each(|answer| answer.map(drop))
 }
 
 /// Verifies the listed shards that may lack their data. Returns the segments of those that do.

@@ -42,8 +42,10 @@ pub struct Reservation {
     pub provisioning: Provisioning,
     /// Slots on each node; 0 until the volume serves.
     pub slots: u32,
-    /// Nodes are being asked for more.
-    growing: bool,
+    /// Every node was asked for as many; before, it is what the volume wishes for.
+    pub agreed: bool,
+    /// Nodes are being asked for more, or given some back.
+    pub changing: bool,
     /// When nodes last refused.
     refused_at: Option<Nanos>,
     /// When the volume last gave back room because others had none.
@@ -83,7 +85,7 @@ impl Core {
     pub fn slots_wanted(&self) -> u32 {
         let now = self.slots_with(self.grow_segments());
         let now = u32::try_from(now).unwrap_or(u32::MAX);
-        let now = now.min(self.slots_most());
+        let now = now.min(self.slots_most()).max(self.slots_least());
         match self.reservation.provisioning {
             Provisioning::Thick => now.max(self.slots_whole(self.geometry.size_bytes)),
             Provisioning::Thin => now,
@@ -91,27 +93,36 @@ impl Core {
     }
 
     /// Slots on each node with which the volume can go on for ever: a thick one with all of its
-    /// size, a thin one with what it holds.
+    /// size, a thin one with what it holds. It is more while a node takes no shards, since the
+    /// others take those of that node.
     pub fn slots_needed(&self) -> u32 {
-        let blocks = match self.reservation.provisioning {
-            Provisioning::Thick => self.geometry.size_bytes / BLOCK_BYTES as u64,
-            Provisioning::Thin => self.map.used_blocks(),
-        };
-        let slots = match self.nodes_all_take_shards() {
-            true => self.shape().slots_for(blocks),
-            false => self.shape().slots_for_with_losses(blocks),
-        };
+        let lost = |node: &Node| node.health != NodeHealth::Up || node.disk_limited || node.short;
+        match self.nodes.iter().any(lost) {
+            false => self.slots_needed_without_losses(),
+            true => {
+                let slots = self.shape().slots_for_with_losses(self.blocks_provisioned());
+                u32::try_from(slots).unwrap_or(u32::MAX)
+            }
+        }
+    }
+
+    /// The same when every node takes shards.
+    pub fn slots_needed_without_losses(&self) -> u32 {
+        let slots = self.shape().slots_for(self.blocks_provisioned());
         u32::try_from(slots).unwrap_or(u32::MAX)
     }
 
-    /// Slots on each node that the volume has reserved beyond what it needs.
-    pub fn slots_surplus(&self) -> u32 {
-        self.reservation.slots.saturating_sub(self.slots_needed())
+    /// Blocks that the volume has to have room for.
+    fn blocks_provisioned(&self) -> u64 {
+        match self.reservation.provisioning {
+            Provisioning::Thick => self.geometry.size_bytes / BLOCK_BYTES as u64,
+            Provisioning::Thin => self.map.used_blocks(),
+        }
     }
 
-    /// No node is lost, or has less room than the others.
-    fn nodes_all_take_shards(&self) -> bool {
-        self.nodes_up() == self.nodes.len() && self.nodes_with_less().is_empty()
+    /// Slots on each node that the volume has reserved beyond what it needs.
+    fn slots_surplus(&self) -> u32 {
+        self.reservation.slots.saturating_sub(self.slots_needed())
     }
 
     /// Whether the volume has reserved more than it needs.
@@ -124,7 +135,7 @@ impl Core {
     /// without.
     pub fn yield_room(&mut self, lacking: u32) {
         let surplus = self.slots_surplus();
-        if surplus == 0 || self.growing() || self.phase != Phase::Serving {
+        if surplus == 0 || self.reservation_changes() || self.phase != Phase::Serving {
             return;
         }
         let less = if lacking > 0 { lacking.min(surplus) } else { surplus.div_ceil(2) };
@@ -145,15 +156,19 @@ impl Core {
         least.max(held.saturating_add(u32::try_from(self.slots_always_free()).unwrap_or(u32::MAX)))
     }
 
+    /// Sets the reservation on all nodes: to `slots` slots on each, but never to fewer than the
+    /// volume holds.
     pub fn set_reservation(&mut self, slots: u32) {
-        self.reservation.growing = true;
+        let slots = slots.max(self.slots_least());
+        self.reservation.changing = true;
         self.reservation.slots = slots;
+        self.reservation.agreed = true;
         self.spawn_with(move |ctx| async move {
             for node in ctx.with(|core| core.up_nodes()) {
                 reserve_on(&ctx, node, slots).await;
             }
             ctx.with(|core| {
-                core.reservation.growing = false;
+                core.reservation.changing = false;
                 core.consider_gc();
             });
         });
@@ -162,7 +177,7 @@ impl Core {
     /// The volume begins to serve: it reserves what it wants by its present state.
     pub fn start_reservation(&mut self) {
         self.reservation.slots = self.slots_wanted();
-        self.reservation.growing = true;
+        self.reservation.changing = true;
         self.spawn_with(reserve_at_start);
     }
 
@@ -175,9 +190,10 @@ impl Core {
         u64::from(more.min(node.stat.slots_free))
     }
 
-    /// Nodes are being asked for more room.
-    pub fn growing(&self) -> bool {
-        self.reservation.growing
+    /// Nodes are being asked for more room, or are given some back. One change of the reservation
+    /// ends before the next begins.
+    pub fn reservation_changes(&self) -> bool {
+        self.reservation.changing
     }
 
     /// Does what can be done against a lack of room: collects, and asks nodes for more.
@@ -186,43 +202,49 @@ impl Core {
         self.start_gc();
     }
 
-    /// Asks nodes for more room, if there may be more and none has refused just now.
+    /// Asks nodes for more room, if there may be more and none has refused just now: first those
+    /// that have granted less than the others, then all.
     pub fn grow_reservation(&mut self) {
-        let reserved = self.reservation.slots;
-        let most = self.slots_most();
         let refused = self.reservation.refused_at;
         let patient = refused.is_some_and(|at| self.now.since(at) < Nanos::from_ms(ASK_AGAIN_MS));
-        if self.growing() || patient || self.phase != Phase::Serving {
+        if self.reservation_changes() || patient || self.phase != Phase::Serving {
             return;
         }
-        if self.nodes_with_less().iter().any(|node| !self.node(*node).disk_limited) {
-            self.reservation.growing = true;
-            return self.spawn_with(|ctx| async move {
-                let gained = reserve_missing(&ctx).await;
-                ctx.with(|core| core.asked_for_more(gained));
-            });
-        }
-        let yielded = self.reservation.yielded_at;
-        let yields = yielded.is_some_and(|at| self.now.since(at) < Nanos::from_ms(YIELD_MS));
-        let step = u32::try_from(self.shape().slots(self.grow_segments())).unwrap_or(u32::MAX);
-        // A thick volume can do with what it needs as soon as collection has made room; a thin one
-        // grows with its data.
-        let thick = self.reservation.provisioning == Provisioning::Thick;
-        let can_wait = self.slots_surplus() >= step || (thick && !self.starved());
-        if reserved >= most || (yields && can_wait) {
+        let missing = self.nodes_with_less().iter().any(|node| !self.node(*node).disk_limited);
+        let more = self.may_grow();
+        if !missing && !more {
             return;
         }
-        let step = step.max(1);
-        let wanted = self.slots_wanted().max(reserved.saturating_add(step)).min(most);
-        self.reservation.growing = true;
+        let reserved = self.reservation.slots;
+        let step = reserved.saturating_add(self.step().max(1));
+        let wanted = self.slots_wanted().max(step).min(self.slots_most());
+        self.reservation.changing = true;
         self.spawn_with(move |ctx| async move {
-            let grown = reserve_more(&ctx, wanted).await;
-            ctx.with(|core| core.asked_for_more(grown));
+            let gained = (missing && reserve_missing(&ctx).await)
+                || (more && reserve_more(&ctx, wanted).await);
+            ctx.with(|core| core.asked_for_more(gained));
         });
     }
 
+    /// Slots on each node by which the reservation grows.
+    fn step(&self) -> u32 {
+        u32::try_from(self.shape().slots(self.grow_segments())).unwrap_or(u32::MAX)
+    }
+
+    /// The volume may ask all nodes for more. After it gave back room it asks only for what it
+    /// cannot do without.
+    fn may_grow(&self) -> bool {
+        let yielded = self.reservation.yielded_at;
+        let yields = yielded.is_some_and(|at| self.now.since(at) < Nanos::from_ms(YIELD_MS));
+        // A thick volume can do with what it needs as soon as collection has made room; a thin one
+        // grows with its data.
+        let thick = self.reservation.provisioning == Provisioning::Thick;
+        let can_wait = self.slots_surplus() >= self.step() || (thick && !self.starved());
+        self.reservation.slots < self.slots_most() && !(yields && can_wait)
+    }
+
     fn asked_for_more(&mut self, gained: bool) {
-        self.reservation.growing = false;
+        self.reservation.changing = false;
         self.reservation.refused_at = (!gained).then_some(self.now);
         if gained {
             self.gc_stuck = false;
@@ -238,11 +260,12 @@ impl Core {
     /// Gives back what the volume no longer needs.
     pub fn shrink_reservation(&mut self) {
         let wanted = self.slots_wanted();
-        let step = self.shape().slots(self.grow_segments());
-        let spare = u64::from(self.reservation.slots.saturating_sub(wanted));
+        let step = self.step();
+        let spare = self.reservation.slots.saturating_sub(wanted);
         let more = |node: &Node| node.slots_reserved > self.reservation.slots;
         let uneven = self.nodes.iter().any(|node| node.health == NodeHealth::Up && more(node));
-        if self.growing() || (spare <= step && !uneven) || self.phase != Phase::Serving {
+        if self.reservation_changes() || (spare <= step && !uneven) || self.phase != Phase::Serving
+        {
             return;
         }
         let wanted = if spare <= step { self.reservation.slots } else { wanted };

@@ -12,19 +12,20 @@ use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody};
 
 use crate::calls::{CallResult, SHORT_SLOTS};
 use crate::core::{Core, Ctx, Node};
-use crate::seam::Provisioning;
 use crate::segment::Segment;
-use crate::status::NodeHealth;
+use crate::status::{NodeHealth, Phase};
 
 /// How often it is told that a node's disk is full.
 const TELL_AGAIN_MS: u64 = 60_000;
 /// Times that a smaller reservation is tried where a node refuses.
 const TRIES_MAX: u32 = 8;
-/// How long a volume that is made or grown waits for others to give back what they can spare.
-/// Others look every 4 s and give back within some seconds.
+/// How long a volume that is made or grown waits while no other gives back what it can spare. The
+/// others look every 4 s, and may have to collect before they can give back.
 const GIVE_BACK_MS_MAX: u64 = 20_000;
 /// How often it asks meanwhile.
 const GIVE_BACK_POLL_MS: u64 = 500;
+/// How often a change looks whether the one before has ended.
+const CHANGE_POLL_MS: u64 = 5;
 
 impl Core {
     /// What the volume asks a node when it wants `slots` slots.
@@ -49,23 +50,54 @@ impl Core {
         self.note_short(node);
     }
 
-    /// A node says that nothing is left of what the volume has reserved there. If the volume does
-    /// not hold as much, the node's disk is full: its file system has less room than the size of
-    /// the node says.
+    /// Notes what nodes answered that were asked for `slots` slots.
+    fn note_answers(&mut self, answers: &[(NodeIndex, CallResult)], slots: u32) {
+        for (node, answer) in answers {
+            match answer {
+                Ok(_) => {
+                    self.node_mut(*node).granted_less = false;
+                    self.note_reserved(*node, slots);
+                }
+                Err(NodeError::Io(_)) => self.note_disk_limited(*node),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// So many nodes have granted slots that the volume can do without the others.
+    fn is_enough(&self, nodes: usize) -> bool {
+        nodes + usize::from(self.config.missing_max) >= self.nodes.len()
+    }
+
+    /// A node says that nothing is left of what the volume has reserved there. The node takes no
+    /// shards then, as if it were lost, if that is not because the volume holds as much:
+    /// - its disk is full: its file system has less room than the size of the node says; or
+    /// - it granted less than the others, because other volumes have reserved its slots. That is no
+    ///   fault of the node, so no segment may have fewer shards for it: the node is left out only if
+    ///   there are enough others.
     pub fn note_short(&mut self, node: NodeIndex) {
         let state = self.node(node);
         let claimed = state.slots_claimed.len() as u64;
         let moving = self.segments.unsealed() + self.segments_freeing + claimed;
         let lacks = || u64::from(self.slots_known(node)) + moving < u64::from(state.slots_reserved);
-        let short = state.slots_free <= SHORT_SLOTS && (state.disk_limited || lacks());
+        let little = state.slots_free <= SHORT_SLOTS;
+        let full = little && (state.disk_limited || lacks());
+        let others = self.nodes_that(|n| n.health == NodeHealth::Up && !n.short);
+        let others = others.iter().filter(|other| **other != node).count();
+        let wide = others >= self.layout.width();
+        let short = full || (little && state.granted_less && wide);
         let now = self.now;
         let state = self.node_mut(node);
         if short && !state.short {
-            state.reason = "its disk is full".into();
+            let (reason, warning) = match full {
+                true => ("its disk is full", "its disk has less room than the node's size says"),
+                false => ("other volumes have reserved its room", "other volumes have its room"),
+            };
+            state.reason = reason.into();
             let again = Nanos::from_ms(TELL_AGAIN_MS);
             if state.short_told_at.is_none_or(|at| now.since(at) >= again) {
                 state.short_told_at = Some(now);
-                tracing::warn!("{node}: its disk has less room than the node's size says");
+                tracing::warn!("{node}: {warning}");
             }
         } else if state.short && !short {
             state.reason.clear();
@@ -81,35 +113,40 @@ impl Core {
     }
 }
 
-/// Reserves the same number of slots on all nodes that are up: `wanted`, or as much of it as all of
-/// them have. True if it is more than before.
+/// Reserves the same number of slots on all nodes that have granted as much as the others:
+/// `wanted`, or as much of it as all of them have. True if it is more than before.
 pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
-    let (nodes, before) = ctx.with(|core| (core.up_nodes(), core.reservation.slots));
+    let (nodes, before) = ctx.with(|core| {
+        let slots = core.reservation.slots;
+        let asks = |node: &Node| {
+            let equal = node.slots_reserved >= slots || node.disk_limited;
+            node.health == NodeHealth::Up && equal
+        };
+        (core.nodes_that(asks), slots)
+    });
     let mut slots = wanted;
     for _ in 0..TRIES_MAX {
+        if slots <= before {
+            break;
+        }
         let body = ctx.with(|core| core.request_for(slots));
         let answers = ctx.call_all(&nodes, &body).await;
         let refused = answers.iter().any(|(_, answer)| others_have_it(answer));
-        ctx.with(|core| {
-            for (node, answer) in &answers {
-                match answer {
-                    Ok(_) => core.note_reserved(*node, slots),
-                    // A disk that is full is like a node that is lost: the others go on.
-                    Err(NodeError::Io(_)) => core.note_disk_limited(*node),
-                    Err(_) => {}
-                }
-            }
+        let enough = ctx.with(|core| {
+            core.note_answers(&answers, slots);
+            core.is_enough(answers.iter().filter(|(_, answer)| answer.is_ok()).count())
         });
         if !refused {
+            // A disk that is full is like a node that is lost: the others go on.
+            if !enough {
+                break;
+            }
             ctx.with(|core| core.reservation.slots = slots);
-            return slots > before;
+            return true;
         }
         slots = before + (slots - before) / 2;
-        if slots == before {
-            break;
-        }
     }
-    // Slots that some nodes granted beyond the others are of no use.
+    // What some have granted beyond the others is of no use.
     for node in nodes {
         let more = ctx.with(|core| core.node(node).slots_reserved > before);
         if more {
@@ -129,27 +166,27 @@ pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
     });
     let known = ctx.with(|core| core.slots_known(node)).min(wanted);
     let mut slots = wanted;
-    for _ in 0..TRIES_MAX {
+    for attempt in 1..=TRIES_MAX {
         let body = ctx.with(|core| core.request_for(slots));
         match ctx.call(node, body).await {
             Ok(_) => {
                 return ctx.with(|core| {
                     let limited = core.node(node).disk_limited && slots < wanted;
+                    core.node_mut(node).granted_less = core.reservation.agreed && slots < wanted;
                     core.note_reserved(node, slots);
                     if limited {
                         core.note_disk_limited(node);
                     }
                 });
             }
-            Err(NodeError::NoSpace | NodeError::Busy) if slots > known => {
-                slots = known + (slots - known) / 2;
-            }
+            Err(NodeError::NoSpace | NodeError::Busy) if slots > known => {}
             Err(NodeError::Io(_)) if slots > known => {
                 ctx.with(|core| core.note_disk_limited(node));
-                slots = known + (slots - known) / 2;
             }
             Err(_) => return,
         }
+        let last = attempt + 1 == TRIES_MAX;
+        slots = if last { known } else { known + (slots - known) / 2 };
     }
 }
 
@@ -201,14 +238,14 @@ pub async fn reserve_at_start(ctx: Ctx) {
             (!state.disk_limited).then_some(state.slots_reserved)
         };
         let common = nodes.iter().filter_map(granted).min().unwrap_or(wanted);
-        let slots = common.max(core.slots_needed()).max(core.slots_least()).min(wanted);
+        let slots = common.max(core.slots_needed()).min(wanted);
         core.set_reservation(slots);
     });
 }
 
 /// Gives back room if other volumes need it.
 pub async fn yield_if_needed(ctx: &Ctx) {
-    if ctx.with(|core| !core.has_spare_slots() || core.growing()) {
+    if ctx.with(|core| !core.has_spare_slots() || core.reservation_changes()) {
         return;
     }
     for node in ctx.with(|core| core.up_nodes()) {
@@ -227,70 +264,106 @@ pub async fn yield_if_needed(ctx: &Ctx) {
     });
 }
 
-/// Gives back the slots that the volume can do without, when the volume closes: later no other
-/// volume could ask for them.
+/// Gives back what the volume can do without, when it closes: nobody could ask it for that later.
+/// The next opening asks for more again if nodes are lost then.
 pub async fn give_back_spare(ctx: &Ctx) {
-    let (nodes, reserved, slots) = ctx.with(|core| {
-        let slots = core.slots_needed().max(core.slots_least());
-        (core.up_nodes(), core.reservation.slots, slots)
+    begin_change(ctx).await;
+    let (nodes, slots) = ctx.with(|core| {
+        let slots = core.slots_needed_without_losses().max(core.slots_least());
+        let more = |node: &Node| node.health == NodeHealth::Up && node.slots_reserved > slots;
+        (core.nodes_that(more), slots)
     });
-    if slots < reserved {
-        let body = ctx.with(|core| core.request_for(slots));
-        ctx.call_all(&nodes, &body).await;
+    // All of it is needed from now on: there is no writer whom others could ask.
+    ctx.call_all(&nodes, &RequestBody::Reserve { slots, spare: 0 }).await;
+    ctx.with(|core| core.reservation.changing = false);
+}
+
+/// Waits until no other change of the reservation is under way, and begins one. The caller ends it.
+pub async fn begin_change(ctx: &Ctx) {
+    while ctx.with(|core| std::mem::replace(&mut core.reservation.changing, true)) {
+        ctx.sleep_ms(CHANGE_POLL_MS).await;
     }
 }
 
-/// Reserves what a volume of `size_bytes` wants from the moment that it has that size. Waits for
-/// other volumes if they can spare what is lacking.
+/// Reserves what a thick volume of `size_bytes` takes, or what a thin one takes that is made. Waits
+/// for other volumes if they can spare what is lacking. The caller has begun a change.
 ///
 /// # Errors
-/// A node has not that much: which, and what it has. Nothing is reserved beyond what was before.
-pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64) -> Result<(), String> {
+/// A node has not that much: which, and what it has. A volume that serves has then what it had.
+pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<(), String> {
     let (nodes, before, wanted) = ctx.with(|core| {
-        let wanted = match core.reservation.provisioning {
-            Provisioning::Thick => core.slots_whole(size_bytes),
-            Provisioning::Thin => core.slots_wanted().max(core.reservation.slots),
-        };
-        let up = |node: &Node| node.health == NodeHealth::Up;
-        (core.nodes_that(up), core.reservation.slots, wanted)
+        let wanted = if thin { core.slots_wanted() } else { core.slots_whole(size_bytes) };
+        let before = core.reservation.slots;
+        (core.up_nodes(), before, wanted.max(before).max(core.slots_least()))
     });
-    let mut asked = nodes.clone();
-    let mut waited_ms = 0;
+    let result = ask_for(ctx, nodes, wanted).await;
+    ctx.with(|core| match &result {
+        Ok(()) => core.reservation.slots = wanted,
+        // A volume that is being made is removed.
+        Err(_) if core.phase == Phase::Opening => {}
+        Err(_) => core.set_reservation(before),
+    });
+    result
+}
+
+/// Asks nodes for `wanted` slots, all of which the volume needs, until they grant them.
+async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), String> {
+    let body = RequestBody::Reserve { slots: wanted, spare: 0 };
+    let mut asked = nodes;
+    let mut granted = 0;
+    let mut reason = String::new();
     let mut later = false;
-    let refused = loop {
-        // All of it is needed.
-        let body = RequestBody::Reserve { slots: wanted, spare: 0 };
+    let mut lacking_least = u32::MAX;
+    let mut vain_ms = 0;
+    loop {
         let answers = ctx.call_all(&asked, &body).await;
-        ctx.with(|core| {
-            for (node, _) in answers.iter().filter(|(_, answer)| answer.is_ok()) {
-                core.note_reserved(*node, wanted);
+        ctx.with(|core| core.note_answers(&answers, wanted));
+        for (node, answer) in &answers {
+            match answer {
+                Ok(_) => granted += 1,
+                Err(error) if !others_have_it(answer) => reason = format!("{node}: {error}"),
+                Err(_) => {}
             }
-        });
+        }
         later |= answers.iter().any(|(_, answer)| *answer == Err(NodeError::Busy));
         asked = answers.iter().filter(|(_, a)| others_have_it(a)).map(|(node, _)| *node).collect();
-        let Some(first) = asked.first() else {
-            ctx.with(|core| core.reservation.slots = wanted);
-            return Ok(());
-        };
-        if !later || waited_ms >= GIVE_BACK_MS_MAX {
-            break *first;
+        let Some(first) = asked.first().copied() else { break };
+        for node in &asked {
+            learn_room(ctx, *node).await;
+        }
+        if !later || vain_ms >= GIVE_BACK_MS_MAX || ctx.with(|core| core.closing) {
+            return Err(ctx.with(|core| core.why_refused(first, wanted, later)));
         }
         ctx.sleep_ms(GIVE_BACK_POLL_MS).await;
-        waited_ms += GIVE_BACK_POLL_MS;
-    };
-    learn_room(ctx, refused).await;
-    let (free_bytes, wanted_bytes) = ctx.with(|core| {
-        let stat = core.node(refused).stat;
-        let bytes = |slots: u32| u64::from(slots) * u64::from(stat.slot_bytes);
-        let mine = core.node(refused).slots_reserved;
-        (bytes(stat.slots_free), bytes(wanted.saturating_sub(mine)))
-    });
-    for node in nodes {
-        reserve_on(ctx, node, before).await;
+        let lacking = |node: &NodeIndex| ctx.with(|core| core.node(*node).stat.slots_lacking);
+        let lacking = asked.iter().map(lacking).max().unwrap_or(0);
+        // As long as others give back, there may be more.
+        vain_ms = if lacking < lacking_least { 0 } else { vain_ms + GIVE_BACK_POLL_MS };
+        lacking_least = lacking_least.min(lacking);
     }
-    Err(format!(
-        "{refused} has {free_bytes} bytes that no volume has reserved, and {wanted_bytes} more are \
-         wanted on each node; make it smaller or thin, remove other volumes, or serve those that were \
-         not closed: they give back what they can spare"
-    ))
+    match ctx.with(|core| core.is_enough(granted)) {
+        true => Ok(()),
+        false => Err(format!("{granted} nodes have room for it, which is too few; {reason}")),
+    }
+}
+
+impl Core {
+    /// What a node lacks that refused `wanted` slots; `later`: others were to give some back.
+    fn why_refused(&self, node: NodeIndex, wanted: u32, later: bool) -> String {
+        let state = self.node(node);
+        let bytes = |slots: u32| u64::from(slots) * u64::from(state.stat.slot_bytes);
+        let free_bytes = bytes(state.stat.slots_free);
+        let wanted_bytes = bytes(wanted.saturating_sub(state.slots_reserved));
+        let advice = match later {
+            true => "other volumes can give back more, but have not done so yet: try again later",
+            false => {
+                "make it smaller or thin, remove other volumes, or serve those that were not \
+                 closed, which give back what they can spare"
+            }
+        };
+        format!(
+            "{node} has {free_bytes} bytes that no volume has reserved, and {wanted_bytes} more \
+             are wanted on each node; {advice}"
+        )
+    }
 }

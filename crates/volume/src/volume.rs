@@ -15,7 +15,7 @@ use crate::exec::Executor;
 use crate::gc::write_checkpoint;
 use crate::map::Location;
 use crate::record::EntryKind;
-use crate::reserve::give_back_spare;
+use crate::reserve::{begin_change, give_back_spare, reserve_for_size};
 use crate::seam::{Action, Event, Geometry, Opening, Provisioning, VolumeConfig};
 use crate::segment::State;
 use crate::status::{NodeStatus, Phase, Status};
@@ -278,29 +278,43 @@ fn extents(core: &Core, request: &Request) -> Vec<Extent> {
 /// Makes the device larger. The root comes first: were a write behind the old end acknowledged
 /// before it, a crash could leave the old size, and with it no place for what was written.
 async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
+    begin_change(&ctx).await;
     let before = ctx.with(|core| core.reservation.provisioning);
     let provisioning = if thin { Provisioning::Thin } else { before };
-    ctx.with(|core| core.reservation.provisioning = provisioning);
-    if let Err(why) = crate::reserve::reserve_for_size(&ctx, size_bytes).await {
+    let reserved = match provisioning {
+        Provisioning::Thick => reserve_for_size(&ctx, size_bytes, false).await,
+        Provisioning::Thin => Ok(()),
+    };
+    if let Err(why) = reserved {
         return ctx.with(|core| {
             tracing::warn!(volume = %core.name, "not made larger: {why}");
-            core.reservation.provisioning = before;
             core.grow_refused = Some(why);
         });
     }
+    let placed = place_size(&ctx, size_bytes, provisioning).await;
+    ctx.with(|core| core.reservation.changing = false);
+    if placed {
+        ctx.with(|core| {
+            core.reservation.provisioning = provisioning;
+            core.geometry.size_bytes = core.geometry.size_bytes.max(size_bytes);
+            core.map.grow(core.geometry.size_bytes / BLOCK_BYTES as u64);
+        });
+    }
+}
+
+/// Says in the root how large the device is. False if the volume does not serve any more.
+async fn place_size(ctx: &Ctx, size_bytes: u64, provisioning: Provisioning) -> bool {
     while ctx.with(|core| core.phase == Phase::Serving) {
-        let placed = crate::journal::put_root(&ctx, |root| {
+        let placed = crate::journal::put_root(ctx, |root| {
             root.geometry.size_bytes = root.geometry.size_bytes.max(size_bytes);
             root.provisioning = provisioning;
         });
         if placed.await {
-            return ctx.with(|core| {
-                core.geometry.size_bytes = core.geometry.size_bytes.max(size_bytes);
-                core.map.grow(core.geometry.size_bytes / BLOCK_BYTES as u64);
-            });
+            return true;
         }
         ctx.sleep_ms(ROOT_RETRY_MS).await;
     }
+    false
 }
 
 async fn close(ctx: Ctx) {

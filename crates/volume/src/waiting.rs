@@ -41,7 +41,7 @@ impl Core {
             let young = self.segments.iter().filter(|(_, s)| s.state < State::Durable).count();
             return Some(format!("room in the journal: {young} segments are not stored yet"));
         }
-        if self.growing() {
+        if self.reservation_changes() {
             return Some("nodes to grant more room".to_owned());
         }
         if self.starved() || !self.room_for_blocks() {

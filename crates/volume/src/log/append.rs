@@ -8,13 +8,13 @@ use smallvec::SmallVec;
 use super::pending::Origin;
 use super::{BATCHES_MAX, Batch, KeptRecord, Line, Mutation};
 use crate::calls::Waiter;
-use crate::core::Core;
+use crate::core::{Core, Node};
 use crate::footer::footer_blocks;
 use crate::map::Location;
 use crate::record::{Entry, EntryKind, HEADER_BYTES, Header, RECORD_ENTRIES_MAX};
 use crate::rows::Shape;
 use crate::segment::{Contents, Handle, Segment, State, segment_id};
-use crate::status::Phase;
+use crate::status::{NodeHealth, Phase};
 
 /// How long users' writes wait for room when collection finds nothing to free.
 const STUCK_MS_MAX: u64 = 500;
@@ -68,7 +68,17 @@ impl Core {
             if !self.log.waits() && self.log.internal.is_empty() {
                 break;
             }
-            if !self.ring_has_room() || !self.append_one() {
+            if !self.ring_has_room() {
+                // With so few nodes no segment is stored, so the ring stays full. The mover
+                // answers users, and waits for nodes.
+                self.log.moving |= self.phase == Phase::Serving && !self.writable();
+                if self.log.moving {
+                    continue;
+                }
+                self.hold_all();
+                break;
+            }
+            if !self.append_one() {
                 break;
             }
             any = true;
@@ -187,14 +197,41 @@ impl Core {
         self.layout.segment_blocks().saturating_sub(contents.blocks() + footer)
     }
 
+    /// More nodes than may be lost are lost or have no room, and users have waited longer for that
+    /// than they should. Collection waits for the same nodes.
+    fn waits_for_room_in_vain(&mut self) -> bool {
+        let lost = |node: &&Node| node.health != NodeHealth::Up || node.short || node.full;
+        let lost = self.nodes.iter().filter(lost).count();
+        if lost <= usize::from(self.config.missing_max) {
+            self.log.no_room_since = None;
+            return false;
+        }
+        let since = *self.log.no_room_since.get_or_insert(self.now);
+        self.wake_soon();
+        self.is_too_long(Some(since))
+    }
+
+    /// The ring is full: changes wait until segments are stored. If nodes have no room for these,
+    /// the changes are refused.
+    fn hold_all(&mut self) {
+        if !self.waits_for_room_in_vain() {
+            return;
+        }
+        for line in [Line::Users, Line::Trims] {
+            for mutation in std::mem::take(self.log.line(line)) {
+                self.refuse(&mutation, BlockError::NoSpace);
+            }
+        }
+    }
+
     /// No room is left for a segment: changes with blocks wait until collection has made some. If
     /// it finds none they are refused.
     fn hold_line(&mut self, line: Line) {
         // A move is given up at once: what it would have freed stays where it is.
         let since = *self.log.held_since.get_or_insert(self.now);
-        let tried = self.gc_stuck && !self.gc_running && !self.growing();
+        let tried = self.gc_stuck && !self.gc_running && !self.reservation_changes();
         let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
-        if line == Line::Internal || (tried && long) {
+        if line == Line::Internal || (tried && long) || self.waits_for_room_in_vain() {
             self.log.held_since = None;
             while let Some(mutation) = self.log.line(line).pop_front() {
                 self.refuse(&mutation, BlockError::NoSpace);
@@ -257,7 +294,7 @@ impl Core {
         let of_blocks = record.blocks > 0;
         self.send_record(record);
         match of_blocks {
-            true => self.log.held_since = None,
+            true => (self.log.held_since, self.log.no_room_since) = (None, None),
             // The trimmed blocks may be all that a segment held.
             false => self.consider_gc(),
         }
@@ -324,7 +361,7 @@ impl Core {
             let long = self.now.since(since) >= Nanos::from_ms(GRANT_MS_MAX);
             let whole = self.reservation.slots >= self.slots_most();
             self.grow_reservation();
-            if (long || whole) && !self.growing() {
+            if (long || whole) && !self.reservation_changes() {
                 return Admission::Refuse(BlockError::NoSpace);
             }
             self.wake_soon();
@@ -339,9 +376,10 @@ impl Core {
         if mutation.kind == EntryKind::Data && space.starved {
             let since = *self.log.starved_since.get_or_insert(self.now);
             let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
-            let stuck = long && self.gc_stuck && !self.gc_running && !self.growing();
+            let stuck = long && self.gc_stuck && !self.gc_running && !self.reservation_changes();
+            let stuck = stuck || self.waits_for_room_in_vain();
             self.make_room();
-            if stuck && !self.growing() {
+            if stuck && !self.reservation_changes() {
                 return Admission::Refuse(BlockError::NoSpace);
             }
             return Admission::Wait;

@@ -121,6 +121,8 @@ pub struct Log {
     wakes: bool,
     /// Since when changes have been waiting for room for a segment.
     held_since: Option<Nanos>,
+    /// Since when changes have waited for room while more nodes than may be lost have none.
+    no_room_since: Option<Nanos>,
     /// Changes by the volume itself: they go first and may use the reserve.
     internal: VecDeque<Mutation>,
     batches: VecDeque<Batch>,
@@ -157,6 +159,7 @@ impl Log {
             refused_since: None,
             wakes: false,
             held_since: None,
+            no_room_since: None,
             internal: VecDeque::new(),
             batches: VecDeque::new(),
             batches_made: 0,

@@ -59,7 +59,7 @@ use crate::nodes::wait_for_nodes;
 use crate::record::Entry;
 use crate::root::Root;
 use crate::seal::{seal, sync_segments};
-use crate::seam::Opening;
+use crate::seam::{Opening, Provisioning};
 use crate::status::{NodeHealth, Phase};
 use recover::recover;
 
@@ -362,7 +362,8 @@ async fn create(
         name,
         profile,
     });
-    if let Err(why) = crate::reserve::reserve_for_size(ctx, geometry.size_bytes).await {
+    let thin = ctx.with(|core| core.reservation.provisioning == Provisioning::Thin);
+    if let Err(why) = crate::reserve::reserve_for_size(ctx, geometry.size_bytes, thin).await {
         let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
         ctx.call_all(&nodes, &RequestBody::RemoveVolume).await;
         return Err(Failure::Final(why));
