@@ -1,5 +1,6 @@
 //! Runs seeds of the seeded world: `seeds A..B [THREADS]`, or `seeds N` for one with its trace.
-//! The environment variable `CODE` gives a code to use instead of those that the seeds draw.
+//! The environment variable `CODE` gives a code to use instead of those that the seeds draw. With
+//! `THIN` set, all volumes are thin.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -9,11 +10,12 @@ use fieldstone_sim::{Options, run, run_many};
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let code = std::env::var("CODE").ok().map(|name| name.parse().expect("the name of a code"));
+    let thin = std::env::var_os("THIN").is_some();
     let what = arguments.next().unwrap_or_else(|| "0..200".to_owned());
     let Some((first, end)) = what.split_once("..") else {
         let seed = what.parse().expect("a seed is a number");
         let mut out = std::io::BufWriter::new(std::io::stdout());
-        let outcome = run(seed, Options { trace: Some(&mut out), code });
+        let outcome = run(seed, Options { trace: Some(&mut out), code, thin });
         drop(out);
         println!("{outcome:#?}");
         return;
@@ -26,7 +28,7 @@ fn main() {
     run_many(
         seeds,
         threads,
-        |seed| run(seed, Options { code, ..Options::default() }),
+        |seed| run(seed, Options { code, thin, ..Options::default() }),
         |outcome| {
             done += 1;
             ops += outcome.ops;

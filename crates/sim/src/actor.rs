@@ -60,6 +60,8 @@ pub trait VolumeProcess: Backend {
     fn request_close(&mut self);
     /// Asks it to check every shard.
     fn request_scrub(&mut self);
+    /// Asks it to become so large.
+    fn request_grow(&mut self, size_bytes: u64);
 }
 
 /// A node process.

@@ -110,9 +110,17 @@ impl VolumeProcess for Volume {
     fn request_scrub(&mut self) {
         Volume::request_scrub(self, 0);
     }
+
+    fn request_grow(&mut self, size_bytes: u64) {
+        Volume::request_grow(self, size_bytes, false);
+    }
 }
 
 /// Runs the scenario of `seed` (and of the code, if one is given) with the real cast.
 pub fn run(seed: u64, options: Options<'_>) -> Outcome {
-    run_cast(Scenario::from_seed(seed, options.code), &RealCast, options)
+    let scenario = match options.thin {
+        true => Scenario::thin(seed, options.code),
+        false => Scenario::from_seed(seed, options.code),
+    };
+    run_cast(scenario, &RealCast, options)
 }

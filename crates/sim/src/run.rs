@@ -20,6 +20,8 @@ pub struct Options<'a> {
     pub trace: Option<&'a mut dyn Write>,
     /// Protect the data with this code and not with the one that the seed draws.
     pub code: Option<Profile>,
+    /// All volumes are thin, and none grows. So were the worlds of older seeds.
+    pub thin: bool,
 }
 
 /// How a run went.

@@ -5,7 +5,7 @@
 
 use fieldstone_codes::Profile;
 use fieldstone_proto::NodeIndex;
-use fieldstone_volume::{Geometry, step_blocks};
+use fieldstone_volume::{Geometry, Provisioning, slots_whole, step_blocks};
 
 use crate::atlas::{Fault, Weights};
 use crate::dice::Dice;
@@ -33,6 +33,19 @@ pub struct VolumePlan {
     pub geometry: Geometry,
     /// Its users.
     pub plan: Plan,
+    /// What it reserves.
+    pub provisioning: Provisioning,
+    /// It is made larger. Users go on with its first blocks.
+    pub growth: Option<Growth>,
+}
+
+/// When a volume is made larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// After so many requests of its users.
+    pub at_request: u32,
+    /// Its size from then on.
+    pub size_bytes: u64,
 }
 
 /// A fault that stays.
@@ -90,11 +103,21 @@ const SHARED_OPS_MIN: u32 = 60;
 const SLOTS_SPARE: u64 = 24;
 /// The same where volumes crowd: enough for what each must keep for itself, and little more.
 const SLOTS_SPARE_CROWDED: [u64; 3] = [12, 16, 24];
+/// Slots that thick volumes leave to each volume beside what they reserve.
+const SLOTS_OF_THIN: u64 = 12;
 
 impl Scenario {
     /// The scenario of `seed`; with `code` instead of the code that it draws, if one is given.
     #[must_use]
     pub fn from_seed(seed: u64, code: Option<Profile>) -> Self {
+        let mut scenario = Self::thin(seed, code);
+        scenario.draw_provisioning();
+        scenario
+    }
+
+    /// The same with thin volumes only, none of which grows.
+    #[must_use]
+    pub fn thin(seed: u64, code: Option<Profile>) -> Self {
         let mut scenario = Self::alone(seed, code);
         scenario.draw_neighbours();
         scenario.draw_staying();
@@ -137,7 +160,7 @@ impl Scenario {
             kind,
             profile,
             nodes,
-            volumes: vec![VolumePlan { geometry, plan }],
+            volumes: vec![VolumePlan::thin(geometry, plan)],
             slots: slots as u32,
             weights: Weights::draw(&mut dice),
             fault_gap_ns: dice.pick(&[0, 3_000_000, 20_000_000, 100_000_000, 600_000_000]),
@@ -173,7 +196,7 @@ impl Scenario {
                 plan.ops = plan.ops * 3 / 2;
             }
             plan.ops = (plan.ops / count as u32).max(SHARED_OPS_MIN);
-            VolumePlan { geometry, plan }
+            VolumePlan::thin(geometry, plan)
         };
         self.volumes = (0..count).map(|_| draw(&mut dice)).collect();
         let needed = |volume: &VolumePlan| needed_slots(&profile, nodes, &volume.geometry);
@@ -199,6 +222,28 @@ impl Scenario {
             let at_request = dice.between(1, u64::from(ops)) as u32;
             let copy_at_request = dice.between(0, u64::from(at_request)) as u32;
             self.staying.push(StayingPlan { node, fault, at_request, copy_at_request });
+        }
+    }
+
+    /// A part of the volumes are thick, as many as the pool has room for. Some grow, whether there
+    /// is room for that or not.
+    fn draw_provisioning(&mut self) {
+        let mut dice = Dice::new(self.seed, "provisioning", 0);
+        let count = self.volumes.len() as u64;
+        let mut left = u64::from(self.slots).saturating_sub(SLOTS_OF_THIN * count);
+        let (profile, nodes) = (self.profile, self.nodes);
+        for volume in &mut self.volumes {
+            let whole = slots_whole(&volume.geometry, profile, nodes);
+            if dice.chance(500) && whole <= left {
+                volume.provisioning = Provisioning::Thick;
+                left -= whole;
+            }
+            if dice.chance(250) {
+                let blocks = volume.plan.device_blocks * dice.between(101, 200) / 100;
+                let at_request = dice.between(1, u64::from(volume.plan.ops)) as u32;
+                let size_bytes = blocks * BLOCK_BYTES;
+                volume.growth = Some(Growth { at_request, size_bytes });
+            }
         }
     }
 
@@ -255,10 +300,20 @@ impl Scenario {
 }
 
 impl VolumePlan {
+    fn thin(geometry: Geometry, plan: Plan) -> Self {
+        Self { geometry, plan, provisioning: Provisioning::Thin, growth: None }
+    }
+
     fn summary(&self) -> String {
-        let Self { geometry, plan } = self;
+        let Self { geometry, plan, provisioning, growth } = self;
+        let thick = if *provisioning == Provisioning::Thick { "thick, " } else { "" };
+        let grows = |growth: &Growth| {
+            let blocks = growth.size_bytes / BLOCK_BYTES;
+            format!(", {blocks} blocks after {} ops", growth.at_request)
+        };
+        let grows = growth.as_ref().map(grows).unwrap_or_default();
         format!(
-            "{} blocks, shard {} unit {} ring {}, {} ops depth {} think {} us",
+            "{thick}{} blocks, shard {} unit {} ring {}, {} ops depth {} think {} us{grows}",
             plan.device_blocks,
             geometry.shard_bytes,
             geometry.unit_bytes,

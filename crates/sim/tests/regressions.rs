@@ -5,20 +5,22 @@ use fieldstone_sim::{Options, run};
 
 const LIST: &str = include_str!("../regressions.txt");
 
-fn listed(list: &str) -> Vec<u64> {
-    list.lines()
-        .filter_map(|line| line.split('#').next())
-        .map(str::trim)
-        .filter(|seed| !seed.is_empty())
-        .map(|seed| seed.parse().expect("a line opens with a seed"))
-        .collect()
+/// The seeds of the list, and whether the world of each has thin volumes only.
+fn listed(list: &str) -> Vec<(u64, bool)> {
+    let parsed = |line: &str| {
+        let mut words = line.split('#').next()?.split_whitespace();
+        let seed = words.next()?.parse().expect("a line opens with a seed");
+        let thin = words.next().map(|word| assert_eq!(word, "thin")).is_some();
+        Some((seed, thin))
+    };
+    list.lines().filter_map(parsed).collect()
 }
 
 #[test]
 fn seeds_that_once_failed_pass() {
     let failures: Vec<_> = listed(LIST)
         .into_iter()
-        .map(|seed| run(seed, Options::default()))
+        .map(|(seed, thin)| run(seed, Options { thin, ..Options::default() }))
         .filter(|outcome| outcome.failure.is_some())
         .collect();
     assert!(failures.is_empty(), "{failures:#?}");

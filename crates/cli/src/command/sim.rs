@@ -32,6 +32,9 @@ pub struct Args {
     /// draw.
     #[arg(long, value_name = "CODE")]
     code: Option<Profile>,
+    /// All volumes are thin, and none grows, as in worlds of older seeds.
+    #[arg(long)]
+    thin: bool,
     /// Print one JSON object per run.
     #[arg(long)]
     json: bool,
@@ -63,7 +66,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn one(seed: u64, args: &Args) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     let trace = (!args.json).then_some(&mut stdout as &mut dyn std::io::Write);
-    let outcome = fieldstone_sim::run(seed, Options { trace, code: args.code });
+    let outcome = fieldstone_sim::run(seed, Options { trace, code: args.code, thin: args.thin });
     drop(stdout);
     if args.json {
         say!("{}", line(&outcome));
@@ -83,7 +86,7 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
     run_many(
         seeds,
         jobs,
-        |seed| fieldstone_sim::run(seed, Options { trace: None, code: args.code }),
+        |seed| fieldstone_sim::run(seed, Options { trace: None, code: args.code, thin: args.thin }),
         |outcome| {
             runs += 1;
             ops += outcome.ops;
@@ -111,7 +114,10 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
     if let Some(seed) = failed.iter().min() {
         let code = args.code.map(|code| format!(" --code {code}")).unwrap_or_default();
         let count = failed.len();
-        bail!("{count} seeds failed; see the first with `fieldstone sim --seed {seed}{code}`");
+        let thin = if args.thin { " --thin" } else { "" };
+        bail!(
+            "{count} seeds failed; see the first with `fieldstone sim --seed {seed}{code}{thin}`"
+        );
     }
     Ok(())
 }

@@ -327,4 +327,6 @@ impl VolumeProcess for MirrorVolume {
     }
 
     fn request_scrub(&mut self) {}
+
+    fn request_grow(&mut self, _size_bytes: u64) {}
 }

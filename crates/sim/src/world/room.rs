@@ -5,12 +5,16 @@
 //! [`SHORT_PER_MILLE`] of the slots that are there for it, every write fits, whichever volume it
 //! goes to. Not there for data are [`SLOTS_KEPT`] slots per node and volume (open segments,
 //! checkpoints, the reserve of collection), and all slots of nodes that a fault of their own has
-//! struck.
+//! struck. A thick volume takes all of its size, whatever users have stored. It answers ENOSPC only
+//! when nodes are lost in a pool that has more nodes than a segment has shards.
+
+use fieldstone_volume::{Geometry, Provisioning, slots_whole};
 
 use super::World;
 use super::users::InFlight;
 use crate::actor::Cast;
 use crate::checker::BLOCK_BYTES;
+use crate::scenario::VolumePlan;
 
 /// Slots of a node that each volume may keep for other things than users' data.
 const SLOTS_KEPT: u64 = 16;
@@ -23,7 +27,14 @@ const BLOCKS_PER_FOOTER_BLOCK: u64 = 128;
 
 impl<C: Cast> World<'_, C> {
     /// True when the pool may be too full for `request`, at any time since it was made.
-    pub(super) fn is_short_of_room(&self, request: &InFlight) -> bool {
+    pub(super) fn is_short_of_room(&self, tenant: usize, request: &InFlight) -> bool {
+        let scenario = &self.scenario;
+        let thick = self.tenants[tenant].share.provisioning == Provisioning::Thick;
+        // With nodes lost, the others hold more than a thick volume has reserved on each.
+        let wide = usize::from(scenario.nodes) <= scenario.profile.shards();
+        if thick && wide && self.atlas.struck() == 0 {
+            return false;
+        }
         let (taken, room) = self.slots_taken_of(request.trimmed_before);
         taken * 1000 > room * SHORT_PER_MILLE
     }
@@ -41,7 +52,15 @@ impl<C: Cast> World<'_, C> {
             blocks - (1 + blocks / BLOCKS_PER_FOOTER_BLOCK)
         };
         let live = |tenant: usize| {
-            self.tenants[tenant].checker.used().div_ceil(data_blocks(tenant)) * width
+            let live = self.tenants[tenant].checker.used().div_ceil(data_blocks(tenant)) * width;
+            let VolumePlan { geometry, provisioning, growth, .. } = &self.tenants[tenant].share;
+            if *provisioning == Provisioning::Thin {
+                return live;
+            }
+            let size_bytes = growth.map_or(geometry.size_bytes, |growth| growth.size_bytes);
+            let geometry = Geometry { size_bytes, ..*geometry };
+            let whole = slots_whole(&geometry, scenario.profile, scenario.nodes);
+            live.max(whole * u64::from(scenario.nodes))
         };
         let smallest = self.all_tenants().map(data_blocks).min().unwrap_or(1);
         let trimmed = (self.trimmed_blocks - trimmed_before).div_ceil(smallest) * width;

@@ -41,6 +41,8 @@ pub(super) struct Tenant {
     pub open_pending: bool,
     /// Requests that a succeeded writer is still given.
     pub stale_ops_left: u32,
+    /// Requests that its users made.
+    pub requests: u32,
     pub scrub: Scrub,
     pub opening_failures: u32,
     /// When it stopped serving; `None` while it serves, and before it did.
@@ -67,6 +69,7 @@ impl Tenant {
             work_pending: false,
             open_pending: false,
             stale_ops_left: 0,
+            requests: 0,
             scrub: Scrub::Idle,
             opening_failures: 0,
             shut_since: None,

@@ -7,10 +7,10 @@ use fieldstone_block::{
 use fieldstone_volume::Phase;
 
 use super::{Happening, REQUEST_NS_MAX, SHUT_NS_MAX, World};
-use crate::actor::Cast;
+use crate::actor::{Cast, VolumeProcess};
 use crate::checker::{BLOCK_BYTES, Checker, Span};
 use crate::network::ClientId;
-use crate::scenario::Kind;
+use crate::scenario::{Growth, Kind};
 use crate::trace::Who;
 use crate::workload::Draft;
 
@@ -114,6 +114,13 @@ impl<C: Cast> World<'_, C> {
             stamps: Stamps::default(),
         };
         self.with_volume(client, |volume, now| volume.submit(request, now));
+        let seat = &mut self.tenants[tenant];
+        seat.requests += 1;
+        let due = |growth: &Growth| growth.at_request == seat.requests;
+        if let Some(growth) = seat.share.growth.filter(due) {
+            self.note(Who::World, "grow", growth.size_bytes, format_args!("volume {tenant}"));
+            self.with_volume(client, |volume, _| volume.request_grow(growth.size_bytes));
+        }
     }
 
     /// Submits a request without modifiers to the active process of a volume.
@@ -191,7 +198,7 @@ impl<C: Cast> World<'_, C> {
             BlockError::NoSpace => {
                 matches!(self.scenario.kind, Kind::Full | Kind::Crowded)
                     && needs_space(request.op)
-                    && self.is_short_of_room(&request)
+                    && self.is_short_of_room(tenant, &request)
             }
             BlockError::Io(_) | BlockError::ShuttingDown => {
                 succeeded || self.scenario.kind == Kind::Beyond

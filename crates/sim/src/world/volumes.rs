@@ -73,7 +73,7 @@ impl<C: Cast> World<'_, C> {
                 name: format!("stone{tenant}"),
                 profile: self.scenario.profile,
                 geometry: seat.share.geometry,
-                provisioning: fieldstone_volume::Provisioning::Thin,
+                provisioning: seat.share.provisioning,
             }
         } else {
             Opening::Open { takeover }

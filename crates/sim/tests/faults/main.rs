@@ -2,6 +2,7 @@
 
 mod bench;
 mod document;
+mod growth;
 mod judge;
 mod plant;
 mod rows;

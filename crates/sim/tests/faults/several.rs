@@ -1,18 +1,21 @@
 //! Faults of several nodes at once: as many as the code makes up for, and one more.
 
 use fieldstone_block::{BlockError, Nanos, Op};
+use fieldstone_proto::NodeIndex;
 use fieldstone_sim::disk::FileKind;
 use fieldstone_volume::Phase;
 
 use crate::bench::{BLOCKS, Bench, M, NODES, Ops, is_whole};
 use crate::judge::prepared;
-use crate::plant::{Part, eio, flip, flip_record};
+use crate::plant::{Part, eio, enospc, flip, flip_record, never};
 
 /// Longest virtual time of an opening, with the attempts that it makes before it fails.
 const OPEN_NS_MAX: u64 = 180_000_000_000;
 const REQUEST_NS_MAX: u64 = 30_000_000_000;
 const WHOLE_NS_MAX: u64 = 60_000_000_000;
 const STEP_BLOCKS: u64 = 16;
+/// How long a volume may need to see that a fault is gone.
+const LIFT_NS: u64 = 3_000_000_000;
 /// How long the server is stopped: much longer than nodes may be silent.
 const STOPPED_NS: u64 = 60_000_000_000;
 
@@ -29,6 +32,8 @@ pub const NAMES: &[&str] = &[
     "more_nodes_are_away_at_an_opening",
     "more_records_are_damaged",
     "more_nodes_are_empty",
+    "more_disks_are_full",
+    "more_nodes_die_behind_a_full_journal",
     "every_copy_of_a_journal_record_is_damaged",
 ];
 
@@ -241,4 +246,56 @@ fn every_copy_of_a_journal_record_is_damaged() {
     let lost =
         bench.sweep(Op::Read, 0..BLOCKS, 1, REQUEST_NS_MAX).expect_err("it was nowhere else");
     assert!(lost.contains("does not read as it was written"), "{lost}");
+}
+
+/// The disks of more nodes than may be lost have no room: a write is refused within the bound, and
+/// when the disks have room again everything goes on.
+#[test]
+fn more_disks_are_full() {
+    let mut bench = prepared().expect("a volume");
+    nodes(M + 2).for_each(|node| enospc(&mut bench, node, Ops::Changes, Some(FileKind::Data)));
+    let mut refused = None;
+    for block in (0..BLOCKS).cycle().step_by(8).take(400) {
+        let answer = bench.request(Op::Write, block, 8, REQUEST_NS_MAX);
+        if answer.expect("an answer within the bound").is_err() {
+            bench.forget_write();
+            refused = bench.request(Op::Write, block, 8, REQUEST_NS_MAX);
+            break;
+        }
+    }
+    assert_eq!(refused.expect("refused").err(), Some(BlockError::NoSpace));
+    bench.forget_write();
+    nodes(M + 2).for_each(|node| bench.lift(node));
+    // The volume tries the nodes again.
+    bench.pass(LIFT_NS);
+    assert!(bench.until(WHOLE_NS_MAX, is_whole), "not whole: {}", bench.describe());
+    // The refused writes may have left some of their blocks old and some new.
+    bench.sweep(Op::Write, 0..BLOCKS, STEP_BLOCKS, REQUEST_NS_MAX).expect("writes");
+    becomes_whole(&mut bench);
+}
+
+/// Users' writes wait because the journal is full, and too few nodes are left to store segments,
+/// none of which holds the journal: every request is answered.
+#[test]
+fn more_nodes_die_behind_a_full_journal() {
+    let mut bench = prepared().expect("a volume");
+    // Small writes have no rows: from here on only the journal has what is not stored.
+    bench.sweep(Op::Write, 0..BLOCKS, 1, REQUEST_NS_MAX).expect("writes");
+    let holders = bench.status().journal_nodes;
+    let others = |node: &usize| !holders.contains(&NodeIndex(*node as u16));
+    let dying: Vec<usize> = all().filter(others).take(usize::from(M) + 1).collect();
+    assert_eq!(dying.len(), usize::from(M) + 1);
+    dying.iter().for_each(|node| never(&mut bench, *node, Ops::Changes, Some(FileKind::Data)));
+    let writes: Vec<u64> =
+        (0..2 * BLOCKS).map(|at| bench.submit(Op::Write, at % BLOCKS, 1)).collect();
+    let answered = |bench: &Bench| writes.iter().all(|id| bench.is_answered(*id));
+    assert!(bench.until(REQUEST_NS_MAX, answered), "{}", bench.describe());
+    dying.iter().for_each(|node| {
+        bench.stop_node(*node);
+        bench.lift(*node);
+        bench.start_node(*node);
+    });
+    assert!(bench.until(WHOLE_NS_MAX, is_whole), "not whole: {}", bench.describe());
+    bench.sweep(Op::Write, 0..BLOCKS, STEP_BLOCKS, REQUEST_NS_MAX).expect("writes");
+    bench.sweep(Op::Read, 0..BLOCKS, STEP_BLOCKS, REQUEST_NS_MAX).expect("reads");
 }

@@ -103,6 +103,11 @@ impl Bench {
         }
     }
 
+    /// The file system of a node has room for a data file of this length.
+    pub fn set_room(&mut self, node: usize, room_bytes: u64) {
+        self.node_event(node, fieldstone_node::Event::Room { room_bytes });
+    }
+
     pub fn node_event(&mut self, node: usize, event: fieldstone_node::Event) {
         let now = self.now();
         let host = &mut self.nodes[node];

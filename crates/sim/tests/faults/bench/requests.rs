@@ -32,6 +32,10 @@ impl Bench {
         id
     }
 
+    pub fn is_answered(&self, id: u64) -> bool {
+        self.answers.contains_key(&id)
+    }
+
     /// The last write was refused: its blocks hold what they held before.
     pub fn forget_write(&mut self) {
         self.written.clone_from(&self.written_before);

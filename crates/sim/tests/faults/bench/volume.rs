@@ -3,21 +3,25 @@
 use super::*;
 
 impl Bench {
-    /// Starts a process of the volume; `nodes_missing` of the nodes may be away.
-    pub fn start_volume(&mut self) {
-        let geometry = Geometry {
+    /// The sizes of the volume when it is made.
+    pub fn geometry() -> Geometry {
+        Geometry {
             size_bytes: BLOCKS * BLOCK_BYTES as u64,
             shard_bytes: SHARD_BYTES,
             unit_bytes: BLOCK_BYTES as u32,
             ring_bytes: 256 << 10,
-        };
+        }
+    }
+
+    /// Starts a process of the volume; `nodes_missing` of the nodes may be away.
+    pub fn start_volume(&mut self) {
         let profile = Profile::Rs { k: 4, m: usize::from(M) };
         let opening = match std::mem::replace(&mut self.created, true) {
             true => Opening::Open { takeover: false },
             false => Opening::Create {
                 name: "v".into(),
                 profile,
-                geometry,
+                geometry: Self::geometry(),
                 provisioning: Provisioning::Thick,
             },
         };

@@ -1,0 +1,89 @@
+//! A thick volume is made larger: what it has reserved, and that it still opens.
+
+use fieldstone_block::Op;
+use fieldstone_codes::Profile;
+use fieldstone_volume::{Geometry, Phase, slots_whole};
+
+use crate::bench::{BLOCKS, Bench, M, NODES};
+use crate::judge::prepared;
+
+const BLOCK_BYTES: u64 = 4096;
+const SETTLE_NS: u64 = 5_000_000_000;
+const OPEN_NS_MAX: u64 = 60_000_000_000;
+const REQUEST_NS_MAX: u64 = 8_000_000_000;
+
+fn grow(bench: &mut Bench, blocks: u64) {
+    bench.volume().request_grow(blocks * BLOCK_BYTES, false);
+    bench.pump_volume();
+}
+
+/// Slots that the volume takes whole on each node.
+fn whole(blocks: u64) -> u32 {
+    let geometry = Geometry { size_bytes: blocks * BLOCK_BYTES, ..Bench::geometry() };
+    let profile = Profile::Rs { k: 4, m: usize::from(M) };
+    u32::try_from(slots_whole(&geometry, profile, NODES)).expect("few")
+}
+
+fn opens_again(bench: &mut Bench) {
+    bench.kill_volume();
+    bench.start_volume();
+    assert!(bench.until(OPEN_NS_MAX, |bench| bench.phase() != Phase::Opening));
+    assert_eq!(bench.phase(), Phase::Serving);
+    bench.sweep(Op::Read, 0..BLOCKS, 16, REQUEST_NS_MAX).expect("reads");
+}
+
+/// A volume that holds garbage has reserved more than its size takes. It keeps that when it grows,
+/// or it could not store the next checkpoint.
+#[test]
+fn a_volume_that_grows_keeps_what_it_holds() {
+    let mut bench = prepared().expect("a volume");
+    for _ in 0..8 {
+        bench.sweep(Op::Write, 0..BLOCKS, 16, REQUEST_NS_MAX).expect("writes");
+    }
+    let before = bench.status().slots_reserved;
+    assert!(before > whole(BLOCKS + 1), "{before} slots: this test shows nothing");
+    grow(&mut bench, BLOCKS + 1);
+    let grown = |bench: &Bench| bench.status().size_bytes > BLOCKS * BLOCK_BYTES;
+    assert!(bench.until(SETTLE_NS, grown), "not larger");
+    let after = bench.status();
+    assert!(after.slots_reserved >= before, "{} of {before} slots", after.slots_reserved);
+    opens_again(&mut bench);
+}
+
+/// The growth is asked for while the volume still reserves what it has wanted so far.
+#[test]
+fn a_volume_that_grows_at_once_has_reserved_its_new_size() {
+    let mut bench = prepared().expect("a volume");
+    bench.kill_volume();
+    bench.start_volume();
+    assert!(bench.until(OPEN_NS_MAX, |bench| bench.phase() == Phase::Serving));
+    grow(&mut bench, 3 * BLOCKS);
+    bench.pass(SETTLE_NS);
+    let status = bench.status();
+    assert_eq!(status.size_bytes, 3 * BLOCKS * BLOCK_BYTES, "{:?}", status.grow_refused);
+    assert!(status.slots_reserved >= whole(3 * BLOCKS), "{} slots", status.slots_reserved);
+    for node in &status.nodes {
+        assert!(node.slots_reserved >= whole(3 * BLOCKS), "{node:?}");
+    }
+    opens_again(&mut bench);
+}
+
+/// Too few nodes have room on their disks for a larger volume: the volume stays as it is.
+#[test]
+fn a_volume_does_not_grow_on_full_disks() {
+    let mut bench = prepared().expect("a volume");
+    bench.sweep(Op::Write, 0..BLOCKS, 16, REQUEST_NS_MAX).expect("writes");
+    for node in 0..usize::from(NODES) {
+        bench.set_room(node, 0);
+    }
+    grow(&mut bench, 3 * BLOCKS);
+    bench.pass(SETTLE_NS);
+    let status = bench.status();
+    assert_eq!(status.size_bytes, BLOCKS * BLOCK_BYTES, "it grew without room");
+    let why = status.grow_refused.expect("refused");
+    assert!(why.contains("its disk has less room"), "{why}");
+    for node in 0..usize::from(NODES) {
+        bench.set_room(node, u64::MAX);
+    }
+    opens_again(&mut bench);
+}
