@@ -20,6 +20,7 @@ A campaign is cut into chapters of CHAPTER cycles, each with a pool of its own. 
 follows from the seed and the number of the chapter; moments and the order of requests do not. With
 --progress, chapters that are done are written to a file and passed over by the next run of the same
 command, so a campaign can be stopped at any time. --chapter N runs one chapter, for a second look.
+Bounds do not count the time that the machine itself stood still (see lib/pulse.py).
 --keep-going goes on after a failure, with the next chapter. Evidence of each lies in
 target/evidence/thrash/CASE.seedS.chapterN, with --keep-pool also the pool's files.
 
@@ -40,6 +41,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import BLOCK
 from disks import why_not
 from faults import KINDS, Plan
+from pulse import Pulse, stalled_seconds
 from rig import TIGHT_BYTES, Clients, Rig, Shape
 from scenario import main
 from world import Case, Failure, World, check, run
@@ -312,9 +314,10 @@ class Campaign:
         if self.options.chapter is not None:
             cycles = CHAPTER
         began, failure, chapter = time.monotonic(), None, None
+        stalled = stalled_seconds()
         evidence = f"{self.case}.seed{self.options.seed}.chapter{number}"
         try:
-            with World("thrash", self.case, evidence) as world:
+            with World("thrash", self.case, evidence) as world, Pulse(world.folder):
                 world.die_with_parent = True
                 chapter = Chapter(world, self.options, number, with_disks)
                 chapter.run(cycles, self.is_over)
@@ -323,7 +326,9 @@ class Campaign:
                 raise
             failure = str(error)
             print(f"FAILED: {failure}", flush=True)
-        return chapter.result(failure, time.monotonic() - began)
+        result = chapter.result(failure, time.monotonic() - began)
+        result["stalled_seconds"] = round(stalled_seconds() - stalled, 1)
+        return result
 
     def _tell(self, left):
         ran = self.results[self.resumed :]
@@ -364,6 +369,8 @@ class Campaign:
         print("faults: " + ", ".join(f"{total[kind]} {kind}" for kind in KINDS))
         rest = ["openings with faults", "openings killed", "ENOSPC", "trims for room"]
         rest.append("nodes given up")
+        stalled = sum(result.get("stalled_seconds", 0) for result in self.results)
+        print(f"the machine stood still for {stalled:.0f} s in all")
         print("beside: " + ", ".join(f"{total[name]} {name}" for name in rest))
         if why_no_disks:
             count = total["passed over"]

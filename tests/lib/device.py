@@ -1,8 +1,8 @@
 """Our side of an NBD connection, with libnbd: connections, and data that can be recognised."""
 
 import random
-import time
 
+from pulse import Deadline
 from world import Failure, Skip, check
 
 try:
@@ -30,11 +30,11 @@ def connect(uri, structured=True, context=True, strict=None, seconds=None):
     if seconds is None:
         handle.connect_uri(uri)
         return handle
-    end = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     try:
         handle.aio_connect_uri(uri)
         while handle.aio_is_created() or handle.aio_is_connecting():
-            check(time.monotonic() < end, f"{uri}: no connection after {seconds} s")
+            check(not deadline.has_passed(), f"{uri}: no connection after {seconds} s")
             handle.poll(100)
     except nbd.Error as error:
         raise ConnectionBroke(f"{uri}: {error}") from error
@@ -45,10 +45,10 @@ def connect(uri, structured=True, context=True, strict=None, seconds=None):
 
 def finish(handle, cookie, seconds, what):
     """Waits until a request is answered; `what` it is, for the message when it is not in time."""
-    end = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     try:
         while not handle.aio_command_completed(cookie):
-            check(time.monotonic() < end, f"no answer to {what} for {seconds} s")
+            check(not deadline.has_passed(), f"no answer to {what} for {seconds} s")
             handle.poll(100)
     except nbd.Error as error:
         raise Failure(f"{what} failed: {error}") from error

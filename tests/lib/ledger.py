@@ -25,6 +25,7 @@ import time
 import zlib
 
 from device import BLOCK, ConnectionBroke, connect, finish, nbd
+from pulse import stalled_seconds
 from world import Failure, check
 
 HEADER = struct.Struct("<4sIQQ")
@@ -73,7 +74,7 @@ class Request:
     def __init__(self, kind, numbers=(), version=0, fua=False, buffer=None, before=None):
         self.kind, self.numbers, self.version, self.fua = kind, numbers, version, fua
         self.buffer, self.before = buffer, before
-        self.sent = time.monotonic()
+        self.sent, self.stalled = time.monotonic(), stalled_seconds()
 
     def __str__(self):
         place = f" of {len(self.numbers)} blocks at {self.numbers[0]}" if self.numbers else ""
@@ -142,7 +143,8 @@ class Ledger:
         oldest = next(iter(running.values()), None)
         if oldest is not None:
             waited = time.monotonic() - oldest.sent
-            check(waited < late, f"no answer to a {oldest} for {waited:.0f} s")
+            stalled = stalled_seconds() - oldest.stalled
+            check(waited - stalled < late, f"no answer to a {oldest} for {waited:.0f} s")
 
     def _issue(self, handle, busy, running, mix):
         dice = self.dice.random()

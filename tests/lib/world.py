@@ -26,6 +26,8 @@ import subprocess
 import tempfile
 import time
 
+from pulse import Deadline
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 FIELDSTONE = os.environ.get("FIELDSTONE", str(TARGET / "release" / "fieldstone"))
@@ -67,12 +69,12 @@ def need(*tools):
 
 def wait_until(what, look, seconds=60, step=0.1):
     """Calls `look` until it gives something true, and returns that."""
-    end = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while True:
         found = look()
         if found:
             return found
-        check(time.monotonic() < end, f"waited {seconds} s in vain until {what}")
+        check(not deadline.has_passed(), f"waited {seconds} s in vain until {what}")
         time.sleep(step)
 
 
