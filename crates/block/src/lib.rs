@@ -35,8 +35,8 @@ pub use meter::{Counts, Meter, OpCount};
 pub use pipeline::{Pipeline, PipelineOptions, Report};
 pub use ram::Ram;
 pub use request::{
-    Backend, BlockError, Completion, Extent, ExtentKind, Info, Nanos, Op, Payload, Piece, Request,
-    RequestFlags, RequestId, Stage, Stamps,
+    Backend, BlockError, Completion, EXTENTS_MAX, Extent, ExtentKind, Info, Nanos, Op, Payload,
+    Piece, Request, RequestFlags, RequestId, Stage, Stamps,
 };
 pub use scheduler::{Policy, Scheduler, SchedulerOptions, SchedulerStats};
 pub use stages::{Interval, StageStats, Summary};

@@ -36,13 +36,15 @@ use smallvec::SmallVec;
 
 use crate::extents::push_extent;
 use crate::{
-    Backend, BlockError, Completion, Extent, ExtentKind, Info, Nanos, Op, Payload, Piece, Request,
-    Stage,
+    Backend, BlockError, Completion, EXTENTS_MAX, Extent, ExtentKind, Info, Nanos, Op, Payload,
+    Piece, Request, Stage,
 };
 
 const PAGE_BYTES: usize = 64 * 1024;
 const BLOCK_BYTES: usize = 4096;
 const PAGES_PER_LEAF: usize = 512;
+/// Pages that one question for extents looks at.
+const EXTENT_PARTS_MAX: usize = 16_384;
 const LEAF_BYTES: u64 = (PAGE_BYTES * PAGES_PER_LEAF) as u64;
 
 /// What a range becomes when its content is forgotten.
@@ -261,7 +263,10 @@ impl Ram {
 
     fn extents(&self, request: &Request) -> Vec<Extent> {
         let mut extents = Vec::new();
-        for part in parts(request.offset_bytes, request.len_bytes) {
+        for part in parts(request.offset_bytes, request.len_bytes).take(EXTENT_PARTS_MAX) {
+            if extents.len() > EXTENTS_MAX {
+                break;
+            }
             let Some(leaf) = self.leaves.get(&part.leaf) else {
                 push_extent(&mut extents, part.len() as u64, ExtentKind::Hole);
                 continue;
@@ -271,6 +276,7 @@ impl Ram {
                 push_extent(&mut extents, part.within(block).len() as u64, page.kind(block));
             }
         }
+        extents.truncate(EXTENTS_MAX);
         extents
     }
 

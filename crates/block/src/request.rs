@@ -255,9 +255,14 @@ pub enum Payload {
     None,
     /// The bytes read, in order; the lengths sum to the request's length.
     Data(SmallVec<[Piece; 1]>),
-    /// Extents that cover the request's range from its start, in order, neighbours differ in kind.
+    /// Extents that cover the request's range from its start, in order, neighbours differ in kind. The
+    /// list may end before the range does: it has [`EXTENTS_MAX`] extents at most, and a backend need
+    /// not walk a long range to its end at once.
     Extents(Vec<Extent>),
 }
+
+/// Extents of one answer at most. Clients ask for many answers at once, so each has to be small.
+pub const EXTENTS_MAX: usize = 1024;
 
 /// Why a request failed. Front-ends map it to their own error numbers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -112,6 +112,8 @@ fn converse(caller: &Caller<impl Line>, page: &Page, turn: &Mutex<()>) -> io::Re
         _ => ("405 Method Not Allowed\r\nAllow: GET, HEAD", "use GET\n".to_owned()),
     };
     drop(turn);
+    // The page may have waited for nodes that do not answer. That time is not the client's.
+    line.limit(CLIENT_LIMIT);
     let mut answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n",

@@ -3,7 +3,7 @@
 //! A request id is a slot's index (low half) and its generation (high half). The generation grows
 //! whenever a slot is freed, so a completion that arrives twice or too late finds nothing.
 
-use fieldstone_block::RequestId;
+use fieldstone_block::{EXTENTS_MAX, Extent, RequestId};
 
 /// What was asked, as far as the reply depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +26,12 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// What a request of `len_bytes` counts for in the memory bound: the payload it brings or asks
-    /// for.
+    /// for, or the extents of its answer.
     pub fn charge_bytes(self, len_bytes: u32) -> usize {
         match self {
             Kind::Read { .. } | Kind::Write | Kind::Cache => len_bytes as usize,
-            Kind::Flush | Kind::Trim | Kind::WriteZeroes { .. } | Kind::BlockStatus { .. } => 0,
+            Kind::BlockStatus { .. } => EXTENTS_MAX * size_of::<Extent>(),
+            Kind::Flush | Kind::Trim | Kind::WriteZeroes { .. } => 0,
         }
     }
 }

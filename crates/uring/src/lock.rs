@@ -8,21 +8,27 @@
 //! ```text
 //! 4711           \n     the process number, filled up with blanks to 15 bytes, and a line feed
 //! server\n              the kind of the holder: "server", "node" or "command"
+//! \n\n\n...             line feeds up to 64 bytes
 //! ```
+//!
+//! The file is overwritten in place, so that a process can take the lock on a full disk. Only its
+//! owner may open it: a lock needs no more than a file that is open for reading, so any user could
+//! keep a node from starting.
 //!
 //! Releases that write no kind read the first 16 bytes only, and find the number there. A file
 //! with a number and without a kind is theirs.
 
 use std::fs;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Width of the process number, so that it and its line feed fill the 16 bytes that older releases
 /// read.
 const PID_BYTES: usize = 15;
-/// Longest content that is read.
-const CONTENT_BYTES_MAX: u64 = 64;
+/// Length of the content.
+const CONTENT_BYTES: usize = 64;
 
 /// What kind of process holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +96,7 @@ impl LockFile {
     pub fn acquire(path: &Path, holder: Holder) -> Result<Self, LockError> {
         let fail = |source| LockError::Io { path: path.to_owned(), source };
         let mut open = fs::OpenOptions::new();
-        open.read(true).write(true).create(true).truncate(false);
+        open.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = open.open(path).map_err(fail)?;
         // SAFETY: flock() on an open descriptor takes no pointers.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
@@ -101,11 +107,16 @@ impl LockFile {
             }
             return Err(fail(error));
         }
-        file.set_len(0).map_err(fail)?;
-        file.rewind().map_err(fail)?;
         let pid = std::process::id();
-        let content = format!("{pid:<PID_BYTES$}\n{}\n", holder.word());
-        file.write_all(content.as_bytes()).map_err(fail)?;
+        let mut content = format!("{pid:<PID_BYTES$}\n{}\n", holder.word()).into_bytes();
+        content.resize(CONTENT_BYTES, b'\n');
+        file.write_all_at(&content, 0).map_err(fail)?;
+        if file.metadata().map_err(fail)?.len() > CONTENT_BYTES as u64 {
+            file.set_len(CONTENT_BYTES as u64).map_err(fail)?;
+        }
+        // Older releases made it readable for all. Whoever may write it may lack the right to say
+        // who else may.
+        let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
         Ok(Self { _file: file })
     }
 }
@@ -113,7 +124,7 @@ impl LockFile {
 /// The number and the kind of the process that holds the lock, as far as the file tells.
 fn read_holder(file: &mut fs::File) -> (Option<u32>, Option<Holder>) {
     let mut text = String::new();
-    if file.take(CONTENT_BYTES_MAX).read_to_string(&mut text).is_err() {
+    if file.take(CONTENT_BYTES as u64).read_to_string(&mut text).is_err() {
         return (None, None);
     }
     let mut lines = text.lines();
@@ -139,6 +150,23 @@ mod tests {
         assert!(text.contains(path.to_str().expect("utf-8")), "{text}");
         drop(first);
         LockFile::acquire(&path, Holder::Server).expect("free again");
+    }
+
+    /// On a full disk a file that is cut short may not grow again.
+    #[test]
+    fn the_file_is_overwritten_in_place_and_is_its_owners() {
+        let folder = tempfile::tempdir().expect("temp");
+        let path = folder.path().join("lock");
+        fs::write(&path, "x".repeat(CONTENT_BYTES)).expect("writable");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("ours");
+        for holder in Holder::ALL {
+            let _held = LockFile::acquire(&path, holder).expect("free");
+            let found = fs::metadata(&path).expect("there");
+            assert_eq!((found.len(), found.permissions().mode() & 0o777), (64, 0o600));
+        }
+        fs::write(&path, "x".repeat(1000)).expect("writable");
+        let _held = LockFile::acquire(&path, Holder::Node).expect("free");
+        assert_eq!(fs::metadata(&path).expect("there").len(), 64);
     }
 
     #[test]

@@ -10,6 +10,12 @@ use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+/// After such a silence the kernel asks whether the peer's machine is still there, so often and so
+/// many times: a peer whose machine lost its power is gone after 90 s.
+const KEEPALIVE_IDLE_SECONDS: libc::c_int = 60;
+const KEEPALIVE_EVERY_SECONDS: libc::c_int = 10;
+const KEEPALIVE_PROBES: libc::c_int = 3;
+
 /// Which direction of a connection to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
@@ -79,12 +85,17 @@ impl Socket {
         Self { descriptor: Arc::new(unsafe { OwnedFd::from_raw_fd(raw) }) }
     }
 
-    /// Sends small messages at once instead of waiting for more (`TCP_NODELAY`).
+    /// Sets a TCP connection up: it sends small messages at once (`TCP_NODELAY`), and it breaks when
+    /// the peer's machine is gone (`SO_KEEPALIVE`), which nothing else tells while nothing is sent.
     ///
     /// # Errors
     /// The socket is not a TCP socket.
-    pub fn set_no_delay(&self) -> io::Result<()> {
-        self.set_option(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)
+    pub fn tune_tcp(&self) -> io::Result<()> {
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+        self.set_option(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_IDLE_SECONDS)?;
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_EVERY_SECONDS)?;
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_PROBES)
     }
 
     /// Asks for kernel buffers of these sizes; the kernel doubles them and has bounds of its own.
@@ -158,9 +169,9 @@ mod tests {
     }
 
     #[test]
-    fn no_delay_is_an_error_off_tcp() {
+    fn tuning_tcp_is_an_error_off_tcp() {
         let (left, _right) = Socket::pair().expect("descriptors");
-        assert!(left.set_no_delay().is_err());
+        assert!(left.tune_tcp().is_err());
         left.set_buffers(4096, u32::MAX).expect("a socket");
     }
 }

@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use fieldstone_accel::Engine;
 use fieldstone_block::{
-    Backend, BlockError, Completion, Extent, ExtentKind, Info, Nanos, Op, Payload, Request, Stage,
+    Backend, BlockError, Completion, EXTENTS_MAX, Extent, ExtentKind, Info, Nanos, Op, Payload,
+    Request, Stage,
 };
 use fieldstone_codes::Profile;
 use fieldstone_proto::BLOCK_BYTES;
@@ -22,6 +23,9 @@ use crate::status::{NodeStatus, Phase, Status};
 
 /// Pause before a root is written again that too few nodes took.
 const ROOT_RETRY_MS: u64 = 20;
+/// Blocks of the map that one question for extents walks at most, and in one step.
+const WALKED_BLOCKS_MAX: u64 = 32_768;
+const WALK_BLOCKS: u64 = 4096;
 
 /// A volume. See the crate's documentation for how it works and how it is driven.
 pub struct Volume {
@@ -256,22 +260,32 @@ fn check(core: &Core, request: &Request) -> Result<(), BlockError> {
     Ok(())
 }
 
+/// How the blocks of a range are stored, up to the bounds of one answer.
 fn extents(core: &Core, request: &Request) -> Vec<Extent> {
-    let first = request.offset_bytes / BLOCK_BYTES as u64;
-    let count = u64::from(request.len_bytes) / BLOCK_BYTES as u64;
+    let mut next = request.offset_bytes / BLOCK_BYTES as u64;
+    let end = next + u64::from(request.len_bytes) / BLOCK_BYTES as u64;
     let mut extents: Vec<Extent> = Vec::new();
-    for run in core.map.runs(first..first + count) {
-        let kind = match run.location {
-            Location::HOLE => ExtentKind::Hole,
-            Location::RESERVED => ExtentKind::Zero,
-            _ => ExtentKind::Data,
-        };
-        let len_bytes = u64::from(run.count) * BLOCK_BYTES as u64;
-        match extents.last_mut() {
-            Some(last) if last.kind == kind => last.len_bytes += len_bytes,
-            _ => extents.push(Extent { len_bytes, kind }),
+    let mut walked_blocks = 0;
+    while next < end && walked_blocks < WALKED_BLOCKS_MAX && extents.len() <= EXTENTS_MAX {
+        let stop = end.min(next + WALK_BLOCKS);
+        for run in core.map.runs(next..stop) {
+            let kind = match run.location {
+                Location::HOLE => ExtentKind::Hole,
+                Location::RESERVED => ExtentKind::Zero,
+                _ => ExtentKind::Data,
+            };
+            // Where nothing is stored the map is not walked block by block.
+            let cheap = kind == ExtentKind::Hole && u64::from(run.count) == stop - next;
+            walked_blocks += if cheap { 1 } else { u64::from(run.count) };
+            let len_bytes = u64::from(run.count) * BLOCK_BYTES as u64;
+            match extents.last_mut() {
+                Some(last) if last.kind == kind => last.len_bytes += len_bytes,
+                _ => extents.push(Extent { len_bytes, kind }),
+            }
         }
+        next = stop;
     }
+    extents.truncate(EXTENTS_MAX);
     extents
 }
 

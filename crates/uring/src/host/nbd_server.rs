@@ -86,8 +86,10 @@ struct Connection {
     gone: bool,
     /// The connection is in the list of those that wait for room.
     waiting: bool,
-    /// When the client sent or took something last.
+    /// When the client last sent or took as much as it must where others wait for memory.
     progress: Nanos,
+    /// Bytes that it sent since, if it owes a payload.
+    dripped_bytes: usize,
 }
 
 /// The NBD connections of one core.
@@ -202,6 +204,7 @@ impl NbdServer {
             gone: false,
             waiting: false,
             progress: now,
+            dripped_bytes: 0,
         });
         self.guests.arrived(name_of(index), now);
         self.mark(index);
@@ -233,11 +236,20 @@ impl NbdServer {
         let index = index as usize;
         let Some(connection) = self.connections.get_mut(index) else { return };
         connection.receiving = false;
-        connection.progress = now;
+        let owes = connection.session.awaits_payload();
         match event.result {
-            Ok(len_bytes) => connection.session.received(len_bytes as usize, now),
+            Ok(len_bytes) => {
+                connection.session.received(len_bytes as usize, now);
+                connection.dripped_bytes += len_bytes as usize;
+            }
             // The peer is gone; an orderly end would have been zero bytes.
             Err(_) => connection.session.disconnect(),
+        }
+        let paid = !(owes && connection.session.awaits_payload());
+        // A client that takes nothing makes no progress by what it sends.
+        if !connection.sending && (paid || connection.dripped_bytes >= SEND_BYTES_MAX) {
+            connection.progress = now;
+            connection.dripped_bytes = 0;
         }
         self.mark(index);
     }
@@ -459,8 +471,10 @@ impl Connection {
         its_turn && self.session.holds_room() && self.progress.plus(limit) <= now
     }
 
-    /// True when nothing refers to the connection any more.
+    /// True when nothing refers to the connection any more. A device that still works on its requests
+    /// holds their payloads, which count as long as the connection is there.
     fn is_over(&self) -> bool {
-        self.socket.is_none() && !self.sending && !self.receiving
+        let idle = self.session.in_flight() == 0;
+        self.socket.is_none() && !self.sending && !self.receiving && idle
     }
 }

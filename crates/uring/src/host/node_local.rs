@@ -66,6 +66,10 @@ pub struct LocalNodeStatus {
     pub down: Option<String>,
 }
 
+/// Most looks at a folder, 2 s apart, that are left out after a start that failed: each start reads
+/// the node's tables.
+const PAUSE_MAX: u32 = 14;
+
 /// A storage node in this process.
 #[derive(Debug)]
 pub struct LocalNode {
@@ -82,6 +86,10 @@ pub struct LocalNode {
     checking: bool,
     /// Why it was last down; told once, not at every try.
     last_reason: String,
+    /// Starts in a row that failed.
+    failed_starts: u32,
+    /// Looks at the folder to leave out before the next start.
+    pause: u32,
 }
 
 impl LocalNode {
@@ -107,6 +115,8 @@ impl LocalNode {
             verify_payload,
             checking: false,
             last_reason: String::new(),
+            failed_starts: 0,
+            pause: 0,
         };
         match folder {
             Ok(folder) => node.start(Box::new(folder), now),
@@ -244,9 +254,13 @@ impl LocalNode {
         if !*up {
             if let Some(reason) = node.failure() {
                 let reason = reason.to_owned();
+                self.failed_starts += 1;
+                self.pause = (1 << self.failed_starts.min(31)) - 1;
+                self.pause = self.pause.min(PAUSE_MAX);
                 self.go_down(reason, router);
             } else if node.is_ready() {
                 *up = true;
+                self.failed_starts = 0;
                 self.tell_up(router);
                 busy = true;
             }
@@ -272,6 +286,11 @@ impl LocalNode {
         let chore = match &self.state {
             State::Running { folder, .. } => {
                 Chore::Check(self.opening.path.clone(), folder.identity)
+            }
+            State::Down { .. } if self.pause > 0 => {
+                self.pause -= 1;
+                self.checking = false;
+                return;
             }
             State::Down { .. } => {
                 let mut opening = self.opening.clone();
@@ -307,7 +326,7 @@ impl LocalNode {
                         "nothing lay at {}; made an empty node there: its shards will be rebuilt",
                         folder.path.display()
                     );
-                } else if !self.last_reason.is_empty() {
+                } else if !self.last_reason.is_empty() && self.failed_starts == 0 {
                     tracing::warn!("trying {} again", folder.path.display());
                 }
                 self.start(folder, now);

@@ -87,7 +87,7 @@ impl Reactor {
     pub fn connect(&mut self, endpoint: &Endpoint, token: Token) -> io::Result<()> {
         let socket = Socket::unconnected(endpoint.family())?;
         if endpoint.family() != libc::AF_UNIX {
-            socket.set_no_delay()?;
+            socket.tune_tcp()?;
         }
         self.start(Op::Connect { socket, endpoint: Box::new(endpoint.clone()) }, token);
         Ok(())

@@ -425,7 +425,7 @@ fn accepted(raw: RawFd, tcp: bool) -> Socket {
     // SAFETY: the kernel made the descriptor for this result, and no other code has seen it.
     let socket = unsafe { Socket::from_fresh(raw) };
     // TCP sizes its buffers by itself.
-    let tuned = if tcp { socket.set_no_delay() } else { socket.set_send_buffer(UNIX_SEND_BYTES) };
+    let tuned = if tcp { socket.tune_tcp() } else { socket.set_send_buffer(UNIX_SEND_BYTES) };
     if let Err(error) = tuned {
         tracing::debug!(%error, "an accepted connection stays as the system made it");
     }
