@@ -175,7 +175,7 @@ impl Core {
         }
         if let Err(NodeError::Fenced { current, .. }) = &reply.result
             && *current > self.epoch
-            && self.phase == Phase::Serving
+            && matches!(self.phase, Phase::Serving | Phase::Closing)
         {
             let why = format!("another writer took the volume over (epoch {current})");
             self.fail(why);

@@ -73,6 +73,15 @@ pub struct Node {
     pub refuses_journals: bool,
 }
 
+impl Node {
+    /// The volume is about to have no more than `slots` slots reserved there.
+    pub fn give_up_slots(&mut self, slots: u32) {
+        let given = self.slots_reserved.saturating_sub(slots);
+        self.slots_reserved -= given;
+        self.slots_free = self.slots_free.saturating_sub(given);
+    }
+}
+
 /// Counters for [`crate::Status`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {

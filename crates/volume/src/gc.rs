@@ -48,7 +48,7 @@ const HOUSEKEEPING_MS: u64 = 1_000;
 /// How often it looks when it rests.
 const RESTING_MS: u64 = 16_000;
 /// The same when it has room that others may need.
-const SPARING_MS: u64 = 4_000;
+const SPARING_MS: u64 = 2_000;
 /// Fewest segments sealed between two checkpoints that only shorten recovery.
 const CHECKPOINT_EVERY: u64 = 64;
 

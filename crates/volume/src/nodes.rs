@@ -41,7 +41,7 @@ impl Core {
 
     /// Brings a connected node in, once the volume serves.
     pub fn start_join(&mut self, node: NodeIndex) {
-        let serving = matches!(self.phase, Phase::Serving);
+        let serving = matches!(self.phase, Phase::Serving | Phase::Closing);
         let state = self.node_mut(node);
         if !serving || !state.connected || state.health != NodeHealth::Down {
             return;

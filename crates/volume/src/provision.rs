@@ -163,8 +163,17 @@ impl Core {
         self.reservation.changing = true;
         self.reservation.slots = slots;
         self.reservation.agreed = true;
+        // From here on users count with what will be left.
+        for node in self.nodes.iter_mut().filter(|node| node.health == NodeHealth::Up) {
+            node.give_up_slots(slots);
+        }
         self.spawn_with(move |ctx| async move {
             for node in ctx.with(|core| core.up_nodes()) {
+                let slots = ctx.with(|core| {
+                    let least = core.slots_least();
+                    core.reservation.slots = core.reservation.slots.max(least);
+                    core.reservation.slots
+                });
                 reserve_on(&ctx, node, slots).await;
             }
             ctx.with(|core| {

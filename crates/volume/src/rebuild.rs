@@ -13,7 +13,7 @@ use fieldstone_proto::{
 use crate::core::{Core, Ctx};
 use crate::damage::{clear_the_way, delete_superseded};
 use crate::decode::decode;
-use crate::reserve::reserve_missing;
+use crate::reserve::{begin_change, reserve_missing};
 use crate::seal::Shard;
 use crate::segment::{Handle, State};
 use crate::status::{NodeHealth, Phase, Progress};
@@ -125,8 +125,10 @@ async fn rebuild(ctx: Ctx) {
         let full =
             ctx.with(|core| core.nodes_that(|n| (n.full || n.short) && n.health == NodeHealth::Up));
         ctx.call_all(&full, &RequestBody::Stat).await;
-        if ctx.with(|core| core.rebuild_lacks_room) {
+        if ctx.with(|core| core.rebuild_lacks_room && !core.reservation_changes()) {
+            begin_change(&ctx).await;
             reserve_missing(&ctx).await;
+            ctx.with(|core| core.reservation.changing = false);
         }
         let work = ctx.with(|core| {
             let work = core.degraded();

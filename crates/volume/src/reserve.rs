@@ -20,7 +20,7 @@ const TELL_AGAIN_MS: u64 = 60_000;
 /// Times that a smaller reservation is tried where a node refuses.
 const TRIES_MAX: u32 = 8;
 /// How long a volume that is made or grown waits while no other gives back what it can spare. The
-/// others look every 4 s, and may have to collect before they can give back.
+/// others look every 2 s, and may have to collect before they can give back.
 const GIVE_BACK_MS_MAX: u64 = 20_000;
 /// How often it asks meanwhile.
 const GIVE_BACK_POLL_MS: u64 = 500;
@@ -30,7 +30,8 @@ const CHANGE_POLL_MS: u64 = 5;
 impl Core {
     /// What the volume asks a node when it wants `slots` slots.
     fn request_for(&self, slots: u32) -> RequestBody {
-        RequestBody::Reserve { slots, spare: slots.saturating_sub(self.slots_needed()) }
+        let needed = self.slots_needed().max(self.slots_least());
+        RequestBody::Reserve { slots, spare: slots.saturating_sub(needed) }
     }
 
     /// The node said that the volume has reserved `slots` slots there.
@@ -105,6 +106,23 @@ impl Core {
         self.node_mut(node).short = short;
     }
 
+    /// Slots that a node has granted and goes on granting if it is asked for `wanted`; and the least
+    /// that it has, as far as the volume knows. A node that has not granted anything since it was
+    /// connected may hold what is on its way.
+    fn slots_granted_before(&mut self, node: NodeIndex, wanted: u32) -> (u32, u32) {
+        let moving = self.segments.unsealed() + self.segments_freeing;
+        let moving = u32::try_from(moving).unwrap_or(u32::MAX);
+        let least = self.slots_known(node);
+        let state = self.node_mut(node);
+        let granted = state.slots_reserved;
+        if granted > 0 {
+            // Answers tell what is left of a smaller reservation from here on.
+            state.give_up_slots(wanted);
+            return (granted.min(wanted), granted.min(wanted));
+        }
+        (least.saturating_add(moving).min(wanted), least.min(wanted))
+    }
+
     /// Slots that the volume holds on a node, and may still take there.
     fn slots_known(&self, node: NodeIndex) -> u32 {
         let holds = |segment: &Segment| segment.shards.contains(&Some(node));
@@ -159,12 +177,7 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
 
 /// Reserves `wanted` slots on one node, or as many as it grants.
 pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
-    // Answers tell what is left of the smaller reservation from here on.
-    ctx.with(|core| {
-        let state = core.node_mut(node);
-        state.slots_reserved = state.slots_reserved.min(wanted);
-    });
-    let known = ctx.with(|core| core.slots_known(node)).min(wanted);
+    let (known, least) = ctx.with(|core| core.slots_granted_before(node, wanted));
     let mut slots = wanted;
     for attempt in 1..=TRIES_MAX {
         let body = ctx.with(|core| core.request_for(slots));
@@ -179,14 +192,14 @@ pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
                     }
                 });
             }
-            Err(NodeError::NoSpace | NodeError::Busy) if slots > known => {}
-            Err(NodeError::Io(_)) if slots > known => {
+            Err(NodeError::NoSpace | NodeError::Busy) if slots > least => {}
+            Err(NodeError::Io(_)) if slots > least => {
                 ctx.with(|core| core.note_disk_limited(node));
             }
             Err(_) => return,
         }
         let last = attempt + 1 == TRIES_MAX;
-        slots = if last { known } else { known + (slots - known) / 2 };
+        slots = if last { least } else { known + (slots - known) / 2 };
     }
 }
 
@@ -216,11 +229,13 @@ async fn learn_room(ctx: &Ctx, node: NodeIndex) {
 
 /// Reserves on a node that has joined what the volume has reserved on the others.
 pub async fn reserve_joined(ctx: &Ctx, node: NodeIndex) {
+    begin_change(ctx).await;
     let slots = ctx.with(|core| core.reservation.slots);
-    if slots > 0 {
+    if slots > 0 && ctx.with(|core| core.phase == Phase::Serving) {
         reserve_on(ctx, node, slots).await;
     }
     learn_room(ctx, node).await;
+    ctx.with(|core| core.reservation.changing = false);
 }
 
 /// Reserves on all nodes the most that all of them grant, when the volume begins to serve.

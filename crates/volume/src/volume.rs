@@ -306,14 +306,15 @@ async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
         });
     }
     let placed = place_size(&ctx, size_bytes, provisioning).await;
-    ctx.with(|core| core.reservation.changing = false);
-    if placed {
-        ctx.with(|core| {
+    ctx.with(|core| {
+        if placed {
             core.reservation.provisioning = provisioning;
             core.geometry.size_bytes = core.geometry.size_bytes.max(size_bytes);
             core.map.grow(core.geometry.size_bytes / BLOCK_BYTES as u64);
-        });
-    }
+        }
+        // Nodes are told what can be spared of it.
+        core.set_reservation(core.reservation.slots);
+    });
 }
 
 /// Says in the root how large the device is. False if the volume does not serve any more.

@@ -130,8 +130,12 @@ impl Shares {
         let needed = slots.saturating_sub(spare);
         let more_needed = needed.saturating_sub(share.reserved.max(share.held));
         let kept = if more_needed == 0 { self.waited_for(volume) } else { 0 };
+        if more_needed == 0 {
+            self.change(volume, |share| share.wanted = 0);
+        }
         if self.grants(volume, slots, room.empty.saturating_sub(kept)) {
             if !self.grants(volume, slots, room.usable.saturating_sub(kept)) {
+                self.change(volume, |share| share.wanted = 0);
                 return Answer::DiskFull;
             }
             let grows = slots > share.reserved && slots < share.wanted;
@@ -149,7 +153,8 @@ impl Shares {
         if more <= unclaimed {
             return Answer::Refused;
         }
-        self.change(volume, |share| share.wanted = needed);
+        // A volume that is refused asks for less next: what it needs stays known.
+        self.change(volume, |share| share.wanted = share.wanted.max(needed));
         Answer::Later
     }
 
@@ -266,6 +271,8 @@ mod tests {
         assert_eq!(shares.ask(B, 2, 0, FREE), Answer::Granted);
         shares.reserve(B, 2);
         assert_eq!(shares.lacking(10), 3, "it goes on waiting for the rest");
+        assert_eq!(shares.ask(B, 4, 0, FREE), Answer::Later);
+        assert_eq!(shares.lacking(10), 3, "what it needs stays known");
         assert_eq!(shares.ask(A, 5, 0, FREE), Answer::Granted);
         shares.reserve(A, 5);
         assert_eq!(shares.lacking(10), 0);

@@ -141,7 +141,13 @@ impl Node {
         let mut record = volume.record.clone();
         record.sequence += 1;
         match &self.table[entry].task {
-            Task::Fence { .. } => record.epoch = self.table[entry].epoch,
+            Task::Fence { .. } => {
+                record.epoch = self.table[entry].epoch;
+                if !volume.claims() {
+                    // Others may have these slots since its writer is gone.
+                    record.slots_reserved = 0;
+                }
+            }
             Task::PutRoot { version, root } => {
                 record.root_version = *version;
                 record.root = root.clone();
@@ -300,6 +306,7 @@ impl Node {
                 let key = &self.config.key;
                 let volume = self.volumes.get_mut(&id).expect("it has requests");
                 self.store.reserve(id, 0);
+                self.store.forget_wishes(id);
                 // Later requests in the queue meet an unknown volume.
                 let ordered = std::mem::take(&mut volume.ordered);
                 *volume = Volume { ordered, ..Volume::unknown(id, key) };

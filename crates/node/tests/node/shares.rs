@@ -134,6 +134,34 @@ fn who_needs_slots_waits_for_those_that_others_can_spare() {
 }
 
 #[test]
+fn a_volume_that_is_removed_waits_for_nothing() {
+    let mut world = world();
+    reserve_with_spare(&mut world, A, 8, 4).expect("there is room");
+    assert_eq!(reserve(&mut world, B, 3), Err(NodeError::Busy));
+    assert_eq!(stat(&mut world).slots_lacking, 3);
+    ask(&mut world, B, RequestBody::RemoveVolume).expect("removed");
+    assert_eq!(stat(&mut world).slots_lacking, 0);
+}
+
+/// The volume is being made, and its writer was gone for a moment: its slots have other owners.
+#[test]
+fn a_fence_brings_no_reservation_back() {
+    let mut world = World::new(config(16384, SLOTS), ChaCha8Rng::seed_from_u64(3));
+    for volume in [A, B] {
+        ask(&mut world, volume, RequestBody::Fence { takeover: false }).expect("a new volume");
+    }
+    put_root(&mut world, A);
+    reserve(&mut world, B, 6).expect("there is room");
+    world.node.handle(0, Event::PeerLost { peer: peer(B) });
+    reserve(&mut world, A, 8).expect("B has no root and no writer");
+    let fence = RequestBody::Fence { takeover: true };
+    world.call(peer(B), cap(B, Epoch(2)), fence, &Bytes::new()).expect("a newer epoch");
+    let body = RequestBody::Reserve { slots: 6, spare: 0 };
+    let refused = world.call(peer(B), cap(B, Epoch(2)), body, &Bytes::new());
+    assert_eq!(refused, Err(NodeError::NoSpace));
+}
+
+#[test]
 fn reservations_survive_a_restart_and_a_power_loss() {
     for power_loss in [false, true] {
         let mut world = world();

@@ -95,7 +95,12 @@ impl PieceRange {
             };
             match ctx.call(*node, body).await {
                 Ok(ReplyBody::Data(data)) if good(&data) => return Ok(Some(data)),
-                Err(NodeError::Unreachable) => return Err((*node, NodeError::Unreachable)),
+                // The node may give it at another attempt.
+                Err(
+                    error @ (NodeError::Unreachable | NodeError::Busy | NodeError::Fenced { .. }),
+                ) => {
+                    return Err((*node, error));
+                }
                 _ => {}
             }
         }

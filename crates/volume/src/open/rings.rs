@@ -98,8 +98,11 @@ pub(super) async fn read_rings(
                     let text = "its answer is not the part of the journal that was asked for";
                     return Err(Failure::Node(*node, NodeError::Invalid(text.into())));
                 }
-                Err(NodeError::Unreachable) => {
-                    return Err(Failure::Node(*node, NodeError::Unreachable));
+                // The node may give it at another attempt.
+                Err(
+                    error @ (NodeError::Unreachable | NodeError::Busy | NodeError::Fenced { .. }),
+                ) => {
+                    return Err(Failure::Node(*node, error));
                 }
                 // A part that cannot be read may be whole on another node.
                 Err(_) => ring.push(fieldstone_buf::zeroes(usize::try_from(len).expect("small"))),
