@@ -397,6 +397,17 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_has_a_bounded_number_of_extents() {
+        let mut ram = Ram::new(64 << 20);
+        for block in (0..4 * EXTENTS_MAX as u64).step_by(2) {
+            ask(&mut ram, Op::Write, block * 4096, &[1; 4096], 4096, false);
+        }
+        let found = extents(&mut ram, 0, 64 << 20);
+        assert_eq!(found.len(), EXTENTS_MAX);
+        assert!(found.iter().all(|(len_bytes, _)| *len_bytes == 4096));
+    }
+
+    #[test]
     fn a_partial_write_after_a_trim_does_not_bring_old_bytes_back() {
         let mut ram = Ram::new(1 << 20);
         ask(&mut ram, Op::Write, 0, &[9; 8192], 8192, false);
