@@ -28,10 +28,10 @@ const GIVE_BACK_POLL_MS: u64 = 500;
 const CHANGE_POLL_MS: u64 = 5;
 
 impl Core {
-    /// What the volume asks a node when it wants `slots` slots.
+    /// What the volume asks a node when it wants `slots` slots. It can do without those that hold
+    /// garbage, too, once it has collected.
     fn request_for(&self, slots: u32) -> RequestBody {
-        let needed = self.slots_needed().max(self.slots_least());
-        RequestBody::Reserve { slots, spare: slots.saturating_sub(needed) }
+        RequestBody::Reserve { slots, spare: slots.saturating_sub(self.slots_needed()) }
     }
 
     /// The node said that the volume has reserved `slots` slots there.
