@@ -1,9 +1,9 @@
 """How long the machine itself stood still.
 
 A shared machine may answer no sync of its disk for many seconds, and then nothing that runs on it
-keeps a bound. A pulse writes and syncs one block again and again, beside the folder where a campaign
-runs. A sync that takes longer than LATE_SECONDS is a stall of the machine. `Deadline` adds stalls to
-its seconds; without a pulse there are none.
+keeps a bound. A pulse writes and syncs one block again and again, in the folder where a campaign
+runs. A sync that takes longer than LATE_SECONDS is a stall of the machine. `Deadline` adds stalls
+to its seconds. Without a pulse no stall is measured.
 """
 
 import os

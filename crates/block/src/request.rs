@@ -255,9 +255,9 @@ pub enum Payload {
     None,
     /// The bytes read, in order; the lengths sum to the request's length.
     Data(SmallVec<[Piece; 1]>),
-    /// Extents that cover the request's range from its start, in order, neighbours differ in kind. The
-    /// list may end before the range does: it has [`EXTENTS_MAX`] extents at most, and a backend need
-    /// not walk a long range to its end at once.
+    /// Extents that cover the request's range from its start, in order. Neighbours differ in kind.
+    /// The list may end before the range does: it has [`EXTENTS_MAX`] extents at most, and a
+    /// backend may stop before the end of a long range.
     Extents(Vec<Extent>),
 }
 

@@ -7,7 +7,7 @@
 //!
 //! # Who is next
 //!
-//! Small requests would pass a large one for ever: small requests take freed memory before the large
+//! Small requests would pass a large one for ever: they take freed memory before the large
 //! one fits. So the first lease that fails to grow stands first in line. Until that lease has grown
 //! (or is dropped) no other lease grows. All other leases wait in no particular order. No lease has
 //! to grow before it can give memory back, so the first lease gets its memory as long as clients

@@ -1,5 +1,7 @@
 //! Every bound of a session, in one place.
 
+use fieldstone_block::EXTENTS_MAX;
+
 use crate::wire::{OPTION_HEADER_BYTES, REQUEST_HEADER_BYTES};
 
 /// The longest payload of a read or write: what the specification asks every server to take.
@@ -39,7 +41,7 @@ pub struct Limits {
     /// The most that is read and thrown away for the sake of answering an error; a longer option
     /// or write payload ends the session.
     pub max_discard_bytes: u32,
-    /// Descriptors in one block status reply.
+    /// Descriptors in one block status reply. A device gives no more than [`EXTENTS_MAX`].
     pub max_extents: u32,
     /// Size of the receive buffer once options are exchanged; until then it holds one option. Raised if it could not hold an option or a short write.
     pub receive_bytes: usize,
@@ -54,7 +56,7 @@ impl Default for Limits {
             max_options: 1024,
             max_option_bytes: 16 << 10,
             max_discard_bytes: 2 * MAX_PAYLOAD_BYTES,
-            max_extents: 1 << 16,
+            max_extents: EXTENTS_MAX as u32,
             receive_bytes: 256 << 10,
         }
     }

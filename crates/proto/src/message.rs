@@ -158,8 +158,8 @@ pub enum RequestBody {
     /// Entitles the volume to hold `slots` slots of the node in all, durably; 0 gives up every
     /// claim. The node keeps slots free for what volumes are entitled to and do not hold yet. More
     /// than before is granted in full or refused: with [`NodeError::NoSpace`] if other volumes have
-    /// reserved them, with [`NodeError::Busy`] if those will give enough of them back (see `spare`),
-    /// with [`NodeError::Io`] if the disk has no room for them. Fewer is always granted. A volume
+    /// reserved them, with [`NodeError::Busy`] if the other volumes can give enough of them back
+    /// (see `spare`), with [`NodeError::Io`] if the disk has no room for them. Fewer is always granted. A volume
     /// without a reservation takes slots that no other volume is entitled to.
     Reserve {
         /// Slots in all, those that the volume holds already among them.

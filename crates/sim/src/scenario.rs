@@ -33,9 +33,9 @@ pub struct VolumePlan {
     pub geometry: Geometry,
     /// Its users.
     pub plan: Plan,
-    /// What it reserves.
+    /// Whether the volume is thick or thin.
     pub provisioning: Provisioning,
-    /// It is made larger. Users go on with its first blocks.
+    /// When the volume is made larger, if it is. Users go on with its first blocks.
     pub growth: Option<Growth>,
 }
 

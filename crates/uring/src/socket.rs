@@ -85,8 +85,9 @@ impl Socket {
         Self { descriptor: Arc::new(unsafe { OwnedFd::from_raw_fd(raw) }) }
     }
 
-    /// Sets a TCP connection up: it sends small messages at once (`TCP_NODELAY`), and it breaks when
-    /// the peer's machine is gone (`SO_KEEPALIVE`), which nothing else tells while nothing is sent.
+    /// Sets a TCP connection up: it sends small messages at once (`TCP_NODELAY`), and it breaks
+    /// when the peer's machine is gone (`SO_KEEPALIVE`). While the program sends nothing, no other
+    /// sign of that comes.
     ///
     /// # Errors
     /// The socket is not a TCP socket.

@@ -67,9 +67,9 @@ impl Core {
     }
 
     /// A checkpoint lets go of segments of trims that are not stored, or would shorten the next
-    /// opening: the log behind the last one is long, or it does
-    /// not name the shards that were made or came back since, so that they would be verified. The
-    /// latter is not worth the room that it takes where space is short.
+    /// opening: the log behind the last one is long, or the last one does not name shards that
+    /// were made or came back since, so that an opening would verify them. The latter is not worth
+    /// the room that a checkpoint takes where space is short.
     fn checkpoint_pays(&self) -> bool {
         let long = CHECKPOINT_EVERY.max(self.checkpoint_segments() * 32);
         let settled = self.placement_changed && !self.rebuild_running;

@@ -42,7 +42,7 @@ pub struct Reservation {
     pub provisioning: Provisioning,
     /// Slots on each node; 0 until the volume serves.
     pub slots: u32,
-    /// Every node was asked for as many; before, it is what the volume wishes for.
+    /// Every node was asked for `slots`. Until then `slots` is what the volume wishes for.
     pub agreed: bool,
     /// Nodes are being asked for more, or given some back.
     pub changing: bool,
@@ -131,8 +131,8 @@ impl Core {
     }
 
     /// Gives back what the volume has beyond its needs: the `lacking` slots that others wait for,
-    /// or half of it if nodes merely have nothing left. Collection sees to it that the volume can do
-    /// without.
+    /// or half of it if nodes merely have nothing left. Collection makes the volume small enough
+    /// for that.
     pub fn yield_room(&mut self, lacking: u32) {
         let surplus = self.slots_surplus();
         if surplus == 0 || self.reservation_changes() || self.phase != Phase::Serving {

@@ -74,8 +74,8 @@ impl Core {
     /// shards then, as if it were lost, if that is not because the volume holds as much:
     /// - its disk is full: its file system has less room than the size of the node says; or
     /// - it granted less than the others, because other volumes have reserved its slots. That is no
-    ///   fault of the node, so no segment may have fewer shards for it: the node is left out only if
-    ///   there are enough others.
+    ///   fault of the node, so no segment may have fewer shards for that reason: the node is left
+    ///   out only if a segment still finds enough other nodes.
     pub fn note_short(&mut self, node: NodeIndex) {
         let state = self.node(node);
         let claimed = state.slots_claimed.len() as u64;
@@ -106,9 +106,10 @@ impl Core {
         self.node_mut(node).short = short;
     }
 
-    /// Slots that a node has granted and goes on granting if it is asked for `wanted`; and the least
-    /// that it has, as far as the volume knows. A node that has not granted anything since it was
-    /// connected may hold what is on its way.
+    /// Two numbers of slots below which the volume does not go while it asks a node for `wanted`:
+    /// the first for all tries but the last, the second for the last. Both are what the node has
+    /// granted. If the node has granted nothing since it was connected, they are what the volume
+    /// knows that it holds there, the first with what may be on its way.
     fn slots_granted_before(&mut self, node: NodeIndex, wanted: u32) -> (u32, u32) {
         let moving = self.segments.unsealed() + self.segments_freeing;
         let moving = u32::try_from(moving).unwrap_or(u32::MAX);

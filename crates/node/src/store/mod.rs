@@ -438,7 +438,7 @@ impl Store {
         if let Err(error) = &result
             && content.is_noted()
         {
-            // What was written to the shard before counts, and stays.
+            // The blocks that were written to the shard before count, and stay.
             content.failed.get_or_insert(error.clone());
             let full = *error == NodeError::NoSpace;
             if content.seal.is_none_or(|(sealing, _)| sealing != entry) {

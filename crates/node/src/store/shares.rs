@@ -84,7 +84,7 @@ impl Share {
 pub(crate) struct Room {
     /// Slots that hold no shard.
     pub(crate) empty: u32,
-    /// As many of them as the disk has room for.
+    /// Those of the `empty` slots that the disk has room for.
     pub(crate) usable: u32,
 }
 
@@ -153,7 +153,7 @@ impl Shares {
         if more <= unclaimed {
             return Answer::Refused;
         }
-        // A volume that is refused asks for less next: what it needs stays known.
+        // The volume goes on with smaller requests. They must not hide what it needs.
         self.change(volume, |share| share.wanted = share.wanted.max(needed));
         Answer::Later
     }
@@ -321,7 +321,9 @@ mod tests {
     proptest! {
         /// The module's rule, after anything that the node lets happen.
         #[test]
-        fn unheld_slots_are_always_free(steps in proptest::collection::vec((0u8..4, 0u128..4, 0u32..40), 0..200)) {
+        fn unheld_slots_are_always_free(
+            steps in proptest::collection::vec((0u8..4, 0u128..4, 0u32..40), 0..200)
+        ) {
             let (mut shares, mut free) = (Shares::default(), 32u32);
             let mut held = [0u32; 4];
             for (kind, volume, slots) in steps {

@@ -316,9 +316,9 @@ pub fn announced(folder: &Path) -> Option<Address> {
     text.trim().parse().ok()
 }
 
-/// Writes what stands in the file that says where the node's process listens; nothing if it does not
-/// listen. The file is overwritten in place and keeps its length, so that a disk that has become
-/// full since the node's first start does not keep the node from starting.
+/// Writes the address where the node's process listens into the file `listen`; an empty `text` if
+/// the process does not listen. The file is overwritten in place and keeps its length, so that a
+/// disk that has become full since the node's first start does not keep the node from starting.
 fn write_listen(folder: &Path, text: &str) -> io::Result<()> {
     let mut page = format!("{text}\n").into_bytes();
     page.resize(LISTEN_BYTES, b'\n');

@@ -471,8 +471,8 @@ impl Connection {
         its_turn && self.session.holds_room() && self.progress.plus(limit) <= now
     }
 
-    /// True when nothing refers to the connection any more. A device that still works on its requests
-    /// holds their payloads, which count as long as the connection is there.
+    /// True when nothing refers to the connection any more. A device that still works on requests
+    /// of the connection holds their payloads. These count as long as the connection is there.
     fn is_over(&self) -> bool {
         let idle = self.session.in_flight() == 0;
         self.socket.is_none() && !self.sending && !self.receiving && idle

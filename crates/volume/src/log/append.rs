@@ -19,8 +19,8 @@ use crate::status::{NodeHealth, Phase};
 /// How long users' writes wait for room when collection finds nothing to free.
 const STUCK_MS_MAX: u64 = 500;
 
-/// How long changes wait for nodes to grant more room: neighbours give back what they do not need
-/// every second.
+/// How long changes wait for nodes to grant more room: neighbours look every 2 s at most whether
+/// others lack room.
 const GRANT_MS_MAX: u64 = 2_500;
 /// Pause before the log is looked at again because a node may grant more.
 const LOOK_AGAIN_MS: u64 = 50;
