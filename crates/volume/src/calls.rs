@@ -236,6 +236,9 @@ impl Core {
         state.reason = reason.to_owned();
         state.session += 1;
         let in_flight = std::mem::take(&mut state.in_flight);
+        if self.phase == Phase::Opening {
+            self.note_loss(node, reason);
+        }
         for (_, tag) in in_flight {
             self.finish_call(tag, Err(NodeError::Unreachable));
         }

@@ -69,6 +69,8 @@ pub struct Node {
     pub left_out: Option<String>,
     /// Times that it answered this opening that it is busy.
     pub busy_answers: u32,
+    /// Times that its connection was lost during this opening.
+    pub losses: u32,
     /// A journal could not be made on it: others are preferred.
     pub refuses_journals: bool,
 }
@@ -200,6 +202,7 @@ impl Core {
                 session: 0,
                 left_out: None,
                 busy_answers: 0,
+                losses: 0,
                 refuses_journals: false,
             })
             .collect();

@@ -301,7 +301,7 @@ pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, 
             return Ok(usable);
         }
         if left_out > 0 && all - left_out < needed {
-            ctx.with(|core| core.nodes.iter_mut().for_each(|node| node.left_out = None));
+            ctx.with(Core::let_all_in);
         }
         let missing = ctx.with(|core| {
             // Connected ones among them answered badly, which is their reason.

@@ -7,6 +7,8 @@
 //! after they were asked, say) grants what it can, counts with that, and is asked for the rest when
 //! room is short.
 
+use std::collections::BTreeMap;
+
 use fieldstone_block::Nanos;
 use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody};
 
@@ -257,6 +259,27 @@ pub async fn reserve_at_start(ctx: Ctx) {
         let slots = common.max(core.slots_needed()).min(wanted);
         core.set_reservation(slots);
     });
+}
+
+/// An opening asks for the slots of its checkpoint where it finds fewer: the writer before may have
+/// died while a node was being asked. `held` says how many slots the volume held at most.
+pub async fn reserve_for_checkpoint(ctx: &Ctx, held: &BTreeMap<NodeIndex, u32>) {
+    for node in ctx.with(|core| core.up_nodes()) {
+        let slots = ctx.with(|core| {
+            let checkpoint = u32::try_from(core.checkpoint_segments()).unwrap_or(u32::MAX);
+            let state = core.node(node);
+            // A node with slots that no volume has reserved has room on its disk for all that is
+            // reserved. So fewer slots are left only because fewer are reserved, and to ask for
+            // this many makes no reservation smaller.
+            let lacks = state.slots_free < checkpoint && state.stat.slots_free > 0;
+            let held = held.get(&node).copied().unwrap_or(0);
+            lacks.then(|| held.saturating_add(checkpoint))
+        });
+        if let Some(slots) = slots {
+            // A node that refuses takes no shard of the checkpoint.
+            let _ = ctx.call(node, RequestBody::Reserve { slots, spare: 0 }).await;
+        }
+    }
 }
 
 /// Gives back room if other volumes need it.

@@ -6,6 +6,11 @@
 //! meets at least one that has the last committed one. (A version alone would not do: a writer that
 //! was cut off may have counted further on the few nodes it had left than its successor did.)
 //!
+//! That holds in pools of more than `2 * missing_max` nodes. In a smaller pool, two copies on two
+//! nodes say, a reader that reaches `missing_max` nodes or fewer may miss all that have the last
+//! root: each of the two nodes may have been away while the other served. Such a reader cannot
+//! tell. It goes on, because the loss of these nodes is what the code makes up for, and warns.
+//!
 //! It also says how far the log was trimmed when it was written, which no record may be left to
 //! tell: a journal that has just moved can be empty. A log that does not reach so far has lost data.
 //!

@@ -58,6 +58,11 @@
 //! users leave as many segments free beside the reserve ([`Core::room_is_lent`]).
 //!
 //! An opening that dies leaves nothing that a root names, and the argument begins anew.
+//!
+//! A node may have reserved less than the argument takes for granted: it came back empty, and the
+//! writer died before it had asked the node. An opening asks such a node for the `C` slots. If the
+//! neighbours have reserved them, the node takes no shard of the checkpoint, like a node that is
+//! lost.
 
 use fieldstone_codes::Profile;
 use fieldstone_proto::{BLOCK_BYTES, NodeIndex};

@@ -1,7 +1,12 @@
 //! A thick volume is made larger: what it has reserved, and that it still opens.
 
+use bytes::Bytes;
 use fieldstone_block::Op;
 use fieldstone_codes::Profile;
+use fieldstone_node::FileId;
+use fieldstone_proto::VolumeId;
+use fieldstone_proto::disk::{VOLUME_FILE_BYTES, VolumeRecord};
+use fieldstone_sim::disk::FileKind;
 use fieldstone_volume::{Geometry, Phase, slots_whole};
 
 use crate::bench::{BLOCKS, Bench, M, NODES};
@@ -86,4 +91,33 @@ fn a_volume_does_not_grow_on_full_disks() {
         bench.set_room(node, u64::MAX);
     }
     opens_again(&mut bench);
+}
+
+/// More than m nodes have reserved nothing beyond what the volume holds, as if they had come back
+/// empty before the writer died. The opening needs slots for its checkpoint.
+#[test]
+fn an_opening_reserves_the_slots_of_its_checkpoint() {
+    let mut bench = prepared().expect("a volume");
+    bench.kill_volume();
+    for node in 0..usize::from(NODES) {
+        bench.stop_node(node);
+        if node <= usize::from(M) {
+            let FileId::Volume(volume) = bench.file(node, FileKind::Volume) else { unreachable!() };
+            bench.change(node, FileKind::Volume, |file| reserve_one_slot(file, volume));
+        }
+        bench.start_node(node);
+    }
+    opens_again(&mut bench);
+    let wanted = bench.status().slots_reserved;
+    let equal = |bench: &Bench| bench.status().nodes.iter().all(|n| n.slots_reserved >= wanted);
+    assert!(bench.until(SETTLE_NS, equal), "{}", bench.describe());
+}
+
+fn reserve_one_slot(file: &mut Vec<u8>, volume: VolumeId) {
+    // The disk of the bench does not keep the zeroes behind what was written.
+    file.resize(VOLUME_FILE_BYTES, 0);
+    let bytes = Bytes::copy_from_slice(file);
+    let mut record = VolumeRecord::decode_file(&bytes, volume).expect("a sound record");
+    record.slots_reserved = 1;
+    *file = record.encode_file().to_vec();
 }

@@ -251,6 +251,8 @@ rows! {
     // The process, and what it says.
     process_killed: AGAIN, Whole, Lift, |b, n| assert!(!b.nodes[n].disk.files().is_empty());
     process_away: LATER, Out("the connection is gone"), Lift, |b, n| b.stop_node(n);
+    process_dies_at_a_listing: OPENING, Out("the connection is gone"), Lift,
+        |b, n| b.nodes[n].dies_at = Some(|body| matches!(body, RequestBody::ShardList { .. }));
     process_silent: EVER, HANGS, Lift, |b, n| b.nodes[n].silent = true;
     power_lost: AGAIN, Whole, Lift, |b, n| b.nodes[n].disk.power_loss();
     node_of_another_pool: START, Out("which does not know this pool"), Lift, |b, n| {

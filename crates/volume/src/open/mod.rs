@@ -2,7 +2,7 @@
 //!
 //! 1. *Fence*: every reachable node gets an epoch above all that any of them knows, and refuses the
 //!    writer before from then on. All but `missing_max` of the nodes must take part; any such set
-//!    meets every set that a root was committed on.
+//!    meets every set that a root was committed on (but see `root` for the smallest pools).
 //! 2. *Root*: the newest found, by epoch and version. It names checkpoint, journal and epoch.
 //! 3. *Segments*: nodes list their shards. Segments of the checkpoint count, and after it the chain
 //!    of segments of the root's epoch, each beginning at the log position where the one before
@@ -22,7 +22,8 @@
 //! If a node is lost on the way, the opening starts over with what is left, with a higher epoch.
 //!
 //! A node that answers with an error, with nonsense, too late, or that it is busy each time is
-//! *left out*: the opening starts over as if the node were lost, and says so with the reason. The
+//! *left out*, and so is a node whose connection is lost several times: the opening starts over as
+//! if the node were lost, and says so with the reason. The
 //! node is tried again when the volume serves, and its shards are compared and made anew then
 //! (`nodes`). If so many nodes are left out that too few remain, all get another chance, for errors
 //! may pass; an opening that still cannot go on after all its attempts ends with the reason of each
@@ -71,6 +72,8 @@ const ATTEMPTS_MAX: u32 = 64;
 const LOOKS_MAX: u32 = 8;
 /// Times that a node may answer that it is busy before the opening goes on without it.
 const BUSY_MAX: u32 = 16;
+/// Times that the connection to a node may be lost before the opening goes on without the node.
+const LOSSES_MAX: u32 = 3;
 /// Longest pause between two attempts.
 const PAUSE_MS_MAX: u64 = 1_000;
 
@@ -165,6 +168,23 @@ impl Core {
             error => self.leave_out(node, error.to_string()),
         }
         Ok(why)
+    }
+
+    /// The connection to a node was lost during the opening. A process that dies at each request,
+    /// say, would make every attempt fail.
+    pub fn note_loss(&mut self, node: NodeIndex, reason: &str) {
+        let state = self.node_mut(node);
+        state.losses += 1;
+        if state.losses >= LOSSES_MAX && state.left_out.is_none() {
+            self.leave_out(node, format!("lost {LOSSES_MAX} times: {reason}"));
+        }
+    }
+
+    /// Too few nodes are left without those that were left out: each gets another chance.
+    pub fn let_all_in(&mut self) {
+        for node in &mut self.nodes {
+            (node.left_out, node.busy_answers, node.losses) = (None, 0, 0);
+        }
     }
 
     /// This opening goes on without the node.

@@ -2,6 +2,8 @@
 //!
 //! [`find`] only reads; [`recover`] writes what was found anew, and deletes what nothing needs.
 
+use std::collections::BTreeMap;
+
 use fieldstone_block::Nanos;
 use fieldstone_proto::{
     BLOCK_BYTES, Lsn, NodeError, NodeIndex, RequestBody, SegmentId, VolumeState,
@@ -23,6 +25,7 @@ use crate::core::Ctx;
 use crate::gc::{free_segments, store_checkpoint};
 use crate::journal::put_root_on;
 use crate::rebuild::list_shards;
+use crate::reserve::reserve_for_checkpoint;
 use crate::root::Root;
 use crate::segment::Handle;
 
@@ -94,8 +97,19 @@ pub(super) async fn recover(
     began: Nanos,
 ) -> Result<(), Failure> {
     let found = find(ctx, states, Some(began)).await?;
+    ctx.with(|core| {
+        let (there, may_be_away) = (states.len(), usize::from(core.config.missing_max));
+        if there <= may_be_away {
+            tracing::warn!(
+                volume = %core.name,
+                "opened with {there} of {} nodes: if the others served while these were away, \
+                 what was written then is missing",
+                core.nodes.len()
+            );
+        }
+    });
     let Found { mut root, inventory, chain, records, sources, start, trimmed } = found;
-    let Inventory { mut listed, open, .. } = inventory;
+    let Inventory { mut listed, open, held, .. } = inventory;
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
     agree_on_root(ctx, &mut root, states).await?;
     discard_leftovers(ctx, &root, &mut listed).await;
@@ -113,6 +127,7 @@ pub(super) async fn recover(
     let garbage = garbage.map(|(id, shards)| (*id, shards.clone())).collect();
     discard_garbage(ctx, &garbage, false).await;
     strengthen(ctx, &chain, start, trimmed).await?;
+    reserve_for_checkpoint(ctx, &held).await;
     let (bytes, handles) = write_checkpoint(ctx, &nodes).await?;
     let old_checkpoint = root.checkpoint_segments.clone();
     root.checkpoint_lsn = base;
@@ -138,12 +153,16 @@ pub(super) struct Inventory {
     open: Vec<(NodeIndex, SegmentId)>,
     /// Where there is one in either form.
     places: Places,
+    /// How many slots they take on each node.
+    held: BTreeMap<NodeIndex, u32>,
 }
 
 async fn take_inventory(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Inventory, Failure> {
     let (mut listed, mut open, mut places) = (Listed::new(), Vec::new(), Places::new());
+    let mut held = BTreeMap::new();
     for node in nodes {
         for info in list_shards(ctx, *node).await.blame(*node)? {
+            *held.entry(*node).or_default() += 1;
             places.entry(info.segment).or_default().push((info.shard, *node));
             if info.is_open() {
                 open.push((*node, info.segment));
@@ -152,7 +171,7 @@ async fn take_inventory(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Inventory, Fai
             }
         }
     }
-    Ok(Inventory { listed, open, places })
+    Ok(Inventory { listed, open, places, held })
 }
 
 /// Brings the root that was found to all nodes.

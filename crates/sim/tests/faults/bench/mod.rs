@@ -23,7 +23,7 @@ use fieldstone_block::{
 };
 use fieldstone_codes::Profile;
 use fieldstone_node::{DiskError, DiskId, DiskOutput, FileId, Node, NodeConfig, PeerId};
-use fieldstone_proto::{MasterKey, NodeIndex, PoolId, Reply};
+use fieldstone_proto::{MasterKey, NodeIndex, PoolId, Reply, RequestBody};
 use fieldstone_sim::dice::Dice;
 use fieldstone_sim::disk::{DiskKind, FileKind, SimDisk};
 use fieldstone_sim::schedule::Schedule;
@@ -71,6 +71,8 @@ pub struct Host {
     pub silent: bool,
     pub troubles: Vec<Trouble>,
     pub lie: Option<Lie>,
+    /// Its process dies at such requests, and is started again.
+    pub dies_at: Option<fn(&RequestBody) -> bool>,
     /// Who it says that it is.
     pub pool: PoolId,
     pub index: NodeIndex,
@@ -191,6 +193,7 @@ impl Bench {
                 silent: false,
                 troubles: Vec::new(),
                 lie: None,
+                dies_at: None,
                 pool: PoolId(0xf1e1d),
                 index: NodeIndex(index),
                 key: key(),

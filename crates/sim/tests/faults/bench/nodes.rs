@@ -56,6 +56,7 @@ impl Bench {
         let hangs = host.delay_ns > HOST_RETRY_NS || host.troubles.iter().any(Trouble::outlasts);
         host.troubles.clear();
         host.lie = None;
+        host.dies_at = None;
         host.delay_ns = 0;
         host.silent = false;
         let wrong =
@@ -125,6 +126,11 @@ impl Bench {
     ) {
         let host = &self.nodes[node];
         if host.silent {
+            return;
+        }
+        if host.dies_at.is_some_and(|dies| dies(&request.body)) {
+            self.stop_node(node);
+            self.start_node(node);
             return;
         }
         if let Some(lie) = host.lie.filter(|lie| (lie.to)(&request.body)) {
