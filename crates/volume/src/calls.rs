@@ -177,8 +177,7 @@ impl Core {
             && *current > self.epoch
             && matches!(self.phase, Phase::Serving | Phase::Closing)
         {
-            let why = format!("another writer took the volume over (epoch {current})");
-            self.fail(why);
+            self.fence_out(*current);
         }
         self.finish_call(reply.tag, reply.result);
         self.drop_finished_calls(node);

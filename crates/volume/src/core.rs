@@ -114,9 +114,13 @@ pub struct Core {
     pub now: Nanos,
     pub opened_at: Nanos,
     pub phase: Phase,
+    /// It failed because another writer took the volume over.
+    pub fenced_out: bool,
     /// What an opening or closing waits for, for people; empty if it gets on.
     pub waits_for: String,
     pub closing: bool,
+    /// An attempt to create the volume began: roots that nodes have are its own.
+    pub creating: bool,
     pub epoch: Epoch,
     capability: Capability,
     pub nodes: Vec<Node>,
@@ -218,8 +222,10 @@ impl Core {
             now,
             opened_at: now,
             phase: Phase::Opening,
+            fenced_out: false,
             waits_for: String::new(),
             closing: false,
+            creating: false,
             epoch: Epoch(0),
             capability: Capability::default(),
             nodes,
@@ -393,6 +399,12 @@ impl Core {
         tracing::error!(volume = %self.name, "{why}");
         self.phase = Phase::Failed(why);
         self.fail_everything();
+    }
+
+    /// A node has a newer writer, of epoch `current`: this one ends.
+    pub fn fence_out(&mut self, current: Epoch) {
+        self.fenced_out = true;
+        self.fail(format!("another writer took the volume over (epoch {current})"));
     }
 }
 

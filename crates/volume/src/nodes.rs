@@ -193,8 +193,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
             _ => return Err(error),
         },
         Err(NodeError::Fenced { current, .. }) if current > epoch => {
-            let why = format!("another writer took the volume over (epoch {current})");
-            ctx.with(|core| core.fail(why));
+            ctx.with(|core| core.fence_out(current));
             return Err(NodeError::Fenced { sent: epoch, current });
         }
         Err(error) => return Err(error),

@@ -228,9 +228,7 @@ impl Backend for Volume {
 fn check(core: &Core, request: &Request) -> Result<(), BlockError> {
     match &core.phase {
         Phase::Serving if !core.closing => {}
-        Phase::Failed(why) if why.contains("took the volume over") => {
-            return Err(BlockError::Fenced(why.clone()));
-        }
+        Phase::Failed(why) if core.fenced_out => return Err(BlockError::Fenced(why.clone())),
         Phase::Failed(why) => return Err(BlockError::Io(why.clone())),
         Phase::Opening => return Err(BlockError::Io("the volume is still opening".into())),
         _ => return Err(BlockError::ShuttingDown),

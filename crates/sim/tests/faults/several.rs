@@ -1,7 +1,7 @@
 //! Faults of several nodes at once: as many as the code makes up for, and one more.
 
 use fieldstone_block::{BlockError, Nanos, Op};
-use fieldstone_proto::NodeIndex;
+use fieldstone_proto::{NodeIndex, RequestBody};
 use fieldstone_sim::disk::FileKind;
 use fieldstone_volume::Phase;
 
@@ -22,6 +22,7 @@ const STOPPED_NS: u64 = 60_000_000_000;
 /// Names of the tests of this file.
 pub const NAMES: &[&str] = &[
     "an_empty_node_is_not_called_full",
+    "processes_die_at_the_first_root",
     "the_server_is_stopped",
     "m_nodes_die_while_serving",
     "m_nodes_are_away_at_an_opening",
@@ -98,6 +99,23 @@ fn an_empty_node_is_not_called_full() {
     serves(&mut bench);
     becomes_whole(&mut bench);
     assert!(bench.told.iter().all(|told| !told.contains("full")), "{:?}", bench.told);
+}
+
+/// A volume is made while more than m processes die each time when they are given a root. Some nodes
+/// have the root then. When the processes live on, the volume is made.
+#[test]
+fn processes_die_at_the_first_root() {
+    let mut bench = Bench::new();
+    for node in nodes(M + 1) {
+        bench.nodes[node].dies_at = Some(|body| matches!(body, RequestBody::PutRoot { .. }));
+    }
+    bench.start_volume();
+    bench.pass(LIFT_NS);
+    assert_eq!(bench.phase(), Phase::Opening);
+    nodes(M + 1).for_each(|node| bench.nodes[node].dies_at = None);
+    assert_eq!(opens(&mut bench), Phase::Serving);
+    bench.sweep(Op::Write, 0..BLOCKS, STEP_BLOCKS, REQUEST_NS_MAX).expect("writes");
+    becomes_whole(&mut bench);
 }
 
 /// The process of the volume is stopped with requests on their way to the nodes. The nodes are not

@@ -245,10 +245,13 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(),
     }
     let summaries = volumes(ctx, connected).await?;
     let known = summaries.iter().map(|summary| summary.epoch).max().unwrap_or_default();
-    if let Opening::Create { .. } = opening
-        && summaries.iter().any(|summary| summary.root_version > 0)
-    {
-        return Err(Failure::Final("the volume exists already".into()));
+    if let Opening::Create { .. } = opening {
+        let exists = summaries.iter().any(|summary| summary.root_version > 0);
+        if exists && !ctx.with(|core| core.creating) {
+            return Err(Failure::Final("the volume exists already".into()));
+        }
+        // What nodes have of the volume from here on, an attempt before has made.
+        ctx.with(|core| core.creating = true);
     }
     if opening == (Opening::Open { takeover: false }) {
         probe(ctx, connected).await?;
@@ -388,7 +391,6 @@ async fn create(
         ctx.call_all(&nodes, &RequestBody::RemoveVolume).await;
         return Err(Failure::Final(why));
     }
-    ctx.with(|core| core.root_version = 0);
     commit(ctx, root, Lsn(0), None).await
 }
 
