@@ -159,6 +159,9 @@ fn list(args: &Ls) -> anyhow::Result<()> {
             for (node, reason) in &listing.silent {
                 eprintln!("fieldstone: {node} does not answer: {reason}");
             }
+            for (node, reason) in &listing.damaged {
+                eprintln!("fieldstone: {node}: {reason}");
+            }
             listing.volumes.iter().map(|known| engine.line(known)).collect()
         }),
     };

@@ -10,6 +10,7 @@
 //! and [`Operator`] asks that server instead. A folder that another command has locked is waited for.
 //! No node is made here: one whose folder is missing or empty is down.
 
+mod listing;
 mod nodes;
 mod operator;
 mod service;
@@ -33,11 +34,12 @@ use fieldstone_uring::{Caching, Holder};
 use crate::accelerator::Accelerator;
 use crate::pool::Pool;
 
+pub use listing::{Known, Listing};
 pub use nodes::{FixedNode, NodeOptions, NodeSight, command_deadline, open_patiently};
 pub use operator::Operator;
 pub use service::Served;
 pub use targets::Stage;
-pub use volumes::{Known, VolumeOptions};
+pub use volumes::VolumeOptions;
 
 /// How an engine is started.
 #[derive(Clone, Debug)]

@@ -99,7 +99,8 @@ impl Served {
         }
         let served = |known: &Known| report.volumes.iter().any(|v| v.id == known.id.to_string());
         let listing = self.engine.list_volumes()?;
-        if listing.silent.is_empty() && listing.volumes.iter().all(served) {
+        let complete = listing.silent.is_empty() && listing.damaged.is_empty();
+        if complete && listing.volumes.iter().all(served) {
             record::update(&pool.folder, pool.id, record::Record::note_whole)?;
         }
         Ok(())

@@ -1,46 +1,23 @@
-//! The volumes of a pool: listing, making, opening and removing them.
-//!
-//! There is no catalogue: every node keeps each volume's root record, and the newest one counts.
+//! The volumes of a pool: making, opening, growing and removing them.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_block::PipelineOptions;
 use fieldstone_codes::Profile;
-use fieldstone_proto::{Epoch, NodeIndex, ReplyBody, RequestBody, VolumeId};
+use fieldstone_proto::{Epoch, RequestBody, VolumeId};
 use fieldstone_uring::host::{
     DeviceSpec, Job, NodeSession, SessionError, StoreSpec, wall_offset_ns,
 };
-use fieldstone_volume::parse_root;
-use fieldstone_volume::{Geometry, Opening, Provisioning, VolumeConfig};
+use fieldstone_volume::{Opening, Provisioning, VolumeConfig};
 
-use super::{Engine, OpenDevice};
+use super::{Engine, Known, OpenDevice};
 use crate::pool::{Provision, geometry, needed_slots, random};
 use crate::units;
 
 /// A node that does not answer for this long counts as down.
 const NODE_TIMEOUT_MS: u64 = 10_000;
-
-/// A volume that the nodes know.
-#[derive(Clone, Debug)]
-pub struct Known {
-    /// Its id.
-    pub id: VolumeId,
-    /// Its name.
-    pub name: String,
-    /// Its code.
-    pub profile: Profile,
-    /// Its size.
-    pub size_bytes: u64,
-    /// How it is laid out.
-    pub geometry: Geometry,
-    /// Its writer's epoch.
-    pub epoch: Epoch,
-    /// Number of nodes that know it.
-    pub nodes: usize,
-}
 
 /// How a volume is opened.
 #[derive(Clone, Debug)]
@@ -75,99 +52,7 @@ impl VolumeOptions {
     }
 }
 
-/// What the nodes said about volumes.
-#[derive(Clone, Debug, Default)]
-pub struct Listing {
-    /// The volumes, by name.
-    pub volumes: Vec<Known>,
-    /// Nodes that did not answer, and why.
-    pub silent: Vec<(NodeIndex, String)>,
-}
-
 impl Engine {
-    /// Asks every node which volumes it knows.
-    ///
-    /// # Errors
-    /// When no node answers, or a root record is unreadable.
-    pub fn list_volumes(&self) -> anyhow::Result<Listing> {
-        let pool = self.pool()?;
-        let mut newest: BTreeMap<u128, (u64, bytes::Bytes, Epoch, usize)> = BTreeMap::new();
-        let mut listing = Listing::default();
-        let answers = self.ask_nodes(|node, session| {
-            let capability = self.capability(VolumeId(0), Epoch(0))?;
-            match session.ask(capability, &RequestBody::ListVolumes)? {
-                ReplyBody::Volumes(volumes) => Ok(volumes),
-                other => bail!("{node} answered out of turn: {other:?}"),
-            }
-        })?;
-        for (node, answer) in answers {
-            let volumes = match answer {
-                Ok(volumes) => volumes,
-                Err(error) => {
-                    listing.silent.push((node, format!("{error:#}")));
-                    continue;
-                }
-            };
-            for summary in volumes {
-                if summary.root_version == 0 || summary.root.is_empty() {
-                    // Made known, but its making did not get as far as a root.
-                    continue;
-                }
-                let entry = newest.entry(summary.volume.0).or_insert_with(|| {
-                    (summary.root_version, summary.root.clone(), summary.epoch, 0)
-                });
-                entry.3 += 1;
-                entry.2 = entry.2.max(summary.epoch);
-                if summary.root_version > entry.0 {
-                    entry.0 = summary.root_version;
-                    entry.1 = summary.root.clone();
-                }
-            }
-        }
-        if listing.silent.len() == usize::from(pool.nodes) {
-            bail!("no node of {} answers{}", pool.folder.display(), list(&listing.silent));
-        }
-        for (id, (_, root, epoch, nodes)) in newest {
-            let id = VolumeId(id);
-            let root = parse_root(&root).with_context(|| format!("the root of volume {id}"))?;
-            let profile: Profile = root
-                .profile
-                .parse()
-                .with_context(|| format!("the root of volume {:?} names its code", root.name))?;
-            listing.volumes.push(Known {
-                id,
-                name: root.name,
-                profile,
-                size_bytes: root.geometry.size_bytes,
-                geometry: root.geometry,
-                epoch,
-                nodes,
-            });
-        }
-        listing.volumes.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(listing)
-    }
-
-    /// The volume of that name.
-    ///
-    /// # Errors
-    /// When there is none.
-    pub fn find_volume(&self, name: &str) -> anyhow::Result<Known> {
-        let listing = self.list_volumes()?;
-        let found = listing.volumes.iter().find(|known| known.name == name).cloned();
-        found.with_context(|| {
-            let dir = self.folder();
-            let dir = dir.display();
-            let names: Vec<_> = listing.volumes.iter().map(|known| known.name.as_str()).collect();
-            let there = if names.is_empty() {
-                format!("make it with `fieldstone volume create {dir}/{name} --size 1G`")
-            } else {
-                format!("there are: {}", names.join(", "))
-            };
-            format!("the pool {dir} has no volume {name:?}; {there}{}", list(&listing.silent))
-        })
-    }
-
     fn config(
         &self,
         volume: VolumeId,
@@ -310,8 +195,9 @@ impl Engine {
         size_bytes: u64,
         thin: bool,
     ) -> anyhow::Result<(Known, Option<String>)> {
-        let grown = self.find_volume(name)?;
-        let mut volumes = self.list_volumes()?.volumes;
+        let listing = self.list_volumes()?;
+        let grown = self.find_in(&listing, name)?;
+        let mut volumes = listing.volumes;
         for known in volumes.iter_mut().filter(|known| known.id == grown.id) {
             known.geometry.size_bytes = known.geometry.size_bytes.max(size_bytes);
         }
@@ -428,8 +314,4 @@ impl Engine {
         }
         Ok(())
     }
-}
-
-fn list(silent: &[(NodeIndex, String)]) -> String {
-    silent.iter().map(|(node, reason)| format!("\n  {node} does not answer: {reason}")).collect()
 }

@@ -27,9 +27,9 @@
 //! one, nothing is known: no node is made without a command. A newer format is left alone.
 
 use std::fs;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_proto::{NodeIndex, PoolId};
@@ -41,6 +41,10 @@ use super::POOL_FILE;
 pub const NODES_FILE: &str = "nodes.json";
 /// The format that this version writes, and the newest that it reads.
 const FORMAT: u32 = 1;
+/// How long a process waits for others that change the file. They take milliseconds each.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// How often it tries meanwhile.
+const LOCK_POLL: Duration = Duration::from_millis(2);
 
 /// How a node's folder is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -187,16 +191,29 @@ fn hex(incarnation: u64) -> String {
 /// It cannot be read or written, or is of a newer version.
 pub fn update(folder: &Path, pool: PoolId, change: impl FnOnce(&mut Record)) -> anyhow::Result<()> {
     let path = folder.join(POOL_FILE);
-    let lock = fs::File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
-    // SAFETY: flock() on an open descriptor takes no pointers. Holders keep it for milliseconds.
-    if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) } != 0 {
-        let error = std::io::Error::last_os_error();
-        return Err(error).with_context(|| format!("cannot lock {}", path.display()));
-    }
+    let file = fs::File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    lock(&file, LOCK_PATIENCE).with_context(|| format!("cannot lock {}", path.display()))?;
     let before = Record::read(folder, pool)?;
     let mut after = before.clone();
     change(&mut after);
     if after == before { Ok(()) } else { after.write(folder) }
+}
+
+/// Locks the file; the lock ends with it.
+///
+/// # Errors
+/// Another process holds the lock for longer than `patience`.
+fn lock(file: &fs::File, patience: Duration) -> std::io::Result<()> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(fs::TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(LOCK_POLL);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -246,6 +263,18 @@ mod tests {
         let error = update(dir, POOL, Record::note_whole).expect_err("newer").to_string();
         assert!(error.contains("newer version"), "{error}");
         assert_eq!(fs::read_to_string(&path).expect("readable"), newer);
+    }
+
+    #[test]
+    fn a_lock_that_is_held_for_ever_is_an_error() {
+        let folder = folder();
+        let open = || fs::File::open(folder.path().join(POOL_FILE)).expect("there");
+        let (holder, other) = (open(), open());
+        holder.lock().expect("free");
+        let error = lock(&other, Duration::from_millis(10)).expect_err("held");
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+        drop(holder);
+        lock(&other, Duration::from_millis(10)).expect("free again");
     }
 
     #[test]

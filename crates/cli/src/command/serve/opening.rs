@@ -15,7 +15,7 @@ use fieldstone_block::PipelineOptions;
 use fieldstone_uring::Listener;
 use fieldstone_uring::host::Service;
 
-use crate::engine::{Engine, Known, OpenDevice, Stage, VolumeOptions};
+use crate::engine::{Engine, Known, Listing, OpenDevice, Stage, VolumeOptions};
 use crate::metrics::MetricsServer;
 use crate::units;
 
@@ -112,9 +112,11 @@ impl Openings {
     /// When a volume is not known, or a thread could not be started.
     pub fn start(engine: &Arc<Engine>, devices: Vec<Device>, door: Door) -> anyhow::Result<Self> {
         let mut work: Vec<(Device, Option<Known>)> = Vec::new();
+        let volumes = devices.iter().any(|device| matches!(device, Device::Volume(..)));
+        let listing = if volumes { engine.list_volumes()? } else { Listing::default() };
         for device in devices {
             let known = match &device {
-                Device::Volume(name, _) => Some(engine.find_volume(name)?),
+                Device::Volume(name, _) => Some(engine.find_in(&listing, name)?),
                 Device::Ram(..) => None,
             };
             work.push((device, known));

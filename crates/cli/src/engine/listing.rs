@@ -1,0 +1,197 @@
+//! Which volumes a pool has.
+//!
+//! There is no catalogue: every node keeps each volume's root record, and the newest one counts.
+//! A node that does not answer, or has a root that cannot be read, hides no volume that other nodes
+//! know.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, bail};
+use fieldstone_codes::Profile;
+use fieldstone_proto::{Epoch, NodeIndex, ReplyBody, RequestBody, VolumeId, VolumeSummary};
+use fieldstone_volume::{Geometry, RootSummary, parse_root};
+
+use super::Engine;
+
+/// A volume that the nodes know.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// Its code.
+    pub profile: Profile,
+    /// Its size.
+    pub size_bytes: u64,
+    /// How it is laid out.
+    pub geometry: Geometry,
+    /// Its writer's epoch.
+    pub epoch: Epoch,
+    /// Number of nodes that know it.
+    pub nodes: usize,
+}
+
+/// What the nodes said about volumes.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// The volumes, by name.
+    pub volumes: Vec<Known>,
+    /// Nodes that did not answer, and why.
+    pub silent: Vec<(NodeIndex, String)>,
+    /// Nodes with a root record that cannot be read, and why.
+    pub damaged: Vec<(NodeIndex, String)>,
+}
+
+/// The newest root of a volume so far.
+struct Newest {
+    root: RootSummary,
+    profile: Profile,
+    epoch: Epoch,
+    nodes: usize,
+}
+
+impl Listing {
+    /// The volume of that name.
+    pub fn find(&self, name: &str) -> Option<&Known> {
+        self.volumes.iter().find(|known| known.name == name)
+    }
+
+    /// What may hide volumes, to append to an error; a line for each node.
+    fn troubles(&self) -> String {
+        let silent =
+            self.silent.iter().map(|(node, why)| format!("\n  {node} does not answer: {why}"));
+        let damaged = self.damaged.iter().map(|(node, why)| format!("\n  {node}: {why}"));
+        silent.chain(damaged).collect()
+    }
+
+    /// Takes up what a node said.
+    fn add(
+        &mut self,
+        newest: &mut BTreeMap<u128, Newest>,
+        node: NodeIndex,
+        summary: &VolumeSummary,
+    ) {
+        if summary.root_version == 0 || summary.root.is_empty() {
+            // Made known, but its making did not get as far as a root.
+            return;
+        }
+        let id = summary.volume;
+        let (root, profile) = match read(summary) {
+            Ok(read) => read,
+            Err(why) => {
+                let why = format!("its root of volume {id} is unreadable: {why}");
+                return self.damaged.push((node, why));
+            }
+        };
+        let (epoch, version) = (summary.epoch, (root.epoch, root.version));
+        match newest.get_mut(&id.0) {
+            None => {
+                newest.insert(id.0, Newest { root, profile, epoch, nodes: 1 });
+            }
+            Some(known) => {
+                known.nodes += 1;
+                known.epoch = known.epoch.max(epoch);
+                if version > (known.root.epoch, known.root.version) {
+                    (known.root, known.profile) = (root, profile);
+                }
+            }
+        }
+    }
+}
+
+fn read(summary: &VolumeSummary) -> Result<(RootSummary, Profile), String> {
+    let root = parse_root(&summary.root).map_err(|error| error.to_string())?;
+    let profile = root.profile.parse().map_err(|error| format!("its code: {error}"))?;
+    Ok((root, profile))
+}
+
+impl Engine {
+    /// Asks every node which volumes it knows.
+    ///
+    /// # Errors
+    /// When no node answers.
+    pub fn list_volumes(&self) -> anyhow::Result<Listing> {
+        let pool = self.pool()?;
+        let mut newest = BTreeMap::new();
+        let mut listing = Listing::default();
+        let answers = self.ask_nodes(|node, session| {
+            let capability = self.capability(VolumeId(0), Epoch(0))?;
+            match session.ask(capability, &RequestBody::ListVolumes)? {
+                ReplyBody::Volumes(volumes) => Ok(volumes),
+                other => bail!("{node} answered out of turn: {other:?}"),
+            }
+        })?;
+        for (node, answer) in answers {
+            match answer {
+                Ok(volumes) => {
+                    volumes.iter().for_each(|summary| listing.add(&mut newest, node, summary));
+                }
+                Err(error) => listing.silent.push((node, format!("{error:#}"))),
+            }
+        }
+        if listing.silent.len() == usize::from(pool.nodes) {
+            bail!("no node of {} answers{}", pool.folder.display(), listing.troubles());
+        }
+        let known = |(id, newest): (u128, Newest)| Known {
+            id: VolumeId(id),
+            name: newest.root.name,
+            profile: newest.profile,
+            size_bytes: newest.root.geometry.size_bytes,
+            geometry: newest.root.geometry,
+            epoch: newest.epoch,
+            nodes: newest.nodes,
+        };
+        listing.volumes = newest.into_iter().map(known).collect();
+        listing.volumes.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(listing)
+    }
+
+    /// The volume of that name.
+    ///
+    /// # Errors
+    /// When there is none, or no node answers.
+    pub fn find_volume(&self, name: &str) -> anyhow::Result<Known> {
+        self.find_in(&self.list_volumes()?, name)
+    }
+
+    /// The volume of that name in a listing of this pool.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn find_in(&self, listing: &Listing, name: &str) -> anyhow::Result<Known> {
+        listing.find(name).cloned().with_context(|| {
+            let dir = self.folder();
+            let dir = dir.display();
+            let names: Vec<_> = listing.volumes.iter().map(|known| known.name.as_str()).collect();
+            let there = if names.is_empty() {
+                format!("make it with `fieldstone volume create {dir}/{name} --size 1G`")
+            } else {
+                format!("there are: {}", names.join(", "))
+            };
+            format!("the pool {dir} has no volume {name:?}; {there}{}", listing.troubles())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_that_cannot_be_read_is_told_and_no_error() {
+        let summary = |root_version, root: &'static [u8]| VolumeSummary {
+            volume: VolumeId(7),
+            epoch: Epoch(1),
+            root_version,
+            root: root.into(),
+        };
+        let (mut listing, mut newest) = (Listing::default(), BTreeMap::new());
+        listing.add(&mut newest, NodeIndex(2), &summary(3, b"FSROOT, but not one"));
+        listing.add(&mut newest, NodeIndex(3), &summary(0, b""));
+        assert!(newest.is_empty());
+        let (node, why) = listing.damaged.first().expect("told");
+        assert_eq!((listing.damaged.len(), *node), (1, NodeIndex(2)));
+        assert!(why.contains("unreadable") && listing.troubles().contains("node.2"), "{why}");
+    }
+}
