@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 """Strangers: connections that say nothing, announce much, take nothing or talk nonsense.
 
-Servers and nodes run with 1,024 descriptors and not one more. Whatever strangers do, clients that have
-something to do are served in time, memory and logs stay bounded, and nothing has to be restarted.
+Servers and nodes run with 1,024 descriptors and not one more. Whatever strangers do, clients that
+have something to do are served in time, memory and logs stay bounded, and nothing has to be
+restarted.
 """
 
 import argparse
@@ -14,12 +15,14 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import noise
 from formats import HEADER, crc32c, reply, request
+from raw_nbd import BLOCK_STATUS, FLUSH, READ, WRITE, Client, dial
 from scenario import main
 from world import MIB, Case, Skip, check, wait_until
 
@@ -33,7 +36,6 @@ SERVED_SECONDS = 40
 GROWTH_MAX = (256 + 200) * MIB
 LOG_LINES_MAX = 120
 
-READ, WRITE, FLUSH = 0, 1, 3
 IDENTIFY, SHARD_WRITE = 0, 9
 
 
@@ -46,50 +48,6 @@ def rss(process):
 
 def descriptors(process):
     return len(os.listdir(f"/proc/{process.pid}/fd"))
-
-
-class Client:
-    """An NBD client of few words, which can also leave them unfinished."""
-
-    def __init__(self, path, export, seconds=20):
-        self.socket = dial(path, seconds)
-        check(self.take(18)[:16] == b"NBDMAGICIHAVEOPT", "no NBD server")
-        name = export.encode()
-        data = struct.pack(">I", len(name)) + name + struct.pack(">H", 0)
-        self.socket.sendall(struct.pack(">I", 3) + b"IHAVEOPT" + struct.pack(">II", 7, len(data)) + data)
-        kind = None
-        while kind != 1:
-            _, _, kind, length = struct.unpack(">QIII", self.take(20))
-            check(kind < 1 << 31, f"the export is refused: {kind:x}")
-            self.take(length)
-
-    def take(self, count):
-        data = bytearray()
-        while len(data) < count:
-            part = self.socket.recv(min(count - len(data), MIB))
-            if not part:
-                raise EOFError("the server has closed the connection")
-            data += part
-        return bytes(data)
-
-    def send(self, command, offset, length, data=b""):
-        self.socket.sendall(struct.pack(">IHHQQI", 0x25609513, 0, command, 7, offset, length) + data)
-
-    def call(self, command, offset, length, data=b""):
-        self.send(command, offset, length, data)
-        magic, error, _ = struct.unpack(">IIQ", self.take(16))
-        check((magic, error) == (0x67446698, 0), f"command {command} fails with {error}")
-        return self.take(length) if command == READ else b""
-
-    def close(self):
-        self.socket.close()
-
-
-def dial(path, seconds=20):
-    connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(seconds)
-    connection.connect(str(path))
-    return connection
 
 
 @contextlib.contextmanager
@@ -145,6 +103,10 @@ def use(path, length=4096):
     client.close()
 
 
+def write(client):
+    client.call(WRITE, 0, 4096, bytes(4096))
+
+
 def survives_sighup(process):
     process.process.send_signal(signal.SIGHUP)
     wait_until("SIGHUP is logged", lambda: "SIGHUP" in process.errors(), 10)
@@ -162,7 +124,7 @@ def silent_clients(server, old):
     """More connections than descriptors, which never say a word."""
     path = server.socket
     with many(SILENT, lambda: dial(path, 2)) as silent:
-        in_time("an old client beside silent ones", 5, lambda: old.call(WRITE, 0, 4096, bytes(4096)))
+        in_time("an old client beside silent ones", 5, lambda: write(old))
         in_time("a new client beside silent ones", 10, lambda: use(path))
         in_time("status beside silent ones", 30, lambda: server.pool.status())
         check(descriptors(server) < OPEN_FILES, "every descriptor is in use")
@@ -183,7 +145,7 @@ def stalled_writes(server, old, sent):
         return client
 
     with many(60, stall):
-        in_time("an old client beside stalled writes", 5, lambda: old.call(WRITE, 0, 4096, bytes(4096)))
+        in_time("an old client beside stalled writes", 5, lambda: write(old))
         in_time("a new client beside stalled writes", 10, lambda: use(server.socket))
         bounded(server, before, f"60 writes stalled after {sent} bytes")
         in_time("a large write beside them", SERVED_SECONDS, lambda: use(server.socket, 8 * MIB))
@@ -206,10 +168,79 @@ def deaf_readers(server, old):
     with many(12, ask):
         time.sleep(2)
         bounded(server, before, "12 clients that read 200 times 32 MiB and take nothing")
-        in_time("an old client beside deaf ones", 5, lambda: old.call(WRITE, 0, 4096, bytes(4096)))
+        in_time("an old client beside deaf ones", 5, lambda: write(old))
         in_time("a new client beside deaf ones", 10, lambda: use(server.socket))
-        in_time("a large write beside deaf ones", SERVED_SECONDS, lambda: use(server.socket, 8 * MIB))
+        in_time("a large write beside them", SERVED_SECONDS, lambda: use(server.socket, 8 * MIB))
         bounded(server, before, "12 deaf clients, later")
+
+
+@contextlib.contextmanager
+def dripping(clients):
+    """Each of the clients sends one byte a second."""
+    over = threading.Event()
+
+    def drip():
+        while not over.wait(1):
+            for client in clients:
+                with contextlib.suppress(OSError):
+                    client.socket.send(b"d")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def drippers(server, old):
+    """Writes of 32 MiB of which one byte comes each second."""
+    before = rss(server)
+
+    def begin():
+        client = Client(server.socket, "v", 3)
+        with contextlib.suppress(TimeoutError):
+            client.send(WRITE, 0, 32 * MIB, bytes(100_000))
+        return client
+
+    with many(60, begin) as clients, dripping(clients):
+        in_time("an old client beside dripping ones", 5, lambda: write(old))
+        in_time("a large write beside them", SERVED_SECONDS, lambda: use(server.socket, 8 * MIB))
+        bounded(server, before, "60 dripping writes")
+
+
+def returning_writers(server, old):
+    """Clients that send a whole write and are gone before it is answered."""
+    before = rss(server)
+    data = bytes(4 * MIB)
+    for _ in range(200):
+        client = Client(server.socket, "v", 10)
+        with contextlib.suppress(OSError):
+            client.send(WRITE, 0, len(data), data)
+        client.close()
+        grown = rss(server) - before
+        check(grown < GROWTH_MAX, f"memory grew by {grown // MIB} MiB")
+    in_time("an old client after those that went", 10, lambda: write(old))
+
+
+def deaf_askers(server, old):
+    """Questions about extents, on a map of many, whose answers the client does not take."""
+    for at in range(0, 4 * MIB, 2 * 4096):
+        old.call(WRITE, at, 4096, bytes(4096))
+    before = rss(server)
+
+    def ask():
+        client = Client(server.socket, "v", 1, context=True)
+        with contextlib.suppress(TimeoutError):
+            for _ in range(100_000):
+                client.send(BLOCK_STATUS, 0, 4 * MIB)
+        return client
+
+    with many(12, ask):
+        in_time("an old client beside those who ask", 5, lambda: write(old))
+        in_time("a new client beside those who ask", 10, lambda: use(server.socket))
+        bounded(server, before, "12 clients that ask for extents and take nothing")
 
 
 def scrape(address):
@@ -274,6 +305,9 @@ def inside(world, only):
         "headers": lambda: stalled_writes(server, old, 4096),
         "stalled": lambda: stalled_writes(server, old, 300_000),
         "deaf": lambda: deaf_readers(server, old),
+        "drip": lambda: drippers(server, old),
+        "return": lambda: returning_writers(server, old),
+        "extents": lambda: deaf_askers(server, old),
         "metrics": lambda: metrics_clients(server),
         "control": lambda: control_clients(server),
         "sighup": lambda: survives_sighup(server),
@@ -344,7 +378,7 @@ def deaf_peers(world, pool, server):
     before = rss(node)
     flood = request(IDENTIFY, bytes(68)) * 200_000
     with many(20, lambda: says(path, flood)):
-        in_time("writes beside 20 who ask and do not listen", 10, lambda: use(server.socket, 8 * MIB))
+        in_time("writes beside 20 who only ask", 10, lambda: use(server.socket, 8 * MIB))
         bounded(node, before, "20 floods of questions")
 
 
