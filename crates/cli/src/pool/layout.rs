@@ -35,6 +35,11 @@ const SLOTS_MAX: u64 = 4 << 20;
 /// Bytes of a node's tables (the file `slots`) for each slot: its header and its open note.
 pub const NODE_OVERHEAD_BYTES_PER_SLOT: u64 = 8192;
 
+/// The largest ring of a journal on nodes that have so many bytes for slots.
+pub fn ring_bytes_max(node_bytes: u64) -> u64 {
+    RING_BYTES_MAX.min(node_bytes / 4).next_multiple_of(1 << 20)
+}
+
 /// The slots of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -120,8 +125,8 @@ pub fn geometry(size_bytes: u64, profile: Profile, layout: Layout) -> anyhow::Re
     let shard_bytes = u32::try_from(steps * step_bytes).expect("at most a slot");
     let ring_bytes = (size_bytes / 8)
         .clamp(RING_BYTES_MIN, RING_BYTES_MAX)
-        .min(layout.node_bytes() / 4)
-        .next_multiple_of(1 << 20);
+        .next_multiple_of(1 << 20)
+        .min(ring_bytes_max(layout.node_bytes()));
     Ok(Geometry { size_bytes, shard_bytes, unit_bytes, ring_bytes })
 }
 

@@ -1,7 +1,7 @@
 //! Whether the disks have the room that a pool's nodes are made with.
 //!
 //! Node files are sparse: a node takes the space of its tables when it starts, and of its slots as
-//! they fill. A node that is larger than its disk would run into a full file system long before it
+//! they fill; the journals of volumes take rings beside the slots. A node that is larger than its disk would run into a full file system long before it
 //! counts as full. So the sizes are compared with the free space when the pool is made, for each file
 //! system that nodes share. Tables must fit in any case: without them no node starts.
 
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use super::layout::{Layout, NODE_OVERHEAD_BYTES_PER_SLOT, free_bytes};
+use super::layout::{Layout, NODE_OVERHEAD_BYTES_PER_SLOT, free_bytes, ring_bytes_max};
 use crate::units;
 
 /// Nodes that share a file system.
@@ -30,13 +30,22 @@ impl Shared {
         (u64::from(layout.slots) * NODE_OVERHEAD_BYTES_PER_SLOT).saturating_mul(self.nodes)
     }
 
+    /// Bytes that the rings of a volume's journal take: an opening makes new ones before it removes
+    /// the old ones.
+    fn ring_bytes(&self, layout: Layout) -> u64 {
+        (2 * ring_bytes_max(layout.node_bytes())).saturating_mul(self.nodes)
+    }
+
     /// Why the nodes have no room, if so.
     fn shortage(&self, layout: Layout) -> Option<String> {
         let slots_bytes = layout.node_bytes().saturating_mul(self.nodes);
-        let needed_bytes = slots_bytes.saturating_add(self.table_bytes(layout));
+        let needed_bytes = slots_bytes
+            .saturating_add(self.table_bytes(layout))
+            .saturating_add(self.ring_bytes(layout));
         (needed_bytes > self.free_bytes).then(|| {
             format!(
-                "{} of {} need {} with their tables, and the file system of {} has {} free",
+                "{} of {} need {} with their tables and journals, and the file system of {} has \
+                 {} free",
                 if self.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", self.nodes) },
                 units::size(layout.node_bytes()),
                 units::size(needed_bytes),
@@ -96,11 +105,12 @@ mod tests {
         let layout = Layout { slot_bytes: 1 << 20, slots: 64 };
         let shared =
             |nodes, free_bytes| Shared { folder: PathBuf::from("/pool"), nodes, free_bytes };
-        assert_eq!(shared(3, 200 << 20).shortage(layout), None);
-        let short = shared(3, 192 << 20).shortage(layout).expect("no room for the tables");
-        assert!(short.contains("3 nodes of 64 MiB") && short.contains("192 MiB free"), "{short}");
+        assert_eq!(shared(3, 300 << 20).shortage(layout), None);
+        let short = shared(3, 288 << 20).shortage(layout).expect("no room for the tables");
+        assert!(short.contains("3 nodes of 64 MiB") && short.contains("288 MiB free"), "{short}");
         assert!(short.contains("/pool"), "{short}");
-        assert_eq!(shared(1, 65 << 20).shortage(layout), None);
+        assert_eq!(shared(1, 97 << 20).shortage(layout), None);
+        assert!(shared(1, 95 << 20).shortage(layout).is_some(), "no room for the journals");
     }
 
     #[test]
