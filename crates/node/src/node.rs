@@ -109,7 +109,10 @@ impl Node {
                 None => tracing::warn!(id = id.0, "completion of an unknown disk operation"),
             },
             Event::PeerLost { peer } => self.lose_peer(peer),
-            Event::Room { room_bytes } => self.store.set_room(room_bytes),
+            Event::Room { room_bytes } => {
+                let rings_bytes = self.rings_wanted_bytes();
+                self.store.set_room(room_bytes.saturating_sub(rings_bytes));
+            }
         }
         self.settle();
     }

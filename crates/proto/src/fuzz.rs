@@ -157,7 +157,7 @@ fn requests() -> Vec<RequestBody> {
         RequestBody::JournalAppend { generation, lsn: Lsn(10) },
         RequestBody::JournalSync { generation },
         RequestBody::JournalRead { generation, offset_bytes: 4096, len_bytes },
-        RequestBody::JournalDelete { below: generation },
+        RequestBody::JournalDelete { first: generation, below: JournalGen(9) },
         write(None, false),
         write(Some(meta()), false),
         write(Some(meta()), true),

@@ -31,6 +31,15 @@ id!(
 id!(
     /// Numbers the journals of a volume; a new one is started at each open and node failure.
     JournalGen(u64), "{}");
+
+impl JournalGen {
+    /// The generation after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
 id!(
     /// A byte position in a volume's log, never reused. The journal ring stores it modulo its size.
     Lsn(u64), "{}");

@@ -97,8 +97,10 @@ pub enum RequestBody {
         /// Bytes to read.
         len_bytes: u32,
     },
-    /// Removes every generation below `below`.
+    /// Removes every generation from `first` on and below `below`.
     JournalDelete {
+        /// The first generation that goes.
+        first: JournalGen,
         /// The first generation that stays.
         below: JournalGen,
     },

@@ -235,8 +235,9 @@ impl Core {
         state.reason = reason.to_owned();
         state.session += 1;
         let in_flight = std::mem::take(&mut state.in_flight);
-        if self.phase == Phase::Opening {
-            self.note_loss(node, reason);
+        match self.phase {
+            Phase::Opening => self.note_loss(node, reason),
+            _ => self.watch_absence(node),
         }
         for (_, tag) in in_flight {
             self.finish_call(tag, Err(NodeError::Unreachable));

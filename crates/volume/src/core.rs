@@ -65,6 +65,8 @@ pub struct Node {
     pub in_flight: VecDeque<(Nanos, Tag)>,
     /// Rises with every connection, so that a join of an older connection ends.
     pub session: u64,
+    /// Since when it is not used, while the volume serves.
+    pub down_since: Option<Nanos>,
     /// Why this opening goes on without it.
     pub left_out: Option<String>,
     /// Times that it answered this opening that it is busy.
@@ -112,6 +114,8 @@ pub struct Core {
     pub engine: Engine,
     pub pool: PoolMap,
     pub now: Nanos,
+    /// When the opening began, and its present attempt.
+    pub opening_began: Nanos,
     pub opened_at: Nanos,
     pub phase: Phase,
     /// It failed because another writer took the volume over.
@@ -204,6 +208,7 @@ impl Core {
                 reason: "not connected yet".into(),
                 in_flight: VecDeque::new(),
                 session: 0,
+                down_since: None,
                 left_out: None,
                 busy_answers: 0,
                 losses: 0,
@@ -220,6 +225,7 @@ impl Core {
             engine,
             pool: PoolMap::new(&weights).expect("a pool of at least one node"),
             now,
+            opening_began: now,
             opened_at: now,
             phase: Phase::Opening,
             fenced_out: false,

@@ -6,7 +6,7 @@
 //! that was acknowledged on the nodes that were not lost.
 
 use bytes::Bytes;
-use fieldstone_block::Nanos;
+use fieldstone_block::{BlockError, Nanos};
 use fieldstone_proto::{JournalGen, Lsn, NodeError, NodeIndex, RequestBody};
 
 use crate::calls::CallResult;
@@ -103,21 +103,49 @@ impl Core {
         });
     }
 
-    /// Journal nodes for a generation: m + 1 of those that are up, or as many as there are.
+    /// Journal nodes for a generation: m + 1 of those that are up and have room for a journal, or as
+    /// many as there are. Each node that is lost or has no room may cost the journal a copy, as long
+    /// as these are no more than may be lost. If more have no room, these are tried again: writes
+    /// with fewer copies would not survive what they should.
     pub fn choose_journal_nodes(&mut self, generation: JournalGen) -> Vec<NodeIndex> {
         let up = |node: &Node| node.health == NodeHealth::Up;
         let willing = |node: &Node| up(node) && !node.refuses_journals;
-        let some = self.nodes.iter().any(willing);
-        let takes = |node: &Node| if some { willing(node) } else { up(node) };
+        let m = self.code.m();
+        let taking = self.nodes.iter().filter(|node| willing(node)).count();
+        let (lost, missing) = (self.nodes.len() - self.nodes_up(), self.nodes.len() - taking);
+        let excused = if missing <= m { missing } else { lost.min(m) };
+        let enough = taking >= (m + 1).min(self.nodes.len()).saturating_sub(excused).max(1);
+        let takes = |node: &Node| if enough { willing(node) } else { up(node) };
         let weights: Vec<u32> =
             self.nodes.iter().map(|node| if takes(node) { 0x1_0000 } else { 0 }).collect();
         let key = (self.config.volume.0 as u64) ^ generation.0.rotate_left(32);
         let placed = self.place_journal(key, self.code.m() + 1, &weights);
         placed.into_iter().filter_map(|n| Some(NodeIndex(u16::try_from(n).ok()?))).collect()
     }
+
+    /// Why a journal could not be made, for people.
+    pub fn why_no_journal(&self) -> String {
+        let full = self.nodes_that(|node| node.refuses_journals);
+        let full: Vec<String> = full.iter().map(ToString::to_string).collect();
+        match full.is_empty() {
+            true => "a journal could not be made".to_owned(),
+            false => format!("a journal could not be made: no space on {}", full.join(", ")),
+        }
+    }
+
+    /// Nodes have no room for the journal that is to be made, so nothing can be written: after a
+    /// while since `since` users are told. True from then on.
+    fn refuse_without_journal(&mut self, since: Nanos) -> bool {
+        let long = self.is_too_long(Some(since));
+        if long {
+            self.fail_user_changes(&BlockError::NoSpace);
+        }
+        long
+    }
 }
 
 async fn move_journal(ctx: Ctx) {
+    let (mut refused_since, mut told) = (None, false);
     loop {
         let state = ctx.with(|core| {
             if matches!(core.phase, Phase::Failed(_) | Phase::Closed) {
@@ -130,7 +158,7 @@ async fn move_journal(ctx: Ctx) {
                     core.nodes.len(),
                     core.nodes_needed()
                 );
-                core.fail_user_changes(&why);
+                core.fail_user_changes(&BlockError::Io(why));
             }
             Some(core.writable())
         });
@@ -141,7 +169,18 @@ async fn move_journal(ctx: Ctx) {
                 if try_move(&ctx).await {
                     break;
                 }
-                let refused = ctx.with(|core| core.nodes.iter().any(|node| node.refuses_journals));
+                let (refused, now) = ctx
+                    .with(|core| (core.nodes.iter().any(|node| node.refuses_journals), core.now));
+                if refused {
+                    let since = *refused_since.get_or_insert(now);
+                    let refuses = ctx.with(|core| core.refuse_without_journal(since));
+                    if refuses && !std::mem::replace(&mut told, true) {
+                        ctx.with(|core| {
+                            let why = core.why_no_journal();
+                            tracing::warn!(volume = %core.name, "{why}: writes are refused");
+                        });
+                    }
+                }
                 ctx.sleep_ms(if refused { WAIT_MS } else { 1 }).await;
             }
         }
@@ -163,6 +202,9 @@ async fn try_move(ctx: &Ctx) -> bool {
         (generation, nodes)
     });
     if !write_generation(ctx, generation, &nodes).await {
+        // No root names it.
+        let body = RequestBody::JournalDelete { first: generation, below: generation.next() };
+        ctx.call_all(&nodes, &body).await;
         return false;
     }
     drop(guard);
@@ -186,7 +228,8 @@ async fn try_move(ctx: &Ctx) -> bool {
         core.synced_up_to(acked);
     });
     let all = ctx.with(|core| core.up_nodes());
-    ctx.call_all(&all, &RequestBody::JournalDelete { below: generation }).await;
+    ctx.call_all(&all, &RequestBody::JournalDelete { first: JournalGen(0), below: generation })
+        .await;
     true
 }
 
@@ -270,7 +313,7 @@ pub async fn put_root(ctx: &Ctx, change: impl FnOnce(&mut Root)) -> bool {
         change(&mut root);
         core.root_version += 1;
         root.version = core.root_version;
-        root.epoch = core.epoch;
+        (root.epoch, root.put_by) = (core.epoch, core.epoch);
         root.trimmed = core.log.trimmed;
         (root, core.up_nodes())
     });

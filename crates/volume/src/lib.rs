@@ -66,7 +66,7 @@ pub struct RootSummary {
     pub profile: String,
     /// Its sizes.
     pub geometry: Geometry,
-    /// The writer that wrote the root.
+    /// The writer or opening that put the root on the nodes.
     pub epoch: fieldstone_proto::Epoch,
     /// Rises with every root written.
     pub version: u64,
@@ -84,7 +84,7 @@ pub fn parse_root(bytes: &[u8]) -> Result<RootSummary, FormatError> {
         name: root.name,
         profile: root.profile,
         geometry: root.geometry,
-        epoch: root.epoch,
+        epoch: root.put_by,
         version: root.version,
         clean: root.clean,
     })

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 
 use fieldstone_block::Nanos;
 use fieldstone_proto::{
-    NodeError, NodeIndex, NodeStat, ReplyBody, RequestBody, SegmentId, ShardInfo,
+    JournalGen, NodeError, NodeIndex, NodeStat, ReplyBody, RequestBody, SegmentId, ShardInfo,
 };
 
 use crate::calls::CallResult;
@@ -62,7 +62,7 @@ impl Core {
             Ok(()) => {
                 let state = self.node_mut(node);
                 state.reason.clear();
-                state.left_out = None;
+                (state.left_out, state.down_since) = (None, None);
                 state.refuses_journals = false;
                 self.gc_stuck = false;
                 if self.log.nodes.len() <= self.code.m() {
@@ -232,7 +232,8 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     // While the journal moves, the generation that the root names is still the one that counts.
     let committed = ctx.with(|core| core.root.as_ref().map(|root| root.generation));
     if let Some(below) = committed {
-        ctx.call(node, RequestBody::JournalDelete { below }).await?;
+        let first = JournalGen(0);
+        ctx.call(node, RequestBody::JournalDelete { first, below }).await?;
     }
     Ok(())
 }

@@ -86,7 +86,7 @@ impl Core {
     /// Shards on nodes that are down count as missing if there are other nodes to take them.
     pub fn declare_out(&mut self, node: NodeIndex) {
         let spare = self.nodes_up() > 0 && self.nodes.len() > self.layout.width();
-        if self.node(node).health != NodeHealth::Down || !spare {
+        if self.node(node).health == NodeHealth::Up || !spare {
             return;
         }
         for handle in self.segments.handles() {
@@ -102,14 +102,20 @@ impl Core {
         }
     }
 
-    /// A node went down: after a while its shards are made anew elsewhere, if there is room.
+    /// A node went down: if it is not used again for a while, its shards are made anew elsewhere, as
+    /// far as there is room. A node that can be reached but not used is no better than one that is
+    /// away.
     pub fn watch_absence(&mut self, node: NodeIndex) {
-        let session = self.node(node).session;
+        if self.phase != Phase::Serving || self.node(node).down_since.is_some() {
+            return;
+        }
+        let since = self.now;
+        self.node_mut(node).down_since = Some(since);
         let sleep = self.sleep(fieldstone_block::Nanos::from_ms(OUT_AFTER_MS));
         self.spawn_with(move |ctx| async move {
             sleep.await;
             ctx.with(|core| {
-                if core.node(node).session == session && core.phase == Phase::Serving {
+                if core.node(node).down_since == Some(since) && core.phase == Phase::Serving {
                     core.declare_out(node);
                     core.start_rebuild();
                 }
@@ -270,17 +276,22 @@ pub async fn throttle(ctx: &Ctx, bytes: u64) {
 /// All shards of the volume on a node, page by page.
 ///
 /// # Errors
-/// What the node answered.
+/// What the node answered, or that it lists more shards than it has slots.
 pub async fn list_shards(
     ctx: &Ctx,
     node: NodeIndex,
 ) -> Result<Vec<fieldstone_proto::ShardInfo>, NodeError> {
+    let slots = ctx.with(|core| core.node(node).stat.slots_total as usize);
     let mut all = Vec::new();
     let mut from = SegmentId(0);
     loop {
         match ctx.call(node, RequestBody::ShardList { from }).await? {
             ReplyBody::Shards { shards, next } => {
                 all.extend(shards);
+                if all.len() > slots {
+                    let text = format!("it lists more than {slots} shards, and has as many slots");
+                    return Err(NodeError::Invalid(text));
+                }
                 match next {
                     Some(next) if next > from => from = next,
                     _ => return Ok(all),

@@ -324,12 +324,20 @@ pub async fn begin_change(ctx: &Ctx) {
     }
 }
 
+/// Why a size cannot be reserved.
+pub struct Refused {
+    /// The reason, for people.
+    pub why: String,
+    /// Nodes were lost on the way: it may work without them, or when they are back.
+    pub nodes_lost: bool,
+}
+
 /// Reserves what a thick volume of `size_bytes` takes, or what a thin one takes that is made. Waits
 /// for other volumes if they can spare what is lacking. The caller has begun a change.
 ///
 /// # Errors
 /// A node has not that much: which, and what it has. A volume that serves has then what it had.
-pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<(), String> {
+pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<(), Refused> {
     let (nodes, before, wanted) = ctx.with(|core| {
         let wanted = if thin { core.slots_wanted() } else { core.slots_whole(size_bytes) };
         let before = core.reservation.slots;
@@ -346,12 +354,12 @@ pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<
 }
 
 /// Asks nodes for `wanted` slots, all of which the volume needs, until they grant them.
-async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), String> {
+async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Refused> {
     let body = RequestBody::Reserve { slots: wanted, spare: 0 };
     let mut asked = nodes;
     let mut granted = 0;
     let mut reason = String::new();
-    let mut later = false;
+    let (mut later, mut nodes_lost) = (false, false);
     let mut lacking_least = u32::MAX;
     let mut vain_ms = 0;
     loop {
@@ -364,6 +372,7 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), St
                 Err(_) => {}
             }
         }
+        nodes_lost |= answers.iter().any(|(_, answer)| *answer == Err(NodeError::Unreachable));
         later |= answers.iter().any(|(_, answer)| *answer == Err(NodeError::Busy));
         asked = answers.iter().filter(|(_, a)| others_have_it(a)).map(|(node, _)| *node).collect();
         let Some(first) = asked.first().copied() else { break };
@@ -371,7 +380,8 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), St
             learn_room(ctx, *node).await;
         }
         if !later || vain_ms >= GIVE_BACK_MS_MAX || ctx.with(|core| core.closing) {
-            return Err(ctx.with(|core| core.why_refused(first, wanted, later)));
+            let why = ctx.with(|core| core.why_refused(first, wanted, later));
+            return Err(Refused { why, nodes_lost: false });
         }
         ctx.sleep_ms(GIVE_BACK_POLL_MS).await;
         let lacking = |node: &NodeIndex| ctx.with(|core| core.node(*node).stat.slots_lacking);
@@ -382,7 +392,10 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), St
     }
     match ctx.with(|core| core.is_enough(granted)) {
         true => Ok(()),
-        false => Err(format!("{granted} nodes have room for it, which is too few; {reason}")),
+        false => {
+            let why = format!("{granted} nodes have room for it, which is too few; {reason}");
+            Err(Refused { why, nodes_lost })
+        }
     }
 }
 

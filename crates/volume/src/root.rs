@@ -1,10 +1,15 @@
 //! The root record: the one small thing that a volume replaces in place, kept on every node.
 //!
 //! It names the newest checkpoint and the journal. Replacing it is the commit point of opening, of
-//! a journal move and of a checkpoint. A reader takes the highest epoch, and of that the
-//! highest version, among the nodes it reaches; it must reach all but `missing_max` of them, so it
-//! meets at least one that has the last committed one. (A version alone would not do: a writer that
-//! was cut off may have counted further on the few nodes it had left than its successor did.)
+//! a journal move and of a checkpoint. A reader takes the newest among the nodes it reaches; it must
+//! reach all but `missing_max` of them, so it meets at least one that has the last committed one.
+//!
+//! Of two roots the newer is the one that a later epoch put, and of one epoch that of the higher
+//! version. (A version alone would not do: a writer that was cut off may have counted further on the
+//! few nodes it had left than its successor did.) A root that too few nodes took was never
+//! committed, but a reader cannot always know. So an opening puts the root that it goes on from once
+//! more, by its own epoch, before it deletes anything (`open/recover`): from then on no root that an
+//! absent node may still have is the newest.
 //!
 //! That holds in pools of more than `2 * missing_max` nodes. In a smaller pool, two copies on two
 //! nodes say, a reader that reaches `missing_max` nodes or fewer may miss all that have the last
@@ -16,9 +21,10 @@
 //!
 //! Layout, little endian: magic 8, version 4, crc32c 4 (of everything with this field zero), root
 //! version 8, volume 16, epoch 8, geometry 8+4+4+8, generation 8, checkpoint lsn 8, checkpoint
-//! length 8, trimmed 8, flags 4 (1: closed properly, 2: thick), then name and profile with 16-bit lengths, then counts (32 bits) and values
-//! of journal nodes (16 bits each) and checkpoint segments (64 bits each). Version 1 lacks
-//! `trimmed`; up to version 2 every volume is thin.
+//! length 8, trimmed 8, flags 4 (1: closed properly, 2: thick), the epoch that put it 8, then name
+//! and profile with 16-bit lengths, then counts (32 bits) and values of journal nodes (16 bits each)
+//! and checkpoint segments (64 bits each). Version 1 lacks `trimmed`; up to version 2 every volume
+//! is thin; up to version 3 the epoch of the log put the root.
 
 use fieldstone_proto::crc32c;
 use fieldstone_proto::{Epoch, JournalGen, Lsn, NodeIndex, ROOT_BYTES_MAX, SegmentId, VolumeId};
@@ -27,7 +33,7 @@ use crate::codec::{FormatError, Reader, Writer};
 use crate::seam::{Geometry, Provisioning};
 
 const MAGIC: &[u8; 8] = b"FSROOT\0\x01";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Flag: the last writer closed the volume.
 const CLEAN: u32 = 1;
@@ -41,8 +47,10 @@ pub struct Root {
     pub version: u64,
     /// The volume.
     pub volume: VolumeId,
-    /// The writer that wrote it.
+    /// The writer whose log it names.
     pub epoch: Epoch,
+    /// The writer or opening that put it on the nodes.
+    pub put_by: Epoch,
     /// The volume's sizes.
     pub geometry: Geometry,
     /// The journal in use.
@@ -68,6 +76,12 @@ pub struct Root {
 }
 
 impl Root {
+    /// Of two roots of a volume, the one with the higher rank is newer.
+    #[must_use]
+    pub fn rank(&self) -> (Epoch, u64) {
+        (self.put_by, self.version)
+    }
+
     /// The encoding.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -88,6 +102,7 @@ impl Root {
         w.u64(self.trimmed.0);
         let thick = self.provisioning == Provisioning::Thick;
         w.u32(if self.clean { CLEAN } else { 0 } | if thick { THICK } else { 0 });
+        w.u64(self.put_by.0);
         w.bytes16(self.name.as_bytes());
         w.bytes16(self.profile.as_bytes());
         w.u32(u32::try_from(self.journal_nodes.len()).expect("bounded by the nodes"));
@@ -139,6 +154,7 @@ impl Root {
         let trimmed = if format >= 2 { Lsn(r.u64()?) } else { checkpoint_lsn };
         let flags = r.u32()?;
         let (clean, thick) = (flags & CLEAN != 0, format >= 3 && flags & THICK != 0);
+        let put_by = if format >= 4 { Epoch(r.u64()?) } else { epoch };
         let text = |bytes: &[u8]| {
             String::from_utf8(bytes.to_vec())
                 .map_err(|_| FormatError::Value("a name that is not UTF-8".into()))
@@ -158,6 +174,7 @@ impl Root {
             version,
             volume,
             epoch,
+            put_by,
             geometry,
             generation,
             journal_nodes,
@@ -180,12 +197,15 @@ mod tests {
 
     /// Where the encoding says how far the log was trimmed.
     const TRIMMED_AT: usize = 96;
+    /// Where it says which epoch put it.
+    const PUT_BY_AT: usize = 108;
 
     fn sample() -> Root {
         Root {
             version: 7,
             volume: VolumeId(8),
             epoch: Epoch(9),
+            put_by: Epoch(10),
             geometry: Geometry {
                 size_bytes: 1 << 30,
                 shard_bytes: 1 << 20,
@@ -213,14 +233,29 @@ mod tests {
     #[test]
     fn version_1_was_trimmed_up_to_its_checkpoint() {
         let mut bytes = sample().encode();
+        bytes.drain(PUT_BY_AT..PUT_BY_AT + 8);
         bytes.drain(TRIMMED_AT..TRIMMED_AT + 8);
-        bytes[8] = 1;
+        let old = of_version(1, bytes);
+        let (trimmed, provisioning) = (sample().checkpoint_lsn, Provisioning::Thin);
+        let put_by = sample().epoch;
+        let expected = Root { trimmed, provisioning, put_by, ..sample() };
+        assert_eq!(Root::decode(&old), Ok(expected));
+    }
+
+    #[test]
+    fn version_3_was_put_by_the_writer_of_its_log() {
+        let mut bytes = sample().encode();
+        bytes.drain(PUT_BY_AT..PUT_BY_AT + 8);
+        let expected = Root { put_by: sample().epoch, ..sample() };
+        assert_eq!(Root::decode(&of_version(3, bytes)), Ok(expected));
+    }
+
+    fn of_version(version: u8, mut bytes: Vec<u8>) -> Vec<u8> {
+        bytes[8] = version;
         bytes[12..16].fill(0);
         let crc = crc32c(&bytes);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-        let (trimmed, provisioning) = (sample().checkpoint_lsn, Provisioning::Thin);
-        let expected = Root { trimmed, provisioning, ..sample() };
-        assert_eq!(Root::decode(&bytes), Ok(expected));
+        bytes
     }
 
     proptest! {
@@ -242,7 +277,7 @@ mod tests {
         let error = Root::decode(&bytes).expect_err("a newer version");
         assert_eq!(
             error.to_string(),
-            "volume root has format version 200, this release knows up to 3"
+            "volume root has format version 200, this release knows up to 4"
         );
     }
 }

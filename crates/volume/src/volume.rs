@@ -69,7 +69,6 @@ impl Volume {
             Event::NodeUp(node) => core.node_connected(node),
             Event::NodeDown(node) => {
                 core.node_lost(node, "the connection is gone");
-                core.watch_absence(node);
                 core.actions.push_back(Action::Reconnect { node });
             }
             Event::Reply { node, reply } => core.handle_reply(node, reply),
@@ -297,10 +296,10 @@ async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
         Provisioning::Thick => reserve_for_size(&ctx, size_bytes, false).await,
         Provisioning::Thin => Ok(()),
     };
-    if let Err(why) = reserved {
+    if let Err(refused) = reserved {
         return ctx.with(|core| {
-            tracing::warn!(volume = %core.name, "not made larger: {why}");
-            core.grow_refused = Some(why);
+            tracing::warn!(volume = %core.name, "not made larger: {}", refused.why);
+            core.grow_refused = Some(refused.why);
         });
     }
     let placed = place_size(&ctx, size_bytes, provisioning).await;

@@ -37,7 +37,8 @@ impl Node {
             Purpose::VerifyHeader(entry) => self.verify_header_ended(entry, result),
             Purpose::VerifyData(entry) => self.verify_data_ended(entry, result),
             Purpose::Erase(slot) => {
-                self.store.erase_ended(slot, done(result, "erasing a slot header"));
+                let result = done(result, "erasing a slot header");
+                self.store.erase_ended(slot, result, &mut self.disk);
             }
             Purpose::Discard(slot) => self.store.set_free(slot),
             Purpose::SyncData => {

@@ -58,9 +58,9 @@ impl Node {
             RequestBody::JournalRead { generation, offset_bytes, len_bytes } => {
                 self.journal_read(entry, generation, offset_bytes, len_bytes)
             }
-            RequestBody::JournalDelete { below } => {
+            RequestBody::JournalDelete { first, below } => {
                 self.table[entry].task = Task::JournalDelete;
-                let parts = self.journal_remove(entry, Some(below));
+                let parts = self.journal_remove(entry, first..below);
                 self.wait_for_parts(entry, parts);
                 Ok(())
             }

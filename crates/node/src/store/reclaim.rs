@@ -46,6 +46,33 @@ impl Store {
         parts
     }
 
+    /// Slots of the volume that are already on their way to the free list: their headers may still
+    /// name it. Erasures that failed are tried again. Returns of how many slots the entry has to wait
+    /// for the header's erasure; each ends a part of the entry.
+    pub(crate) fn finish_leaving(
+        &mut self,
+        volume: VolumeId,
+        entry: EntryId,
+        disk: &mut DiskQueue,
+    ) -> u32 {
+        let mut parts = 0;
+        for (index, slot) in (0..).map(SlotIndex).zip(&mut self.slots) {
+            let leaves = matches!(slot.stage, Stage::Leaving | Stage::Erasing | Stage::EraseFailed);
+            if slot.left_by != Some(volume) || !leaves || slot.waiter.is_some() {
+                continue;
+            }
+            slot.waiter = Some(entry);
+            parts += 1;
+            if slot.stage == Stage::EraseFailed {
+                self.leaving += 1;
+                self.erase_failed.retain(|failed| *failed != index);
+                slot.stage = Stage::Erasing;
+                disk.submit(Purpose::Erase(index), erasure(index));
+            }
+        }
+        parts
+    }
+
     /// A new writer has taken over: gives up the volume's open shards, on which nothing is in
     /// flight, but for those that were noted: the new writer may need what is in them.
     pub(crate) fn take_over(&mut self, volume: VolumeId, disk: &mut DiskQueue) {
@@ -110,7 +137,9 @@ impl Store {
         disk: &mut DiskQueue,
     ) {
         let state = &mut self.slots[slot.0 as usize];
-        self.shares.give_back(state.content().key.volume);
+        let volume = state.content().key.volume;
+        self.shares.give_back(volume);
+        state.left_by = Some(volume);
         state.stage = Stage::Leaving;
         state.waiter = waiter;
         self.leaving += 1;
@@ -135,20 +164,23 @@ impl Store {
 
     fn erase(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
         self.slots[slot.0 as usize].stage = Stage::Erasing;
-        let op = DiskOp::Write {
-            file: FileId::Slots,
-            offset_bytes: Self::header_at(slot),
-            data: vec![fieldstone_buf::zeroes(RECORD_BYTES as usize)],
-        };
-        disk.submit(Purpose::Erase(slot), op);
+        disk.submit(Purpose::Erase(slot), erasure(slot));
     }
 
     /// The erasure of a header ended.
-    pub(crate) fn erase_ended(&mut self, slot: SlotIndex, result: Result<(), NodeError>) {
+    pub(crate) fn erase_ended(
+        &mut self,
+        slot: SlotIndex,
+        result: Result<(), NodeError>,
+        disk: &mut DiskQueue,
+    ) {
         self.changed = true;
         let state = &mut self.slots[slot.0 as usize];
         let again = std::mem::take(&mut state.erase_again);
-        if result.is_ok() && !again {
+        if result.is_ok() && again {
+            return self.erase(slot, disk);
+        }
+        if result.is_ok() {
             state.stage = Stage::Erased;
             self.erased.push(slot);
         } else {
@@ -238,7 +270,8 @@ impl Store {
 
     /// A slot's space was given back, or not: either way it is free.
     pub(crate) fn set_free(&mut self, slot: SlotIndex) {
-        self.slots[slot.0 as usize].stage = Stage::Free;
+        let state = &mut self.slots[slot.0 as usize];
+        (state.stage, state.left_by) = (Stage::Free, None);
         self.leaving -= 1;
         self.free.push(slot);
         self.changed = true;
@@ -254,5 +287,14 @@ impl Store {
         if wanted && self.leaving == 0 && self.superseded > 0 {
             self.begin_round(disk);
         }
+    }
+}
+
+/// Overwrites the header of a slot.
+fn erasure(slot: SlotIndex) -> DiskOp {
+    DiskOp::Write {
+        file: FileId::Slots,
+        offset_bytes: Store::header_at(slot),
+        data: vec![fieldstone_buf::zeroes(RECORD_BYTES as usize)],
     }
 }

@@ -58,6 +58,8 @@ pub(crate) struct Slot {
     pub(crate) discard: bool,
     /// The entry that waits for its header to be erased.
     pub(crate) waiter: Option<EntryId>,
+    /// Whose shard was in it last, while it is on its way to the free list.
+    pub(crate) left_by: Option<VolumeId>,
     /// The shard in it.
     pub(crate) content: Option<Box<Content>>,
 }
@@ -71,6 +73,7 @@ impl Slot {
             erase_again: false,
             discard: false,
             waiter: None,
+            left_by: None,
             content: None,
         }
     }

@@ -9,7 +9,7 @@
 //! acknowledged, and a later sync would succeed without them. All further appends and syncs of this
 //! generation fail; the writer starts a new generation.
 
-use std::ops::Range;
+use std::ops::{Range, RangeBounds};
 
 use fieldstone_proto::disk::JournalHeader;
 use fieldstone_proto::{BLOCK_BYTES, JournalGen, NodeError, ReplyBody, VolumeId};
@@ -213,22 +213,25 @@ impl Node {
         self.journal_pump_removal(id, generation);
     }
 
-    /// Starts removing the volume's journals below `below`; returns how many.
-    pub(crate) fn journal_remove(&mut self, entry: EntryId, below: Option<JournalGen>) -> u32 {
+    /// Starts removing the volume's journals of these generations; returns how many.
+    pub(crate) fn journal_remove(
+        &mut self,
+        entry: EntryId,
+        generations: impl RangeBounds<JournalGen>,
+    ) -> u32 {
         let id = self.table[entry].volume;
         let Some(volume) = self.volumes.get_mut(&id) else { return 0 };
-        let mut generations = Vec::new();
+        let mut chosen = Vec::new();
         for (&generation, journal) in &mut volume.journals {
-            let chosen = below.is_none_or(|below| generation < below);
-            if chosen && journal.stage == JournalStage::Ready {
+            if generations.contains(&generation) && journal.stage == JournalStage::Ready {
                 journal.stage = JournalStage::Removing(Some(entry));
-                generations.push(generation);
+                chosen.push(generation);
             }
         }
-        for &generation in &generations {
+        for &generation in &chosen {
             self.journal_pump_removal(id, generation);
         }
-        u32::try_from(generations.len()).expect("at most JOURNALS_MAX")
+        u32::try_from(chosen.len()).expect("at most JOURNALS_MAX")
     }
 
     /// Removes the file of a journal on its way out once nothing is in flight on it.
@@ -263,6 +266,18 @@ impl Node {
             }
         };
         self.end_part(entry, result);
+    }
+}
+
+impl Node {
+    /// Bytes of the disk that no slot may take: a volume that moves its journal, or opens, makes a
+    /// new ring while the old one is still there. The node does not know the size of the rings that
+    /// it may get, so it takes them for as large as the largest that it has.
+    pub(crate) fn rings_wanted_bytes(&self) -> u64 {
+        let rings = self.volumes.values().flat_map(|volume| volume.journals.values());
+        let largest = rings.map(|journal| journal.ring_bytes).max();
+        let file_bytes = largest.map_or(0, |ring| JournalHeader::RING_AT_BYTES + ring);
+        file_bytes.saturating_mul(self.volumes.len() as u64)
     }
 }
 

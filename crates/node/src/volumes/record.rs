@@ -270,12 +270,15 @@ impl Node {
             };
             self.table[entry].task = Task::Remove(next);
             let parts = match next {
-                RemoveStep::Shards => self.store.delete(id, None, entry, &mut self.disk),
+                RemoveStep::Shards => {
+                    let leaving = self.store.finish_leaving(id, entry, &mut self.disk);
+                    leaving + self.store.delete(id, None, entry, &mut self.disk)
+                }
                 RemoveStep::Sync => {
                     self.store.request_slots_sync(SlotsWaiter::Entry(entry), &mut self.disk);
                     1
                 }
-                RemoveStep::Journals => self.journal_remove(entry, None),
+                RemoveStep::Journals => self.journal_remove(entry, ..),
                 RemoveStep::Queued | RemoveStep::Record => {
                     let op = DiskOp::Remove { file: FileId::Volume(id) };
                     self.disk.submit(Purpose::RecordRemove(entry), op);

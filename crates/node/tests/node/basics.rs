@@ -1,5 +1,6 @@
 //! Each operation once, and the rules of capabilities, epochs and bounds.
 
+use crate::disk::Faults;
 use crate::world::{World, cap, config};
 use bytes::Bytes;
 use fieldstone_node::{Event, PeerId};
@@ -140,9 +141,14 @@ fn journals_are_made_appended_read_and_deleted() {
     let mut ask = |body| world.call(PeerId(2), cap(VOLUME, Epoch(2)), body, &Bytes::new());
     let read = RequestBody::JournalRead { generation, offset_bytes: 8192, len_bytes: 8192 };
     assert_eq!(ask(read.clone()), Ok(ReplyBody::Data(data)));
-    assert_eq!(ask(RequestBody::JournalDelete { below: JournalGen(3) }), Ok(ReplyBody::Done));
-    assert!(ask(read.clone()).is_ok(), "only older generations go");
-    assert_eq!(ask(RequestBody::JournalDelete { below: JournalGen(4) }), Ok(ReplyBody::Done));
+    let delete = |first, below| RequestBody::JournalDelete {
+        first: JournalGen(first),
+        below: JournalGen(below),
+    };
+    assert_eq!(ask(delete(0, 3)), Ok(ReplyBody::Done));
+    assert_eq!(ask(delete(4, u64::MAX)), Ok(ReplyBody::Done));
+    assert!(ask(read.clone()).is_ok(), "only these generations go");
+    assert_eq!(ask(delete(3, 4)), Ok(ReplyBody::Done));
     assert_eq!(ask(read), Err(NodeError::NotFound));
 }
 
@@ -198,6 +204,31 @@ fn roots_and_volumes_are_kept_and_removed() {
     assert_eq!(ask(&mut world, RequestBody::ListVolumes), Ok(ReplyBody::Volumes(vec![])));
     assert_eq!(world.node.stat().slots_free, 8);
     assert_eq!(world.disk.files.len(), 2, "only slots and data are left");
+}
+
+/// A removal whose erasures fail is asked for again. When it succeeds, nothing of the volume is left,
+/// also for a node that loses its memory next.
+#[test]
+fn a_removal_that_failed_leaves_nothing_when_it_is_repeated() {
+    for faults in [
+        Faults { write_one_in: 1, ..Faults::default() },
+        Faults { sync_one_in: 1, ..Faults::default() },
+    ] {
+        for power_loss in [false, true] {
+            let mut world = world();
+            for segment in 1..4 {
+                write_shard(&mut world, segment, &pattern(5, 4096)).unwrap();
+            }
+            ask(&mut world, RequestBody::ShardSync).unwrap();
+            world.disk.faults = faults;
+            assert!(ask(&mut world, RequestBody::RemoveVolume).is_err());
+            world.disk.faults = Faults::default();
+            assert_eq!(ask(&mut world, RequestBody::RemoveVolume), Ok(ReplyBody::Done));
+            world.crash(power_loss);
+            world.start();
+            assert_eq!(world.node.stat().slots_free, 8, "{faults:?}, power loss {power_loss}");
+        }
+    }
 }
 
 #[test]

@@ -107,7 +107,8 @@ fn put_body(out: &mut Writer, body: &RequestBody) -> u8 {
             out.u32(*len_bytes);
             op::JOURNAL_READ
         }
-        RequestBody::JournalDelete { below } => {
+        RequestBody::JournalDelete { first, below } => {
+            out.u64(first.0);
             out.u64(below.0);
             op::JOURNAL_DELETE
         }
@@ -227,7 +228,10 @@ fn get_volume_body(op: u8, body: &mut Reader<'_>) -> Result<RequestBody, WireErr
             offset_bytes: body.u64("the offset")?,
             len_bytes: body.u32("the length")?,
         },
-        _ => RequestBody::JournalDelete { below: generation },
+        _ => RequestBody::JournalDelete {
+            first: generation,
+            below: JournalGen(body.u64("the first generation that stays")?),
+        },
     })
 }
 

@@ -151,7 +151,10 @@ fn request_body() -> impl Strategy<Value = RequestBody> {
             let generation = JournalGen(generation);
             RequestBody::JournalRead { generation, offset_bytes, len_bytes }
         }),
-        id.prop_map(|below| RequestBody::JournalDelete { below: JournalGen(below) }),
+        (id, id).prop_map(|(first, below)| RequestBody::JournalDelete {
+            first: JournalGen(first),
+            below: JournalGen(below)
+        }),
         (
             id,
             any::<u8>(),

@@ -23,6 +23,12 @@ const STOPPED_NS: u64 = 60_000_000_000;
 pub const NAMES: &[&str] = &[
     "an_empty_node_is_not_called_full",
     "processes_die_at_the_first_root",
+    "processes_die_at_each_root_of_a_new_volume",
+    "openings_die_at_their_roots",
+    "an_absent_node_has_a_root_that_never_counted",
+    "no_disk_has_room_for_a_journal",
+    "an_opening_finds_no_room_for_a_journal",
+    "few_disks_have_room_for_a_journal",
     "the_server_is_stopped",
     "m_nodes_die_while_serving",
     "m_nodes_are_away_at_an_opening",
@@ -114,6 +120,146 @@ fn processes_die_at_the_first_root() {
     assert_eq!(bench.phase(), Phase::Opening);
     nodes(M + 1).for_each(|node| bench.nodes[node].dies_at = None);
     assert_eq!(opens(&mut bench), Phase::Serving);
+    bench.sweep(Op::Write, 0..BLOCKS, STEP_BLOCKS, REQUEST_NS_MAX).expect("writes");
+    becomes_whole(&mut bench);
+}
+
+/// The same, for ever: the making fails, and nothing of the volume is left.
+#[test]
+fn processes_die_at_each_root_of_a_new_volume() {
+    let mut bench = Bench::new();
+    for node in all() {
+        bench.nodes[node].dies_at = Some(|body| matches!(body, RequestBody::PutRoot { .. }));
+    }
+    bench.start_volume();
+    failure(&mut bench);
+    bench.pass(LIFT_NS);
+    for node in all() {
+        for kind in [FileKind::Volume, FileKind::Journal] {
+            assert!(bench.files(node, kind).is_empty(), "node {node}: {kind:?}");
+        }
+    }
+}
+
+/// Attempts to open die with the nodes at their new root, when they have made their journals. The
+/// journals of earlier ones go.
+#[test]
+fn openings_die_at_their_roots() {
+    let mut bench = prepared().expect("a volume");
+    let rings = |bench: &Bench, node: usize| bench.files(node, FileKind::Journal).len();
+    let named: usize = all().map(|node| rings(&bench, node)).sum();
+    for _ in 0..8 {
+        killed_with(&mut bench, |bench| {
+            for node in all() {
+                bench.nodes[node].dies_at =
+                    Some(|body| matches!(body, RequestBody::PutRoot { .. }));
+            }
+        });
+        let made = |bench: &Bench| all().map(|node| rings(bench, node)).sum::<usize>() > named;
+        assert!(bench.until(OPEN_NS_MAX, made), "{}", bench.describe());
+        bench.pass(LIFT_NS);
+        let most = all().map(|node| rings(&bench, node)).max();
+        assert!(most <= Some(2), "{most:?} journals on a node");
+    }
+    all().for_each(|node| bench.nodes[node].dies_at = None);
+    opens_again(&mut bench);
+}
+
+/// The writer dies when a single node has the root of its checkpoint. The next opening does without
+/// this node, deletes what that root names, and dies. Then the node is back.
+#[test]
+fn an_absent_node_has_a_root_that_never_counted() {
+    let mut bench = prepared().expect("a volume");
+    let holders = bench.status().journal_nodes;
+    let odd = all().find(|node| !holders.contains(&NodeIndex(*node as u16))).expect("six nodes");
+    for node in all().filter(|node| *node != odd) {
+        bench.nodes[node].dies_at = Some(|body| matches!(body, RequestBody::PutRoot { .. }));
+    }
+    let before = bench.bytes(odd, FileKind::Volume);
+    bench.volume().request_close();
+    bench.pump_volume();
+    let has_root = |bench: &Bench| bench.bytes(odd, FileKind::Volume) != before;
+    assert!(bench.until(REQUEST_NS_MAX, has_root), "{}", bench.describe());
+    bench.kill_volume();
+    bench.stop_node(odd);
+    let others = |bench: &mut Bench, dies: Option<fn(&RequestBody) -> bool>| {
+        all().filter(|node| *node != odd).for_each(|node| bench.nodes[node].dies_at = dies);
+    };
+    others(&mut bench, Some(|body| matches!(body, RequestBody::JournalCreate { .. })));
+    bench.start_volume();
+    bench.pass(LIFT_NS);
+    assert_eq!(bench.phase(), Phase::Opening);
+    bench.kill_volume();
+    others(&mut bench, None);
+    bench.start_node(odd);
+    bench.start_volume();
+    assert_eq!(opens(&mut bench), Phase::Serving);
+    serves(&mut bench);
+    becomes_whole(&mut bench);
+}
+
+fn no_room_for_journals(bench: &mut Bench, nodes: impl Iterator<Item = usize>) {
+    nodes.for_each(|node| enospc(bench, node, Ops::Creations, Some(FileKind::Journal)));
+}
+
+fn room_again(bench: &mut Bench) {
+    for node in all() {
+        bench.stop_node(node);
+        bench.lift(node);
+        bench.start_node(node);
+    }
+}
+
+/// A node of the journal dies, and no disk has room for a new journal: every request is answered.
+#[test]
+fn no_disk_has_room_for_a_journal() {
+    let mut bench = prepared().expect("a volume");
+    no_room_for_journals(&mut bench, all());
+    let holder = usize::from(bench.status().journal_nodes[0].0);
+    bench.stop_node(holder);
+    let requests: Vec<u64> = [Op::Write, Op::Trim, Op::Flush]
+        .into_iter()
+        .map(|op| bench.submit(op, 0, if op == Op::Flush { 0 } else { 8 }))
+        .collect();
+    let answered = |bench: &Bench| requests.iter().all(|id| bench.is_answered(*id));
+    assert!(bench.until(REQUEST_NS_MAX, answered), "{}", bench.describe());
+    bench.forget_write();
+    let refused = bench.request(Op::Write, 0, 8, REQUEST_NS_MAX).expect("an answer");
+    assert_eq!(refused, Err(BlockError::NoSpace));
+    bench.forget_write();
+    bench.start_node(holder);
+    room_again(&mut bench);
+    bench.pass(LIFT_NS);
+    assert!(bench.until(WHOLE_NS_MAX, is_whole), "not whole: {}", bench.describe());
+    bench.sweep(Op::Write, 0..BLOCKS, STEP_BLOCKS, REQUEST_NS_MAX).expect("writes");
+    becomes_whole(&mut bench);
+}
+
+/// No disk has room for the new journal of an opening: it fails with the reason, and opens later.
+#[test]
+fn an_opening_finds_no_room_for_a_journal() {
+    let mut bench = prepared().expect("a volume");
+    killed_with(&mut bench, |bench| no_room_for_journals(bench, all()));
+    let why = failure(&mut bench);
+    assert!(why.contains("a journal could not be made: no space on node.0"), "{why}");
+    room_again(&mut bench);
+    opens_again(&mut bench);
+}
+
+/// One disk alone has room for a journal, and a node of the journal dies: the journal does not
+/// shrink to one copy.
+#[test]
+fn few_disks_have_room_for_a_journal() {
+    let mut bench = prepared().expect("a volume");
+    no_room_for_journals(&mut bench, all().skip(1));
+    let holders = bench.status().journal_nodes;
+    let dying = usize::from(holders.iter().map(|node| node.0).max().expect("three"));
+    bench.stop_node(dying);
+    bench.request(Op::Write, 0, 8, REQUEST_NS_MAX).expect("an answer").expect_err("one copy");
+    bench.forget_write();
+    bench.start_node(dying);
+    room_again(&mut bench);
+    assert!(bench.until(WHOLE_NS_MAX, is_whole), "not whole: {}", bench.describe());
     bench.sweep(Op::Write, 0..BLOCKS, STEP_BLOCKS, REQUEST_NS_MAX).expect("writes");
     becomes_whole(&mut bench);
 }

@@ -147,22 +147,19 @@ impl Core {
 
     /// Fails what users are waiting for: the nodes that are left cannot keep it safe. Records stay,
     /// so what was in flight is indeterminate, not gone.
-    pub fn fail_user_changes(&mut self, why: &str) {
-        let error = BlockError::Io(why.to_owned());
+    pub fn fail_user_changes(&mut self, error: &BlockError) {
         for line in [Line::Users, Line::Trims] {
             for mutation in std::mem::take(self.log.line(line)) {
                 self.refuse(&mutation, error.clone());
             }
         }
-        let keys: Vec<usize> = self
-            .log
-            .pending
-            .iter()
-            .filter(|(_, p)| matches!(p.origin, Origin::User(_)) && p.error.is_none())
-            .map(|(key, _)| key)
-            .collect();
+        let of_user = |(key, pending): (usize, &Pending)| {
+            matches!(pending.origin, Origin::User(_)).then_some(key)
+        };
+        let keys: Vec<usize> = self.log.pending.iter().filter_map(of_user).collect();
         for key in keys {
-            // The parts still in flight refer to the entry; only its answer is given early.
+            // The parts still in flight refer to the entry; only its answer is given early. A part
+            // may have been refused just now, or before.
             self.answer_early(key, error.clone());
         }
         let syncs = std::mem::take(&mut self.log.syncs);
@@ -193,7 +190,7 @@ impl Core {
             Phase::Failed(why) => why.clone(),
             _ => "the volume is closed".into(),
         };
-        self.fail_user_changes(&why);
+        self.fail_user_changes(&BlockError::Io(why.clone()));
         for mutation in std::mem::take(&mut self.log.internal) {
             self.refuse(&mutation, BlockError::Io(why.clone()));
         }

@@ -142,6 +142,7 @@ mod tests {
 
     fn root(checkpoint_lsn: Lsn, trimmed: Lsn) -> Root {
         Root {
+            put_by: Epoch(0),
             version: 1,
             volume: fieldstone_proto::VolumeId(1),
             epoch: Epoch(1),

@@ -1,6 +1,8 @@
 //! What writers before left: deleted once it is known that nothing depends on it.
 
-use fieldstone_proto::{NodeIndex, RequestBody, SegmentId, SegmentKind, ShardInfo};
+use fieldstone_proto::{
+    JournalGen, NodeIndex, RequestBody, SegmentId, SegmentKind, ShardInfo, VolumeState,
+};
 
 use super::vouch::Listed;
 use crate::core::Ctx;
@@ -68,6 +70,20 @@ pub(super) async fn discard_garbage(ctx: &Ctx, listed: &Listed, journals: bool) 
         }
     }
     if journals {
-        ctx.call_all(&up, &RequestBody::JournalDelete { below }).await;
+        let body = RequestBody::JournalDelete { first: JournalGen(0), below };
+        ctx.call_all(&up, &body).await;
+    }
+}
+
+/// Deletes the journals that moves and openings before made and no root names. Many openings that
+/// fail would fill the disks with them.
+pub(super) async fn discard_journals(ctx: &Ctx, root: &Root, states: &[(NodeIndex, VolumeState)]) {
+    let named = root.generation;
+    let others = |state: &VolumeState| state.journals.iter().any(|j| j.generation != named);
+    let nodes: Vec<NodeIndex> =
+        states.iter().filter(|(_, state)| others(state)).map(|(node, _)| *node).collect();
+    for (first, below) in [(JournalGen(0), named), (named.next(), JournalGen(u64::MAX))] {
+        // A node that misses this is asked again by the next opening.
+        ctx.call_all(&nodes, &RequestBody::JournalDelete { first, below }).await;
     }
 }

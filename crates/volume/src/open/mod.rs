@@ -3,7 +3,7 @@
 //! 1. *Fence*: every reachable node gets an epoch above all that any of them knows, and refuses the
 //!    writer before from then on. All but `missing_max` of the nodes must take part; any such set
 //!    meets every set that a root was committed on (but see `root` for the smallest pools).
-//! 2. *Root*: the newest found, by epoch and version. It names checkpoint, journal and epoch.
+//! 2. *Root*: the newest found (`root`). It names checkpoint, journal and epoch.
 //! 3. *Segments*: nodes list their shards. Segments of the checkpoint count, and after it the chain
 //!    of segments of the root's epoch, each beginning at the log position where the one before
 //!    ended. Shards that the checkpoint does not name are verified (see `vouch`). A segment of
@@ -58,6 +58,7 @@ use crate::journal::{put_root_on, write_generation};
 use crate::layout::step_blocks;
 use crate::nodes::wait_for_nodes;
 use crate::record::Entry;
+use crate::reserve::reserve_for_size;
 use crate::root::Root;
 use crate::seal::{seal, sync_segments};
 use crate::seam::{Opening, Provisioning};
@@ -74,6 +75,8 @@ const LOOKS_MAX: u32 = 8;
 const BUSY_MAX: u32 = 16;
 /// Times that the connection to a node may be lost before the opening goes on without the node.
 const LOSSES_MAX: u32 = 3;
+/// How long the opening goes on trying with such a node: it may have what no other has.
+const LOSSES_MS_MAX: u64 = 20_000;
 /// Longest pause between two attempts.
 const PAUSE_MS_MAX: u64 = 1_000;
 
@@ -120,11 +123,11 @@ pub async fn open(ctx: Ctx) {
         };
         match failure {
             None => return ctx.with(Core::begin_serving),
-            Some(Failure::Final(error)) => return ctx.with(|core| core.fail(error)),
+            Some(Failure::Final(error)) => return give_up(&ctx, error).await,
             Some(Failure::Again(error)) => why = error,
             Some(Failure::Node(node, error)) => match ctx.with(|core| core.blame(node, &error)) {
                 Ok(error) => why = error,
-                Err(error) => return ctx.with(|core| core.fail(error)),
+                Err(error) => return give_up(&ctx, error).await,
             },
         }
         if ctx.with(|core| matches!(core.phase, Phase::Failed(_) | Phase::Closed)) {
@@ -137,9 +140,19 @@ pub async fn open(ctx: Ctx) {
         ctx.sleep_ms((20 * (attempt_number + 1)).min(PAUSE_MS_MAX)).await;
     }
     let left_out = ctx.with(|core| core.left_out_text());
-    ctx.with(|core| {
-        core.fail(format!("opening failed {attempts} times, at last: {why}{left_out}"));
-    });
+    give_up(&ctx, format!("opening failed {attempts} times, at last: {why}{left_out}")).await;
+}
+
+/// The opening has failed. A volume that was being made leaves nothing behind.
+async fn give_up(ctx: &Ctx, why: String) {
+    if ctx.with(|core| core.creating) {
+        let nodes = ctx.with(|core| core.nodes_that(|node| node.connected));
+        // Nodes that an earlier attempt has fenced are to take the removal too.
+        for body in [RequestBody::Fence { takeover: true }, RequestBody::RemoveVolume] {
+            ctx.call_all(&nodes, &body).await;
+        }
+    }
+    ctx.with(|core| core.fail(why));
 }
 
 impl Core {
@@ -173,10 +186,12 @@ impl Core {
     /// The connection to a node was lost during the opening. A process that dies at each request,
     /// say, would make every attempt fail.
     pub fn note_loss(&mut self, node: NodeIndex, reason: &str) {
+        let long = self.now.since(self.opening_began) >= Nanos::from_ms(LOSSES_MS_MAX);
         let state = self.node_mut(node);
         state.losses += 1;
-        if state.losses >= LOSSES_MAX && state.left_out.is_none() {
-            self.leave_out(node, format!("lost {LOSSES_MAX} times: {reason}"));
+        let losses = state.losses;
+        if long && losses >= LOSSES_MAX && state.left_out.is_none() {
+            self.leave_out(node, format!("lost {losses} times: {reason}"));
         }
     }
 
@@ -256,7 +271,9 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(),
     if opening == (Opening::Open { takeover: false }) {
         probe(ctx, connected).await?;
     }
-    let states = fence(ctx, connected, Epoch(known.0 + 1), &opening).await?;
+    let (nodes, missing_max) = ctx.with(|core| (core.config.nodes, core.config.missing_max));
+    let epoch = next_epoch(known, connected, nodes, missing_max);
+    let states = fence(ctx, connected, epoch, &opening).await?;
     match opening {
         Opening::Create { name, profile, geometry, provisioning } => {
             ctx.with(|core| core.reservation.provisioning = provisioning);
@@ -264,6 +281,22 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(),
         }
         Opening::Open { .. } | Opening::Look => recover(ctx, &states, began).await,
     }
+}
+
+/// The epoch of an opening that reaches `connected` of a pool's `nodes`, where the highest epoch that
+/// these know is `known`.
+///
+/// No two openings that serve may have the same epoch, because segments and journals are named by
+/// epochs. Of two openings that reach a common node, the later one learns the epoch of the other.
+/// Two openings always do in pools of more than `2 * missing_max` nodes. In smaller pools two
+/// openings that reach no common node take epochs that differ, because their first nodes differ.
+fn next_epoch(known: Epoch, connected: &[NodeIndex], nodes: u16, missing_max: u16) -> Epoch {
+    let next = known.0 + 1;
+    if nodes > missing_max.saturating_mul(2) {
+        return Epoch(next);
+    }
+    let (nodes, first) = (u64::from(nodes), connected.iter().min().map_or(0, |node| node.0.into()));
+    Epoch(next + (first + nodes - next % nodes) % nodes)
 }
 
 async fn volumes(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Vec<VolumeSummary>, Failure> {
@@ -373,6 +406,7 @@ async fn create(
         version: 0,
         volume: core.config.volume,
         epoch: core.epoch,
+        put_by: core.epoch,
         geometry,
         generation: JournalGen(0),
         journal_nodes: Vec::new(),
@@ -386,10 +420,11 @@ async fn create(
         profile,
     });
     let thin = ctx.with(|core| core.reservation.provisioning == Provisioning::Thin);
-    if let Err(why) = crate::reserve::reserve_for_size(ctx, geometry.size_bytes, thin).await {
-        let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
-        ctx.call_all(&nodes, &RequestBody::RemoveVolume).await;
-        return Err(Failure::Final(why));
+    if let Err(refused) = reserve_for_size(ctx, geometry.size_bytes, thin).await {
+        return Err(match refused.nodes_lost {
+            true => Failure::Again(refused.why),
+            false => Failure::Final(refused.why),
+        });
     }
     commit(ctx, root, Lsn(0), None).await
 }
@@ -407,7 +442,7 @@ async fn commit(
         (generation, core.choose_journal_nodes(generation))
     });
     if nodes.is_empty() || !write_generation(ctx, generation, &nodes).await {
-        return Err(Failure::Again("a journal could not be made".into()));
+        return Err(Failure::Again(ctx.with(|core| core.why_no_journal())));
     }
     ctx.with(|core| {
         core.log.start_at(generation, nodes.clone(), base);
@@ -427,7 +462,7 @@ async fn commit(
     let up = ctx.with(|core| {
         core.root_version = core.root_version.max(root.version) + 1;
         root.version = core.root_version;
-        root.epoch = core.epoch;
+        (root.epoch, root.put_by) = (core.epoch, core.epoch);
         root.generation = generation;
         root.journal_nodes.clone_from(&nodes);
         root.trimmed = core.log.trimmed;
@@ -487,5 +522,36 @@ async fn store_replayed(ctx: &Ctx) -> Result<(), Failure> {
     match stored {
         true => Ok(()),
         false => Err(Failure::Again("what was replayed could not be stored".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_large_pool_counts_its_openings() {
+        assert_eq!(next_epoch(Epoch(7), &[NodeIndex(3)], 5, 2), Epoch(8));
+    }
+
+    proptest! {
+        /// Whatever the openings reach, each that learns of no other has an epoch of its own.
+        #[test]
+        fn openings_that_reach_no_common_node_differ(
+            nodes in 2u16..9,
+            first_known in 0u64..1000,
+            second_known in 0u64..1000,
+            split in any::<u16>(),
+        ) {
+            let chosen = |node: &u16| split >> node & 1 == 1;
+            let (one, other): (Vec<u16>, Vec<u16>) = (0..nodes).partition(chosen);
+            prop_assume!(!one.is_empty() && !other.is_empty());
+            let indices = |nodes: &[u16]| nodes.iter().map(|n| NodeIndex(*n)).collect::<Vec<_>>();
+            let first = next_epoch(Epoch(first_known), &indices(&one), nodes, nodes - 1);
+            let second = next_epoch(Epoch(second_known), &indices(&other), nodes, nodes - 1);
+            prop_assert_ne!(first, second);
+            prop_assert!(first.0 > first_known && first.0 <= first_known + u64::from(nodes));
+        }
     }
 }

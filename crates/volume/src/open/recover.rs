@@ -14,7 +14,7 @@ use super::chain::{
 };
 use super::checkpoint::load_checkpoint;
 use super::detached::Places;
-use super::garbage::{discard_garbage, discard_leftovers, discard_open};
+use super::garbage::{discard_garbage, discard_journals, discard_leftovers, discard_open};
 use super::rings::{
     Records, Sources, attach, check_not_cut_short, read_rings, replay_records, sync_rings,
     trimmed_up_to, wait_for_journal,
@@ -113,6 +113,7 @@ pub(super) async fn recover(
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
     agree_on_root(ctx, &mut root, states).await?;
     discard_leftovers(ctx, &root, &mut listed).await;
+    discard_journals(ctx, &root, states).await;
     replay_footers(ctx, &chain, start).await?;
     let highest = highest_lsn(&root, &listed, &records);
     let replay = replay_records(ctx, start, &records, root.geometry.ring_bytes);
@@ -174,27 +175,27 @@ async fn take_inventory(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Inventory, Fai
     Ok(Inventory { listed, open, places, held })
 }
 
-/// Brings the root that was found to all nodes.
+/// Brings the root that was found to all nodes, as one of this opening.
 ///
 /// Nothing is deleted before it is known that nothing is lost, now or with the next node: a root
 /// that only some nodes have may never have been committed, and the one before it still needs what
-/// this one does without.
+/// this one does without. And a node that is absent may have a newer one that was never committed:
+/// when it is back, that one must not count, because what it names is deleted now.
 async fn agree_on_root(
     ctx: &Ctx,
     root: &mut Root,
     states: &[(NodeIndex, VolumeState)],
 ) -> Result<(), Failure> {
-    let versions = || states.iter().map(|(_, state)| state.root_version);
-    if versions().all(|version| version == root.version) {
+    let encoded = root.encode();
+    let everywhere = states.iter().all(|(_, state)| state.root[..] == encoded[..]);
+    if everywhere && ctx.with(|core| states.len() == core.nodes.len()) {
         return Ok(());
     }
-    if versions().any(|version| version > root.version) {
-        // An earlier epoch left a higher one that never counted; nodes take only higher ones.
-        root.version = ctx.with(|core| {
-            core.root_version += 1;
-            core.root_version
-        });
-    }
+    ctx.with(|core| {
+        // Nodes take only higher versions.
+        core.root_version += 1;
+        (root.put_by, root.version) = (core.epoch, core.root_version);
+    });
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
     match put_root_on(ctx, root, &nodes).await {
         true => Ok(()),
@@ -237,9 +238,7 @@ fn newest_root(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<Root, F
             let text = format!("its root is of volume {}", root.volume);
             return Err(Failure::Node(*node, NodeError::Invalid(text)));
         }
-        let newer = |(_, known): &(NodeIndex, Root)| {
-            (root.epoch, root.version) > (known.epoch, known.version)
-        };
+        let newer = |(_, known): &(NodeIndex, Root)| root.rank() > known.rank();
         if newest.as_ref().is_none_or(newer) {
             newest = Some((*node, root));
         }

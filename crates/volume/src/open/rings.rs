@@ -83,6 +83,14 @@ pub(super) async fn read_rings(
     for (node, state) in states {
         let journal = state.journals.iter().find(|j| j.generation == root.generation);
         let Some(journal) = journal else { continue };
+        if journal.ring_bytes != root.geometry.ring_bytes {
+            tracing::warn!(
+                "{node}: its journal has {} bytes instead of {}, and is not read",
+                journal.ring_bytes,
+                root.geometry.ring_bytes
+            );
+            continue;
+        }
         let mut ring = Vec::new();
         let mut at = 0;
         while at < journal.ring_bytes {
@@ -140,6 +148,7 @@ fn scan_ring(ring: &Bytes, root: &Root, volume: VolumeId, records: &mut Records)
         at += BLOCK_BYTES;
         let Ok(header) = Header::decode(&block, volume) else { continue };
         let good = header.generation == root.generation
+            && header.epoch == root.epoch
             && header.lsn.0 % ring.len() as u64 == place
             && !records.contains_key(&header.lsn);
         let from = place as usize + HEADER_BYTES;
