@@ -129,6 +129,24 @@ impl AsFd for File {
     }
 }
 
+/// Opens a file that has to be a regular one, such as those of a node's folder. Opening or reading a
+/// FIFO waits for its other end, which may never come; here it is refused, and so are sockets and
+/// devices. A directory is left to the caller's next call, for whose error the system has words.
+///
+/// For plain calls only: the ring fails operations on a descriptor that was opened like this where
+/// it should wait.
+///
+/// # Errors
+/// The system's reason, or that it is no regular file.
+pub(crate) fn open_regular(path: &Path, options: &mut fs::OpenOptions) -> io::Result<fs::File> {
+    let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_file() || kind.is_dir() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file: move it away first"))
+}
+
 /// Makes the names in a folder stable: after creating, renaming or removing a file in it.
 ///
 /// # Errors

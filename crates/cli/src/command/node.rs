@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         caching: if args.direct { Caching::Direct } else { Caching::Buffered },
         verify_payload: true,
         payload_memory_bytes: args.payload_memory,
-        nodes: vec![LocalNodeConfig { opening, folder: Ok(folder) }],
+        nodes: vec![LocalNodeConfig { opening, folder: Ok(folder), late: None }],
     })
     .context("cannot start")?;
     say!("{index} of pool {} listens on {}", pool.id, listener.address());

@@ -10,6 +10,7 @@
 //! and [`Operator`] asks that server instead. A folder that another command has locked is waited for.
 //! No node is made here: one whose folder is missing or empty is down.
 
+mod folders;
 mod listing;
 mod nodes;
 mod operator;
@@ -34,8 +35,9 @@ use fieldstone_uring::{Caching, Holder};
 use crate::accelerator::Accelerator;
 use crate::pool::Pool;
 
+pub use folders::{command_deadline, open_patiently};
 pub use listing::{Known, Listing};
-pub use nodes::{FixedNode, NodeOptions, NodeSight, command_deadline, open_patiently};
+pub use nodes::{FixedNode, NodeOptions, NodeSight};
 pub use operator::Operator;
 pub use service::Served;
 pub use targets::Stage;

@@ -10,15 +10,13 @@ use fieldstone_proto::{
     Capability, Epoch, NodeIndex, NodeStat, ReplyBody, RequestBody, Rights, VolumeId,
 };
 use fieldstone_uring::host::{
-    FolderError, Keeper, LocalNodeConfig, NodeFolder, NodePlace, NodeSession, Opening, folder,
+    FOLDERS_PATIENCE, FolderError, Keeper, LocalNodeConfig, NodePlace, NodeSession, Opening, folder,
 };
 use fieldstone_uring::{Address, Endpoint, Holder};
 
+use super::folders::{Folder, lock_in_order};
 use super::{Engine, EngineOptions};
 use crate::pool::{Pool, PoolKeeper};
-
-/// How long a command that uses nodes for a moment is waited for, by servers and other commands.
-const COMMAND_PATIENCE: Duration = Duration::from_secs(15);
 
 /// How long a capability that a command uses is valid. One is issued for each conversation with a
 /// node, which takes seconds; the rest is for clocks that differ, as with those of volumes.
@@ -110,43 +108,6 @@ impl Pool {
     }
 }
 
-/// Opens a node's folder. A command that has it for a moment is waited for, until `deadline`, and
-/// named on stderr.
-///
-/// # Errors
-/// As [`Opening::run`].
-pub fn open_patiently(opening: &Opening, deadline: Instant) -> Result<NodeFolder, FolderError> {
-    const PAUSE: Duration = Duration::from_millis(20);
-    /// A command that is about to end is not worth a line.
-    const TELL_AFTER: Duration = Duration::from_secs(1);
-    let start = Instant::now();
-    let mut told = false;
-    loop {
-        let (path, pid) = match opening.run() {
-            Err(FolderError::InUse { path, pid, holder: Some(Holder::Command) })
-                if Instant::now() < deadline && pid != Some(std::process::id()) =>
-            {
-                (path, pid)
-            }
-            other => return other,
-        };
-        if !told && start.elapsed() > TELL_AFTER {
-            told = true;
-            eprintln!(
-                "fieldstone: waiting for process {}, a command that uses {}",
-                pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string()),
-                path.display()
-            );
-        }
-        std::thread::sleep(PAUSE);
-    }
-}
-
-/// When to stop waiting for commands that have nodes for a moment.
-pub fn command_deadline() -> Instant {
-    Instant::now() + COMMAND_PATIENCE
-}
-
 /// Opens what is here and finds what is elsewhere.
 pub(super) fn open(pool: &Pool, options: &EngineOptions) -> anyhow::Result<Found> {
     for fixed in &options.fixed {
@@ -161,47 +122,73 @@ pub(super) fn open(pool: &Pool, options: &EngineOptions) -> anyhow::Result<Found
     }
     let elsewhere = options.fixed.iter().map(|fixed| fixed.node).collect();
     let keeper: Arc<dyn Keeper> = Arc::new(PoolKeeper::new(pool, elsewhere)?);
-    let deadline = command_deadline();
-    let mut found = Found { local: Vec::new(), places: Vec::new(), names: Vec::new() };
-    for node in pool.node_indices() {
-        let fixed = options.fixed.iter().find(|fixed| fixed.node == node);
-        if let Some(FixedNode { address, .. }) = fixed {
-            let endpoint = Endpoint::resolve(address).with_context(|| format!("{node}"))?;
-            found.places.push(NodePlace::At(Box::new(endpoint)));
-            found.names.push(address.to_string());
-            continue;
+    let start = |node: NodeIndex| -> anyhow::Result<Place> {
+        if let Some(fixed) = options.fixed.iter().find(|fixed| fixed.node == node) {
+            return Ok(Place::Fixed(fixed.address.clone()));
         }
-        let opening =
-            pool.opening_with(node, options.holder, Arc::clone(&keeper), options.replace_missing);
-        let path = opening.path.clone();
-        found.names.push(path.display().to_string());
-        let folder = match open_patiently(&opening, deadline) {
-            Err(FolderError::Node { address, .. }) => {
-                found.places.push(NodePlace::Announced(path));
-                if let Some(name) = found.names.last_mut() {
-                    *name = address.to_string();
-                }
-                continue;
+        let (keeper, replace) = (Arc::clone(&keeper), options.replace_missing);
+        let opening = pool.opening_with(node, options.holder, keeper, replace);
+        Ok(Place::Folder(Box::new(Folder::start(opening)?)))
+    };
+    let mut places = pool.node_indices().map(start).collect::<anyhow::Result<Vec<Place>>>()?;
+    let deadline = lock_in_order(places.iter_mut().filter_map(Place::folder), FOLDERS_PATIENCE);
+    let mut found = Found { local: Vec::new(), places: Vec::new(), names: Vec::new() };
+    for (node, place) in pool.node_indices().zip(places) {
+        match place {
+            Place::Fixed(address) => {
+                let endpoint = Endpoint::resolve(&address).with_context(|| format!("{node}"))?;
+                found.places.push(NodePlace::At(Box::new(endpoint)));
+                found.names.push(address.to_string());
             }
-            Err(error @ FolderError::InUse { .. }) => return Err(error.into()),
-            Err(error) => {
-                eprintln!("fieldstone: {node} is down: {error}");
-                Err(error.to_string())
-            }
-            Ok(folder) => {
-                if folder.created {
-                    eprintln!(
-                        "fieldstone: {} was missing; made an empty node there: its shards will be rebuilt",
-                        path.display()
-                    );
-                }
-                Ok(folder)
-            }
-        };
-        found.local.push(LocalNodeConfig { opening, folder });
-        found.places.push(NodePlace::Here);
+            Place::Folder(folder) => found.take(node, *folder, deadline)?,
+        }
     }
     Ok(found)
+}
+
+/// Where a node is looked for.
+enum Place {
+    /// At an address.
+    Fixed(Address),
+    /// In its folder.
+    Folder(Box<Folder>),
+}
+
+impl Place {
+    fn folder(&mut self) -> Option<&mut Folder> {
+        match self {
+            Self::Folder(folder) => Some(&mut **folder),
+            Self::Fixed(_) => None,
+        }
+    }
+}
+
+impl Found {
+    /// Takes a folder that is being opened, and says on stderr when the node is down or was made.
+    fn take(&mut self, node: NodeIndex, folder: Folder, deadline: Instant) -> anyhow::Result<()> {
+        let path = folder.path().to_path_buf();
+        let config = match folder.finish(deadline) {
+            Err(FolderError::Node { address, .. }) => {
+                self.places.push(NodePlace::Announced(path));
+                self.names.push(address.to_string());
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+            Ok(config) => config,
+        };
+        match &config.folder {
+            Err(error) => eprintln!("fieldstone: {node} is down: {error}"),
+            Ok(folder) if folder.created => eprintln!(
+                "fieldstone: {} was missing; made an empty node there: its shards will be rebuilt",
+                path.display()
+            ),
+            Ok(_) => {}
+        }
+        self.names.push(path.display().to_string());
+        self.local.push(config);
+        self.places.push(NodePlace::Here);
+        Ok(())
+    }
 }
 
 impl Engine {

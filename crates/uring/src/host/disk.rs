@@ -2,7 +2,9 @@
 //!
 //! Reads, writes, syncs and discards go to the ring. Creating, removing and listing files blocks in
 //! the kernel for as long as the file system likes, so a *chore thread* does it and posts the
-//! result to the core's mailbox; no core ever waits for a folder.
+//! result to the core's mailbox; no core ever waits for a folder. Each node has a chore thread of
+//! its own: a folder that hangs holds up the chores of its own node only. The thread sleeps but
+//! for a few calls every two seconds, and a process has few nodes.
 //!
 //! Files are opened when first needed and stay open. `slots` and `data`, which nearly every request
 //! needs, are found without a search.
@@ -53,6 +55,8 @@ pub enum Chore {
     Check(PathBuf, Identity),
     /// Open the node's folder.
     Open(Box<folder::Opening>),
+    /// Wait for an opening of the node's folder that is under way already.
+    Await(folder::Attempt),
 }
 
 /// A chore, for whom it is done, and where its result goes.
@@ -98,17 +102,18 @@ pub enum ChoreOutcome {
     Opened(Result<Box<NodeFolder>, String>),
 }
 
-/// Starts a chore thread that posts its results to `results`. It ends when the returned sender is
-/// dropped.
+/// Starts the chore thread of a node, which posts its results to `results`. It ends when the
+/// returned sender is dropped and the chore in hand is done. No thread waits for this end: a folder
+/// may hang.
 ///
 /// # Errors
 /// The system has no thread left.
 pub fn start_chores(
-    name: String,
+    node: NodeIndex,
     results: Sender<Message>,
 ) -> std::io::Result<mpsc::Sender<ChoreTicket>> {
     let (tickets, queue) = mpsc::channel::<ChoreTicket>();
-    std::thread::Builder::new().name(name).spawn(move || {
+    std::thread::Builder::new().name(format!("chores {node}")).spawn(move || {
         for ticket in queue {
             let ChoreTicket { node, era, index, chore } = ticket;
             let outcome = carry_out(chore);
@@ -144,6 +149,9 @@ fn carry_out(chore: Chore) -> ChoreOutcome {
         },
         Chore::Open(opening) => {
             ChoreOutcome::Opened(opening.run().map(Box::new).map_err(|e| e.to_string()))
+        }
+        Chore::Await(attempt) => {
+            ChoreOutcome::Opened(attempt.wait().map(Box::new).map_err(|e| e.to_string()))
         }
     }
 }

@@ -23,12 +23,14 @@
 //!   that would write into slots that a successor gives away anew. Every file that a node uses
 //!   therefore carries a shared `flock` on the very descriptor that operations use: the kernel
 //!   keeps it until the last of them is done. A successor waits for all of them before it looks at
-//!   anything.
+//!   anything; while they last, the node is down.
+//! - Only regular files are opened: a FIFO in place of one would stop the opening.
 //! - Files are reached through the folder that was opened, not by its path: what a node does after
 //!   its folder was moved away or deleted never lands in the folder that has its name now.
 //! - What was opened is remembered by the superblock's device and inode, so that a folder that
 //!   vanishes or is replaced under a running server is noticed.
 
+mod attempt;
 mod error;
 mod look;
 mod room;
@@ -45,8 +47,10 @@ use fieldstone_node::{FileId, NodeConfig};
 use fieldstone_proto::disk::Superblock;
 use fieldstone_proto::{JournalGen, NodeIndex, VolumeId};
 
+use crate::file::open_regular;
 use crate::{Address, Holder, LockError, LockFile, sync_directory};
 
+pub use attempt::{Attempt, Standing};
 pub use error::FolderError;
 pub use look::{Found, look, look_for};
 pub use room::{free_bytes, room_bytes};
@@ -60,6 +64,12 @@ const LISTEN_BYTES: usize = 4096;
 const PARTIAL: &str = "superblock.partial";
 /// Every fresh ext file system has it.
 const LOST_AND_FOUND: &str = "lost+found";
+/// How long an opening waits for operations of a predecessor. Less than [`FOLDERS_PATIENCE`], so
+/// that a start says what the node waits for.
+const STRAGGLERS_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a process that starts waits for the folders of its nodes, all together; see
+/// [`Attempt`]. Longer than a sleeping disk takes to answer when nothing is wrong with it.
+pub const FOLDERS_PATIENCE: Duration = Duration::from_secs(5);
 /// Longer than any superblock: enough to read.
 const SUPERBLOCK_BYTES_MAX: u64 = 64 << 10;
 
@@ -202,6 +212,11 @@ impl Opening {
     /// # Errors
     /// See [`FolderError`].
     pub fn run(&self) -> Result<NodeFolder, FolderError> {
+        self.run_telling(|| ())
+    }
+
+    /// As [`Opening::run`], and calls `locked` when the folder is locked.
+    fn run_telling(&self, locked: impl FnOnce()) -> Result<NodeFolder, FolderError> {
         let path = &self.path;
         let created = match look(path)? {
             Found::Node => false,
@@ -212,6 +227,7 @@ impl Opening {
             found => return Err(found.into_error(path)),
         };
         let lock = self.lock()?;
+        locked();
         wait_for_stragglers(path)?;
         let dir = Dir::open(path).map_err(at(path))?;
         let identity = Identity::of(&dir.path()).map_err(at(&path.join(SUPERBLOCK)))?;
@@ -276,16 +292,23 @@ pub fn random() -> u64 {
 }
 
 /// Waits until no operation of a predecessor is under way on any of the node's files.
+///
+/// A working disk ends them within milliseconds, and the wait spares a restarted server a moment
+/// with a node less. When they take longer, the node is down with a reason that says so, and the
+/// next look at the folder waits again. The wait is the same then: it takes place in the node's own
+/// thread, where it delays no other node.
 fn wait_for_stragglers(folder: &Path) -> Result<(), FolderError> {
-    const PATIENCE: Duration = Duration::from_secs(30);
     const PAUSE: Duration = Duration::from_millis(5);
     let start = Instant::now();
     for id in list(folder).map_err(at(folder))? {
         let path = folder.join(file_name(id));
-        let file = fs::File::open(&path).map_err(at(&path))?;
+        let file = open_regular(&path, fs::OpenOptions::new().read(true)).map_err(at(&path))?;
         while let Err(error) = flock(&file, libc::LOCK_EX) {
-            if error.kind() != io::ErrorKind::WouldBlock || start.elapsed() > PATIENCE {
+            if error.kind() != io::ErrorKind::WouldBlock {
                 return Err(FolderError::Io { path, source: error });
+            }
+            if start.elapsed() > STRAGGLERS_PATIENCE {
+                return Err(FolderError::Stragglers(path));
             }
             std::thread::sleep(PAUSE);
         }
@@ -310,7 +333,7 @@ fn flock(file: &impl AsRawFd, kind: libc::c_int) -> io::Result<()> {
 /// Where the node process of a folder said that it listens.
 #[must_use]
 pub fn announced(folder: &Path) -> Option<Address> {
-    let file = fs::File::open(folder.join(LISTEN)).ok()?;
+    let file = open_regular(&folder.join(LISTEN), fs::OpenOptions::new().read(true)).ok()?;
     let mut text = String::new();
     file.take(LISTEN_BYTES as u64).read_to_string(&mut text).ok()?;
     text.trim().parse().ok()
@@ -323,7 +346,8 @@ fn write_listen(folder: &Path, text: &str) -> io::Result<()> {
     let mut page = format!("{text}\n").into_bytes();
     page.resize(LISTEN_BYTES, b'\n');
     let path = folder.join(LISTEN);
-    let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    let mut options = fs::OpenOptions::new();
+    let file = open_regular(&path, options.write(true).create(true).truncate(false))?;
     file.write_all_at(&page, 0)
 }
 
@@ -366,7 +390,7 @@ pub fn create(folder: &Path, superblock: &Superblock) -> Result<(), FolderError>
 pub fn read_superblock(folder: &Path) -> Result<Superblock, FolderError> {
     let path = folder.join(SUPERBLOCK);
     let mut bytes = Vec::new();
-    fs::File::open(&path)
+    open_regular(&path, fs::OpenOptions::new().read(true))
         .and_then(|file| file.take(SUPERBLOCK_BYTES_MAX).read_to_end(&mut bytes))
         .map_err(at(&path))?;
     Superblock::decode(&bytes).map_err(|source| FolderError::Superblock { path, source })

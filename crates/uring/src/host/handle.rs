@@ -15,7 +15,7 @@ use fieldstone_proto::NodeIndex;
 use super::control::{Control, CoreSnapshot, Job};
 use super::device::DeviceSpec;
 use super::disk::{Disk, start_chores};
-use super::folder::{NodeFolder, Opening};
+use super::folder::{Attempt, NodeFolder, Opening};
 use super::message::{Core, DeviceId, Link, Message, Router, node_core};
 use super::nbd_server::{Exports, Service};
 use super::node_local::LocalNode;
@@ -55,6 +55,9 @@ pub struct LocalNodeConfig {
     pub opening: Opening,
     /// The folder, or why it cannot be used at present.
     pub folder: Result<NodeFolder, String>,
+    /// An opening of the folder that has not ended yet. The node waits for it before it begins
+    /// another one.
+    pub late: Option<Attempt>,
 }
 
 /// What a host is made with.
@@ -218,21 +221,13 @@ fn run_core(
     let Ok(senders) = all_in.recv() else { return Ok(()) };
     let router = Router::new(start.core, senders);
     let mut nodes = BTreeMap::new();
-    if !start.nodes.is_empty() {
-        let chores = start_chores(format!("chores {}", start.core.0), router.own_sender())?;
-        for node in start.nodes {
-            let index = node.opening.expected.node;
-            let disk = Disk::new(index, start.caching, chores.clone());
-            let local = LocalNode::new(
-                node.opening,
-                node.folder,
-                disk,
-                start.wall_offset_ns,
-                start.verify_payload,
-                monotonic_now(),
-            );
-            nodes.insert(index, local);
-        }
+    for node in start.nodes {
+        let index = node.opening.expected.node;
+        let chores = start_chores(index, router.own_sender())?;
+        let disk = Disk::new(index, start.caching, chores);
+        let (wall_offset_ns, verify_payload) = (start.wall_offset_ns, start.verify_payload);
+        let local = LocalNode::new(node, disk, wall_offset_ns, verify_payload, monotonic_now());
+        nodes.insert(index, local);
     }
     Worker::new(reactor, router, mailbox, nodes, start.bounds, start.budget).run()
 }

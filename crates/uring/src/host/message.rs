@@ -160,7 +160,7 @@ pub enum Message {
     },
     /// A connection was accepted on another core and shall live here.
     Accepted(Accepted),
-    /// The chore thread has done something for a node.
+    /// A node's chore thread has done something.
     Chore(Box<ChoreDone>),
     /// A control call.
     Control(Box<Control>),

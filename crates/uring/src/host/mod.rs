@@ -4,7 +4,7 @@
 //!  core 0                          core 1                         other threads
 //! +----------------------------+  +----------------------------+
 //! | worker: one reactor        |  | worker: one reactor        |  control calls (`handle`)
-//! |  NBD connections           |  |  NBD connections           |  chores: folders (`disk`)
+//! |  NBD connections           |  |  NBD connections           |  one per node: chores (`disk`)
 //! |  devices 0, 2, …           |  |  devices 1, 3, …           |
 //! |  in-process nodes 0, 2, …  |  |  in-process nodes 1, 3, …  |
 //! +----------------------------+  +----------------------------+
@@ -59,7 +59,9 @@ pub mod worker;
 
 pub use control::{CoreSnapshot, DeviceSnapshot, Job};
 pub use device::{DeviceSpec, DeviceStats, NodePlace, StoreSpec};
-pub use folder::{FolderError, Keeper, NodeFolder, Opening, free_bytes};
+pub use folder::{
+    Attempt, FOLDERS_PATIENCE, FolderError, Keeper, NodeFolder, Opening, Standing, free_bytes,
+};
 pub use handle::{
     Handle, Host, HostConfig, LocalNodeConfig, PAYLOAD_MEMORY_BYTES, PAYLOAD_MEMORY_BYTES_MIN,
     wall_offset_ns,

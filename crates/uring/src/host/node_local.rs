@@ -5,7 +5,7 @@
 //! ```text
 //!          folder opened             disk read          folder vanished or replaced
 //!  Down ------------------> Starting -----------> Up ------------------------------> Down
-//!   ^  |  every 2 s, by the chore thread
+//!   ^  |  every 2 s, by the node's chore thread
 //!   +--+
 //! ```
 //!
@@ -27,6 +27,7 @@ use fieldstone_proto::{NodeIndex, Reply, Request};
 
 use super::disk::{Chore, ChoreDone, ChoreOutcome, Disk};
 use super::folder::{NodeFolder, Opening};
+use super::handle::LocalNodeConfig;
 use super::message::{Core, Link, Message, Router};
 use crate::{Event, Reactor};
 
@@ -96,13 +97,13 @@ impl LocalNode {
     /// A node whose folder was opened, or could not be for the reason given.
     #[must_use]
     pub fn new(
-        opening: Opening,
-        folder: Result<NodeFolder, String>,
+        config: LocalNodeConfig,
         disk: Disk,
         wall_offset_ns: u64,
         verify_payload: bool,
         now: Nanos,
     ) -> Self {
+        let LocalNodeConfig { opening, folder, late } = config;
         let index = opening.expected.node;
         let state = State::Down { reason: String::new() };
         let mut node = Self {
@@ -124,6 +125,10 @@ impl LocalNode {
                 // The code that opened the folder has told the user.
                 node.last_reason.clone_from(&reason);
                 node.state = State::Down { reason };
+                if let Some(late) = late {
+                    node.checking = true;
+                    node.disk.chore(u32::MAX, Chore::Await(late));
+                }
             }
         }
         node

@@ -120,6 +120,15 @@ pub enum FolderError {
         /// Who it should be.
         expected: String,
     },
+    /// A process that has ended left operations in the kernel that are still under way.
+    #[error(
+        "{}: operations of a process that has ended are still under way: its disk is slow or hangs",
+        .0.display()
+    )]
+    Stragglers(PathBuf),
+    /// The folder has not answered yet.
+    #[error("the folder {} does not answer: its disk is slow or hangs", .0.display())]
+    Silent(PathBuf),
     /// The system refused.
     #[error("{}: {source}", path.display())]
     Io {

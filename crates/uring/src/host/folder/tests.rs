@@ -183,3 +183,47 @@ fn damage_is_named_and_left_alone() {
     fs::write(path.join("data"), "precious").expect("writable");
     assert!(matches!(opening(&path, 0, true).run(), Err(FolderError::NoSuperblock(_))));
 }
+
+/// Opening or reading a FIFO waits for its other end. A node's folder with one in place of a file is
+/// refused instead, and one in place of `listen` is not believed.
+#[test]
+fn a_fifo_among_a_nodes_files_stops_no_opening() {
+    use std::os::unix::ffi::OsStrExt;
+    for (name, opens) in
+        [(SUPERBLOCK, false), (LOCK, false), ("slots", false), ("data", false), (LISTEN, true)]
+    {
+        let temp = tempfile::tempdir().expect("temp");
+        let path = temp.path().join("node.0");
+        create(&path, &superblock(0)).expect("made");
+        let file = path.join(name);
+        let _ = fs::remove_file(&file);
+        let file = std::ffi::CString::new(file.as_os_str().as_bytes()).expect("no zero byte");
+        // SAFETY: `file` is a C string.
+        assert_eq!(unsafe { libc::mkfifo(file.as_ptr(), 0o600) }, 0);
+        let (done, outcome) = std::sync::mpsc::channel();
+        std::thread::spawn(move || drop(done.send(opening(&path, 0, false).run())));
+        let opened = outcome.recv_timeout(Duration::from_secs(20)).expect("the opening hangs");
+        match opened {
+            Ok(_) => assert!(opens, "{name}"),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(!opens && text.contains(name) && text.contains("not a regular"), "{text}");
+            }
+        }
+    }
+}
+
+/// Operations that a predecessor left and that do not end make an error that says so.
+#[test]
+fn a_predecessors_operations_that_do_not_end_are_told() {
+    let temp = tempfile::tempdir().expect("temp");
+    let path = temp.path().join("node.0");
+    create(&path, &superblock(0)).expect("made");
+    let data = fs::File::create(path.join("data")).expect("writable");
+    mark_used(&data).expect("free");
+    let error = opening(&path, 0, false).run().expect_err("in use");
+    assert!(matches!(error, FolderError::Stragglers(_)), "{error}");
+    assert!(error.to_string().contains("a process that has ended"), "{error}");
+    drop(data);
+    opening(&path, 0, false).run().expect("free again");
+}

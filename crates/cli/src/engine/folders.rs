@@ -1,0 +1,247 @@
+//! Opening the folders of a pool's nodes: in order, patient with commands, and with one deadline
+//! for all folders whose disks do not answer.
+//!
+//! Two things are waited for, each up to a bound of its own. A *command* that has a node for a
+//! moment is waited for while this process has the nodes before that one, and none behind it.
+//! *Disks* that are slow or hang are waited for until `FOLDERS_PATIENCE` is used up by all of them
+//! together. The node of such a disk is down then, and comes up when its disk answers ([`Attempt`]).
+
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fieldstone_uring::Holder;
+use fieldstone_uring::host::{
+    Attempt, FolderError, LocalNodeConfig, NodeFolder, Opening, Standing,
+};
+
+/// How long a command that uses nodes for a moment is waited for, by servers and other commands.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(15);
+/// How long a folder may take when those before it have used up their patience: time for a
+/// disk that is well.
+const LATE_PATIENCE: Duration = Duration::from_millis(200);
+
+/// When to stop waiting for commands that have nodes for a moment.
+pub fn command_deadline() -> Instant {
+    Instant::now() + COMMAND_PATIENCE
+}
+
+/// Opens a node's folder. A command that has it for a moment is waited for, until `deadline`, and
+/// named on stderr.
+///
+/// # Errors
+/// As [`Opening::run`].
+pub fn open_patiently(opening: &Opening, deadline: Instant) -> Result<NodeFolder, FolderError> {
+    patiently(deadline, || opening.run())
+}
+
+/// Tries until no command has the folder, or until `deadline`.
+fn patiently<T>(
+    deadline: Instant,
+    mut attempt: impl FnMut() -> Result<T, FolderError>,
+) -> Result<T, FolderError> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    /// A command that is about to end is not worth a line.
+    const TELL_AFTER: Duration = Duration::from_secs(1);
+    let start = Instant::now();
+    let mut told = false;
+    loop {
+        let (path, pid) = match attempt() {
+            Err(FolderError::InUse { path, pid, holder: Some(Holder::Command) })
+                if Instant::now() < deadline && pid != Some(std::process::id()) =>
+            {
+                (path, pid)
+            }
+            other => return other,
+        };
+        if !told && start.elapsed() > TELL_AFTER {
+            told = true;
+            eprintln!(
+                "fieldstone: waiting for process {}, a command that uses {}",
+                pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string()),
+                path.display()
+            );
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// The folder of a node, which is being opened.
+pub struct Folder {
+    opening: Opening,
+    /// The thread at work.
+    attempt: Option<Attempt>,
+    /// What came of the opening.
+    ended: Option<Result<NodeFolder, FolderError>>,
+}
+
+impl Folder {
+    /// Begins to look at the folder.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn start(opening: Opening) -> io::Result<Self> {
+        let attempt = Some(Attempt::start(opening.clone())?);
+        Ok(Self { opening, attempt, ended: None })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.opening.path
+    }
+
+    /// Waits until the folder is locked or cannot be; for its disk not longer than `patience`, from
+    /// which the time is taken. False if another process has the folder.
+    fn lock(&mut self, patience: &mut Duration, command_deadline: Instant) -> bool {
+        let Self { opening, attempt, ended } = self;
+        let locked = patiently(command_deadline, || {
+            let current = match attempt {
+                Some(attempt) => attempt,
+                None => attempt.insert(
+                    Attempt::start(opening.clone())
+                        .map_err(|source| FolderError::Io { path: opening.path.clone(), source })?,
+                ),
+            };
+            let began = Instant::now();
+            let standing = current.lock(began + (*patience).max(LATE_PATIENCE));
+            *patience = patience.saturating_sub(began.elapsed());
+            match standing {
+                Standing::Ended(opened) => {
+                    *attempt = None;
+                    opened.map(Some)
+                }
+                Standing::Locked | Standing::Silent => Ok(None),
+            }
+        });
+        *ended = locked.transpose();
+        !matches!(ended, Some(Err(FolderError::InUse { .. })))
+    }
+
+    /// Waits until the opening has ended, or until `deadline`. The node is down if its folder cannot
+    /// be used, or has not answered.
+    ///
+    /// # Errors
+    /// Another process has the folder, or runs the node.
+    pub fn finish(self, deadline: Instant) -> Result<LocalNodeConfig, FolderError> {
+        let Self { opening, mut attempt, ended } = self;
+        let opened =
+            ended.or_else(|| attempt.as_mut().and_then(|under_way| under_way.finish(deadline)));
+        let late = if opened.is_none() { attempt } else { None };
+        let opened = opened.unwrap_or_else(|| Err(FolderError::Silent(opening.path.clone())));
+        let folder = match opened {
+            Err(error @ (FolderError::Node { .. } | FolderError::InUse { .. })) => {
+                return Err(error);
+            }
+            opened => opened.map_err(|error| error.to_string()),
+        };
+        Ok(LocalNodeConfig { opening, folder, late })
+    }
+}
+
+/// Locks folders one after another, up to one that another process has. Their disks have `patience`
+/// in all. Returns when to stop waiting for the rest of their openings.
+pub fn lock_in_order<'a>(
+    folders: impl Iterator<Item = &'a mut Folder>,
+    mut patience: Duration,
+) -> Instant {
+    let command_deadline = command_deadline();
+    for folder in folders {
+        if !folder.lock(&mut patience, command_deadline) {
+            break;
+        }
+    }
+    Instant::now() + patience.max(LATE_PATIENCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::{Arc, Mutex};
+
+    use fieldstone_proto::disk::Superblock;
+    use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
+    use fieldstone_uring::host::{Keeper, folder};
+
+    use super::*;
+
+    /// Makes the opening of one node hang until the test lets it go on.
+    #[derive(Debug)]
+    struct Hang(u16, Mutex<Receiver<()>>);
+
+    impl Hang {
+        fn of(node: u16) -> (Arc<dyn Keeper>, Sender<()>) {
+            let (go_on, wait) = channel();
+            (Arc::new(Self(node, Mutex::new(wait))), go_on)
+        }
+    }
+
+    impl Keeper for Hang {
+        fn seen(&self, _: NodeIndex, _: &Path, _: u64) {}
+        fn may_replace(&self, node: NodeIndex, _: &Path) -> Result<(), String> {
+            if node.0 == self.0 {
+                let _ = self.1.lock().expect("no panic").recv();
+            }
+            Ok(())
+        }
+        fn made(&self, _: NodeIndex, _: &Path, _: u64) {}
+    }
+
+    fn opening(path: PathBuf, node: u16, keeper: &Arc<dyn Keeper>) -> Opening {
+        let expected = Superblock {
+            pool: PoolId(5),
+            node: NodeIndex(node),
+            nodes: 6,
+            incarnation: 9,
+            key: MasterKey([3; 16]),
+            slot_bytes: 1 << 20,
+            slots: 64,
+            code: "rs:4+2".to_owned(),
+        };
+        let (holder, keeper) = (Holder::Server, Some(Arc::clone(keeper)));
+        Opening { path, expected, holder, keeper, replace_missing: true }
+    }
+
+    /// Of three nodes the first one's folder hangs. The others are opened, and the first one is
+    /// down, until its folder answers after all.
+    #[test]
+    fn a_folder_that_hangs_stops_no_other() {
+        const PATIENCE: Duration = Duration::from_millis(100);
+        let temp = tempfile::tempdir().expect("temp");
+        let (keeper, go_on) = Hang::of(0);
+        let start = |node: u16| {
+            let path = temp.path().join(format!("node.{node}"));
+            Folder::start(opening(path, node, &keeper)).expect("threads")
+        };
+        let mut folders: Vec<Folder> = (0..3).map(start).collect();
+        let began = Instant::now();
+        let deadline = lock_in_order(folders.iter_mut(), PATIENCE);
+        let finish = |folder: Folder| folder.finish(deadline).expect("no other process");
+        let mut configs: Vec<LocalNodeConfig> = folders.into_iter().map(finish).collect();
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(configs[1].folder.is_ok() && configs[2].folder.is_ok());
+        let first = configs.swap_remove(0);
+        let reason = first.folder.expect_err("it hangs");
+        assert!(reason.contains("node.0 does not answer"), "{reason}");
+        go_on.send(()).expect("it waits");
+        let late = first.late.expect("under way").wait().expect("it answers after all");
+        assert!(late.created && folder::look(&late.path).is_ok());
+    }
+
+    /// A node that another server has ends the start: nothing behind it is locked.
+    #[test]
+    fn nothing_is_locked_behind_a_folder_that_another_process_has() {
+        let temp = tempfile::tempdir().expect("temp");
+        let (keeper, _) = Hang::of(9);
+        let at = |node: u16| opening(temp.path().join(format!("node.{node}")), node, &keeper);
+        let _taken = at(1).run().expect("free");
+        let start = |node: u16| Folder::start(at(node)).expect("threads");
+        let mut folders: Vec<Folder> = (0..3).map(start).collect();
+        let deadline = lock_in_order(folders.iter_mut(), Duration::from_secs(5));
+        let mut folders = folders.into_iter();
+        let mut finish = || folders.next().expect("three").finish(deadline);
+        assert!(finish().is_ok_and(|first| first.folder.is_ok()));
+        assert!(matches!(finish(), Err(FolderError::InUse { .. })));
+        assert_eq!(folder::look(&at(2).path).expect("readable"), folder::Found::Nothing);
+    }
+}

@@ -1,0 +1,84 @@
+//! Nodes in a temporary folder, and folders that hang.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fieldstone_proto::disk::Superblock;
+use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
+use fieldstone_uring::host::{
+    Host, HostConfig, Keeper, LocalNodeConfig, Opening, PAYLOAD_MEMORY_BYTES, folder,
+};
+use fieldstone_uring::{Caching, Holder};
+
+/// Longest wait of a test.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Makes each opening of its node hang, until the test drops or uses the sender.
+#[derive(Debug)]
+pub struct Hang(Mutex<Receiver<()>>);
+
+impl Hang {
+    /// The keeper, and what lets one opening go on.
+    pub fn keeper() -> (Arc<dyn Keeper>, Sender<()>) {
+        let (go_on, wait) = channel();
+        (Arc::new(Self(Mutex::new(wait))), go_on)
+    }
+}
+
+impl Keeper for Hang {
+    fn seen(&self, _: NodeIndex, _: &Path, _: u64) {
+        let _ = self.0.lock().expect("no panic").recv();
+    }
+    fn may_replace(&self, _: NodeIndex, _: &Path) -> Result<(), String> {
+        Err("not here".to_owned())
+    }
+    fn made(&self, _: NodeIndex, _: &Path, _: u64) {}
+}
+
+/// How a node's folder, which is made, is opened.
+pub fn opening(pool: &Path, node: u16, keeper: Option<Arc<dyn Keeper>>) -> Opening {
+    let expected = Superblock {
+        pool: PoolId(5),
+        node: NodeIndex(node),
+        nodes: 6,
+        incarnation: 9,
+        key: MasterKey([3; 16]),
+        slot_bytes: 1 << 20,
+        slots: 8,
+        code: "rs:4+2".to_owned(),
+    };
+    let path = pool.join(format!("node.{node}"));
+    folder::create(&path, &expected).expect("made");
+    Opening { path, expected, holder: Holder::Server, keeper, replace_missing: false }
+}
+
+/// Starts a host with one core.
+pub fn start(nodes: Vec<LocalNodeConfig>) -> Host {
+    let config = HostConfig {
+        cores: 1,
+        pin: false,
+        caching: Caching::Buffered,
+        verify_payload: false,
+        payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+        nodes,
+    };
+    Host::start(config).expect("started")
+}
+
+/// Why a node is down, or `None`.
+pub fn down(host: &Host, node: u16) -> Option<String> {
+    let cores = host.handle().snapshot(false);
+    let mut nodes = cores.into_iter().flat_map(|core| core.nodes);
+    nodes.find(|status| status.node.0 == node).expect("it runs here").down
+}
+
+/// Waits until `is_so`.
+pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

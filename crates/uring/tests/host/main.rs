@@ -1,0 +1,4 @@
+//! The host with nodes in real folders.
+
+mod common;
+mod folders;
