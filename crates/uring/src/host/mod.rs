@@ -34,6 +34,7 @@
 //! | [`node_remote`] | a node in another process, as a device sees it |
 //! | [`node_server`] | other processes, as a node sees them |
 //! | [`node_session`] | a conversation with one node, for calls |
+//! | `look_up` | calls that may hang, with a deadline |
 //! | [`control`] | the calls themselves, and what is told |
 //! | [`strangers`] | how long and how many unknown connections may stay |
 //! | [`notices`] | log lines that strangers can cause |
@@ -43,6 +44,7 @@ pub mod device;
 pub mod disk;
 pub mod folder;
 pub mod handle;
+mod look_up;
 pub mod message;
 pub mod nbd_server;
 pub mod node_local;

@@ -10,11 +10,12 @@ use fieldstone_proto::{
 
 use super::control::Control;
 use super::device::NodePlace;
-use super::folder;
+use super::folder::{self, FolderError};
 use super::handle::Handle;
+use super::look_up::within;
 use super::message::Link;
 use super::remote_session::RemoteSession;
-use crate::Endpoint;
+use crate::Address;
 
 /// How soon a node that is busy is asked again; it is while it starts.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
@@ -54,7 +55,7 @@ enum Way {
 }
 
 impl NodeSession {
-    /// Connects. Every answer may take `patience`.
+    /// Connects within `patience`. Every [`NodeSession::ask`] may take as long.
     ///
     /// # Errors
     /// When the node is down.
@@ -65,8 +66,9 @@ impl NodeSession {
         patience: Duration,
     ) -> Result<Self, SessionError> {
         let unreachable = |reason: String| SessionError::Unreachable { node, reason };
-        let at = |endpoint: &Endpoint| {
-            RemoteSession::connect(endpoint.address(), patience)
+        let deadline = Instant::now() + patience;
+        let at = |address: &Address| {
+            RemoteSession::connect(address, deadline)
                 .map(Way::Socket)
                 .map_err(|error| unreachable(error.to_string()))
         };
@@ -77,19 +79,21 @@ impl NodeSession {
                 handle.call_node(node, Control::NodeOpen { node, link, replies: sender });
                 Way::Here { handle: handle.clone(), link, replies }
             }
-            NodePlace::At(endpoint) => at(endpoint)?,
+            NodePlace::At(endpoint) => at(endpoint.address())?,
             NodePlace::Announced(path) => {
-                let address = folder::announced(path)
-                    .ok_or_else(|| unreachable("its process does not run".to_owned()))?;
-                let endpoint =
-                    Endpoint::resolve(&address).map_err(|error| unreachable(error.to_string()))?;
-                at(&endpoint)?
+                let folder = path.clone();
+                let address =
+                    within(deadline, &path.to_string_lossy(), move || folder::announced(&folder))
+                        .map_err(|_| unreachable(FolderError::Silent(path.clone()).to_string()))?
+                        .ok_or_else(|| unreachable("its process does not run".to_owned()))?;
+                at(&address)?
             }
         };
         Ok(Self { node, patience, next_tag: 1, way })
     }
 
-    /// Asks and waits for the answer.
+    /// Asks and waits for the answer. All of it, with the repeats while the node is busy, is over
+    /// within the patience of this conversation.
     ///
     /// # Errors
     /// When the node refuses, or does not answer in time.
@@ -119,7 +123,7 @@ impl NodeSession {
         let unreachable = |reason: String| SessionError::Unreachable { node, reason };
         match &mut self.way {
             Way::Socket(socket) => {
-                socket.exchange(&request).map_err(|error| unreachable(error.to_string()))
+                socket.exchange(&request, deadline).map_err(|error| unreachable(error.to_string()))
             }
             Way::Here { handle, link, replies } => {
                 let tag = request.tag;

@@ -1,17 +1,45 @@
 //! A blocking connection to a node in another process, for calls that are not a volume's.
+//!
+//! A node may be slow, hang, or send its answer byte by byte, and its name may have many addresses.
+//! So connecting has one deadline in all, and so has an exchange. A deadline for each step would
+//! keep a caller for as many steps as the node likes.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fieldstone_proto::wire::{Decoder, encode_request};
 use fieldstone_proto::{Reply, Request};
 
-use crate::Address;
+use super::look_up::{late, rest, within};
+use crate::{Address, Endpoint};
 
-trait Stream: Read + Write + Send {}
-impl<T: Read + Write + Send> Stream for T {}
+/// A stream whose calls can be given a time limit. Both kinds of streams have these functions, but
+/// of their own.
+trait Stream: Read + Write + Send {
+    fn limit_read(&self, rest: Duration) -> io::Result<()>;
+    fn limit_write(&self, rest: Duration) -> io::Result<()>;
+}
+
+impl Stream for UnixStream {
+    fn limit_read(&self, rest: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(rest))
+    }
+    fn limit_write(&self, rest: Duration) -> io::Result<()> {
+        self.set_write_timeout(Some(rest))
+    }
+}
+
+impl Stream for TcpStream {
+    fn limit_read(&self, rest: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(rest))
+    }
+    fn limit_write(&self, rest: Duration) -> io::Result<()> {
+        self.set_write_timeout(Some(rest))
+    }
+}
 
 /// A connection to a node.
 pub(super) struct RemoteSession {
@@ -24,35 +52,29 @@ pub(super) struct RemoteSession {
 }
 
 impl RemoteSession {
-    /// Connects; every step may take `patience`.
-    pub(super) fn connect(address: &Address, patience: Duration) -> io::Result<Self> {
+    /// Connects before `deadline`.
+    ///
+    /// # Errors
+    /// The node is not reached in time, or refuses.
+    pub(super) fn connect(address: &Address, deadline: Instant) -> io::Result<Self> {
         const RECEIVE_BYTES: usize = 64 << 10;
         let stream: Box<dyn Stream> = match address {
-            Address::Unix(path) => {
-                let stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(Some(patience))?;
-                stream.set_write_timeout(Some(patience))?;
-                Box::new(stream)
-            }
-            Address::Tcp { host, port } => {
-                let mut found = (host.as_str(), *port).to_socket_addrs()?;
-                let first = found.next().ok_or(io::ErrorKind::NotFound)?;
-                let stream = TcpStream::connect_timeout(&first, patience)?;
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(patience))?;
-                stream.set_write_timeout(Some(patience))?;
-                Box::new(stream)
-            }
+            Address::Unix(_) => Box::new(connect_unix(address, deadline)?),
+            Address::Tcp { host, port } => Box::new(connect_tcp(host, *port, deadline)?),
         };
         let input = vec![0; RECEIVE_BYTES];
         Ok(Self { stream, decoder: Decoder::new(), input, from: 0, to: 0 })
     }
 
-    /// Asks and waits for the answer.
-    pub(super) fn exchange(&mut self, request: &Request) -> io::Result<Reply> {
+    /// Asks, and waits for the whole answer until `deadline`. After an error the connection is of
+    /// no use.
+    ///
+    /// # Errors
+    /// The answer is not there in time, or is not understood, or the connection is lost.
+    pub(super) fn exchange(&mut self, request: &Request, deadline: Instant) -> io::Result<Reply> {
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
         for part in encode_request(request).map_err(invalid)? {
-            self.stream.write_all(&part)?;
+            self.send(&part, deadline)?;
         }
         loop {
             let mut bytes = &self.input[self.from..self.to];
@@ -61,14 +83,93 @@ impl RemoteSession {
             match reply {
                 Some(reply) if reply.tag == request.tag => return Ok(reply),
                 Some(_) => {}
-                None => {
-                    self.from = 0;
-                    self.to = self.stream.read(&mut self.input)?;
-                    if self.to == 0 {
-                        return Err(io::ErrorKind::UnexpectedEof.into());
-                    }
-                }
+                None => self.receive(deadline)?,
             }
         }
     }
+
+    fn send(&mut self, mut part: &[u8], deadline: Instant) -> io::Result<()> {
+        while !part.is_empty() {
+            self.stream.limit_write(rest(deadline)?)?;
+            match self.stream.write(part) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => part = &part[count..],
+                Err(error) => ignore_interruption(error)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives something.
+    fn receive(&mut self, deadline: Instant) -> io::Result<()> {
+        loop {
+            self.stream.limit_read(rest(deadline)?)?;
+            match self.stream.read(&mut self.input) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    (self.from, self.to) = (0, count);
+                    return Ok(());
+                }
+                Err(error) => ignore_interruption(error)?,
+            }
+        }
+    }
+}
+
+/// Passes an error on, but for a signal that interrupted the call. A socket's time limit shows as
+/// `EAGAIN`.
+fn ignore_interruption(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::Interrupted => Ok(()),
+        io::ErrorKind::WouldBlock => Err(late()),
+        _ => Err(error),
+    }
+}
+
+/// A connection waits while as many wait to be accepted as the listener lets wait. The time limit
+/// for sending also limits that.
+fn connect_unix(address: &Address, deadline: Instant) -> io::Result<UnixStream> {
+    // A path needs no look-up.
+    let endpoint = Endpoint::resolve(address)?;
+    // SAFETY: socket() takes no pointers.
+    let raw = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just made and has no other owner.
+    let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(raw) });
+    let (place, len_bytes) = endpoint.as_raw();
+    loop {
+        stream.limit_write(rest(deadline)?)?;
+        // SAFETY: `endpoint` owns the address of this length and outlives the call.
+        if unsafe { libc::connect(stream.as_raw_fd(), place, len_bytes) } == 0 {
+            return Ok(stream);
+        }
+        ignore_interruption(io::Error::last_os_error())?;
+    }
+}
+
+/// Tries all addresses of a name. Each one has its share of the time that is left, so that one that
+/// does not answer leaves time for the others.
+fn connect_tcp(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
+    let addresses = match host.parse::<IpAddr>() {
+        Ok(ip) => vec![SocketAddr::new(ip, port)],
+        Err(_) => {
+            let name = host.to_owned();
+            let look_up = move || Ok((name.as_str(), port).to_socket_addrs()?.collect());
+            within(deadline, host, look_up).and_then(|found: io::Result<Vec<SocketAddr>>| found)?
+        }
+    };
+    let mut failure = io::Error::from(io::ErrorKind::NotFound);
+    for (tried, address) in addresses.iter().enumerate() {
+        let others = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+        match TcpStream::connect_timeout(address, rest(deadline)? / others) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
 }

@@ -1,0 +1,113 @@
+//! Calls that may block for any time, with a deadline: reading a folder, resolving a name.
+//!
+//! No call into the kernel or the resolver can be taken back. So a thread makes the call, and the
+//! caller waits for the thread until its deadline. A thread whose call hangs stays behind. Callers
+//! come again, so the threads that may ask about one thing are bounded: behind [`AT_A_TIME`] of
+//! them, callers wait.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+/// Most threads that ask about one thing.
+const AT_A_TIME: usize = 4;
+
+/// Number of threads per thing.
+static ASKING: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+
+fn asking() -> MutexGuard<'static, BTreeMap<String, usize>> {
+    // No code that can panic runs under the lock.
+    ASKING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A thread's place among those that ask about a thing.
+struct Turn(String);
+
+impl Turn {
+    fn take(thing: &str) -> Option<Self> {
+        let mut asking = asking();
+        let count = asking.entry(thing.to_owned()).or_default();
+        if *count == AT_A_TIME {
+            return None;
+        }
+        *count += 1;
+        Some(Self(thing.to_owned()))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut asking = asking();
+        if let Some(count) = asking.get_mut(&self.0) {
+            *count -= 1;
+            if *count == 0 {
+                asking.remove(&self.0);
+            }
+        }
+    }
+}
+
+/// The error of a deadline that has passed.
+pub(super) fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time")
+}
+
+/// The time until `deadline`, never zero, which would mean "no limit" to a socket.
+///
+/// # Errors
+/// It has passed.
+pub(super) fn rest(deadline: Instant) -> io::Result<Duration> {
+    let rest = deadline.saturating_duration_since(Instant::now());
+    if rest.is_zero() { Err(late()) } else { Ok(rest) }
+}
+
+/// Makes a call that asks about `thing` in a thread of its own, and waits for it until `deadline`.
+///
+/// # Errors
+/// The deadline has passed, or the system has no thread left.
+pub(super) fn within<T: Send + 'static>(
+    deadline: Instant,
+    thing: &str,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    const PAUSE: Duration = Duration::from_millis(5);
+    let turn = loop {
+        match Turn::take(thing) {
+            Some(turn) => break turn,
+            None => std::thread::sleep(PAUSE.min(rest(deadline)?)),
+        }
+    };
+    let (done, outcome) = mpsc::channel();
+    std::thread::Builder::new().name("look-up".to_owned()).spawn(move || {
+        let answer = call();
+        drop(turn);
+        // The caller may have given up.
+        drop(done.send(answer));
+    })?;
+    outcome.recv_timeout(rest(deadline)?).map_err(|_| late())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_hang_keep_no_caller_and_are_bounded() {
+        let soon = || Instant::now() + Duration::from_millis(20);
+        let later = || Instant::now() + Duration::from_secs(20);
+        let (release, hang) = mpsc::channel::<()>();
+        let hang = std::sync::Arc::new(Mutex::new(hang));
+        for _ in 0..AT_A_TIME {
+            let hang = std::sync::Arc::clone(&hang);
+            let hung =
+                within(soon(), "a disk", move || hang.lock().map(|hang| hang.recv()).is_ok());
+            assert_eq!(hung.expect_err("it hangs").kind(), io::ErrorKind::TimedOut);
+        }
+        let asked = within(soon(), "a disk", || -> () { unreachable!("too many ask") });
+        assert_eq!(asked.expect_err("no turn").kind(), io::ErrorKind::TimedOut);
+        assert_eq!(within(later(), "another disk", || 7).expect("it answers"), 7);
+        drop(release);
+        assert_eq!(within(later(), "a disk", || 8).expect("it answers again"), 8);
+    }
+}
