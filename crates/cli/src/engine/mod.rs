@@ -20,6 +20,7 @@ mod volumes;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -215,10 +216,10 @@ impl Engine {
         let outcome = loop {
             match answer.recv_timeout(STEP) {
                 Ok(outcome) => break outcome,
-                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
+                Err(RecvTimeoutError::Disconnected) => {
                     break Err("its core has ended".to_owned());
                 }
-                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => {}
             }
             if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
                 let waiting = self.waiting_for(&name);
@@ -259,11 +260,14 @@ impl Engine {
     /// # Errors
     /// When the volume is not open or refuses.
     pub fn start_job(&self, name: &str, job: Job) -> anyhow::Result<()> {
+        /// A core that is well answers within a millisecond.
+        const PATIENCE: Duration = Duration::from_secs(10);
         let open = self.find_open(name)?;
-        match self.handle.start_job(open.device, job).recv() {
+        match self.handle.start_job(open.device, job).recv_timeout(PATIENCE) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(reason)) => bail!("{name}: {reason}"),
-            Err(_) => bail!("{name}: its core has ended"),
+            Err(RecvTimeoutError::Disconnected) => bail!("{name}: its core has ended"),
+            Err(RecvTimeoutError::Timeout) => bail!("{name}: its core does not answer"),
         }
     }
 

@@ -1,12 +1,23 @@
 //! Starting and stopping the host, and calling it from other threads.
+//!
+//! # Cores that hang
+//!
+//! A call into the kernel may hang with a disk, and a core that made such a call hangs with it. No
+//! other thread waits for a core without a limit: a call that its mailbox does not take, an answer,
+//! and the end of its thread. [`Host::stop`] names the cores that do not end and leaves them behind.
+//! The process can end then, as far as the kernel lets it: a thread in a disk's hands that no signal
+//! ends keeps the process's number until the disk answers, but no other thread and no socket.
+//!
+//! Threads that do chores ([`super::disk`]) and open folders ([`super::folder::Attempt`]) are not
+//! waited for at all. They acknowledge nothing, and what they hold goes with the process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fieldstone_block::Info;
 use fieldstone_buf::Budget;
@@ -21,7 +32,8 @@ use super::nbd_server::{Exports, Service};
 use super::node_local::LocalNode;
 use super::strangers::Bounds;
 use super::token::{Kind, token};
-use super::worker::Worker;
+use super::worker::{FINISH_PATIENCE_MS, Worker};
+use crate::reactor::DRAIN_LIMIT_MS;
 use crate::{
     Caching, Listener, Mailbox, Reactor, ReactorOptions, SendError, Sender, allowed_cpus,
     monotonic_now, raise_open_files,
@@ -36,6 +48,15 @@ const OPEN_FILES_ASSUMED: u64 = 1024;
 pub const PAYLOAD_MEMORY_BYTES: usize = 256 << 20;
 /// The least that may be asked for: the largest NBD request, and as much again.
 pub const PAYLOAD_MEMORY_BYTES_MIN: usize = 64 << 20;
+
+/// How long a core may take to end: what disk operations under way may take, what the reactor then
+/// waits for the kernel, and some for a machine that is busy.
+const STOP_LIMIT: Duration =
+    Duration::from_millis(FINISH_PATIENCE_MS + DRAIN_LIMIT_MS + STOP_SLACK_MS);
+/// See [`STOP_LIMIT`].
+const STOP_SLACK_MS: u64 = 5_000;
+/// How long a caller waits for a core whose mailbox is full, or that does not take exports.
+const CALL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Messages that a core's mailbox holds.
 const MAILBOX_MESSAGES: usize = 1 << 16;
@@ -176,24 +197,47 @@ impl Host {
     }
 
     /// Stops every core. Devices that are open are not closed: what was acknowledged stays, and
-    /// they recover at the next opening.
+    /// they recover at the next opening. Takes 20 seconds at most.
     ///
     /// # Errors
-    /// Why a core had failed.
+    /// Why a core had failed, or which one does not end.
     pub fn stop(self) -> io::Result<()> {
+        self.stop_within(STOP_LIMIT)
+    }
+
+    fn stop_within(self, limit: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + limit;
         for core in 0..self.handle.senders.len() {
-            self.handle.call(Core(core), Control::Stop);
+            self.handle.post(Core(core), Control::Stop, deadline);
         }
         let mut result = Ok(());
         for thread in self.threads {
-            match thread.join() {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => result = Err(error),
-                Err(_) => result = Err(io::Error::other("a core panicked")),
+            if let Err(error) = join(thread, deadline, limit) {
+                tracing::error!("{error}");
+                result = Err(error);
             }
         }
         result
     }
+}
+
+/// Waits for the end of a core's thread, and leaves it behind at `deadline`.
+fn join(thread: JoinHandle<io::Result<()>>, deadline: Instant, limit: Duration) -> io::Result<()> {
+    const PAUSE: Duration = Duration::from_millis(2);
+    while !thread.is_finished() {
+        if Instant::now() >= deadline {
+            let name = thread.thread().name().unwrap_or("a core").to_owned();
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!(
+                    "{name} has not ended within {limit:?} and is left behind: it hangs in the \
+                     kernel, most likely with the disk of a node"
+                ),
+            ));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("a core panicked")))
 }
 
 fn run_core(
@@ -237,10 +281,19 @@ impl Handle {
         self.senders.len()
     }
 
-    /// Posts a call. One to a core that has ended is lost, which its closed channel tells.
+    /// Posts a call. One to a core that has ended, or has not emptied its mailbox for long, is lost,
+    /// which its closed channel tells.
     pub(super) fn call(&self, core: Core, control: Control) {
+        self.post(core, control, Instant::now() + CALL_PATIENCE);
+    }
+
+    fn post(&self, core: Core, control: Control, deadline: Instant) {
         let mut message = Message::Control(Box::new(control));
         while let Err(SendError::Full(back)) = self.senders[core.0].send(message) {
+            if Instant::now() >= deadline {
+                tracing::warn!("core {} does not take calls: it hangs", core.0);
+                return;
+            }
             message = back;
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -294,7 +347,7 @@ impl Handle {
     }
 
     /// Offers exports to NBD connections that come after the return: every core has taken them by
-    /// then, or has ended.
+    /// then, or has ended, or hangs.
     pub fn offer(&self, exports: Exports) {
         let exports = Arc::new(exports);
         let (taken, all_taken) = mpsc::channel::<()>();
@@ -304,7 +357,9 @@ impl Handle {
         }
         drop(taken);
         // No core sends: the last one to let go of its sender ends the wait.
-        while all_taken.recv().is_ok() {}
+        if all_taken.recv_timeout(CALL_PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("a core does not take the exports: it hangs");
+        }
     }
 
     /// Accepts connections; they are dealt to the cores in turn.
@@ -335,15 +390,86 @@ impl Handle {
     /// True if all were answered.
     #[must_use]
     pub fn drain(&self, patience: Duration) -> bool {
-        let deadline = std::time::Instant::now() + patience;
+        let deadline = Instant::now() + patience;
         let (reply, answers) = mpsc::channel();
         for core in 0..self.cores() {
             self.call(Core(core), Control::Drain(reply.clone()));
         }
         drop(reply);
         (0..self.cores()).all(|_| {
-            let rest = deadline.saturating_duration_since(std::time::Instant::now());
+            let rest = deadline.saturating_duration_since(Instant::now());
             answers.recv_timeout(rest).is_ok()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Mutex;
+
+    use fieldstone_proto::disk::Superblock;
+    use fieldstone_proto::{MasterKey, PoolId};
+
+    use super::super::folder::{Keeper, create};
+    use super::*;
+    use crate::Holder;
+
+    /// Makes the core hang that lets go of it, until the test lets it go on.
+    #[derive(Debug)]
+    struct Hang(Mutex<Receiver<()>>);
+
+    impl Keeper for Hang {
+        fn seen(&self, _: NodeIndex, _: &Path, _: u64) {}
+        fn may_replace(&self, _: NodeIndex, _: &Path) -> Result<(), String> {
+            Ok(())
+        }
+        fn made(&self, _: NodeIndex, _: &Path, _: u64) {}
+    }
+
+    impl Drop for Hang {
+        fn drop(&mut self) {
+            let _ = self.0.lock().expect("no panic").recv();
+        }
+    }
+
+    #[test]
+    fn a_core_that_hangs_is_named_and_left_behind() {
+        let pool = tempfile::tempdir().expect("temp");
+        let path = pool.path().join("node.1");
+        let expected = Superblock {
+            pool: PoolId(5),
+            node: NodeIndex(1),
+            nodes: 6,
+            incarnation: 9,
+            key: MasterKey([3; 16]),
+            slot_bytes: 1 << 20,
+            slots: 8,
+            code: "rs:4+2".to_owned(),
+        };
+        create(&path, &expected).expect("made");
+        let (go_on, wait) = mpsc::channel();
+        let keeper: Arc<dyn Keeper> = Arc::new(Hang(Mutex::new(wait)));
+        let keeper = Some(keeper);
+        let holder = Holder::Server;
+        let opening = Opening { path, expected, holder, keeper, replace_missing: false };
+        let folder = opening.run().map_err(|error| error.to_string());
+        let config = HostConfig {
+            cores: 2,
+            pin: false,
+            caching: Caching::Buffered,
+            verify_payload: false,
+            payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+            nodes: vec![LocalNodeConfig { opening, folder, late: None }],
+        };
+        let host = Host::start(config).expect("started");
+        let (done, outcome) = mpsc::channel();
+        let stop = move || drop(done.send(host.stop_within(Duration::from_millis(500))));
+        let stopping = std::thread::spawn(stop);
+        let error = outcome.recv_timeout(Duration::from_secs(20)).expect("the stop hangs");
+        let error = error.expect_err("core 1 hangs").to_string();
+        assert!(error.contains("core 1 has not ended within 500ms"), "{error}");
+        drop(go_on);
+        stopping.join().expect("no panic");
     }
 }

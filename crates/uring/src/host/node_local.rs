@@ -83,8 +83,8 @@ pub struct LocalNode {
     wall_offset_ns: u64,
     /// Payloads come over a network and are checked on arrival.
     verify_payload: bool,
-    /// A chore that looks after the folder is under way.
-    checking: bool,
+    /// Since when a chore that looks after the folder is under way.
+    checking: Option<Nanos>,
     /// Why it was last down; told once, not at every try.
     last_reason: String,
     /// Starts in a row that failed.
@@ -114,7 +114,7 @@ impl LocalNode {
             clients: Vec::new(),
             wall_offset_ns,
             verify_payload,
-            checking: false,
+            checking: None,
             last_reason: String::new(),
             failed_starts: 0,
             pause: 0,
@@ -126,7 +126,7 @@ impl LocalNode {
                 node.last_reason.clone_from(&reason);
                 node.state = State::Down { reason };
                 if let Some(late) = late {
-                    node.checking = true;
+                    node.checking = Some(now);
                     node.disk.chore(u32::MAX, Chore::Await(late));
                 }
             }
@@ -283,9 +283,15 @@ impl LocalNode {
         }
     }
 
+    /// Since when the present look at the folder is under way, if one is.
+    #[must_use]
+    pub fn looks_since(&self) -> Option<Nanos> {
+        self.checking
+    }
+
     /// Looks after the folder; called now and then.
-    pub fn look_after(&mut self) {
-        if std::mem::replace(&mut self.checking, true) {
+    pub fn look_after(&mut self, now: Nanos) {
+        if self.checking.is_some() {
             return;
         }
         let chore = match &self.state {
@@ -294,7 +300,6 @@ impl LocalNode {
             }
             State::Down { .. } if self.pause > 0 => {
                 self.pause -= 1;
-                self.checking = false;
                 return;
             }
             State::Down { .. } => {
@@ -303,6 +308,7 @@ impl LocalNode {
                 Chore::Open(Box::new(opening))
             }
         };
+        self.checking = Some(now);
         self.disk.chore(u32::MAX, chore);
     }
 
@@ -316,7 +322,7 @@ impl LocalNode {
                 }
             }
             ChoreOutcome::Checked { same, room_bytes } => {
-                self.checking = false;
+                self.checking = None;
                 if !same && current {
                     let path = self.opening.path.display();
                     self.go_down(format!("the folder {path} vanished or was replaced"), router);
@@ -325,7 +331,7 @@ impl LocalNode {
                 }
             }
             ChoreOutcome::Opened(Ok(folder)) => {
-                self.checking = false;
+                self.checking = None;
                 if folder.created {
                     tracing::warn!(
                         "nothing lay at {}; made an empty node there: its shards will be rebuilt",
@@ -337,7 +343,7 @@ impl LocalNode {
                 self.start(folder, now);
             }
             ChoreOutcome::Opened(Err(reason)) => {
-                self.checking = false;
+                self.checking = None;
                 if matches!(self.state, State::Down { .. }) {
                     self.go_down(reason, router);
                 }

@@ -74,6 +74,11 @@ pub struct Worker {
     stopping: bool,
 }
 
+/// How long the end of a core waits for disk operations under way.
+pub const FINISH_PATIENCE_MS: u64 = 5_000;
+/// A chore that has not ended after this long is told of at the end of the core.
+const SLOW_CHORE_MS: u64 = 1_000;
+
 /// From such a delay of a timer on, the process was stopped, or starved of CPU time.
 const LATE_MS: u64 = 500;
 
@@ -171,8 +176,9 @@ impl Worker {
 
     fn keep_house(&mut self) {
         if !self.router.blocked() {
+            let now = self.reactor.now();
             for node in self.nodes.values_mut() {
-                node.look_after();
+                node.look_after(now);
             }
         }
         self.set_housekeeping();
@@ -440,11 +446,10 @@ impl Worker {
 
     /// Ends connections and lets disk operations under way come back.
     fn finish(mut self, events: &mut Vec<Event>) -> io::Result<()> {
-        const PATIENCE_MS: u64 = 5_000;
         self.nbd.close_all(&mut self.reactor);
         self.peers.close_all(&mut self.reactor);
         self.listeners.clear();
-        let deadline = self.reactor.fresh_now().plus(Nanos::from_ms(PATIENCE_MS));
+        let deadline = self.reactor.fresh_now().plus(Nanos::from_ms(FINISH_PATIENCE_MS));
         while self.nodes.values().any(|node| !node.is_quiet()) {
             self.reactor.turn_until(events, deadline)?;
             let now = self.reactor.now();
@@ -455,8 +460,17 @@ impl Worker {
                 node.pump(now, &mut self.router, &mut self.reactor);
             }
             if now >= deadline {
-                tracing::warn!("disk operations did not return in time");
+                for (node, _) in self.nodes.iter().filter(|(_, node)| !node.is_quiet()) {
+                    tracing::warn!("disk operations of {node} did not return in time");
+                }
                 break;
+            }
+        }
+        let now = self.reactor.fresh_now();
+        for (node, local) in &self.nodes {
+            if local.looks_since().is_some_and(|at| now.since(at) >= Nanos::from_ms(SLOW_CHORE_MS))
+            {
+                tracing::warn!("the folder of {node} does not answer; its thread is left behind");
             }
         }
         Ok(())
