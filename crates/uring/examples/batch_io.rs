@@ -14,7 +14,9 @@ use std::os::unix::fs::FileExt;
 
 use bytes::Bytes;
 use fieldstone_buf::AlignedBuf;
-use fieldstone_uring::{Caching, File, Payload, Reactor, ReactorOptions, Token, monotonic_now};
+use fieldstone_uring::{
+    Caching, File, Payload, Reactor, ReactorOptions, Token, Unsure, monotonic_now,
+};
 
 const FILE_BYTES: u64 = 64 << 20;
 const BLOCK_BYTES: u64 = 4096;
@@ -123,7 +125,8 @@ impl Bench {
     fn inline_write(&mut self) -> std::io::Result<()> {
         for _ in 0..BATCH {
             let parts = vec![self.block.clone()];
-            self.reactor.write_inline(&self.file, self.places.next_bytes(), parts, Token(0));
+            let at = self.places.next_bytes();
+            self.reactor.write_inline(&self.file, at, parts, Unsure::Block, Token(0));
         }
         self.collect_writes()
     }

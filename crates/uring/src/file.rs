@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether the page cache takes part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,8 +52,22 @@ pub struct FileOptions {
 /// An open file. Clones share the descriptor, which closes with the last handle or operation.
 #[derive(Clone, Debug)]
 pub struct File {
-    file: Arc<fs::File>,
+    open: Arc<Open>,
     caching: Caching,
+}
+
+/// What the handles of a file share.
+#[derive(Debug)]
+struct Open {
+    file: fs::File,
+    /// Its file system cannot be asked not to block (`RWF_NOWAIT`).
+    refuses_nowait: AtomicBool,
+}
+
+impl Open {
+    fn new(file: fs::File) -> Arc<Self> {
+        Arc::new(Self { file, refuses_nowait: AtomicBool::new(false) })
+    }
 }
 
 impl File {
@@ -77,13 +92,13 @@ impl File {
             open.custom_flags(libc::O_DIRECT);
         }
         let file = open.open(path).map_err(|error| named(path, &error))?;
-        Ok(Self { file: Arc::new(file), caching: options.caching })
+        Ok(Self { open: Open::new(file), caching: options.caching })
     }
 
     /// Takes over an open file; `caching` must tell the truth about its `O_DIRECT` flag.
     #[must_use]
     pub fn from_descriptor(descriptor: OwnedFd, caching: Caching) -> Self {
-        Self { file: Arc::new(descriptor.into()), caching }
+        Self { open: Open::new(descriptor.into()), caching }
     }
 
     /// How it was opened.
@@ -97,7 +112,7 @@ impl File {
     /// # Errors
     /// Whatever `fstat` reports.
     pub fn len_bytes(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        Ok(self.open.file.metadata()?.len())
     }
 
     /// Cuts the file, or extends it with a hole.
@@ -105,7 +120,7 @@ impl File {
     /// # Errors
     /// Whatever `ftruncate` reports: not open for writing, too large.
     pub fn set_len_bytes(&self, len_bytes: u64) -> io::Result<()> {
-        self.file.set_len(len_bytes)
+        self.open.file.set_len(len_bytes)
     }
 
     /// Space that the file takes on its device, in bytes.
@@ -115,17 +130,26 @@ impl File {
     pub fn allocated_bytes(&self) -> io::Result<u64> {
         use std::os::unix::fs::MetadataExt;
         const STAT_BLOCK_BYTES: u64 = 512;
-        Ok(self.file.metadata()?.blocks() * STAT_BLOCK_BYTES)
+        Ok(self.open.file.metadata()?.blocks() * STAT_BLOCK_BYTES)
     }
 
     pub(crate) fn raw(&self) -> RawFd {
-        self.file.as_raw_fd()
+        self.open.file.as_raw_fd()
+    }
+
+    /// True once [`File::note_refuses_nowait`] was called for a handle of the file.
+    pub(crate) fn refuses_nowait(&self) -> bool {
+        self.open.refuses_nowait.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_refuses_nowait(&self) {
+        self.open.refuses_nowait.store(true, Ordering::Relaxed);
     }
 }
 
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.open.file.as_fd()
     }
 }
 

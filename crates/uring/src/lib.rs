@@ -47,7 +47,7 @@ pub use listener::{ListenError, Listener};
 pub use lock::{Holder, LockError, LockFile};
 pub use mailbox::{Mailbox, SendError, Sender};
 pub use op::Want;
-pub use reactor::{Counters, Reactor, ReactorOptions, Space};
+pub use reactor::{Counters, Inlined, Reactor, ReactorOptions, Space, Unsure};
 pub use ring::TaskRun;
 pub use socket::{Shutdown, Socket};
 pub use thread::{ThreadUsage, allowed_cpus, pin_to_cpu, raise_open_files, thread_usage};

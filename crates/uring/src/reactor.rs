@@ -69,6 +69,7 @@ use crate::ring::{self, TaskRun};
 use crate::thread;
 use crate::timer::Timers;
 
+pub use inline::{Inlined, Unsure};
 pub use start::Space;
 
 /// Most bytes of one operation.

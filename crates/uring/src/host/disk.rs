@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 
 use bytes::Bytes;
+use fieldstone_block::Nanos;
 use fieldstone_buf::{AlignedBuf, is_aligned};
 use fieldstone_node::{DiskError, DiskId, DiskOp, DiskOutput, FileId};
 use fieldstone_proto::NodeIndex;
@@ -27,10 +28,13 @@ use slab::Slab;
 
 use super::folder::{self, Dir, Identity, NodeFolder};
 use super::message::Message;
+use super::pace::{Group, Pace};
 use super::token::{Kind, token};
-use crate::{Caching, Creation, Event, File, FileOptions, Payload, Reactor, Sender, Space};
+use crate::{
+    Caching, Creation, Event, File, FileOptions, Inlined, Payload, Reactor, Sender, Space, Unsure,
+};
 
-/// Buffered writes up to this length are made where they stand; see the reactor's `write_inline`.
+/// Buffered writes up to this length are made where they stand, while the disk keeps [`Pace`].
 const INLINE_BYTES: usize = 256 << 10;
 
 /// Something for the chore thread.
@@ -171,11 +175,20 @@ enum Kept {
     Other,
 }
 
+/// Which way an operation went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Ring,
+    Other,
+}
+
 #[derive(Debug)]
 struct InFlight {
     id: DiskId,
     kept: Kept,
     era: u32,
+    /// Of an operation on the ring.
+    group: Option<Group>,
 }
 
 /// The disk of one node.
@@ -190,6 +203,7 @@ pub struct Disk {
     slots: Option<File>,
     others: Vec<(FileId, File)>,
     in_flight: Slab<InFlight>,
+    pace: Pace,
     chores: mpsc::Sender<ChoreTicket>,
     /// Results that were known at once.
     ready: Vec<(DiskId, Result<DiskOutput, DiskError>)>,
@@ -208,6 +222,7 @@ impl Disk {
             slots: None,
             others: Vec::new(),
             in_flight: Slab::new(),
+            pace: Pace::default(),
             chores,
             ready: Vec::new(),
         }
@@ -220,6 +235,8 @@ impl Disk {
         self.slots = None;
         self.others.clear();
         self.ready.clear();
+        // The folder may be on another disk.
+        self.pace = Pace::default();
         self.era += 1;
         self.era
     }
@@ -253,15 +270,22 @@ impl Disk {
     /// Starts an operation.
     pub fn start(&mut self, id: DiskId, op: DiskOp, reactor: &mut Reactor) {
         let kept = if matches!(op, DiskOp::Read { .. }) { Kept::Read } else { Kept::Other };
-        let index = self.in_flight.insert(InFlight { id, kept, era: self.era });
+        let era = self.era;
+        let index = self.in_flight.insert(InFlight { id, kept, era, group: None });
         let index32 = u32::try_from(index).expect("a node's request table bounds its operations");
-        if let Err(error) = self.put(index32, op, reactor) {
-            self.in_flight.remove(index);
-            self.ready.push((id, Err(disk_error(&error))));
+        match self.put(index32, op, reactor) {
+            Ok(Way::Ring) => {
+                self.in_flight[index].group = Some(self.pace.begin(reactor.now()));
+            }
+            Ok(Way::Other) => {}
+            Err(error) => {
+                self.in_flight.remove(index);
+                self.ready.push((id, Err(disk_error(&error))));
+            }
         }
     }
 
-    fn put(&mut self, index: u32, op: DiskOp, reactor: &mut Reactor) -> std::io::Result<()> {
+    fn put(&mut self, index: u32, op: DiskOp, reactor: &mut Reactor) -> std::io::Result<Way> {
         let token = token(Kind::Disk, u32::from(self.node.0), index);
         match op {
             DiskOp::Read { file, offset_bytes, len_bytes } => {
@@ -272,29 +296,41 @@ impl Disk {
                 let data = self.writable(data);
                 let short = data.iter().map(Bytes::len).sum::<usize>() <= INLINE_BYTES;
                 let inline = self.caching == Caching::Buffered && short;
+                let kept = self.pace.is_kept(reactor.now());
                 let file = self.file(file)?;
-                if inline {
-                    reactor.write_inline(file, offset_bytes, data, token);
-                } else {
+                if !inline {
                     reactor.write(file, offset_bytes, data, token);
+                    return Ok(Way::Ring);
                 }
+                let unsure = if kept { Unsure::Block } else { Unsure::Ring };
+                match reactor.write_inline(file, offset_bytes, data, unsure, token) {
+                    Inlined::AtOnce => {}
+                    Inlined::Blocking(took) => self.pace.blocked(took, reactor.now()),
+                    Inlined::Ring => return Ok(Way::Ring),
+                }
+                return Ok(Way::Other);
             }
             DiskOp::Sync { file } => reactor.fsync(self.file(file)?, true, token),
             DiskOp::Discard { file, offset_bytes, len_bytes } => {
                 let file = self.file(file)?;
                 reactor.fallocate(file, Space::PunchHole, offset_bytes, len_bytes, token);
             }
-            DiskOp::List => self.chore(index, Chore::List(self.dir()?)),
+            DiskOp::List => {
+                self.chore(index, Chore::List(self.dir()?));
+                return Ok(Way::Other);
+            }
             DiskOp::Create { file, len_bytes, allocate } => {
                 let dir = self.dir()?;
                 self.chore(index, Chore::Create { dir, file, len_bytes, allocate });
+                return Ok(Way::Other);
             }
             DiskOp::Remove { file } => {
                 self.others.retain(|(other, _)| *other != file);
                 self.chore(index, Chore::Remove(self.dir()?, file));
+                return Ok(Way::Other);
             }
         }
-        Ok(())
+        Ok(Way::Ring)
     }
 
     /// With `O_DIRECT`, one aligned copy of what does not lie on block boundaries.
@@ -338,10 +374,14 @@ impl Disk {
         &mut self,
         index: u32,
         event: Event,
+        now: Nanos,
     ) -> Option<(DiskId, Result<DiskOutput, DiskError>)> {
-        let InFlight { id, kept, era } = self.in_flight.try_remove(index as usize)?;
+        let InFlight { id, kept, era, group } = self.in_flight.try_remove(index as usize)?;
         if era != self.era {
             return None;
+        }
+        if let Some(group) = group {
+            self.pace.end(group, now);
         }
         let result = match (event.result, kept, event.payload) {
             (Err(error), _, _) => Err(disk_error(&error)),
@@ -371,4 +411,77 @@ fn open(dir: &Dir, id: FileId, caching: Caching) -> std::io::Result<File> {
     let file = File::open(&dir.path().join(folder::file_name(id)), options)?;
     folder::mark_used(&file.as_fd())?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::super::token::split;
+    use super::*;
+    use crate::ReactorOptions;
+
+    fn make_fifo(path: &Path) {
+        let name = std::ffi::CString::new(path.as_os_str().as_bytes()).expect("no zero byte");
+        // SAFETY: `name` is a C string.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    }
+
+    /// Waits for one operation.
+    fn finish(disk: &mut Disk, reactor: &mut Reactor) {
+        let mut events = Vec::new();
+        while events.is_empty() {
+            reactor.turn(&mut events).expect("the ring works");
+        }
+        for event in events {
+            let (_, _, index) = split(event.token).expect("of the disk");
+            let (_, result) = disk.finished(index, event, reactor.now()).expect("of this era");
+            result.expect("it worked");
+        }
+    }
+
+    /// `slots` is a FIFO: reading it hangs until the test writes to it. Writes to `data`, whose file
+    /// system is taken for one that cannot promise not to block, leave the core for the ring then.
+    #[test]
+    fn a_disk_that_hangs_is_not_written_to_by_the_core() {
+        const LEN_BYTES: u32 = 4096;
+        let folder = tempfile::tempdir().expect("temp");
+        let slots = folder.path().join(folder::file_name(FileId::Slots));
+        make_fifo(&slots);
+        std::fs::write(folder.path().join(folder::file_name(FileId::Data)), "").expect("made");
+        let (chores, _queue) = mpsc::channel();
+        let mut disk = Disk::new(NodeIndex(0), Caching::Buffered, chores);
+        disk.next_era(Some(Dir::open(folder.path()).expect("there")));
+        disk.file(FileId::Data).expect("there").note_refuses_nowait();
+        let mut reactor = Reactor::new(ReactorOptions::default()).expect("a ring");
+        let write = || {
+            let data = vec![Bytes::from(vec![1; LEN_BYTES as usize])];
+            DiskOp::Write { file: FileId::Data, offset_bytes: 0, data }
+        };
+
+        disk.start(DiskId(1), write(), &mut reactor);
+        finish(&mut disk, &mut reactor);
+        let read = DiskOp::Read { file: FileId::Slots, offset_bytes: 0, len_bytes: LEN_BYTES };
+        disk.start(DiskId(2), read, &mut reactor);
+        disk.start(DiskId(3), write(), &mut reactor);
+        finish(&mut disk, &mut reactor);
+        assert_eq!(reactor.counters().inline_writes, 2, "the read may only be slow");
+
+        std::thread::sleep(Duration::from_millis(250));
+        reactor.fresh_now();
+        disk.start(DiskId(4), write(), &mut reactor);
+        finish(&mut disk, &mut reactor);
+        assert_eq!(reactor.counters().inline_writes, 2, "the read hangs");
+
+        let mut end = std::fs::OpenOptions::new().write(true).open(&slots).expect("it is read");
+        end.write_all(&[2; LEN_BYTES as usize]).expect("room");
+        finish(&mut disk, &mut reactor);
+        disk.start(DiskId(5), write(), &mut reactor);
+        finish(&mut disk, &mut reactor);
+        assert_eq!(reactor.counters().inline_writes, 3, "the disk answers again");
+        assert!(disk.is_quiet());
+    }
 }

@@ -103,7 +103,7 @@ impl Identity {
 pub struct Dir(Arc<fs::File>);
 
 impl Dir {
-    fn open(path: &Path) -> io::Result<Self> {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self(Arc::new(fs::File::open(path)?)))
     }
 

@@ -34,6 +34,7 @@
 //! | [`node_remote`] | a node in another process, as a device sees it |
 //! | [`node_server`] | other processes, as a node sees them |
 //! | [`node_session`] | a conversation with one node, for calls |
+//! | `pace` | whether a disk keeps pace, and so may block a write |
 //! | `look_up` | calls that may hang, with a deadline |
 //! | [`control`] | the calls themselves, and what is told |
 //! | [`strangers`] | how long and how many unknown connections may stay |
@@ -53,6 +54,7 @@ pub mod node_server;
 pub mod node_session;
 pub mod notices;
 mod overdue;
+mod pace;
 mod remote_session;
 pub mod strangers;
 mod token;

@@ -227,7 +227,7 @@ impl LocalNode {
 
     /// A disk operation came back.
     pub fn disk_event(&mut self, index: u32, event: Event, now: Nanos) {
-        if let Some(done) = self.disk.finished(index, event) {
+        if let Some(done) = self.disk.finished(index, event, now) {
             self.disk_done(done, now);
         }
     }

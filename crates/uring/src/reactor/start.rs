@@ -182,7 +182,7 @@ impl Reactor {
     }
 
     /// Starts an operation that moves `len` bytes.
-    fn transfer(&mut self, op: Op, len: usize, token: Token) {
+    pub(super) fn transfer(&mut self, op: Op, len: usize, token: Token) {
         if len == 0 {
             self.answer(op, token, Ok(0));
         } else if len > MAX_TRANSFER_BYTES {

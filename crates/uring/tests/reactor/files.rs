@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use bytes::Bytes;
 use fieldstone_buf::AlignedBuf;
 use fieldstone_uring::{
-    Caching, Creation, File, FileOptions, Payload, Space, TaskRun, Token,
+    Caching, Creation, File, FileOptions, Inlined, Payload, Space, TaskRun, Token, Unsure,
     reactor::MAX_TRANSFER_BYTES,
 };
 use rand::{Rng, SeedableRng};
@@ -97,7 +97,7 @@ fn many_parts_are_split_and_reported_once() {
     for inline in [false, true] {
         let offset_bytes = if inline { 20_000 } else { 3 };
         if inline {
-            reactor.write_inline(&file, offset_bytes, parts.clone(), Token(1));
+            reactor.write_inline(&file, offset_bytes, parts.clone(), Unsure::Block, Token(1));
         } else {
             reactor.write(&file, offset_bytes, parts.clone(), Token(1));
         }
@@ -110,6 +110,30 @@ fn many_parts_are_split_and_reported_once() {
     let counters = reactor.counters();
     assert!(counters.continuations >= 4, "more than IOV_MAX parts");
     assert_eq!((counters.inline_writes, counters.sqes), (1, counters.continuations + 1));
+}
+
+/// Whatever the file system says when it is asked not to block.
+#[test]
+fn a_write_that_may_not_block_is_made_all_the_same() {
+    let folder = folder();
+    let file = create(&folder, Caching::Buffered);
+    let mut reactor = reactor(8);
+    let part = Bytes::from(vec![7; 5000]);
+    for at in 0..20 {
+        let before = reactor.counters();
+        let parts = vec![part.clone(); 2];
+        let inlined = reactor.write_inline(&file, at * 9_000, parts, Unsure::Ring, Token(at));
+        assert!(matches!(inlined, Inlined::AtOnce | Inlined::Ring), "{inlined:?}");
+        let event = one(&mut reactor);
+        assert_eq!((event.token, event.result.expect("written")), (Token(at), 10_000));
+        let at_once = reactor.counters().inline_writes - before.inline_writes;
+        assert_eq!(at_once, u64::from(inlined == Inlined::AtOnce));
+        assert_eq!(reactor.counters().sqes > before.sqes, inlined == Inlined::Ring);
+    }
+    let got = std::fs::read(folder.path().join("f")).expect("readable");
+    assert!(got.len() == 19 * 9_000 + 10_000 && got.iter().all(|byte| *byte == 7));
+    let empty = reactor.write_inline(&file, 0, Vec::new(), Unsure::Ring, Token(1));
+    assert_eq!((empty, one(&mut reactor).result.expect("nothing")), (Inlined::AtOnce, 0));
 }
 
 #[test]
@@ -169,8 +193,8 @@ fn errors_come_back_with_the_buffers() {
     assert_eq!(event.result.expect_err("full").raw_os_error(), Some(libc::ENOSPC));
     assert!(matches!(event.payload, Payload::Parts(back) if back == parts));
 
-    reactor.write_inline(&full, 0, parts.clone(), Token(1));
-    reactor.write_inline(&full, u64::MAX - 1, parts.clone(), Token(2));
+    reactor.write_inline(&full, 0, parts.clone(), Unsure::Block, Token(1));
+    reactor.write_inline(&full, u64::MAX - 1, parts.clone(), Unsure::Block, Token(2));
     let mut events = by_token(collect(&mut reactor, 2)).into_iter().collect::<Vec<_>>();
     events.sort_by_key(|(token, _)| *token);
     for ((_, event), errno) in events.into_iter().zip([libc::ENOSPC, libc::EFBIG]) {
