@@ -190,7 +190,10 @@ impl Device {
             let node = NodeIndex(u16::try_from(index).expect("a pool has at most 65535 nodes"));
             let link = match place {
                 NodePlace::Here => NodeLink::Here { attempt: 0 },
-                place => NodeLink::Remote(Box::new(RemoteNode::new(id, node, place.clone()))),
+                place => {
+                    let (place, mailbox) = (place.clone(), router.own_sender());
+                    NodeLink::Remote(Box::new(RemoteNode::new(id, node, place, mailbox)))
+                }
             };
             device.links.push(link);
             device.connect(node, router, reactor);
@@ -283,6 +286,19 @@ impl Device {
         }
         self.listen(node, &mut heard, now);
         self.heard = heard;
+    }
+
+    /// The address of a remote node was read, or could not be.
+    pub(super) fn found(
+        &mut self,
+        node: NodeIndex,
+        attempt: u16,
+        endpoint: std::io::Result<Box<Endpoint>>,
+        reactor: &mut Reactor,
+    ) {
+        if let Some(NodeLink::Remote(remote)) = self.links.get_mut(usize::from(node.0)) {
+            remote.found(attempt, endpoint, reactor);
+        }
     }
 
     /// Tells the volume what came from a remote node.

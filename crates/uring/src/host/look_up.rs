@@ -3,7 +3,7 @@
 //! No call into the kernel or the resolver can be taken back. So a thread makes the call, and the
 //! caller waits for the thread until its deadline. A thread whose call hangs stays behind. Callers
 //! come again, so the threads that may ask about one thing are bounded: behind [`AT_A_TIME`] of
-//! them, callers wait.
+//! them, callers wait, or are told that no thread is left for them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -79,13 +79,34 @@ pub(super) fn within<T: Send + 'static>(
         }
     };
     let (done, outcome) = mpsc::channel();
+    // The caller may have given up by then.
+    start(turn, call, move |answer| drop(done.send(answer)))?;
+    outcome.recv_timeout(rest(deadline)?).map_err(|_| late())
+}
+
+/// Makes a call that asks about `thing` in a thread of its own, which gives the answer to `tell`.
+///
+/// # Errors
+/// As many threads as may be ask about that thing, or the system has no thread left.
+pub(super) fn begin<T: 'static>(
+    thing: &str,
+    call: impl FnOnce() -> T + Send + 'static,
+    tell: impl FnOnce(T) + Send + 'static,
+) -> io::Result<()> {
+    start(Turn::take(thing).ok_or_else(late)?, call, tell)
+}
+
+fn start<T: 'static>(
+    turn: Turn,
+    call: impl FnOnce() -> T + Send + 'static,
+    tell: impl FnOnce(T) + Send + 'static,
+) -> io::Result<()> {
     std::thread::Builder::new().name("look-up".to_owned()).spawn(move || {
         let answer = call();
         drop(turn);
-        // The caller may have given up.
-        drop(done.send(answer));
+        tell(answer);
     })?;
-    outcome.recv_timeout(rest(deadline)?).map_err(|_| late())
+    Ok(())
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use fieldstone_proto::{NodeIndex, Reply, Request};
 use super::control::Control;
 use super::disk::ChoreDone;
 use super::nbd_server::Accepted;
-use crate::{SendError, Sender};
+use crate::{Endpoint, SendError, Sender};
 
 /// A core of the host, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -157,6 +157,17 @@ pub enum Message {
         link: Link,
         /// The answer.
         reply: Reply,
+    },
+    /// A thread has read where a node's process listens, for a device that connects to the node.
+    Found {
+        /// The device.
+        device: DeviceId,
+        /// The node.
+        node: NodeIndex,
+        /// Which of the device's attempts to connect it is for.
+        attempt: u16,
+        /// The address, or why there is none.
+        endpoint: std::io::Result<Box<Endpoint>>,
     },
     /// A connection was accepted on another core and shall live here.
     Accepted(Accepted),

@@ -8,20 +8,25 @@
 //!   +-------------------------- 50 ms, doubled up to 2 s ------------------------+
 //! ```
 //!
+//! The address of a node process stands in a file of the node's folder, which may hang. So a thread
+//! reads the file ([`super::look_up`]), and a message brings the address; this is part of connecting.
+//!
 //! The pause grows with every attempt until a node has answered something, so a node that accepts
 //! and closes again is not hammered. Every attempt has a number that is part of its tokens: events
 //! of an earlier connection are not mistaken for those of the present one.
+
+use std::path::Path;
 
 use fieldstone_block::Nanos;
 use fieldstone_proto::wire::encode_request;
 use fieldstone_proto::{NodeError, NodeIndex, Reply, Request};
 
 use super::device::NodePlace;
-use super::folder;
-use super::message::DeviceId;
+use super::message::{DeviceId, Message};
 use super::token::{Kind, token};
 use super::wire_socket::{Broken, WireSocket};
-use crate::{Endpoint, Event, Payload, Reactor, Token};
+use super::{folder, look_up};
+use crate::{Endpoint, Event, Payload, Reactor, Sender, Token};
 
 /// The first pause before connecting again.
 const PAUSE_MS_MIN: u64 = 50;
@@ -53,6 +58,8 @@ pub struct RemoteNode {
     device: DeviceId,
     node: NodeIndex,
     place: NodePlace,
+    /// The mailbox of this core, for addresses that were read.
+    mailbox: Sender<Message>,
     attempt: u16,
     state: State,
     pause_ms: u64,
@@ -71,11 +78,17 @@ pub fn split_index(index: u32) -> (NodeIndex, u16) {
 impl RemoteNode {
     /// A node that is not connected to yet.
     #[must_use]
-    pub fn new(device: DeviceId, node: NodeIndex, place: NodePlace) -> Self {
+    pub fn new(
+        device: DeviceId,
+        node: NodeIndex,
+        place: NodePlace,
+        mailbox: Sender<Message>,
+    ) -> Self {
         Self {
             device,
             node,
             place,
+            mailbox,
             attempt: 0,
             state: State::Waiting,
             pause_ms: 0,
@@ -112,31 +125,57 @@ impl RemoteNode {
 
     fn connect(&mut self, reactor: &mut Reactor) {
         self.pause_ms = (self.pause_ms * 2).clamp(PAUSE_MS_MIN, PAUSE_MS_MAX);
-        let started = self
-            .endpoint()
-            .and_then(|endpoint| reactor.connect(&endpoint, self.token(Kind::RemoteConnect)));
+        let started = match &self.place {
+            NodePlace::At(endpoint) => reactor.connect(endpoint, self.token(Kind::RemoteConnect)),
+            NodePlace::Announced(path) => self.read_address(path),
+            NodePlace::Here => Err(std::io::ErrorKind::Unsupported.into()),
+        };
         match started {
             Ok(()) => {
                 self.state = State::Connecting;
                 let limit = reactor.now().plus(Nanos::from_ms(CONNECT_MS));
                 reactor.timer(limit, self.token(Kind::RemoteTimer));
             }
-            Err(error) => {
-                tracing::debug!("{} cannot be reached: {error}", self.node);
-                self.wait(reactor);
-            }
+            Err(error) => self.unreachable(&error, reactor),
         }
     }
 
-    fn endpoint(&self) -> std::io::Result<Endpoint> {
-        match &self.place {
-            NodePlace::At(endpoint) => Ok((**endpoint).clone()),
-            NodePlace::Announced(path) => {
-                let address = folder::announced(path).ok_or(std::io::ErrorKind::NotFound)?;
-                // A literal address: its process wrote down what it is bound to.
-                Endpoint::resolve(&address)
-            }
-            NodePlace::Here => Err(std::io::ErrorKind::Unsupported.into()),
+    fn unreachable(&mut self, error: &std::io::Error, reactor: &mut Reactor) {
+        tracing::debug!("{} cannot be reached: {error}", self.node);
+        self.wait(reactor);
+    }
+
+    /// Begins to read where the node's process listens; [`RemoteNode::found`] goes on.
+    fn read_address(&self, path: &Path) -> std::io::Result<()> {
+        let (device, node, attempt) = (self.device, self.node, self.attempt);
+        let (mailbox, folder) = (self.mailbox.clone(), path.to_path_buf());
+        let read = move || -> std::io::Result<Box<Endpoint>> {
+            let address = folder::announced(&folder).ok_or(std::io::ErrorKind::NotFound)?;
+            // A literal address: its process wrote down what it is bound to.
+            Endpoint::resolve(&address).map(Box::new)
+        };
+        let tell = move |endpoint| {
+            let found = Message::Found { device, node, attempt, endpoint };
+            // If the core takes nothing, the time limit of connecting passes, and all begins anew.
+            let _ = mailbox.send(found);
+        };
+        look_up::begin(&path.to_string_lossy(), read, tell)
+    }
+
+    /// The node's address was read, or could not be.
+    pub fn found(
+        &mut self,
+        attempt: u16,
+        endpoint: std::io::Result<Box<Endpoint>>,
+        reactor: &mut Reactor,
+    ) {
+        if attempt != self.attempt || !matches!(self.state, State::Connecting) {
+            return;
+        }
+        let token = self.token(Kind::RemoteConnect);
+        // The time limit set before holds for this as well.
+        if let Err(error) = endpoint.and_then(|endpoint| reactor.connect(&endpoint, token)) {
+            self.unreachable(&error, reactor);
         }
     }
 

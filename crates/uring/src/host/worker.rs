@@ -275,6 +275,11 @@ impl Worker {
                     device.link_down(node, link, now);
                 }
             }
+            Message::Found { device, node, attempt, endpoint } => {
+                if let Some(device) = self.devices.get_mut(&device) {
+                    device.found(node, attempt, endpoint, &mut self.reactor);
+                }
+            }
             Message::LinkKnown { link, .. } => self.peers.link_known(link),
             Message::Accepted(accepted) => self.take_over(accepted, now),
             Message::Chore(done) => {
