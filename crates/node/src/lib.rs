@@ -27,6 +27,7 @@
 //!
 //! The node does no I/O and reads no clock: see [`seam`].
 
+mod books;
 mod disk;
 mod handlers;
 pub mod limits;
@@ -37,5 +38,7 @@ mod start;
 mod store;
 mod volumes;
 
+#[doc(hidden)]
+pub use books::{Books, SlotShard, SlotUse, VolumeBooks};
 pub use node::Node;
 pub use seam::{Action, DiskError, DiskId, DiskOp, DiskOutput, Event, FileId, NodeConfig, PeerId};

@@ -4,7 +4,7 @@
 //! a checker that has never refused anything proves nothing.
 
 use fieldstone_block::{Backend, Nanos};
-use fieldstone_node::{Action as NodeAction, Event as NodeEvent, NodeConfig};
+use fieldstone_node::{Action as NodeAction, Books, Event as NodeEvent, NodeConfig};
 use fieldstone_volume::Phase;
 use fieldstone_volume::{Action, Event, VolumeConfig};
 
@@ -42,8 +42,6 @@ pub struct NodeView {
     pub up: bool,
     /// Shards of the volume on the node that count.
     pub shards: u64,
-    /// Slots in use on it, by any volume.
-    pub slots_used: u64,
 }
 
 /// A volume process.
@@ -70,6 +68,12 @@ pub trait NodeProcess {
     fn handle(&mut self, event: NodeEvent, now: Nanos);
     /// What it wants done.
     fn next_action(&mut self) -> Option<NodeAction>;
+    /// It has looked at its disk, and serves requests.
+    fn is_ready(&self) -> bool;
+    /// What it believes that it holds; `None` for one that keeps no books, or does not serve.
+    fn books(&self) -> Option<Books>;
+    /// Panics if what it believes contradicts itself.
+    fn check(&self);
 }
 
 /// Makes the processes that a world runs.

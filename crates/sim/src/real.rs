@@ -1,7 +1,7 @@
 //! The real cast: the volume and the node that ship.
 
 use fieldstone_block::Nanos;
-use fieldstone_node::{Action as NodeAction, Event as NodeEvent, Node, NodeConfig};
+use fieldstone_node::{Action as NodeAction, Books, Event as NodeEvent, Node, NodeConfig};
 use fieldstone_volume::Volume;
 use fieldstone_volume::{Action, Event, VolumeConfig};
 use fieldstone_volume::{NodeHealth, Phase};
@@ -37,6 +37,18 @@ impl NodeProcess for Node {
     fn next_action(&mut self) -> Option<NodeAction> {
         Node::next_action(self)
     }
+
+    fn is_ready(&self) -> bool {
+        Node::is_ready(self)
+    }
+
+    fn books(&self) -> Option<Books> {
+        Node::books(self)
+    }
+
+    fn check(&self) {
+        self.assert_consistent();
+    }
 }
 
 impl VolumeProcess for Volume {
@@ -64,7 +76,6 @@ impl VolumeProcess for Volume {
         let view = |node: &fieldstone_volume::NodeStatus| NodeView {
             up: node.health == NodeHealth::Up,
             shards: u64::from(node.shards),
-            slots_used: u64::from(node.slots_reserved.saturating_sub(node.slots_free)),
         };
         let down: Vec<String> = status
             .nodes

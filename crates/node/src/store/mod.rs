@@ -86,6 +86,7 @@
 //! read, must not be in flight together. The second of them is parked until the first ends. It
 //! happens when a writer repeats itself after losing its connection.
 
+mod books;
 mod found;
 mod open;
 mod reclaim;

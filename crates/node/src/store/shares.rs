@@ -208,6 +208,11 @@ impl Shares {
         self.change(volume, |share| share.held -= 1);
     }
 
+    /// Every volume that has a share: what it reserved, and what it holds.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (VolumeId, u32, u32)> {
+        self.volumes.iter().map(|(volume, share)| (*volume, share.reserved, share.held))
+    }
+
     /// Slots that the volumes hold in all.
     pub(crate) fn held(&self) -> u64 {
         self.volumes.values().map(|share| u64::from(share.held)).sum()

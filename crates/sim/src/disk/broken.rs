@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use fieldstone_node::FileId;
 
 use super::file::{PAGE_BYTES, SimFile};
@@ -88,6 +89,15 @@ impl Broken {
     }
 }
 
+/// Which content of a file is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// What reads see.
+    Now,
+    /// What a loss of power leaves at least.
+    AfterPowerLoss,
+}
+
 /// The stable files of a disk as they were at some time.
 #[derive(Debug)]
 pub struct Snapshot(BTreeMap<FileId, SimFile>);
@@ -110,6 +120,16 @@ impl SimDisk {
     pub fn bytes(&self, file: FileId) -> Option<Vec<u8>> {
         let file = self.files.get(&file)?;
         Some(file.read(0, file.pages() * PAGE_BYTES).to_vec())
+    }
+
+    /// Page `page` of the file; `None` for a hole, or if there is no such file.
+    #[must_use]
+    pub fn page(&self, file: FileId, page: usize, view: View) -> Option<Bytes> {
+        let file = self.files.get(&file)?;
+        match view {
+            View::Now => file.page(page),
+            View::AfterPowerLoss => file.stable_page(page),
+        }
     }
 
     /// Puts these bytes in place of the file's, stable. Reads behind them see zeroes.

@@ -138,6 +138,16 @@ impl SimFile {
         out.freeze()
     }
 
+    /// What reads see of a page.
+    pub fn page(&self, page: usize) -> Page {
+        self.current.get(page).cloned().flatten()
+    }
+
+    /// What a loss of power leaves of a page at least.
+    pub fn stable_page(&self, page: usize) -> Page {
+        self.stable.get(page).cloned().flatten()
+    }
+
     /// Completes a write: reads see it, a sync that starts later covers it.
     pub fn write(&mut self, change: Change) {
         apply(&mut self.current, &change);

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use fieldstone_node::{DiskError, DiskId, DiskOp, DiskOutput, FileId};
 
 use crate::dice::Dice;
-pub use broken::{Broken, FileKind, Snapshot};
+pub use broken::{Broken, FileKind, Snapshot, View};
 use file::{Change, PAGE_BYTES, SimFile, pages_of};
 
 /// Longest file that the disk takes, in bytes: a bug in an offset must not eat the host's memory.

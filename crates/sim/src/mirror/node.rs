@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use fieldstone_block::Nanos;
-use fieldstone_node::{Action, DiskId, DiskOp, DiskOutput, Event, FileId, PeerId};
+use fieldstone_node::{Action, Books, DiskId, DiskOp, DiskOutput, Event, FileId, PeerId};
 use fieldstone_proto::{
     Epoch, JournalGen, NodeError, Reply, ReplyBody, Request, RequestBody, Tag, VolumeId,
     VolumeState,
@@ -113,4 +113,14 @@ impl NodeProcess for MirrorNode {
     fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
+
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn books(&self) -> Option<Books> {
+        None
+    }
+
+    fn check(&self) {}
 }

@@ -155,6 +155,7 @@ impl<C: Cast> World<'_, C> {
         let incarnation = self.world_dice.word();
         let host = &mut self.nodes[usize::from(node.0)];
         host.disk.wipe();
+        host.flipped = false;
         host.incarnation = incarnation;
         self.forget_epochs(node);
     }
@@ -181,6 +182,7 @@ impl<C: Cast> World<'_, C> {
             // A scrub that is under way may have passed the place already.
             self.forget_scrubs();
         } else {
+            self.nodes[usize::from(node.0)].flipped = true;
             self.recover_after(node, away_ns, Recovery::Replace);
         }
         true

@@ -122,6 +122,7 @@ impl<C: Cast> World<'_, C> {
         if files.is_empty() {
             return;
         }
+        self.nodes[usize::from(node.0)].flipped = true;
         let one = files[self.lasting_dice.index(files.len())];
         let anywhere = self.lasting_dice.chance(400);
         for _ in 0..self.lasting_dice.between(1, FLIPS_MAX) {

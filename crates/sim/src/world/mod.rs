@@ -2,10 +2,11 @@
 //!
 //! One loop takes the next event off the schedule and hands it to whom it concerns; whatever that
 //! one wants done goes back on the schedule. Nothing else moves time, so a run is a function of
-//! its scenario. The parts: `nodes` and `volumes` host the processes, `users` submits requests
+//! its scenario. The parts: `books` looks at what nodes hold, `nodes` and `volumes` host the processes, `users` submits requests
 //! and judges answers, `faults` strikes, `lasting` strikes to stay, `room` knows how full the
 //! pool is, `script` tells a run from creation to the last check.
 
+mod books;
 mod describe;
 mod faults;
 mod lasting;
@@ -126,6 +127,8 @@ pub struct World<'a, C: Cast> {
     staying: Vec<StayingPlan>,
     old_copies: BTreeMap<NodeIndex, OldCopy>,
     lasting_dice: Dice,
+    /// Audits so far.
+    audits: u64,
     /// Blocks that acknowledged trims and zeroes covered.
     trimmed_blocks: u64,
     world_dice: Dice,
@@ -158,6 +161,7 @@ impl<'a, C: Cast> World<'a, C> {
             staying: scenario.staying.clone(),
             old_copies: BTreeMap::new(),
             lasting_dice: Dice::new(seed, "lasting", 0),
+            audits: 0,
             trimmed_blocks: 0,
             world_dice: Dice::new(seed, "world", 0),
             injected: BTreeMap::new(),
@@ -242,6 +246,7 @@ impl<'a, C: Cast> World<'a, C> {
         let gap_ns = AUDIT_GAP_NS.max(self.now().0 / 1000);
         self.schedule.after(gap_ns, Happening::Audit);
         self.check_for_stuck_requests();
+        self.audit_nodes();
         self.strike_to_stay();
         let mut whole = true;
         for tenant in self.all_tenants() {

@@ -23,6 +23,12 @@ pub(super) struct NodeHost<N> {
     pub slowness: u64,
     /// What is wrong with it for good.
     pub lasting: Lasting,
+    /// A bit of its files flipped, other than one of shard data, since they were empty.
+    pub flipped: bool,
+    /// The life in which its books were compared with its disk after the start.
+    pub checked_life: u64,
+    /// Operations of its disk that had failed when the process started.
+    pub errors_before: u64,
     /// When the last of the disk's operations under way ends.
     pub disk_busy_until: Nanos,
 }
@@ -51,6 +57,9 @@ impl<C: Cast> World<'_, C> {
             incarnation,
             slowness: 1,
             lasting: Lasting::default(),
+            flipped: false,
+            checked_life: 0,
+            errors_before: 0,
             disk_busy_until: Nanos(0),
         });
         self.start_node(node);
@@ -72,6 +81,7 @@ impl<C: Cast> World<'_, C> {
             verify_payload: false,
         };
         host.life += 1;
+        host.errors_before = host.disk.errors_injected;
         host.process = Some(self.cast.node(config, clock));
         let life = host.life;
         self.note(Who::Node(node.0), "start", life, format_args!("life {life}"));
@@ -133,6 +143,7 @@ impl<C: Cast> World<'_, C> {
         if let Some(process) = host.process.as_mut().filter(|_| !host.lasting.silent) {
             process.handle(Event::Disk { id, result }, clock);
             self.pump_node(node);
+            self.check_started(node);
         }
     }
 

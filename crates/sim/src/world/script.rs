@@ -27,13 +27,10 @@
 //! | the events of a run                                | [`EVENTS_MAX`]          |
 
 use fieldstone_block::{Nanos, Op};
-use fieldstone_proto::NodeIndex;
 use fieldstone_volume::Phase;
-use fieldstone_volume::Provisioning;
 
 use super::World;
-use super::tenant::Tenant;
-use crate::actor::{Cast, NodeView, VolumeProcess};
+use crate::actor::{Cast, VolumeProcess};
 use crate::checker::Span;
 use crate::network::ClientId;
 use crate::scenario::Kind;
@@ -58,8 +55,6 @@ const EVENTS_MAX: u64 = 2_000_000;
 const SWEEP_BLOCKS: u64 = 16;
 /// Requests of one volume in flight meanwhile.
 const SWEEP_DEPTH: usize = 8;
-/// Segments that may be in use on an empty volume: open ones, and two checkpoints.
-const EMPTY_SEGMENTS_MAX: u64 = 6;
 
 impl<C: Cast> World<'_, C> {
     /// Plays the run to its end, or to its first failure.
@@ -89,6 +84,7 @@ impl<C: Cast> World<'_, C> {
         self.read_all()?;
         self.kill_all_volumes()?;
         self.until("the volumes are sound once more", WHOLE_NS_MAX, Self::is_settled)?;
+        self.check_unknown_slots()?;
         self.read_all()?;
         self.write_some()?;
         match self.world_dice.chance(500) {
@@ -116,7 +112,8 @@ impl<C: Cast> World<'_, C> {
             world.staying.is_empty() || (world.atlas.staying() > 0 && world.is_settled())
         })?;
         self.staying.clear();
-        self.until("the volumes are whole again", WHOLE_NS_MAX, Self::is_settled)
+        self.until("the volumes are whole again", WHOLE_NS_MAX, Self::is_settled)?;
+        self.check_unknown_slots()
     }
 
     /// Every volume process dies, and every volume opens again.
@@ -287,22 +284,7 @@ impl<C: Cast> World<'_, C> {
         self.reopen()?;
         self.until("the empty volumes are whole", WHOLE_NS_MAX, Self::is_settled)?;
         self.read_all()?;
-        let health = self.volumes[&self.tenants[0].active?].process.health();
-        // A node where a fault stays may be unable to forget what it holds.
-        let counts = |(index, _): &(u16, &NodeView)| !self.atlas.stays(NodeIndex(*index));
-        let views = (0u16..).zip(&health.nodes).filter(counts);
-        let used: u64 = views.map(|(_, view)| view.slots_used).sum();
-        let segments = EMPTY_SEGMENTS_MAX * self.tenants.len() as u64;
-        let allowed = segments * self.scenario.profile.shards() as u64;
-        self.note(Who::World, "space", used, format_args!("{used} slots used of {allowed}"));
-        let thin = |seat: &Tenant| seat.share.provisioning == Provisioning::Thin;
-        // A thick volume keeps dead segments until it needs their room.
-        if used > allowed && self.tenants.iter().all(thin) {
-            self.fail(format!(
-                "{used} slots are in use though all volumes are empty, not {allowed}"
-            ));
-            return None;
-        }
+        self.check_space_came_back()?;
         for tenant in self.all_tenants() {
             self.submit_plain(tenant, Op::Write, Span { first: 0, blocks: SWEEP_BLOCKS });
         }

@@ -1,0 +1,379 @@
+//! What nodes believe that they hold, what their disks hold, and what volumes say that they have.
+//!
+//! Space may be lost in three places, and each is looked at:
+//!
+//! - *within a node*: its books agree with each other, and with the slot headers, notes and
+//!   journals on its disk. A slot that the node takes for free holds no header, also after a loss
+//!   of power; one that it takes for a shard's holds this shard's header; no slot and no journal is
+//!   of a volume that the node does not know; what volumes have reserved is in their records;
+//! - *between volume and node*: a volume that is settled knows of every shard that a node holds for
+//!   it, but for those of the segments that
+//!   it writes to;
+//! - *in a volume*: when everything was trimmed, all nodes together hold a few slots of each thin
+//!   volume.
+//!
+//! The books are held against each other at each audit, and against the disk when a node has
+//! started and at every [`AUDITS_PER_DISK`]th audit.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use fieldstone_block::Nanos;
+use fieldstone_node::{Books, FileId, SlotShard, SlotUse};
+use fieldstone_proto::disk::{OpenNote, SlotHeader, VOLUME_FILE_BYTES, VolumeRecord};
+use fieldstone_proto::{JournalGen, NodeIndex, SegmentId, ShardIndex, VolumeId};
+use fieldstone_volume::Provisioning;
+
+use super::World;
+use super::tenant::Tenant;
+use crate::actor::{Cast, NodeProcess, VolumeProcess};
+use crate::disk::{SimDisk, View};
+use crate::trace::Who;
+
+/// A disk is read at each audit of so many.
+const AUDITS_PER_DISK: u64 = 64;
+/// Pages of the slots file for each slot: the header and the note.
+const PAGES_PER_SLOT: usize = 2;
+/// Segments that may be in use on an empty volume: open ones, and two checkpoints.
+const EMPTY_SEGMENTS_MAX: u64 = 6;
+/// Shards of a volume on one node that may take blocks: one of the segment that users write to, and
+/// one of the segment that collection writes to.
+const OPEN_MAX: u64 = 2;
+/// Longest virtual time until a settled volume has deleted what it does not need.
+const DELETED_NS_MAX: u64 = 60_000_000_000;
+
+impl<C: Cast> World<'_, C> {
+    /// At an audit: every node's books agree with each other, and some with its disk.
+    pub(super) fn audit_nodes(&mut self) {
+        self.audits += 1;
+        for host in self.nodes.iter().filter(|host| !host.lasting.silent) {
+            if let Some(process) = &host.process {
+                process.check();
+            }
+        }
+        if self.audits.is_multiple_of(AUDITS_PER_DISK) {
+            for node in 0..self.scenario.nodes {
+                self.compare_with_disk(NodeIndex(node));
+            }
+        }
+    }
+
+    /// A node that has become ready agrees with its disk.
+    pub(super) fn check_started(&mut self, node: NodeIndex) {
+        let host = &self.nodes[usize::from(node.0)];
+        let ready = host.process.as_ref().is_some_and(NodeProcess::is_ready);
+        if ready && host.checked_life != host.life {
+            self.nodes[usize::from(node.0)].checked_life = host.life;
+            self.compare_with_disk(node);
+        }
+    }
+
+    /// Holds the books of `node` against its disk, unless bits of its files have flipped.
+    fn compare_with_disk(&mut self, node: NodeIndex) {
+        let host = &self.nodes[usize::from(node.0)];
+        let books = host.process.as_ref().and_then(NodeProcess::books);
+        let Some(books) = books.filter(|_| !host.flipped && !host.lasting.silent) else { return };
+        let failed = host.disk.errors_injected > host.errors_before;
+        let compared = compare(&books, &host.disk, host.incarnation)
+            .and_then(|()| if failed { Ok(()) } else { compare_files(&books, &host.disk) });
+        if let Err(text) = compared {
+            self.fail(format!("{node}: {text}"));
+        }
+    }
+
+    /// The slots that `node` holds for a volume, and how many of them take blocks; none while the
+    /// node cannot be asked.
+    fn held_for(&self, node: NodeIndex, volume: VolumeId) -> (u64, u64) {
+        let process = self.nodes[usize::from(node.0)].process.as_ref();
+        let Some(books) = process.and_then(NodeProcess::books) else { return (0, 0) };
+        let open = |usage: &&SlotUse| matches!(usage, SlotUse::Open(s) if s.volume == volume);
+        let open = books.slots.iter().filter(open).count() as u64;
+        let share = books.volumes.iter().find(|share| share.volume == volume);
+        (share.map_or(0, |share| u64::from(share.slots_held)), open)
+    }
+
+    /// The nodes that no fault impairs for good, which have to give every slot back.
+    fn nodes_that_delete(&self) -> impl Iterator<Item = NodeIndex> {
+        (0..self.scenario.nodes).map(NodeIndex).filter(|node| !self.atlas.stays(*node))
+    }
+
+    /// Where a node holds more slots of a volume than the volume knows of.
+    fn unknown_slots(&self) -> Option<String> {
+        for (index, tenant) in self.tenants.iter().enumerate() {
+            let health = self.volumes.get(&tenant.active?)?.process.health();
+            for node in self.nodes_that_delete() {
+                let known = health.nodes.get(usize::from(node.0))?.shards;
+                let (held, open) = self.held_for(node, tenant.volume);
+                if held - open > known || open > OPEN_MAX {
+                    return Some(format!(
+                        "{node} holds {held} slots of volume {index}, {open} of them open; the \
+                         volume knows of {known}"
+                    ));
+                }
+            }
+        }
+        None
+    }
+
+    /// Settled volumes know of all that nodes hold for them, soon.
+    pub(super) fn check_unknown_slots(&mut self) -> Option<()> {
+        let limit = self.now().plus(Nanos(DELETED_NS_MAX));
+        while let Some(text) = self.unknown_slots() {
+            if self.now() > limit {
+                self.fail(format!("{text}: {}", self.describe_state()));
+            }
+            if !self.step() {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    /// Of volumes that are empty, nodes hold a few slots.
+    pub(super) fn check_space_came_back(&mut self) -> Option<()> {
+        let allowed = EMPTY_SEGMENTS_MAX * self.scenario.profile.shards() as u64;
+        for tenant in self.all_tenants() {
+            // A thick volume keeps dead segments until it needs their room.
+            let Tenant { volume, share, .. } = &self.tenants[tenant];
+            if share.provisioning == Provisioning::Thick {
+                continue;
+            }
+            let held = self.nodes_that_delete().map(|node| self.held_for(node, *volume).0);
+            let held: u64 = held.sum();
+            self.note(Who::World, "space", held, format_args!("{held} slots of {tenant} held"));
+            if held > allowed {
+                let text = format!("{held} slots of volume {tenant} are in use though it is empty");
+                self.fail(format!("{text}, not {allowed}"));
+                return None;
+            }
+        }
+        Some(())
+    }
+}
+
+/// Holds a node's books against the slots file of its disk.
+fn compare(books: &Books, disk: &SimDisk, incarnation: u64) -> Result<(), String> {
+    let mut held: BTreeMap<VolumeId, u32> = BTreeMap::new();
+    for (slot, usage) in (0u32..).zip(&books.slots) {
+        let record = SlotRecord { disk, incarnation, slot };
+        record.check(usage).map_err(|text| format!("slot {slot} {text}"))?;
+        if let SlotUse::Open(shard)
+        | SlotUse::Complete(shard)
+        | SlotUse::Sealing(shard)
+        | SlotUse::Superseded(shard) = usage
+        {
+            *held.entry(shard.volume).or_default() += 1;
+        }
+    }
+    for share in &books.volumes {
+        let counted = held.remove(&share.volume).unwrap_or(0);
+        if counted != share.slots_held {
+            let text = format!("{counted} slots hold shards of volume {}", share.volume);
+            return Err(format!("{text}, and {} count as held", share.slots_held));
+        }
+        if counted > 0 && !share.known {
+            let text = format!("{counted} slots hold shards of volume {}", share.volume);
+            return Err(format!("{text}, which has no record"));
+        }
+    }
+    match held.first_key_value() {
+        Some((volume, count)) => Err(format!("{count} slots hold shards of {volume}, unknown")),
+        None => Ok(()),
+    }
+}
+
+/// Holds what a node believes of its volumes against their files. Where operations failed since the
+/// node started, files may be left that it does not know.
+fn compare_files(books: &Books, disk: &SimDisk) -> Result<(), String> {
+    let files = disk.files();
+    for file in &files {
+        let FileId::Journal(id, generation) = file else { continue };
+        let volume = books.volumes.iter().find(|volume| volume.volume == *id);
+        if volume.is_none_or(|volume| !volume.busy && !volume.journals.contains(generation)) {
+            return Err(format!(
+                "journal {generation} of volume {id} is there, and counts for none"
+            ));
+        }
+    }
+    for volume in books.volumes.iter().filter(|volume| !volume.busy) {
+        let id = volume.volume;
+        let missing =
+            |generation: &&JournalGen| !files.contains(&FileId::Journal(id, **generation));
+        if let Some(generation) = volume.journals.iter().find(missing) {
+            return Err(format!("journal {generation} of volume {id} is not there"));
+        }
+        let record = disk.bytes(FileId::Volume(id)).map(|mut bytes| {
+            bytes.resize(VOLUME_FILE_BYTES, 0);
+            VolumeRecord::decode_file(&Bytes::from(bytes), id)
+        });
+        let reserved = match record {
+            // Of a volume without a root nothing is kept when its writer is gone.
+            Some(Ok(record)) if record.root_version > 0 => record.slots_reserved,
+            _ => continue,
+        };
+        if reserved != volume.slots_reserved {
+            let told = volume.slots_reserved;
+            return Err(format!(
+                "volume {id} has {told} slots reserved, and {reserved} on the disk"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What names a shard in a header or note.
+type Named = (VolumeId, SegmentId, ShardIndex, u64);
+
+fn named(shard: &SlotShard) -> Named {
+    (shard.volume, shard.segment, shard.shard, shard.sequence)
+}
+
+/// What the slots file has of a slot.
+struct SlotRecord<'a> {
+    disk: &'a SimDisk,
+    incarnation: u64,
+    slot: u32,
+}
+
+impl SlotRecord<'_> {
+    fn check(&self, usage: &SlotUse) -> Result<(), String> {
+        let (header, note) = (self.header(View::Now), self.note(View::Now));
+        let found = match usage {
+            SlotUse::Free => {
+                let later = self.header(View::AfterPowerLoss).or(self.note(View::AfterPowerLoss));
+                let told = |found: Named| format!("counts as free, and holds {found:?}");
+                let told_later =
+                    |found: Named| format!("counts as free, and a loss of power shows {found:?}");
+                header.or(note).map(told).or(later.map(told_later))
+            }
+            SlotUse::Erased => header.map(|found| format!("counts as erased, and holds {found:?}")),
+            SlotUse::Complete(shard) => (header != Some(named(shard)))
+                .then(|| format!("should hold the header of {shard:?}, and holds {header:?}")),
+            SlotUse::Open(shard) if shard.noted => (note != Some(named(shard)))
+                .then(|| format!("should hold the note of {shard:?}, and holds {note:?}")),
+            SlotUse::Open(_)
+            | SlotUse::Sealing(_)
+            | SlotUse::Superseded(_)
+            | SlotUse::Leaving
+            | SlotUse::Bad => None,
+        };
+        found.map_or(Ok(()), Err)
+    }
+
+    fn page(&self, page: usize, view: View) -> Option<Bytes> {
+        self.disk.page(FileId::Slots, self.slot as usize * PAGES_PER_SLOT + page, view)
+    }
+
+    fn header(&self, view: View) -> Option<Named> {
+        let header = SlotHeader::decode(&self.page(0, view)?).ok()?;
+        let own = header.slot == self.slot && header.incarnation == self.incarnation;
+        own.then_some((header.volume, header.segment, header.shard, header.sequence))
+    }
+
+    fn note(&self, view: View) -> Option<Named> {
+        let note = OpenNote::decode(&self.page(1, view)?).ok()?;
+        let own = note.slot == self.slot && note.incarnation == self.incarnation;
+        own.then_some((note.volume, note.segment, note.shard, note.sequence))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dice::Dice;
+    use crate::disk::DiskKind;
+    use fieldstone_node::VolumeBooks;
+    use fieldstone_proto::{Epoch, SealMeta};
+
+    const VOLUME: VolumeId = VolumeId(7);
+    const INCARNATION: u64 = 3;
+
+    fn header(slot: u32, sequence: u64) -> SlotHeader {
+        SlotHeader {
+            volume: VOLUME,
+            segment: SegmentId(9),
+            shard: ShardIndex(1),
+            epoch: Epoch(1),
+            sequence,
+            incarnation: INCARNATION,
+            slot,
+            stable_below: 0,
+            meta: SealMeta { shard_bytes: 4096, ..SealMeta::default() },
+            checksums: vec![0],
+        }
+    }
+
+    /// A disk with a header in slot 0 and a blank slot 1.
+    fn disk() -> SimDisk {
+        let kind = DiskKind { read_ns: 1, write_ns: 1, sync_ns: 1, sector_bytes: 512 };
+        let mut disk = SimDisk::new(Dice::new(1, "disk", 0), kind, u64::MAX);
+        let mut bytes = header(0, 5).encode().to_vec();
+        bytes.resize(4 * 4096, 0);
+        disk.put(FileId::Slots, &bytes);
+        disk
+    }
+
+    fn shard(sequence: u64) -> SlotShard {
+        let (segment, shard) = (SegmentId(9), ShardIndex(1));
+        SlotShard { volume: VOLUME, segment, shard, sequence, noted: false }
+    }
+
+    fn books(slots: [SlotUse; 2], slots_held: u32, known: bool) -> Books {
+        let volume = VolumeBooks {
+            volume: VOLUME,
+            known,
+            slots_held,
+            slots_reserved: 4,
+            journals: Vec::new(),
+            busy: false,
+        };
+        Books { slots: slots.to_vec(), volumes: vec![volume] }
+    }
+
+    fn complaint(slots: [SlotUse; 2], slots_held: u32) -> String {
+        let result = compare(&books(slots, slots_held, true), &disk(), INCARNATION);
+        result.err().unwrap_or_default()
+    }
+
+    #[test]
+    fn books_that_agree_with_the_disk_pass() {
+        assert_eq!(complaint([SlotUse::Complete(shard(5)), SlotUse::Free], 1), "");
+        assert_eq!(complaint([SlotUse::Leaving, SlotUse::Erased], 0), "");
+    }
+
+    #[test]
+    fn a_slot_that_disagrees_with_its_header_is_found() {
+        let what = complaint([SlotUse::Free, SlotUse::Free], 0);
+        assert!(what.contains("slot 0 counts as free"), "{what}");
+        let what = complaint([SlotUse::Erased, SlotUse::Free], 0);
+        assert!(what.contains("slot 0 counts as erased"), "{what}");
+        let what = complaint([SlotUse::Complete(shard(6)), SlotUse::Free], 1);
+        assert!(what.contains("slot 0 should hold the header"), "{what}");
+        let noted = SlotShard { noted: true, ..shard(5) };
+        let what = complaint([SlotUse::Leaving, SlotUse::Open(noted)], 1);
+        assert!(what.contains("slot 1 should hold the note"), "{what}");
+    }
+
+    #[test]
+    fn slots_that_count_for_nothing_or_for_no_volume_are_found() {
+        let slots = [SlotUse::Complete(shard(5)), SlotUse::Free];
+        assert!(complaint(slots, 2).contains("2 count as held"));
+        let unknown = compare(&books(slots, 1, false), &disk(), INCARNATION);
+        assert!(unknown.expect_err("no record").contains("has no record"));
+        let nameless = Books { volumes: Vec::new(), ..books(slots, 1, true) };
+        assert!(compare(&nameless, &disk(), INCARNATION).is_err());
+    }
+
+    #[test]
+    fn an_erasure_that_is_not_stable_frees_no_slot() {
+        let mut disk = disk();
+        let id = fieldstone_node::DiskId(1);
+        let data = vec![Bytes::from(vec![0; 4096])];
+        let op = fieldstone_node::DiskOp::Write { file: FileId::Slots, offset_bytes: 0, data };
+        disk.submit(id, op);
+        disk.complete(id).expect("under way").expect("written");
+        let books = books([SlotUse::Free, SlotUse::Free], 0, true);
+        let what = compare(&books, &disk, INCARNATION).expect_err("not stable");
+        assert!(what.contains("a loss of power shows"), "{what}");
+    }
+}
