@@ -65,8 +65,10 @@
 //!
 //! In a scenario *beyond* (only in pools of more than 2m nodes, where any two sets of nodes that a
 //! volume opens with have a node in common), `NodeKill`, `Partition` and `ConnectionLoss` ignore
-//! the bound of `m`. Then requests may fail, but every one must be answered, nothing wrong may be read,
-//! and when the nodes are back all must be there. Bits flip in shard data only: a node with another
+//! the bound of `m`. A request may fail if at any time since it was made more than `m` nodes were
+//! impaired by faults of their own; every other request must succeed. Every request must be answered,
+//! nothing wrong may be read, and no volume that serves may fail. These faults destroy nothing: when
+//! the nodes are back, every volume opens and every block is read. Bits flip in shard data only: a node with another
 //! file damaged is lost in the end, and by then it may be one of few that have what was written.
 //! In a scenario *full* or *crowded*, requests may fail for lack of space while the pool is short
 //! of it, and trimming must help.
@@ -221,13 +223,15 @@ pub struct Atlas {
     impaired_max: usize,
     /// More than `impaired_max` are allowed for harmless faults.
     beyond: bool,
+    /// When more nodes were last struck than the code survives, if that is over.
+    exceeded_until: Option<Nanos>,
 }
 
 impl Atlas {
     /// An atlas that allows `impaired_max` nodes, or any number of harmless faults if `beyond`.
     #[must_use]
     pub fn new(impaired_max: usize, beyond: bool) -> Self {
-        Self { impaired: BTreeMap::new(), impaired_max, beyond }
+        Self { impaired: BTreeMap::new(), impaired_max, beyond, exceeded_until: None }
     }
 
     /// True when `fault` may strike `node` now.
@@ -286,10 +290,17 @@ impl Atlas {
         self.impaired_max
     }
 
-    /// True when more nodes are impaired than the code survives.
+    /// True when faults of their own have struck more nodes than the code survives.
     #[must_use]
     pub fn is_exceeded(&self) -> bool {
-        self.impaired.len() > self.impaired_max
+        let struck = |impairment: &&Impairment| impairment.own || impairment.needs_scrub;
+        self.impaired.values().filter(struck).count() > self.impaired_max
+    }
+
+    /// True when that was so at any time since `at`.
+    #[must_use]
+    pub fn was_exceeded_since(&self, at: Nanos) -> bool {
+        self.is_exceeded() || self.exceeded_until.is_some_and(|until| until >= at)
     }
 
     /// A fault strikes `node`.
@@ -339,6 +350,9 @@ impl Atlas {
 
     /// The volume says it is whole, at `now`, and its connections are sound.
     pub fn whole(&mut self, now: Nanos) {
+        if self.is_exceeded() {
+            self.exceeded_until = Some(now);
+        }
         self.impaired.retain(|_, impairment| {
             let over = impairment.ongoing == 0 && impairment.ended_at < now;
             impairment.stays || impairment.needs_scrub || !over
@@ -421,5 +435,23 @@ mod tests {
         atlas.begins(NodeIndex(1));
         assert!(atlas.is_exceeded());
         assert!(!atlas.allows(Fault::NodePower, NodeIndex(1)), "it would lose data");
+    }
+
+    #[test]
+    fn an_excess_ends_when_the_volumes_are_whole() {
+        let mut atlas = Atlas::new(1, true);
+        atlas.dies_with_all(NodeIndex(0));
+        atlas.dies_with_all(NodeIndex(1));
+        assert!(!atlas.was_exceeded_since(Nanos(0)), "all of them come back");
+        atlas.begins(NodeIndex(0));
+        atlas.begins(NodeIndex(1));
+        assert!(atlas.was_exceeded_since(Nanos(5)));
+        for node in [NodeIndex(0), NodeIndex(1)] {
+            atlas.ends(node, Nanos(6));
+            atlas.ends(node, Nanos(6));
+        }
+        assert!(atlas.was_exceeded_since(Nanos(7)), "not whole yet");
+        atlas.whole(Nanos(8));
+        assert!(atlas.was_exceeded_since(Nanos(8)) && !atlas.was_exceeded_since(Nanos(9)));
     }
 }

@@ -18,7 +18,8 @@ use crate::workload::Plan;
 pub enum Kind {
     /// Faults within the atlas: every request must succeed.
     Within,
-    /// Now and then more nodes are away than the code survives: requests may fail, data may not.
+    /// Now and then more nodes are away than the code survives: requests may fail meanwhile, data may
+    /// not.
     Beyond,
     /// The pool is too small for what is written: requests may fail for lack of space.
     Full,

@@ -10,7 +10,6 @@ use super::describe::brief_request;
 use super::{Happening, World};
 use crate::actor::{Cast, Health, NodeView, VolumeProcess};
 use crate::network::{Arrival, ClientId, Ends};
-use crate::scenario::Kind;
 use crate::trace::Who;
 
 /// Rounds of "take actions, poll" at one moment before a volume is said to spin.
@@ -296,7 +295,7 @@ impl<C: Cast> World<'_, C> {
             if !created || seat.opening_failures > OPENING_FAILURES_MAX {
                 return self.fail(format!("volume {tenant} does not open: {reason}"));
             }
-        } else if self.scenario.kind != Kind::Beyond {
+        } else {
             return self.fail(format!("volume {tenant} failed: {reason}"));
         }
         self.kill_volume(client, "it failed");
