@@ -60,6 +60,8 @@ pub trait VolumeProcess: Backend {
     fn request_scrub(&mut self);
     /// Asks it to become so large.
     fn request_grow(&mut self, size_bytes: u64);
+    /// Why it did not, if it says so.
+    fn grow_refused(&self) -> Option<String>;
 }
 
 /// A node process.

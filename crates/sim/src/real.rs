@@ -125,6 +125,10 @@ impl VolumeProcess for Volume {
     fn request_grow(&mut self, size_bytes: u64) {
         Volume::request_grow(self, size_bytes, false);
     }
+
+    fn grow_refused(&self) -> Option<String> {
+        self.status().grow_refused
+    }
 }
 
 /// Runs the scenario of `seed` (and of the code, if one is given) with the real cast.

@@ -36,8 +36,10 @@ pub struct VolumePlan {
     pub plan: Plan,
     /// Whether the volume is thick or thin.
     pub provisioning: Provisioning,
-    /// When the volume is made larger, if it is. Users go on with its first blocks.
+    /// When the volume is made larger, if it is.
     pub growth: Option<Growth>,
+    /// Blocks by which the volume is made larger when the users are done; 0 if it is not.
+    pub more_blocks_at_end: u64,
 }
 
 /// When a volume is made larger.
@@ -104,6 +106,8 @@ const SHARED_OPS_MIN: u32 = 60;
 const SLOTS_SPARE: u64 = 24;
 /// The same where volumes crowd: enough for what each must keep for itself, and little more.
 const SLOTS_SPARE_CROWDED: [u64; 3] = [12, 16, 24];
+/// Most blocks by which a volume is made larger at the end of a run.
+const BLOCKS_AT_END_MAX: u64 = 128;
 /// Slots that thick volumes leave to each volume beside what they reserve.
 const SLOTS_OF_THIN: u64 = 12;
 
@@ -113,6 +117,7 @@ impl Scenario {
     pub fn from_seed(seed: u64, code: Option<Profile>) -> Self {
         let mut scenario = Self::thin(seed, code);
         scenario.draw_provisioning();
+        scenario.draw_growth_at_end();
         scenario
     }
 
@@ -248,6 +253,16 @@ impl Scenario {
         }
     }
 
+    /// In half of the runs each volume is made a little larger at the end.
+    fn draw_growth_at_end(&mut self) {
+        let mut dice = Dice::new(self.seed, "growth at end", 0);
+        if dice.chance(500) {
+            for volume in &mut self.volumes {
+                volume.more_blocks_at_end = dice.between(1, BLOCKS_AT_END_MAX);
+            }
+        }
+    }
+
     /// A scenario without any fault, for tests that plant their own.
     #[must_use]
     pub fn calm(seed: u64) -> Self {
@@ -302,19 +317,23 @@ impl Scenario {
 
 impl VolumePlan {
     fn thin(geometry: Geometry, plan: Plan) -> Self {
-        Self { geometry, plan, provisioning: Provisioning::Thin, growth: None }
+        let provisioning = Provisioning::Thin;
+        Self { geometry, plan, provisioning, growth: None, more_blocks_at_end: 0 }
     }
 
     fn summary(&self) -> String {
-        let Self { geometry, plan, provisioning, growth } = self;
+        let Self { geometry, plan, provisioning, growth, more_blocks_at_end } = self;
         let thick = if *provisioning == Provisioning::Thick { "thick, " } else { "" };
         let grows = |growth: &Growth| {
             let blocks = growth.size_bytes / BLOCK_BYTES;
             format!(", {blocks} blocks after {} ops", growth.at_request)
         };
         let grows = growth.as_ref().map(grows).unwrap_or_default();
+        let more = |blocks: u64| format!(", {blocks} blocks more at the end");
+        let at_end = Some(*more_blocks_at_end).filter(|blocks| *blocks > 0).map(more);
+        let at_end = at_end.unwrap_or_default();
         format!(
-            "{thick}{} blocks, shard {} unit {} ring {}, {} ops depth {} think {} us{grows}",
+            "{thick}{} blocks, shard {} unit {} ring {}, {} ops depth {} think {} us{grows}{at_end}",
             plan.device_blocks,
             geometry.shard_bytes,
             geometry.unit_bytes,

@@ -123,6 +123,11 @@ impl Checker {
         }
     }
 
+    /// The device has this many blocks now, those behind its old end all zero.
+    pub fn grow(&mut self, blocks: u64) {
+        self.blocks.resize_with((blocks as usize).max(self.blocks.len()), Block::new);
+    }
+
     fn step(&mut self) -> Tick {
         self.tick += 1;
         self.tick

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use fieldstone_block::Nanos;
 use fieldstone_node::NodeConfig;
 use fieldstone_proto::{NodeIndex, VolumeId};
-use fieldstone_volume::VolumeConfig;
+use fieldstone_volume::{Opening, VolumeConfig};
 
 use crate::actor::Cast;
 use node::{Fences, MirrorNode};
@@ -47,6 +47,10 @@ pub(crate) enum Bug {
     RefusesTrims,
     /// The volume that is first to write a lot keeps all others from writing.
     Starves,
+    /// The volume does not become larger, and does not say why.
+    NeverGrows,
+    /// The volume becomes larger, and the next process does not know.
+    ForgetsGrowth,
     /// The volume asks to be polled again at once, for ever.
     Spins,
 }
@@ -60,12 +64,22 @@ pub(crate) struct MirrorCast {
     fences: RefCell<BTreeMap<NodeIndex, Fences>>,
     /// The volume that took all the room.
     taken_by: Rc<Cell<Option<VolumeId>>>,
+    sizes: Sizes,
 }
+
+/// The sizes of the volumes in bytes: kept here, as if they were always stable.
+type Sizes = Rc<RefCell<BTreeMap<VolumeId, u64>>>;
 
 impl MirrorCast {
     /// A cast whose volumes have this bug.
     pub(crate) fn new(bug: Bug) -> Self {
-        Self { bug, started: Cell::new(0), fences: RefCell::default(), taken_by: Rc::default() }
+        Self {
+            bug,
+            started: Cell::new(0),
+            fences: RefCell::default(),
+            taken_by: Rc::default(),
+            sizes: Sizes::default(),
+        }
     }
 }
 
@@ -75,7 +89,11 @@ impl Cast for MirrorCast {
 
     fn volume(&self, config: VolumeConfig, _now: Nanos) -> MirrorVolume {
         self.started.set(self.started.get() + 1);
-        MirrorVolume::new(&config, self.bug, self.started.get(), self.taken_by.clone())
+        if let Opening::Create { geometry, .. } = &config.opening {
+            self.sizes.borrow_mut().insert(config.volume, geometry.size_bytes);
+        }
+        let (taken_by, sizes) = (self.taken_by.clone(), self.sizes.clone());
+        MirrorVolume::new(&config, self.bug, self.started.get(), taken_by, sizes)
     }
 
     fn node(&self, config: NodeConfig, _now: Nanos) -> MirrorNode {

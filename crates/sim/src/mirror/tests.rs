@@ -143,6 +143,27 @@ fn a_starving_neighbour_is_found() {
     assert!(what.contains("Write") && what.contains("unanswered"), "{what:?}");
 }
 
+/// What the run of a volume complains about that is asked to become larger.
+fn found_growing(bug: Bug) -> String {
+    let mut scenario = scenario(1, &[], 0);
+    scenario.volumes[0].more_blocks_at_end = 40;
+    let outcome = run_cast(scenario, &MirrorCast::new(bug), Options::default());
+    outcome.failure.map(|failure| failure.what).unwrap_or_default()
+}
+
+#[test]
+fn a_volume_that_does_not_grow_is_found() {
+    assert_eq!(found_growing(Bug::None), "");
+    let what = found_growing(Bug::NeverGrows);
+    assert!(what.contains("nor says why"), "{what:?}");
+}
+
+#[test]
+fn a_volume_that_loses_its_new_size_is_found() {
+    let what = found_growing(Bug::ForgetsGrowth);
+    assert!(what.contains("fell back from"), "{what:?}");
+}
+
 #[test]
 fn a_volume_that_does_nothing_for_ever_is_found() {
     let what = found(Bug::Spins, &[]);

@@ -16,7 +16,7 @@ use fieldstone_volume::Phase;
 use fieldstone_volume::{Action, Event, VolumeConfig};
 use smallvec::smallvec;
 
-use super::Bug;
+use super::{Bug, Sizes};
 use crate::actor::{Health, NodeView, VolumeProcess};
 
 /// Writes after which a volume that starves the others has taken all room.
@@ -45,6 +45,7 @@ pub(crate) struct MirrorVolume {
     taken_by: Rc<Cell<Option<VolumeId>>>,
     now: Nanos,
     nodes: Vec<Node>,
+    sizes: Sizes,
     size_bytes: u64,
     phase: Phase,
     jobs: BTreeMap<u64, Job>,
@@ -60,7 +61,9 @@ impl MirrorVolume {
         bug: Bug,
         epoch: u64,
         taken_by: Rc<Cell<Option<VolumeId>>>,
+        sizes: Sizes,
     ) -> Self {
+        let size_bytes = sizes.borrow().get(&config.volume).copied().unwrap_or_default();
         Self {
             bug,
             volume: config.volume,
@@ -69,7 +72,8 @@ impl MirrorVolume {
             taken_by,
             now: Nanos(0),
             nodes: vec![Node::Down; usize::from(config.nodes)],
-            size_bytes: 64 << 20,
+            sizes,
+            size_bytes,
             phase: Phase::Opening,
             jobs: BTreeMap::new(),
             next_tag: 0,
@@ -328,5 +332,17 @@ impl VolumeProcess for MirrorVolume {
 
     fn request_scrub(&mut self) {}
 
-    fn request_grow(&mut self, _size_bytes: u64) {}
+    fn request_grow(&mut self, size_bytes: u64) {
+        if self.bug == Bug::NeverGrows {
+            return;
+        }
+        self.size_bytes = self.size_bytes.max(size_bytes);
+        if self.bug != Bug::ForgetsGrowth {
+            self.sizes.borrow_mut().insert(self.volume, self.size_bytes);
+        }
+    }
+
+    fn grow_refused(&self) -> Option<String> {
+        None
+    }
 }

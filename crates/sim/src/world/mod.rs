@@ -3,12 +3,14 @@
 //! One loop takes the next event off the schedule and hands it to whom it concerns; whatever that
 //! one wants done goes back on the schedule. Nothing else moves time, so a run is a function of
 //! its scenario. The parts: `books` looks at what nodes hold, `nodes` and `volumes` host the processes, `users` submits requests
-//! and judges answers, `faults` strikes, `lasting` strikes to stay, `room` knows how full the
+//! and judges answers, `growth` watches
+//! sizes, `faults` strikes, `lasting` strikes to stay, `room` knows how full the
 //! pool is, `script` tells a run from creation to the last check.
 
 mod books;
 mod describe;
 mod faults;
+mod growth;
 mod lasting;
 mod nodes;
 mod room;
@@ -247,6 +249,7 @@ impl<'a, C: Cast> World<'a, C> {
         self.schedule.after(gap_ns, Happening::Audit);
         self.check_for_stuck_requests();
         self.audit_nodes();
+        self.audit_growth();
         self.strike_to_stay();
         let mut whole = true;
         for tenant in self.all_tenants() {

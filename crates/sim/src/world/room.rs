@@ -53,11 +53,14 @@ impl<C: Cast> World<'_, C> {
         };
         let live = |tenant: usize| {
             let live = self.tenants[tenant].checker.used().div_ceil(data_blocks(tenant)) * width;
-            let VolumePlan { geometry, provisioning, growth, .. } = &self.tenants[tenant].share;
+            let seat = &self.tenants[tenant];
+            let VolumePlan { geometry, provisioning, .. } = &seat.share;
             if *provisioning == Provisioning::Thin {
                 return live;
             }
-            let size_bytes = growth.map_or(geometry.size_bytes, |growth| growth.size_bytes);
+            // It may have reserved what it was asked to become.
+            let blocks = seat.asked_blocks.iter().copied().max().unwrap_or(0).max(seat.blocks);
+            let size_bytes = blocks * BLOCK_BYTES as u64;
             let geometry = Geometry { size_bytes, ..*geometry };
             let whole = slots_whole(&geometry, scenario.profile, scenario.nodes);
             live.max(whole * u64::from(scenario.nodes))

@@ -8,7 +8,7 @@
 //!    rebuilding always ends. Where faults stay, they become as sound as they can be.
 //! 4. Every block is read and compared.
 //! 5. Every volume process is killed. Every volume opens again, and every block is read.
-//! 6. Every volume is written to, and flushed.
+//! 6. Volumes that may grow are made larger. Every volume is written to at its end, and flushed.
 //! 7. In half of the runs the volumes are closed and opened again, and every block is read once
 //!    more. In the other half everything is trimmed before that: space must come back, and writing
 //!    must work.
@@ -23,6 +23,7 @@
 //! | a volume is served again, at any time              | `SHUT_NS_MAX`           |
 //! | every volume opens once its nodes' processes run   | [`OPEN_NS_MAX`]         |
 //! | a trim in a full pool, a flush, a sweep of reads   | [`STEP_NS_MAX`]         |
+//! | a volume that was asked is larger, or says why not | `GROW_NS_MAX`           |
 //! | volumes are whole, or sound                        | [`WHOLE_NS_MAX`]        |
 //! | the events of a run                                | [`EVENTS_MAX`]          |
 
@@ -86,6 +87,7 @@ impl<C: Cast> World<'_, C> {
         self.until("the volumes are sound once more", WHOLE_NS_MAX, Self::is_settled)?;
         self.check_unknown_slots()?;
         self.read_all()?;
+        self.grow_at_end()?;
         self.write_some()?;
         match self.world_dice.chance(500) {
             true => self.trim_all()?,
@@ -138,7 +140,12 @@ impl<C: Cast> World<'_, C> {
     }
 
     /// Goes on until `done`; `None` if something went wrong or it takes too long.
-    fn until(&mut self, what: &str, ns_max: u64, done: impl Fn(&Self) -> bool) -> Option<()> {
+    pub(super) fn until(
+        &mut self,
+        what: &str,
+        ns_max: u64,
+        done: impl Fn(&Self) -> bool,
+    ) -> Option<()> {
         let limit = self.now().plus(Nanos(ns_max));
         while !done(self) {
             if !self.step() {
@@ -218,7 +225,7 @@ impl<C: Cast> World<'_, C> {
     }
 
     fn device_blocks(&self, tenant: usize) -> u64 {
-        self.tenants[tenant].share.plan.device_blocks
+        self.tenants[tenant].blocks
     }
 
     /// Submits requests over every block of every volume, a few of each volume at a time.

@@ -4,6 +4,7 @@ use fieldstone_block::Nanos;
 use fieldstone_proto::{Epoch, VolumeId};
 
 use super::World;
+use super::growth::Asked;
 use crate::actor::Cast;
 use crate::checker::Checker;
 use crate::dice::Dice;
@@ -49,6 +50,13 @@ pub(super) struct Tenant {
     pub shut_since: Option<Nanos>,
     /// Deaths of processes since one served.
     pub strikes_since_serving: u32,
+    /// Its size, as far as a process has shown it.
+    pub blocks: u64,
+    /// Every size that a process was asked for.
+    pub asked_blocks: Vec<u64>,
+    /// The growth that its process was asked for, until it ends.
+    pub asked: Option<Asked>,
+    pub growth_dice: Dice,
     /// The highest epoch that each node has shown since it was empty.
     pub epochs: Vec<Epoch>,
 }
@@ -74,6 +82,10 @@ impl Tenant {
             opening_failures: 0,
             shut_since: None,
             strikes_since_serving: 0,
+            blocks: scenario.volumes[index].plan.device_blocks,
+            asked_blocks: Vec::new(),
+            asked: None,
+            growth_dice: Dice::new(scenario.seed, "behind", index as u64),
             epochs: vec![Epoch(0); usize::from(scenario.nodes)],
         }
     }

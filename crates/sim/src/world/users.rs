@@ -7,10 +7,10 @@ use fieldstone_block::{
 use fieldstone_volume::Phase;
 
 use super::{Happening, REQUEST_NS_MAX, SHUT_NS_MAX, World};
-use crate::actor::{Cast, VolumeProcess};
+use crate::actor::Cast;
 use crate::checker::{BLOCK_BYTES, Checker, Span};
 use crate::network::ClientId;
-use crate::scenario::{Growth, Kind};
+use crate::scenario::Kind;
 use crate::trace::Who;
 use crate::workload::Draft;
 
@@ -46,7 +46,8 @@ impl<C: Cast> World<'_, C> {
             return;
         }
         let draft = seat.workload.draw();
-        if draft.op == Op::Read || seat.checker.has_room(draft.span) {
+        let draft = self.behind_old_end(client, draft);
+        if draft.op == Op::Read || self.tenants[tenant].checker.has_room(draft.span) {
             self.submit(client, draft);
         }
         let pause_ns = self.tenants[tenant].workload.pause_ns();
@@ -114,13 +115,8 @@ impl<C: Cast> World<'_, C> {
             stamps: Stamps::default(),
         };
         self.with_volume(client, |volume, now| volume.submit(request, now));
-        let seat = &mut self.tenants[tenant];
-        seat.requests += 1;
-        let due = |growth: &Growth| growth.at_request == seat.requests;
-        if let Some(growth) = seat.share.growth.filter(due) {
-            self.note(Who::World, "grow", growth.size_bytes, format_args!("volume {tenant}"));
-            self.with_volume(client, |volume, _| volume.request_grow(growth.size_bytes));
-        }
+        self.tenants[tenant].requests += 1;
+        self.grow_if_due(client, tenant);
     }
 
     /// Submits a request without modifiers to the active process of a volume.

@@ -223,6 +223,7 @@ impl<C: Cast> World<'_, C> {
             }
         }
         self.watch_phase(client);
+        self.watch_size(client);
         self.arm_timer(client);
     }
 

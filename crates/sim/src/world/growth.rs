@@ -1,0 +1,175 @@
+//! Volumes that are made larger: what a process that was asked has to do, and what then lasts.
+//!
+//! - A process that was asked is larger after [`GROW_NS_MAX`], or says why not. Only a thick volume
+//!   may say so, where the pool may be short of room or nodes were impaired. If the process dies
+//!   before, the volume has the old size or the new one.
+//! - A size that a process has shown lasts, whatever happens: every process that serves the volume
+//!   later shows it.
+//! - No volume has a size that it was not asked for.
+//! - Users write and read behind the old end as soon as the volume is larger.
+//!
+//! A process that does not answer because an earlier change of its reservation never ended does not
+//! become larger either: so at the end of a run volumes are asked once more.
+
+use fieldstone_block::{Backend, Nanos};
+use fieldstone_volume::{Geometry, Phase, Provisioning, slots_whole};
+
+use super::World;
+use super::tenant::Tenant;
+use crate::actor::{Cast, VolumeProcess};
+use crate::checker::{BLOCK_BYTES, Span};
+use crate::network::ClientId;
+use crate::scenario::Growth;
+use crate::trace::Who;
+use crate::workload::Draft;
+
+/// Longest virtual time until a process that was asked is larger, or says why not. It waits up to
+/// 20 s for neighbours to give back room. Before that it may wait for another change of its
+/// reservation to end, and after it for nodes that are away.
+pub(super) const GROW_NS_MAX: u64 = 60_000_000_000;
+/// Requests that go behind the old end of a volume that is larger, of a thousand.
+const BEHIND_PER_MILLE: u32 = 400;
+/// A thick volume must grow while all volumes, whole, take less than this share of the slots, of a
+/// thousand. Thin neighbours may have as much again as they need, until they are asked for it.
+const SURE_PER_MILLE: u64 = 500;
+
+/// A growth that a process was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    by: ClientId,
+    blocks: u64,
+    /// When, or when more nodes were last away than the code survives.
+    at: Nanos,
+    /// A node was impaired since.
+    troubled: bool,
+}
+
+impl<C: Cast> World<'_, C> {
+    /// Asks `client` for the growth that is due after the last request to its volume, if one is.
+    pub(super) fn grow_if_due(&mut self, client: ClientId, tenant: usize) {
+        let seat = &self.tenants[tenant];
+        let due = |growth: &Growth| growth.at_request == seat.requests;
+        if let Some(growth) = seat.share.growth.filter(due) {
+            self.ask_to_grow(client, tenant, growth.size_bytes);
+        }
+    }
+
+    /// Asks `client` to make its volume larger.
+    pub(super) fn ask_to_grow(&mut self, client: ClientId, tenant: usize, size_bytes: u64) {
+        self.note(Who::World, "grow", size_bytes, format_args!("volume {tenant}"));
+        let (at, troubled) = (self.now(), !self.atlas.impaired().is_empty());
+        let blocks = size_bytes / BLOCK_BYTES as u64;
+        let seat = &mut self.tenants[tenant];
+        seat.asked_blocks.push(blocks);
+        // A process that was succeeded is asked in vain.
+        if seat.newest == Some(client) {
+            seat.asked = Some(Asked { by: client, blocks, at, troubled });
+        }
+        self.with_volume(client, |volume, _| volume.request_grow(size_bytes));
+    }
+
+    /// Looks at the size of a volume whose process did something.
+    pub(super) fn watch_size(&mut self, client: ClientId) {
+        let Some(host) = self.volumes.get(&client) else { return };
+        let tenant = host.tenant;
+        let seat = &mut self.tenants[tenant];
+        if host.phase != Phase::Serving || seat.active != Some(client) {
+            return;
+        }
+        let (known, shown) = (seat.blocks, host.process.info().size_bytes / BLOCK_BYTES as u64);
+        if shown == known {
+            return;
+        }
+        if shown < known {
+            return self.fail(format!("volume {tenant} fell back from {known} to {shown} blocks"));
+        }
+        if !seat.asked_blocks.contains(&shown) {
+            return self
+                .fail(format!("volume {tenant} has {shown} blocks, which it was not asked for"));
+        }
+        seat.blocks = shown;
+        seat.checker.grow(shown);
+        if seat.asked.is_some_and(|asked| asked.blocks <= shown) {
+            seat.asked = None;
+        }
+        self.note(Who::World, "grown", shown, format_args!("volume {tenant}: {shown} blocks"));
+    }
+
+    /// At an audit: volumes that were asked become larger in time, or say why not.
+    pub(super) fn audit_growth(&mut self) {
+        let now = self.now();
+        let (trouble, exceeded) = (!self.atlas.impaired().is_empty(), self.atlas.is_exceeded());
+        for tenant in self.all_tenants() {
+            let Some(mut asked) = self.tenants[tenant].asked else { continue };
+            asked.troubled |= trouble;
+            if exceeded {
+                asked.at = now;
+            }
+            let Some(host) = self.volumes.get(&asked.by) else {
+                self.tenants[tenant].asked = None;
+                continue;
+            };
+            let refused = host.process.grow_refused();
+            let served = self.tenants[tenant].active == Some(asked.by);
+            self.tenants[tenant].asked = Some(asked).filter(|_| refused.is_none() && served);
+            if let Some(why) = refused.filter(|_| served) {
+                self.note(Who::World, "grow", 0, format_args!("volume {tenant}: refused: {why}"));
+                if !self.may_refuse_to_grow(tenant, asked) {
+                    self.fail(format!("volume {tenant} must not refuse to grow: {why}"));
+                }
+            } else if served && now.since(asked.at).0 > GROW_NS_MAX {
+                let (blocks, seconds) = (asked.blocks, GROW_NS_MAX / 1_000_000_000);
+                let state = self.describe_state();
+                self.fail(format!(
+                    "volume {tenant} neither has {blocks} blocks after {seconds} s nor says why: {state}"
+                ));
+            }
+        }
+    }
+
+    /// Whether there may be no room for a volume to grow.
+    fn may_refuse_to_grow(&self, tenant: usize, asked: Asked) -> bool {
+        if self.tenants[tenant].share.provisioning == Provisioning::Thin {
+            return false;
+        }
+        let slots = |(index, seat): (usize, &Tenant)| {
+            let blocks = if index == tenant { asked.blocks } else { seat.blocks };
+            let size_bytes = blocks * BLOCK_BYTES as u64;
+            let geometry = Geometry { size_bytes, ..seat.share.geometry };
+            slots_whole(&geometry, self.scenario.profile, self.scenario.nodes)
+        };
+        let needed: u64 = self.tenants.iter().enumerate().map(slots).sum();
+        asked.troubled || needed * 1000 > u64::from(self.scenario.slots) * SURE_PER_MILLE
+    }
+
+    /// At the end of a run volumes that may grow are asked once more, and written to at their end.
+    pub(super) fn grow_at_end(&mut self) -> Option<()> {
+        for tenant in self.all_tenants() {
+            let more = self.tenants[tenant].share.more_blocks_at_end;
+            if more > 0 {
+                let client = self.tenants[tenant].active?;
+                let blocks = self.tenants[tenant].blocks + more;
+                self.ask_to_grow(client, tenant, blocks * BLOCK_BYTES as u64);
+            }
+        }
+        self.collect_frames();
+        self.until("volumes are larger, or say why not", 2 * GROW_NS_MAX, |world| {
+            world.tenants.iter().all(|tenant| tenant.asked.is_none())
+        })
+    }
+
+    /// Sends some requests to a volume that is larger behind its old end.
+    pub(super) fn behind_old_end(&mut self, client: ClientId, draft: Draft) -> Draft {
+        let tenant = self.tenant_of(client);
+        let seat = &mut self.tenants[tenant];
+        let old = seat.share.plan.device_blocks;
+        // A succeeded process may not know of the new size.
+        let covers = seat.newest == Some(client) && seat.blocks > old;
+        if !covers || !seat.growth_dice.chance(BEHIND_PER_MILLE) {
+            return draft;
+        }
+        let blocks = draft.span.blocks.min(seat.blocks - old);
+        let first = old + seat.growth_dice.between(0, seat.blocks - old - blocks);
+        Draft { span: Span { first, blocks }, ..draft }
+    }
+}
