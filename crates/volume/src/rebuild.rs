@@ -249,9 +249,13 @@ async fn write_shard(
     let result = call.await;
     ctx.with(|core| {
         let good = result.is_ok();
-        // The segment may have been freed, and its handle taken over, meanwhile.
+        // The segment may have been freed, and its handle taken over, meanwhile. The node may have
+        // deleted the segment before the shard came.
         if core.segments.get(handle).is_some_and(|segment| segment.id == id) {
             core.shard_written(handle, shard, (node, session), result.map(|_| ()));
+        } else if good && core.node(node).session == session {
+            let body = RequestBody::ShardDelete { segments: vec![id] };
+            drop(core.call(node, body, Vec::new()));
         }
         if good {
             core.placement_changed = true;
