@@ -79,6 +79,8 @@ pub struct SimDisk {
     pub faults: DiskFaults,
     /// Operations that failed because of them.
     pub errors_injected: u64,
+    /// Syncs that failed.
+    pub syncs_failed: u64,
 }
 
 impl SimDisk {
@@ -93,6 +95,7 @@ impl SimDisk {
             capacity_pages: capacity_bytes / PAGE_BYTES as u64,
             faults: DiskFaults::default(),
             errors_injected: 0,
+            syncs_failed: 0,
         }
     }
 
@@ -173,6 +176,7 @@ impl SimDisk {
                 let file = self.files.get_mut(&file).ok_or(DiskError::NotFound)?;
                 if failed.is_err() {
                     file.sync_failed(covered);
+                    self.syncs_failed += 1;
                 }
                 failed?;
                 file.sync(covered);
@@ -205,6 +209,7 @@ impl SimDisk {
             Pending::Sync { file, covered } => {
                 if let Some(file) = self.files.get_mut(&file) {
                     file.sync_failed(covered);
+                    self.syncs_failed += 1;
                 }
             }
             _ => {}

@@ -68,11 +68,13 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// Holds the books of `node` against its disk, unless bits of its files have flipped.
+    /// Holds the books of `node` against its disk, unless what is on the disk may be wrong: bits of its
+    /// files have flipped, or no one knows of a failed sync.
     fn compare_with_disk(&mut self, node: NodeIndex) {
         let host = &self.nodes[usize::from(node.0)];
         let books = host.process.as_ref().and_then(NodeProcess::books);
-        let Some(books) = books.filter(|_| !host.flipped && !host.lasting.silent) else { return };
+        let wrong = host.flipped || host.unsure || host.lasting.silent;
+        let Some(books) = books.filter(|_| !wrong) else { return };
         let failed = host.disk.errors_injected > host.errors_before;
         let compared = compare(&books, &host.disk, host.incarnation)
             .and_then(|()| if failed { Ok(()) } else { compare_files(&books, &host.disk) });

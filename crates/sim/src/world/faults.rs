@@ -155,7 +155,7 @@ impl<C: Cast> World<'_, C> {
         let incarnation = self.world_dice.word();
         let host = &mut self.nodes[usize::from(node.0)];
         host.disk.wipe();
-        host.flipped = false;
+        (host.flipped, host.unsure) = (false, false);
         host.incarnation = incarnation;
         self.forget_epochs(node);
     }

@@ -1,7 +1,7 @@
 //! Hosts of node processes: a disk that outlives them, and lives that come and go.
 
 use fieldstone_block::Nanos;
-use fieldstone_node::{Action, DiskId, Event, NodeConfig, PeerId};
+use fieldstone_node::{Action, DiskId, Event, FileId, NodeConfig, PeerId};
 use fieldstone_proto::{Epoch, NodeIndex, ReplyBody};
 
 use super::describe::{brief_reply, brief_request};
@@ -25,10 +25,15 @@ pub(super) struct NodeHost<N> {
     pub lasting: Lasting,
     /// A bit of its files flipped, other than one of shard data, since they were empty.
     pub flipped: bool,
+    /// A process died after a failed sync, and before the note of that was on the disk, since the
+    /// files were empty: what the sync lost may come back with a loss of power.
+    pub unsure: bool,
     /// The life in which its books were compared with its disk after the start.
     pub checked_life: u64,
     /// Operations of its disk that had failed when the process started.
     pub errors_before: u64,
+    /// Syncs that had failed then.
+    pub syncs_failed_before: u64,
     /// When the last of the disk's operations under way ends.
     pub disk_busy_until: Nanos,
 }
@@ -58,8 +63,10 @@ impl<C: Cast> World<'_, C> {
             slowness: 1,
             lasting: Lasting::default(),
             flipped: false,
+            unsure: false,
             checked_life: 0,
             errors_before: 0,
+            syncs_failed_before: 0,
             disk_busy_until: Nanos(0),
         });
         self.start_node(node);
@@ -82,6 +89,7 @@ impl<C: Cast> World<'_, C> {
         };
         host.life += 1;
         host.errors_before = host.disk.errors_injected;
+        host.syncs_failed_before = host.disk.syncs_failed;
         host.process = Some(self.cast.node(config, clock));
         let life = host.life;
         self.note(Who::Node(node.0), "start", life, format_args!("life {life}"));
@@ -97,6 +105,8 @@ impl<C: Cast> World<'_, C> {
             return false;
         }
         host.life += 1;
+        let failed = host.disk.syncs_failed > host.syncs_failed_before;
+        host.unsure |= failed && !host.disk.files().contains(&FileId::Doubt);
         let now = self.now();
         self.network.node_died(now, node, silent);
         self.note(Who::Node(node.0), "dead", u64::from(silent), format_args!("silent {silent}"));
