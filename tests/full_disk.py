@@ -32,7 +32,7 @@ def fill_disk(path):
 def scenario(world):
     disk = world.file("pool") / f"node.{NODE}"
     disk.mkdir(parents=True)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=400M", "none", disk]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=480M", "none", disk]
     if subprocess.run(mount, stderr=subprocess.DEVNULL).returncode != 0:
         raise Skip("no file system can be mounted here")
     try:

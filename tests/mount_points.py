@@ -39,13 +39,13 @@ class Disks:
         return self.pool / f"node.{index}"
 
     def _try(self):
-        command = ["mount", "-t", "tmpfs", "-o", "size=400M", "none", self.away[0]]
+        command = ["mount", "-t", "tmpfs", "-o", "size=480M", "none", self.away[0]]
         return subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0
 
     def make(self):
         for index, disk in enumerate(self.away):
             if self.can_mount and index > 0:
-                subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400M", "none", disk], check=True)
+                subprocess.run(["mount", "-t", "tmpfs", "-o", "size=480M", "none", disk], check=True)
             self.mount(index)
 
     def mount(self, index):

@@ -51,7 +51,7 @@ def mounts(world):
     try:
         command = ["pool", "create", path, "--node-size", "128M"]
         refused(*command, says=["1 node of 128 MiB", "node.0", "64 MiB free"])
-        fieldstone("pool", "create", path, "--node-size", "48M")
+        fieldstone("pool", "create", path, "--node-size", "36M")
     finally:
         subprocess.run(["umount", path / "node.0"], check=True)
 

@@ -39,8 +39,11 @@ pub struct Listing {
     pub volumes: Vec<Known>,
     /// Nodes that did not answer, and why.
     pub silent: Vec<(NodeIndex, String)>,
-    /// Nodes with a root record that cannot be read, and why.
+    /// Nodes with a root record that cannot be read, or was not sent, and why.
     pub damaged: Vec<(NodeIndex, String)>,
+    /// Volumes that nodes know without a root. If no node has one, making the volume did not get
+    /// that far.
+    pub without_root: BTreeMap<VolumeId, Epoch>,
 }
 
 /// The newest root of a volume so far.
@@ -68,15 +71,21 @@ impl Listing {
     /// Takes up what a node said.
     fn add(
         &mut self,
-        newest: &mut BTreeMap<u128, Newest>,
+        newest: &mut BTreeMap<VolumeId, Newest>,
         node: NodeIndex,
         summary: &VolumeSummary,
     ) {
-        if summary.root_version == 0 || summary.root.is_empty() {
-            // Made known, but its making did not get as far as a root.
+        let id = summary.volume;
+        if summary.root_version == 0 {
+            let epoch = self.without_root.entry(id).or_default();
+            *epoch = summary.epoch.max(*epoch);
             return;
         }
-        let id = summary.volume;
+        if summary.root.is_empty() {
+            // A node bounds its answer, and leaves out the roots behind that.
+            let why = format!("its list of volumes is too long, and leaves the root of {id} out");
+            return self.damaged.push((node, why));
+        }
         let (root, profile) = match read(summary) {
             Ok(read) => read,
             Err(why) => {
@@ -85,9 +94,9 @@ impl Listing {
             }
         };
         let (epoch, version) = (summary.epoch, (root.epoch, root.version));
-        match newest.get_mut(&id.0) {
+        match newest.get_mut(&id) {
             None => {
-                newest.insert(id.0, Newest { root, profile, epoch, nodes: 1 });
+                newest.insert(id, Newest { root, profile, epoch, nodes: 1 });
             }
             Some(known) => {
                 known.nodes += 1;
@@ -133,8 +142,9 @@ impl Engine {
         if listing.silent.len() == usize::from(pool.nodes) {
             bail!("no node of {} answers{}", pool.folder.display(), listing.troubles());
         }
-        let known = |(id, newest): (u128, Newest)| Known {
-            id: VolumeId(id),
+        listing.without_root.retain(|id, _| !newest.contains_key(id));
+        let known = |(id, newest): (VolumeId, Newest)| Known {
+            id,
             name: newest.root.name,
             profile: newest.profile,
             size_bytes: newest.root.geometry.size_bytes,
@@ -190,8 +200,20 @@ mod tests {
         listing.add(&mut newest, NodeIndex(2), &summary(3, b"FSROOT, but not one"));
         listing.add(&mut newest, NodeIndex(3), &summary(0, b""));
         assert!(newest.is_empty());
+        assert_eq!(listing.without_root.get(&VolumeId(7)), Some(&Epoch(1)));
         let (node, why) = listing.damaged.first().expect("told");
         assert_eq!((listing.damaged.len(), *node), (1, NodeIndex(2)));
         assert!(why.contains("unreadable") && listing.troubles().contains("node.2"), "{why}");
+    }
+
+    /// What has a root is no leftover, whether or not the node sends the root.
+    #[test]
+    fn a_root_that_is_left_out_is_not_taken_for_none() {
+        let (mut listing, mut newest) = (Listing::default(), BTreeMap::new());
+        let (volume, epoch, root) = (VolumeId(7), Epoch(1), bytes::Bytes::new());
+        let summary = VolumeSummary { volume, epoch, root_version: 3, root };
+        listing.add(&mut newest, NodeIndex(2), &summary);
+        assert!(listing.without_root.is_empty());
+        assert_eq!(listing.damaged.len(), 1);
     }
 }

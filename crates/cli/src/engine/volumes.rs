@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use fieldstone_block::PipelineOptions;
 use fieldstone_codes::Profile;
-use fieldstone_proto::{Epoch, RequestBody, VolumeId};
+use fieldstone_proto::{Epoch, NodeError, RequestBody, VolumeId};
 use fieldstone_uring::host::{
     DeviceSpec, Job, NodeSession, SessionError, StoreSpec, wall_offset_ns,
 };
 use fieldstone_volume::{Opening, Provisioning, VolumeConfig};
 
-use super::{Engine, Known, OpenDevice};
+use super::{Engine, Known, Listing, OpenDevice};
 use crate::pool::{Provision, geometry, needed_slots, random};
 use crate::units;
 
@@ -155,10 +155,12 @@ impl Engine {
         if size_bytes == 0 || !size_bytes.is_multiple_of(BLOCK) {
             bail!("the size of {size_bytes} bytes is not a positive multiple of {BLOCK}");
         }
-        let mut volumes = self.list_volumes()?.volumes;
-        if volumes.iter().any(|known| known.name == name) {
+        let listing = self.list_volumes()?;
+        if listing.find(name).is_some() {
             bail!("the pool {} has a volume {name:?} already", pool.folder.display());
         }
+        self.remove_unfinished(&listing);
+        let mut volumes = listing.volumes;
         let geometry = geometry(size_bytes, profile, pool.layout)?;
         let known = Known {
             id: VolumeId(random()?),
@@ -182,6 +184,21 @@ impl Engine {
         let open = self.open_device(spec, Some(id), None)?;
         self.close(&open)?;
         Ok((known, warning))
+    }
+
+    /// Removes what a `volume create` that was killed left on the nodes.
+    fn remove_unfinished(&self, listing: &Listing) {
+        if !listing.silent.is_empty() || !listing.damaged.is_empty() {
+            // A node that does not answer may have a root.
+            return;
+        }
+        for (id, epoch) in &listing.without_root {
+            match self.remove_from_nodes(*id, *epoch, "an unfinished volume", false) {
+                Ok(()) => tracing::warn!("removed what is left of {id}, an unfinished volume"),
+                // It is being made just now.
+                Err(error) => tracing::debug!("{id} has no root yet: {error:#}"),
+            }
+        }
     }
 
     /// Checks that the pool has room for a volume that grows to `size_bytes`, unless it may be
@@ -273,20 +290,35 @@ impl Engine {
     /// When it is in use, or a node is down and `force` is not given: the node would bring the
     /// volume back.
     pub fn remove_volume(&self, known: &Known, force: bool) -> anyhow::Result<()> {
-        let pool = self.pool()?;
         let name = &known.name;
         if self.open_devices().iter().any(|open| open.volume == Some(known.id)) {
             bail!("the volume {name:?} is being served; stop serving it first");
         }
         self.check_not_opening(name)?;
-        let capability = || self.capability(known.id, Epoch(known.epoch.0 + 1));
+        self.remove_from_nodes(known.id, known.epoch, name, force)
+    }
+
+    fn remove_from_nodes(
+        &self,
+        id: VolumeId,
+        epoch: Epoch,
+        name: &str,
+        force: bool,
+    ) -> anyhow::Result<()> {
+        let pool = self.pool()?;
+        let capability = || self.capability(id, Epoch(epoch.0 + 1));
         let mut sessions = Vec::new();
         // All are fenced before any is told to forget: a volume in use stays whole.
         for node in pool.node_indices() {
-            let fence = || -> anyhow::Result<NodeSession> {
+            let fence = || -> Result<NodeSession, anyhow::Error> {
                 let mut session = self.node_session(node)?;
-                session.ask(capability()?, &RequestBody::Fence { takeover: false })?;
-                Ok(session)
+                match session.ask(capability()?, &RequestBody::Fence { takeover: false }) {
+                    // A record that is damaged cannot be fenced, but it can be removed.
+                    Ok(_) | Err(SessionError::Refused { source: NodeError::Io(_), .. }) => {
+                        Ok(session)
+                    }
+                    Err(error) => Err(error.into()),
+                }
             };
             let error = match fence() {
                 Ok(session) => {
@@ -307,11 +339,16 @@ impl Engine {
             }
             eprintln!("fieldstone: leaving {node} out: {error:#}");
         }
+        let mut failed = None;
         for (node, session) in &mut sessions {
-            session
-                .ask(capability()?, &RequestBody::RemoveVolume)
-                .with_context(|| format!("cannot remove {name:?} from {node}"))?;
+            // One that fails keeps none of the others from it.
+            if let Err(error) = session.ask(capability()?, &RequestBody::RemoveVolume) {
+                let error = anyhow::Error::from(error);
+                failed = failed.or(Some(
+                    error.context(format!("cannot remove {name:?} from {node}; remove it again")),
+                ));
+            }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 }

@@ -149,7 +149,7 @@ fn carry_out(chore: Chore) -> ChoreOutcome {
         ),
         Chore::Check(path, identity) => ChoreOutcome::Checked {
             same: identity.is_at(&path),
-            room_bytes: folder::room_bytes(&path).unwrap_or_default(),
+            room_bytes: folder::room_bytes(&path).ok(),
         },
         Chore::Open(opening) => {
             ChoreOutcome::Opened(opening.run().map(Box::new).map_err(|e| e.to_string()))

@@ -15,15 +15,14 @@ use super::file_name;
 const STAT_BLOCK_BYTES: u64 = 512;
 
 /// How long the parts of the node's data file that take space may be in all: what they take now,
-/// and what the file system has left. `None` if there is room for all slots.
+/// and what the file system has left.
 ///
 /// # Errors
 /// The file or the file system cannot be asked.
-pub fn room_bytes(folder: &Path) -> io::Result<Option<u64>> {
+pub fn room_bytes(folder: &Path) -> io::Result<u64> {
     let data = std::fs::metadata(folder.join(file_name(FileId::Data)))?;
     let allocated_bytes = data.blocks().saturating_mul(STAT_BLOCK_BYTES);
-    let room_bytes = allocated_bytes.saturating_add(free_bytes(folder)?);
-    Ok((room_bytes < data.len()).then_some(room_bytes))
+    Ok(allocated_bytes.saturating_add(free_bytes(folder)?))
 }
 
 /// Free space of the file system around `folder`.
@@ -49,16 +48,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_told_only_where_it_is_short() {
+    fn what_is_allocated_counts_beside_what_is_free() {
         let temp = tempfile::tempdir().expect("a folder");
-        let data = std::fs::File::create(temp.path().join(file_name(FileId::Data))).expect("made");
-        data.set_len(1 << 20).expect("sparse");
-        assert_eq!(room_bytes(temp.path()).expect("known"), None);
-        // More than any file system has left; not every one takes so long a file.
-        if data.set_len(1 << 43).is_ok() {
-            let room = room_bytes(temp.path()).expect("known").expect("it is short");
-            assert!(room < 1 << 43 && room >= free_bytes(temp.path()).expect("known") / 2);
-        }
+        let path = temp.path().join(file_name(FileId::Data));
+        let data = std::fs::File::create(&path).expect("made");
+        data.set_len(1 << 30).expect("sparse");
+        let free = free_bytes(temp.path()).expect("known");
+        let room = room_bytes(temp.path()).expect("known");
+        assert!(room >= free / 2, "a sparse file takes nothing: {room} of {free}");
+        std::fs::write(&path, vec![1; 1 << 20]).expect("written");
+        data.sync_all().expect("allocated");
+        assert!(std::fs::metadata(&path).expect("there").blocks() > 0);
+        assert!(room_bytes(temp.path()).expect("known") >= free / 2);
         assert!(room_bytes(&temp.path().join("none")).is_err());
     }
 }
