@@ -38,6 +38,8 @@ pub struct VolumePlan {
     pub provisioning: Provisioning,
     /// When the volume is made larger, if it is.
     pub growth: Option<Growth>,
+    /// It is removed, and made again, after so many requests of its users, if it is.
+    pub removed_at_request: Option<u32>,
     /// Blocks by which the volume is made larger when the users are done; 0 if it is not.
     pub more_blocks_at_end: u64,
 }
@@ -118,6 +120,7 @@ impl Scenario {
         let mut scenario = Self::thin(seed, code);
         scenario.draw_provisioning();
         scenario.draw_growth_at_end();
+        scenario.draw_removal();
         scenario
     }
 
@@ -263,6 +266,18 @@ impl Scenario {
         }
     }
 
+    /// In a part of the runs one volume is removed, and made again. A node that cannot forget the
+    /// volume may have no slots for the new one, so no fault stays in these runs.
+    fn draw_removal(&mut self) {
+        let mut dice = Dice::new(self.seed, "removal", 0);
+        if dice.chance(250) && self.staying.is_empty() {
+            let index = dice.index(self.volumes.len());
+            let volume = &mut self.volumes[index];
+            let latest = u64::from(volume.plan.ops) * 3 / 4;
+            volume.removed_at_request = Some(dice.between(1, latest) as u32);
+        }
+    }
+
     /// A scenario without any fault, for tests that plant their own.
     #[must_use]
     pub fn calm(seed: u64) -> Self {
@@ -318,22 +333,26 @@ impl Scenario {
 impl VolumePlan {
     fn thin(geometry: Geometry, plan: Plan) -> Self {
         let provisioning = Provisioning::Thin;
-        Self { geometry, plan, provisioning, growth: None, more_blocks_at_end: 0 }
+        let (growth, removed_at_request) = (None, None);
+        Self { geometry, plan, provisioning, growth, removed_at_request, more_blocks_at_end: 0 }
     }
 
     fn summary(&self) -> String {
-        let Self { geometry, plan, provisioning, growth, more_blocks_at_end } = self;
+        let Self { geometry, plan, provisioning, growth, removed_at_request, more_blocks_at_end } =
+            self;
         let thick = if *provisioning == Provisioning::Thick { "thick, " } else { "" };
         let grows = |growth: &Growth| {
             let blocks = growth.size_bytes / BLOCK_BYTES;
             format!(", {blocks} blocks after {} ops", growth.at_request)
         };
         let grows = growth.as_ref().map(grows).unwrap_or_default();
+        let removed = |at: u32| format!(", removed after {at} ops");
+        let removed = removed_at_request.map(removed).unwrap_or_default();
         let more = |blocks: u64| format!(", {blocks} blocks more at the end");
         let at_end = Some(*more_blocks_at_end).filter(|blocks| *blocks > 0).map(more);
         let at_end = at_end.unwrap_or_default();
         format!(
-            "{thick}{} blocks, shard {} unit {} ring {}, {} ops depth {} think {} us{grows}{at_end}",
+            "{thick}{} blocks, shard {} unit {} ring {}, {} ops depth {} think {} us{grows}{removed}{at_end}",
             plan.device_blocks,
             geometry.shard_bytes,
             geometry.unit_bytes,

@@ -55,6 +55,7 @@ impl<C: Cast> World<'_, C> {
             for node in 0..self.scenario.nodes {
                 self.compare_with_disk(NodeIndex(node));
             }
+            self.check_removed();
         }
     }
 
@@ -94,16 +95,11 @@ impl<C: Cast> World<'_, C> {
         (share.map_or(0, |share| u64::from(share.slots_held)), open)
     }
 
-    /// The nodes that no fault impairs for good, which have to give every slot back.
-    fn nodes_that_delete(&self) -> impl Iterator<Item = NodeIndex> {
-        (0..self.scenario.nodes).map(NodeIndex).filter(|node| !self.atlas.stays(*node))
-    }
-
     /// Where a node holds more slots of a volume than the volume knows of.
     fn unknown_slots(&self) -> Option<String> {
         for (index, tenant) in self.tenants.iter().enumerate() {
             let health = self.volumes.get(&tenant.active?)?.process.health();
-            for node in self.nodes_that_delete() {
+            for node in self.nodes_without_lasting_fault() {
                 let known = health.nodes.get(usize::from(node.0))?.shards;
                 let (held, open) = self.held_for(node, tenant.volume);
                 if held - open > known || open > OPEN_MAX {
@@ -140,7 +136,8 @@ impl<C: Cast> World<'_, C> {
             if share.provisioning == Provisioning::Thick {
                 continue;
             }
-            let held = self.nodes_that_delete().map(|node| self.held_for(node, *volume).0);
+            let held =
+                self.nodes_without_lasting_fault().map(|node| self.held_for(node, *volume).0);
             let held: u64 = held.sum();
             self.note(Who::World, "space", held, format_args!("{held} slots of {tenant} held"));
             if held > allowed {
@@ -223,6 +220,11 @@ fn compare_files(books: &Books, disk: &SimDisk) -> Result<(), String> {
     Ok(())
 }
 
+/// The page of the slots file with the header of `slot`.
+pub(super) fn header_page(slot: u32) -> usize {
+    slot as usize * PAGES_PER_SLOT
+}
+
 /// What names a shard in a header or note.
 type Named = (VolumeId, SegmentId, ShardIndex, u64);
 
@@ -263,7 +265,7 @@ impl SlotRecord<'_> {
     }
 
     fn page(&self, page: usize, view: View) -> Option<Bytes> {
-        self.disk.page(FileId::Slots, self.slot as usize * PAGES_PER_SLOT + page, view)
+        self.disk.page(FileId::Slots, header_page(self.slot) + page, view)
     }
 
     fn header(&self, view: View) -> Option<Named> {

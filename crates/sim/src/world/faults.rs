@@ -45,7 +45,7 @@ impl<C: Cast> World<'_, C> {
 
     /// True when `fault` may strike `node`. Where a fault stays, no other replaces the files or ends
     /// the fault; while one waits for the nodes that are impaired, no others become so.
-    fn may_strike(&self, fault: Fault, node: NodeIndex) -> bool {
+    pub(super) fn may_strike(&self, fault: Fault, node: NodeIndex) -> bool {
         let keeps_files = matches!(
             fault,
             Fault::NodeKill | Fault::NodePower | Fault::Partition | Fault::ConnectionLoss

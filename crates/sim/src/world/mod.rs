@@ -2,10 +2,10 @@
 //!
 //! One loop takes the next event off the schedule and hands it to whom it concerns; whatever that
 //! one wants done goes back on the schedule. Nothing else moves time, so a run is a function of
-//! its scenario. The parts: `books` looks at what nodes hold, `nodes` and `volumes` host the processes, `users` submits requests
-//! and judges answers, `growth` watches
-//! sizes, `faults` strikes, `lasting` strikes to stay, `room` knows how full the
-//! pool is, `script` tells a run from creation to the last check.
+//! its scenario. The parts: `nodes` and `volumes` host the processes, `users` submits requests and
+//! judges answers, `growth` and `removal` do what users do to whole volumes, `faults` strikes,
+//! `lasting` strikes to stay, `room` knows how full the pool is, `books` looks at what nodes hold,
+//! `script` tells a run from creation to the last check.
 
 mod books;
 mod describe;
@@ -13,6 +13,7 @@ mod faults;
 mod growth;
 mod lasting;
 mod nodes;
+mod removal;
 mod room;
 pub(crate) mod script;
 mod tenant;
@@ -57,6 +58,8 @@ enum Happening {
     Recover { node: NodeIndex, what: Recovery },
     /// A process of a volume is started if none is.
     Open { tenant: usize },
+    /// The user goes on removing a volume, or makes it again.
+    Remove { tenant: usize },
     /// A succeeded volume process is put out of its misery.
     EndStale { client: ClientId },
     /// Things that must hold all the time are looked at.
@@ -221,6 +224,7 @@ impl<'a, C: Cast> World<'a, C> {
             Happening::Strike => self.strike_due(),
             Happening::Recover { node, what } => self.recover_due(node, what),
             Happening::Open { tenant } => self.open_due(tenant),
+            Happening::Remove { tenant } => self.remove_due(tenant),
             Happening::EndStale { client } => self.kill_volume(client, "end of a stale writer"),
             Happening::Audit => self.audit_due(),
         }

@@ -200,7 +200,8 @@ impl<C: Cast> World<'_, C> {
         let Some(client) = self.network.client_of(peer) else { return };
         let tenant = self.tenant_of(client);
         let known = std::mem::replace(&mut self.tenants[tenant].epochs[usize::from(node.0)], epoch);
-        if epoch < known {
+        // A node that has forgotten the volume begins anew.
+        if epoch < known && self.tenants[tenant].removal.is_none() {
             self.fail(format!("{node} fell back from epoch {known} to {epoch} of volume {tenant}"));
         }
     }

@@ -5,6 +5,7 @@ use fieldstone_proto::{Epoch, VolumeId};
 
 use super::World;
 use super::growth::Asked;
+use super::removal::Removal;
 use crate::actor::Cast;
 use crate::checker::Checker;
 use crate::dice::Dice;
@@ -14,6 +15,9 @@ use crate::workload::Workload;
 
 /// The id of the first volume of every run; the others follow it.
 const VOLUME: u128 = 0x5eed;
+
+/// Between the ids of a volume that was removed and made again: more than there are volumes.
+const ID_STEP: u128 = 0x1_0000;
 
 /// Where the world is with a scrub that it wants of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +61,17 @@ pub(super) struct Tenant {
     /// The growth that its process was asked for, until it ends.
     pub asked: Option<Asked>,
     pub growth_dice: Dice,
+    /// What the user does to it if it is to go.
+    pub removal: Option<Removal>,
+    /// A `Remove` event is on the schedule.
+    pub removal_pending: bool,
+    pub removal_dice: Dice,
+    /// The epoch of the next command that removes it.
+    pub removal_epoch: Epoch,
+    /// The ids under which it was removed.
+    pub removed: Vec<VolumeId>,
+    /// A process has served it under its present id.
+    pub made: bool,
     /// The highest epoch that each node has shown since it was empty.
     pub epochs: Vec<Epoch>,
 }
@@ -86,8 +101,31 @@ impl Tenant {
             asked_blocks: Vec::new(),
             asked: None,
             growth_dice: Dice::new(scenario.seed, "behind", index as u64),
+            removal: None,
+            removal_pending: false,
+            removal_dice: Dice::new(scenario.seed, "removing", index as u64),
+            removal_epoch: Epoch(1),
+            removed: Vec::new(),
+            made: false,
             epochs: vec![Epoch(0); usize::from(scenario.nodes)],
         }
+    }
+
+    /// The volume was removed, and is made again: it has an id of its own, and is empty. `client`
+    /// will be its first process.
+    pub fn start_over(&mut self, client: ClientId) {
+        self.volume = VolumeId(self.volume.0 + ID_STEP);
+        self.checker = Checker::new(self.share.plan.device_blocks, client);
+        self.blocks = self.share.plan.device_blocks;
+        self.asked_blocks.clear();
+        self.asked = None;
+        self.newest = None;
+        self.stale_ops_left = 0;
+        self.scrub = Scrub::Idle;
+        self.epochs.fill(Epoch(0));
+        self.removal = None;
+        self.removal_epoch = Epoch(1);
+        self.made = false;
     }
 }
 

@@ -117,6 +117,7 @@ impl<C: Cast> World<'_, C> {
         self.with_volume(client, |volume, now| volume.submit(request, now));
         self.tenants[tenant].requests += 1;
         self.grow_if_due(client, tenant);
+        self.remove_if_due(tenant);
     }
 
     /// Submits a request without modifiers to the active process of a volume.

@@ -43,6 +43,9 @@ struct Link {
 impl<C: Cast> World<'_, C> {
     pub(super) fn open_due(&mut self, tenant: usize) {
         self.tenants[tenant].open_pending = false;
+        if self.tenants[tenant].removal.is_some() {
+            return;
+        }
         let missed = |(index, host): (u16, &super::nodes::NodeHost<C::Node>)| {
             host.process.is_none() && !self.atlas.may_be_missed(NodeIndex(index))
         };
@@ -147,6 +150,9 @@ impl<C: Cast> World<'_, C> {
 
     pub(super) fn arrived_at_volume(&mut self, ends: Ends, arrival: Arrival) {
         let who = Who::Volume(ends.client.0);
+        if self.arrived_at_command(ends, &arrival) {
+            return;
+        }
         let Some(host) = self.volumes.get_mut(&ends.client) else { return };
         if host.links[usize::from(ends.node.0)].peer != Some(ends.peer) {
             return;
@@ -279,6 +285,7 @@ impl<C: Cast> World<'_, C> {
                 seat.opening_failures = 0;
                 seat.shut_since = None;
                 seat.strikes_since_serving = 0;
+                seat.made = true;
                 seat.checker.succeeded_by(client);
                 self.schedule_work(tenant, 0);
             }
@@ -292,7 +299,7 @@ impl<C: Cast> World<'_, C> {
         if *before == Phase::Opening {
             let seat = &mut self.tenants[tenant];
             seat.opening_failures += 1;
-            let created = client.0 as usize >= self.scenario.volumes.len();
+            let created = seat.made || !seat.removed.is_empty();
             if !created || seat.opening_failures > OPENING_FAILURES_MAX {
                 return self.fail(format!("volume {tenant} does not open: {reason}"));
             }
@@ -318,7 +325,13 @@ impl<C: Cast> World<'_, C> {
             self.tenants[tenant].active = None;
             self.tenants[tenant].shut_since.get_or_insert(now);
             let delay_ns = self.world_dice.between(1_000, 100_000_000);
-            self.schedule_open(tenant, delay_ns);
+            // One that was not made yet is not opened, but removed, and made again.
+            let seat = &self.tenants[tenant];
+            if seat.made || seat.removed.is_empty() {
+                self.schedule_open(tenant, delay_ns);
+            } else if seat.removal.is_none() {
+                self.begin_removal(tenant, delay_ns);
+            }
         }
     }
 

@@ -1,0 +1,322 @@
+//! A volume is removed in the middle of a run, and made again under another id.
+//!
+//! The user does what the command `volume rm` does. No process serves the volume. Every node is
+//! fenced before the first one is told to forget the volume, and then they are told one after the
+//! other. If a node refuses, fails or dies meanwhile, or the command itself is killed, the user
+//! gives the command again, until every node has forgotten the volume in one go. The disks of some
+//! nodes fail while they erase.
+//!
+//! From then on no node holds a slot, a journal or a record of it, whatever happens later. A volume
+//! that could not be made is removed in the same way, and made again.
+
+use std::collections::BTreeSet;
+
+use fieldstone_block::Nanos;
+use fieldstone_node::{FileId, PeerId, SlotUse};
+use fieldstone_proto::disk::SlotHeader;
+use fieldstone_proto::{
+    Capability, Epoch, NodeError, NodeIndex, Request, RequestBody, Rights, Tag, VolumeId,
+};
+
+use super::{Happening, Recovery, World};
+use crate::actor::{Cast, NodeProcess};
+use crate::atlas::Fault;
+use crate::disk::{DiskFaults, View};
+use crate::network::{Arrival, ClientId, Ends};
+use crate::trace::Who;
+
+/// How often the command looks whether a node can be reached.
+const LOOK_NS: u64 = 10_000_000;
+/// Longest pause before the user gives the command again.
+const AGAIN_NS_MAX: u64 = 300_000_000;
+/// Commands that are killed after some of their answers, of a thousand.
+const KILLED_PER_MILLE: u32 = 200;
+/// Nodes whose disk fails when they erase, of a thousand.
+const TROUBLE_PER_MILLE: u32 = 150;
+/// How long it fails at most.
+const AWAY_NS_MAX: u64 = 2_000_000_000;
+
+/// What the user does to a volume that is to go.
+#[derive(Clone, Debug)]
+pub(super) enum Removal {
+    /// The command starts then.
+    Due(Nanos),
+    /// The command runs.
+    Running(Command),
+    /// It is gone from all nodes, and is about to be made again.
+    Gone,
+}
+
+/// A command that removes a volume.
+#[derive(Clone, Debug)]
+pub(super) struct Command {
+    client: ClientId,
+    /// By node, its connection.
+    peers: Vec<Option<PeerId>>,
+    fenced: BTreeSet<NodeIndex>,
+    removed: BTreeSet<NodeIndex>,
+    /// The node that is being told to forget the volume.
+    asked: Option<NodeIndex>,
+    /// Answers after which it is killed.
+    dies_after: Option<usize>,
+}
+
+impl<C: Cast> World<'_, C> {
+    /// Begins to remove a volume, if that is due after the last request to it.
+    pub(super) fn remove_if_due(&mut self, tenant: usize) {
+        let seat = &self.tenants[tenant];
+        if seat.share.removed_at_request == Some(seat.requests) && seat.removal.is_none() {
+            self.begin_removal(tenant, 0);
+        }
+    }
+
+    pub(super) fn begin_removal(&mut self, tenant: usize, delay_ns: u64) {
+        let at = self.now().plus(Nanos(delay_ns));
+        self.tenants[tenant].removal = Some(Removal::Due(at));
+        self.look_again(tenant);
+    }
+
+    /// Puts the next look at a removal on the schedule, if none is there.
+    fn look_again(&mut self, tenant: usize) {
+        let seat = &mut self.tenants[tenant];
+        if seat.removal.is_some() && !std::mem::replace(&mut seat.removal_pending, true) {
+            self.schedule.after(LOOK_NS, Happening::Remove { tenant });
+        }
+    }
+
+    pub(super) fn remove_due(&mut self, tenant: usize) {
+        self.tenants[tenant].removal_pending = false;
+        match &self.tenants[tenant].removal {
+            Some(Removal::Due(at)) if *at <= self.now() => self.start_command(tenant),
+            Some(Removal::Running(_)) => self.go_on_removing(tenant),
+            Some(Removal::Gone) => self.make_again(tenant),
+            Some(Removal::Due(_)) | None => {}
+        }
+        self.look_again(tenant);
+    }
+
+    fn start_command(&mut self, tenant: usize) {
+        let processes = self.volumes.iter().filter(|(_, host)| host.tenant == tenant);
+        let clients: Vec<ClientId> = processes.map(|(client, _)| *client).collect();
+        for client in clients {
+            self.kill_volume(client, "its volume is removed");
+        }
+        let client = ClientId(self.owners.len() as u32);
+        self.owners.push(tenant);
+        let dice = &mut self.tenants[tenant].removal_dice;
+        let killed = dice.chance(KILLED_PER_MILLE);
+        let answers = dice.between(1, 2 * self.nodes.len() as u64) as usize;
+        self.note(Who::Volume(client.0), "remove", 0, format_args!("volume {tenant}"));
+        self.tenants[tenant].removal = Some(Removal::Running(Command {
+            client,
+            peers: vec![None; self.nodes.len()],
+            fenced: BTreeSet::new(),
+            removed: BTreeSet::new(),
+            asked: None,
+            dies_after: killed.then_some(answers),
+        }));
+        self.go_on_removing(tenant);
+    }
+
+    /// Connects to the nodes that run, and tells the next node to forget the volume when all are
+    /// fenced.
+    fn go_on_removing(&mut self, tenant: usize) {
+        let Some(Removal::Running(mut command)) = self.tenants[tenant].removal.take() else {
+            return;
+        };
+        let wanted: Vec<NodeIndex> = self.nodes_without_lasting_fault().collect();
+        for node in &wanted {
+            let link = &mut command.peers[usize::from(node.0)];
+            if link.is_none() && self.nodes[usize::from(node.0)].process.is_some() {
+                let peer = self.network.connect(command.client, *node);
+                *link = Some(peer);
+                self.ask_to_forget(tenant, peer, RequestBody::Fence { takeover: false });
+            }
+        }
+        let fenced = wanted.iter().all(|node| command.fenced.contains(node));
+        let next = wanted.iter().find(|node| !command.removed.contains(node)).copied();
+        let waits = command.asked.is_some_and(|node| wanted.contains(&node));
+        if fenced && let Some(node) = next.filter(|_| !waits) {
+            command.asked = Some(node);
+            self.trouble_erasing(tenant, node);
+            if let Some(peer) = command.peers[usize::from(node.0)] {
+                self.ask_to_forget(tenant, peer, RequestBody::RemoveVolume);
+            }
+        }
+        self.tenants[tenant].removal = Some(Removal::Running(command.clone()));
+        if next.is_none() {
+            let now = self.now();
+            self.network.client_died(now, command.client);
+            self.volume_is_gone(tenant);
+        }
+    }
+
+    /// Now and then some writes and syncs of the disk fail that is about to erase headers.
+    fn trouble_erasing(&mut self, tenant: usize, node: NodeIndex) {
+        let dice = &mut self.tenants[tenant].removal_dice;
+        let (fails, away_ns) = (dice.chance(TROUBLE_PER_MILLE), dice.between(LOOK_NS, AWAY_NS_MAX));
+        let (write, sync) = (dice.pick(&[0, 100, 500]), dice.pick(&[0, 0, 500]));
+        let allowed = self.faults_active && self.may_strike(Fault::DiskErrors, node);
+        if !fails || !allowed {
+            return;
+        }
+        self.note(Who::Fault, Fault::DiskErrors.name(), 0, format_args!("{node} as it erases"));
+        *self.injected.entry(Fault::DiskErrors).or_default() += 1;
+        self.nodes[usize::from(node.0)].disk.faults = DiskFaults {
+            write_error_per_mille: write,
+            sync_error_per_mille: sync,
+            ..DiskFaults::default()
+        };
+        self.recover_after(node, away_ns, Recovery::Disk);
+    }
+
+    fn ask_to_forget(&mut self, tenant: usize, peer: PeerId, body: RequestBody) {
+        let now = self.now();
+        let (volume, epoch) = (self.tenants[tenant].volume, self.tenants[tenant].removal_epoch);
+        let key = Self::key().derive(volume, epoch);
+        let capability = Capability::issue(&key, volume, epoch, Rights::ALL, u64::MAX);
+        let request = Request { tag: Tag(1), capability, body, payload: Vec::new() };
+        self.network.send_request(now, peer, request);
+        self.collect_frames();
+    }
+
+    /// Something arrives at the command that removes a volume; false if `ends` is no such command.
+    pub(super) fn arrived_at_command(&mut self, ends: Ends, arrival: &Arrival) -> bool {
+        let tenant = self.tenant_of(ends.client);
+        let Some(Removal::Running(command)) = &mut self.tenants[tenant].removal else {
+            return false;
+        };
+        if command.client != ends.client {
+            return false;
+        }
+        let answer = match arrival {
+            Arrival::Reply(reply) => reply.result.clone(),
+            Arrival::Closed => Err(NodeError::Unreachable),
+            Arrival::Request(_) => return true,
+        };
+        match &answer {
+            Ok(_) if command.asked == Some(ends.node) => {
+                command.removed.insert(ends.node);
+                command.asked = None;
+            }
+            Ok(_) => {
+                command.fenced.insert(ends.node);
+            }
+            Err(_) => {}
+        }
+        let answers = command.fenced.len() + command.removed.len();
+        let killed = command.dies_after.is_some_and(|after| answers >= after);
+        self.note(
+            Who::Volume(ends.client.0),
+            "answer",
+            0,
+            format_args!("{}: {answer:?}", ends.node),
+        );
+        match answer {
+            Ok(_) if !killed => self.go_on_removing(tenant),
+            Err(_) if self.atlas.stays(ends.node) => {}
+            answer => self.remove_again(tenant, answer.as_ref().err()),
+        }
+        true
+    }
+
+    /// The command failed, or was killed: the user gives it again.
+    fn remove_again(&mut self, tenant: usize, error: Option<&NodeError>) {
+        let Some(Removal::Running(command)) = &self.tenants[tenant].removal else { return };
+        let (client, now) = (command.client, self.now());
+        self.network.client_died(now, client);
+        self.collect_frames();
+        // The next command asks the nodes for the epoch.
+        let seat = &mut self.tenants[tenant];
+        seat.removal_epoch = match error {
+            Some(NodeError::Fenced { current, .. } | NodeError::InUse { current }) => {
+                Epoch(current.0.max(seat.removal_epoch.0) + 1)
+            }
+            _ => Epoch(seat.removal_epoch.0 + 1),
+        };
+        let pause_ns = seat.removal_dice.between(LOOK_NS, AGAIN_NS_MAX);
+        seat.removal = Some(Removal::Due(now.plus(Nanos(pause_ns))));
+        self.note(Who::World, "remove", 0, format_args!("volume {tenant}: again: {error:?}"));
+    }
+
+    /// Every node has said that it has forgotten the volume.
+    fn volume_is_gone(&mut self, tenant: usize) {
+        let seat = &mut self.tenants[tenant];
+        seat.removal = Some(Removal::Gone);
+        seat.removed.push(seat.volume);
+        self.check_removed();
+    }
+
+    /// Makes the volume again, with an id of its own, when all nodes run.
+    fn make_again(&mut self, tenant: usize) {
+        let away = |node: NodeIndex| self.nodes[usize::from(node.0)].process.is_none();
+        if self.nodes_without_lasting_fault().any(away) {
+            return;
+        }
+        let seat = &mut self.tenants[tenant];
+        let client = ClientId(self.owners.len() as u32);
+        seat.start_over(client);
+        self.start_volume(tenant, false);
+    }
+
+    /// The nodes where no fault stays.
+    pub(super) fn nodes_without_lasting_fault(&self) -> impl Iterator<Item = NodeIndex> {
+        (0..self.scenario.nodes).map(NodeIndex).filter(|node| !self.atlas.stays(*node))
+    }
+
+    /// No node holds anything of a volume that was removed.
+    pub(super) fn check_removed(&mut self) {
+        let removed = self.tenants.iter().flat_map(|tenant| &tenant.removed);
+        let removed: BTreeSet<VolumeId> = removed.copied().collect();
+        if removed.is_empty() {
+            return;
+        }
+        let left = self.nodes_without_lasting_fault().find_map(|node| {
+            self.left_on(node, &removed)
+                .map(|what| format!("{node} has {what} of a removed volume"))
+        });
+        if let Some(text) = left {
+            self.fail(text);
+        }
+    }
+
+    /// What `node` has of one of these volumes.
+    fn left_on(&self, node: NodeIndex, removed: &BTreeSet<VolumeId>) -> Option<String> {
+        let host = &self.nodes[usize::from(node.0)];
+        let file = host.disk.files().into_iter().find(|file| match file {
+            FileId::Volume(id) | FileId::Journal(id, _) => removed.contains(id),
+            _ => false,
+        });
+        if let Some(file) = file {
+            return Some(format!("the file {file:?}"));
+        }
+        let books = host.process.as_ref().and_then(NodeProcess::books).unwrap_or_default();
+        let counts = |volume: &&fieldstone_node::VolumeBooks| {
+            let has = volume.known || volume.slots_held > 0 || volume.slots_reserved > 0;
+            removed.contains(&volume.volume) && has
+        };
+        if let Some(volume) = books.volumes.iter().find(counts) {
+            return Some(format!("{volume:?}"));
+        }
+        let shard = |usage: &SlotUse| match usage {
+            SlotUse::Open(shard) | SlotUse::Complete(shard) | SlotUse::Sealing(shard) => {
+                removed.contains(&shard.volume)
+            }
+            _ => false,
+        };
+        if let Some(slot) = books.slots.iter().position(shard) {
+            return Some(format!("slot {slot}"));
+        }
+        for slot in 0..self.scenario.slots {
+            for view in [View::Now, View::AfterPowerLoss] {
+                let page = host.disk.page(FileId::Slots, super::books::header_page(slot), view);
+                let header = page.and_then(|page| SlotHeader::decode(&page).ok());
+                let own = |header: &SlotHeader| header.incarnation == host.incarnation;
+                if header.filter(own).is_some_and(|header| removed.contains(&header.volume)) {
+                    return Some(format!("the header in slot {slot} ({view:?})"));
+                }
+            }
+        }
+        None
+    }
+}
