@@ -66,6 +66,17 @@ pub struct StayingPlan {
     pub copy_at_request: u32,
 }
 
+/// When the disks of all nodes are filled by another program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SqueezePlan {
+    /// When users have made so many requests, or as soon after as no node is impaired.
+    pub at_request: u32,
+    /// For how long.
+    pub for_ns: u64,
+    /// What is left on each disk.
+    pub left_bytes: u64,
+}
+
 /// A scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -87,6 +98,8 @@ pub struct Scenario {
     pub fault_gap_ns: u64,
     /// Faults that stay.
     pub staying: Vec<StayingPlan>,
+    /// When all disks are full, if they are.
+    pub squeeze: Option<SqueezePlan>,
     /// Disks.
     pub disk: DiskKind,
     /// Network.
@@ -121,6 +134,7 @@ impl Scenario {
         scenario.draw_provisioning();
         scenario.draw_growth_at_end();
         scenario.draw_removal();
+        scenario.draw_squeeze();
         scenario
     }
 
@@ -174,6 +188,7 @@ impl Scenario {
             weights: Weights::draw(&mut dice),
             fault_gap_ns: dice.pick(&[0, 3_000_000, 20_000_000, 100_000_000, 600_000_000]),
             staying: Vec::new(),
+            squeeze: None,
             disk,
             network: draw_network(&mut dice),
             node_timeout_ms,
@@ -278,6 +293,20 @@ impl Scenario {
         }
     }
 
+    /// In a part of the runs all disks are full for a while, and nothing else is wrong meanwhile.
+    fn draw_squeeze(&mut self) {
+        let mut dice = Dice::new(self.seed, "squeeze", 0);
+        let alone = self.volumes.iter().all(|volume| volume.removed_at_request.is_none());
+        if !dice.chance(150) || !self.staying.is_empty() || !alone {
+            return;
+        }
+        let ops: u64 = self.volumes.iter().map(|volume| u64::from(volume.plan.ops)).sum();
+        let at_request = dice.between(1, ops / 2) as u32;
+        let for_ns = dice.between(5_000_000_000, 60_000_000_000);
+        let left_bytes = dice.pick(&[0, 0, 64 << 10, 1 << 20]);
+        self.squeeze = Some(SqueezePlan { at_request, for_ns, left_bytes });
+    }
+
     /// A scenario without any fault, for tests that plant their own.
     #[must_use]
     pub fn calm(seed: u64) -> Self {
@@ -318,8 +347,13 @@ impl Scenario {
         let volumes: Vec<String> = self.volumes.iter().map(VolumePlan::summary).collect();
         let stays = |plan: &StayingPlan| format!(", {} on {}", plan.fault.name(), plan.node);
         let staying: String = self.staying.iter().map(stays).collect();
+        let full = |plan: SqueezePlan| {
+            let (kib, seconds) = (plan.left_bytes >> 10, plan.for_ns / 1_000_000_000);
+            format!(", {kib} KiB left for {seconds} s after {} ops", plan.at_request)
+        };
+        let full = self.squeeze.map(full).unwrap_or_default();
         format!(
-            "{:?} {} on {} nodes, slots {}, faults every {} ms{staying}, {}",
+            "{:?} {} on {} nodes, slots {}, faults every {} ms{staying}{full}, {}",
             self.kind,
             self.profile,
             self.nodes,

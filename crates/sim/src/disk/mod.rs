@@ -57,6 +57,9 @@ pub struct DiskFaults {
     pub broken: Option<Broken>,
 }
 
+/// Capacity of a disk that has room for everything.
+const ENDLESS_PAGES: u64 = u64::MAX / PAGE_BYTES as u64;
+
 enum Pending {
     List,
     Read { file: FileId, offset_bytes: u64, len_bytes: usize },
@@ -250,9 +253,13 @@ impl SimDisk {
 
     fn used_pages(&self) -> u64 {
         // Counting is dear, and only matters when the answer may be no.
-        if self.capacity_pages == u64::MAX / PAGE_BYTES as u64 {
+        if self.capacity_pages == ENDLESS_PAGES {
             return 0;
         }
+        self.count_pages()
+    }
+
+    fn count_pages(&self) -> u64 {
         self.files.values().map(SimFile::used_pages).sum()
     }
 
@@ -304,6 +311,28 @@ impl SimDisk {
             let in_flight = in_flight.remove(id).unwrap_or_default();
             file.power_loss(in_flight, self.kind.sector_bytes, &mut self.dice);
         }
+    }
+
+    /// Another program fills the file system, but for `left_bytes`.
+    pub fn fill_up(&mut self, left_bytes: u64) {
+        self.capacity_pages = self.count_pages() + left_bytes / PAGE_BYTES as u64;
+    }
+
+    /// The file system has room for everything.
+    pub fn make_room(&mut self) {
+        self.capacity_pages = ENDLESS_PAGES;
+    }
+
+    /// How long the parts of `file` that take space may be in all: what they take now, and what the
+    /// file system has left.
+    #[must_use]
+    pub fn room_bytes(&self, file: FileId) -> u64 {
+        if self.capacity_pages == ENDLESS_PAGES {
+            return u64::MAX;
+        }
+        let taken = self.files.get(&file).map_or(0, SimFile::used_pages);
+        let free = self.capacity_pages.saturating_sub(self.count_pages());
+        (taken + free) * PAGE_BYTES as u64
     }
 
     /// Removes all files: the folder was deleted, or the disk replaced.

@@ -30,6 +30,9 @@ impl<C: Cast> World<'_, C> {
         if !self.faults_active {
             return;
         }
+        if self.squeeze_is_due() {
+            return self.schedule_strike();
+        }
         if let Some(fault) = self.scenario.weights.pick(&mut self.fault_dice) {
             let node = NodeIndex(self.fault_dice.index(self.nodes.len()) as u16);
             let struck = match fault.impairs() {

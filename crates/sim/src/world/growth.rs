@@ -139,7 +139,8 @@ impl<C: Cast> World<'_, C> {
             slots_whole(&geometry, self.scenario.profile, self.scenario.nodes)
         };
         let needed: u64 = self.tenants.iter().enumerate().map(slots).sum();
-        asked.troubled || needed * 1000 > u64::from(self.scenario.slots) * SURE_PER_MILLE
+        let troubled = asked.troubled || self.was_squeezed_since(asked.at);
+        troubled || needed * 1000 > u64::from(self.scenario.slots) * SURE_PER_MILLE
     }
 
     /// At the end of a run volumes that may grow are asked once more, and written to at their end.

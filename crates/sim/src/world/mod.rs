@@ -4,7 +4,7 @@
 //! one wants done goes back on the schedule. Nothing else moves time, so a run is a function of
 //! its scenario. The parts: `nodes` and `volumes` host the processes, `users` submits requests and
 //! judges answers, `growth` and `removal` do what users do to whole volumes, `faults` strikes,
-//! `lasting` strikes to stay, `room` knows how full the pool is, `books` looks at what nodes hold,
+//! `lasting` strikes to stay, `squeeze` fills the disks, `room` knows how full the pool is, `books` looks at what nodes hold,
 //! `script` tells a run from creation to the last check.
 
 mod books;
@@ -16,6 +16,7 @@ mod nodes;
 mod removal;
 mod room;
 pub(crate) mod script;
+mod squeeze;
 mod tenant;
 mod users;
 mod volumes;
@@ -35,6 +36,7 @@ use crate::schedule::Schedule;
 use crate::trace::{Trace, Who};
 use lasting::OldCopy;
 use nodes::NodeHost;
+use squeeze::Squeeze;
 use tenant::{Scrub, Tenant};
 use users::InFlight;
 use volumes::VolumeHost;
@@ -62,6 +64,8 @@ enum Happening {
     Remove { tenant: usize },
     /// A succeeded volume process is put out of its misery.
     EndStale { client: ClientId },
+    /// Nodes are told how much room their disks have.
+    TellRoom,
     /// Things that must hold all the time are looked at.
     Audit,
 }
@@ -130,6 +134,7 @@ pub struct World<'a, C: Cast> {
     tenant_dice: Dice,
     /// Faults that stay, and have not struck yet.
     staying: Vec<StayingPlan>,
+    squeeze: Squeeze,
     old_copies: BTreeMap<NodeIndex, OldCopy>,
     lasting_dice: Dice,
     /// Audits so far.
@@ -164,6 +169,7 @@ impl<'a, C: Cast> World<'a, C> {
             fault_dice: Dice::new(seed, "faults", 0),
             tenant_dice: Dice::new(seed, "tenants", 0),
             staying: scenario.staying.clone(),
+            squeeze: Squeeze::Ahead,
             old_copies: BTreeMap::new(),
             lasting_dice: Dice::new(seed, "lasting", 0),
             audits: 0,
@@ -224,6 +230,7 @@ impl<'a, C: Cast> World<'a, C> {
             Happening::Strike => self.strike_due(),
             Happening::Recover { node, what } => self.recover_due(node, what),
             Happening::Open { tenant } => self.open_due(tenant),
+            Happening::TellRoom => self.tell_room_due(),
             Happening::Remove { tenant } => self.remove_due(tenant),
             Happening::EndStale { client } => self.kill_volume(client, "end of a stale writer"),
             Happening::Audit => self.audit_due(),
@@ -255,6 +262,7 @@ impl<'a, C: Cast> World<'a, C> {
         self.audit_nodes();
         self.audit_growth();
         self.strike_to_stay();
+        self.squeeze_if_due();
         let mut whole = true;
         for tenant in self.all_tenants() {
             whole &= self.audit_tenant(tenant);

@@ -157,7 +157,7 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    fn pump_node(&mut self, node: NodeIndex) {
+    pub(super) fn pump_node(&mut self, node: NodeIndex) {
         let who = Who::Node(node.0);
         for round in 0.. {
             if round == ACTIONS_MAX {

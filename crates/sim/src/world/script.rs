@@ -104,6 +104,7 @@ impl<C: Cast> World<'_, C> {
         self.note(Who::World, "calm", 0, format_args!("no more faults"));
         self.users_active = false;
         self.faults_active = false;
+        self.outlast_squeeze()?;
         self.until("every request is answered", ANSWER_NS_MAX, Self::is_quiet)?;
         if matches!(self.scenario.kind, Kind::Full | Kind::Crowded) {
             self.make_room()?;
@@ -189,7 +190,7 @@ impl<C: Cast> World<'_, C> {
         self.tenants.iter().all(|tenant| tenant.active.is_some_and(is))
     }
 
-    fn all_serve(&self) -> bool {
+    pub(super) fn all_serve(&self) -> bool {
         self.all_are(&Phase::Serving)
     }
 

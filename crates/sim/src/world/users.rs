@@ -6,6 +6,7 @@ use fieldstone_block::{
 };
 use fieldstone_volume::Phase;
 
+use super::squeeze::{FULL_NS_MAX, Squeeze};
 use super::{Happening, REQUEST_NS_MAX, SHUT_NS_MAX, World};
 use crate::actor::Cast;
 use crate::checker::{BLOCK_BYTES, Checker, Span};
@@ -193,9 +194,11 @@ impl<C: Cast> World<'_, C> {
         let allowed = match error {
             BlockError::Fenced(_) => succeeded,
             BlockError::NoSpace => {
-                matches!(self.scenario.kind, Kind::Full | Kind::Crowded)
-                    && needs_space(request.op)
-                    && self.is_short_of_room(tenant, &request)
+                let small = matches!(self.scenario.kind, Kind::Full | Kind::Crowded);
+                // With full disks, changes of every kind are refused when the journal is full.
+                let full = request.op != Op::Flush && self.was_squeezed_since(request.since);
+                let short = small && self.is_short_of_room(tenant, &request);
+                full || (needs_space(request.op) && short)
             }
             BlockError::Io(_) | BlockError::ShuttingDown => {
                 succeeded || self.atlas.was_exceeded_since(request.since)
@@ -224,13 +227,15 @@ impl<C: Cast> World<'_, C> {
             let (seconds, state) = (SHUT_NS_MAX / 1_000_000_000, self.describe_state());
             return self.fail(format!("volume {tenant} has not served for {seconds} s: {state}"));
         }
+        let full = matches!(self.squeeze, Squeeze::Full { .. });
+        let longest_ns = if full { FULL_NS_MAX } else { REQUEST_NS_MAX };
         let stuck = self
             .in_flight
             .iter()
-            .find(|(_, request)| now.since(request.since).0 > REQUEST_NS_MAX)
+            .find(|(_, request)| now.since(request.since).0 > longest_ns)
             .map(|(number, request)| (*number, request.op, request.span));
         if let Some((number, op, span)) = stuck {
-            let seconds = REQUEST_NS_MAX / 1_000_000_000;
+            let seconds = longest_ns / 1_000_000_000;
             let state = self.describe_state();
             self.fail(format!(
                 "request {number} ({op:?} {span:?}) is unanswered for {seconds} s: {state}"

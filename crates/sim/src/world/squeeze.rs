@@ -1,0 +1,113 @@
+//! Full file systems: for a while another program fills the disks of all nodes.
+//!
+//! Nodes are told how much room their file system has, as their host tells them: every second, and
+//! while there is room for everything, that there is. The scenario is otherwise sound meanwhile: it
+//! begins when no node is impaired, and no fault strikes before it is over.
+//!
+//! - Everything is answered within [`FULL_NS_MAX`], the bound of `docs/faults.md`. Changes may be
+//!   refused for lack of space, also trims, which need room in the journal; flushes and reads may
+//!   not.
+//! - [`AGAIN_NS_MAX`] after the disks have room again, nothing is refused for that.
+
+use fieldstone_block::Nanos;
+use fieldstone_node::{Event, FileId};
+use fieldstone_proto::NodeIndex;
+
+use super::{Happening, World};
+use crate::actor::{Cast, NodeProcess};
+use crate::trace::Who;
+
+/// Longest virtual time until a request is answered while disks are full.
+pub(super) const FULL_NS_MAX: u64 = 12_000_000_000;
+/// Longest virtual time until volumes use disks that have room again. They try again every few
+/// seconds.
+const AGAIN_NS_MAX: u64 = 15_000_000_000;
+/// How often a node is told how much room there is.
+const TELL_NS: u64 = 1_000_000_000;
+
+/// Where the world is with filling the disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Squeeze {
+    /// It is not due yet, or never.
+    Ahead,
+    /// The disks are full until then.
+    Full { until: Nanos },
+    /// They have room since then.
+    Over { since: Nanos },
+}
+
+impl<C: Cast> World<'_, C> {
+    /// The disks are to be filled soon, or are full: no fault strikes.
+    pub(super) fn squeeze_is_due(&self) -> bool {
+        let due = |at_request: u32| self.requests >= at_request;
+        match self.squeeze {
+            Squeeze::Ahead => {
+                self.users_active && self.scenario.squeeze.is_some_and(|plan| due(plan.at_request))
+            }
+            Squeeze::Full { .. } => true,
+            Squeeze::Over { .. } => false,
+        }
+    }
+
+    /// Disks are full, or have not had room for long.
+    pub(super) fn was_squeezed_since(&self, at: Nanos) -> bool {
+        match self.squeeze {
+            Squeeze::Ahead => false,
+            Squeeze::Full { .. } => true,
+            Squeeze::Over { since } => since.plus(Nanos(AGAIN_NS_MAX)) >= at,
+        }
+    }
+
+    /// At an audit: fills the disks when that is due and nothing else is wrong.
+    pub(super) fn squeeze_if_due(&mut self) {
+        let sound = self.atlas.impaired().is_empty() && self.all_serve();
+        if self.squeeze != Squeeze::Ahead || !self.squeeze_is_due() || !sound {
+            return;
+        }
+        let Some(plan) = self.scenario.squeeze else { return };
+        let until = self.now().plus(Nanos(plan.for_ns));
+        self.note(
+            Who::Fault,
+            "squeeze",
+            plan.left_bytes,
+            format_args!("all disks, until {until:?}"),
+        );
+        self.squeeze = Squeeze::Full { until };
+        for host in &mut self.nodes {
+            host.disk.fill_up(plan.left_bytes);
+        }
+        self.schedule.after(0, Happening::TellRoom);
+    }
+
+    /// Every node is told how much room its file system has.
+    pub(super) fn tell_room_due(&mut self) {
+        let now = self.now();
+        if let Squeeze::Full { until } = self.squeeze
+            && until <= now
+        {
+            self.note(Who::World, "room", 0, format_args!("all disks have room again"));
+            self.squeeze = Squeeze::Over { since: now };
+            self.nodes.iter_mut().for_each(|host| host.disk.make_room());
+        }
+        let clock = self.node_clock();
+        let data_bytes = u64::from(self.scenario.slots) * u64::from(self.scenario.slot_bytes());
+        for node in (0..self.scenario.nodes).map(NodeIndex) {
+            let host = &mut self.nodes[usize::from(node.0)];
+            let room_bytes = host.disk.room_bytes(FileId::Data);
+            let room_bytes = if room_bytes < data_bytes { room_bytes } else { u64::MAX };
+            if let Some(process) = host.process.as_mut() {
+                process.handle(Event::Room { room_bytes }, clock);
+                self.pump_node(node);
+            }
+        }
+        self.schedule.after(TELL_NS, Happening::TellRoom);
+    }
+
+    /// Waits until the disks have room.
+    pub(super) fn outlast_squeeze(&mut self) -> Option<()> {
+        let plan = self.scenario.squeeze;
+        let longest_ns = plan.map_or(0, |plan| plan.for_ns) + TELL_NS;
+        let full = |world: &Self| matches!(world.squeeze, Squeeze::Full { .. });
+        self.until("the disks have room again", longest_ns, |world| !full(world))
+    }
+}
