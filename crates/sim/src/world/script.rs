@@ -1,7 +1,8 @@
 //! The course of a run, from the creation of the volumes to the last check.
 //!
 //! 1. The volumes are created.
-//! 2. Users work while faults strike.
+//! 2. Users work while faults strike. In some runs a volume becomes larger, or is removed and made
+//!    again, or all disks are full for a while.
 //! 3. Calm: users stop, and so do faults. What was asked is answered, and every volume serves. (If
 //!    the pool is full, every volume trims half or all of itself: trims are answered however full
 //!    it is.) Faults that stay and have not struck yet strike now. Then the volumes become whole:
@@ -19,7 +20,9 @@
 //! | what                                               | bound                   |
 //! |----------------------------------------------------|-------------------------|
 //! | requests in flight when calm begins are answered   | [`ANSWER_NS_MAX`]       |
-//! | any request, at any time while its process lives   | `REQUEST_NS_MAX`        |
+//! | any request while no node is impaired              | `SOUND_NS_MAX`          |
+//! | the same while nodes are impaired                  | `REQUEST_NS_MAX`        |
+//! | the same while all disks are full                  | `FULL_NS_MAX`           |
 //! | a volume is served again, at any time              | `SHUT_NS_MAX`           |
 //! | every volume opens once its nodes' processes run   | [`OPEN_NS_MAX`]         |
 //! | a trim in a full pool, a flush, a sweep of reads   | [`STEP_NS_MAX`]         |

@@ -16,7 +16,11 @@ use crate::trace::Who;
 const ROUNDS_MAX: u32 = 10_000;
 /// Pause before opening is tried again while nodes are awaited.
 const OPEN_AGAIN_NS: u64 = 5_000_000;
-/// Times that an opening may fail in a row: the nodes may still hold the dead writer's place.
+/// What an opening says that fails because nodes still hold the dead writer's place.
+const HELD: &str = "in use";
+/// Times that this may happen in a row: the opening after that takes the volume over.
+const HELD_MAX: u32 = 3;
+/// Times that an opening may fail in a row while nodes are impaired.
 const OPENING_FAILURES_MAX: u32 = 100;
 
 /// A volume process and its side of the network.
@@ -27,6 +31,8 @@ pub(super) struct VolumeHost<V> {
     links: Vec<Link>,
     timer: Option<Nanos>,
     pub phase: Phase,
+    /// When it was started.
+    started: Nanos,
     /// The last error that a node answered it with, for people.
     pub last_error: Option<String>,
 }
@@ -104,6 +110,7 @@ impl<C: Cast> World<'_, C> {
             links,
             timer: None,
             phase: Phase::Opening,
+            started: self.schedule.now(),
             last_error: None,
         };
         self.volumes.insert(client, host);
@@ -297,8 +304,16 @@ impl<C: Cast> World<'_, C> {
     fn active_failed(&mut self, client: ClientId, before: &Phase, reason: &str) {
         let tenant = self.tenant_of(client);
         if *before == Phase::Opening {
+            let started = self.volumes[&client].started;
+            let sound =
+                !self.atlas.was_impaired_since(started) && !self.was_squeezed_since(started);
             let seat = &mut self.tenants[tenant];
             seat.opening_failures += 1;
+            let held = seat.opening_failures <= HELD_MAX && reason.contains(HELD);
+            if sound && !held {
+                let text = format!("volume {tenant} does not open though all nodes are sound");
+                return self.fail(format!("{text}: {reason}"));
+            }
             let created = seat.made || !seat.removed.is_empty();
             if !created || seat.opening_failures > OPENING_FAILURES_MAX {
                 return self.fail(format!("volume {tenant} does not open: {reason}"));
