@@ -84,15 +84,18 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// The slots that `node` holds for a volume, and how many of them take blocks; none while the
-    /// node cannot be asked.
-    fn held_for(&self, node: NodeIndex, volume: VolumeId) -> (u64, u64) {
+    /// The slots that `node` holds for a volume: all, those that take blocks, and those of shards
+    /// that were rewritten, until the new form is stable. None while the node cannot be asked.
+    fn held_for(&self, node: NodeIndex, volume: VolumeId) -> (u64, u64, u64) {
         let process = self.nodes[usize::from(node.0)].process.as_ref();
-        let Some(books) = process.and_then(NodeProcess::books) else { return (0, 0) };
-        let open = |usage: &&SlotUse| matches!(usage, SlotUse::Open(s) if s.volume == volume);
-        let open = books.slots.iter().filter(open).count() as u64;
+        let Some(books) = process.and_then(NodeProcess::books) else { return (0, 0, 0) };
+        let count = |counts: &dyn Fn(&SlotUse) -> bool| {
+            books.slots.iter().filter(|usage| counts(usage)).count() as u64
+        };
+        let open = count(&|usage| matches!(usage, SlotUse::Open(s) if s.volume == volume));
+        let old = count(&|usage| matches!(usage, SlotUse::Superseded(s) if s.volume == volume));
         let share = books.volumes.iter().find(|share| share.volume == volume);
-        (share.map_or(0, |share| u64::from(share.slots_held)), open)
+        (share.map_or(0, |share| u64::from(share.slots_held)), open, old)
     }
 
     /// Where a node holds more slots of a volume than the volume knows of.
@@ -101,8 +104,8 @@ impl<C: Cast> World<'_, C> {
             let health = self.volumes.get(&tenant.active?)?.process.health();
             for node in self.nodes_without_lasting_fault() {
                 let known = health.nodes.get(usize::from(node.0))?.shards;
-                let (held, open) = self.held_for(node, tenant.volume);
-                if held - open > known || open > OPEN_MAX {
+                let (held, open, old) = self.held_for(node, tenant.volume);
+                if held - open - old > known || open > OPEN_MAX {
                     return Some(format!(
                         "{node} holds {held} slots of volume {index}, {open} of them open; the \
                          volume knows of {known}"
