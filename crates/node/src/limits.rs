@@ -7,11 +7,18 @@
 /// Requests in the table; one more is answered [`fieldstone_proto::NodeError::Busy`].
 pub const REQUESTS_MAX: usize = 4096;
 
+/// Requests in the table from which on reads of shards are answered
+/// [`fieldstone_proto::NodeError::Busy`]: however much is read, writes find room.
+pub const REQUESTS_FOR_READS_MAX: usize = REQUESTS_MAX / 4 * 3;
+
 /// Volumes that a node knows.
 pub const VOLUMES_MAX: usize = 4096;
 
 /// Journals of one volume on a node.
 pub const JOURNALS_MAX: usize = 64;
+
+/// Rings that a node keeps room for on its disk, at most one for each volume.
+pub const RINGS_KEPT_MAX: usize = 4;
 
 /// Largest journal ring.
 pub const RING_BYTES_MAX: u64 = 1 << 40;

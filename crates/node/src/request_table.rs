@@ -16,7 +16,7 @@ use fieldstone_proto::{
     Epoch, JournalGen, NodeError, RequestBody, SegmentId, ShardIndex, Tag, VolumeId,
 };
 
-use crate::limits::REQUESTS_MAX;
+use crate::limits::{REQUESTS_FOR_READS_MAX, REQUESTS_MAX};
 use crate::seam::PeerId;
 use crate::store::SlotIndex;
 
@@ -118,8 +118,11 @@ impl RequestTable {
         Ok(EntryId(u32::try_from(key).expect("keys are below REQUESTS_MAX")))
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.entries.len() >= REQUESTS_MAX
+    /// The table takes no more requests of this kind.
+    pub(crate) fn is_full_for(&self, body: &RequestBody) -> bool {
+        let reads = matches!(body, RequestBody::ShardRead { .. } | RequestBody::ShardVerify { .. });
+        let limit = if reads { REQUESTS_FOR_READS_MAX } else { REQUESTS_MAX };
+        self.entries.len() >= limit
     }
 
     /// Takes an entry out.

@@ -201,7 +201,7 @@ impl Core {
         }
         match call.waiter {
             Waiter::Task(filler) => filler.fill(result),
-            Waiter::Read { read, piece } => self.read_replied(read, piece, result),
+            Waiter::Read { read, piece } => self.read_replied(call.node, read, piece, result),
             Waiter::Append { generation, batch } => {
                 self.append_replied(call.node, generation, batch, result);
             }

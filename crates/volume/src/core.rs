@@ -63,6 +63,10 @@ pub struct Node {
     pub reason: String,
     /// Calls in the order in which they were made, to find those that take too long.
     pub in_flight: VecDeque<(Nanos, Tag)>,
+    /// Reads of users that wait for the node's answer.
+    pub reads_in_flight: u32,
+    /// Pieces of reads that wait until fewer are in flight there.
+    pub reads_waiting: VecDeque<crate::read::QueuedPiece>,
     /// Rises with every connection, so that a join of an older connection ends.
     pub session: u64,
     /// Since when it is not used, while the volume serves.
@@ -207,6 +211,8 @@ impl Core {
                 short: false,
                 reason: "not connected yet".into(),
                 in_flight: VecDeque::new(),
+                reads_in_flight: 0,
+                reads_waiting: VecDeque::new(),
                 session: 0,
                 down_since: None,
                 left_out: None,

@@ -4,6 +4,13 @@
 //! node does not deliver (down, shard missing, checksum wrong) are fetched again by a task, which
 //! looks the blocks up anew: collection may have moved them meanwhile, and otherwise decodes
 //! them from the other shards.
+//!
+//! A few large reads of scattered blocks are thousands of pieces. So many requests at once would
+//! fill a node's table, and the last of them would be answered so late that the node looked hung.
+//! So only a bounded number of pieces is under way to each node, and a bounded number of tasks
+//! fetches pieces again; the others wait in line.
+
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 use fieldstone_block::{BlockError, Completion, Payload, Piece, Request, Stage};
@@ -26,6 +33,12 @@ use crate::status::NodeHealth;
 const ATTEMPTS_MAX: u32 = 8;
 /// Pause between attempts, for a node to come back or a move to end.
 const RETRY_MS: u64 = 20;
+/// Times that a node is asked for a range while it says that it is busy.
+const BUSY_MAX: u32 = 10;
+/// Pieces of users' reads under way to one node.
+const READS_PER_NODE_MAX: u32 = 256;
+/// Tasks that fetch pieces again.
+const RETRIES_MAX: u32 = 64;
 
 enum Slot {
     Ready(Piece),
@@ -43,10 +56,23 @@ struct Read {
     error: Option<BlockError>,
 }
 
+/// A piece whose turn to be asked for has not come.
+pub struct QueuedPiece {
+    read: usize,
+    piece: usize,
+    handle: Handle,
+    segment: SegmentId,
+    range: ShardRange,
+}
+
 /// Reads under way.
 #[derive(Default)]
 pub struct Reads {
     reads: Slab<Read>,
+    /// Pieces that are to be fetched again: their reads and numbers.
+    retries: VecDeque<(usize, usize)>,
+    /// Tasks that do so.
+    retrying: u32,
 }
 
 impl Reads {
@@ -109,26 +135,73 @@ impl Core {
     fn start_piece(&mut self, read: usize, piece: usize, handle: Handle, range: ShardRange) {
         let segment = self.segments.get(handle);
         match segment.and_then(|segment| Some((segment.id, self.source(segment, range)?))) {
-            Some((id, node)) => {
-                self.send(node, read_body(id, range), Vec::new(), Waiter::Read { read, piece });
+            Some((segment, node)) => {
+                let queued = QueuedPiece { read, piece, handle, segment, range };
+                let state = self.node_mut(node);
+                if state.reads_in_flight >= READS_PER_NODE_MAX {
+                    state.reads_waiting.push_back(queued);
+                } else {
+                    self.send_piece(node, &queued);
+                }
             }
             None => self.retry_piece(read, piece),
+        }
+    }
+
+    fn send_piece(&mut self, node: NodeIndex, queued: &QueuedPiece) {
+        self.node_mut(node).reads_in_flight += 1;
+        let (body, waiter) = (
+            read_body(queued.segment, queued.range),
+            Waiter::Read { read: queued.read, piece: queued.piece },
+        );
+        self.send(node, body, Vec::new(), waiter);
+    }
+
+    /// Asks a node for pieces that wait for their turn, as far as bounds allow.
+    fn send_waiting(&mut self, node: NodeIndex) {
+        while self.node(node).reads_in_flight < READS_PER_NODE_MAX {
+            let Some(queued) = self.node_mut(node).reads_waiting.pop_front() else { break };
+            let QueuedPiece { read, piece, handle, segment, range } = queued;
+            // Meanwhile the shard may have moved, or the segment may be gone.
+            let there =
+                |found: &Segment| found.id == segment && self.source(found, range) == Some(node);
+            match self.segments.get(handle).is_some_and(there) {
+                true => self.send_piece(node, &queued),
+                false => self.retry_piece(read, piece),
+            }
         }
     }
 
     fn retry_piece(&mut self, read: usize, piece: usize) {
         // A reply to a read that was already answered, because the volume failed, is dropped.
         let slot = self.reads.reads.get(read).and_then(|read| read.pieces.get(piece));
-        let Some(&Slot::Waiting { block, count }) = slot else { return };
+        if !matches!(slot, Some(Slot::Waiting { .. })) {
+            return;
+        }
         self.counters.degraded_reads += 1;
-        self.spawn_with(move |ctx| async move {
-            let result = read_blocks(&ctx, block, count).await;
-            ctx.with(|core| core.piece_done(read, piece, result));
-        });
+        self.reads.retries.push_back((read, piece));
+        if self.reads.retrying < RETRIES_MAX {
+            self.reads.retrying += 1;
+            self.spawn_with(retry_pieces);
+        }
+    }
+
+    /// The next piece to fetch again; `None` ends the task.
+    fn next_retry(&mut self) -> Option<Retry> {
+        while let Some((read, piece)) = self.reads.retries.pop_front() {
+            let slot = self.reads.reads.get(read).and_then(|read| read.pieces.get(piece));
+            if let Some(&Slot::Waiting { block, count }) = slot {
+                return Some(Retry { read, piece, block, count });
+            }
+        }
+        self.reads.retrying -= 1;
+        None
     }
 
     /// A node answered the read of a piece.
-    pub fn read_replied(&mut self, read: usize, piece: usize, result: CallResult) {
+    pub fn read_replied(&mut self, node: NodeIndex, read: usize, piece: usize, result: CallResult) {
+        self.node_mut(node).reads_in_flight -= 1;
+        self.send_waiting(node);
         match result {
             Ok(ReplyBody::Data(data)) if self.fits_piece(read, piece, &data) => {
                 self.piece_done(read, piece, Ok(vec![data]));
@@ -190,6 +263,21 @@ impl Core {
             let stamps = read.request.stamps;
             self.completions.push(Completion { id: read.request.id, result, stamps });
         }
+    }
+}
+
+/// A piece that is fetched again.
+struct Retry {
+    read: usize,
+    piece: usize,
+    block: u64,
+    count: u32,
+}
+
+async fn retry_pieces(ctx: Ctx) {
+    while let Some(Retry { read, piece, block, count }) = ctx.with(Core::next_retry) {
+        let result = read_blocks(&ctx, block, count).await;
+        ctx.with(|core| core.piece_done(read, piece, result));
     }
 }
 
@@ -280,7 +368,15 @@ async fn read_range(ctx: &Ctx, id: SegmentId, range: ShardRange) -> Result<Bytes
     let node =
         ctx.with(|core| Some(core.source(core.segments.named(id)?, range))).ok_or_else(gone)?;
     if let Some(node) = node {
-        match ctx.call(node, read_body(id, range)).await {
+        let mut answer = ctx.call(node, read_body(id, range)).await;
+        for _ in 1..BUSY_MAX {
+            if answer != Err(NodeError::Busy) {
+                break;
+            }
+            ctx.sleep_ms(RETRY_MS).await;
+            answer = ctx.call(node, read_body(id, range)).await;
+        }
+        match answer {
             Ok(ReplyBody::Data(data)) if data.len() == range.count as usize * BLOCK_BYTES => {
                 return Ok(data);
             }

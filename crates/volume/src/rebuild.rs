@@ -20,6 +20,8 @@ use crate::status::{NodeHealth, Phase, Progress};
 
 /// How long a node may be away before its shards are made anew elsewhere.
 const OUT_AFTER_MS: u64 = 30_000;
+/// Longest sleep of a rebuild that is to be slow.
+const THROTTLE_SLICE_MS: u64 = 100;
 /// Pause before shards are tried again that could not be made although there is a place for them.
 const RETRY_MS: u64 = 2_000;
 
@@ -106,12 +108,21 @@ impl Core {
     /// far as there is room. A node that can be reached but not used is no better than one that is
     /// away.
     pub fn watch_absence(&mut self, node: NodeIndex) {
-        if self.phase != Phase::Serving || self.node(node).down_since.is_some() {
+        if self.phase != Phase::Serving {
+            return;
+        }
+        let long = fieldstone_block::Nanos::from_ms(OUT_AFTER_MS);
+        if let Some(since) = self.node(node).down_since {
+            // It was almost used again, which counted its shards again.
+            if self.now.since(since) >= long {
+                self.declare_out(node);
+                self.start_rebuild();
+            }
             return;
         }
         let since = self.now;
         self.node_mut(node).down_since = Some(since);
-        let sleep = self.sleep(fieldstone_block::Nanos::from_ms(OUT_AFTER_MS));
+        let sleep = self.sleep(long);
         self.spawn_with(move |ctx| async move {
             sleep.await;
             ctx.with(|core| {
@@ -271,9 +282,12 @@ async fn write_shard(
 /// Waits as long as `bytes` take at the rate that is allowed.
 pub async fn throttle(ctx: &Ctx, bytes: u64) {
     let limit = ctx.with(|core| core.config.rebuild_limit_bytes_per_second);
-    if let Some(ns) = (bytes * 1_000_000_000).checked_div(limit) {
-        let sleep = ctx.with(|core| core.sleep(fieldstone_block::Nanos(ns)));
-        sleep.await;
+    let mut rest_ms = (bytes * 1_000).checked_div(limit).unwrap_or(0);
+    // A volume that closes waits for its rebuild.
+    while rest_ms > 0 && ctx.with(|core| core.phase == Phase::Serving) {
+        let slice_ms = rest_ms.min(THROTTLE_SLICE_MS);
+        ctx.sleep_ms(slice_ms).await;
+        rest_ms -= slice_ms;
     }
 }
 

@@ -138,7 +138,7 @@ impl Node {
     }
 
     fn open_entry(&mut self, peer: PeerId, request: &mut Request) -> Result<EntryId, NodeError> {
-        if self.table.is_full() {
+        if self.table.is_full_for(&request.body) {
             return Err(NodeError::Busy);
         }
         let body = std::mem::replace(&mut request.body, RequestBody::Identify);

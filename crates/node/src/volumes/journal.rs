@@ -15,7 +15,7 @@ use fieldstone_proto::disk::JournalHeader;
 use fieldstone_proto::{BLOCK_BYTES, JournalGen, NodeError, ReplyBody, VolumeId};
 
 use crate::disk::{CreateStep, Purpose, SyncGroup, node_error};
-use crate::limits::JOURNALS_MAX;
+use crate::limits::{JOURNALS_MAX, RINGS_KEPT_MAX};
 use crate::node::Node;
 use crate::request_table::{EntryId, Task};
 use crate::seam::{DiskError, DiskOp, DiskOutput, FileId};
@@ -271,13 +271,14 @@ impl Node {
 
 impl Node {
     /// Bytes of the disk that no slot may take: a volume that moves its journal, or opens, makes a
-    /// new ring while the old one is still there. The node does not know the size of the rings that
-    /// it may get, so it takes them for as large as the largest that it has.
+    /// new ring while the old one is still there. A few volumes can do so at the same time, and others
+    /// after them. The node does not know the size of the rings that it may get, so it takes them for
+    /// as large as the largest that it has.
     pub(crate) fn rings_wanted_bytes(&self) -> u64 {
         let rings = self.volumes.values().flat_map(|volume| volume.journals.values());
         let largest = rings.map(|journal| journal.ring_bytes).max();
         let file_bytes = largest.map_or(0, |ring| JournalHeader::RING_AT_BYTES + ring);
-        file_bytes.saturating_mul(self.volumes.len() as u64)
+        file_bytes.saturating_mul(self.volumes.len().min(RINGS_KEPT_MAX) as u64)
     }
 }
 

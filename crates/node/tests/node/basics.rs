@@ -352,3 +352,22 @@ fn a_connection_is_known_by_a_capability_that_was_accepted() {
     assert_eq!(answer, Err(NodeError::NotFound));
     assert!(world.node.has_accepted(stranger));
 }
+
+/// However many reads a node has to carry out, a write finds room in its table.
+#[test]
+fn reads_leave_room_for_writes() {
+    let mut world = world();
+    write_shard(&mut world, 1, &pattern(5, 4096)).unwrap();
+    let read = read_body(1, 0, 4096);
+    let none = Bytes::new();
+    let capability = cap(VOLUME, Epoch(1));
+    let reads: Vec<_> =
+        (0..4000).map(|_| world.send(PEER, capability, read.clone(), &none)).collect();
+    let create = RequestBody::JournalCreate { generation: JournalGen(1), ring_bytes: 4096 };
+    let created = world.send(PEER, capability, create, &none);
+    world.settle();
+    let answers: Vec<_> = reads.into_iter().filter_map(|tag| world.take(tag)).collect();
+    let busy = answers.iter().filter(|answer| **answer == Err(NodeError::Busy)).count();
+    assert!(busy > 0 && busy < 2000, "{busy} of {} are refused", answers.len());
+    assert_eq!(world.take(created), Some(Ok(ReplyBody::Done)));
+}

@@ -195,8 +195,9 @@ impl<C: Cast> World<'_, C> {
             BlockError::Fenced(_) => succeeded,
             BlockError::NoSpace => {
                 let small = matches!(self.scenario.kind, Kind::Full | Kind::Crowded);
-                // With full disks, changes of every kind are refused when the journal is full.
-                let full = request.op != Op::Flush && self.was_squeezed_since(request.since);
+                // With full disks, changes of every kind are refused when the journal is full, and
+                // flushes when the journal has to move.
+                let full = self.was_squeezed_since(request.since);
                 let short = small && self.is_short_of_room(tenant, &request);
                 full || (needs_space(request.op) && short)
             }

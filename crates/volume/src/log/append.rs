@@ -65,6 +65,9 @@ impl Core {
             if self.log.batches.len() >= BATCHES_MAX {
                 break;
             }
+            if !self.log.waits() {
+                self.log.no_room_since = None;
+            }
             if !self.log.waits() && self.log.internal.is_empty() {
                 break;
             }
@@ -203,7 +206,8 @@ impl Core {
         let lost = |node: &&Node| node.health != NodeHealth::Up || node.short || node.full;
         let lost = self.nodes.iter().filter(lost).count();
         if lost <= usize::from(self.config.missing_max) {
-            self.log.no_room_since = None;
+            // A node may say for a moment that it has room: the time goes on until a write of a user
+            // gets on.
             return false;
         }
         let since = *self.log.no_room_since.get_or_insert(self.now);
@@ -294,9 +298,12 @@ impl Core {
         let of_blocks = record.blocks > 0;
         self.send_record(record);
         match of_blocks {
-            true => (self.log.held_since, self.log.no_room_since) = (None, None),
+            true => self.log.held_since = None,
             // The trimmed blocks may be all that a segment held.
             false => self.consider_gc(),
+        }
+        if of_blocks && !internal {
+            self.log.no_room_since = None;
         }
         true
     }

@@ -244,6 +244,9 @@ impl Core {
         for node in self.nodes_that(|node| node.connected && node.health == NodeHealth::Down) {
             self.start_join(node);
         }
+        for node in self.nodes_that(|node| node.health != NodeHealth::Up) {
+            self.watch_absence(node);
+        }
         if self.log.nodes.len() <= self.code.m() && self.nodes_up() > self.log.nodes.len() {
             self.log.moving = true;
         }
