@@ -5,8 +5,16 @@
 //! A call into the kernel may hang with a disk, and a core that made such a call hangs with it. No
 //! other thread waits for a core without a limit: a call that its mailbox does not take, an answer,
 //! and the end of its thread. [`Host::stop`] names the cores that do not end and leaves them behind.
-//! The process can end then, as far as the kernel lets it: a thread in a disk's hands that no signal
-//! ends keeps the process's number until the disk answers, but no other thread and no socket.
+//! No end of a core's thread is waited for with `pthread_join`: a core tells that it has ended, as
+//! the last thing it does. Its thread may exist for longer, because the kernel keeps it until the
+//! calls of its ring have come back.
+//!
+//! The process can end then, as far as the kernel lets it. A thread in a disk's hands that no signal
+//! ends stays until the disk answers, and keeps the process's number. All threads of the process
+//! share one table of descriptors, so every one of them stays open with it: sockets (a client sees
+//! its connection stand still, and a listener's address is in use) and the locks of all nodes of the
+//! process, also of those whose disks are well. A successor is told so
+//! ([`LockError::Held`](crate::LockError::Held)).
 //!
 //! Threads that do chores ([`super::disk`]) and open folders ([`super::folder::Attempt`]) are not
 //! waited for at all. They acknowledge nothing, and what they hold goes with the process.
@@ -103,7 +111,16 @@ pub struct HostConfig {
 #[derive(Debug)]
 pub struct Host {
     handle: Handle,
-    threads: Vec<JoinHandle<io::Result<()>>>,
+    threads: Vec<CoreThread>,
+}
+
+/// A core's thread.
+#[derive(Debug)]
+struct CoreThread {
+    core: Core,
+    thread: JoinHandle<()>,
+    /// Brings the result of the core when it ends.
+    ended: Receiver<io::Result<()>>,
 }
 
 /// Calls a running host. Cheap to clone; outliving the host is harmless.
@@ -162,8 +179,8 @@ impl Host {
                 bounds,
                 budget: Arc::clone(&budget),
             };
-            let thread = std::thread::Builder::new().name(format!("core {core}"));
-            threads.push(thread.spawn(move || run_core(start, &box_out, &all_in))?);
+            let run = move || run_core(start, &box_out, &all_in);
+            threads.push(CoreThread::start(Core(core), run)?);
             boxes.push((box_in, all_out));
         }
         let mut senders = Vec::new();
@@ -193,7 +210,7 @@ impl Host {
     /// True when a core has ended by itself, which is a failure.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.threads.iter().any(JoinHandle::is_finished)
+        self.threads.iter().any(|core| core.thread.is_finished())
     }
 
     /// Stops every core. Devices that are open are not closed: what was acknowledged stays, and
@@ -212,7 +229,7 @@ impl Host {
         }
         let mut result = Ok(());
         for thread in self.threads {
-            if let Err(error) = join(thread, deadline, limit) {
+            if let Err(error) = thread.wait(deadline, limit) {
                 tracing::error!("{error}");
                 result = Err(error);
             }
@@ -221,23 +238,35 @@ impl Host {
     }
 }
 
-/// Waits for the end of a core's thread, and leaves it behind at `deadline`.
-fn join(thread: JoinHandle<io::Result<()>>, deadline: Instant, limit: Duration) -> io::Result<()> {
-    const PAUSE: Duration = Duration::from_millis(2);
-    while !thread.is_finished() {
-        if Instant::now() >= deadline {
-            let name = thread.thread().name().unwrap_or("a core").to_owned();
-            return Err(io::Error::new(
+impl CoreThread {
+    fn start(
+        core: Core,
+        run: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
+        let (end, ended) = mpsc::channel();
+        let thread = std::thread::Builder::new().name(format!("core {}", core.0));
+        // The host may have stopped to wait for the result.
+        let thread = thread.spawn(move || drop(end.send(run())))?;
+        Ok(Self { core, thread, ended })
+    }
+
+    /// Waits for the end of the core, and leaves it behind at `deadline`. Never joins the thread: see
+    /// the module's text.
+    fn wait(self, deadline: Instant, limit: Duration) -> io::Result<()> {
+        let rest = deadline.saturating_duration_since(Instant::now());
+        match self.ended.recv_timeout(rest) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("a core panicked")),
+            Err(RecvTimeoutError::Timeout) => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 format!(
-                    "{name} has not ended within {limit:?} and is left behind: it hangs in the \
-                     kernel, most likely with the disk of a node"
+                    "core {} has not ended within {limit:?} and is left behind: it hangs in the \
+                     kernel, most likely with the disk of a node",
+                    self.core.0
                 ),
-            ));
+            )),
         }
-        std::thread::sleep(PAUSE);
     }
-    thread.join().unwrap_or_else(|_| Err(io::Error::other("a core panicked")))
 }
 
 fn run_core(
@@ -431,6 +460,38 @@ mod tests {
         fn drop(&mut self) {
             let _ = self.0.lock().expect("no panic").recv();
         }
+    }
+
+    /// A thread-local value is dropped when the thread has no more to do, but still exists.
+    struct Lingers(Receiver<()>);
+
+    impl Drop for Lingers {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+
+    thread_local! {
+        static LINGERS: std::cell::RefCell<Option<Lingers>> = const { std::cell::RefCell::new(None) };
+    }
+
+    /// As the kernel keeps a thread whose ring has calls under way.
+    #[test]
+    fn a_core_that_has_ended_is_not_waited_for_until_its_thread_is_gone() {
+        let (go_on, wait) = mpsc::channel();
+        let limit = Duration::from_secs(20);
+        let core = CoreThread::start(Core(0), move || {
+            LINGERS.set(Some(Lingers(wait)));
+            Ok(())
+        });
+        let core = core.expect("a thread");
+        let (done, outcome) = mpsc::channel();
+        let stop = move || drop(done.send(core.wait(Instant::now() + limit, limit)));
+        let stopping = std::thread::spawn(stop);
+        let result = outcome.recv_timeout(Duration::from_secs(5));
+        drop(go_on);
+        stopping.join().expect("no panic");
+        result.expect("the stop waits for the thread").expect("the core has ended well");
     }
 
     #[test]
