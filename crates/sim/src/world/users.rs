@@ -220,16 +220,21 @@ impl<C: Cast> World<'_, C> {
     }
 
     /// How long a request may take. In a pool that is short of room changes wait for collection,
-    /// each for those before it.
+    /// each for those before it; beside a disk that is slow for good, each step of a collection takes
+    /// nearly as long as a node may be silent.
     fn longest_ns(&self, request: &InFlight) -> u64 {
         let full = matches!(self.squeeze, Squeeze::Full { .. });
         let small = matches!(self.scenario.kind, Kind::Full | Kind::Crowded);
         let impaired = self.atlas.was_impaired_since(request.since);
         let longest_ns = if impaired { REQUEST_NS_MAX } else { SOUND_NS_MAX };
         let tenant = self.tenant_of(request.client);
+        let slow = self.nodes.iter().any(|host| host.lasting.delay_ns > 0);
         match full {
             true => FULL_NS_MAX,
-            false if small && self.is_short_of_room(tenant, request) => 2 * longest_ns,
+            false if small && self.is_short_of_room(tenant, request) => match slow {
+                true => 4 * longest_ns,
+                false => 2 * longest_ns,
+            },
             false => longest_ns,
         }
     }
