@@ -366,11 +366,13 @@ impl Core {
             // A neighbour may be about to give back what it no longer needs.
             let since = *self.log.refused_since.get_or_insert(self.now);
             let long = self.now.since(since) >= Nanos::from_ms(GRANT_MS_MAX);
-            let whole = self.reservation.slots >= self.slots_most();
-            self.grow_reservation();
+            let whole =
+                self.reservation.slots >= self.slots_most() || self.waits_for_room_in_vain();
+            // To ask once more first would be to ask for ever.
             if (long || whole) && !self.reservation_changes() {
                 return Admission::Refuse(BlockError::NoSpace);
             }
+            self.grow_reservation();
             self.wake_soon();
             return Admission::Wait;
         }
