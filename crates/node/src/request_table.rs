@@ -125,6 +125,16 @@ impl RequestTable {
         self.entries.len() >= limit
     }
 
+    /// A shard of the volume is being written for another peer.
+    pub(crate) fn writes_for_others(&self, volume: VolumeId, peer: PeerId) -> bool {
+        let writes = |entry: &Entry| match &entry.task {
+            Task::Parked(request) => matches!(request.0, RequestBody::ShardWrite { .. }),
+            task => matches!(task, Task::ShardWrite { .. }),
+        };
+        let others = |entry: &Entry| entry.volume == volume && entry.peer != peer;
+        self.entries.iter().any(|(_, entry)| others(entry) && writes(entry))
+    }
+
     /// Takes an entry out.
     pub(crate) fn close(&mut self, id: EntryId) -> Entry {
         self.entries.remove(id.0 as usize)

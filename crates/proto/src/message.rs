@@ -151,6 +151,7 @@ pub enum RequestBody {
         segments: Vec<SegmentId>,
     },
     /// Lists the volume's shards, complete and open, with a segment id of at least `from`, ascending.
+    /// The writer is told [`NodeError::Busy`] while writes of its former connections go on.
     ShardList {
         /// The first segment id asked for.
         from: SegmentId,

@@ -20,6 +20,9 @@ use crate::status::{NodeHealth, Phase, Progress};
 
 /// How long a node may be away before its shards are made anew elsewhere.
 const OUT_AFTER_MS: u64 = 30_000;
+/// Times that a node is asked again for its shards while it is busy, and the pause before.
+const LIST_BUSY_MAX: u32 = 50;
+const LIST_BUSY_PAUSE_MS: u64 = 20;
 /// Longest sleep of a rebuild that is to be slow.
 const THROTTLE_SLICE_MS: u64 = 100;
 /// Pause before shards are tried again that could not be made although there is a place for them.
@@ -302,8 +305,16 @@ pub async fn list_shards(
     let slots = ctx.with(|core| core.node(node).stat.slots_total as usize);
     let mut all = Vec::new();
     let mut from = SegmentId(0);
+    let mut busy = 0;
     loop {
-        match ctx.call(node, RequestBody::ShardList { from }).await? {
+        let answer = ctx.call(node, RequestBody::ShardList { from }).await;
+        if answer == Err(NodeError::Busy) && busy < LIST_BUSY_MAX {
+            // Writes of a lost connection are still under way there.
+            busy += 1;
+            ctx.sleep_ms(LIST_BUSY_PAUSE_MS).await;
+            continue;
+        }
+        match answer? {
             ReplyBody::Shards { shards, next } => {
                 all.extend(shards);
                 if all.len() > slots {

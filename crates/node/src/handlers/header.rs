@@ -78,6 +78,13 @@ impl Node {
             _ => self.check_volume(peer, needed, request)?,
         }
         if let RequestBody::ShardList { from } = request.body {
+            let volume = capability.volume;
+            let writer = self.volumes.get(&volume).is_some_and(|known| known.holder == Some(peer));
+            // A writer that lost its connection may have left writes behind. It compares what is
+            // listed with what it knows, and must not miss what they complete.
+            if writer && self.table.writes_for_others(volume, peer) {
+                return Err(NodeError::Busy);
+            }
             return Ok(Admission::Answer(self.list_shards(capability, from)));
         }
         self.open_entry(peer, request).map(Admission::Entry)

@@ -1,7 +1,7 @@
 //! Each operation once, and the rules of capabilities, epochs and bounds.
 
 use crate::disk::Faults;
-use crate::world::{World, cap, config};
+use crate::world::{NOW_NS, World, cap, config};
 use bytes::Bytes;
 use fieldstone_node::{Event, PeerId};
 use fieldstone_proto::{
@@ -370,4 +370,24 @@ fn reads_leave_room_for_writes() {
     let busy = answers.iter().filter(|answer| **answer == Err(NodeError::Busy)).count();
     assert!(busy > 0 && busy < 2000, "{busy} of {} are refused", answers.len());
     assert_eq!(world.take(created), Some(Ok(ReplyBody::Done)));
+}
+
+/// A writer that comes back compares what the node lists. A write that its lost connection has left
+/// behind must not complete a shard after that.
+#[test]
+fn a_writer_lists_no_shards_while_its_former_writes_go_on() {
+    let mut world = world();
+    let data = pattern(5, 4096);
+    let capability = cap(VOLUME, Epoch(1));
+    world.send(PEER, capability, write_body(1, &data, 0, Some(4096)), &data);
+    world.node.handle(NOW_NS, Event::PeerLost { peer: PEER });
+    let again = PeerId(7);
+    let sync = world.send(again, capability, RequestBody::ShardSync, &Bytes::new());
+    let list = RequestBody::ShardList { from: SegmentId(0) };
+    let early = world.send(again, capability, list.clone(), &Bytes::new());
+    assert_eq!(world.take(early), Some(Err(NodeError::Busy)));
+    world.settle();
+    assert!(world.take(sync).is_some());
+    let late = world.call(again, capability, list, &Bytes::new()).expect("listed");
+    assert!(matches!(late, ReplyBody::Shards { shards, .. } if shards.len() == 1));
 }
