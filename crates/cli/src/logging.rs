@@ -1,12 +1,16 @@
-//! Logs: through `tracing` to stderr, quiet unless asked.
+//! Logs: through `tracing` to stderr, quiet unless asked. No thread that logs waits for stderr, nor is
+//! it ended by a stderr that fails: see [`stderr`].
 
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
+use crate::stderr;
+
 /// Starts logging: warnings by default, or nothing if `quiet`; more with every `-v`.
 /// `FIELDSTONE_LOG` overrides both.
 pub fn start(verbose: u8, quiet: bool) {
+    stderr::start();
     let level = match verbose {
         0 if quiet => "off",
         0 => "warn",
@@ -18,7 +22,9 @@ pub fn start(verbose: u8, quiet: bool) {
         EnvFilter::try_from_env("FIELDSTONE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| stderr::Log)
+        // It would tell with a panic.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .init();

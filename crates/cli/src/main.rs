@@ -4,7 +4,8 @@
 //! pool's folder (`pool/`), the conversation with a running server (`control/`), tables and bars.
 //!
 //! Exit codes: 0 done, 1 an error (told on stderr: what happened, to which thing, what to do),
-//! 2 the command line makes no sense. Results go to stdout (`say!`), everything else to stderr.
+//! 2 the command line makes no sense. Results go to stdout (`say!`), everything else to stderr
+//! (`tell!`).
 
 #![deny(clippy::print_stdout)]
 
@@ -26,6 +27,7 @@ mod progress;
 mod quickstart;
 mod report;
 mod signals;
+mod stderr;
 mod target;
 mod units;
 
@@ -36,16 +38,18 @@ use clap::Parser;
 fn main() -> ExitCode {
     let options = command::Options::parse();
     logging::start(options.verbose, options.command.is_quiet());
-    match options.command.run() {
+    let code = match options.command.run() {
         Ok(()) if output::is_lost() => ExitCode::FAILURE,
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if !is_broken_pipe(&error) {
-                eprintln!("fieldstone: {error:#}");
+                tell!("fieldstone: {error:#}");
             }
             ExitCode::FAILURE
         }
-    }
+    };
+    stderr::finish();
+    code
 }
 
 /// A reader such as `head` closed our stdout: nothing that deserves a message.

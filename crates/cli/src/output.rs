@@ -20,7 +20,8 @@ pub fn put(text: fmt::Arguments<'_>) {
         && error.kind() != io::ErrorKind::BrokenPipe
         && !IS_LOST.swap(true, Ordering::Relaxed)
     {
-        eprintln!("fieldstone: cannot write to stdout: {error}");
+        let text = format_args!("fieldstone: cannot write to stdout: {error}\n");
+        crate::stderr::tell(text);
     }
 }
 
@@ -33,4 +34,11 @@ macro_rules! put {
 macro_rules! say {
     () => { $crate::output::put(format_args!("\n")) };
     ($($text:tt)*) => { $crate::output::put(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// `eprintln!`, without a panic and without a long wait: see `stderr`.
+macro_rules! tell {
+    ($($text:tt)*) => {
+        $crate::stderr::tell(format_args!("{}\n", format_args!($($text)*)))
+    };
 }

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use anyhow::bail;
 
+use crate::stderr;
+
 /// Exit code after a second signal, as shells have it for SIGINT.
 const INTERRUPTED: i32 = 130;
 
@@ -38,9 +40,9 @@ fn say_last_words() {
         let _ = sender.send(lines);
     });
     for line in words.recv_timeout(PATIENCE).unwrap_or_default() {
-        eprintln!("fieldstone: {line}");
+        tell!("fieldstone: {line}");
     }
-    eprintln!("fieldstone: ending at once; what was acknowledged is safe");
+    tell!("fieldstone: ending at once; what was acknowledged is safe");
 }
 
 /// The signals that end a process in good order.
@@ -87,6 +89,7 @@ impl Signals {
                 seen += 1;
                 if seen > 1 {
                     say_last_words();
+                    stderr::finish();
                     std::process::exit(INTERRUPTED);
                 }
                 // The command may have finished by now.
@@ -109,6 +112,30 @@ impl Signals {
     /// True if a signal has come since the last look.
     pub fn arrived(&self) -> bool {
         self.arrived.try_recv().is_ok()
+    }
+}
+
+/// Keeps signals away from the threads that are started while this lives.
+pub struct Blocked(libc::sigset_t);
+
+/// Blocks every signal in this thread. For threads that are started before
+/// [`Signals::install`] has blocked those that it takes over.
+pub fn block_all() -> Blocked {
+    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: sigfillset initialises the one set, and pthread_sigmask, which cannot fail with these
+    // arguments, the other one.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        Blocked(before.assume_init())
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        let before = &raw const self.0;
+        // SAFETY: the set is initialised; a null pointer says that the mask of now is not asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
     }
 }
 

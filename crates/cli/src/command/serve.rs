@@ -277,7 +277,7 @@ fn serve(
     drop(openings);
     drop((control, metrics));
     if !engine.handle().drain(DRAIN) {
-        eprintln!("fieldstone: requests in flight were not answered within {DRAIN:?}");
+        tell!("fieldstone: requests in flight were not answered within {DRAIN:?}");
     }
     outcome
 }

@@ -96,7 +96,7 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
                 say!("{}", line(&outcome));
             }
             if let Some(failure) = &outcome.failure {
-                bar.suspend(|| eprintln!("{}", reason(outcome.seed, failure)));
+                bar.suspend(|| tell!("{}", reason(outcome.seed, failure)));
                 failed.push(outcome.seed);
             }
             args.keep_going || failed.len() < FAILURES_MAX

@@ -146,7 +146,7 @@ fn one_volume(response: Response) -> anyhow::Result<(VolumeLine, Option<String>)
 
 fn warn(warning: Option<String>) {
     if let Some(warning) = warning {
-        eprintln!("fieldstone: {warning}");
+        tell!("fieldstone: {warning}");
     }
 }
 
@@ -157,10 +157,10 @@ fn list(args: &Ls) -> anyhow::Result<()> {
         Operator::Server(server) => volumes(server.ask(&Request::VolumeList)?),
         Operator::Own(engine) => engine.list_volumes().map(|listing| {
             for (node, reason) in &listing.silent {
-                eprintln!("fieldstone: {node} does not answer: {reason}");
+                tell!("fieldstone: {node} does not answer: {reason}");
             }
             for (node, reason) in &listing.damaged {
-                eprintln!("fieldstone: {node}: {reason}");
+                tell!("fieldstone: {node}: {reason}");
             }
             listing.volumes.iter().map(|known| engine.line(known)).collect()
         }),

@@ -56,7 +56,7 @@ fn patiently<T>(
         };
         if !told && start.elapsed() > TELL_AFTER {
             told = true;
-            eprintln!(
+            tell!(
                 "fieldstone: waiting for process {}, a command that uses {}",
                 pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string()),
                 path.display()

@@ -228,7 +228,7 @@ impl Engine {
             }
             if !told && start.elapsed() > STILL_AFTER {
                 told = true;
-                eprintln!("fieldstone: still opening {name}{}", self.waiting_for(&name));
+                tell!("fieldstone: still opening {name}{}", self.waiting_for(&name));
             }
         };
         match outcome {

@@ -177,8 +177,8 @@ impl Found {
             Ok(config) => config,
         };
         match &config.folder {
-            Err(error) => eprintln!("fieldstone: {node} is down: {error}"),
-            Ok(folder) if folder.created => eprintln!(
+            Err(error) => tell!("fieldstone: {node} is down: {error}"),
+            Ok(folder) if folder.created => tell!(
                 "fieldstone: {} was missing; made an empty node there: its shards will be rebuilt",
                 path.display()
             ),

@@ -130,7 +130,7 @@ impl Drop for Workplace {
             fs::remove_dir_all(&self.folder)
         };
         if let Err(error) = removed {
-            eprintln!("fieldstone: cannot remove {}: {error}", self.folder.display());
+            tell!("fieldstone: cannot remove {}: {error}", self.folder.display());
         }
     }
 }

@@ -132,16 +132,8 @@ impl Process {
 
     /// As [`Process::start`]; what it said on stderr if it ended instead.
     pub fn try_start(args: &[&str]) -> Result<Self, String> {
-        let log = tempfile::tempdir().expect("a temporary folder");
-        let stderr = log.path().join("stderr");
-        let mut command = fieldstone(args);
-        command.stdout(Stdio::piped());
-        command.stderr(std::fs::File::create(&stderr).expect("writable"));
-        let mut child = command.spawn().expect("the command starts");
-        let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut line = String::new();
-        stdout.read_line(&mut line).expect("readable");
-        let mut process = Self { child, line, stdout, stderr, _log: log };
+        let mut process = Self::begin(args, None);
+        process.line = process.next_line();
         if process.line.is_empty() {
             let status = process.child.wait().expect("it ended");
             let said = process.said();
@@ -149,6 +141,19 @@ impl Process {
             return Err(said);
         }
         Ok(process)
+    }
+
+    /// Starts the command, with this stderr instead of a file, and waits for nothing.
+    pub fn begin(args: &[&str], other_stderr: Option<Stdio>) -> Self {
+        let log = tempfile::tempdir().expect("a temporary folder");
+        let stderr = log.path().join("stderr");
+        let file = std::fs::File::create(&stderr).expect("writable");
+        let mut command = fieldstone(args);
+        command.stdout(Stdio::piped());
+        command.stderr(other_stderr.unwrap_or_else(|| file.into()));
+        let mut child = command.spawn().expect("the command starts");
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self { child, line: String::new(), stdout, stderr, _log: log }
     }
 
     /// Its next line.

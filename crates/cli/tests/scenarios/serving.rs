@@ -1,6 +1,9 @@
 //! A volume from creation to reopening: what was acknowledged is there, whatever happened.
 
-use crate::common::{Model, Process, TestPool, fails, json, ok, wait_until};
+use std::io::Write;
+use std::process::Stdio;
+
+use crate::common::{Model, NbdDisk, Process, TestPool, connect, fails, json, ok, wait_until};
 
 const BLOCKS: usize = (64 << 20) / crate::common::BLOCK;
 
@@ -225,4 +228,26 @@ fn several_volumes_over_several_cores() {
     first.write(&mut crate::common::connect(&address, "v"), 50);
     first.check(&mut crate::common::connect(&address, "v"));
     server.stop();
+}
+
+#[test]
+fn a_stderr_that_is_full_or_not_read_stops_no_server() {
+    const PIPE_BYTES: usize = 64 << 10;
+    let pool = TestPool::with_volume("rs:4+2");
+    // The server has a node to complain about, and logs.
+    std::fs::remove_dir_all(pool.node(5)).expect("removable");
+    let full_disk = std::fs::File::create("/dev/full").expect("every Linux has it");
+    let (_not_read, mut pipe) = std::io::pipe().expect("a pipe");
+    pipe.write_all(&[b'x'; PIPE_BYTES]).expect("as much as a pipe holds");
+    for (name, stderr) in [("full", Stdio::from(full_disk)), ("pipe", Stdio::from(pipe))] {
+        let socket = pool.socket(&format!("{name}.sock"));
+        let server =
+            Process::begin(&["-vvv", "serve", &pool.volume("v"), "--nbd", &socket], Some(stderr));
+        let address = socket.parse().expect("an address");
+        wait_until("served", || NbdDisk::connect(&address, "v").is_ok());
+        let mut disk = connect(&socket, "v");
+        Model::new(BLOCKS, 7).write(&mut disk, 100);
+        drop(disk);
+        server.stop();
+    }
 }

@@ -196,7 +196,7 @@ fn report(
     setting.push(format!("load at the end: {}", machine::load()));
     let text = text::report(plan.cases, results, &rows, &setting);
     match args.json.as_deref() {
-        Some(path) if path == Path::new("-") => eprint!("{text}"),
+        Some(path) if path == Path::new("-") => crate::stderr::tell(format_args!("{text}")),
         _ => put!("{text}"),
     }
     if let Some(path) = &args.json {

@@ -191,7 +191,7 @@ impl Report {
         let reached = verdicts.iter().filter(|pass| **pass).count();
         text.push_str(&format!("{reached} of {} targets reached\n", verdicts.len()));
         if args.json.as_deref() == Some(Path::new("-")) {
-            eprint!("{text}");
+            crate::stderr::tell(format_args!("{text}"));
         } else {
             put!("{text}");
         }

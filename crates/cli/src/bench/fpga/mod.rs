@@ -147,7 +147,7 @@ fn print(args: &Args, rows: &[Row]) -> anyhow::Result<()> {
         row::COMMIT
     );
     if args.json.as_deref() == Some(Path::new("-")) {
-        eprint!("{text}");
+        crate::stderr::tell(format_args!("{text}"));
     } else {
         put!("{text}");
     }

@@ -167,7 +167,7 @@ fn report(
         (found, text)
     };
     match args.json.as_deref() {
-        Some(path) if path == Path::new("-") => eprint!("{text}"),
+        Some(path) if path == Path::new("-") => crate::stderr::tell(format_args!("{text}")),
         _ => put!("{text}"),
     }
     if let Some(path) = &args.json {
@@ -277,7 +277,7 @@ impl Drop for Folder {
         for path in [&self.files, &self.sockets] {
             match fs::remove_dir_all(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    eprintln!("fieldstone: cannot remove {}: {error}", path.display());
+                    tell!("fieldstone: cannot remove {}: {error}", path.display());
                 }
                 _ => {}
             }

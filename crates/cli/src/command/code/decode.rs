@@ -63,20 +63,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         serde_json::to_string(&report)?
     } else {
         for trouble in &troubles {
-            eprintln!("fieldstone: {trouble}");
+            tell!("fieldstone: {trouble}");
         }
         if decoded.rebuilt_units > 0 {
             let units = count(decoded.rebuilt_units, "unit");
             let dir = args.common.dir.display();
-            eprintln!(
-                "fieldstone: {units} rebuilt on the fly; `fieldstone code repair {dir}` mends"
-            );
+            tell!("fieldstone: {units} rebuilt on the fly; `fieldstone code repair {dir}` mends");
         }
         let rate = units::rate(file_bytes, elapsed);
         format!("decoded {} at {rate}", units::size(file_bytes))
     };
     if to_stdout {
-        eprintln!("{text}");
+        tell!("{text}");
     } else {
         say!("{text}");
     }

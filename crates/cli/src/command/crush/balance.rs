@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         pools.retain(|&pool| match balance::check(&map, pool) {
             Ok(()) => true,
             Err(why) => {
-                eprintln!("left alone: {why}");
+                tell!("left alone: {why}");
                 false
             }
         });

@@ -231,7 +231,7 @@ fn print(pool: &Pool, nodes: Vec<Made>, json: bool) -> anyhow::Result<()> {
     let reports = ask_servers(pool)?;
     let server = reports.iter().find_map(|report| report.server.as_ref()).map(|server| server.pid);
     for made in nodes.iter().filter(|made| made.folder_was_empty && !made.was_mount) {
-        eprintln!(
+        tell!(
             "fieldstone: {} was there and empty; if it is a mount point, its disk is not mounted",
             made.path.display()
         );

@@ -205,7 +205,7 @@ fn open(
         engine.set_stage(name, Stage::Failed(reason.clone()));
         // The last one that fails ends the server, which then tells the reasons.
         if reason != last && engine.all_failed().is_none() {
-            eprintln!("fieldstone: {reason}\nfieldstone: {name} is tried again");
+            tell!("fieldstone: {reason}\nfieldstone: {name} is tried again");
             last = reason;
         }
         let rested = Instant::now() + RETRY_PAUSE;
