@@ -1,42 +1,20 @@
 //! Appending: what waits is packed into records, put into the open segment and sent.
 
 use bytes::Bytes;
-use fieldstone_block::{BlockError, Nanos};
 use fieldstone_proto::{BLOCK_BYTES, RequestBody, SegmentKind, crc32c_blocks};
 use smallvec::SmallVec;
 
 use super::pending::Origin;
+use super::room::{Admission, UserSpace};
 use super::{BATCHES_MAX, Batch, KeptRecord, Line, Mutation};
 use crate::calls::Waiter;
-use crate::core::{Core, Node};
+use crate::core::Core;
 use crate::footer::footer_blocks;
 use crate::map::Location;
 use crate::record::{Entry, EntryKind, HEADER_BYTES, Header, RECORD_ENTRIES_MAX};
 use crate::rows::Shape;
 use crate::segment::{Contents, Handle, Segment, State, segment_id};
-use crate::status::{NodeHealth, Phase};
-
-/// How long users' writes wait for room when collection finds nothing to free.
-const STUCK_MS_MAX: u64 = 500;
-
-/// How long changes wait for nodes to grant more room: neighbours look every 2 s at most whether
-/// others lack room.
-const GRANT_MS_MAX: u64 = 2_500;
-/// Pause before the log is looked at again because a node may grant more.
-const LOOK_AGAIN_MS: u64 = 50;
-
-/// What users may still take, as seen at the start of a record.
-struct UserSpace {
-    blocks: u64,
-    starved: bool,
-    lent: bool,
-}
-
-enum Admission {
-    Take,
-    Wait,
-    Refuse(BlockError),
-}
+use crate::status::Phase;
 
 struct RecordBuilder {
     handle: Handle,
@@ -200,55 +178,6 @@ impl Core {
         self.layout.segment_blocks().saturating_sub(contents.blocks() + footer)
     }
 
-    /// More nodes than may be lost are lost or have no room, and users have waited longer for that
-    /// than they should. Collection waits for the same nodes.
-    fn waits_for_room_in_vain(&mut self) -> bool {
-        let lost = |node: &&Node| node.health != NodeHealth::Up || node.short || node.full;
-        let lost = self.nodes.iter().filter(lost).count();
-        if lost <= usize::from(self.config.missing_max) {
-            // A node may say for a moment that it has room: the time goes on until a write of a user
-            // gets on.
-            return false;
-        }
-        let since = *self.log.no_room_since.get_or_insert(self.now);
-        self.wake_soon();
-        self.is_too_long(Some(since))
-    }
-
-    /// The ring is full: changes wait until segments are stored. If nodes have no room for these,
-    /// the changes are refused.
-    fn hold_all(&mut self) {
-        if !self.waits_for_room_in_vain() {
-            return;
-        }
-        for line in [Line::Users, Line::Trims] {
-            for mutation in std::mem::take(self.log.line(line)) {
-                self.refuse(&mutation, BlockError::NoSpace);
-            }
-        }
-    }
-
-    /// No room is left for a segment: changes with blocks wait until collection has made some. If
-    /// it finds none they are refused.
-    fn hold_line(&mut self, line: Line) {
-        // A move is given up at once: what it would have freed stays where it is.
-        let since = *self.log.held_since.get_or_insert(self.now);
-        let tried = self.gc_stuck && !self.gc_running && !self.reservation_changes();
-        let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
-        if line == Line::Internal || (tried && long) || self.waits_for_room_in_vain() {
-            self.log.held_since = None;
-            while let Some(mutation) = self.log.line(line).pop_front() {
-                self.refuse(&mutation, BlockError::NoSpace);
-            }
-            return;
-        }
-        if self.segments.row_backed() > 0 {
-            // Room that is lent to these segments comes back when they are durable.
-            return self.start_sync();
-        }
-        self.make_room();
-    }
-
     /// Builds and sends one record: of the volume's own changes if there are any, else of what
     /// users want, in the order in which it came. Trims take no room (see `space`), so they alone
     /// go on when the others have to wait for room. Returns false if nothing could be taken.
@@ -355,58 +284,6 @@ impl Core {
             } else {
                 self.part_done(mutation.pending);
             }
-        }
-    }
-
-    /// Whether a user's change that may take space may be appended now.
-    fn admit(&mut self, mutation: &Mutation, space: &mut UserSpace) -> Admission {
-        let end = mutation.block + u64::from(mutation.count);
-        let taken = self.map.holes_in(mutation.block..end);
-        if taken > space.blocks {
-            // A neighbour may be about to give back what it no longer needs.
-            let since = *self.log.refused_since.get_or_insert(self.now);
-            let long = self.now.since(since) >= Nanos::from_ms(GRANT_MS_MAX);
-            let whole =
-                self.reservation.slots >= self.slots_most() || self.waits_for_room_in_vain();
-            // To ask once more first would be to ask for ever.
-            if (long || whole) && !self.reservation_changes() {
-                return Admission::Refuse(BlockError::NoSpace);
-            }
-            self.grow_reservation();
-            self.wake_soon();
-            return Admission::Wait;
-        }
-        self.log.refused_since = None;
-        space.blocks -= taken;
-        if mutation.kind == EntryKind::Data && space.lent {
-            self.start_sync();
-            return Admission::Wait;
-        }
-        if mutation.kind == EntryKind::Data && space.starved {
-            let since = *self.log.starved_since.get_or_insert(self.now);
-            let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
-            let stuck = long && self.gc_stuck && !self.gc_running && !self.reservation_changes();
-            let stuck = stuck || self.waits_for_room_in_vain();
-            self.make_room();
-            if stuck && !self.reservation_changes() {
-                return Admission::Refuse(BlockError::NoSpace);
-            }
-            return Admission::Wait;
-        }
-        if let Some(since) = self.log.starved_since.take() {
-            let pause = self.now.since(since).0;
-            self.counters.gc_pause_max_ns = self.counters.gc_pause_max_ns.max(pause);
-        }
-        Admission::Take
-    }
-
-    /// Looks at what waits again in a while, without another event.
-    fn wake_soon(&mut self) {
-        if !std::mem::replace(&mut self.log.wakes, true) {
-            self.spawn_with(|ctx| async move {
-                ctx.sleep_ms(LOOK_AGAIN_MS).await;
-                ctx.with(|core| core.log.wakes = false);
-            });
         }
     }
 

@@ -12,6 +12,7 @@
 
 mod append;
 mod pending;
+mod room;
 
 use std::collections::VecDeque;
 

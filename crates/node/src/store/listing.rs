@@ -1,0 +1,50 @@
+//! Which shards the node has of a volume.
+
+use fieldstone_proto::{SealMeta, SegmentId, ShardIndex, ShardInfo, VolumeId};
+
+use super::{ShardKey, SlotIndex, Store};
+use crate::limits::SHARDS_PER_PAGE;
+
+impl Store {
+    /// The volume's shards from one segment to another, a page of them.
+    pub(crate) fn list(
+        &self,
+        volume: VolumeId,
+        from: SegmentId,
+        last: SegmentId,
+    ) -> (Vec<ShardInfo>, Option<SegmentId>) {
+        let mut shards: Vec<ShardInfo> = Vec::new();
+        if from > last {
+            return (shards, None);
+        }
+        let range = ShardKey { volume, segment: from, shard: ShardIndex(0) }..=ShardKey {
+            volume,
+            segment: last,
+            shard: ShardIndex(u8::MAX),
+        };
+        for (key, copies) in self.index.range(range) {
+            let full = shards.len() >= SHARDS_PER_PAGE;
+            if full && shards.last().is_some_and(|shard| shard.segment != key.segment) {
+                return (shards, Some(key.segment));
+            }
+            let content = |slot: SlotIndex| self.slots[slot.0 as usize].content();
+            let info = |meta| ShardInfo { segment: key.segment, shard: key.shard, meta };
+            shards.extend(copies.sealed.map(|slot| info(content(slot).meta)));
+            let noted = copies.open.filter(|slot| content(*slot).is_noted());
+            shards.extend(noted.map(|_| info(SealMeta::default())));
+        }
+        (shards, None)
+    }
+
+    /// The shards of the volume, in any form, of one segment or of all.
+    pub(super) fn keys(&self, volume: VolumeId, segment: Option<SegmentId>) -> Vec<ShardKey> {
+        let first = segment.unwrap_or(SegmentId(0));
+        let last = segment.unwrap_or(SegmentId(u64::MAX));
+        let range = ShardKey { volume, segment: first, shard: ShardIndex(0) }..=ShardKey {
+            volume,
+            segment: last,
+            shard: ShardIndex(u8::MAX),
+        };
+        self.index.range(range).map(|(key, _)| *key).collect()
+    }
+}
