@@ -4,18 +4,69 @@
 //! that are absent or empty are no more than the code makes up for. Beyond that, an empty node in
 //! place of one that is only unmounted would be taken for the node, and the volume could not be
 //! read even when the disk is back.
+//!
+//! A folder may hang with its disk. So folders are looked at in threads of their own, all at the same
+//! time, and one that has not answered by a deadline counts as lost: its data cannot be read now.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_proto::NodeIndex;
-use fieldstone_uring::host::{FolderError, Keeper, folder};
+use fieldstone_proto::disk::Superblock;
+use fieldstone_uring::host::folder::Found;
+use fieldstone_uring::host::{FolderError, Keeper, folder, look_up};
 
 use super::record::{self, Place, Record};
 use super::{POOL_FILE, Pool, PoolFile};
+
+/// How long a folder may take for a look. A disk that is well answers within milliseconds.
+const LOOK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Looks at the path of a node's folder, as [`folder::look`] does, and does not wait for long.
+///
+/// # Errors
+/// The system refuses the look, or the folder does not answer.
+pub fn look(path: &Path) -> Result<Found, FolderError> {
+    let folder = path.to_path_buf();
+    let call = move || folder::look(&folder);
+    look_up::within(Instant::now() + LOOK_PATIENCE, &path.to_string_lossy(), call)
+        .unwrap_or_else(|_| Err(FolderError::Silent(path.to_path_buf())))
+}
+
+/// Looks for these nodes with `look_for`, all at the same time, until `patience` has passed. Gives
+/// those that were not found.
+fn not_found(
+    nodes: Vec<(NodeIndex, PathBuf, Superblock)>,
+    patience: Duration,
+    look_for: impl Fn(&Path, &Superblock) -> Result<Superblock, FolderError> + Copy + Send + 'static,
+) -> BTreeMap<u16, FolderError> {
+    let deadline = Instant::now() + patience;
+    let (found, answers) = mpsc::channel();
+    let mut lost = BTreeMap::new();
+    for (node, path, superblock) in nodes {
+        let (found, at) = (found.clone(), path.clone());
+        let call = move || look_for(&at, &superblock);
+        // The caller may have given up by then.
+        let tell = move |answer| drop(found.send((node, answer)));
+        // Without an answer, or a thread to look, it stays like this.
+        let _ = look_up::begin(&path.to_string_lossy(), call, tell);
+        lost.insert(node.0, FolderError::Silent(path));
+    }
+    drop(found);
+    let rest = || deadline.saturating_duration_since(Instant::now());
+    while let Ok((node, answer)) = answers.recv_timeout(rest()) {
+        match answer {
+            Ok(_) => lost.remove(&node.0),
+            Err(error) => lost.insert(node.0, error),
+        };
+    }
+    lost
+}
 
 /// The nodes of a pool that hold no data, each with the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,12 +85,11 @@ impl Losses {
                 let reason = "was made empty and is not known to be rebuilt".to_owned();
                 losses.insert(node.0, reason);
             }
-            if elsewhere.contains(&node) {
-                continue;
-            }
-            if let Err(error) = folder::look_for(&pool.node_folder(node), &pool.superblock(node)) {
-                losses.insert(node.0, short(error));
-            }
+        }
+        let here = pool.node_indices().filter(|node| !elsewhere.contains(node));
+        let here = here.map(|node| (node, pool.node_folder(node), pool.superblock(node)));
+        for (node, error) in not_found(here.collect(), LOOK_PATIENCE, folder::look_for) {
+            losses.insert(node, short(error));
         }
         Ok(Self(losses))
     }
@@ -209,6 +259,27 @@ mod tests {
         let elsewhere = vec![NodeIndex(3), NodeIndex(4)];
         let keeper = PoolKeeper::new(&pool, elsewhere).expect("there");
         assert_eq!(keeper.may_replace(NodeIndex(2), Path::new("x")), Ok(()));
+    }
+
+    #[test]
+    fn a_folder_that_hangs_is_lost_and_keeps_no_other_from_being_seen() {
+        let temp = tempfile::tempdir().expect("a temporary folder");
+        let pool = made(temp.path());
+        fs::remove_dir_all(pool.node_folder(NodeIndex(5))).expect("removable");
+        let here = pool.node_indices();
+        let here = here.map(|node| (node, pool.node_folder(node), pool.superblock(node)));
+        let hangs = |path: &Path, superblock: &Superblock| {
+            if superblock.node == NodeIndex(1) {
+                std::thread::sleep(Duration::from_secs(3600));
+            }
+            folder::look_for(path, superblock)
+        };
+        let start = Instant::now();
+        let lost = not_found(here.collect(), Duration::from_secs(3), hangs);
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        assert_eq!(lost.keys().copied().collect::<Vec<_>>(), [1, 5]);
+        assert!(matches!(lost[&1], FolderError::Silent(_)), "{}", lost[&1]);
+        assert!(matches!(lost[&5], FolderError::Missing(_)), "{}", lost[&5]);
     }
 
     #[test]

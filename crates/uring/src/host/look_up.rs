@@ -66,7 +66,7 @@ pub(super) fn rest(deadline: Instant) -> io::Result<Duration> {
 ///
 /// # Errors
 /// The deadline has passed, or the system has no thread left.
-pub(super) fn within<T: Send + 'static>(
+pub fn within<T: Send + 'static>(
     deadline: Instant,
     thing: &str,
     call: impl FnOnce() -> T + Send + 'static,
@@ -88,7 +88,7 @@ pub(super) fn within<T: Send + 'static>(
 ///
 /// # Errors
 /// As many threads as may be ask about that thing, or the system has no thread left.
-pub(super) fn begin<T: 'static>(
+pub fn begin<T: 'static>(
     thing: &str,
     call: impl FnOnce() -> T + Send + 'static,
     tell: impl FnOnce(T) + Send + 'static,

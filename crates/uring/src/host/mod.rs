@@ -35,7 +35,7 @@
 //! | [`node_server`] | other processes, as a node sees them |
 //! | [`node_session`] | a conversation with one node, for calls |
 //! | `pace` | whether a disk keeps pace, and so may block a write |
-//! | `look_up` | calls that may hang, with a deadline |
+//! | [`look_up`] | calls that may hang, with a deadline |
 //! | [`control`] | the calls themselves, and what is told |
 //! | [`strangers`] | how long and how many unknown connections may stay |
 //! | [`notices`] | log lines that strangers can cause |
@@ -45,7 +45,7 @@ pub mod device;
 pub mod disk;
 pub mod folder;
 pub mod handle;
-mod look_up;
+pub mod look_up;
 pub mod message;
 pub mod nbd_server;
 pub mod node_local;

@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use fieldstone_proto::NodeIndex;
 use fieldstone_uring::Address;
+use fieldstone_uring::host::FolderError;
 use fieldstone_uring::host::folder::{self, Found};
 use serde::Serialize;
 
 use crate::control::{Client, servers};
 use crate::engine::NodeOptions;
 use crate::pool::record::{self, Place, Record};
-use crate::pool::{Losses, Pool};
+use crate::pool::{Losses, Pool, look};
 use crate::report::{NodeReport, PoolReport};
 
 /// Options of `pool replace`.
@@ -126,7 +127,7 @@ fn ask_servers(pool: &Pool) -> anyhow::Result<Vec<PoolReport>> {
 fn check_place(pool: &Pool, node: NodeIndex, force: bool) -> anyhow::Result<Found> {
     let path = pool.node_folder(node);
     let shown = path.display();
-    let found = folder::look(&path)?;
+    let found = look(&path)?;
     match &found {
         Found::Nothing => {}
         Found::Empty => {
@@ -199,9 +200,10 @@ fn find_elsewhere(
     }
 }
 
-/// Whether the folder of a node holds one.
+/// Whether the folder of a node holds one, or may hold one that does not answer.
 fn has_node(pool: &Pool, node: &NodeReport) -> bool {
-    folder::look(&pool.node_folder(NodeIndex(node.node))).is_ok_and(|found| found == Found::Node)
+    let found = look(&pool.node_folder(NodeIndex(node.node)));
+    matches!(found, Ok(Found::Node) | Err(FolderError::Silent(_)))
 }
 
 fn accepts(address: &Address) -> bool {
