@@ -1,12 +1,16 @@
 //! `fieldstone node`: one storage node as its own process.
+//!
+//! The folder may hang with its disk, at any time. Signals are looked at by the main thread, so
+//! other threads make every call on the folder, and the main thread does not wait for them for long.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_proto::NodeIndex;
-use fieldstone_uring::host::{FolderError, Host, HostConfig, LocalNodeConfig, Service};
+use fieldstone_uring::host::folder::Announcer;
+use fieldstone_uring::host::{FolderError, Host, HostConfig, LocalNodeConfig, Service, look_up};
 use fieldstone_uring::{Address, Caching, Holder};
 
 use super::serve::payload_memory;
@@ -42,10 +46,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (pool, index) = locate(&args.dir)?;
     let listener = listen::bind(&args.listen)?;
     let opening = pool.opening(index, Holder::Node)?;
-    let folder = open_patiently(&opening, command_deadline())?;
+    let opened = open_patiently(&opening, command_deadline(), || signals.arrived())?;
+    let Some(folder) = opened else {
+        bail!("interrupted while opening {}", opening.path.display());
+    };
+    let door = Door { path: folder.path.clone(), announcer: folder.announcer() };
     let address = listener.address().clone();
-    let announce = folder.announcer();
-    announce.announce(&address)?;
+    match door.announce(&address) {
+        // The folder was there a moment ago. The node comes up when it is there again.
+        Err(error @ FolderError::Silent(_)) => tell!("fieldstone: {error}"),
+        announced => announced?,
+    }
     let host = Host::start(HostConfig {
         cores: 1,
         pin: false,
@@ -58,10 +69,43 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     say!("{index} of pool {} listens on {}", pool.id, listener.address());
     std::io::stdout().flush()?;
     host.handle().listen(listener, Service::Node(index));
-    let ended = wait(&host, &signals, || announce.announce(&address));
-    announce.withdraw();
+    let ended = wait(&host, &signals, || door.announce(&address));
+    door.withdraw();
     let stopped = host.stop().context("the node failed");
     ended.and(stopped)
+}
+
+/// Where servers read the node's address.
+struct Door {
+    path: PathBuf,
+    announcer: Announcer,
+}
+
+impl Door {
+    /// See [`Announcer::announce`].
+    fn announce(&self, address: &Address) -> Result<(), FolderError> {
+        let address = address.clone();
+        self.within(move |announcer| announcer.announce(&address))
+            .unwrap_or_else(|| Err(FolderError::Silent(self.path.clone())))
+    }
+
+    /// See [`Announcer::withdraw`].
+    fn withdraw(&self) {
+        // Without the lock, which goes with the process, no reader believes what stays.
+        let _ = self.within(|announcer| announcer.withdraw());
+    }
+
+    /// Makes a call on the folder. None if it does not answer in time.
+    fn within<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(Announcer) -> T + Send + 'static,
+    ) -> Option<T> {
+        const PATIENCE: Duration = Duration::from_secs(2);
+        let announcer = self.announcer.clone();
+        let call = move || call(announcer);
+        let deadline = Instant::now() + PATIENCE;
+        look_up::within(deadline, &self.path.to_string_lossy(), call).ok()
+    }
 }
 
 fn wait(

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_uring::Holder;
 use fieldstone_uring::host::{
-    Attempt, FolderError, LocalNodeConfig, NodeFolder, Opening, Standing,
+    Attempt, FOLDERS_PATIENCE, FolderError, LocalNodeConfig, NodeFolder, Opening, Standing,
 };
 
 /// How long a command that uses nodes for a moment is waited for, by servers and other commands.
@@ -27,12 +27,46 @@ pub fn command_deadline() -> Instant {
 }
 
 /// Opens a node's folder. A command that has it for a moment is waited for, until `deadline`, and
-/// named on stderr.
+/// named on stderr. A disk that does not answer is waited for as long as it likes, and told of. None
+/// if `is_interrupted` said so meanwhile: the opening is left behind.
 ///
 /// # Errors
 /// As [`Opening::run`].
-pub fn open_patiently(opening: &Opening, deadline: Instant) -> Result<NodeFolder, FolderError> {
-    patiently(deadline, || opening.run())
+pub fn open_patiently(
+    opening: &Opening,
+    deadline: Instant,
+    is_interrupted: impl Fn() -> bool,
+) -> Result<Option<NodeFolder>, FolderError> {
+    patiently(deadline, || open_unless(opening, &is_interrupted))
+}
+
+/// Opens a folder, unless it is interrupted.
+fn open_unless(
+    opening: &Opening,
+    is_interrupted: impl Fn() -> bool,
+) -> Result<Option<NodeFolder>, FolderError> {
+    const STEP: Duration = Duration::from_millis(50);
+    let path = || opening.path.clone();
+    let mut attempt = Attempt::start(opening.clone())
+        .map_err(|source| FolderError::Io { path: path(), source })?;
+    let start = Instant::now();
+    let mut told = false;
+    let mut standing = attempt.lock(start + STEP);
+    loop {
+        if let Standing::Ended(opened) = standing {
+            return opened.map(Some);
+        }
+        if is_interrupted() {
+            return Ok(None);
+        }
+        if !told && start.elapsed() > FOLDERS_PATIENCE {
+            told = true;
+            tell!("fieldstone: {}; it is waited for", FolderError::Silent(path()));
+        }
+        if let Some(opened) = attempt.finish(Instant::now() + STEP) {
+            standing = Standing::Ended(Box::new(opened));
+        }
+    }
 }
 
 /// Tries until no command has the folder, or until `deadline`.
@@ -226,6 +260,24 @@ mod tests {
         go_on.send(()).expect("it waits");
         let late = first.late.expect("under way").wait().expect("it answers after all");
         assert!(late.created && folder::look(&late.path).is_ok());
+    }
+
+    #[test]
+    fn an_opening_that_hangs_is_interrupted() {
+        let temp = tempfile::tempdir().expect("temp");
+        let (keeper, go_on) = Hang::of(0);
+        let opening = opening(temp.path().join("node.0"), 0, &keeper);
+        let (done, outcome) = channel();
+        let start = Instant::now();
+        let is_interrupted = move || start.elapsed() > Duration::from_millis(100);
+        let open = move || {
+            drop(done.send(open_patiently(&opening, command_deadline(), is_interrupted)));
+        };
+        let opening = std::thread::spawn(open);
+        let opened = outcome.recv_timeout(Duration::from_secs(20)).expect("it does not end");
+        assert!(opened.expect("no failure").is_none());
+        drop(go_on);
+        opening.join().expect("no panic");
     }
 
     /// A node that another server has ends the start: nothing behind it is locked.
