@@ -5,14 +5,19 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use fieldstone_uring::host::connect_unix;
 
 use super::{Request, Response};
 
 /// How long a server may take for an answer. Making a volume is the longest it ever does.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long a server may take to accept a connection. One that hangs accepts none, and lets only so
+/// many wait.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A connection to a running server.
 pub struct Client {
@@ -32,6 +37,15 @@ pub(super) fn with_short_path<T>(
     act(&path)
 }
 
+/// Connects to the socket `name` in `folder`.
+///
+/// # Errors
+/// No server listens there, or it does not accept in time (`TimedOut`).
+pub(super) fn connect(folder: &Path, name: &str) -> io::Result<UnixStream> {
+    let deadline = Instant::now() + CONNECT_PATIENCE;
+    with_short_path(folder, name, |path| connect_unix(path, deadline))
+}
+
 /// The servers of the pool at `folder` that answer.
 pub fn servers(folder: &Path) -> Vec<Client> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
@@ -41,7 +55,16 @@ pub fn servers(folder: &Path) -> Vec<Client> {
         .collect();
     // The plain name first: it is the oldest server.
     names.sort_by_key(|name| (name != "control.sock", name.clone()));
-    let connect = |name: &String| Client::connect(folder, name).ok();
+    let connect = |name: &String| {
+        let client = Client::connect(folder, name);
+        if let Err(error) = &client
+            && error.kind() == io::ErrorKind::TimedOut
+        {
+            let path = folder.join(name);
+            tell!("fieldstone: the server behind {} hangs: it accepts no call", path.display());
+        }
+        client.ok()
+    };
     names.iter().filter_map(connect).collect()
 }
 
@@ -61,7 +84,7 @@ pub fn find_server(folder: &Path, volume: Option<&str>) -> anyhow::Result<Option
 impl Client {
     /// Connects to a socket of the pool at `folder`.
     fn connect(folder: &Path, name: &str) -> io::Result<Self> {
-        let stream = with_short_path(folder, name, |path| UnixStream::connect(path))?;
+        let stream = connect(folder, name)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         Ok(Self { reader: BufReader::new(stream), path: folder.join(name) })

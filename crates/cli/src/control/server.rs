@@ -4,7 +4,7 @@
 //! ([`Callers`]): a client that stalls keeps no other client out.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::client::with_short_path;
+use super::client::{connect, with_short_path};
 use super::{Request, Response};
 use crate::callers::{Caller, Callers, Timed};
 
@@ -71,7 +71,11 @@ impl Drop for ControlServer {
 
 fn free_name(folder: &Path) -> String {
     let plain = "control.sock";
-    let taken = with_short_path(folder, plain, |path| UnixStream::connect(path)).is_ok();
+    let taken = match connect(folder, plain) {
+        Ok(_) => true,
+        // The server hangs, and has the name all the same.
+        Err(error) => error.kind() == io::ErrorKind::TimedOut,
+    };
     if taken { format!("control.{}.sock", std::process::id()) } else { plain.to_owned() }
 }
 
@@ -98,7 +102,7 @@ fn accept(listener: &UnixListener, service: &Arc<dyn Service>) {
     }
 }
 
-fn converse(mut caller: Caller<UnixStream>, service: &dyn Service) -> std::io::Result<()> {
+fn converse(mut caller: Caller<UnixStream>, service: &dyn Service) -> io::Result<()> {
     let mut writer = Timed::new(caller.line(), CLIENT_LIMIT);
     let mut reader = BufReader::new(Timed::new(caller.line(), SILENCE));
     loop {
@@ -133,6 +137,8 @@ fn converse(mut caller: Caller<UnixStream>, service: &dyn Service) -> std::io::R
 mod tests {
     use super::super::{Client, servers};
     use super::*;
+
+    use std::os::fd::AsRawFd;
 
     struct Echo;
 
@@ -181,6 +187,26 @@ mod tests {
         let mut answer = String::new();
         BufReader::new(&stream).read_line(&mut answer).expect("answered");
         assert!(answer.contains("not understood"), "{answer}");
+    }
+
+    #[test]
+    fn a_server_that_hangs_keeps_no_client_and_no_other_server() {
+        let temp = tempfile::tempdir().expect("temp");
+        let path = temp.path().join("control.sock");
+        let hung = UnixListener::bind(&path).expect("free");
+        // SAFETY: listen() takes no pointers. One connection may wait.
+        assert_eq!(unsafe { libc::listen(hung.as_raw_fd(), 0) }, 0);
+        let _waits = UnixStream::connect(&path).expect("room for one");
+        let (done, outcome) = std::sync::mpsc::channel();
+        let folder = temp.path().to_path_buf();
+        std::thread::spawn(move || {
+            let alone = servers(&folder).len();
+            let other = ControlServer::start(&folder, Arc::new(Echo)).expect("beside it");
+            let _ = done.send((alone, servers(&folder).len(), other));
+        });
+        let outcome = outcome.recv_timeout(Duration::from_secs(30)).expect("a call hangs");
+        assert_eq!((outcome.0, outcome.1), (0, 1));
+        assert!(path.exists(), "the name is the server's that hangs");
     }
 
     #[test]

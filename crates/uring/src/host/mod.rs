@@ -74,3 +74,4 @@ pub use message::DeviceId;
 pub use nbd_server::{Exports, Service};
 pub use node_local::LocalNodeStatus;
 pub use node_session::{NodeSession, SessionError};
+pub use remote_session::connect_unix;

@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fieldstone_proto::wire::{Decoder, encode_request};
@@ -59,7 +60,7 @@ impl RemoteSession {
     pub(super) fn connect(address: &Address, deadline: Instant) -> io::Result<Self> {
         const RECEIVE_BYTES: usize = 64 << 10;
         let stream: Box<dyn Stream> = match address {
-            Address::Unix(_) => Box::new(connect_unix(address, deadline)?),
+            Address::Unix(path) => Box::new(connect_unix(path, deadline)?),
             Address::Tcp { host, port } => Box::new(connect_tcp(host, *port, deadline)?),
         };
         let input = vec![0; RECEIVE_BYTES];
@@ -126,11 +127,13 @@ fn ignore_interruption(error: io::Error) -> io::Result<()> {
     }
 }
 
-/// A connection waits while as many wait to be accepted as the listener lets wait. The time limit
-/// for sending also limits that.
-fn connect_unix(address: &Address, deadline: Instant) -> io::Result<UnixStream> {
+/// Connects to the unix socket at `path` before `deadline`.
+///
+/// # Errors
+/// No process listens there, or it has not taken the connection in time (`TimedOut`).
+pub fn connect_unix(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     // A path needs no look-up.
-    let endpoint = Endpoint::resolve(address)?;
+    let endpoint = Endpoint::resolve(&Address::Unix(path.to_path_buf()))?;
     // SAFETY: socket() takes no pointers.
     let raw = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
     if raw < 0 {
@@ -139,6 +142,8 @@ fn connect_unix(address: &Address, deadline: Instant) -> io::Result<UnixStream> 
     // SAFETY: the descriptor was just made and has no other owner.
     let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(raw) });
     let (place, len_bytes) = endpoint.as_raw();
+    // A connection waits while as many wait to be accepted as the listener lets wait. The time limit
+    // for sending also limits that.
     loop {
         stream.limit_write(rest(deadline)?)?;
         // SAFETY: `endpoint` owns the address of this length and outlives the call.

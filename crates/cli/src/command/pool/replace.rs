@@ -8,15 +8,14 @@
 use std::fs;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_proto::NodeIndex;
 use fieldstone_uring::Address;
-use fieldstone_uring::host::FolderError;
 use fieldstone_uring::host::folder::{self, Found};
+use fieldstone_uring::host::{FolderError, connect_unix};
 use serde::Serialize;
 
 use crate::control::{Client, servers};
@@ -209,7 +208,7 @@ fn has_node(pool: &Pool, node: &NodeReport) -> bool {
 fn accepts(address: &Address) -> bool {
     const PATIENCE: Duration = Duration::from_secs(2);
     match address {
-        Address::Unix(path) => UnixStream::connect(path).is_ok(),
+        Address::Unix(path) => connect_unix(path, Instant::now() + PATIENCE).is_ok(),
         Address::Tcp { host, port } => (host.as_str(), *port)
             .to_socket_addrs()
             .is_ok_and(|mut all| all.any(|at| TcpStream::connect_timeout(&at, PATIENCE).is_ok())),
