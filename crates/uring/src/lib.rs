@@ -44,7 +44,7 @@ pub use clock::now as monotonic_now;
 pub use event::{Event, Payload, Token};
 pub use file::{Caching, Creation, File, FileOptions, sync_directory};
 pub use listener::{ListenError, Listener};
-pub use lock::{Holder, LockError, LockFile};
+pub use lock::{Holder, Life, LockError, LockFile};
 pub use mailbox::{Mailbox, SendError, Sender};
 pub use op::Want;
 pub use reactor::{Counters, Inlined, Reactor, ReactorOptions, Space, Unsure};

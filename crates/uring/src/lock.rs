@@ -15,6 +15,9 @@
 //! owner may open it: a lock needs no more than a file that is open for reading, so any user could
 //! keep a node from starting.
 //!
+//! A process that was killed may be kept by the kernel until a disk that hangs answers, and its locks
+//! with it. Then it is no use to stop the process, and the refusal says so ([`Life`]).
+//!
 //! Releases that write no kind read the first 16 bytes only, and find the number there. A file
 //! with a number and without a kind is theirs.
 
@@ -57,11 +60,70 @@ impl Holder {
     }
 }
 
+/// Whether the holder of a lock runs, as far as the system tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It runs.
+    Runs,
+    /// It was killed, or has ended, and the kernel does not let it go yet.
+    Killed,
+    /// There is no process with this number: it has ended, or runs in another container.
+    Unseen,
+}
+
+impl Life {
+    /// Of the process with this number. A process whose number is not known is taken to run.
+    #[must_use]
+    pub fn of(pid: Option<u32>) -> Self {
+        let Some(pid) = pid else { return Self::Runs };
+        match fs::read(format!("/proc/{pid}/status")) {
+            Ok(status) => Self::told_by(&String::from_utf8_lossy(&status)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::Unseen,
+            Err(_) => Self::Runs,
+        }
+    }
+
+    fn told_by(status: &str) -> Self {
+        /// Signal n has bit n - 1.
+        const SIGKILL: u64 = 1 << (libc::SIGKILL - 1);
+        let field = |name: &str| {
+            let value = status.lines().find_map(|line| line.strip_prefix(name));
+            value.map_or("", str::trim)
+        };
+        let is_killed =
+            |name| u64::from_str_radix(field(name), 16).is_ok_and(|pending| pending & SIGKILL != 0);
+        // The first thread of a process that still has others stays as a zombie.
+        let has_ended = field("State:").starts_with(['Z', 'X']);
+        let killed = has_ended || is_killed("SigPnd:") || is_killed("ShdPnd:");
+        if killed { Self::Killed } else { Self::Runs }
+    }
+
+    /// What to add to the number of a process that does not run and holds `thing`.
+    pub(crate) fn note(self, thing: &str) -> Option<String> {
+        match self {
+            Self::Runs => None,
+            Self::Killed => Some(format!(
+                ", which was killed and still waits for a disk: {thing} is free when that disk \
+                 answers"
+            )),
+            Self::Unseen => Some(format!(
+                ", which is not seen here: it was killed and still waits for a disk, and {thing} is \
+                 free when that disk answers, or it runs in another container"
+            )),
+        }
+    }
+}
+
 /// Why a lock was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// The lock has a holder already.
-    #[error("{} is in use by {}", path.display(), holder_text(*.pid))]
+    #[error(
+        "{} is in use by {}{}",
+        path.display(),
+        holder_text(*.pid),
+        life.note("the lock").unwrap_or_default()
+    )]
     Held {
         /// The lock file.
         path: PathBuf,
@@ -69,6 +131,8 @@ pub enum LockError {
         pid: Option<u32>,
         /// What kind of process it is, if that could be read.
         holder: Option<Holder>,
+        /// Whether it runs.
+        life: Life,
     },
     /// The file could not be opened or locked.
     #[error("cannot lock {}: {source}", path.display())]
@@ -105,7 +169,8 @@ impl LockFile {
             let error = io::Error::last_os_error();
             if error.kind() == io::ErrorKind::WouldBlock {
                 let (pid, holder) = read_holder(&mut file);
-                return Err(LockError::Held { path: path.to_owned(), pid, holder });
+                let life = Life::of(pid);
+                return Err(LockError::Held { path: path.to_owned(), pid, holder, life });
             }
             return Err(fail(error));
         }
@@ -189,6 +254,39 @@ mod tests {
         fs::write(&path, "4711\n").expect("writable");
         let refused = LockFile::acquire(&path, Holder::Server).expect_err("held");
         assert!(matches!(refused, LockError::Held { pid: Some(4711), holder: None, .. }));
+    }
+
+    #[test]
+    fn a_holder_that_was_killed_is_told_from_one_that_runs() {
+        let folder = tempfile::tempdir().expect("temp");
+        let path = folder.path().join("lock");
+        let _held = LockFile::acquire(&path, Holder::Server).expect("free");
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
+        let refused = |pid: u32| {
+            fs::write(&path, format!("{pid}\nserver\n")).expect("writable");
+            let refused = LockFile::acquire(&path, Holder::Server).expect_err("held");
+            let LockError::Held { life, .. } = &refused else { panic!("{refused}") };
+            (*life, refused.to_string())
+        };
+        let (life, text) = refused(child.id());
+        assert!(life == Life::Runs && text.ends_with(&child.id().to_string()), "{text}");
+        // As long as no process waits for its end, it stays, as one does that hangs in the kernel.
+        child.kill().expect("ours");
+        while refused(child.id()).0 == Life::Runs {
+            std::thread::yield_now();
+        }
+        let (life, text) = refused(child.id());
+        assert_eq!(life, Life::Killed);
+        assert!(text.contains("was killed and still waits for a disk"), "{text}");
+        child.wait().expect("ours");
+        // Beyond the largest number that a process can have.
+        let (life, text) = refused(1 << 30);
+        assert!(life == Life::Unseen && text.contains("not seen here"), "{text}");
+        // The first thread itself hangs.
+        let hung = "Name:\tx\nState:\tD (disk sleep)\nSigPnd:\t0000000000000100\n";
+        assert_eq!(Life::told_by(hung), Life::Killed);
+        let busy = "Name:\tx\nState:\tD (disk sleep)\nSigPnd:\t0000000000000000\n";
+        assert_eq!(Life::told_by(busy), Life::Runs);
     }
 
     #[test]

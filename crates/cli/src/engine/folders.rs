@@ -81,7 +81,7 @@ fn patiently<T>(
     let mut told = false;
     loop {
         let (path, pid) = match attempt() {
-            Err(FolderError::InUse { path, pid, holder: Some(Holder::Command) })
+            Err(FolderError::InUse { path, pid, holder: Some(Holder::Command), .. })
                 if Instant::now() < deadline && pid != Some(std::process::id()) =>
             {
                 (path, pid)

@@ -258,12 +258,12 @@ impl Opening {
         let lock = self.path.join(LOCK);
         let mut tries = 0;
         loop {
-            let (pid, holder) = match LockFile::acquire(&lock, self.holder) {
+            let (pid, holder, life) = match LockFile::acquire(&lock, self.holder) {
                 Ok(lock) => return Ok(lock),
                 Err(LockError::Io { path, source }) => {
                     return Err(FolderError::Io { path, source });
                 }
-                Err(LockError::Held { pid, holder, .. }) => (pid, holder),
+                Err(LockError::Held { pid, holder, life, .. }) => (pid, holder, life),
             };
             if let Some(address) = announced(&self.path) {
                 return Err(FolderError::Node { path: self.path.clone(), pid, address });
@@ -271,7 +271,8 @@ impl Opening {
             tries += 1;
             let announces = matches!(holder, None | Some(Holder::Node));
             if tries == TRIES || !announces || pid == Some(std::process::id()) {
-                return Err(FolderError::InUse { path: self.path.clone(), pid, holder });
+                let path = self.path.clone();
+                return Err(FolderError::InUse { path, pid, holder, life });
             }
             std::thread::sleep(PAUSE);
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use fieldstone_proto::disk::DiskFormatError;
 
-use crate::{Address, Holder};
+use crate::{Address, Holder, Life};
 
 /// Why a node's folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +83,7 @@ pub enum FolderError {
         "{} is in use by process {}{}",
         path.display(),
         pid_text(*.pid),
-        in_use_advice(*.holder)
+        in_use_advice(*.holder, *.life)
     )]
     InUse {
         /// The folder.
@@ -92,6 +92,8 @@ pub enum FolderError {
         pid: Option<u32>,
         /// What kind of process it is, if known.
         holder: Option<Holder>,
+        /// Whether it runs.
+        life: Life,
     },
     /// The superblock is unusable.
     #[error(
@@ -143,11 +145,11 @@ fn pid_text(pid: Option<u32>) -> String {
     pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string())
 }
 
-fn in_use_advice(holder: Option<Holder>) -> &'static str {
-    match holder {
-        Some(Holder::Command) => ", a command that has not ended yet: try again when it has",
-        _ => ": stop that one first, or serve all volumes of the pool with it",
-    }
+fn in_use_advice(holder: Option<Holder>, life: Life) -> String {
+    life.note("the node").unwrap_or_else(|| match holder {
+        Some(Holder::Command) => ", a command that has not ended yet: try again when it has".into(),
+        _ => ": stop that one first, or serve all volumes of the pool with it".into(),
+    })
 }
 
 /// The command that makes an empty node at `path`.
