@@ -8,8 +8,12 @@
 //!   what it acknowledges, so while there is anything to write, there is nearly always a sync or a
 //!   read under way. When the disk hangs, this operation hangs first.
 //! - No write has blocked for longer than [`BLOCKED_MS`] lately. One that has is followed by a rest
-//!   of [`REST_FACTOR`] times as long. A disk that is slow but not silent so costs its core a
-//!   bounded part of its time.
+//!   of [`REST_FACTOR`] times as long.
+//! - All such writes together, however short, take about one part in [`SHARE`] of the core's time at
+//!   most. Their time is summed up, and this part of the time that goes by is taken off. When the
+//!   sum exceeds [`BURST_MS`], a rest follows in which all of it is worked off. A disk that is slow
+//!   but not silent so costs its core a bounded share. Writes that only copy count as well, and
+//!   stay far below the share even at half a GB per second.
 //!
 //! Otherwise the write goes to the ring, which costs about three times the CPU time and blocks a
 //! kernel thread at worst.
@@ -40,6 +44,12 @@ const BLOCKED_MS: u64 = 25;
 /// So many times as long as it blocked, none follows.
 const REST_FACTOR: u64 = 20;
 
+/// Writes take at most one part in so many of the time of their core.
+const SHARE: u64 = 4;
+/// They may take so much before they rest. Ten ticks of the slowest clock: a tick that is not seen at
+/// the begin of a burst is a small part of it.
+const BURST_MS: u64 = 100;
+
 /// The group of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group(bool);
@@ -54,6 +64,9 @@ pub struct Pace {
     group: bool,
     mark: Nanos,
     rest_until: Nanos,
+    /// The time that writes took, less what was allowed, up to `spent_at`.
+    spent: Nanos,
+    spent_at: Nanos,
 }
 
 impl Pace {
@@ -85,12 +98,26 @@ impl Pace {
         self.mark = now;
     }
 
-    /// A write that could block took so long.
+    /// A write that could block took so long. The clock may be coarse: whether a short write shows
+    /// as a tick or as nothing evens out in the sum.
     pub fn blocked(&mut self, took: Nanos, now: Nanos) {
+        let allowed = now.since(self.spent_at).0 / SHARE;
+        self.spent = Nanos(self.spent.0.saturating_sub(allowed)).plus(took);
+        self.spent_at = now;
+        if self.spent > Nanos::from_ms(BURST_MS) {
+            let spent = std::mem::take(&mut self.spent);
+            self.rest(now, spent, SHARE);
+        }
         if took > Nanos::from_ms(BLOCKED_MS) {
             // `now` may be of before the write.
-            self.rest_until = now.plus(took).plus(Nanos(took.0.saturating_mul(REST_FACTOR)));
+            self.rest(now.plus(took), took, REST_FACTOR);
         }
+    }
+
+    /// No write follows for `factor` times as long as `spent`.
+    fn rest(&mut self, from: Nanos, spent: Nanos, factor: u64) {
+        let until = from.plus(Nanos(spent.0.saturating_mul(factor)));
+        self.rest_until = self.rest_until.max(until);
     }
 
     /// Whether a write that may block is made where it stands.
@@ -156,5 +183,42 @@ mod tests {
         pace.blocked(ms(took), ms(10));
         assert!(!pace.is_kept(ms(10 + took * REST_FACTOR)));
         assert!(pace.is_kept(ms(10 + took * (REST_FACTOR + 1))));
+    }
+
+    /// Writes `took` long, back to back, as seen by a clock that ticks every `tick` ns. Returns the
+    /// part of the time, in percent, that they took, and how many of 100 were made where they stand.
+    fn written(took: Nanos, pause: Nanos, tick: u64) -> (u64, u64) {
+        const SECONDS: u64 = 60;
+        let coarse = |at: Nanos| Nanos(at.0 / tick * tick);
+        let mut pace = Pace::default();
+        let (mut now, mut spent, mut made, mut all) = (ms(1_000), 0, 0, 0);
+        let end = now.plus(ms(SECONDS * 1_000));
+        while now < end {
+            all += 1;
+            let began = now;
+            if pace.is_kept(coarse(began)) {
+                now = now.plus(took);
+                spent += took.0;
+                made += 1;
+                pace.blocked(coarse(now).since(coarse(began)), coarse(began));
+            }
+            now = now.plus(pause);
+        }
+        (spent * 100 / ms(SECONDS * 1_000).0, made * 100 / all)
+    }
+
+    #[test]
+    fn short_writes_that_block_take_a_bounded_share_too() {
+        for tick_ms in [1, 4, 10] {
+            let tick = ms(tick_ms).0;
+            for took_ms in [1, 5, 20, 24] {
+                let (share, _) = written(ms(took_ms), Nanos(50_000), tick);
+                let allowed = 100 / SHARE + 3;
+                assert!(share <= allowed, "{share} % for {took_ms} ms, ticks of {tick_ms} ms");
+            }
+            // A disk that is well: 128 KiB every 250 us, half a GB per second.
+            let (_, made) = written(Nanos(30_000), Nanos(223_000), tick);
+            assert_eq!(made, 100, "ticks of {tick_ms} ms");
+        }
     }
 }
