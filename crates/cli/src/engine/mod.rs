@@ -41,7 +41,7 @@ pub use listing::{Known, Listing};
 pub use nodes::{FixedNode, NodeOptions, NodeSight};
 pub use operator::Operator;
 pub use service::Served;
-pub use targets::Stage;
+pub use targets::{Stage, waits_for};
 pub use volumes::VolumeOptions;
 
 /// How an engine is started.
@@ -304,6 +304,9 @@ impl Engine {
         let answers: Vec<_> =
             devices.iter().map(|open| (open, self.handle.close_device(open.device))).collect();
         let mut failures = Vec::new();
+        // A core that hangs keeps a snapshot waiting for seconds: one is taken, for the first volume
+        // that is not closed.
+        let mut cores: Option<Vec<CoreSnapshot>> = None;
         for (open, answer) in answers {
             let rest = deadline.saturating_duration_since(Instant::now());
             let failure = match answer.recv_timeout(rest) {
@@ -313,7 +316,7 @@ impl Engine {
                     "{} was not closed within {PATIENCE:?}{}: what was acknowledged is replayed \
                      from its journal when it is opened again",
                     open.name,
-                    self.waiting_for(&open.name)
+                    waits_for(cores.get_or_insert_with(|| self.snapshot()), &open.name)
                 )),
             };
             failures.extend(failure);

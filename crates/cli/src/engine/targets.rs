@@ -15,7 +15,7 @@
 use std::sync::PoisonError;
 
 use anyhow::bail;
-use fieldstone_uring::host::{DeviceId, DeviceSnapshot};
+use fieldstone_uring::host::{CoreSnapshot, DeviceId, DeviceSnapshot};
 use fieldstone_volume::{NodeHealth, Phase};
 
 use super::{Engine, OpenDevice};
@@ -102,14 +102,7 @@ impl Engine {
     /// What a volume that is being opened waits for, as a text to append: its nodes that are not
     /// ready, each with the reason.
     pub fn waiting_for(&self, name: &str) -> String {
-        let cores = self.snapshot();
-        let mut devices = cores.iter().flat_map(|core| &core.devices);
-        let Some(device) = devices.find(|found| found.name == name) else { return String::new() };
-        let waits = node_reasons(device, |node| {
-            let nodes = cores.iter().flat_map(|core| &core.nodes);
-            nodes.filter(|found| found.node.0 == node).find_map(|found| found.down.clone())
-        });
-        if waits.is_empty() { String::new() } else { format!("; {}", waits.join("; ")) }
+        waits_for(&self.snapshot(), name)
     }
 
     /// What is open and not closed yet, one line each: for a process that ends at once.
@@ -130,6 +123,18 @@ impl Engine {
         };
         cores.iter().flat_map(|core| &core.devices).filter_map(line).collect()
     }
+}
+
+/// As [`Engine::waiting_for`], as `cores` told. They may take seconds to tell when one of them hangs,
+/// so ask once for several volumes.
+pub fn waits_for(cores: &[CoreSnapshot], name: &str) -> String {
+    let mut devices = cores.iter().flat_map(|core| &core.devices);
+    let Some(device) = devices.find(|found| found.name == name) else { return String::new() };
+    let waits = node_reasons(device, |node| {
+        let nodes = cores.iter().flat_map(|core| &core.nodes);
+        nodes.filter(|found| found.node.0 == node).find_map(|found| found.down.clone())
+    });
+    if waits.is_empty() { String::new() } else { format!("; {}", waits.join("; ")) }
 }
 
 /// The nodes that a volume lacks, with the reasons: those that the node itself gives (`local`), else

@@ -15,7 +15,7 @@ use fieldstone_block::PipelineOptions;
 use fieldstone_uring::Listener;
 use fieldstone_uring::host::Service;
 
-use crate::engine::{Engine, Known, Listing, OpenDevice, Stage, VolumeOptions};
+use crate::engine::{Engine, Known, Listing, OpenDevice, Stage, VolumeOptions, waits_for};
 use crate::metrics::MetricsServer;
 use crate::units;
 
@@ -148,9 +148,10 @@ impl Openings {
     /// # Errors
     /// Always: that is what to say.
     pub fn interrupted(&self) -> anyhow::Result<()> {
+        let cores = self.engine.snapshot();
         let waits = self.engine.targets().into_iter().map(|target| match target.stage {
             Stage::Failed(reason) => reason,
-            _ => format!("{}{}", target.name, self.engine.waiting_for(&target.name)),
+            _ => format!("{}{}", target.name, waits_for(&cores, &target.name)),
         });
         bail!("interrupted while opening {}", waits.collect::<Vec<_>>().join("; "))
     }
