@@ -9,6 +9,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import time
 
@@ -16,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, noise
 from disks import MNT_DETACH, own_mounts
 from scenario import main
-from world import LIBC, MIB, Case, Skip, check, wait_until
+from world import FIELDSTONE, LIBC, MIB, Case, Process, Skip, check, refused, wait_until
 
 HUNG, LOST = 1, 2
 # What a start may take: the bound on folders that do not answer, and some for the rest.
@@ -116,6 +117,37 @@ def while_connecting(pool):
         end(server)
 
 
+def node_process(pool):
+    """The folder hangs under a node's own process, and when that process starts."""
+    node = pool.start_node(HUNG)
+    with HungFolder(pool.node_path(HUNG)):
+        # So that the announcement of the address is under way.
+        time.sleep(4)
+        end(node)
+        pool.nodes.pop(HUNG)
+        socket = pool.world.folder / "hung.sock"
+        command = [FIELDSTONE, "node", pool.node_path(HUNG), "--listen", f"unix:{socket}"]
+        node = Process(pool.world, "hung", command)
+        reason = "does not answer"
+        wait_until("it says why it waits", lambda: reason in node.errors(), START_SECONDS)
+        node.process.send_signal(signal.SIGTERM)
+        code = node.process.wait(START_SECONDS)
+        check(code == 1 and "interrupted" in node.errors(), f"{code}: {node.errors()}")
+
+
+def replacing_another(pool):
+    """Another node is replaced while the folder hangs. The node whose folder hangs is not lost."""
+    with HungFolder(pool.node_path(HUNG)):
+        pool.delete_node(LOST)
+        began = time.monotonic()
+        pool.replace(LOST)
+        seconds = time.monotonic() - began
+        print(f"replaced after {seconds:.1f} s")
+        check(seconds < START_SECONDS, "the replacement waits for the folder that hangs")
+        says = [f"node.{HUNG} does not answer"]
+        refused("pool", "replace", pool.path, f"node.{HUNG}", says=says)
+
+
 def scenario(world):
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
         raise Skip("needs root and /dev/fuse")
@@ -130,6 +162,8 @@ def scenario(world):
     else:
         while_serving(pool)
         at_the_start(pool)
+        node_process(pool)
+        replacing_another(pool)
 
 
 main(scenario, [Case("rs:4+2", "inside"), Case("rs:4+2", "processes")])
