@@ -7,7 +7,7 @@
 //! 2 the command line makes no sense. Results go to stdout (`say!`), everything else to stderr
 //! (`tell!`).
 
-#![deny(clippy::print_stdout)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[macro_use]
 mod output;

@@ -337,7 +337,7 @@ impl Engine {
                     )
                 });
             }
-            eprintln!("fieldstone: leaving {node} out: {error:#}");
+            tell!("fieldstone: leaving {node} out: {error:#}");
         }
         let mut failed = None;
         for (node, session) in &mut sessions {
