@@ -110,17 +110,24 @@ impl Core {
     pub fn choose_journal_nodes(&mut self, generation: JournalGen) -> Vec<NodeIndex> {
         let up = |node: &Node| node.health == NodeHealth::Up;
         let willing = |node: &Node| up(node) && !node.refuses_journals;
-        let m = self.code.m();
-        let taking = self.nodes.iter().filter(|node| willing(node)).count();
-        let (lost, missing) = (self.nodes.len() - self.nodes_up(), self.nodes.len() - taking);
-        let excused = if missing <= m { missing } else { lost.min(m) };
-        let enough = taking >= (m + 1).min(self.nodes.len()).saturating_sub(excused).max(1);
-        let takes = |node: &Node| if enough { willing(node) } else { up(node) };
+        let too_few = self.too_few_take_journals();
+        let takes = |node: &Node| if too_few { up(node) } else { willing(node) };
         let weights: Vec<u32> =
             self.nodes.iter().map(|node| if takes(node) { 0x1_0000 } else { 0 }).collect();
         let key = (self.config.volume.0 as u64) ^ generation.0.rotate_left(32);
         let placed = self.place_journal(key, self.code.m() + 1, &weights);
         placed.into_iter().filter_map(|n| Some(NodeIndex(u16::try_from(n).ok()?))).collect()
+    }
+
+    /// So many nodes have no room for a journal that one on the others would not survive what it
+    /// should.
+    fn too_few_take_journals(&self) -> bool {
+        let willing = |node: &&Node| node.health == NodeHealth::Up && !node.refuses_journals;
+        let m = self.code.m();
+        let taking = self.nodes.iter().filter(willing).count();
+        let (lost, missing) = (self.nodes.len() - self.nodes_up(), self.nodes.len() - taking);
+        let excused = if missing <= m { missing } else { lost.min(m) };
+        taking < (m + 1).min(self.nodes.len()).saturating_sub(excused).max(1)
     }
 
     /// Why a journal could not be made, for people.
@@ -164,14 +171,18 @@ async fn move_journal(ctx: Ctx) {
         });
         match state {
             None => break,
-            Some(false) => ctx.sleep_ms(WAIT_MS).await,
+            Some(false) => {
+                refused_since = None;
+                ctx.sleep_ms(WAIT_MS).await;
+            }
             Some(true) => {
                 if try_move(&ctx).await {
                     break;
                 }
-                let (refused, now) = ctx
-                    .with(|core| (core.nodes.iter().any(|node| node.refuses_journals), core.now));
-                if refused {
+                let (refused, now) = ctx.with(|core| (core.too_few_take_journals(), core.now));
+                if !refused {
+                    refused_since = None;
+                } else {
                     let since = *refused_since.get_or_insert(now);
                     let refuses = ctx.with(|core| core.refuse_without_journal(since));
                     if refuses && !std::mem::replace(&mut told, true) {
@@ -202,9 +213,6 @@ async fn try_move(ctx: &Ctx) -> bool {
         (generation, nodes)
     });
     if !write_generation(ctx, generation, &nodes).await {
-        // No root names it.
-        let body = RequestBody::JournalDelete { first: generation, below: generation.next() };
-        ctx.call_all(&nodes, &body).await;
         return false;
     }
     drop(guard);
@@ -233,8 +241,19 @@ async fn try_move(ctx: &Ctx) -> bool {
     true
 }
 
-/// Creates a generation on `nodes` and writes every record that is still needed to it, stable.
+/// Creates a generation on `nodes` and writes every record that is still needed to it, stable. If
+/// that fails, nothing of the generation is left on the nodes that can be reached.
 pub async fn write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIndex]) -> bool {
+    let written = try_write_generation(ctx, generation, nodes).await;
+    if !written {
+        // No root names it.
+        let body = RequestBody::JournalDelete { first: generation, below: generation.next() };
+        ctx.call_all(nodes, &body).await;
+    }
+    written
+}
+
+async fn try_write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIndex]) -> bool {
     let ring_bytes = ctx.with(|core| core.log.ring_bytes);
     let create = RequestBody::JournalCreate { generation, ring_bytes };
     let created = ctx.call_all(nodes, &create).await;

@@ -24,7 +24,7 @@ const OUT_AFTER_MS: u64 = 30_000;
 const LIST_BUSY_MAX: u32 = 50;
 const LIST_BUSY_PAUSE_MS: u64 = 20;
 /// Longest sleep of a rebuild that is to be slow.
-const THROTTLE_SLICE_MS: u64 = 100;
+const THROTTLE_SLICE_NS: u64 = 100_000_000;
 /// Pause before shards are tried again that could not be made although there is a place for them.
 const RETRY_MS: u64 = 2_000;
 
@@ -285,12 +285,13 @@ async fn write_shard(
 /// Waits as long as `bytes` take at the rate that is allowed.
 pub async fn throttle(ctx: &Ctx, bytes: u64) {
     let limit = ctx.with(|core| core.config.rebuild_limit_bytes_per_second);
-    let mut rest_ms = (bytes * 1_000).checked_div(limit).unwrap_or(0);
+    let mut rest_ns = (bytes * 1_000_000_000).checked_div(limit).unwrap_or(0);
     // A volume that closes waits for its rebuild.
-    while rest_ms > 0 && ctx.with(|core| core.phase == Phase::Serving) {
-        let slice_ms = rest_ms.min(THROTTLE_SLICE_MS);
-        ctx.sleep_ms(slice_ms).await;
-        rest_ms -= slice_ms;
+    while rest_ns > 0 && ctx.with(|core| core.phase == Phase::Serving) {
+        let slice_ns = rest_ns.min(THROTTLE_SLICE_NS);
+        let sleep = ctx.with(|core| core.sleep(fieldstone_block::Nanos(slice_ns)));
+        sleep.await;
+        rest_ns -= slice_ns;
     }
 }
 

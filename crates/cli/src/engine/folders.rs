@@ -47,14 +47,27 @@ fn open_unless(
 ) -> Result<Option<NodeFolder>, FolderError> {
     const STEP: Duration = Duration::from_millis(50);
     let path = || opening.path.clone();
-    let mut attempt = Attempt::start(opening.clone())
-        .map_err(|source| FolderError::Io { path: path(), source })?;
+    let begin = || {
+        Attempt::start(opening.clone()).map_err(|source| FolderError::Io { path: path(), source })
+    };
+    let mut attempt = begin()?;
     let start = Instant::now();
     let mut told = false;
     let mut standing = attempt.lock(start + STEP);
     loop {
-        if let Standing::Ended(opened) = standing {
-            return opened.map(Some);
+        match standing {
+            // Operations of the process before last longer than an attempt waits for them.
+            Standing::Ended(ended) if matches!(*ended, Err(FolderError::Stragglers { .. })) => {
+                if let Err(error) = *ended
+                    && !std::mem::replace(&mut told, true)
+                {
+                    tell!("fieldstone: {error}; it is waited for");
+                }
+                attempt = begin()?;
+                standing = attempt.lock(Instant::now() + STEP);
+            }
+            Standing::Ended(opened) => return opened.map(Some),
+            other => standing = other,
         }
         if is_interrupted() {
             return Ok(None);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use fieldstone_block::PipelineOptions;
 use fieldstone_codes::Profile;
-use fieldstone_proto::{Epoch, NodeError, RequestBody, VolumeId};
+use fieldstone_proto::{Epoch, NodeError, ReplyBody, RequestBody, VolumeId};
 use fieldstone_uring::host::{
     DeviceSpec, Job, NodeSession, SessionError, StoreSpec, wall_offset_ns,
 };
@@ -193,12 +193,30 @@ impl Engine {
             return;
         }
         for (id, epoch) in &listing.without_root {
-            match self.remove_from_nodes(*id, *epoch, "an unfinished volume", false) {
+            let removed = self.check_without_root(*id, *epoch).and_then(|epoch| {
+                self.remove_from_nodes(*id, epoch, "an unfinished volume", false)
+            });
+            match removed {
                 Ok(()) => tracing::warn!("removed what is left of {id}, an unfinished volume"),
-                // It is being made just now.
+                // It is being made just now, say.
                 Err(error) => tracing::debug!("{id} has no root yet: {error:#}"),
             }
         }
+    }
+
+    /// Fences a volume on every node, and makes sure that none has a root of it, or a record that
+    /// cannot be read. Gives the epoch.
+    fn check_without_root(&self, id: VolumeId, epoch: Epoch) -> anyhow::Result<Epoch> {
+        let epoch = Epoch(epoch.0 + 1);
+        for node in self.pool()?.node_indices() {
+            let capability = self.capability(id, epoch)?;
+            let mut session = self.node_session(node)?;
+            match session.ask(capability, &RequestBody::Fence { takeover: false })? {
+                ReplyBody::VolumeState(state) if state.root_version == 0 => {}
+                _ => bail!("{node} has a root of it"),
+            }
+        }
+        Ok(epoch)
     }
 
     /// Checks that the pool has room for a volume that grows to `size_bytes`, unless it may be

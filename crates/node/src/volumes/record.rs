@@ -268,6 +268,15 @@ impl Node {
                 RemoveStep::Sync => RemoveStep::Journals,
                 RemoveStep::Journals | RemoveStep::Record => RemoveStep::Record,
             };
+            if step == RemoveStep::Sync {
+                // Another sync may have failed meanwhile, and put erasures in doubt.
+                let parts = self.store.finish_leaving(id, entry, &mut self.disk);
+                if parts > 0 {
+                    self.table[entry].task = Task::Remove(RemoveStep::Shards);
+                    self.table[entry].outstanding = parts;
+                    return;
+                }
+            }
             self.table[entry].task = Task::Remove(next);
             let parts = match next {
                 RemoveStep::Shards => {

@@ -93,11 +93,12 @@ impl Core {
             let long = self.now.since(since) >= Nanos::from_ms(GRANT_MS_MAX);
             let whole =
                 self.reservation.slots >= self.slots_most() || self.waits_for_room_in_vain();
-            // To ask once more first would be to ask for ever.
-            if (long || whole) && !self.reservation_changes() {
+            let refuse = (long || whole) && !self.reservation_changes();
+            // What nodes answer helps the next request, if it comes too late for this one.
+            self.grow_reservation();
+            if refuse {
                 return Admission::Refuse(BlockError::NoSpace);
             }
-            self.grow_reservation();
             self.wake_soon();
             return Admission::Wait;
         }

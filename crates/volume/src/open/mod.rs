@@ -429,6 +429,10 @@ async fn create(
             false => Failure::Final(refused.why),
         });
     }
+    // Earlier attempts may have left journals, which no root names.
+    let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
+    let all = RequestBody::JournalDelete { first: JournalGen(0), below: JournalGen(u64::MAX) };
+    ctx.call_all(&nodes, &all).await;
     commit(ctx, root, Lsn(0), None).await
 }
 
