@@ -57,8 +57,11 @@ pub struct Node {
     pub granted_less: bool,
     /// When it was last told that it is short.
     pub short_told_at: Option<Nanos>,
-    /// Nothing is left of it because its disk is full, not because the volume holds it.
+    /// Nothing is left of it because its disk is full, or other volumes have its room, not because
+    /// the volume holds it.
     pub short: bool,
+    /// The same because its disk is full.
+    pub disk_full: bool,
     /// Why it is down.
     pub reason: String,
     /// Calls in the order in which they were made, to find those that take too long.
@@ -209,6 +212,7 @@ impl Core {
                 granted_less: false,
                 short_told_at: None,
                 short: false,
+                disk_full: false,
                 reason: "not connected yet".into(),
                 in_flight: VecDeque::new(),
                 reads_in_flight: 0,

@@ -24,7 +24,7 @@ use crate::footer::Footer;
 use crate::map::{Location, Run};
 use crate::read::read_segment;
 use crate::record::{Entry, EntryKind};
-use crate::reserve::yield_if_needed;
+use crate::reserve::{ask_full_nodes, yield_if_needed};
 use crate::seal::{Shard, ShardBuilder, store, sync_segments};
 use crate::seam::Provisioning;
 use crate::segment::{Handle, Segment, State, segment_id};
@@ -153,12 +153,14 @@ pub async fn keep_house(ctx: Ctx) {
     let mut pause_ms = HOUSEKEEPING_MS;
     while ctx.with(|core| core.phase == Phase::Serving) {
         yield_if_needed(&ctx).await;
+        let full = ask_full_nodes(&ctx).await;
         let rests = ctx.with(|core| {
             core.consider_gc();
             core.shrink_reservation();
             !core.gc_running && !core.reservation_changes()
         });
-        let most_ms = ctx.with(|core| if core.has_spare_slots() { SPARING_MS } else { RESTING_MS });
+        let soon = full || ctx.with(|core| core.has_spare_slots());
+        let most_ms = if soon { SPARING_MS } else { RESTING_MS };
         pause_ms = if rests { (2 * pause_ms).min(most_ms) } else { HOUSEKEEPING_MS };
         ctx.sleep_ms(pause_ms).await;
     }

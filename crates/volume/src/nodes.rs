@@ -220,7 +220,8 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         let state = core.node_mut(node);
         state.health = NodeHealth::Up;
         state.slots_reserved = 0;
-        (state.disk_limited, state.granted_less, state.short) = (false, false, false);
+        (state.disk_limited, state.granted_less) = (false, false);
+        (state.short, state.disk_full) = (false, false);
         core.delete_from(node, &extra)
     });
     for answer in crate::exec::all(deletions).await {

@@ -91,6 +91,7 @@ impl Core {
         let short = full || (little && state.granted_less && wide);
         let now = self.now;
         let state = self.node_mut(node);
+        state.disk_full = full;
         if short && !state.short {
             let (reason, warning) = match full {
                 true => ("its disk is full", "its disk has less room than the node's size says"),
@@ -280,6 +281,17 @@ pub async fn reserve_for_checkpoint(ctx: &Ctx, held: &BTreeMap<NodeIndex, u32>) 
             let _ = ctx.call(node, RequestBody::Reserve { slots, spare: 0 }).await;
         }
     }
+}
+
+/// Asks the nodes that had no room how much they have now: a volume that sends such a node nothing
+/// would never learn of it. True if there are any.
+pub async fn ask_full_nodes(ctx: &Ctx) -> bool {
+    let full = |node: &Node| node.full || node.short || node.disk_limited;
+    let nodes = ctx.with(|core| core.nodes_that(|n| n.health == NodeHealth::Up && full(n)));
+    for node in &nodes {
+        learn_room(ctx, *node).await;
+    }
+    !nodes.is_empty()
 }
 
 /// Gives back room if other volumes need it.

@@ -37,9 +37,7 @@ impl Core {
     /// More nodes than may be lost are lost or have no room, and users have waited longer for that
     /// than they should. Collection waits for the same nodes.
     fn waits_for_room_in_vain(&mut self) -> bool {
-        let lost = |node: &&Node| node.health != NodeHealth::Up || node.short || node.full;
-        let lost = self.nodes.iter().filter(lost).count();
-        if lost <= usize::from(self.config.missing_max) {
+        if !self.too_few_nodes(|node| !node.short && !node.full) {
             // A node may say for a moment that it has room: the time goes on until a write of a user
             // gets on.
             return false;
@@ -49,14 +47,23 @@ impl Core {
         self.is_too_long(Some(since))
     }
 
+    /// More nodes than may be lost are lost, or do not have what `has` asks for.
+    fn too_few_nodes(&self, has: impl Fn(&Node) -> bool) -> bool {
+        let lost = |node: &&Node| node.health != NodeHealth::Up || !has(node);
+        self.nodes.iter().filter(lost).count() > usize::from(self.config.missing_max)
+    }
+
     /// The ring is full: changes wait until segments are stored. If nodes have no room for these,
-    /// the changes are refused.
+    /// the changes are refused; trims only if the disks are full, because a checkpoint takes the
+    /// place of their records otherwise.
     pub(super) fn hold_all(&mut self) {
         if !self.waits_for_room_in_vain() {
             return;
         }
-        for line in [Line::Users, Line::Trims] {
-            for mutation in std::mem::take(self.log.line(line)) {
+        let disks_full = self.too_few_nodes(|node| !node.disk_full);
+        let lines = if disks_full { &[Line::Users, Line::Trims][..] } else { &[Line::Users] };
+        for line in lines {
+            for mutation in std::mem::take(self.log.line(*line)) {
                 self.refuse(&mutation, BlockError::NoSpace);
             }
         }
