@@ -229,12 +229,10 @@ impl<C: Cast> World<'_, C> {
         let longest_ns = if impaired { REQUEST_NS_MAX } else { SOUND_NS_MAX };
         let tenant = self.tenant_of(request.client);
         let slow = self.nodes.iter().any(|host| host.lasting.delay_ns > 0);
-        match full {
-            true => FULL_NS_MAX,
-            false if small && self.is_short_of_room(tenant, request) => match slow {
-                true => 4 * longest_ns,
-                false => 2 * longest_ns,
-            },
+        let longest_ns = if full { FULL_NS_MAX } else { longest_ns };
+        match small && self.is_short_of_room(tenant, request) {
+            true if slow => 4 * longest_ns,
+            true => 2 * longest_ns,
             false => longest_ns,
         }
     }
