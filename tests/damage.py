@@ -141,8 +141,10 @@ def newer_root(world):
         path.write_bytes(record)
     forged = {path: path.read_bytes() for path in paths}
     refused("serve", pool.path / "v", "--nbd", f"unix:{world.file('x')}", says=["root", "version 9"])
-    told = fieldstone("volume", "ls", pool.path).stderr
-    check("root of volume" in told and "version 9" in told, f"volume ls says: {told}")
+    refused("volume", "ls", pool.path, says=["cannot be listed", "version 9"])
+    refused("volume", "create", pool.path / "v", "--size", "16M", says=["cannot be listed"])
+    volumes = pool.status()["volumes"]
+    check("version 9" in volumes[0]["reason"], f"status says: {volumes}")
     refused("volume", "rm", pool.path / "v", says=["version 9"])
     for path in paths:
         check(path.read_bytes() == forged[path], f"{path} was changed")

@@ -127,15 +127,19 @@ fn offline(
     volume: Option<&str>,
     engine: &Engine,
 ) -> anyhow::Result<()> {
+    let listing = engine.list_volumes()?;
     let known = match volume {
-        Some(name) => vec![engine.find_volume(name)?],
-        None => engine.list_volumes()?.volumes,
+        Some(name) => vec![engine.find_in(&listing, name)?],
+        None => listing.volumes.clone(),
     };
     if known.is_empty() {
         say!("no volumes in {}", engine.folder().display());
     }
-    let mut outcome = Ok(());
-    let mut whole = volume.is_none();
+    let mut outcome = match volume {
+        Some(_) => Ok(()),
+        None => listing.check_none_hidden(),
+    };
+    let mut whole = volume.is_none() && listing.is_complete();
     for known in &known {
         let open = engine.open_volume(known, &VolumeOptions::offline(), None)?;
         if kind == JobKind::Rebuild {

@@ -57,6 +57,15 @@ fn look(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
         // No request came: there is nothing to tell.
         volume.io = None;
     }
+    let hidden = listing.hidden.iter().filter(|_| volume.is_none());
+    report.volumes.extend(hidden.map(|(id, reason)| crate::report::VolumeReport {
+        name: id.to_string(),
+        id: id.to_string(),
+        phase: "failed".to_owned(),
+        protection: "unknown".to_owned(),
+        reason: format!("its root is unreadable: {reason}"),
+        ..Default::default()
+    }));
     for (line, reason) in failed {
         report.volumes.push(crate::report::VolumeReport {
             name: line.name,

@@ -1,8 +1,8 @@
 //! `fieldstone volume create|ls|grow|rm`: through the pool's server if one runs, else directly.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Subcommand;
 use fieldstone_codes::Profile;
 
@@ -33,8 +33,8 @@ pub struct Create {
     /// Its size.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     size: u64,
-    /// How it is protected: rs:K+M, copies:N, zigzag:K+M, clay:K+M or another that Ceph has, such as
-    /// rs-van:K+M. [default: the pool's code]
+    /// How it is protected: rs:K+M, copies:N, zigzag:K+M, clay:K+M or another that Ceph has, such
+    /// as rs-van:K+M. [default: the pool's code]
     #[arg(long, value_name = "CODE")]
     code: Option<Profile>,
     /// Make it even if full volumes would take more than the pool has: writes then fail when the
@@ -126,9 +126,10 @@ fn create(args: &Create) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn volumes(response: Response) -> anyhow::Result<Vec<VolumeLine>> {
+/// The volumes of an answer, and why others cannot be listed.
+fn volumes(response: Response) -> anyhow::Result<(Vec<VolumeLine>, Option<String>)> {
     match response {
-        Response::Volumes { volumes, .. } => Ok(volumes),
+        Response::Volumes { volumes, warning } => Ok((volumes, warning)),
         other => bail!("the server answered out of turn: {other:?}"),
     }
 }
@@ -162,12 +163,18 @@ fn list(args: &Ls) -> anyhow::Result<()> {
             for (node, reason) in &listing.damaged {
                 tell!("fieldstone: {node}: {reason}");
             }
-            listing.volumes.iter().map(|known| engine.line(known)).collect()
+            let lines = listing.volumes.iter().map(|known| engine.line(known)).collect();
+            (lines, listing.check_none_hidden().err().map(|error| error.to_string()))
         }),
     };
-    let lines = lines.and_then(|lines| operator.finish().map(|()| lines))?;
-    if args.json {
-        for line in &lines {
+    let (lines, hidden) = lines.and_then(|lines| operator.finish().map(|()| lines))?;
+    print_volumes(&lines, &folder, args.json)?;
+    hidden.map_or(Ok(()), |why| Err(anyhow!(why)))
+}
+
+fn print_volumes(lines: &[VolumeLine], folder: &Path, json: bool) -> anyhow::Result<()> {
+    if json {
+        for line in lines {
             say!("{}", serde_json::to_string(line)?);
         }
         return Ok(());
@@ -177,7 +184,7 @@ fn list(args: &Ls) -> anyhow::Result<()> {
         return Ok(());
     }
     say!("{:<24} {:>10}  {:<10} {:>6} {:<8} id", "name", "size", "code", "epoch", "state");
-    for line in &lines {
+    for line in lines {
         say!(
             "{:<24} {:>10}  {:<10} {:>6} {:<8} {}",
             line.name,

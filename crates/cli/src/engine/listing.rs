@@ -41,8 +41,9 @@ pub struct Listing {
     pub silent: Vec<(NodeIndex, String)>,
     /// Nodes with a root record that cannot be read, or was not sent, and why.
     pub damaged: Vec<(NodeIndex, String)>,
-    /// Volumes that nodes know without a root. If no node has one, making the volume did not get
-    /// that far.
+    /// Volumes of which no node's root could be read, and why not.
+    pub hidden: BTreeMap<VolumeId, String>,
+    /// Volumes that nodes know, and of which no node has a root: the creation did not get that far.
     pub without_root: BTreeMap<VolumeId, Epoch>,
 }
 
@@ -58,6 +59,26 @@ impl Listing {
     /// The volume of that name.
     pub fn find(&self, name: &str) -> Option<&Known> {
         self.volumes.iter().find(|known| known.name == name)
+    }
+
+    /// Every node has answered, with roots that can be read: no volume can be missing.
+    pub fn is_complete(&self) -> bool {
+        self.silent.is_empty() && self.damaged.is_empty()
+    }
+
+    /// Makes sure that the list lacks no volume of which a node has a root.
+    ///
+    /// # Errors
+    /// The list lacks volumes: how many, and why the first one.
+    pub fn check_none_hidden(&self) -> anyhow::Result<()> {
+        match self.hidden.iter().next() {
+            None => Ok(()),
+            Some((id, why)) => bail!(
+                "{} of the pool's volumes cannot be listed; {id}: {why}; use the release that \
+                 wrote it, or bring back nodes that were away",
+                self.hidden.len()
+            ),
+        }
     }
 
     /// What may hide volumes, to append to an error; a line for each node.
@@ -81,16 +102,12 @@ impl Listing {
             *epoch = summary.epoch.max(*epoch);
             return;
         }
-        if summary.root.is_empty() {
-            // A node bounds its answer, and leaves out the roots behind that.
-            let why = format!("its list of volumes is too long, and leaves the root of {id} out");
-            return self.damaged.push((node, why));
-        }
         let (root, profile) = match read(summary) {
             Ok(read) => read,
             Err(why) => {
-                let why = format!("its root of volume {id} is unreadable: {why}");
-                return self.damaged.push((node, why));
+                self.damaged.push((node, format!("its root of volume {id} is unreadable: {why}")));
+                self.hidden.entry(id).or_insert(why);
+                return;
             }
         };
         let (epoch, version) = (summary.epoch, (root.epoch, root.version));
@@ -110,6 +127,9 @@ impl Listing {
 }
 
 fn read(summary: &VolumeSummary) -> Result<(RootSummary, Profile), String> {
+    if summary.root.is_empty() {
+        return Err("the node has left it out of an answer that would be too long".to_owned());
+    }
     let root = parse_root(&summary.root).map_err(|error| error.to_string())?;
     let profile = root.profile.parse().map_err(|error| format!("its code: {error}"))?;
     Ok((root, profile))
@@ -142,7 +162,9 @@ impl Engine {
         if listing.silent.len() == usize::from(pool.nodes) {
             bail!("no node of {} answers{}", pool.folder.display(), listing.troubles());
         }
-        listing.without_root.retain(|id, _| !newest.contains_key(id));
+        listing.hidden.retain(|id, _| !newest.contains_key(id));
+        let without = |id: &VolumeId| !newest.contains_key(id) && !listing.hidden.contains_key(id);
+        listing.without_root.retain(|id, _| without(id));
         let known = |(id, newest): (VolumeId, Newest)| Known {
             id,
             name: newest.root.name,
@@ -206,14 +228,15 @@ mod tests {
         assert!(why.contains("unreadable") && listing.troubles().contains("node.2"), "{why}");
     }
 
-    /// What has a root is no leftover, whether or not the node sends the root.
+    /// A volume with a root is no leftover of a creation, also if the node does not send the root.
     #[test]
     fn a_root_that_is_left_out_is_not_taken_for_none() {
         let (mut listing, mut newest) = (Listing::default(), BTreeMap::new());
         let (volume, epoch, root) = (VolumeId(7), Epoch(1), bytes::Bytes::new());
         let summary = VolumeSummary { volume, epoch, root_version: 3, root };
         listing.add(&mut newest, NodeIndex(2), &summary);
-        assert!(listing.without_root.is_empty());
-        assert_eq!(listing.damaged.len(), 1);
+        assert!(listing.without_root.is_empty() && !listing.is_complete());
+        let error = listing.check_none_hidden().expect_err("it is there").to_string();
+        assert!(error.contains("1 of the pool's volumes cannot be listed"), "{error}");
     }
 }

@@ -99,8 +99,7 @@ impl Served {
         }
         let served = |known: &Known| report.volumes.iter().any(|v| v.id == known.id.to_string());
         let listing = self.engine.list_volumes()?;
-        let complete = listing.silent.is_empty() && listing.damaged.is_empty();
-        if complete && listing.volumes.iter().all(served) {
+        if listing.is_complete() && listing.volumes.iter().all(served) {
             record::update(&pool.folder, pool.id, record::Record::note_whole)?;
         }
         Ok(())
@@ -151,7 +150,8 @@ impl Served {
             Request::VolumeList => {
                 let listing = self.engine.list_volumes()?;
                 let volumes = listing.volumes.iter().map(|known| self.engine.line(known));
-                Ok(Response::Volumes { volumes: volumes.collect(), warning: None })
+                let warning = listing.check_none_hidden().err().map(|error| error.to_string());
+                Ok(Response::Volumes { volumes: volumes.collect(), warning })
             }
             Request::VolumeCreate { name, size_bytes, code, thin } => {
                 check_name(&name)?;

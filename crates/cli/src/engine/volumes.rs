@@ -159,6 +159,8 @@ impl Engine {
         if listing.find(name).is_some() {
             bail!("the pool {} has a volume {name:?} already", pool.folder.display());
         }
+        // One that is hidden may have the name.
+        listing.check_none_hidden()?;
         self.remove_unfinished(&listing);
         let mut volumes = listing.volumes;
         let geometry = geometry(size_bytes, profile, pool.layout)?;
@@ -188,7 +190,7 @@ impl Engine {
 
     /// Removes what a `volume create` that was killed left on the nodes.
     fn remove_unfinished(&self, listing: &Listing) {
-        if !listing.silent.is_empty() || !listing.damaged.is_empty() {
+        if !listing.is_complete() {
             // A node that does not answer may have a root.
             return;
         }
@@ -197,15 +199,15 @@ impl Engine {
                 self.remove_from_nodes(*id, epoch, "an unfinished volume", false)
             });
             match removed {
-                Ok(()) => tracing::warn!("removed what is left of {id}, an unfinished volume"),
+                Ok(()) => tracing::warn!("removed the files of {id}, an unfinished volume"),
                 // It is being made just now, say.
                 Err(error) => tracing::debug!("{id} has no root yet: {error:#}"),
             }
         }
     }
 
-    /// Fences a volume on every node, and makes sure that none has a root of it, or a record that
-    /// cannot be read. Gives the epoch.
+    /// Fences a volume on every node, and makes sure that no node has a root of the volume or a
+    /// record that cannot be read. Gives the epoch.
     fn check_without_root(&self, id: VolumeId, epoch: Epoch) -> anyhow::Result<Epoch> {
         let epoch = Epoch(epoch.0 + 1);
         for node in self.pool()?.node_indices() {
