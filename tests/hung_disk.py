@@ -64,7 +64,7 @@ def end(server):
 
 
 def while_serving(pool):
-    """The folder hangs under a server. What happens to another node's folder is noticed all the same."""
+    """The folder hangs under a server. The server still notices what happens to other folders."""
     server = pool.serve("v")
     with HungFolder(pool.node_path(HUNG)):
         write_and_read(server, 0)

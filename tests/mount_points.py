@@ -45,7 +45,8 @@ class Disks:
     def make(self):
         for index, disk in enumerate(self.away):
             if self.can_mount and index > 0:
-                subprocess.run(["mount", "-t", "tmpfs", "-o", "size=480M", "none", disk], check=True)
+                command = ["mount", "-t", "tmpfs", "-o", "size=480M", "none", disk]
+                subprocess.run(command, check=True)
             self.mount(index)
 
     def mount(self, index):

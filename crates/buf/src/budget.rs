@@ -219,8 +219,8 @@ mod tests {
     }
 
     proptest! {
-        /// The total is never passed, what leases hold is what is used, and once everything was given
-        /// back, a lease that waits can have it all.
+        /// The total is never passed, what leases hold is what is used, and once everything was
+        /// given back, a lease that waits can have it all.
         #[test]
         fn the_books_agree(steps in proptest::collection::vec((0usize..4, 0usize..120, 0u8..3), 0..200)) {
             let budget = Budget::new(100);

@@ -1,5 +1,5 @@
-//! Logs: through `tracing` to stderr, quiet unless asked. No thread that logs waits for stderr, nor is
-//! it ended by a stderr that fails: see [`stderr`].
+//! Logs: through `tracing` to stderr, quiet unless asked. No thread that logs waits for stderr, nor
+//! is it ended by a stderr that fails: see [`stderr`].
 
 use std::io::IsTerminal;
 

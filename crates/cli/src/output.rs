@@ -1,6 +1,6 @@
-//! What commands say on stdout. A reader that has gone (`head`) is no reason to stop: the command may
-//! be a server, or have something left to do. What is lost for another reason (a full disk) is said once,
-//! and the exit code tells.
+//! What commands say on stdout. A reader that has gone (`head`) is no reason to stop: the command
+//! may be a server, or have something left to do. What is lost for another reason (a full disk) is
+//! said once, and the exit code tells.
 
 use std::fmt;
 use std::io::{self, Write as _};

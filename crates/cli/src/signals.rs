@@ -134,7 +134,8 @@ pub fn block_all() -> Blocked {
 impl Drop for Blocked {
     fn drop(&mut self) {
         let before = &raw const self.0;
-        // SAFETY: the set is initialised; a null pointer says that the mask of now is not asked for.
+        // SAFETY: the set is initialised; a null pointer says that the mask of now is not asked
+        // for.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
     }
 }

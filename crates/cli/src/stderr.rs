@@ -1,19 +1,19 @@
 //! What goes to stderr, messages of commands and log lines alike, is written by one thread.
 //!
-//! A write to stderr may fail (a full disk behind a redirection, a pipe without a reader), and it may
-//! wait for as long as the reader of a pipe or a terminal likes. Neither may stop a core or the end of
-//! a process. So no thread but one writes there. The others add to a buffer of bounded size:
+//! A write to stderr may fail (a full disk behind a redirection, a pipe without a reader), and it
+//! may wait for as long as the reader of a pipe or a terminal likes. Neither may stop a core or the
+//! end of a process. So no thread but one writes there. The others add to a buffer of bounded size:
 //!
 //! - A log line is added and not waited for ([`Log`]). A core logs like this.
 //! - A message (`tell!`) is added and waited for, so that it stands before what the
 //!   command says next on stdout. The wait is bounded, and while the reader is known to be stuck,
 //!   there is none.
-//! - What the buffer does not hold, and what cannot be written, is counted. The count is told as soon
-//!   as stderr takes text again.
+//! - What the buffer does not hold, and what cannot be written, is counted. The count is told as
+//!   soon as stderr takes text again.
 //! - [`finish`] at the end of the process gives the thread a moment for the rest.
 //!
-//! The thread has a descriptor of its own, and does not hold the lock of [`std::io::stderr`] while it
-//! writes: what a panic says in another thread does not wait for it.
+//! The thread has a descriptor of its own, and does not hold the lock of [`std::io::stderr`] while
+//! it writes: what a panic says in another thread does not wait for it.
 
 use std::fmt;
 use std::fs::File;

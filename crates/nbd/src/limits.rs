@@ -43,7 +43,8 @@ pub struct Limits {
     pub max_discard_bytes: u32,
     /// Descriptors in one block status reply. A device gives no more than [`EXTENTS_MAX`].
     pub max_extents: u32,
-    /// Size of the receive buffer once options are exchanged; until then it holds one option. Raised if it could not hold an option or a short write.
+    /// Size of the receive buffer once options are exchanged; until then it holds one option.
+    /// Raised if it could not hold an option or a short write.
     pub receive_bytes: usize,
 }
 

@@ -1,11 +1,12 @@
-//! What a node holds, slot by slot and volume by volume: for tests that compare it with the disk.
+//! The slots and volumes of a node as the node believes them to be: for tests that compare them
+//! with the disk.
 
 use fieldstone_proto::{JournalGen, SegmentId, ShardIndex, VolumeId};
 
 use crate::node::Node;
 use crate::volumes::JournalStage;
 
-/// What a node that serves requests believes of its slots and volumes.
+/// The slots and volumes of a node that serves requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Books {
     /// Every slot, in the order of the data file.
@@ -14,7 +15,7 @@ pub struct Books {
     pub volumes: Vec<VolumeBooks>,
 }
 
-/// What is in a slot.
+/// The state of a slot, with its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotUse {
     /// Nothing: the slot may be taken, and no loss of power brings anything back.
@@ -50,7 +51,7 @@ pub struct SlotShard {
     pub noted: bool,
 }
 
-/// What a node believes of a volume.
+/// A volume, as the node accounts for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeBooks {
     /// The volume.

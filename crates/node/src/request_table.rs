@@ -1,8 +1,9 @@
 //! The request table: one entry per request that the node is working on.
 //!
-//! Network-accelerated DFS, section III-B2: a write needs state on the node for as long as it lasts, an entry of
-//! the request table with what its header carried and later stages need. The table is bounded; a
-//! request that finds it full is denied and the client retries later ([`NodeError::Busy`]).
+//! Network-accelerated DFS, section III-B2: a write needs state on the node for as long as it
+//! lasts, an entry of the request table with what its header carried and later stages need. The
+//! table is bounded; a request that finds it full is denied and the client retries later
+//! ([`NodeError::Busy`]).
 //!
 //! Invariants:
 //! - an entry is opened by the header handler and closed by the completion handler, once;

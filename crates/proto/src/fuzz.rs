@@ -6,7 +6,8 @@
 //! checksums, and would never get past the header. The rest is what the peer sends. Checked:
 //!
 //! - nothing panics, and every byte is taken or the stream has failed for good;
-//! - however the stream is cut, the same messages come out of it, and the same error at the same byte;
+//! - however the stream is cut, the same messages come out of it, and the same error at the same
+//!   byte;
 //! - a message that was understood can be said again, and means the same then.
 //!
 //! [`wire`] is used by the cargo-fuzz target in the repository's `fuzz/` folder and by a property

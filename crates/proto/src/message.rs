@@ -150,8 +150,9 @@ pub enum RequestBody {
         /// The segments.
         segments: Vec<SegmentId>,
     },
-    /// Lists the volume's shards, complete and open, with a segment id of at least `from`, ascending.
-    /// The writer is told [`NodeError::Busy`] while writes of its former connections go on.
+    /// Lists the volume's shards, complete and open, with a segment id of at least `from`,
+    /// ascending. The writer is told [`NodeError::Busy`] while writes of its former connections go
+    /// on.
     ShardList {
         /// The first segment id asked for.
         from: SegmentId,
@@ -162,8 +163,8 @@ pub enum RequestBody {
     /// claim. The node keeps slots free for what volumes are entitled to and do not hold yet. More
     /// than before is granted in full or refused: with [`NodeError::NoSpace`] if other volumes have
     /// reserved them, with [`NodeError::Busy`] if the other volumes can give enough of them back
-    /// (see `spare`), with [`NodeError::Io`] if the disk has no room for them. Fewer is always granted. A volume
-    /// without a reservation takes slots that no other volume is entitled to.
+    /// (see `spare`), with [`NodeError::Io`] if the disk has no room for them. Fewer is always
+    /// granted. A volume without a reservation takes slots that no other volume is entitled to.
     Reserve {
         /// Slots in all, those that the volume holds already among them.
         slots: u32,

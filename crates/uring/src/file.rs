@@ -153,8 +153,8 @@ impl AsFd for File {
     }
 }
 
-/// Opens a file that has to be a regular one, such as those of a node's folder. Opening or reading a
-/// FIFO waits for its other end, which may never come; here it is refused, and so are sockets and
+/// Opens a file that has to be a regular one, such as those of a node's folder. Opening or reading
+/// a FIFO waits for its other end, which may never come; here it is refused, and so are sockets and
 /// devices. A directory is left to the caller's next call, for whose error the system has words.
 ///
 /// For plain calls only: the ring fails operations on a descriptor that was opened like this where

@@ -2,8 +2,8 @@
 //!
 //! The lock is the kernel's (`flock`), so it goes when the process goes, however it dies; the file
 //! stays. The holder writes its process number and its kind into it, only so that a process that
-//! is refused can say which one is in the way, and decide whether to wait. What a dead process left is
-//! never believed: only a refusal reads it.
+//! is refused can say which one is in the way, and decide whether to wait. What a dead process left
+//! is never believed: only a refusal reads it.
 //!
 //! ```text
 //! 4711           \n     the process number, filled up with blanks to 15 bytes, and a line feed
@@ -15,8 +15,8 @@
 //! owner may open it: a lock needs no more than a file that is open for reading, so any user could
 //! keep a node from starting.
 //!
-//! A process that was killed may be kept by the kernel until a disk that hangs answers, and its locks
-//! with it. Then it is no use to stop the process, and the refusal says so ([`Life`]).
+//! A process that was killed may be kept by the kernel until a disk that hangs answers, and its
+//! locks with it. Then it is no use to stop the process, and the refusal says so ([`Life`]).
 //!
 //! Releases that write no kind read the first 16 bytes only, and find the number there. A file
 //! with a number and without a kind is theirs.
@@ -107,8 +107,8 @@ impl Life {
                  answers"
             )),
             Self::Unseen => Some(format!(
-                ", which is not seen here: it was killed and still waits for a disk, and {thing} is \
-                 free when that disk answers, or it runs in another container"
+                ", which is not seen here: it was killed and still waits for a disk, and {thing} \
+                 is free when that disk answers, or it runs in another container"
             )),
         }
     }

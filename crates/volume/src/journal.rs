@@ -103,10 +103,10 @@ impl Core {
         });
     }
 
-    /// Journal nodes for a generation: m + 1 of those that are up and have room for a journal, or as
-    /// many as there are. Each node that is lost or has no room may cost the journal a copy, as long
-    /// as these are no more than may be lost. If more have no room, these are tried again: writes
-    /// with fewer copies would not survive what they should.
+    /// Journal nodes for a generation: m + 1 of those that are up and have room for a journal, or
+    /// as many as there are. Each node that is lost or has no room may cost the journal a copy, as
+    /// long as these are no more than may be lost. If more have no room, these are tried again:
+    /// writes with fewer copies would not survive what they should.
     pub fn choose_journal_nodes(&mut self, generation: JournalGen) -> Vec<NodeIndex> {
         let up = |node: &Node| node.health == NodeHealth::Up;
         let willing = |node: &Node| up(node) && !node.refuses_journals;

@@ -107,9 +107,9 @@ impl Core {
         }
     }
 
-    /// A node went down: if it is not used again for a while, its shards are made anew elsewhere, as
-    /// far as there is room. A node that can be reached but not used is no better than one that is
-    /// away.
+    /// A node went down: if it is not used again for a while, its shards are made anew elsewhere,
+    /// as far as there is room. A node that can be reached but not used is no better than one that
+    /// is away.
     pub fn watch_absence(&mut self, node: NodeIndex) {
         if self.phase != Phase::Serving {
             return;

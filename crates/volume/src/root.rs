@@ -1,15 +1,16 @@
 //! The root record: the one small thing that a volume replaces in place, kept on every node.
 //!
 //! It names the newest checkpoint and the journal. Replacing it is the commit point of opening, of
-//! a journal move and of a checkpoint. A reader takes the newest among the nodes it reaches; it must
-//! reach all but `missing_max` of them, so it meets at least one that has the last committed one.
+//! a journal move and of a checkpoint. A reader takes the newest among the nodes it reaches; it
+//! must reach all but `missing_max` of them, so it meets at least one that has the last committed
+//! one.
 //!
 //! Of two roots the newer is the one that a later epoch put, and of one epoch that of the higher
-//! version. (A version alone would not do: a writer that was cut off may have counted further on the
-//! few nodes it had left than its successor did.) A root that too few nodes took was never
-//! committed, but a reader cannot always know. So an opening puts the root that it goes on from once
-//! more, by its own epoch, before it deletes anything (`open/recover`): from then on no root that an
-//! absent node may still have is the newest.
+//! version. (A version alone would not do: a writer that was cut off may have counted further on
+//! the few nodes it had left than its successor did.) A root that too few nodes took was never
+//! committed, but a reader cannot always know. So an opening puts the root that it goes on from
+//! once more, by its own epoch, before it deletes anything (`open/recover`): from then on no root
+//! that an absent node may still have is the newest.
 //!
 //! That holds in pools of more than `2 * missing_max` nodes. In a smaller pool, two copies on two
 //! nodes say, a reader that reaches `missing_max` nodes or fewer may miss all that have the last
@@ -17,14 +18,15 @@
 //! tell. It goes on, because the loss of these nodes is what the code makes up for, and warns.
 //!
 //! It also says how far the log was trimmed when it was written, which no record may be left to
-//! tell: a journal that has just moved can be empty. A log that does not reach so far has lost data.
+//! tell: a journal that has just moved can be empty. A log that does not reach so far has lost
+//! data.
 //!
 //! Layout, little endian: magic 8, version 4, crc32c 4 (of everything with this field zero), root
 //! version 8, volume 16, epoch 8, geometry 8+4+4+8, generation 8, checkpoint lsn 8, checkpoint
 //! length 8, trimmed 8, flags 4 (1: closed properly, 2: thick), the epoch that put it 8, then name
-//! and profile with 16-bit lengths, then counts (32 bits) and values of journal nodes (16 bits each)
-//! and checkpoint segments (64 bits each). Version 1 lacks `trimmed`; up to version 2 every volume
-//! is thin; up to version 3 the epoch of the log put the root.
+//! and profile with 16-bit lengths, then counts (32 bits) and values of journal nodes (16 bits
+//! each) and checkpoint segments (64 bits each). Version 1 lacks `trimmed`; up to version 2 every
+//! volume is thin; up to version 3 the epoch of the log put the root.
 
 use fieldstone_proto::crc32c;
 use fieldstone_proto::{Epoch, JournalGen, Lsn, NodeIndex, ROOT_BYTES_MAX, SegmentId, VolumeId};

@@ -1,7 +1,8 @@
 //! `fieldstone node`: one storage node as its own process.
 //!
 //! The folder may hang with its disk, at any time. Signals are looked at by the main thread, so
-//! other threads make every call on the folder, and the main thread does not wait for them for long.
+//! other threads make every call on the folder, and the main thread does not wait for them for
+//! long.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -34,8 +35,8 @@ pub struct Args {
     direct: bool,
     /// Memory for payloads that clients announce and send, and for answers that they have not taken
     /// yet, all clients together; a quarter is for clients without a capability. Where it is used
-    /// up, connections wait; one that keeps what others wait for, and is silent for up to ten seconds,
-    /// is closed. Each connection has half a MiB beside it.
+    /// up, connections wait; one that keeps what others wait for, and is silent for up to ten
+    /// seconds, is closed. Each connection has half a MiB beside it.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = payload_memory)]
     payload_memory: usize,
 }

@@ -1,10 +1,10 @@
 //! Opening the folders of a pool's nodes: in order, patient with commands, and with one deadline
 //! for all folders whose disks do not answer.
 //!
-//! Two things are waited for, each up to a bound of its own. A *command* that has a node for a
-//! moment is waited for while this process has the nodes before that one, and none behind it.
-//! *Disks* that are slow or hang are waited for until `FOLDERS_PATIENCE` is used up by all of them
-//! together. The node of such a disk is down then, and comes up when its disk answers ([`Attempt`]).
+//! This process waits for two things, each up to a bound of its own. It waits for a *command* that
+//! has a node for a moment; meanwhile it has the nodes before that one, and none behind it. It
+//! waits for *disks* that are slow or hang, for `FOLDERS_PATIENCE` in all. Then the nodes of these
+//! disks are down, and come up when their disks answer ([`Attempt`]).
 
 use std::io;
 use std::path::Path;
@@ -26,9 +26,9 @@ pub fn command_deadline() -> Instant {
     Instant::now() + COMMAND_PATIENCE
 }
 
-/// Opens a node's folder. A command that has it for a moment is waited for, until `deadline`, and
-/// named on stderr. A disk that does not answer is waited for as long as it likes, and told of. None
-/// if `is_interrupted` said so meanwhile: the opening is left behind.
+/// Opens a node's folder. Waits until `deadline` for a command that has the folder for a moment, and
+/// names it on stderr. Waits without a bound for a disk that does not answer, and says so on stderr.
+/// None if `is_interrupted` says so meanwhile: the opening is left behind.
 ///
 /// # Errors
 /// As [`Opening::run`].
@@ -118,7 +118,7 @@ pub struct Folder {
     opening: Opening,
     /// The thread at work.
     attempt: Option<Attempt>,
-    /// What came of the opening.
+    /// The opened folder, or the error; none while the opening goes on.
     ended: Option<Result<NodeFolder, FolderError>>,
 }
 
@@ -164,8 +164,8 @@ impl Folder {
         !matches!(ended, Some(Err(FolderError::InUse { .. })))
     }
 
-    /// Waits until the opening has ended, or until `deadline`. The node is down if its folder cannot
-    /// be used, or has not answered.
+    /// Waits until the opening has ended, or until `deadline`. The node is down if its folder
+    /// cannot be used, or has not answered.
     ///
     /// # Errors
     /// Another process has the folder, or runs the node.

@@ -7,8 +7,8 @@
 //! Who runs the nodes: a node folder that a `fieldstone node` process has locked is reached at the
 //! address that process announces; every other folder is locked and run in this process. A folder
 //! that another server has locked means that the pool is being served: the engine refuses to start,
-//! and [`Operator`] asks that server instead. A folder that another command has locked is waited for.
-//! No node is made here: one whose folder is missing or empty is down.
+//! and [`Operator`] asks that server instead. A folder that another command has locked is waited
+//! for. No node is made here: one whose folder is missing or empty is down.
 
 mod folders;
 mod listing;
@@ -304,8 +304,8 @@ impl Engine {
         let answers: Vec<_> =
             devices.iter().map(|open| (open, self.handle.close_device(open.device))).collect();
         let mut failures = Vec::new();
-        // A core that hangs keeps a snapshot waiting for seconds: one is taken, for the first volume
-        // that is not closed.
+        // A core that hangs keeps a snapshot waiting for seconds: one is taken, for the first
+        // volume that is not closed.
         let mut cores: Option<Vec<CoreSnapshot>> = None;
         for (open, answer) in answers {
             let rest = deadline.saturating_duration_since(Instant::now());

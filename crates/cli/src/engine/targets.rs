@@ -9,8 +9,8 @@
 //! Failed
 //! ```
 //!
-//! The list stands from the server's start, so that `status` can tell of a volume before it is open,
-//! and so that calls which need a serving volume say what it waits for.
+//! The list stands from the server's start, so that `status` can tell of a volume before it is
+//! open, and so that calls which need a serving volume say what it waits for.
 
 use std::sync::PoisonError;
 
@@ -125,8 +125,8 @@ impl Engine {
     }
 }
 
-/// As [`Engine::waiting_for`], as `cores` told. They may take seconds to tell when one of them hangs,
-/// so ask once for several volumes.
+/// As [`Engine::waiting_for`], from a snapshot of the cores. A snapshot may take seconds when a core
+/// hangs, so one serves for several volumes.
 pub fn waits_for(cores: &[CoreSnapshot], name: &str) -> String {
     let mut devices = cores.iter().flat_map(|core| &core.devices);
     let Some(device) = devices.find(|found| found.name == name) else { return String::new() };
@@ -137,8 +137,8 @@ pub fn waits_for(cores: &[CoreSnapshot], name: &str) -> String {
     if waits.is_empty() { String::new() } else { format!("; {}", waits.join("; ")) }
 }
 
-/// The nodes that a volume lacks, with the reasons: those that the node itself gives (`local`), else
-/// those that the volume knows.
+/// The nodes that a volume lacks, with the reasons: those that the node itself gives (`local`),
+/// else those that the volume knows.
 fn node_reasons(device: &DeviceSnapshot, local: impl Fn(u16) -> Option<String>) -> Vec<String> {
     let Some(status) = &device.volume else { return Vec::new() };
     let lacking = status.nodes.iter().filter(|node| node.health != NodeHealth::Up);

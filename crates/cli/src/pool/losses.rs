@@ -5,8 +5,9 @@
 //! place of one that is only unmounted would be taken for the node, and the volume could not be
 //! read even when the disk is back.
 //!
-//! A folder may hang with its disk. So folders are looked at in threads of their own, all at the same
-//! time, and one that has not answered by a deadline counts as lost: its data cannot be read now.
+//! A folder may hang with its disk. So folders are looked at in threads of their own, all at the
+//! same time, and one that has not answered by a deadline counts as lost: its data cannot be read
+//! now.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,11 +41,14 @@ pub fn look(path: &Path) -> Result<Found, FolderError> {
 
 /// Looks for these nodes with `look_for`, all at the same time, until `patience` has passed. Gives
 /// those that were not found.
-fn not_found(
+fn not_found<F>(
     nodes: Vec<(NodeIndex, PathBuf, Superblock)>,
     patience: Duration,
-    look_for: impl Fn(&Path, &Superblock) -> Result<Superblock, FolderError> + Copy + Send + 'static,
-) -> BTreeMap<u16, FolderError> {
+    look_for: F,
+) -> BTreeMap<u16, FolderError>
+where
+    F: Fn(&Path, &Superblock) -> Result<Superblock, FolderError> + Copy + Send + 'static,
+{
     let deadline = Instant::now() + patience;
     let (found, answers) = mpsc::channel();
     let mut lost = BTreeMap::new();

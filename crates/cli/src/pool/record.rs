@@ -12,12 +12,13 @@
 //!
 //! The file serves two decisions, and no data depends on it:
 //!
-//! - **May an empty node be made without a command** (`serve --replace-missing`)? Only a folder that
-//!   lay *beside* `pool.json` may be: on the same file system, in the pool's own folder. Where a disk
-//!   was mounted (`mount`), or a link led elsewhere (`link`), a missing folder is taken for a disk
-//!   that is away.
+//! - **May an empty node be made without a command** (`serve --replace-missing`)? Only a folder
+//!   that lay *beside* `pool.json` may be: on the same file system, in the pool's own folder. Where
+//!   a disk was mounted (`mount`), or a link led elsewhere (`link`), a missing folder is taken for
+//!   a disk that is away.
 //! - **How many nodes can still be lost?** An empty node holds nothing until it is rebuilt. Until a
-//!   server or `rebuild` has seen every volume of the pool whole, it counts like one that is absent.
+//!   server or `rebuild` has seen every volume of the pool whole, it counts like one that is
+//!   absent.
 //!
 //! Places are told as relations, not as device numbers: those change from one start of the machine
 //! to the next.

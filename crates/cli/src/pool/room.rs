@@ -1,9 +1,10 @@
 //! Whether the disks have the room that a pool's nodes are made with.
 //!
 //! Node files are sparse: a node takes the space of its tables when it starts, and of its slots as
-//! they fill; the journals of volumes take rings beside the slots. A node that is larger than its disk would run into a full file system long before it
-//! counts as full. So the sizes are compared with the free space when the pool is made, for each file
-//! system that nodes share. Tables must fit in any case: without them no node starts.
+//! they fill; the journals of volumes take rings beside the slots. A node that is larger than its
+//! disk would run into a full file system long before it counts as full. So the sizes are compared
+//! with the free space when the pool is made, for each file system that nodes share. Tables must
+//! fit in any case: without them no node starts.
 
 use std::collections::BTreeMap;
 use std::fs;

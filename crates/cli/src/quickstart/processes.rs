@@ -21,7 +21,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `fieldstone ARGS` and waits for its first line on stdout, which says that it is ready.
+    /// Starts `fieldstone ARGS` and waits for its first line on stdout, which says that it is
+    /// ready.
     pub fn start(name: &str, folder: &Path, args: &[String]) -> anyhow::Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let program = std::env::current_exe().context("cannot find this program's file")?;

@@ -80,8 +80,8 @@ impl Node {
         if let RequestBody::ShardList { from } = request.body {
             let volume = capability.volume;
             let writer = self.volumes.get(&volume).is_some_and(|known| known.holder == Some(peer));
-            // A writer that lost its connection may have left writes behind. It compares what is
-            // listed with what it knows, and must not miss what they complete.
+            // A writer that lost its connection may have left writes behind. The writer compares
+            // the list with its own map, and must not miss a shard that these writes complete.
             if writer && self.table.writes_for_others(volume, peer) {
                 return Err(NodeError::Busy);
             }

@@ -1,4 +1,4 @@
-//! What the store believes of each slot, for tests.
+//! The state of each slot, for tests.
 
 use fieldstone_proto::VolumeId;
 
@@ -7,7 +7,7 @@ use super::slot::{Slot, Stage};
 use crate::books::{SlotShard, SlotUse};
 
 impl Store {
-    /// What is in each slot.
+    /// The state of each slot.
     pub(crate) fn uses(&self) -> impl Iterator<Item = SlotUse> {
         self.slots.iter().map(|slot| match slot.stage {
             Stage::Free => SlotUse::Free,

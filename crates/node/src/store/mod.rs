@@ -56,30 +56,29 @@
 //! piece counts from its first acknowledged piece: its writer has it nowhere else. So the slot is
 //! noted ([`fieldstone_proto::disk::OpenNote`], in the block behind the header) before the first
 //! piece is acknowledged, a sync covers what is written to it, a new writer finds it listed, and
-//! only a deletion (or a failed sync) gives it up: not even a failed write of another piece does. After a restart the node knows which shard is in the slot but
-//! neither which blocks are written nor their checksums; the writer's journal knows both. Header
-//! and note are erased together.
+//! only a deletion (or a failed sync) gives it up: not even a failed write of another piece does.
+//! After a restart the node knows which shard is in the slot but neither which blocks are written
+//! nor their checksums; the writer's journal knows both. Header and note are erased together.
 //!
 //! # When the disk fails
 //! A write that fails loses the whole shard if nothing of it counts yet: its slot returns, and the
-//! writer writes the shard again, here or elsewhere. A failed sync is treated like the power loss that it
-//! may amount to: after it the system may have dropped what was written before, and a later
+//! writer writes the shard again, here or elsewhere. A failed sync is treated like the power loss
+//! that it may amount to: after it the system may have dropped what was written before, and a later
 //! sync would succeed without it. So everything that is not known to be stable is given up, and the
 //! writer is told: the waiting [`fieldstone_proto::RequestBody::ShardSync`]s fail, and so does the
-//! next one of a volume that lost a shard which none of those was sent after. A
-//! header that cannot be erased keeps its slot out of use; erasing it is tried again with later
-//! syncs.
+//! next one of a volume that lost a shard which none of those was sent after. A header that cannot
+//! be erased keeps its slot out of use; erasing it is tried again with later syncs.
 //!
 //! Such an answer may be lost with its connection, and a connection may break because the node
-//! started anew: to a writer the two look alike. So after a break everything that was acknowledged and
-//! not yet synced is in doubt, and the writer asks what is there
+//! started anew: to a writer the two look alike. So after a break everything that was acknowledged
+//! and not yet synced is in doubt, and the writer asks what is there
 //! ([`fieldstone_proto::RequestBody::ShardList`]).
 //!
 //! When only the process dies after that, the system's memory still shows the dropped writes to the
 //! next start, whose own sync would succeed, and a power loss would take them. So the next start
 //! writes anew what may not be stable ([`crate::start::doubt`]). Which shards those are, it learns
-//! from `stable_below`, which every header and note carries: complete shards with a lower sequence were
-//! stable when it was written.
+//! from `stable_below`, which every header and note carries: complete shards with a lower sequence
+//! were stable when it was written.
 //!
 //! # Operations on the same blocks
 //! The disk completes operations in any order, so two writes to the same blocks, or a write and a

@@ -47,8 +47,8 @@ impl Store {
     }
 
     /// Slots of the volume that are already on their way to the free list: their headers may still
-    /// name it. Erasures that failed are tried again. Returns of how many slots the entry has to wait
-    /// for the header's erasure; each ends a part of the entry.
+    /// name it. Erasures that failed are tried again. Returns of how many slots the entry has to
+    /// wait for the header's erasure; each ends a part of the entry.
     pub(crate) fn finish_leaving(
         &mut self,
         volume: VolumeId,

@@ -1,9 +1,9 @@
 //! Journals: rings that a volume's writer appends to and recovers from.
 //!
-//! The node checks bounds and epochs and stores bytes; what they mean is the volume's business. Of two
-//! appends to the same bytes the later one stays: it waits for the other to end. A
-//! journal file is a header block and the ring ([`fieldstone_proto::disk::JournalHeader`]).
-//! Creation is answered when the header is stable. Removal waits for operations in flight.
+//! The node checks bounds and epochs and stores bytes; what they mean is the volume's business. Of
+//! two appends to the same bytes the later one stays: it waits for the other to end. A journal file
+//! is a header block and the ring ([`fieldstone_proto::disk::JournalHeader`]). Creation is answered
+//! when the header is stable. Removal waits for operations in flight.
 //!
 //! A journal whose sync failed is lost for writing: the system may have dropped appends that were
 //! acknowledged, and a later sync would succeed without them. All further appends and syncs of this
@@ -271,9 +271,9 @@ impl Node {
 
 impl Node {
     /// Bytes of the disk that no slot may take: a volume that moves its journal, or opens, makes a
-    /// new ring while the old one is still there. A few volumes can do so at the same time, and others
-    /// after them. The node does not know the size of the rings that it may get, so it takes them for
-    /// as large as the largest that it has.
+    /// new ring while the old one is still there. A few volumes can do so at the same time, and
+    /// others after them. The node does not know the size of the rings that it may get, so it takes
+    /// them for as large as the largest that it has.
     pub(crate) fn rings_wanted_bytes(&self) -> u64 {
         let rings = self.volumes.values().flat_map(|volume| volume.journals.values());
         let largest = rings.map(|journal| journal.ring_bytes).max();

@@ -206,8 +206,8 @@ fn roots_and_volumes_are_kept_and_removed() {
     assert_eq!(world.disk.files.len(), 2, "only slots and data are left");
 }
 
-/// A removal whose erasures fail is asked for again. When it succeeds, nothing of the volume is left,
-/// also for a node that loses its memory next.
+/// A removal whose erasures fail is asked for again. When it succeeds, nothing of the volume is
+/// left, also for a node that loses its memory next.
 #[test]
 fn a_removal_that_failed_leaves_nothing_when_it_is_repeated() {
     for faults in [

@@ -6,13 +6,15 @@
 //! - **kill** (the process dies, the machine stays): completed writes stay in the page cache;
 //!   writes in flight happen in full, in part (first pages), or not at all;
 //! - **power loss**: per file, everything that no successful sync covered is independently kept,
-//!   lost or torn at sectors (512 bytes, or 4096 on some disks); creation and removal of files are stable once completed;
+//!   lost or torn at sectors (512 bytes, or 4096 on some disks); creation and removal of files are
+//!   stable once completed;
 //! - **bit flip**: one bit of a stable page changes, silently;
 //! - **errors**: reads, writes and syncs fail with a probability. A failed write may have written
 //!   its first pages. Writes that a failed sync covered are never made stable by a later sync,
 //!   as on Linux, though reads see them until the power fails;
 //! - **full**: whatever needs new space fails with `NoSpace`; overwriting reserved space works;
-//! - **broken**: some kind of operation, or every operation on some kind of file, fails from then on;
+//! - **broken**: some kind of operation, or every operation on some kind of file, fails from then
+//!   on;
 //! - **stale**: the files are again as they were at some time.
 
 mod broken;
@@ -347,8 +349,8 @@ impl SimDisk {
         self.files.keys().copied().collect()
     }
 
-    /// Flips one bit in `file`, in the first `within_bytes` of a page; says at which byte, or `None`
-    /// if the file has nothing stable.
+    /// Flips one bit in `file`, in the first `within_bytes` of a page; says at which byte, or
+    /// `None` if the file has nothing stable.
     pub fn flip_bit(&mut self, file: FileId, within_bytes: usize) -> Option<u64> {
         self.files.get_mut(&file)?.flip_bit(within_bytes, &mut self.dice)
     }

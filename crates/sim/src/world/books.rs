@@ -69,8 +69,8 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// Holds the books of `node` against its disk, unless what is on the disk may be wrong: bits of its
-    /// files have flipped, or no one knows of a failed sync.
+    /// Holds the books of `node` against its disk, unless what is on the disk may be wrong: bits of
+    /// its files have flipped, or no one knows of a failed sync.
     fn compare_with_disk(&mut self, node: NodeIndex) {
         let host = &self.nodes[usize::from(node.0)];
         let books = host.process.as_ref().and_then(NodeProcess::books);

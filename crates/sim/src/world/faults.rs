@@ -46,8 +46,8 @@ impl<C: Cast> World<'_, C> {
         self.schedule_strike();
     }
 
-    /// True when `fault` may strike `node`. Where a fault stays, no other replaces the files or ends
-    /// the fault; while one waits for the nodes that are impaired, no others become so.
+    /// True when `fault` may strike `node`. Where a fault stays, no other replaces the files or
+    /// ends the fault; while one waits for the nodes that are impaired, no others become so.
     pub(super) fn may_strike(&self, fault: Fault, node: NodeIndex) -> bool {
         let keeps_files = matches!(
             fault,
@@ -173,8 +173,8 @@ impl<C: Cast> World<'_, C> {
         if self.fault_dice.chance(300) {
             file = files[self.fault_dice.index(files.len())];
         }
-        // A node with a damaged record is lost, now or when it starts anew. While more nodes may be away
-        // than the code survives, what was written meanwhile may need just this one.
+        // A node with a damaged record is lost, now or when it starts anew. While more nodes may be
+        // away than the code survives, what was written meanwhile may need just this one.
         if self.scenario.kind == Kind::Beyond {
             file = FileId::Data;
         }
@@ -260,8 +260,9 @@ impl<C: Cast> World<'_, C> {
         self.tenants[tenant].stale_ops_left = self.fault_dice.between(0, 30) as u32;
         let nodes = (0..self.nodes.len()).map(|index| NodeIndex(index as u16));
         let cut: Vec<NodeIndex> = nodes.filter(|_| self.fault_dice.chance(500)).collect();
-        // Until it is fenced the first goes on, and stores nothing on nodes that it is cut off from:
-        // to what it makes they are impaired. Of more than it could do without, it makes nothing.
+        // Until it is fenced the first goes on, and stores nothing on nodes that it is cut off
+        // from: to what it makes they are impaired. Of more than it could do without, it makes
+        // nothing.
         let counts = self.atlas.allows_all(&cut);
         if counts || cut.len() > self.atlas.impaired_max() {
             for node in cut {

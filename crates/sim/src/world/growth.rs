@@ -121,7 +121,8 @@ impl<C: Cast> World<'_, C> {
                 let (blocks, seconds) = (asked.blocks, GROW_NS_MAX / 1_000_000_000);
                 let state = self.describe_state();
                 self.fail(format!(
-                    "volume {tenant} neither has {blocks} blocks after {seconds} s nor says why: {state}"
+                    "volume {tenant} neither has {blocks} blocks after {seconds} s nor says why: \
+                     {state}"
                 ));
             }
         }

@@ -4,8 +4,8 @@
 //! one wants done goes back on the schedule. Nothing else moves time, so a run is a function of
 //! its scenario. The parts: `nodes` and `volumes` host the processes, `users` submits requests and
 //! judges answers, `growth` and `removal` do what users do to whole volumes, `faults` strikes,
-//! `lasting` strikes to stay, `squeeze` fills the disks, `room` knows how full the pool is, `books` looks at what nodes hold,
-//! `script` tells a run from creation to the last check.
+//! `lasting` strikes to stay, `squeeze` fills the disks, `room` knows how full the pool is, `books`
+//! looks at what nodes hold, `script` tells a run from creation to the last check.
 
 mod books;
 mod describe;
@@ -99,12 +99,13 @@ pub struct Failure {
 
 /// How often the world looks at what must hold all the time; more rarely the longer the run.
 const AUDIT_GAP_NS: u64 = 20_000_000;
-/// Longest virtual time that a request may take while no node is impaired; twice that where the pool
-/// is short of room, and four times that if a disk is also slow for good.
+/// Longest virtual time that a request may take while no node is impaired; twice that where the
+/// pool is short of room, and four times that if a disk is also slow for good.
 const SOUND_NS_MAX: u64 = 15_000_000_000;
 /// The same where a node was impaired since the request was made.
 const REQUEST_NS_MAX: u64 = 30_000_000_000;
-/// Longest virtual time without a process that serves a volume, however often it is killed meanwhile.
+/// Longest virtual time without a process that serves a volume, however often it is killed
+/// meanwhile.
 const SHUT_NS_MAX: u64 = 600_000_000_000;
 
 /// A seeded world in the middle of a run.

@@ -220,8 +220,8 @@ impl<C: Cast> World<'_, C> {
     }
 
     /// How long a request may take. In a pool that is short of room changes wait for collection,
-    /// each for those before it; beside a disk that is slow for good, each step of a collection takes
-    /// nearly as long as a node may be silent.
+    /// each for those before it; beside a disk that is slow for good, each step of a collection
+    /// takes nearly as long as a node may be silent.
     fn longest_ns(&self, request: &InFlight) -> u64 {
         let full = matches!(self.squeeze, Squeeze::Full { .. });
         let small = matches!(self.scenario.kind, Kind::Full | Kind::Crowded);

@@ -107,8 +107,8 @@ fn an_empty_node_is_not_called_full() {
     assert!(bench.told.iter().all(|told| !told.contains("full")), "{:?}", bench.told);
 }
 
-/// A volume is made while more than m processes die each time when they are given a root. Some nodes
-/// have the root then. When the processes live on, the volume is made.
+/// A volume is made while more than m processes die each time when they are given a root. Some
+/// nodes have the root then. When the processes live on, the volume is made.
 #[test]
 fn processes_die_at_the_first_root() {
     let mut bench = Bench::new();

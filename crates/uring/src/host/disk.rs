@@ -443,8 +443,9 @@ mod tests {
         }
     }
 
-    /// `slots` is a FIFO: reading it hangs until the test writes to it. Writes to `data`, whose file
-    /// system is taken for one that cannot promise not to block, leave the core for the ring then.
+    /// `slots` is a FIFO: reading it hangs until the test writes to it. Writes to `data`, whose
+    /// file system is taken for one that cannot promise not to block, leave the core for the ring
+    /// then.
     #[test]
     fn a_disk_that_hangs_is_not_written_to_by_the_core() {
         const LEN_BYTES: u32 = 4096;

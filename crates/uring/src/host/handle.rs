@@ -4,16 +4,16 @@
 //!
 //! A call into the kernel may hang with a disk, and a core that made such a call hangs with it. No
 //! other thread waits for a core without a limit: a call that its mailbox does not take, an answer,
-//! and the end of its thread. [`Host::stop`] names the cores that do not end and leaves them behind.
-//! No end of a core's thread is waited for with `pthread_join`: a core tells that it has ended, as
-//! the last thing it does. Its thread may exist for longer, because the kernel keeps it until the
-//! calls of its ring have come back.
+//! and the end of its thread. [`Host::stop`] names the cores that do not end and leaves them
+//! behind. No end of a core's thread is waited for with `pthread_join`: a core tells that it has
+//! ended, as the last thing it does. Its thread may exist for longer, because the kernel keeps it
+//! until the calls of its ring have come back.
 //!
-//! The process can end then, as far as the kernel lets it. A thread in a disk's hands that no signal
-//! ends stays until the disk answers, and keeps the process's number. All threads of the process
-//! share one table of descriptors, so every one of them stays open with it: sockets (a client sees
-//! its connection stand still, and a listener's address is in use) and the locks of all nodes of the
-//! process, also of those whose disks are well. A successor is told so
+//! The process can end then, as far as the kernel lets it. A thread in a disk's hands that no
+//! signal ends stays until the disk answers, and keeps the process's number. All threads of the
+//! process share one table of descriptors, so every one of them stays open with it: sockets (a
+//! client sees its connection stand still, and a listener's address is in use) and the locks of all
+//! nodes of the process, also of those whose disks are well. A successor is told so
 //! ([`LockError::Held`](crate::LockError::Held)).
 //!
 //! Threads that do chores ([`super::disk`]) and open folders ([`super::folder::Attempt`]) are not
@@ -250,8 +250,8 @@ impl CoreThread {
         Ok(Self { core, thread, ended })
     }
 
-    /// Waits for the end of the core, and leaves it behind at `deadline`. Never joins the thread: see
-    /// the module's text.
+    /// Waits for the end of the core, and leaves it behind at `deadline`. Never joins the thread:
+    /// see the module's text.
     fn wait(self, deadline: Instant, limit: Duration) -> io::Result<()> {
         let rest = deadline.saturating_duration_since(Instant::now());
         match self.ended.recv_timeout(rest) {
@@ -310,8 +310,8 @@ impl Handle {
         self.senders.len()
     }
 
-    /// Posts a call. One to a core that has ended, or has not emptied its mailbox for long, is lost,
-    /// which its closed channel tells.
+    /// Posts a call. One to a core that has ended, or has not emptied its mailbox for long, is
+    /// lost, which its closed channel tells.
     pub(super) fn call(&self, core: Core, control: Control) {
         self.post(core, control, Instant::now() + CALL_PATIENCE);
     }
@@ -434,6 +434,7 @@ impl Handle {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::path::Path;
     use std::sync::Mutex;
 
@@ -472,7 +473,7 @@ mod tests {
     }
 
     thread_local! {
-        static LINGERS: std::cell::RefCell<Option<Lingers>> = const { std::cell::RefCell::new(None) };
+        static LINGERS: RefCell<Option<Lingers>> = const { RefCell::new(None) };
     }
 
     /// As the kernel keeps a thread whose ring has calls under way.

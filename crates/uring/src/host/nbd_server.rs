@@ -12,9 +12,9 @@
 //! # Bounds
 //!
 //! A connection is a stranger until the negotiation is over ([`strangers`](super::strangers)).
-//! Payloads and replies of all connections of all cores are held against one [`Budget`]; a connection
-//! that finds no room is not read from until there is some. A connection that holds room which
-//! others wait for, and neither sends the rest of its payload nor takes its replies for
+//! Payloads and replies of all connections of all cores are held against one [`Budget`]; a
+//! connection that finds no room is not read from until there is some. A connection that holds room
+//! which others wait for, and neither sends the rest of its payload nor takes its replies for
 //! [a while](Patience), is closed. No connection is closed for idling, or while no other waits for
 //! room: a client may be suspended with its machine.
 //!

@@ -170,8 +170,8 @@ impl LocalNode {
         }
     }
 
-    /// The file system has room for so much of the data file; `None` if it does not say. The node is
-    /// told each time: a write that failed since may have made it believe otherwise.
+    /// The file system has room for so much of the data file; `None` if it does not say. The node
+    /// is told each time: a write that failed since may have made it believe otherwise.
     fn note_room(&mut self, room_bytes: Option<u64>, now: Nanos) {
         let room_bytes = room_bytes.unwrap_or(u64::MAX);
         self.handle(NodeEvent::Room { room_bytes }, now);

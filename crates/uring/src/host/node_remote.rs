@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The address of a node process stands in a file of the node's folder, which may hang. So a thread
-//! reads the file ([`super::look_up`]), and a message brings the address; this is part of connecting.
+//! reads the file ([`super::look_up`]), and a message brings the address; this is part of
+//! connecting.
 //!
 //! The pause grows with every attempt until a node has answered something, so a node that accepts
 //! and closes again is not hammered. Every attempt has a number that is part of its tokens: events

@@ -9,26 +9,26 @@
 //!   read under way. When the disk hangs, this operation hangs first.
 //! - No write has blocked for longer than [`BLOCKED_MS`] lately. One that has is followed by a rest
 //!   of [`REST_FACTOR`] times as long.
-//! - All such writes together, however short, take about one part in [`SHARE`] of the core's time at
-//!   most. Their time is summed up, and this part of the time that goes by is taken off. When the
-//!   sum exceeds [`BURST_MS`], a rest follows in which all of it is worked off. A disk that is slow
-//!   but not silent so costs its core a bounded share. Writes that only copy count as well, and
-//!   stay far below the share even at half a GB per second.
+//! - All such writes together, however short, take about one part in [`SHARE`] of the core's time
+//!   at most. Their time is summed up, and this part of the time that goes by is taken off. When
+//!   the sum exceeds [`BURST_MS`], a rest follows in which all of it is worked off. A disk that is
+//!   slow but not silent so costs its core a bounded share. Writes that only copy count as well,
+//!   and stay far below the share even at half a GB per second.
 //!
 //! Otherwise the write goes to the ring, which costs about three times the CPU time and blocks a
 //! kernel thread at worst.
 //!
 //! **What risk is left.** In the first [`OVERDUE_MS`] of a hang, and on a disk that hangs while
 //! nothing at all is under way on it, a write is made where it stands. In most cases it only copies
-//! into memory. If it meets a page or an inode that is on its way to the disk, the core waits for as
-//! long as the disk hangs, with all that lives on the core: one write, and the last one. With
+//! into memory. If it meets a page or an inode that is on its way to the disk, the core waits for
+//! as long as the disk hangs, with all that lives on the core: one write, and the last one. With
 //! `--direct` no write is made like this, nor on XFS or btrfs.
 //!
 //! # How overdue operations are found
 //!
-//! Operations come back in any order, so the oldest one is not known without a search. Instead, each
-//! belongs to one of two groups: those that began before a *mark*, and those that began after it.
-//! When the last one before the mark has come back, the mark is set to now, and the others are
+//! Operations come back in any order, so the oldest one is not known without a search. Instead,
+//! each belongs to one of two groups: those that began before a *mark*, and those that began after
+//! it. When the last one before the mark has come back, the mark is set to now, and the others are
 //! before it. So the age of the mark is at most the age of the oldest operation, and a disk that
 //! works moves it on all the time. An operation that hangs is found after two times [`OVERDUE_MS`]
 //! at most.
@@ -46,8 +46,8 @@ const REST_FACTOR: u64 = 20;
 
 /// Writes take at most one part in so many of the time of their core.
 const SHARE: u64 = 4;
-/// They may take so much before they rest. Ten ticks of the slowest clock: a tick that is not seen at
-/// the begin of a burst is a small part of it.
+/// They may take so much before they rest. Ten ticks of the slowest clock: a tick that is not seen
+/// at the begin of a burst is a small part of it.
 const BURST_MS: u64 = 100;
 
 /// The group of an operation.
@@ -186,7 +186,8 @@ mod tests {
     }
 
     /// Writes `took` long, back to back, as seen by a clock that ticks every `tick` ns. Returns the
-    /// part of the time, in percent, that they took, and how many of 100 were made where they stand.
+    /// part of the time, in percent, that they took, and how many of 100 were made where they
+    /// stand.
     fn written(took: Nanos, pause: Nanos, tick: u64) -> (u64, u64) {
         const SECONDS: u64 = 60;
         let coarse = |at: Nanos| Nanos(at.0 / tick * tick);

@@ -142,8 +142,8 @@ pub fn connect_unix(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     // SAFETY: the descriptor was just made and has no other owner.
     let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(raw) });
     let (place, len_bytes) = endpoint.as_raw();
-    // A connection waits while as many wait to be accepted as the listener lets wait. The time limit
-    // for sending also limits that.
+    // A connection waits while as many wait to be accepted as the listener lets wait. The time
+    // limit for sending also limits that.
     loop {
         stream.limit_write(rest(deadline)?)?;
         // SAFETY: `endpoint` owns the address of this length and outlives the call.

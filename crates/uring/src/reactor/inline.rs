@@ -14,7 +14,7 @@
 //! | file system | `RWF_NOWAIT` | the write |
 //! |---|---|---|
 //! | XFS, btrfs | honoured | never blocks: what the kernel cannot copy at once goes to the ring |
-//! | ext4, tmpfs and others | refused with `EOPNOTSUPP` | blocks, or goes to the ring: the caller says which |
+//! | ext4, tmpfs, others | refused (`EOPNOTSUPP`) | blocks, or goes to the ring, as the caller says |
 //!
 //! Of 4 KiB writes into a file on XFS that is synced every 32 writes, the kernel copies 98 of 100
 //! at once. On ext4 it copies none, and which kind a file is on is found out by its first write.

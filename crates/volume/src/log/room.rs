@@ -38,8 +38,8 @@ impl Core {
     /// than they should. Collection waits for the same nodes.
     fn waits_for_room_in_vain(&mut self) -> bool {
         if !self.too_few_nodes(|node| !node.short && !node.full) {
-            // A node may say for a moment that it has room: the time goes on until a write of a user
-            // gets on.
+            // A node may say for a moment that it has room: the time goes on until a write of a
+            // user gets on.
             return false;
         }
         let since = *self.log.no_room_since.get_or_insert(self.now);

@@ -20,8 +20,8 @@ pub(super) struct Link {
     pub end: Lsn,
 }
 
-/// The chain of segments behind the checkpoint. All its shards are verified, for nothing vouches for
-/// them; a segment that was durable once stays in it whatever is left of it.
+/// The chain of segments behind the checkpoint. All its shards are verified, for nothing vouches
+/// for them; a segment that was durable once stays in it whatever is left of it.
 pub(super) async fn find_chain(
     ctx: &Ctx,
     root: &Root,
@@ -95,10 +95,10 @@ pub(super) fn check_nothing_lost(
     Ok(())
 }
 
-/// Makes those segments of the chain whole, as far as there are nodes, that the journal still backed.
-/// The writer may have died while it wrote their shards: their data is on fewer nodes than the
-/// journal, which this opening is about to give up. So it fails if a shard cannot be made that a
-/// node could take.
+/// Makes those segments of the chain whole, as far as there are nodes, that the journal still
+/// backed. The writer may have died while it wrote their shards: their data is on fewer nodes than
+/// the journal, which this opening is about to give up. So it fails if a shard cannot be made that
+/// a node could take.
 pub(super) async fn strengthen(
     ctx: &Ctx,
     chain: &[Link],

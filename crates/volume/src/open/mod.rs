@@ -23,11 +23,10 @@
 //!
 //! A node that answers with an error, with nonsense, too late, or that it is busy each time is
 //! *left out*, and so is a node whose connection is lost several times: the opening starts over as
-//! if the node were lost, and says so with the reason. The
-//! node is tried again when the volume serves, and its shards are compared and made anew then
-//! (`nodes`). If so many nodes are left out that too few remain, all get another chance, for errors
-//! may pass; an opening that still cannot go on after all its attempts ends with the reason of each
-//! node.
+//! if the node were lost, and says so with the reason. The node is tried again when the volume
+//! serves, and its shards are compared and made anew then (`nodes`). If so many nodes are left out
+//! that too few remain, all get another chance, for errors may pass; an opening that still cannot
+//! go on after all its attempts ends with the reason of each node.
 //!
 //! A *look* asks the nodes as well, and fences and writes nothing (`look`).
 //!
@@ -111,7 +110,7 @@ impl<T> Blame<T> for Result<T, NodeError> {
 /// Opens (or creates) the volume.
 pub async fn open(ctx: Ctx) {
     let mut why = String::new();
-    let began = ctx.with(|core| core.now);
+    let began = ctx.with(|core| core.opening_began);
     let attempts = match ctx.with(|core| core.config.opening == Opening::Look) {
         true => LOOKS_MAX,
         false => ATTEMPTS_MAX,
@@ -286,8 +285,8 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(),
     }
 }
 
-/// The epoch of an opening that reaches `connected` of a pool's `nodes`, where the highest epoch that
-/// these know is `known`.
+/// The epoch of an opening that reaches `connected` of a pool's `nodes`, where the highest epoch
+/// that these know is `known`.
 ///
 /// No two openings that serve may have the same epoch, because segments and journals are named by
 /// epochs. Of two openings that reach a common node, the later one learns the epoch of the other.

@@ -1,10 +1,10 @@
 //! `fieldstone code bench`: our codes, the libraries that people use, and what memory allows.
 //!
-//! The question is whether the one table-driven engine is as fast as libraries written for one code.
-//! All contenders run in this process, through their C interfaces, and take turns every
+//! The question is whether the one table-driven engine is as fast as libraries written for one
+//! code. All contenders run in this process, through their C interfaces, and take turns every
 //! millisecond; ratios of such turns mean something even on a machine that is shared, while
-//! absolute numbers hardly do. `docs/benchmarks.md` says what the columns mean and what makes
-//! the numbers invalid.
+//! absolute numbers hardly do. `docs/benchmarks.md` says what the columns mean and what makes the
+//! numbers invalid.
 //!
 //! | file | one idea |
 //! |---|---|

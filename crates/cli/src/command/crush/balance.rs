@@ -1,10 +1,10 @@
 //! `fieldstone crush balance`: upmaps that spread placement groups evenly.
 //!
 //! The result is a list of `ceph` commands, on stdout or in `--out`; what they achieve is told
-//! beside it, on stdout as comments, so that the whole can be piped into a shell. `--json` prints one
-//! object instead: `moves`, `proposals` (`pgid`, `items` as pairs of OSDs; none: remove the upmap)
-//! and `pools`, each with `before` and `after` (`max_deviation`, `standard_deviation`, `fullest`) and
-//! `osds` (`osd`, `target`, `before`, `after`, in shards of placement groups).
+//! beside it, on stdout as comments, so that the whole can be piped into a shell. `--json` prints
+//! one object instead: `moves`, `proposals` (`pgid`, `items` as pairs of OSDs; none: remove the
+//! upmap) and `pools`, each with `before` and `after` (`max_deviation`, `standard_deviation`,
+//! `fullest`) and `osds` (`osd`, `target`, `before`, `after`, in shards of placement groups).
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -165,8 +165,8 @@ fn check_place(pool: &Pool, node: NodeIndex, force: bool) -> anyhow::Result<Foun
 }
 
 /// The nodes that run at an address, not from a folder here: those that a server reaches, and those
-/// that were named and accept a connection. Waits until servers have noticed that the nodes that are
-/// `lost` are gone: until then they tell of the old ones.
+/// that were named and accept a connection. Waits until servers have noticed that the nodes that
+/// are `lost` are gone: until then they tell of the old ones.
 ///
 /// # Errors
 /// A node that is `lost` runs at an address.

@@ -3,8 +3,8 @@
 //! Every access to a folder may wait in the kernel for as long as its disk likes. A process that
 //! opens many folders gives each one a thread, and waits for all of them until one deadline. A
 //! folder that has not answered by then counts as down. Its thread goes on, and its result goes to
-//! the node ([`LocalNodeConfig::late`](crate::host::LocalNodeConfig::late)): a second opening beside
-//! the first one would find the lock taken by its own process.
+//! the node ([`LocalNodeConfig::late`](crate::host::LocalNodeConfig::late)): a second opening
+//! beside the first one would find the lock taken by its own process.
 //!
 //! ```text
 //!  thread:  look ──> (waits) ──> make if missing, lock ──> stragglers, superblock ──> result
@@ -75,7 +75,8 @@ impl Attempt {
             // A process that has given up drops the sender without a word.
             if may_go_on.recv().is_ok() {
                 let ended = opening.run_telling(|| tell(Progress::Locked));
-                // If the process does not wait any more, the folder is let go, and its lock with it.
+                // If the process does not wait any more, the folder is let go, and its lock with
+                // it.
                 tell(Progress::Ended(Box::new(ended)));
             }
         })?;

@@ -184,8 +184,8 @@ fn damage_is_named_and_left_alone() {
     assert!(matches!(opening(&path, 0, true).run(), Err(FolderError::NoSuperblock(_))));
 }
 
-/// Opening or reading a FIFO waits for its other end. A node's folder with one in place of a file is
-/// refused instead, and one in place of `listen` is not believed.
+/// Opening or reading a FIFO waits for its other end. A node's folder with one in place of a file
+/// is refused instead, and one in place of `listen` is not believed.
 #[test]
 fn a_fifo_among_a_nodes_files_stops_no_opening() {
     use std::os::unix::ffi::OsStrExt;
