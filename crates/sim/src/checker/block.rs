@@ -127,6 +127,11 @@ impl Block {
         values
     }
 
+    /// True when the block may hold something other than zeroes.
+    pub fn may_hold_data(&self) -> bool {
+        self.configs.iter().any(|config| config.value != 0)
+    }
+
     /// True when several values are possible, other than by failed writes coming true.
     pub fn is_unsettled(&self) -> bool {
         !self.live.is_empty() || (self.zombies.is_empty() && self.configs.len() > 1)

@@ -394,8 +394,7 @@ impl Checker {
     /// Blocks that may hold something other than zeroes.
     #[must_use]
     pub fn used(&self) -> u64 {
-        let used = |block: &&Block| block.possible().iter().any(|value| *value != 0);
-        self.blocks.iter().filter(used).count() as u64
+        self.blocks.iter().filter(|block| block.may_hold_data()).count() as u64
     }
 
     fn finding(&self, block: u64, violation: Violation) -> Finding {

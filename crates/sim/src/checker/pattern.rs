@@ -1,8 +1,8 @@
 //! The content of blocks: each write fills each of its blocks with bytes that name both.
 //!
-//! A block opens with a magic word, the write's number and the block's number; the rest is a
-//! sequence derived from them. What a read returned is thus decoded to a value, and anything else (a
-//! misplaced block, a torn block, flipped bits) is recognized as such.
+//! A block opens with a magic word, the write's number and the block's number; the rest is an
+//! arithmetic sequence derived from them. What a read returned is thus decoded to a value, and
+//! anything else (a misplaced block, a torn block, flipped bits) is recognized as such.
 
 use bytes::Bytes;
 use fieldstone_buf::AlignedBuf;
@@ -13,13 +13,11 @@ use super::Value;
 pub(crate) const BLOCK_BYTES: usize = 4096;
 const MAGIC: u64 = 0x6669_656c_6473_746e;
 
-fn words(value: Value, block: u64) -> impl Iterator<Item = u64> {
-    let mut state = (u64::from(value) << 32 ^ block).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+fn words(value: Value, block: u64) -> impl Iterator<Item = u64> + Clone {
+    let first = (u64::from(value) << 32 ^ block).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let step = first.rotate_left(32) | 1;
     let head = [MAGIC, u64::from(value), block];
-    head.into_iter().chain(std::iter::from_fn(move || {
-        state = state.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(0xf5);
-        Some(state)
-    }))
+    head.into_iter().chain((1..).map(move |index| first.wrapping_add(step.wrapping_mul(index))))
 }
 
 /// The content of `blocks` blocks from `first` on, as write `value` makes it.
@@ -51,11 +49,13 @@ pub(crate) fn decode(data: &[u8], block: u64) -> Result<Value, String> {
         return Err(format!("block {from} as written by write {value}, at the wrong place"));
     }
     let value = Value::try_from(value).map_err(|_| format!("no write has number {value}"))?;
-    let expected = words(value, block);
-    match data.chunks_exact(8).zip(expected).position(|(got, word)| got != word.to_le_bytes()) {
-        None => Ok(value),
-        Some(at) => Err(format!("write {value} torn or damaged at byte {}", at * 8)),
+    let differences = data.as_chunks().0.iter().zip(words(value, block));
+    let differences = differences.map(|(got, word)| u64::from_le_bytes(*got) ^ word);
+    if differences.clone().fold(0, |all, difference| all | difference) == 0 {
+        return Ok(value);
     }
+    let at = differences.take_while(|difference| *difference == 0).count() * 8;
+    Err(format!("write {value} torn or damaged at byte {at}"))
 }
 
 #[cfg(test)]

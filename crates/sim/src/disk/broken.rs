@@ -122,6 +122,12 @@ impl SimDisk {
         Some(file.read(0, file.pages() * PAGE_BYTES).to_vec())
     }
 
+    /// What reads of the first `len_bytes` of `file` see; `None` if there is no such file.
+    #[must_use]
+    pub fn head(&self, file: FileId, len_bytes: usize) -> Option<Bytes> {
+        Some(self.files.get(&file)?.read(0, len_bytes))
+    }
+
     /// Page `page` of the file; `None` for a hole, or if there is no such file.
     #[must_use]
     pub fn page(&self, file: FileId, page: usize, view: View) -> Option<Bytes> {

@@ -204,10 +204,8 @@ fn compare_files(books: &Books, disk: &SimDisk) -> Result<(), String> {
         if let Some(generation) = volume.journals.iter().find(missing) {
             return Err(format!("journal {generation} of volume {id} is not there"));
         }
-        let record = disk.bytes(FileId::Volume(id)).map(|mut bytes| {
-            bytes.resize(VOLUME_FILE_BYTES, 0);
-            VolumeRecord::decode_file(&Bytes::from(bytes), id)
-        });
+        let file = disk.head(FileId::Volume(id), VOLUME_FILE_BYTES);
+        let record = file.map(|bytes| VolumeRecord::decode_file(&bytes, id));
         let reserved = match record {
             // Of a volume without a root nothing is kept when its writer is gone.
             Some(Ok(record)) if record.root_version > 0 => record.slots_reserved,
@@ -244,27 +242,42 @@ struct SlotRecord<'a> {
 
 impl SlotRecord<'_> {
     fn check(&self, usage: &SlotUse) -> Result<(), String> {
-        let (header, note) = (self.header(View::Now), self.note(View::Now));
-        let found = match usage {
+        let either = |view| self.header(view).or_else(|| self.note(view));
+        match usage {
             SlotUse::Free => {
-                let later = self.header(View::AfterPowerLoss).or(self.note(View::AfterPowerLoss));
-                let told = |found: Named| format!("counts as free, and holds {found:?}");
-                let told_later =
-                    |found: Named| format!("counts as free, and a loss of power shows {found:?}");
-                header.or(note).map(told).or(later.map(told_later))
+                if let Some(found) = either(View::Now) {
+                    return Err(format!("counts as free, and holds {found:?}"));
+                }
+                if let Some(found) = either(View::AfterPowerLoss) {
+                    return Err(format!("counts as free, and a loss of power shows {found:?}"));
+                }
             }
-            SlotUse::Erased => header.map(|found| format!("counts as erased, and holds {found:?}")),
-            SlotUse::Complete(shard) => (header != Some(named(shard)))
-                .then(|| format!("should hold the header of {shard:?}, and holds {header:?}")),
-            SlotUse::Open(shard) if shard.noted => (note != Some(named(shard)))
-                .then(|| format!("should hold the note of {shard:?}, and holds {note:?}")),
+            SlotUse::Erased => {
+                if let Some(found) = self.header(View::Now) {
+                    return Err(format!("counts as erased, and holds {found:?}"));
+                }
+            }
+            SlotUse::Complete(shard) => {
+                let found = self.header(View::Now);
+                if found != Some(named(shard)) {
+                    return Err(format!(
+                        "should hold the header of {shard:?}, and holds {found:?}"
+                    ));
+                }
+            }
+            SlotUse::Open(shard) if shard.noted => {
+                let found = self.note(View::Now);
+                if found != Some(named(shard)) {
+                    return Err(format!("should hold the note of {shard:?}, and holds {found:?}"));
+                }
+            }
             SlotUse::Open(_)
             | SlotUse::Sealing(_)
             | SlotUse::Superseded(_)
             | SlotUse::Leaving
-            | SlotUse::Bad => None,
-        };
-        found.map_or(Ok(()), Err)
+            | SlotUse::Bad => {}
+        }
+        Ok(())
     }
 
     fn page(&self, page: usize, view: View) -> Option<Bytes> {

@@ -15,6 +15,10 @@ use crate::scenario::Kind;
 use crate::trace::Who;
 use crate::workload::Draft;
 
+/// No request has to be answered sooner.
+const SHORTEST_NS_MAX: u64 = FULL_NS_MAX;
+const _: () = assert!(SHORTEST_NS_MAX <= SOUND_NS_MAX && SOUND_NS_MAX <= REQUEST_NS_MAX);
+
 /// A request that was not answered yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlight {
@@ -249,6 +253,7 @@ impl<C: Cast> World<'_, C> {
         let stuck = self
             .in_flight
             .iter()
+            .filter(|(_, request)| now.since(request.since).0 > SHORTEST_NS_MAX)
             .map(|(number, request)| (*number, *request, self.longest_ns(request)))
             .find(|(_, request, longest_ns)| now.since(request.since).0 > *longest_ns);
         if let Some((number, InFlight { op, span, .. }, longest_ns)) = stuck {
