@@ -58,14 +58,16 @@
 //! processes die at most a few times before one serves: opening and rebuilding have to get on at
 //! some time.
 //!
-//! After `KillAll` and `PowerAll` every node counts as impaired until the volumes are whole, so no
-//! node-impairing fault follows before. The nodes come back one by one; but no volume is opened
+//! After `KillAll` and `PowerAll`, and after all disks were full, every node counts as impaired
+//! until the volumes are whole, so no node-impairing fault follows before. The nodes come back one by one; but no volume is opened
 //! before all are back that no fault of their own had impaired: a volume that opened without them
 //! would go on without what only they have, as if they were the nodes that are lost for good.
 //!
 //! In a scenario *beyond* (only in pools of more than 2m nodes, where any two sets of nodes that a
 //! volume opens with have a node in common), `NodeKill`, `Partition` and `ConnectionLoss` ignore
-//! the bound of `m`. A request may fail if at any time since it was made more than `m` nodes were
+//! the bound of `m`, unless a fault that destroys something has impaired a node: an opening does not
+//! wait for ever for nodes that are away, and to go on without them would be to lose more than `m`
+//! nodes. A request may fail if at any time since it was made more than `m` nodes were
 //! impaired by faults of their own; every other request must succeed. Every request must be
 //! answered, nothing wrong may be read, and no volume that serves may fail. These faults destroy
 //! nothing: when the nodes are back, every volume opens and every block is read. Bits flip in shard
@@ -169,6 +171,19 @@ impl Fault {
         !matches!(self, Fault::VolumeKill | Fault::KillAll | Fault::PowerAll | Fault::Usurp)
     }
 
+    /// It may take something from a node's disk that was acknowledged.
+    #[must_use]
+    pub fn destroys(self) -> bool {
+        matches!(
+            self,
+            Fault::NodePower
+                | Fault::NodeWipe
+                | Fault::BitFlip
+                | Fault::DiskErrors
+                | Fault::DiskFull
+        )
+    }
+
     /// True for a fault that may exceed the bound in a scenario beyond: it destroys nothing.
     #[must_use]
     pub fn is_harmless_to_data(self) -> bool {
@@ -211,10 +226,12 @@ struct Impairment {
     ongoing: u32,
     ended_at: Nanos,
     needs_scrub: bool,
-    /// The node was struck by a fault of its own, not only when everything died.
+    /// The node was struck by a fault of its own, not only by one of all nodes.
     own: bool,
     /// The node was struck by a fault that stays.
     stays: bool,
+    /// The node may have lost something that was acknowledged.
+    lossy: bool,
 }
 
 /// Keeps account of impaired nodes.
@@ -246,7 +263,17 @@ impl Atlas {
             return false;
         }
         self.impaired.len() + usize::from(known.is_none()) <= self.impaired_max
-            || (self.beyond && fault.is_harmless_to_data())
+            || (self.beyond && fault.is_harmless_to_data() && !self.is_lossy())
+    }
+
+    /// Nodes may have lost something that was acknowledged, and volumes have not made up for it.
+    fn is_lossy(&self) -> bool {
+        self.impaired.values().any(|impairment| impairment.lossy)
+    }
+
+    /// A fault strikes `node` that destroys something there.
+    pub fn destroys(&mut self, node: NodeIndex) {
+        self.impaired.entry(node).or_default().lossy = true;
     }
 
     /// True when a fault that stays may strike `node` now: nothing else is wrong with it, and it is
@@ -321,8 +348,8 @@ impl Atlas {
         impairment.own = true;
     }
 
-    /// Everything dies, `node` with it.
-    pub fn dies_with_all(&mut self, node: NodeIndex) {
+    /// The same befalls all nodes, and `node` with them.
+    pub fn begins_for_all(&mut self, node: NodeIndex) {
         self.impaired.entry(node).or_default().ongoing += 1;
     }
 
@@ -453,8 +480,8 @@ mod tests {
     #[test]
     fn an_excess_ends_when_the_volumes_are_whole() {
         let mut atlas = Atlas::new(1, true);
-        atlas.dies_with_all(NodeIndex(0));
-        atlas.dies_with_all(NodeIndex(1));
+        atlas.begins_for_all(NodeIndex(0));
+        atlas.begins_for_all(NodeIndex(1));
         assert!(!atlas.was_exceeded_since(Nanos(0)), "all of them come back");
         atlas.begins(NodeIndex(0));
         atlas.begins(NodeIndex(1));

@@ -283,14 +283,16 @@ impl Scenario {
 
     /// In a part of the runs one volume is removed, and made again. A node that cannot forget the
     /// volume may have no slots for the new one, so no fault stays in these runs. Where the pool is
-    /// short of room, thin volumes may have grown into the room of a thick one that was removed.
+    /// short of room, thin volumes may have grown into the room of a thick one that was removed, and
+    /// volumes that were made larger into that of any.
     fn draw_removal(&mut self) {
         let mut dice = Dice::new(self.seed, "removal", 0);
         if dice.chance(250) && self.staying.is_empty() {
             let index = dice.index(self.volumes.len());
             let short = matches!(self.kind, Kind::Full | Kind::Crowded);
+            let grow = self.volumes.iter().any(|volume| volume.growth.is_some());
             let volume = &mut self.volumes[index];
-            if short && volume.provisioning == Provisioning::Thick {
+            if short && (grow || volume.provisioning == Provisioning::Thick) {
                 return;
             }
             let latest = u64::from(volume.plan.ops) * 3 / 4;

@@ -198,6 +198,7 @@ mod tests {
             rows: None,
             detached: false,
             shelved: false,
+            left_on: SmallVec::new(),
         }
     }
 

@@ -179,6 +179,8 @@ pub struct Core {
     /// Why the device was last not made larger.
     pub grow_refused: Option<String>,
     pub gc_running: bool,
+    /// Collection gained nothing: it is not worth another try before.
+    pub gc_rests_until: Nanos,
     /// Collection found nothing more to gain although space is short.
     pub gc_stuck: bool,
     pub sync_running: bool,
@@ -276,6 +278,7 @@ impl Core {
             reservation: Reservation::default(),
             grow_refused: None,
             gc_running: false,
+            gc_rests_until: now,
             gc_stuck: false,
             sync_running: false,
             segments_since_checkpoint: 0,

@@ -61,7 +61,8 @@ impl Core {
         if self.segments_free() < self.marks().high {
             self.grow_reservation();
         }
-        if self.segments_free() < self.marks().low || self.checkpoint_pays() {
+        let short = self.segments_free() < self.marks().low && self.now >= self.gc_rests_until;
+        if short || self.checkpoint_pays() {
             self.start_gc();
         }
     }
@@ -95,14 +96,19 @@ impl Core {
         self.spawn_with(move |ctx| async move {
             let ended = collect(&ctx).await;
             // A request that still waits for space asks again at once.
-            let vain = ctx.with(|core| core.gc_stuck);
+            let vain = ctx.with(|core| core.segments_free() < core.marks().low);
             let again = vain || ended == Ended::Disturbed;
             ctx.sleep_ms(if again { RETRY_MS } else { 1 }).await;
             ctx.with(|core| {
                 core.gc_running = false;
+                let idle = core.counters.user_written_bytes == written;
+                if idle && ended == Ended::NothingLeft && core.segments_free() < core.marks().low {
+                    // The same again would gain nothing either, unless users wait for it.
+                    core.gc_rests_until = core.now.plus(Nanos::from_ms(HOUSEKEEPING_MS));
+                }
                 // Users that wait for space are told that there is none, until something changes.
                 // If some were served meanwhile there was: others may get theirs the same way.
-                let vain = core.starved() && core.counters.user_written_bytes == written;
+                let vain = core.starved() && idle;
                 core.gc_stuck = vain && (ended == Ended::NothingLeft || core.starved_too_long());
             });
         });
@@ -410,6 +416,7 @@ fn checkpoint_segment(core: &mut Core, part: &[u8]) -> (Handle, Vec<Shard>, Seal
         rows: None,
         detached: false,
         shelved: false,
+        left_on: SmallVec::new(),
     });
     let meta =
         SealMeta { kind: SegmentKind::Checkpoint, lsn_first: Lsn(0), lsn_end: Lsn(0), shard_bytes };

@@ -123,8 +123,9 @@ impl Core {
             let segment = known.filter(|_| !info.is_open());
             let segment = segment.and_then(|handle| self.segments.get_mut(handle)).filter(counts);
             let Some(segment) = segment else {
-                if !needed {
-                    extra.push(info.segment);
+                match known.and_then(|handle| self.segments.get_mut(handle)).filter(|_| needed) {
+                    Some(segment) => segment.left_on.push(node),
+                    None => extra.push(info.segment),
                 }
                 continue;
             };

@@ -214,9 +214,7 @@ impl Core {
     /// Asks nodes for more room, if there may be more and none has refused just now: first those
     /// that have granted less than the others, then all.
     pub fn grow_reservation(&mut self) {
-        let refused = self.reservation.refused_at;
-        let patient = refused.is_some_and(|at| self.now.since(at) < Nanos::from_ms(ASK_AGAIN_MS));
-        if self.reservation_changes() || patient || self.phase != Phase::Serving {
+        if self.reservation_changes() || self.was_refused_lately() || self.phase != Phase::Serving {
             return;
         }
         let missing = self.nodes_with_less().iter().any(|node| !self.node(*node).disk_limited);
@@ -252,7 +250,14 @@ impl Core {
         self.reservation.slots < self.slots_most() && !(yields && can_wait)
     }
 
-    fn asked_for_more(&mut self, gained: bool) {
+    /// Nodes have refused to grant more, and are not asked again yet.
+    pub fn was_refused_lately(&self) -> bool {
+        let refused = self.reservation.refused_at;
+        refused.is_some_and(|at| self.now.since(at) < Nanos::from_ms(ASK_AGAIN_MS))
+    }
+
+    /// Nodes have answered that were asked for more.
+    pub fn asked_for_more(&mut self, gained: bool) {
         self.reservation.changing = false;
         self.reservation.refused_at = (!gained).then_some(self.now);
         if gained {

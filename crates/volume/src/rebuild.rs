@@ -145,10 +145,13 @@ async fn rebuild(ctx: Ctx) {
         let full =
             ctx.with(|core| core.nodes_that(|n| (n.full || n.short) && n.health == NodeHealth::Up));
         ctx.call_all(&full, &RequestBody::Stat).await;
-        if ctx.with(|core| core.rebuild_lacks_room && !core.reservation_changes()) {
+        let asks = |core: &mut Core| {
+            core.rebuild_lacks_room && !core.reservation_changes() && !core.was_refused_lately()
+        };
+        if ctx.with(asks) {
             begin_change(&ctx).await;
-            reserve_missing(&ctx).await;
-            ctx.with(|core| core.reservation.changing = false);
+            let gained = reserve_missing(&ctx).await;
+            ctx.with(|core| core.asked_for_more(gained));
         }
         let work = ctx.with(|core| {
             let work = core.degraded();
@@ -284,10 +287,12 @@ async fn write_shard(
 
 /// Waits as long as `bytes` take at the rate that is allowed.
 pub async fn throttle(ctx: &Ctx, bytes: u64) {
-    let limit = ctx.with(|core| core.config.rebuild_limit_bytes_per_second);
+    let limit_now = |core: &mut Core| core.config.rebuild_limit_bytes_per_second;
+    let limit = ctx.with(limit_now);
     let mut rest_ns = (bytes * 1_000_000_000).checked_div(limit).unwrap_or(0);
-    // A volume that closes waits for its rebuild.
-    while rest_ns > 0 && ctx.with(|core| core.phase == Phase::Serving) {
+    // A volume that closes waits for its rebuild, and a new limit counts at once.
+    let goes_on = |core: &mut Core| core.phase == Phase::Serving && limit_now(core) == limit;
+    while rest_ns > 0 && ctx.with(goes_on) {
         let slice_ns = rest_ns.min(THROTTLE_SLICE_NS);
         let sleep = ctx.with(|core| core.sleep(fieldstone_block::Nanos(slice_ns)));
         sleep.await;

@@ -290,6 +290,8 @@ pub async fn ask_full_nodes(ctx: &Ctx) -> bool {
     let nodes = ctx.with(|core| core.nodes_that(|n| n.health == NodeHealth::Up && full(n)));
     for node in &nodes {
         learn_room(ctx, *node).await;
+        // Nothing may be on its way any more that the last answers counted.
+        ctx.with(|core| core.note_short(*node));
     }
     !nodes.is_empty()
 }

@@ -342,8 +342,8 @@ impl Core {
 
     /// Rebuild has ended: rows that could not be dropped meanwhile are.
     pub fn drop_left_rows(&mut self) {
-        let left =
-            self.segments.iter().filter(|(_, s)| s.state >= State::Sealed && s.rows.is_some());
+        let holds = |s: &Segment| s.rows.is_some() || !s.left_on.is_empty();
+        let left = self.segments.iter().filter(|(_, s)| s.state >= State::Sealed && holds(s));
         let left: Vec<Handle> = left.map(|(handle, _)| handle).collect();
         for handle in left {
             self.drop_rows(handle);
@@ -362,9 +362,14 @@ impl Core {
             return; // it may just be writing the shard there; it ends with `drop_left_rows`
         }
         let Some(segment) = self.segments.get_mut(handle) else { return };
-        let Some(rows) = segment.rows.take() else { return };
         let (id, shards) = (segment.id, segment.shards.clone());
-        for Keeper { node, .. } in rows.keepers {
+        let rows = segment.rows.take();
+        let keepers = rows.iter().flat_map(|rows| &rows.keepers).map(|keeper| keeper.node);
+        let mut nodes: SmallVec<[NodeIndex; 8]> = keepers.collect();
+        if segment.state == State::Durable {
+            nodes.extend(std::mem::take(&mut segment.left_on));
+        }
+        for node in nodes {
             if shards.contains(&Some(node)) || !self.node(node).connected {
                 continue; // a node that is away is compared when it joins
             }

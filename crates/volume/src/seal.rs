@@ -140,6 +140,8 @@ pub async fn sync_segments(ctx: &Ctx) {
         sealed.iter().flat_map(|(_, _, shards)| shards.iter().flatten().copied()).collect();
     nodes.sort_unstable();
     nodes.dedup();
+    // What a node that is about to join has lost with its power, no sync of its present life tells.
+    ctx.with(|core| nodes.retain(|node| core.node(*node).health == NodeHealth::Up));
     let sessions: Vec<u64> =
         ctx.with(|core| nodes.iter().map(|node| core.node(*node).session).collect());
     let results = ctx.call_all(&nodes, &RequestBody::ShardSync).await;
@@ -172,14 +174,16 @@ impl Core {
         sealed: &[Synced],
         answers: Vec<((NodeIndex, CallResult), u64)>,
     ) -> bool {
-        let (mut failed, mut back) = (Vec::new(), Vec::new());
+        let (mut synced, mut failed) = (Vec::new(), Vec::new());
         for ((node, result), session) in answers {
-            let Err(error) = result else { continue };
+            let Err(error) = result else {
+                synced.push(node);
+                continue;
+            };
             let state = self.node(node);
             if state.session != session && state.health == NodeHealth::Up {
                 // The node was lost and has joined since, and then told which shards it has. To
                 // forget these would leave shards on the node that the volume does not know of.
-                back.push(node);
                 continue;
             }
             failed.push(node);
@@ -187,7 +191,7 @@ impl Core {
                 self.give_up_node(node, &format!("sync: {error}"));
             }
         }
-        let (k, writable) = (self.code.k(), self.writable());
+        let (k, writable, up) = (self.code.k(), self.writable(), self.up_nodes());
         let mut progress = false;
         for (handle, id, before) in sealed {
             let handle = *handle;
@@ -200,13 +204,18 @@ impl Core {
             for (shard, before) in segment.shards.iter_mut().zip(before) {
                 match *shard {
                     Some(node) if failed.contains(&node) => *shard = None,
-                    Some(node) if back.contains(&node) => {}
-                    Some(_) if *shard == *before => stable += 1,
+                    Some(node) if synced.contains(&node) && *shard == *before => stable += 1,
                     _ => {}
                 }
             }
             let left = segment.shards.len() - segment.missing();
             if stable >= k && writable {
+                // A node that has joined since then has told which shards it has. One that is away
+                // or about to join tells then.
+                let counts = |node: &NodeIndex| up.contains(node) || synced.contains(node);
+                for shard in &mut segment.shards {
+                    *shard = shard.filter(counts);
+                }
                 segment.contents = None;
                 self.segments.set_state(handle, State::Durable);
                 self.drop_rows(handle);

@@ -118,6 +118,9 @@ pub struct Segment {
     /// The segment is made of trims alone and is not to be stored: the next checkpoint says what
     /// they say. [`SegmentTable::shelve`] changes this.
     pub shelved: bool,
+    /// Nodes that joined with rows or a shard of it that an opening might have needed, until it is
+    /// durable. Those that its shards are not on are then told to delete them.
+    pub left_on: SmallVec<[NodeIndex; 1]>,
 }
 
 impl Segment {

@@ -383,11 +383,16 @@ impl Core {
     pub fn capacity_blocks(&self) -> u64 {
         let leave_out = self.leaves_short_out();
         let counts = |node: &Node| !(leave_out && node.short);
-        // Nodes that are away count as well: the volume does not become smaller by it.
-        let slots = |node: &Node| match node.slots_reserved {
+        let granted = |node: &Node| match node.slots_reserved {
             0 => u64::from(self.reservation.slots),
             slots => u64::from(slots) + self.slots_to_gain(node),
         };
+        // Nodes that are away count as well: the volume does not become smaller by it. Nor does it
+        // stay small when the others grant more: an absent node is asked when it is back.
+        let is_up = |node: &&Node| node.health == NodeHealth::Up;
+        let most = self.nodes.iter().filter(is_up).map(granted).max().unwrap_or(0);
+        let slots =
+            |node: &Node| if is_up(&node) { granted(node) } else { granted(node).max(most) };
         let slots: SmallVec<[u64; 16]> =
             self.nodes.iter().filter(|node| counts(node)).map(slots).collect();
         self.shape().capacity_blocks(&slots, self.checkpoint_segments())

@@ -70,12 +70,17 @@ impl<C: Cast> World<'_, C> {
     }
 
     /// Holds the books of `node` against its disk, unless what is on the disk may be wrong: bits of
-    /// its files have flipped, or no one knows of a failed sync.
+    /// its files have flipped, no process knows of a failed sync, or headers could not be read.
     fn compare_with_disk(&mut self, node: NodeIndex) {
         let host = &self.nodes[usize::from(node.0)];
         let books = host.process.as_ref().and_then(NodeProcess::books);
-        let wrong = host.flipped || host.unsure || host.lasting.silent;
-        let Some(books) = books.filter(|_| !wrong) else { return };
+        let Some(books) = books else { return };
+        let unread = books.slots.contains(&SlotUse::Bad);
+        self.nodes[usize::from(node.0)].unread |= unread;
+        let host = &self.nodes[usize::from(node.0)];
+        if host.flipped || host.unsure || host.unread || host.lasting.silent {
+            return;
+        }
         let failed = host.disk.errors_injected > host.errors_before;
         let compared = compare(&books, &host.disk, host.incarnation)
             .and_then(|()| if failed { Ok(()) } else { compare_files(&books, &host.disk) });
@@ -248,7 +253,9 @@ impl SlotRecord<'_> {
                 if let Some(found) = either(View::Now) {
                     return Err(format!("counts as free, and holds {found:?}"));
                 }
-                if let Some(found) = either(View::AfterPowerLoss) {
+                // While the node is in doubt, it does not say what a loss of power leaves.
+                let sure = |_: &Named| !self.disk.files().contains(&FileId::Doubt);
+                if let Some(found) = either(View::AfterPowerLoss).filter(sure) {
                     return Err(format!("counts as free, and a loss of power shows {found:?}"));
                 }
             }

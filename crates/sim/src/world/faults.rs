@@ -72,6 +72,9 @@ impl<C: Cast> World<'_, C> {
         );
         let silent = self.fault_dice.chance(300);
         let away_ns = self.draw_ns(&[(1, 5), (5, 100), (300, 3000)]);
+        if fault.destroys() {
+            self.atlas.destroys(node);
+        }
         let host = &mut self.nodes[usize::from(node.0)];
         match fault {
             Fault::NodeKill => {
@@ -158,7 +161,7 @@ impl<C: Cast> World<'_, C> {
         let incarnation = self.world_dice.word();
         let host = &mut self.nodes[usize::from(node.0)];
         host.disk.wipe();
-        (host.flipped, host.unsure) = (false, false);
+        (host.flipped, host.unsure, host.unread) = (false, false, false);
         host.incarnation = incarnation;
         self.forget_epochs(node);
     }
@@ -240,7 +243,7 @@ impl<C: Cast> World<'_, C> {
             }
             self.stop_node(node, fault == Fault::PowerAll);
             let away_ns = self.draw_ns(&[(1, 3), (5, 300)]);
-            self.atlas.dies_with_all(node);
+            self.atlas.begins_for_all(node);
             self.schedule.after(away_ns, Happening::Recover { node, what: Recovery::Start });
         }
         for tenant in self.all_tenants() {
@@ -261,13 +264,16 @@ impl<C: Cast> World<'_, C> {
         let nodes = (0..self.nodes.len()).map(|index| NodeIndex(index as u16));
         let cut: Vec<NodeIndex> = nodes.filter(|_| self.fault_dice.chance(500)).collect();
         // Until it is fenced the first goes on, and stores nothing on nodes that it is cut off
-        // from: to what it makes they are impaired. Of more than it could do without, it makes
-        // nothing.
+        // from: to what it makes they are impaired. Cut off from more than it could do without, it
+        // makes nothing, so all of these links come back at the same time.
         let counts = self.atlas.allows_all(&cut);
         if counts || cut.len() > self.atlas.impaired_max() {
-            for node in cut {
+            let delays: Vec<u64> =
+                cut.iter().map(|_| self.fault_dice.between(1, lives_ns * 2)).collect();
+            let longest_ns = delays.iter().copied().max().unwrap_or(0);
+            for (node, delay_ns) in cut.into_iter().zip(delays) {
                 self.network.partition(old, node);
-                let delay_ns = self.fault_dice.between(1, lives_ns * 2);
+                let delay_ns = if counts { delay_ns } else { longest_ns };
                 if counts {
                     self.atlas.begins(node);
                 }

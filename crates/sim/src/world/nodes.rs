@@ -25,9 +25,12 @@ pub(super) struct NodeHost<N> {
     pub lasting: Lasting,
     /// A bit of its files flipped, other than one of shard data, since they were empty.
     pub flipped: bool,
-    /// A process died after a failed sync, and before the note of that was on the disk, since the
-    /// files were empty: what the sync lost may come back with a loss of power.
+    /// Since the files were empty, a process died after a failed sync, and before the note of that
+    /// was on the disk: what the sync lost may come back with a loss of power.
     pub unsure: bool,
+    /// Since the files were empty, a process could not read a header when it started: a volume that
+    /// was removed then may have left it.
+    pub unread: bool,
     /// The life in which its books were compared with its disk after the start.
     pub checked_life: u64,
     /// Operations of its disk that had failed when the process started.
@@ -64,6 +67,7 @@ impl<C: Cast> World<'_, C> {
             lasting: Lasting::default(),
             flipped: false,
             unsure: false,
+            unread: false,
             checked_life: 0,
             errors_before: 0,
             syncs_failed_before: 0,

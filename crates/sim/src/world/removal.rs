@@ -6,8 +6,9 @@
 //! gives the command again, until every node has forgotten the volume in one go. The disks of some
 //! nodes fail while they erase.
 //!
-//! From then on no node holds a slot, a journal or a record of it, whatever happens later. A volume
-//! that could not be made is removed in the same way, and made again.
+//! From then on no node holds a slot, a journal or a record of it, whatever happens later, but for a
+//! node that could not read a header when it started. A volume that could not be made is removed in
+//! the same way, and made again.
 
 use std::collections::BTreeSet;
 
@@ -62,10 +63,12 @@ pub(super) struct Command {
 }
 
 impl<C: Cast> World<'_, C> {
-    /// Begins to remove a volume, if that is due after the last request to it.
+    /// Begins to remove a volume, if that is due after the last request to it. A request of the
+    /// course behind the users' is none to remove it at: the course needs every volume.
     pub(super) fn remove_if_due(&mut self, tenant: usize) {
         let seat = &self.tenants[tenant];
-        if seat.share.removed_at_request == Some(seat.requests) && seat.removal.is_none() {
+        let due = self.users_active && seat.share.removed_at_request == Some(seat.requests);
+        if due && seat.removal.is_none() {
             self.begin_removal(tenant, 0);
         }
     }
@@ -289,6 +292,9 @@ impl<C: Cast> World<'_, C> {
         });
         if let Some(file) = file {
             return Some(format!("the file {file:?}"));
+        }
+        if host.unread {
+            return None;
         }
         let books = host.process.as_ref().and_then(NodeProcess::books).unwrap_or_default();
         let counts = |volume: &&fieldstone_node::VolumeBooks| {

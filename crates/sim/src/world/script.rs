@@ -197,10 +197,11 @@ impl<C: Cast> World<'_, C> {
         self.all_are(&Phase::Serving)
     }
 
-    /// Every volume serves, with one process, and has answered everything.
+    /// Every volume serves, with one process, has answered everything, and stays.
     fn is_quiet(&self) -> bool {
         let alone = self.volumes.len() == self.tenants.len();
-        self.all_serve() && alone && self.in_flight.is_empty()
+        let stay = self.tenants.iter().all(|tenant| tenant.removal.is_none());
+        self.all_serve() && alone && stay && self.in_flight.is_empty()
     }
 
     /// Every volume is whole, and the atlas knows; where faults stay, it is as sound as it can be.

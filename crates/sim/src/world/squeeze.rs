@@ -2,7 +2,8 @@
 //!
 //! Nodes are told how much room their file system has, as their host tells them: every second, and
 //! while there is room for everything, that there is. The scenario is otherwise sound meanwhile: it
-//! begins when no node is impaired, and no fault strikes before it is over.
+//! begins when no node is impaired, and no fault strikes before it is over and every volume is
+//! whole. What volumes store meanwhile, they store on the nodes that had a little room left.
 //!
 //! - Everything is answered within [`FULL_NS_MAX`], the bound of `docs/faults.md`. Changes may be
 //!   refused for lack of space, also trims, which need room in the journal; flushes and reads may
@@ -30,8 +31,8 @@ const TELL_NS: u64 = 1_000_000_000;
 pub(super) enum Squeeze {
     /// It is not due yet, or never.
     Ahead,
-    /// The disks are full until then.
-    Full { until: Nanos },
+    /// The disks are full, from one moment to the other.
+    Full { since: Nanos, until: Nanos },
     /// They have room since then.
     Over { since: Nanos },
 }
@@ -72,9 +73,10 @@ impl<C: Cast> World<'_, C> {
             plan.left_bytes,
             format_args!("all disks, until {until:?}"),
         );
-        self.squeeze = Squeeze::Full { until };
-        for host in &mut self.nodes {
+        self.squeeze = Squeeze::Full { since: self.now(), until };
+        for (node, host) in (0..).map(NodeIndex).zip(&mut self.nodes) {
             host.disk.fill_up(plan.left_bytes);
+            self.atlas.begins_for_all(node);
         }
         self.schedule.after(0, Happening::TellRoom);
     }
@@ -82,12 +84,15 @@ impl<C: Cast> World<'_, C> {
     /// Every node is told how much room its file system has.
     pub(super) fn tell_room_due(&mut self) {
         let now = self.now();
-        if let Squeeze::Full { until } = self.squeeze
+        if let Squeeze::Full { until, .. } = self.squeeze
             && until <= now
         {
             self.note(Who::World, "room", 0, format_args!("all disks have room again"));
             self.squeeze = Squeeze::Over { since: now };
-            self.nodes.iter_mut().for_each(|host| host.disk.make_room());
+            for (node, host) in (0..).map(NodeIndex).zip(&mut self.nodes) {
+                host.disk.make_room();
+                self.atlas.ends(node, now);
+            }
         }
         let clock = self.node_clock();
         let data_bytes = u64::from(self.scenario.slots) * u64::from(self.scenario.slot_bytes());

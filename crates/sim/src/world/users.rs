@@ -227,13 +227,15 @@ impl<C: Cast> World<'_, C> {
     /// each for those before it; beside a disk that is slow for good, each step of a collection
     /// takes nearly as long as a node may be silent.
     fn longest_ns(&self, request: &InFlight) -> u64 {
-        let full = matches!(self.squeeze, Squeeze::Full { .. });
         let small = matches!(self.scenario.kind, Kind::Full | Kind::Crowded);
         let impaired = self.atlas.was_impaired_since(request.since);
         let longest_ns = if impaired { REQUEST_NS_MAX } else { SOUND_NS_MAX };
         let tenant = self.tenant_of(request.client);
         let slow = self.nodes.iter().any(|host| host.lasting.delay_ns > 0);
-        let longest_ns = if full { FULL_NS_MAX } else { longest_ns };
+        let longest_ns = match self.squeeze {
+            Squeeze::Full { since, .. } => FULL_NS_MAX + since.since(request.since).0,
+            Squeeze::Ahead | Squeeze::Over { .. } => longest_ns,
+        };
         match small && self.is_short_of_room(tenant, request) {
             true if slow => 4 * longest_ns,
             true => 2 * longest_ns,

@@ -126,6 +126,7 @@ impl Core {
             rows: None,
             detached: false,
             shelved: false,
+            left_on: SmallVec::new(),
         });
         self.log.open = Some(handle);
         handle

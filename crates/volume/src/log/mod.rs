@@ -59,6 +59,16 @@ pub struct Mutation {
     number: u64,
 }
 
+/// A time in which changes found too little room. It ends with a change that finds as much.
+#[derive(Clone, Copy)]
+struct Lack {
+    since: Nanos,
+    /// When the last change found too little.
+    last: Nanos,
+    /// What the smallest of them would have taken.
+    blocks: u64,
+}
+
 struct Batch {
     sequence: u64,
     end: Lsn,
@@ -116,8 +126,8 @@ pub struct Log {
     trims: VecDeque<Mutation>,
     /// Changes that have come so far.
     mutations_made: u64,
-    /// Since when a change has been waiting for nodes to grant more room.
-    refused_since: Option<Nanos>,
+    /// Changes found no room, and nodes were asked to grant more.
+    lack: Option<Lack>,
     /// What waits is looked at again soon.
     wakes: bool,
     /// Since when changes have been waiting for room for a segment.
@@ -157,7 +167,7 @@ impl Log {
             queue: VecDeque::new(),
             trims: VecDeque::new(),
             mutations_made: 0,
-            refused_since: None,
+            lack: None,
             wakes: false,
             held_since: None,
             no_room_since: None,

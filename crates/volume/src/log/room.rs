@@ -5,7 +5,7 @@
 
 use fieldstone_block::{BlockError, Nanos};
 
-use super::{Line, Mutation};
+use super::{Lack, Line, Mutation};
 use crate::core::{Core, Node};
 use crate::record::EntryKind;
 use crate::status::NodeHealth;
@@ -16,6 +16,8 @@ const STUCK_MS_MAX: u64 = 500;
 /// How long changes wait for nodes to grant more room: neighbours look every 2 s at most whether
 /// others lack room.
 const GRANT_MS_MAX: u64 = 2_500;
+/// How long it counts that changes found no room, if none has come since.
+const LACK_MS_MAX: u64 = 2 * GRANT_MS_MAX;
 /// Pause before the log is looked at again because a node may grant more.
 const LOOK_AGAIN_MS: u64 = 50;
 
@@ -96,8 +98,7 @@ impl Core {
         let taken = self.map.holes_in(mutation.block..end);
         if taken > space.blocks {
             // A neighbour may be about to give back what it no longer needs.
-            let since = *self.log.refused_since.get_or_insert(self.now);
-            let long = self.now.since(since) >= Nanos::from_ms(GRANT_MS_MAX);
+            let long = self.has_waited_for_grants(taken);
             let whole =
                 self.reservation.slots >= self.slots_most() || self.waits_for_room_in_vain();
             let refuse = (long || whole) && !self.reservation_changes();
@@ -109,7 +110,7 @@ impl Core {
             self.wake_soon();
             return Admission::Wait;
         }
-        self.log.refused_since = None;
+        self.log.lack = self.log.lack.filter(|lack| taken < lack.blocks);
         space.blocks -= taken;
         if mutation.kind == EntryKind::Data && space.lent {
             self.start_sync();
@@ -131,6 +132,18 @@ impl Core {
             self.counters.gc_pause_max_ns = self.counters.gc_pause_max_ns.max(pause);
         }
         Admission::Take
+    }
+
+    /// No room was found for a change that takes `blocks`. True when nodes have been asked for more
+    /// for long, for this change or for others lately: of changes that wait together, only the first
+    /// one has to wait.
+    fn has_waited_for_grants(&mut self, blocks: u64) -> bool {
+        let now = self.now;
+        let lately = |lack: &Lack| now.since(lack.last) < Nanos::from_ms(LACK_MS_MAX);
+        let before = self.log.lack.filter(lately).unwrap_or(Lack { since: now, last: now, blocks });
+        let blocks = blocks.min(before.blocks);
+        self.log.lack = Some(Lack { last: now, blocks, ..before });
+        now.since(before.since) >= Nanos::from_ms(GRANT_MS_MAX)
     }
 
     /// Looks at what waits again in a while, without another event.

@@ -116,6 +116,7 @@ impl Core {
             rows: None,
             detached: false,
             shelved: false,
+            left_on: SmallVec::new(),
         })
     }
 

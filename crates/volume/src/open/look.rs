@@ -61,7 +61,7 @@ async fn summary_of(ctx: &Ctx, node: NodeIndex) -> Result<Option<VolumeSummary>,
     }
     match answer.blame(node)? {
         ReplyBody::Volumes(volumes) => {
-            Ok(volumes.into_iter().find(|summary| summary.volume == volume))
+            Ok(volumes.into_iter().find(|s| s.volume == volume && s.is_usable()))
         }
         _ => Err(Failure::Node(node, NodeError::Invalid("not a list of volumes".into()))),
     }

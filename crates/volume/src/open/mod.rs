@@ -309,7 +309,8 @@ async fn volumes(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Vec<VolumeSummary>, F
             return Err(stranger(ctx, node).await);
         }
         if let ReplyBody::Volumes(volumes) = result.blame(node)? {
-            found.extend(volumes.into_iter().filter(|summary| summary.volume == volume));
+            let is_of_it = |s: &VolumeSummary| s.volume == volume && s.is_usable();
+            found.extend(volumes.into_iter().filter(is_of_it));
         }
     }
     Ok(found)

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::segment::State;
     use fieldstone_proto::{Lsn, SealMeta, SegmentKind};
-    use smallvec::smallvec;
+    use smallvec::{SmallVec, smallvec};
 
     const A: NodeIndex = NodeIndex(0);
     const B: NodeIndex = NodeIndex(1);
@@ -151,6 +151,7 @@ mod tests {
             rows: None,
             detached: false,
             shelved: false,
+            left_on: SmallVec::new(),
         }
     }
 
