@@ -154,6 +154,33 @@ def newer_root(world):
     server.stop()
 
 
+def newer_record(world):
+    """Records that a later release wrote: their volume is told, and its name stays taken."""
+    pool = fresh(world, "record")
+    paths = [path for index in range(pool.count) for path in pool.node_path(index).glob("volume.*")]
+    before = {path: path.read_bytes() for path in paths}
+    for path in paths:
+        record = bytearray(path.read_bytes())
+        for slot in range(0, len(record), 65536):
+            if any(record[slot : slot + 8]):
+                struct.pack_into("<I", record, slot + 12, 9)
+                record[slot : slot + 512] = resealed(bytes(record[slot : slot + 512]))
+        path.write_bytes(record)
+    forged = {path: path.read_bytes() for path in paths}
+    refused("volume", "ls", pool.path, says=["cannot be listed", "later release"])
+    refused("volume", "create", pool.path / "v", "--size", "16M", says=["cannot be listed"])
+    refused("serve", pool.path / "v", "--nbd", f"unix:{world.file('x')}", says=["cannot be listed"])
+    refused("rebuild", pool.path, says=["cannot be listed"])
+    volumes = pool.status()["volumes"]
+    check("later release" in volumes[0]["reason"], f"status says: {volumes}")
+    for path in paths:
+        check(path.read_bytes() == forged[path], f"{path} was changed")
+        path.write_bytes(before[path])
+    server = pool.serve("v")
+    intact(server)
+    server.stop()
+
+
 def change_headers(path, change):
     """Changes the headers of all shards in a node's slots."""
     slots = bytearray(path.read_bytes())
@@ -268,6 +295,7 @@ def scenario(world):
     superblocks(world)
     strangers(world)
     newer_root(world)
+    newer_record(world)
     data_files(world)
     too_many_missing(world)
 

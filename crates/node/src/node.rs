@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use fieldstone_proto::{
-    NodeError, NodeStat, Reply, ReplyBody, Request, RequestBody, VolumeId, VolumeSummary,
+    Epoch, NodeError, NodeStat, Reply, ReplyBody, Request, RequestBody, VolumeId, VolumeSummary,
 };
 
 use crate::disk::DiskQueue;
@@ -234,12 +235,20 @@ impl Node {
         let mut volumes: Vec<VolumeSummary> = self
             .volumes
             .values()
-            .filter(|volume| volume.known && volume.damaged.is_none())
-            .map(|volume| VolumeSummary {
-                volume: volume.record.volume,
-                epoch: volume.record.epoch,
-                root_version: volume.record.root_version,
-                root: volume.record.root.clone(),
+            .filter(|volume| volume.known || volume.damaged.is_some())
+            .map(|volume| match volume.damaged {
+                None => VolumeSummary {
+                    volume: volume.record.volume,
+                    epoch: volume.record.epoch,
+                    root_version: volume.record.root_version,
+                    root: volume.record.root.clone(),
+                },
+                Some(_) => VolumeSummary {
+                    volume: volume.record.volume,
+                    epoch: Epoch(0),
+                    root_version: VolumeSummary::UNUSABLE,
+                    root: Bytes::new(),
+                },
             })
             .collect();
         volumes.sort_by_key(|summary| summary.volume);

@@ -247,10 +247,22 @@ pub struct VolumeSummary {
     pub volume: VolumeId,
     /// Its writer's epoch.
     pub epoch: Epoch,
-    /// Version of the stored root; 0 if there is none.
+    /// Version of the stored root; 0 if there is none, [`VolumeSummary::UNUSABLE`] if the node
+    /// cannot use its record of the volume.
     pub root_version: u64,
-    /// The stored root, empty if there is none.
+    /// The stored root; empty if there is none, or if the answer would be too long.
     pub root: Bytes,
+}
+
+impl VolumeSummary {
+    /// The root version of a record that is damaged, or of a later release.
+    pub const UNUSABLE: u64 = u64::MAX;
+
+    /// The node can use its record of the volume.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.root_version != Self::UNUSABLE
+    }
 }
 
 /// A journal ring that a node holds.

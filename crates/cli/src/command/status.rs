@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
-
 use crate::engine::{Engine, NodeOptions, Operator, VolumeOptions};
 use crate::report::{PoolReport, print_pool};
 use crate::target::target;
@@ -45,9 +43,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// Looks at the volumes, and changes nothing.
 fn look(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
     let listing = engine.list_volumes()?;
-    let wanted = listing.volumes.iter().filter(|known| volume.is_none_or(|v| v == known.name));
+    let wanted = match volume {
+        Some(name) => vec![engine.find_in(&listing, name)?],
+        None => listing.volumes.clone(),
+    };
     let mut failed = Vec::new();
-    for known in wanted {
+    for known in &wanted {
         if let Err(error) = engine.open_volume(known, &VolumeOptions::look(), None) {
             failed.push((engine.line(known), format!("{error:#}")));
         }
@@ -58,12 +59,12 @@ fn look(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
         volume.io = None;
     }
     let hidden = listing.hidden.iter().filter(|_| volume.is_none());
-    report.volumes.extend(hidden.map(|(id, reason)| crate::report::VolumeReport {
+    report.volumes.extend(hidden.map(|(id, hidden)| crate::report::VolumeReport {
         name: id.to_string(),
         id: id.to_string(),
         phase: "failed".to_owned(),
         protection: "unknown".to_owned(),
-        reason: format!("its root is unreadable: {reason}"),
+        reason: hidden.why.clone(),
         ..Default::default()
     }));
     for (line, reason) in failed {
@@ -77,11 +78,6 @@ fn look(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
             reason,
             ..Default::default()
         });
-    }
-    if let Some(name) = volume
-        && report.volumes.is_empty()
-    {
-        bail!("the pool {} has no volume {name:?}", engine.folder().display());
     }
     Ok(report)
 }

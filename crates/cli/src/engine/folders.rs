@@ -138,7 +138,7 @@ impl Folder {
     }
 
     /// Waits until the folder is locked or cannot be; for its disk not longer than `patience`, from
-    /// which the time is taken. False if another process has the folder.
+    /// which the time is taken. False if a process has the folder that is no node process.
     fn lock(&mut self, patience: &mut Duration, command_deadline: Instant) -> bool {
         let Self { opening, attempt, ended } = self;
         let locked = patiently(command_deadline, || {
@@ -161,7 +161,10 @@ impl Folder {
             }
         });
         *ended = locked.transpose();
-        !matches!(ended, Some(Err(FolderError::InUse { .. })))
+        match ended {
+            Some(Err(FolderError::InUse { holder, .. })) => *holder == Some(Holder::Node),
+            _ => true,
+        }
     }
 
     /// Waits until the opening has ended, or until `deadline`. The node is down if its folder
@@ -185,8 +188,8 @@ impl Folder {
     }
 }
 
-/// Locks folders one after another, up to one that another process has. Their disks have `patience`
-/// in all. Returns when to stop waiting for the rest of their openings.
+/// Locks folders one after another, up to one that a server or a command has. Their disks have
+/// `patience` in all. Returns when to stop waiting for the rest of their openings.
 pub fn lock_in_order<'a>(
     folders: impl Iterator<Item = &'a mut Folder>,
     mut patience: Duration,
@@ -291,6 +294,25 @@ mod tests {
         assert!(opened.expect("no failure").is_none());
         drop(go_on);
         opening.join().expect("no panic");
+    }
+
+    /// A node process that waits for its disk has the folder and does not listen yet. The node is
+    /// down, and the folders behind it are locked.
+    #[test]
+    fn a_node_process_that_does_not_listen_yet_stops_no_start() {
+        let temp = tempfile::tempdir().expect("temp");
+        let (keeper, _) = Hang::of(9);
+        let at = |node: u16| opening(temp.path().join(format!("node.{node}")), node, &keeper);
+        let _taken = Opening { holder: Holder::Node, ..at(1) }.run().expect("free");
+        let start = |node: u16| Folder::start(at(node)).expect("threads");
+        let mut folders: Vec<Folder> = (0..3).map(start).collect();
+        let deadline = lock_in_order(folders.iter_mut(), Duration::from_secs(5));
+        let mut folders = folders.into_iter();
+        let mut finish = || folders.next().expect("three").finish(deadline);
+        assert!(finish().is_ok());
+        let waits = finish().expect_err("a node process has it");
+        assert!(matches!(waits, FolderError::InUse { holder: Some(Holder::Node), .. }), "{waits}");
+        assert!(finish().is_ok_and(|last| last.folder.is_ok()));
     }
 
     /// A node that another server has ends the start: nothing behind it is locked.

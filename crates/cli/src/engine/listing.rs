@@ -5,6 +5,7 @@
 //! know.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use anyhow::{Context, bail};
 use fieldstone_codes::Profile;
@@ -39,12 +40,21 @@ pub struct Listing {
     pub volumes: Vec<Known>,
     /// Nodes that did not answer, and why.
     pub silent: Vec<(NodeIndex, String)>,
-    /// Nodes with a root record that cannot be read, or was not sent, and why.
+    /// Nodes with a record or a root that cannot be used, or was not sent, and why.
     pub damaged: Vec<(NodeIndex, String)>,
-    /// Volumes of which no node's root could be read, and why not.
-    pub hidden: BTreeMap<VolumeId, String>,
+    /// Volumes of which no node's root could be read.
+    pub hidden: BTreeMap<VolumeId, Hidden>,
     /// Volumes that nodes know, and of which no node has a root: the creation did not get that far.
     pub without_root: BTreeMap<VolumeId, Epoch>,
+}
+
+/// A volume of which no root could be read.
+#[derive(Clone, Debug)]
+pub struct Hidden {
+    /// Why not: the reason of the first node.
+    pub why: String,
+    /// Nodes that have a record or a root of it, and cannot use it or did not send it.
+    pub nodes: usize,
 }
 
 /// The newest root of a volume so far.
@@ -73,11 +83,9 @@ impl Listing {
     pub fn check_none_hidden(&self) -> anyhow::Result<()> {
         match self.hidden.iter().next() {
             None => Ok(()),
-            Some((id, why)) => bail!(
-                "{} of the pool's volumes cannot be listed; {id}: {why}; use the release that \
-                 wrote it, or bring back nodes that were away",
-                self.hidden.len()
-            ),
+            Some((id, Hidden { why, .. })) => {
+                bail!("{} of the pool's volumes cannot be listed; {id}: {why}", self.hidden.len())
+            }
         }
     }
 
@@ -105,8 +113,9 @@ impl Listing {
         let (root, profile) = match read(summary) {
             Ok(read) => read,
             Err(why) => {
-                self.damaged.push((node, format!("its root of volume {id} is unreadable: {why}")));
-                self.hidden.entry(id).or_insert(why);
+                self.damaged.push((node, format!("volume {id}: {why}")));
+                let hidden = self.hidden.entry(id).or_insert(Hidden { why, nodes: 0 });
+                hidden.nodes += 1;
                 return;
             }
         };
@@ -127,11 +136,20 @@ impl Listing {
 }
 
 fn read(summary: &VolumeSummary) -> Result<(RootSummary, Profile), String> {
-    if summary.root.is_empty() {
-        return Err("the node has left it out of an answer that would be too long".to_owned());
+    if !summary.is_usable() {
+        let why = "its record is damaged or of a later release: the log of the node tells more";
+        return Err(why.to_owned());
     }
-    let root = parse_root(&summary.root).map_err(|error| error.to_string())?;
-    let profile = root.profile.parse().map_err(|error| format!("its code: {error}"))?;
+    if summary.root.is_empty() {
+        let why = "its root is left out, for there are more volumes than a node can list";
+        return Err(why.to_owned());
+    }
+    let unreadable = |error: &dyn Display| {
+        format!("its root is unreadable: {error}; a release that can read it can list it")
+    };
+    let root = parse_root(&summary.root).map_err(|error| unreadable(&error))?;
+    let profile =
+        root.profile.parse().map_err(|error| unreadable(&format!("its code: {error}")))?;
     Ok((root, profile))
 }
 
@@ -162,7 +180,12 @@ impl Engine {
         if listing.silent.len() == usize::from(pool.nodes) {
             bail!("no node of {} answers{}", pool.folder.display(), listing.troubles());
         }
-        listing.hidden.retain(|id, _| !newest.contains_key(id));
+        // Of a volume that was removed, nodes that were away may have something left. A volume that
+        // is there has its root on all nodes but those that may be lost.
+        let away = listing.silent.len() + pool.profile.m();
+        listing.hidden.retain(|id, hidden| {
+            !newest.contains_key(id) && hidden.nodes + away >= usize::from(pool.nodes)
+        });
         let without = |id: &VolumeId| !newest.contains_key(id) && !listing.hidden.contains_key(id);
         listing.without_root.retain(|id, _| without(id));
         let known = |(id, newest): (VolumeId, Newest)| Known {
@@ -196,7 +219,9 @@ impl Engine {
             let dir = self.folder();
             let dir = dir.display();
             let names: Vec<_> = listing.volumes.iter().map(|known| known.name.as_str()).collect();
-            let there = if names.is_empty() {
+            let there = if !listing.hidden.is_empty() {
+                "some volumes cannot be listed".to_owned()
+            } else if names.is_empty() {
                 format!("make it with `fieldstone volume create {dir}/{name} --size 1G`")
             } else {
                 format!("there are: {}", names.join(", "))
@@ -226,6 +251,20 @@ mod tests {
         let (node, why) = listing.damaged.first().expect("told");
         assert_eq!((listing.damaged.len(), *node), (1, NodeIndex(2)));
         assert!(why.contains("unreadable") && listing.troubles().contains("node.2"), "{why}");
+    }
+
+    /// A node whose record is damaged or of a later release still says that there is a volume.
+    #[test]
+    fn a_record_that_cannot_be_used_is_not_taken_for_none() {
+        let (mut listing, mut newest) = (Listing::default(), BTreeMap::new());
+        let (volume, epoch, root) = (VolumeId(7), Epoch(0), bytes::Bytes::new());
+        let root_version = VolumeSummary::UNUSABLE;
+        let summary = VolumeSummary { volume, epoch, root_version, root };
+        listing.add(&mut newest, NodeIndex(2), &summary);
+        listing.add(&mut newest, NodeIndex(4), &summary);
+        assert_eq!(listing.hidden.get(&VolumeId(7)).map(|hidden| hidden.nodes), Some(2));
+        let error = listing.check_none_hidden().expect_err("it is there").to_string();
+        assert!(error.contains("its record is damaged or of a later release"), "{error}");
     }
 
     /// A volume with a root is no leftover of a creation, also if the node does not send the root.

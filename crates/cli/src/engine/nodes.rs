@@ -173,6 +173,14 @@ impl Found {
                 self.names.push(address.to_string());
                 return Ok(());
             }
+            // It may wait for its disk. It says where it listens when it does.
+            Err(FolderError::InUse { holder: Some(Holder::Node), pid, .. }) => {
+                let pid = pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string());
+                tell!("fieldstone: {node}: process {pid} runs it, and does not listen yet");
+                self.names.push(path.display().to_string());
+                self.places.push(NodePlace::Announced(path));
+                return Ok(());
+            }
             Err(error) => return Err(error.into()),
             Ok(config) => config,
         };

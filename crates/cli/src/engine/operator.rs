@@ -48,10 +48,11 @@ impl Operator {
                 Some(FolderError::InUse { holder: Some(Holder::Server), .. })
             );
             // A server answers by now. If it does not serve this volume, waiting changes nothing.
+            let answers = !servers(folder).is_empty();
             if let Some(server) = find_server(folder, volume)? {
                 return Ok(Self::Server(server));
             }
-            if !waits || !servers(folder).is_empty() {
+            if !waits || answers {
                 return Err(error);
             }
             if start.elapsed() > SERVER_PATIENCE {
