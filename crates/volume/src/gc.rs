@@ -96,12 +96,14 @@ impl Core {
         self.spawn_with(move |ctx| async move {
             let ended = collect(&ctx).await;
             // A request that still waits for space asks again at once.
-            let vain = ctx.with(|core| core.segments_free() < core.marks().low);
-            let again = vain || ended == Ended::Disturbed;
-            ctx.sleep_ms(if again { RETRY_MS } else { 1 }).await;
+            let (idle, short) = ctx.with(|core| {
+                let idle = core.counters.user_written_bytes == written;
+                (idle, core.segments_free() < core.marks().low)
+            });
+            let pause = (idle && short) || ended == Ended::Disturbed;
+            ctx.sleep_ms(if pause { RETRY_MS } else { 1 }).await;
             ctx.with(|core| {
                 core.gc_running = false;
-                let idle = core.counters.user_written_bytes == written;
                 if idle && ended == Ended::NothingLeft && core.segments_free() < core.marks().low {
                     // The same again would gain nothing either, unless users wait for it.
                     core.gc_rests_until = core.now.plus(Nanos::from_ms(HOUSEKEEPING_MS));

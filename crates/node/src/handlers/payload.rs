@@ -60,7 +60,7 @@ impl Node {
             }
             RequestBody::JournalDelete { first, below } => {
                 self.table[entry].task = Task::JournalDelete;
-                let parts = self.journal_remove(entry, first..below);
+                let parts = self.journal_remove(entry, first..below, true);
                 self.wait_for_parts(entry, parts);
                 Ok(())
             }

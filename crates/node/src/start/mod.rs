@@ -326,26 +326,34 @@ impl Node {
         result: Result<DiskOutput, DiskError>,
     ) {
         let Phase::Starting(start) = &mut self.phase else { return };
+        let key = self.config.key;
+        let volumes = &mut self.volumes;
+        let mut keep = |journal: Journal| {
+            let volume = volumes.entry(id).or_insert_with(|| Volume::unknown(id, &key));
+            volume.journals.insert(generation, journal);
+        };
         let header = match bytes_read(result, BLOCK_BYTES as u32, "reading it") {
             Ok(block) => JournalHeader::decode(&block, id, generation),
             Err(reason) => {
                 tracing::warn!(%id, %generation, %reason, "the header of a journal cannot be read");
+                keep(Journal::unusable());
                 return;
             }
         };
         match header {
             Ok(header) => {
-                let key = self.config.key;
-                let volume = self.volumes.entry(id).or_insert_with(|| Volume::unknown(id, &key));
-                let journal = Journal::new(header.ring_bytes, JournalStage::Ready);
-                volume.journals.insert(generation, journal);
+                keep(Journal::new(header.ring_bytes, JournalStage::Ready));
                 start.syncs.push_back(StartOp::Sync(FileId::Journal(id, generation)));
             }
             Err(DiskFormatError::Blank { .. }) => {
                 start.syncs.push_back(StartOp::RemoveJournal(id, generation));
             }
+            Err(reason @ DiskFormatError::FutureVersion { .. }) => {
+                tracing::warn!(%id, %generation, %reason, "the journal is left as it is");
+            }
             Err(reason) => {
                 tracing::warn!(%id, %generation, %reason, "the header of a journal is damaged");
+                keep(Journal::unusable());
             }
         }
     }

@@ -27,6 +27,9 @@ pub(crate) enum JournalStage {
     Creating,
     /// In use.
     Ready,
+    /// Its header could not be read at the start, or is damaged: it goes when the volume is removed.
+    /// Until then it is left alone, because a disk that cannot be read cannot be changed, as a rule.
+    Unusable,
     /// Being removed for the entry, or because it could not be made.
     Removing(Option<EntryId>),
 }
@@ -46,6 +49,11 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
+    /// One that can only be removed.
+    pub(crate) fn unusable() -> Self {
+        Self::new(0, JournalStage::Unusable)
+    }
+
     pub(crate) fn new(ring_bytes: u64, stage: JournalStage) -> Self {
         Self {
             ring_bytes,
@@ -213,17 +221,24 @@ impl Node {
         self.journal_pump_removal(id, generation);
     }
 
-    /// Starts removing the volume's journals of these generations; returns how many.
+    /// Starts removing the volume's journals of these generations, of those that are `usable` or of
+    /// all; returns how many.
     pub(crate) fn journal_remove(
         &mut self,
         entry: EntryId,
         generations: impl RangeBounds<JournalGen>,
+        usable: bool,
     ) -> u32 {
         let id = self.table[entry].volume;
         let Some(volume) = self.volumes.get_mut(&id) else { return 0 };
         let mut chosen = Vec::new();
         for (&generation, journal) in &mut volume.journals {
-            if generations.contains(&generation) && journal.stage == JournalStage::Ready {
+            let stays = match journal.stage {
+                JournalStage::Ready => true,
+                JournalStage::Unusable => !usable,
+                JournalStage::Creating | JournalStage::Removing(_) => false,
+            };
+            if generations.contains(&generation) && stays {
                 journal.stage = JournalStage::Removing(Some(entry));
                 chosen.push(generation);
             }
@@ -260,7 +275,10 @@ impl Node {
             }
             Err(error) => {
                 if let Some(journal) = volume.journals.get_mut(&generation) {
-                    journal.stage = JournalStage::Ready;
+                    journal.stage = match journal.ring_bytes {
+                        0 => JournalStage::Unusable,
+                        _ => JournalStage::Ready,
+                    };
                 }
                 Err(node_error(&error, "removing a journal"))
             }

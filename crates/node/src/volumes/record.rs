@@ -287,7 +287,7 @@ impl Node {
                     self.store.request_slots_sync(SlotsWaiter::Entry(entry), &mut self.disk);
                     1
                 }
-                RemoveStep::Journals => self.journal_remove(entry, ..),
+                RemoveStep::Journals => self.journal_remove(entry, .., false),
                 RemoveStep::Queued | RemoveStep::Record => {
                     let op = DiskOp::Remove { file: FileId::Volume(id) };
                     self.disk.submit(Purpose::RecordRemove(entry), op);

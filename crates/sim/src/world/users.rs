@@ -15,6 +15,9 @@ use crate::scenario::Kind;
 use crate::trace::Who;
 use crate::workload::Draft;
 
+/// Longest virtual time that a change in a pool that is short of room waits for each one before it:
+/// near the limit, collection moves all that a volume holds to gain one segment.
+const TURN_NS_MAX: u64 = 3_000_000_000;
 /// No request has to be answered sooner.
 const SHORTEST_NS_MAX: u64 = FULL_NS_MAX;
 const _: () = assert!(SHORTEST_NS_MAX <= SOUND_NS_MAX && SOUND_NS_MAX <= REQUEST_NS_MAX);
@@ -224,7 +227,7 @@ impl<C: Cast> World<'_, C> {
     }
 
     /// How long a request may take. In a pool that is short of room changes wait for collection,
-    /// each for those before it; beside a disk that is slow for good, each step of a collection
+    /// one after the other; beside a disk that is slow for good, each step of a collection
     /// takes nearly as long as a node may be silent.
     fn longest_ns(&self, request: &InFlight) -> u64 {
         let small = matches!(self.scenario.kind, Kind::Full | Kind::Crowded);
@@ -236,11 +239,14 @@ impl<C: Cast> World<'_, C> {
             Squeeze::Full { since, .. } => FULL_NS_MAX + since.since(request.since).0,
             Squeeze::Ahead | Squeeze::Over { .. } => longest_ns,
         };
-        match small && self.is_short_of_room(tenant, request) {
-            true if slow => 4 * longest_ns,
-            true => 2 * longest_ns,
-            false => longest_ns,
+        if !(small && self.is_short_of_room(tenant, request)) {
+            return longest_ns;
         }
+        // About as many were under way when it came.
+        let others = |other: &&InFlight| other.client == request.client;
+        let queued = self.in_flight.values().filter(others).count() as u64;
+        let factor = if slow { 4 } else { 2 };
+        factor * longest_ns + queued * TURN_NS_MAX
     }
 
     /// Whatever happens, a request is answered some time, and a volume opens.
