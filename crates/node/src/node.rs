@@ -235,7 +235,8 @@ impl Node {
         let mut volumes: Vec<VolumeSummary> = self
             .volumes
             .values()
-            .filter(|volume| volume.known || volume.damaged.is_some())
+            // A file without a record is what a creation left that did not get far.
+            .filter(|volume| volume.known || volume.damaged.is_some() || volume.has_file)
             .map(|volume| match volume.damaged {
                 None => VolumeSummary {
                     volume: volume.record.volume,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use fieldstone_node::{FileId, Node, PeerId};
 use fieldstone_proto::{
     Epoch, JournalGen, NodeError, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex,
-    VolumeId, crc32c, crc32c_blocks,
+    VolumeId, VolumeSummary, crc32c, crc32c_blocks,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -70,6 +70,16 @@ fn listed_at(world: &mut World, epoch: u64) -> Vec<u64> {
 const RECORD_BYTES: usize = 8192;
 
 /// Starts and returns why that failed.
+/// The version and the root that the node lists of the volume.
+fn volume_listed(world: &mut World) -> Option<(u64, Bytes)> {
+    match ask(world, 0, RequestBody::ListVolumes) {
+        Ok(ReplyBody::Volumes(volumes)) => {
+            volumes.into_iter().find(|v| v.volume == VOLUME).map(|v| (v.root_version, v.root))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 fn refused(world: &mut World) -> String {
     world.node.start(NOW_NS);
     world.settle();
@@ -173,6 +183,8 @@ fn a_damaged_volume_record_refuses_everything_but_removal() {
     let mut world = stopped();
     bytes_of(&mut world, FileId::Volume(VOLUME))[41] ^= 1;
     world.start();
+    let unusable = Some((VolumeSummary::UNUSABLE, Bytes::new()));
+    assert_eq!(volume_listed(&mut world), unusable, "it is told all the same");
     let fence = RequestBody::Fence { takeover: true };
     for (epoch, body) in
         [(1, RequestBody::ShardSync), (9, fence.clone()), (1, RequestBody::PutRoot { version: 9 })]
@@ -217,6 +229,7 @@ fn a_volume_file_without_a_record_is_as_good_as_none() {
     let mut world = stopped();
     bytes_of(&mut world, FileId::Volume(VOLUME)).fill(0);
     world.start();
+    assert_eq!(volume_listed(&mut world), Some((0, Bytes::new())), "a creation may have left it");
     assert_eq!(ask(&mut world, 1, RequestBody::ShardSync), Err(NodeError::NotFound));
     let Ok(ReplyBody::VolumeState(state)) =
         ask(&mut world, 1, RequestBody::Fence { takeover: false })
@@ -237,10 +250,22 @@ fn an_unfinished_journal_is_removed_and_a_damaged_one_hidden() {
     let read =
         RequestBody::JournalRead { generation: JournalGen(1), offset_bytes: 0, len_bytes: 4096 };
     assert_eq!(ask(&mut world, 1, read), Err(NodeError::NotFound));
+    let delete = RequestBody::JournalDelete { first: JournalGen(0), below: JournalGen(9) };
+    assert_eq!(ask(&mut world, 1, delete), Ok(ReplyBody::Done));
     assert!(world.disk.files.contains_key(&journal), "a person may want to look at it");
     world.crash(false);
     bytes_of(&mut world, journal)[..4096].fill(0);
     world.start();
+    assert!(!world.disk.files.contains_key(&journal));
+}
+
+#[test]
+fn a_damaged_journal_goes_with_its_volume() {
+    let mut world = stopped();
+    let journal = FileId::Journal(VOLUME, JournalGen(1));
+    bytes_of(&mut world, journal)[40] ^= 1;
+    world.start();
+    assert_eq!(ask(&mut world, 1, RequestBody::RemoveVolume), Ok(ReplyBody::Done));
     assert!(!world.disk.files.contains_key(&journal));
 }
 
