@@ -59,9 +59,10 @@
 //! some time.
 //!
 //! After `KillAll` and `PowerAll`, and after all disks were full, every node counts as impaired
-//! until the volumes are whole, so no node-impairing fault follows before. The nodes come back one by one; but no volume is opened
-//! before all are back that no fault of their own had impaired: a volume that opened without them
-//! would go on without what only they have, as if they were the nodes that are lost for good.
+//! until the volumes are whole, so no node-impairing fault follows before. The nodes come back one
+//! by one; but no volume is opened before all are back that no fault of their own had impaired: a
+//! volume that opened without them would go on without what only they have, as if they were the
+//! nodes that are lost for good.
 //!
 //! In a scenario *beyond* (only in pools of more than 2m nodes, where any two sets of nodes that a
 //! volume opens with have a node in common), `NodeKill`, `Partition` and `ConnectionLoss` ignore

@@ -124,6 +124,7 @@ impl Core {
             let segment = segment.and_then(|handle| self.segments.get_mut(handle)).filter(counts);
             let Some(segment) = segment else {
                 match known.and_then(|handle| self.segments.get_mut(handle)).filter(|_| needed) {
+                    Some(segment) if segment.left_on.contains(&node) => {}
                     Some(segment) => segment.left_on.push(node),
                     None => extra.push(info.segment),
                 }

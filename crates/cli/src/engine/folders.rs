@@ -26,9 +26,9 @@ pub fn command_deadline() -> Instant {
     Instant::now() + COMMAND_PATIENCE
 }
 
-/// Opens a node's folder. Waits until `deadline` for a command that has the folder for a moment, and
-/// names it on stderr. Waits without a bound for a disk that does not answer, and says so on stderr.
-/// None if `is_interrupted` says so meanwhile: the opening is left behind.
+/// Opens a node's folder. Waits until `deadline` for a command that has the folder for a moment,
+/// and names the command on stderr. Waits without a bound for a disk that does not answer, and says
+/// so on stderr. None if `is_interrupted` says so meanwhile: the opening is left behind.
 ///
 /// # Errors
 /// As [`Opening::run`].

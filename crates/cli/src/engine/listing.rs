@@ -53,7 +53,7 @@ pub struct Listing {
 pub struct Hidden {
     /// Why not: the reason of the first node.
     pub why: String,
-    /// Nodes that have a record or a root of it, and cannot use it or did not send it.
+    /// Nodes that say that the volume is there, and sent no root that this release can read.
     pub nodes: usize,
 }
 

@@ -125,8 +125,8 @@ impl Engine {
     }
 }
 
-/// As [`Engine::waiting_for`], from a snapshot of the cores. A snapshot may take seconds when a core
-/// hangs, so one serves for several volumes.
+/// As [`Engine::waiting_for`], from a snapshot of the cores. A snapshot may take seconds when a
+/// core hangs, so one snapshot serves for several volumes.
 pub fn waits_for(cores: &[CoreSnapshot], name: &str) -> String {
     let mut devices = cores.iter().flat_map(|core| &core.devices);
     let Some(device) = devices.find(|found| found.name == name) else { return String::new() };

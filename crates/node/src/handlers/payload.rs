@@ -16,7 +16,7 @@ use crate::node::Node;
 use crate::request_table::{EntryId, Target, Task};
 use crate::seam::{DiskOp, FileId};
 use crate::store::{Blocks, Placement, ShardKey, Store};
-use crate::volumes::check_range;
+use crate::volumes::{JournalStage, check_range};
 
 impl Node {
     /// Starts an admitted request.
@@ -60,7 +60,7 @@ impl Node {
             }
             RequestBody::JournalDelete { first, below } => {
                 self.table[entry].task = Task::JournalDelete;
-                let parts = self.journal_remove(entry, first..below, true);
+                let parts = self.journal_remove(entry, first..below, &[JournalStage::Ready]);
                 self.wait_for_parts(entry, parts);
                 Ok(())
             }

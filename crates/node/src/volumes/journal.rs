@@ -27,8 +27,9 @@ pub(crate) enum JournalStage {
     Creating,
     /// In use.
     Ready,
-    /// Its header could not be read at the start, or is damaged: it goes when the volume is removed.
-    /// Until then it is left alone, because a disk that cannot be read cannot be changed, as a rule.
+    /// Its header could not be read at the start, or is damaged. Only the removal of the volume
+    /// removes it: a disk that cannot be read can hardly be changed, and a failed change would keep
+    /// the node from joining.
     Unusable,
     /// Being removed for the entry, or because it could not be made.
     Removing(Option<EntryId>),
@@ -221,24 +222,19 @@ impl Node {
         self.journal_pump_removal(id, generation);
     }
 
-    /// Starts removing the volume's journals of these generations, of those that are `usable` or of
-    /// all; returns how many.
+    /// Starts removing the volume's journals of these generations that are in one of the `stages`;
+    /// returns how many.
     pub(crate) fn journal_remove(
         &mut self,
         entry: EntryId,
         generations: impl RangeBounds<JournalGen>,
-        usable: bool,
+        stages: &[JournalStage],
     ) -> u32 {
         let id = self.table[entry].volume;
         let Some(volume) = self.volumes.get_mut(&id) else { return 0 };
         let mut chosen = Vec::new();
         for (&generation, journal) in &mut volume.journals {
-            let stays = match journal.stage {
-                JournalStage::Ready => true,
-                JournalStage::Unusable => !usable,
-                JournalStage::Creating | JournalStage::Removing(_) => false,
-            };
-            if generations.contains(&generation) && stays {
+            if generations.contains(&generation) && stages.contains(&journal.stage) {
                 journal.stage = JournalStage::Removing(Some(entry));
                 chosen.push(generation);
             }

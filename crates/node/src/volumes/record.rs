@@ -13,7 +13,7 @@ use bytes::Bytes;
 use fieldstone_proto::disk::{VOLUME_FILE_BYTES, VolumeRecord};
 use fieldstone_proto::{NodeError, ReplyBody, VolumeId, VolumeState};
 
-use super::{Barrier, Turn, Volume};
+use super::{Barrier, JournalStage, Turn, Volume};
 use crate::disk::{CreateStep, Purpose, node_error};
 use crate::node::Node;
 use crate::request_table::{EntryId, RemoveStep, Task};
@@ -287,7 +287,10 @@ impl Node {
                     self.store.request_slots_sync(SlotsWaiter::Entry(entry), &mut self.disk);
                     1
                 }
-                RemoveStep::Journals => self.journal_remove(entry, .., false),
+                RemoveStep::Journals => {
+                    let stages = [JournalStage::Ready, JournalStage::Unusable];
+                    self.journal_remove(entry, .., &stages)
+                }
                 RemoveStep::Queued | RemoveStep::Record => {
                     let op = DiskOp::Remove { file: FileId::Volume(id) };
                     self.disk.submit(Purpose::RecordRemove(entry), op);

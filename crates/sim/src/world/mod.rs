@@ -100,7 +100,8 @@ pub struct Failure {
 /// How often the world looks at what must hold all the time; more rarely the longer the run.
 const AUDIT_GAP_NS: u64 = 20_000_000;
 /// Longest virtual time that a request may take while no node is impaired; twice that where the
-/// pool is short of room, and four times that if a disk is also slow for good.
+/// pool is short of room, and four times that if a disk is also slow for good. In a pool that is
+/// short of room a request also waits for a turn of each request beside it (`TURN_NS_MAX`).
 const SOUND_NS_MAX: u64 = 15_000_000_000;
 /// The same where a node was impaired since the request was made.
 const REQUEST_NS_MAX: u64 = 30_000_000_000;
