@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Damaged, foreign, newer, swapped and truncated node files: named, survived, and repaired."""
 
+import contextlib
 import pathlib
 import shutil
 import struct
@@ -123,62 +124,63 @@ def strangers(world):
     server.stop()
 
 
-def newer_root(world):
-    """Roots that a later release wrote: named, and left as they are, with all that they name."""
-    pool = fresh(world, "root")
-    paths = [path for index in range(pool.count) for path in pool.node_path(index).glob("volume.*")]
-    before = {path: path.read_bytes() for path in paths}
-    for path in paths:
-        record = bytearray(path.read_bytes())
-        for slot in range(0, len(record), 65536):
-            (length,) = struct.unpack_from("<I", record, slot + 56)
-            if length == 0:
-                continue
-            struct.pack_into("<I", record, slot + BLOCK + 8, 9)
-            root = record[slot + BLOCK : slot + BLOCK + length]
-            struct.pack_into("<I", record, slot + 60, crc32c(root))
-            record[slot : slot + 512] = resealed(bytes(record[slot : slot + 512]))
-        path.write_bytes(record)
-    forged = {path: path.read_bytes() for path in paths}
-    refused("serve", pool.path / "v", "--nbd", f"unix:{world.file('x')}", says=["root", "version 9"])
-    refused("volume", "ls", pool.path, says=["cannot be listed", "version 9"])
-    refused("volume", "create", pool.path / "v", "--size", "16M", says=["cannot be listed"])
-    volumes = pool.status()["volumes"]
-    check("version 9" in volumes[0]["reason"], f"status says: {volumes}")
-    refused("volume", "rm", pool.path / "v", says=["version 9"])
-    for path in paths:
-        check(path.read_bytes() == forged[path], f"{path} was changed")
-        path.write_bytes(before[path])
-    server = pool.serve("v")
-    intact(server)
-    server.stop()
-
-
-def newer_record(world):
-    """Records that a later release wrote: their volume is told, and its name stays taken."""
-    pool = fresh(world, "record")
+@contextlib.contextmanager
+def forged_records(pool, forge):
+    """Forges the volume's record on every node as a later release may write it. What is done
+    meanwhile must leave the records as they are; then the volume opens again, whole."""
     paths = [path for index in range(pool.count) for path in pool.node_path(index).glob("volume.*")]
     before = {path: path.read_bytes() for path in paths}
     for path in paths:
         record = bytearray(path.read_bytes())
         for slot in range(0, len(record), 65536):
             if any(record[slot : slot + 8]):
-                struct.pack_into("<I", record, slot + 12, 9)
+                forge(record, slot)
                 record[slot : slot + 512] = resealed(bytes(record[slot : slot + 512]))
         path.write_bytes(record)
     forged = {path: path.read_bytes() for path in paths}
-    refused("volume", "ls", pool.path, says=["cannot be listed", "later release"])
-    refused("volume", "create", pool.path / "v", "--size", "16M", says=["cannot be listed"])
-    refused("serve", pool.path / "v", "--nbd", f"unix:{world.file('x')}", says=["cannot be listed"])
-    refused("rebuild", pool.path, says=["cannot be listed"])
-    volumes = pool.status()["volumes"]
-    check("later release" in volumes[0]["reason"], f"status says: {volumes}")
+    yield
     for path in paths:
         check(path.read_bytes() == forged[path], f"{path} was changed")
         path.write_bytes(before[path])
     server = pool.serve("v")
     intact(server)
     server.stop()
+
+
+def newer_root(world):
+    """Roots that a later release wrote: named, and left as they are, with all that they name."""
+
+    def forge(record, slot):
+        (length,) = struct.unpack_from("<I", record, slot + 56)
+        if length > 0:
+            struct.pack_into("<I", record, slot + BLOCK + 8, 9)
+            root = record[slot + BLOCK : slot + BLOCK + length]
+            struct.pack_into("<I", record, slot + 60, crc32c(root))
+
+    pool, nbd = fresh(world, "root"), f"unix:{world.file('x')}"
+    with forged_records(pool, forge):
+        refused("serve", pool.path / "v", "--nbd", nbd, says=["root", "version 9"])
+        refused("volume", "ls", pool.path, says=["cannot be listed", "version 9"])
+        refused("volume", "create", pool.path / "v", "--size", "16M", says=["cannot be listed"])
+        volumes = pool.status()["volumes"]
+        check("version 9" in volumes[0]["reason"], f"status says: {volumes}")
+        refused("volume", "rm", pool.path / "v", says=["version 9"])
+
+
+def newer_record(world):
+    """Records that a later release wrote: their volume is told, and its name stays taken."""
+
+    def forge(record, slot):
+        struct.pack_into("<I", record, slot + 12, 9)
+
+    pool, nbd = fresh(world, "record"), f"unix:{world.file('x')}"
+    with forged_records(pool, forge):
+        refused("volume", "ls", pool.path, says=["cannot be listed", "later release"])
+        refused("volume", "create", pool.path / "v", "--size", "16M", says=["cannot be listed"])
+        refused("serve", pool.path / "v", "--nbd", nbd, says=["cannot be listed"])
+        refused("rebuild", pool.path, says=["cannot be listed"])
+        volumes = pool.status()["volumes"]
+        check("later release" in volumes[0]["reason"], f"status says: {volumes}")
 
 
 def change_headers(path, change):
