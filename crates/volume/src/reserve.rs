@@ -19,7 +19,8 @@ use crate::status::{NodeHealth, Phase};
 
 /// How often it is told that a node's disk is full.
 const TELL_AGAIN_MS: u64 = 60_000;
-/// Times that a smaller reservation is tried where a node refuses.
+/// Times that a reservation between what the volume wants and what it may have already is tried
+/// where a node refuses.
 const TRIES_MAX: u32 = 8;
 /// How long a volume that is made or grown waits while no other gives back what it can spare. The
 /// others look every 2 s, and may have to collect before they can give back.
@@ -109,10 +110,10 @@ impl Core {
         self.node_mut(node).short = short;
     }
 
-    /// Two numbers of slots below which the volume does not go while it asks a node for `wanted`:
-    /// the first for all tries but the last, the second for the last. Both are what the node has
-    /// granted. If the node has granted nothing since it was connected, they are what the volume
-    /// knows that it holds there, the first with what may be on its way.
+    /// Between which two numbers of slots the present reservation on a node lies, the larger one
+    /// first; neither is more than `wanted`. Both are what the node has granted. If the node has
+    /// granted nothing since it was connected, they are what the volume knows that it holds there,
+    /// with and without what may be on its way.
     fn slots_granted_before(&mut self, node: NodeIndex, wanted: u32) -> (u32, u32) {
         let moving = self.segments.unsealed() + self.segments_freeing;
         let moving = u32::try_from(moving).unwrap_or(u32::MAX);
@@ -179,11 +180,22 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
     false
 }
 
+/// What to ask for after a node has refused `slots` slots the `attempt`th time. What the volume has
+/// on the node lies between `least` and `most`. Down to `most` each try halves the rest. From there
+/// on each try is one slot smaller: a node grants what the volume has, and any smaller number, and
+/// with a smaller number the volume gives slots away that segments in flight need.
+fn next_try(slots: u32, attempt: u32, most: u32, least: u32) -> u32 {
+    if slots <= most {
+        return slots.saturating_sub(1).max(least);
+    }
+    if attempt + 1 >= TRIES_MAX { most } else { most + (slots - most) / 2 }
+}
+
 /// Reserves `wanted` slots on one node, or as many as it grants.
 pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
-    let (known, least) = ctx.with(|core| core.slots_granted_before(node, wanted));
+    let (most, least) = ctx.with(|core| core.slots_granted_before(node, wanted));
     let mut slots = wanted;
-    for attempt in 1..=TRIES_MAX {
+    for attempt in 1.. {
         let body = ctx.with(|core| core.request_for(slots));
         match ctx.call(node, body).await {
             Ok(_) => {
@@ -202,8 +214,7 @@ pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
             }
             Err(_) => return,
         }
-        let last = attempt + 1 == TRIES_MAX;
-        slots = if last { least } else { known + (slots - known) / 2 };
+        slots = next_try(slots, attempt, most, least);
     }
 }
 
@@ -431,5 +442,27 @@ impl Core {
             "{node} has {free_bytes} bytes that no volume has reserved, and {wanted_bytes} more \
              are wanted on each node; {advice}"
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever the node has reserved for the volume, the volume ends with just that.
+    #[test]
+    fn no_slot_is_given_away_by_asking() {
+        for (wanted, most, least) in [(47, 40, 34), (47, 47, 34), (40, 34, 34), (6, 5, 0)] {
+            for has in least..=most {
+                let (mut slots, mut attempt) = (wanted, 1);
+                while slots > has {
+                    assert!(slots > least, "{wanted} {most} {least} {has}");
+                    slots = next_try(slots, attempt, most, least);
+                    attempt += 1;
+                }
+                assert_eq!(slots, has, "{wanted} {most} {least}");
+                assert!(attempt <= 1 + TRIES_MAX + (most - least));
+            }
+        }
     }
 }
