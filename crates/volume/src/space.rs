@@ -300,8 +300,13 @@ impl Core {
     /// A node whose disk is full takes no shards, as if it were lost; more such nodes than may be
     /// lost make the volume full.
     fn leaves_short_out(&self) -> bool {
-        let lost = |node: &&Node| node.health != NodeHealth::Up || node.short;
-        self.nodes.iter().any(|node| node.short)
+        self.leaves_out(|node| node.short)
+    }
+
+    /// There are such nodes, and with those that are lost they are no more than may be lost.
+    fn leaves_out(&self, such: impl Fn(&Node) -> bool) -> bool {
+        let lost = |node: &&Node| node.health != NodeHealth::Up || such(node);
+        self.nodes.iter().any(&such)
             && self.nodes.iter().filter(lost).count() <= usize::from(self.config.missing_max)
     }
 
@@ -382,7 +387,15 @@ impl Core {
     #[must_use]
     pub fn capacity_blocks(&self) -> u64 {
         let leave_out = self.leaves_short_out();
-        let counts = |node: &Node| !(leave_out && node.short);
+        let all = self.capacity_without(|node| leave_out && node.short);
+        // A node whose disk has less room than the others still takes shards. It does not make the
+        // volume smaller by that: once its room is used up it is left out.
+        let small = |node: &Node| node.short || node.disk_limited;
+        if self.leaves_out(small) { all.max(self.capacity_without(small)) } else { all }
+    }
+
+    /// The same on the nodes that are not left out.
+    fn capacity_without(&self, left_out: impl Fn(&Node) -> bool) -> u64 {
         let granted = |node: &Node| match node.slots_reserved {
             0 => u64::from(self.reservation.slots),
             slots => u64::from(slots) + self.slots_to_gain(node),
@@ -394,7 +407,7 @@ impl Core {
         let slots =
             |node: &Node| if is_up(&node) { granted(node) } else { granted(node).max(most) };
         let slots: SmallVec<[u64; 16]> =
-            self.nodes.iter().filter(|node| counts(node)).map(slots).collect();
+            self.nodes.iter().filter(|node| !left_out(node)).map(slots).collect();
         self.shape().capacity_blocks(&slots, self.checkpoint_segments())
     }
 
