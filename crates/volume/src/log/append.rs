@@ -246,6 +246,7 @@ impl Core {
             blocks: self.space_for_user(),
             starved: self.starved(),
             lent: self.room_is_lent(),
+            refused: false,
         };
         while record.room > 0 && record.entries.len() < RECORD_ENTRIES_MAX {
             let Some(line) = self.log.next_line(held) else { break };
@@ -285,6 +286,9 @@ impl Core {
             } else {
                 self.part_done(mutation.pending);
             }
+        }
+        if space.refused {
+            self.make_room();
         }
     }
 

@@ -26,6 +26,9 @@ pub(super) struct UserSpace {
     pub blocks: u64,
     pub starved: bool,
     pub lent: bool,
+    /// A write was refused because collection makes no room. The writes behind it have waited for
+    /// the same, and are refused with it.
+    pub refused: bool,
 }
 
 /// What becomes of a change.
@@ -121,10 +124,11 @@ impl Core {
             let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
             let stuck = long && self.gc_stuck && !self.gc_running && !self.reservation_changes();
             let stuck = stuck || self.waits_for_room_in_vain();
-            self.make_room();
             if stuck && !self.reservation_changes() {
+                space.refused = true;
                 return Admission::Refuse(BlockError::NoSpace);
             }
+            self.make_room();
             return Admission::Wait;
         }
         if let Some(since) = self.log.starved_since.take() {
