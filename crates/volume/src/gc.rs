@@ -32,8 +32,10 @@ use crate::status::Phase;
 
 /// Pause before collection that was disturbed begins anew.
 const RETRY_MS: u64 = 20;
-/// How long users wait at most for collection that is disturbed again and again.
-const STARVED_MS_MAX: u64 = 10_000;
+/// How long users wait at most for collection that is disturbed again and again, or for nodes that
+/// have no room. A request may have waited for its turn before that: together it is 12 s at most
+/// (`docs/faults.md`).
+const STARVED_MS_MAX: u64 = 8_000;
 /// Blocks that one step of collection moves.
 const STEP_BLOCKS: u32 = 64;
 /// Times that a node is asked to delete segments while it is busy.
