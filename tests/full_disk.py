@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import check_fill, fill
 from scenario import main
-from world import EVERY_CASE, MIB, Skip, check, wait_until
+from world import EVERY_CASE, MIB, Skip, check
 
 SIZE = 48 * MIB
 # Written before the disk is filled; the rest finds no room on it.
@@ -43,7 +43,7 @@ def scenario(world):
         ballast = fill_disk(disk)
         fill(server.uri("v"), SIZE, 1)
         says = f"node.{NODE}: its disk has less room than the node's size says"
-        wait_until("the server warns of the full disk", lambda: says in server.errors())
+        server.wait_until_logged(says, seconds=60)
         check_fill(server.uri("v"), SIZE, 1)
 
         # The node also starts on its full disk, and the volume opens beside it.

@@ -17,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, noise
 from disks import MNT_DETACH, own_mounts
 from scenario import main
-from world import FIELDSTONE, LIBC, MIB, Case, Process, Skip, check, refused, wait_until
+from world import FIELDSTONE, LIBC, MIB, Case, Process, Skip, check, refused
 
 HUNG, LOST = 1, 2
 # What a start may take: the bound on folders that do not answer, and some for the rest.
@@ -72,10 +72,10 @@ def while_serving(pool):
         time.sleep(3)
         aside = pool.path / "aside"
         shutil.move(pool.node_path(LOST), aside)
-        wait_until("the loss is noticed", lambda: f"node.{LOST} is down" in server.errors(), 20)
+        server.wait_until_logged(f"node.{LOST} is down", seconds=20)
         write_and_read(server, 1)
         shutil.move(aside, pool.node_path(LOST))
-        wait_until("the node is back", lambda: "trying" in server.errors(), 20)
+        server.wait_until_logged("trying", seconds=20)
         write_and_read(server, 2)
         end(server)
         check(f"the folder of node.{HUNG} does not answer" in server.errors(), server.errors())
@@ -88,8 +88,7 @@ def at_the_start(pool):
         server = pool.serve("v", wait=False)
         server.wait_for_output("serving v", seconds=START_SECONDS)
         print(f"serving after {time.monotonic() - began:.1f} s")
-        reason = f"node.{HUNG} does not answer"
-        check(reason in server.errors(), f"it does not say why:\n{server.errors()}")
+        server.wait_until_logged(f"node.{HUNG} does not answer")
         write_and_read(server, 3)
         folder.answer()
         pool.wait_until_whole("v")
@@ -128,8 +127,7 @@ def node_process(pool):
         socket = pool.world.folder / "hung.sock"
         command = [FIELDSTONE, "node", pool.node_path(HUNG), "--listen", f"unix:{socket}"]
         node = Process(pool.world, "hung", command)
-        reason = "does not answer"
-        wait_until("it says why it waits", lambda: reason in node.errors(), START_SECONDS)
+        node.wait_until_logged("does not answer", seconds=START_SECONDS)
         node.process.send_signal(signal.SIGTERM)
         code = node.process.wait(START_SECONDS)
         check(code == 1 and "interrupted" in node.errors(), f"{code}: {node.errors()}")

@@ -24,7 +24,7 @@ from device import noise
 from formats import HEADER, crc32c, reply, request
 from raw_nbd import BLOCK_STATUS, FLUSH, READ, WRITE, Client, dial
 from scenario import main
-from world import MIB, Case, Skip, check, wait_until
+from world import MIB, Case, Skip, check
 
 OPEN_FILES = 1024
 SILENT = 1200
@@ -109,7 +109,7 @@ def write(client):
 
 def survives_sighup(process):
     process.process.send_signal(signal.SIGHUP)
-    wait_until("SIGHUP is logged", lambda: "SIGHUP" in process.errors(), 10)
+    process.wait_until_logged("SIGHUP")
     time.sleep(0.2)
     check(process.is_running(), f"{process.name} was ended by SIGHUP")
 

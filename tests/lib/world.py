@@ -38,6 +38,8 @@ ENVIRONMENT = dict(os.environ, LC_ALL="C", PATH="/usr/sbin:/usr/bin:/sbin:/bin:"
 
 START_SECONDS = 60
 COMMAND_SECONDS = 120
+# How long a log line may take from the core that logs to the file.
+LOG_SECONDS = 10
 MIB = 1 << 20
 # A server of a few small volumes that wants more than this has a leak; it is told so by the kernel
 # before the machine suffers.
@@ -193,6 +195,20 @@ class Process:
 
     def errors(self):
         return self.err.read_text(errors="replace")
+
+    def wait_until_logged(self, *words, seconds=LOG_SECONDS):
+        """Waits until each of the words stands in its log. A thread of its own writes the log, so a
+        line may come some time after what it tells of."""
+        deadline = Deadline(seconds)
+        while True:
+            ended = not self.is_running()
+            log = self.errors()
+            missing = [word for word in words if word not in log]
+            if not missing:
+                return
+            late = ended or deadline.has_passed()
+            check(not late, f"the log of {self.name} does not say {missing}:\n{log}")
+            time.sleep(0.02)
 
     def is_running(self):
         return self.process.poll() is None
