@@ -167,9 +167,12 @@ pub async fn keep_house(ctx: Ctx) {
         let rests = ctx.with(|core| {
             core.consider_gc();
             core.shrink_reservation();
-            !core.gc_running && !core.reservation_changes()
+            let rests = !core.gc_running && !core.reservation_changes();
+            core.claim_promised_slots();
+            rests
         });
-        let soon = full || ctx.with(|core| core.has_spare_slots());
+        let soon = ctx.with(|core| core.has_spare_slots() || core.lacks_promised_slots());
+        let soon = soon || full;
         let most_ms = if soon { SPARING_MS } else { RESTING_MS };
         pause_ms = if rests { (2 * pause_ms).min(most_ms) } else { HOUSEKEEPING_MS };
         ctx.sleep_ms(pause_ms).await;

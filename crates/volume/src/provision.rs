@@ -93,10 +93,13 @@ impl Core {
     }
 
     /// Slots on each node with which the volume can go on for ever: a thick one with all of its
-    /// size, a thin one with what it holds. It is more while a node takes no shards, since the
-    /// others take those of that node.
+    /// size, a thin one with what it holds. It is more while a node is lost or its disk is full,
+    /// since the others take the shards of that node. It is not more where a node has granted less
+    /// because of other volumes: if the volumes of a full pool all needed more for that reason, none
+    /// could spare a slot, and none would get what it lacks.
     pub fn slots_needed(&self) -> u32 {
-        let lost = |node: &Node| node.health != NodeHealth::Up || node.disk_limited || node.short;
+        let full = |node: &Node| node.disk_limited || node.disk_full;
+        let lost = |node: &Node| node.health != NodeHealth::Up || full(node);
         match self.nodes.iter().any(lost) {
             false => self.slots_needed_without_losses(),
             true => {
@@ -188,6 +191,28 @@ impl Core {
         self.reservation.slots = self.slots_wanted();
         self.reservation.changing = true;
         self.spawn_with(reserve_at_start);
+    }
+
+    /// A node keeps fewer slots for the volume than the volume needs: a node that came back empty
+    /// grants first what others ask for first.
+    pub fn lacks_promised_slots(&self) -> bool {
+        let promised = self.slots_needed_without_losses().min(self.reservation.slots);
+        let lacks = |node: &Node| node.slots_reserved < promised && !node.disk_limited;
+        self.nodes.iter().any(|node| node.health == NodeHealth::Up && lacks(node))
+    }
+
+    /// Asks the nodes for slots that they keep too few of, however much room is left: what another
+    /// volume can spare today, it may need tomorrow.
+    pub fn claim_promised_slots(&mut self) {
+        let asks = self.reservation_changes() || self.was_refused_lately();
+        if asks || self.phase != Phase::Serving || !self.lacks_promised_slots() {
+            return;
+        }
+        self.reservation.changing = true;
+        self.spawn_with(move |ctx| async move {
+            let gained = reserve_missing(&ctx).await;
+            ctx.with(|core| core.asked_for_more(gained));
+        });
     }
 
     /// Slots of a node that the volume could still reserve.

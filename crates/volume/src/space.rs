@@ -232,6 +232,9 @@ pub fn slots_whole(geometry: &Geometry, profile: Profile, nodes: u16) -> u64 {
     shape.slots_for(geometry.size_bytes / BLOCK_BYTES as u64)
 }
 
+/// Says of a node whether it belongs to a set.
+type NodeSet = fn(&Node) -> bool;
+
 impl Core {
     /// What room follows from.
     #[must_use]
@@ -248,9 +251,16 @@ impl Core {
     /// the code survives.
     #[must_use]
     pub fn segments_free(&self) -> u64 {
-        let leave_out = self.leaves_short_out();
+        let fitting = self.fitting_on_most(|left_out| self.segments_fitting_without(left_out));
+        let begun = self.segments.unsealed() - u64::from(self.log_is_of_trims());
+        fitting.saturating_sub(begun)
+    }
+
+    /// Segments of data that fit on the nodes that are up and not left out, now and after as many
+    /// more losses as the code survives.
+    fn segments_fitting_without(&self, left_out: NodeSet) -> u64 {
         let kept = self.checkpoint_segments();
-        let counts = |node: &&Node| node.health == NodeHealth::Up && !(leave_out && node.short);
+        let counts = |node: &&Node| node.health == NodeHealth::Up && !left_out(node);
         let slots = |node: &Node| u64::from(node.slots_free).saturating_sub(kept);
         let mut free: SmallVec<[u64; 16]> = self.nodes.iter().filter(counts).map(slots).collect();
         let shape = self.shape();
@@ -259,9 +269,22 @@ impl Core {
         let more = usize::from(self.config.missing_max).saturating_sub(lost);
         free.sort_unstable();
         free.truncate(free.len().saturating_sub(more).max(1));
-        let then = shape.segments_fitting(&free);
-        let begun = self.segments.unsealed() - u64::from(self.log_is_of_trims());
-        now.min(then).saturating_sub(begun)
+        now.min(shape.segments_fitting(&free))
+    }
+
+    /// The most that `fits` says when nodes that are short of room are left out, or are not.
+    ///
+    /// A node whose disk is full takes no shards, as if it were lost. A node that granted less than
+    /// the others, or whose disk has less room than the others, takes shards until its slots are
+    /// used up: with it segments are wider or find more room, without it the nodes that are left
+    /// may have more room in common. No more nodes are left out than may be lost, because more such
+    /// nodes make the volume full.
+    fn fitting_on_most(&self, fits: impl Fn(NodeSet) -> u64) -> u64 {
+        let full: NodeSet = |node| node.disk_full;
+        let sets: [NodeSet; 2] = [|node| node.short, |node| node.short || node.disk_limited];
+        let with_most = if self.leaves_out(full) { fits(full) } else { fits(|_| false) };
+        let without = sets.into_iter().filter(|set| self.leaves_out(set)).map(fits);
+        without.fold(with_most, u64::max)
     }
 
     /// The open segment has no blocks: it may never be stored.
@@ -295,12 +318,6 @@ impl Core {
     pub fn slots_beyond(&self, node: NodeIndex) -> u64 {
         let state = self.node(node);
         u64::from(state.slots_free).saturating_sub(state.slots_claimed.len() as u64)
-    }
-
-    /// A node whose disk is full takes no shards, as if it were lost; more such nodes than may be
-    /// lost make the volume full.
-    fn leaves_short_out(&self) -> bool {
-        self.leaves_out(|node| node.short)
     }
 
     /// There are such nodes, and with those that are lost they are no more than may be lost.
@@ -386,16 +403,11 @@ impl Core {
     /// what it could still reserve.
     #[must_use]
     pub fn capacity_blocks(&self) -> u64 {
-        let leave_out = self.leaves_short_out();
-        let all = self.capacity_without(|node| leave_out && node.short);
-        // A node whose disk has less room than the others still takes shards. It does not make the
-        // volume smaller by that: once its room is used up it is left out.
-        let small = |node: &Node| node.short || node.disk_limited;
-        if self.leaves_out(small) { all.max(self.capacity_without(small)) } else { all }
+        self.fitting_on_most(|left_out| self.capacity_without(left_out))
     }
 
     /// The same on the nodes that are not left out.
-    fn capacity_without(&self, left_out: impl Fn(&Node) -> bool) -> u64 {
+    fn capacity_without(&self, left_out: NodeSet) -> u64 {
         let granted = |node: &Node| match node.slots_reserved {
             0 => u64::from(self.reservation.slots),
             slots => u64::from(slots) + self.slots_to_gain(node),
@@ -455,6 +467,16 @@ mod tests {
         assert_eq!(fit(&[5; 4]), 5, "with nodes lost segments are narrower");
         assert_eq!(fit(&[10; 12]), 20, "twice the nodes hold twice the segments");
         assert_eq!(fit(&[]), 0);
+    }
+
+    #[test]
+    fn a_node_that_granted_less_still_holds_what_a_volume_needs() {
+        let copies = Shape { nodes: 4, missing_max: 2, width: 3, segment_blocks: 256 };
+        let blocks = 2048;
+        let slots = copies.slots_for(blocks);
+        let (_, checkpoint) = copies.segments_for(blocks);
+        assert!(copies.capacity_blocks(&[slots, slots, slots, slots - 1], checkpoint) >= blocks);
+        assert!(copies.capacity_blocks(&[slots; 3], checkpoint) < blocks, "it is not left out");
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! goes to. Not there for data are [`SLOTS_KEPT`] slots per node and volume (open segments,
 //! checkpoints, the reserve of collection), and all slots of nodes that a fault of their own has
 //! struck. A thick volume takes all of its size, whatever users have stored. It answers ENOSPC only
-//! when nodes are lost in a pool that has more nodes than a segment has shards.
+//! when nodes are lost: in a pool that has more nodes than a segment has shards until the volumes
+//! are whole again, in other pools while faults of their own have struck nodes.
 
 use fieldstone_volume::{Geometry, Provisioning, slots_whole};
 
@@ -31,8 +32,12 @@ impl<C: Cast> World<'_, C> {
         let scenario = &self.scenario;
         let thick = self.tenants[tenant].share.provisioning == Provisioning::Thick;
         // With nodes lost, the others hold more than a thick volume has reserved on each.
-        let wide = usize::from(scenario.nodes) <= scenario.profile.shards();
-        if thick && wide && self.atlas.struck() == 0 {
+        let spare_nodes = usize::from(scenario.nodes) > scenario.profile.shards();
+        let hurt = match spare_nodes {
+            true => self.atlas.was_impaired_since(request.since),
+            false => self.atlas.struck() > 0,
+        };
+        if thick && !hurt {
             return false;
         }
         let (taken, room) = self.slots_taken_of(request.trimmed_before);

@@ -28,7 +28,7 @@ pub(super) struct InFlight {
     pub client: ClientId,
     op: Op,
     span: Span,
-    since: Nanos,
+    pub(super) since: Nanos,
     /// Blocks that had been trimmed when it was made.
     pub trimmed_before: u64,
 }
