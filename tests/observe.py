@@ -35,7 +35,7 @@ def fill_randomly(uri):
     handle = connect(uri)
     order = list(range(SIZE // 4096))
     random.Random(3).shuffle(order)
-    block = nbd.Buffer.from_bytearray(bytearray(noise(4096, 1)))
+    block = bytearray(noise(4096, 1))
     for at in order:
         handle.aio_pwrite(block, at * 4096, completion=lambda *_: 1)
         while handle.aio_in_flight() >= 64:

@@ -32,8 +32,8 @@ def overwrite(uri, dice, newest, version, total):
                 continue
             busy.add(first)
             version += 1
-            data = b"".join(make_block(first + i, version, 0) for i in range(SPAN))
-            cookie = handle.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(data)), first * BLOCK)
+            data = bytearray().join(make_block(first + i, version, 0) for i in range(SPAN))
+            cookie = handle.aio_pwrite(data, first * BLOCK)
             running[cookie] = first, version
             written += SPAN * BLOCK
         handle.poll(-1)

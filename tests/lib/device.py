@@ -1,4 +1,8 @@
-"""Our side of an NBD connection, with libnbd: connections, and data that can be recognised."""
+"""Our side of an NBD connection, with libnbd: connections, and data that can be recognised.
+
+Requests take a `bytearray`, never an `nbd.Buffer`: python3-libnbd 1.14 never frees a buffer that a
+request has used, which costs a campaign gigabytes.
+"""
 
 import random
 

@@ -162,7 +162,7 @@ class Ledger:
         else:
             return
         if reads:
-            request = Request("read", numbers, buffer=nbd.Buffer(span * BLOCK))
+            request = Request("read", numbers, buffer=bytearray(span * BLOCK))
             request.before = self.acknowledged[first : first + span]
             running[handle.aio_pread(request.buffer, first * BLOCK)] = request
             return
@@ -200,8 +200,7 @@ class Ledger:
             name = "trim" if kind < mix.trim else "zero"
             command = handle.aio_trim if name == "trim" else handle.aio_zero
             return command(length, at, flags=flags), Request(name, numbers, version, fua)
-        data = b"".join(make_block(number, version, self.seed) for number in numbers)
-        buffer = nbd.Buffer.from_bytearray(bytearray(data))
+        buffer = bytearray().join(make_block(number, version, self.seed) for number in numbers)
         cookie = handle.aio_pwrite(buffer, at, flags=flags)
         return cookie, Request("write", numbers, version, fua, buffer)
 
@@ -248,7 +247,7 @@ class Ledger:
 
     def _check_read(self, request):
         """A read under load gives what was acknowledged when it was sent, or something newer."""
-        data = bytes(request.buffer.to_bytearray())
+        data = bytes(request.buffer)
         for index, (number, floor) in enumerate(zip(request.numbers, request.before)):
             block = data[index * BLOCK : (index + 1) * BLOCK]
             version = read_version(block, number, self.seed)
@@ -283,10 +282,10 @@ class Ledger:
 
     def _read(self, handle, first):
         count = min(READ_BLOCKS, self.blocks - first)
-        buffer = nbd.Buffer(count * BLOCK)
+        buffer = bytearray(count * BLOCK)
         what = f"a read of {count} blocks at {first}"
         finish(handle, handle.aio_pread(buffer, first * BLOCK), ANSWER_SECONDS, what)
-        data = bytes(buffer.to_bytearray())
+        data = bytes(buffer)
         return [
             self._canonical(
                 read_version(data[i * BLOCK : (i + 1) * BLOCK], first + i, self.seed), first + i

@@ -5,7 +5,7 @@ import threading
 import time
 
 from disks import UNMOUNT_SECONDS, Disk
-from device import BLOCK, connect, finish, nbd
+from device import BLOCK, connect, finish
 from ledger import ANSWER_SECONDS, Ledger, Mix, make_block
 from world import FIELDSTONE, MIB, START_SECONDS, Failure, check, run, wait_until
 
@@ -268,8 +268,7 @@ class Rig:
         def write():
             version = ledger.begin(spot)
             data = bytearray(make_block(spot[0], version, ledger.seed))
-            buffer = nbd.Buffer.from_bytearray(data)
-            cookie = handle.aio_pwrite(buffer, spot[0] * BLOCK)
+            cookie = handle.aio_pwrite(data, spot[0] * BLOCK)
             try:
                 finish(handle, cookie, ANSWER_SECONDS, f"a write to {name}")
             except Failure as failure:
