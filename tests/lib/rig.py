@@ -19,6 +19,8 @@ WHOLE_SECONDS = 60
 MEND_SECONDS = 30
 # A volume that was full takes writes again within this time after a trim.
 ROOM_SECONDS = 30
+# Within this time its neighbours have given back what they can spare.
+GRANT_SECONDS = 6
 # A thin volume may be refused room when less than this is free on some node.
 TIGHT_BYTES = 8 * MIB
 
@@ -255,31 +257,46 @@ class Rig:
         return rooms, min(node.get("free_bytes", 0) for node in status["nodes"])
 
     def make_room(self, name):
-        """A half of a volume is trimmed; then it takes writes again."""
+        """Trims a half of a volume, and of what is left, until it takes writes again: at the latest
+        when all is trimmed, or `status` says that there is room. A thin volume may hold more than
+        the room that is left beside thick ones, if it was filled while these lacked theirs."""
         ledger = self.ledgers[name]
         handle = connect(self.server.uri(name), seconds=ANSWER_SECONDS)
-        half = range(ledger.blocks // 2, ledger.blocks)
-        version = ledger.begin(half, zeroes=True)
-        cookie = handle.aio_trim(len(half) * BLOCK, half[0] * BLOCK)
-        finish(handle, cookie, ANSWER_SECONDS, f"a trim of a half of {name}")
-        ledger.done(half, version)
-        spot = range(half[0], half[0] + 1)
-
-        def write():
-            version = ledger.begin(spot)
-            data = bytearray(make_block(spot[0], version, ledger.seed))
-            cookie = handle.aio_pwrite(data, spot[0] * BLOCK)
-            try:
-                finish(handle, cookie, ANSWER_SECONDS, f"a write to {name}")
-            except Failure as failure:
-                if "No space" not in str(failure):
-                    raise
-                return False
-            ledger.done(spot, version)
-            return True
-
-        wait_until(f"{name} takes a write after a half was trimmed", write, ROOM_SECONDS, 0.5)
+        end = ledger.blocks
+        while True:
+            part = range(end // 2 if end > 8 else 0, end)
+            version = ledger.begin(part, zeroes=True)
+            cookie = handle.aio_trim(len(part) * BLOCK, part[0] * BLOCK)
+            finish(handle, cookie, ANSWER_SECONDS, f"a trim of {len(part)} blocks of {name}")
+            ledger.done(part, version)
+            began = time.monotonic()
+            look = lambda: self._takes_a_write(handle, name, part[0]) or (
+                part[0] > 0 and time.monotonic() - began > GRANT_SECONDS and not self._has_room(name)
+            )
+            wait_until(f"{name} takes a write after a trim", look, ROOM_SECONDS, 0.5)
+            if self._takes_a_write(handle, name, part[0]):
+                break
+            end = part[0]
         handle.shutdown()
+
+    def _has_room(self, name):
+        volume = self.pool.volume_status(name)
+        return volume["live_bytes"] + BLOCK <= volume["capacity_bytes"]
+
+    def _takes_a_write(self, handle, name, block):
+        """Writes a block. False if there is no space."""
+        ledger, spot = self.ledgers[name], range(block, block + 1)
+        version = ledger.begin(spot)
+        data = bytearray(make_block(block, version, ledger.seed))
+        cookie = handle.aio_pwrite(data, block * BLOCK)
+        try:
+            finish(handle, cookie, ANSWER_SECONDS, f"a write to {name}")
+        except Failure as failure:
+            if "No space" not in str(failure):
+                raise
+            return False
+        ledger.done(spot, version)
+        return True
 
 
 class Clients:
