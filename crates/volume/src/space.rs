@@ -15,7 +15,9 @@
 //! What is left beyond those slots makes room for segments of data. Their number follows from the
 //! slots of each node, if the nodes with the most room are taken when room gets short. It counts
 //! with the nodes that are left after as many more losses as the code survives, the roomiest ones
-//! first: what is begun now must fit also then.
+//! first: what is begun now must fit also then. With each node that is lost a segment may have a
+//! shard less: it survives the losses that may still come. So a node that came back empty makes
+//! room in a pool whose other nodes are full, and collection moves data there.
 //!
 //! # Marks
 //! From few free segments to many:
@@ -190,25 +192,42 @@ impl Shape {
         let left = self.slots_left(checkpoint, RESERVE_SEGMENTS);
         let slots: SmallVec<[u64; 16]> =
             slots.iter().map(|slots| slots.saturating_sub(left)).collect();
-        let total = self.segments_fitting(&slots);
+        let total = segments_fitting(&slots, self.width);
         total.saturating_sub(self.overhead(checkpoint, total)) * self.data_blocks()
     }
 
-    /// Segments that fit into the free slots of nodes: each takes at most one slot of a node.
-    fn segments_fitting(self, free: &[u64]) -> u64 {
-        let width = self.width.min(free.len() as u64);
-        if width == 0 {
-            return 0;
+    /// Segments that fit into the free slots of the nodes that are left, now and after each further
+    /// loss that the code survives, of the node with the most room each time.
+    fn segments_fitting_for_good(self, free: impl Into<SmallVec<[u64; 16]>>) -> u64 {
+        let mut free = free.into();
+        free.sort_unstable();
+        let mut fitting = segments_fitting(&free, self.width);
+        let lost = self.nodes - free.len() as u64;
+        for lost in lost + 1..=self.missing_max {
+            if free.len() > 1 {
+                free.pop();
+            }
+            fitting = fitting.min(segments_fitting(&free, self.width - lost));
         }
-        // The largest t with sum(min(free, t)) >= t * width.
-        let (mut low, mut high) = (0, free.iter().sum::<u64>() / width);
-        while low < high {
-            let t = (low + high).div_ceil(2);
-            let sum: u64 = free.iter().map(|f| (*f).min(t)).sum();
-            if sum >= t * width { low = t } else { high = t - 1 }
-        }
-        low
+        fitting
     }
+}
+
+/// Segments of `width` shards, or of as many as there are nodes, that fit into the free slots of
+/// nodes: each takes at most one slot of a node.
+fn segments_fitting(free: &[u64], width: u64) -> u64 {
+    let width = width.min(free.len() as u64);
+    if width == 0 {
+        return 0;
+    }
+    // The largest t with sum(min(free, t)) >= t * width.
+    let (mut low, mut high) = (0, free.iter().sum::<u64>() / width);
+    while low < high {
+        let t = (low + high).div_ceil(2);
+        let sum: u64 = free.iter().map(|f| (*f).min(t)).sum();
+        if sum >= t * width { low = t } else { high = t - 1 }
+    }
+    low
 }
 
 /// Segments beyond the reserve that hold no data when a volume of `total` segments is full.
@@ -262,14 +281,8 @@ impl Core {
         let kept = self.checkpoint_segments();
         let counts = |node: &&Node| node.health == NodeHealth::Up && !left_out(node);
         let slots = |node: &Node| u64::from(node.slots_free).saturating_sub(kept);
-        let mut free: SmallVec<[u64; 16]> = self.nodes.iter().filter(counts).map(slots).collect();
-        let shape = self.shape();
-        let now = shape.segments_fitting(&free);
-        let lost = self.nodes.len() - free.len();
-        let more = usize::from(self.config.missing_max).saturating_sub(lost);
-        free.sort_unstable();
-        free.truncate(free.len().saturating_sub(more).max(1));
-        now.min(shape.segments_fitting(&free))
+        let free: SmallVec<[u64; 16]> = self.nodes.iter().filter(counts).map(slots).collect();
+        self.shape().segments_fitting_for_good(free)
     }
 
     /// The most that `fits` says when nodes that are short of room are left out, or are not.
@@ -460,13 +473,26 @@ mod tests {
 
     #[test]
     fn free_slots_become_segments_as_far_as_each_finds_enough_nodes() {
-        let fit = |free: &[u64]| RS42.segments_fitting(free);
+        let fit = |free: &[u64]| segments_fitting(free, RS42.width);
         assert_eq!(fit(&[5; 6]), 5);
         assert_eq!(fit(&[5, 5, 5, 5, 5, 100]), 5);
         assert_eq!(fit(&[0, 5, 5, 5, 5, 5]), 0);
         assert_eq!(fit(&[5; 4]), 5, "with nodes lost segments are narrower");
         assert_eq!(fit(&[10; 12]), 20, "twice the nodes hold twice the segments");
         assert_eq!(fit(&[]), 0);
+    }
+
+    #[test]
+    fn a_node_that_came_back_empty_makes_room() {
+        let copies = Shape { nodes: 5, missing_max: 2, width: 3, segment_blocks: 256 };
+        let fit = |free: &[u64]| copies.segments_fitting_for_good(free);
+        assert_eq!(fit(&[3, 3, 0, 3]), 3, "one node is lost");
+        assert_eq!(fit(&[3, 3, 0, 3, 30]), 4);
+        assert_eq!(fit(&[0, 0, 0, 0, 30]), 0, "one node alone is no room");
+        assert_eq!(fit(&[9, 9, 9]), 9, "two nodes are lost");
+        // Where a segment has a shard on every node, each node has to have room.
+        assert_eq!(RS42.segments_fitting_for_good([5, 5, 5, 5, 5, 2].as_slice()), 2);
+        assert_eq!(RS42.segments_fitting_for_good([5, 5, 5, 2].as_slice()), 2);
     }
 
     #[test]
@@ -501,7 +527,8 @@ mod tests {
                 // When it is full, the reserve is left, also after m losses.
                 let used = shape.slots(total) + checkpoint;
                 let left = vec![slots - used; usize::try_from(shape.nodes_left()).expect("few")];
-                assert!(shape.segments_fitting(&left) >= RESERVE_SEGMENTS, "{nodes} {blocks}");
+                let fitting = segments_fitting(&left, shape.width);
+                assert!(fitting >= RESERVE_SEGMENTS, "{nodes} {blocks}");
             }
         }
         // Two volumes of 24 MiB fit on six nodes of 28 slots of 1 MiB.
