@@ -214,7 +214,10 @@ async fn collect(ctx: &Ctx) -> Ended {
             if !write_checkpoint(ctx, false).await {
                 return Ended::Disturbed;
             }
-            let now = ctx.with(|core| (core.segments_free(), core.counters.user_written_bytes));
+            let now = ctx.with(|core| {
+                let free = core.segments_free() + core.segments_free_to_move();
+                (free, core.counters.user_written_bytes)
+            });
             let in_vain = |last: (u64, u64)| now.0 <= last.0 && now.1 == last.1;
             if !long && last_checkpoint.is_some_and(in_vain) {
                 // Moving blocks takes as much room as it gives back.

@@ -15,9 +15,11 @@
 //! What is left beyond those slots makes room for segments of data. Their number follows from the
 //! slots of each node, if the nodes with the most room are taken when room gets short. It counts
 //! with the nodes that are left after as many more losses as the code survives, the roomiest ones
-//! first: what is begun now must fit also then. With each node that is lost a segment may have a
-//! shard less: it survives the losses that may still come. So a node that came back empty makes
-//! room in a pool whose other nodes are full, and collection moves data there.
+//! first: what is begun now must fit also then.
+//!
+//! Collection may go on with less. With each node that is lost a segment may have a shard less: it
+//! survives the losses that may still come. So collection moves data to a node that came back empty
+//! in a pool whose other nodes are full, although that node may be lost again.
 //!
 //! # Marks
 //! From few free segments to many:
@@ -196,10 +198,19 @@ impl Shape {
         total.saturating_sub(self.overhead(checkpoint, total)) * self.data_blocks()
     }
 
-    /// Segments that fit into the free slots of the nodes that are left, now and after each further
-    /// loss that the code survives, of the node with the most room each time.
-    fn segments_fitting_for_good(self, free: impl Into<SmallVec<[u64; 16]>>) -> u64 {
-        let mut free = free.into();
+    /// Segments that fit into the free slots of the nodes that are left, now and after as many more
+    /// losses as the code survives, of the nodes with the most room.
+    fn segments_fitting_after_losses(self, mut free: SmallVec<[u64; 16]>) -> u64 {
+        let now = segments_fitting(&free, self.width);
+        let lost = self.nodes - free.len() as u64;
+        let more = usize::try_from(self.missing_max.saturating_sub(lost)).unwrap_or(usize::MAX);
+        free.sort_unstable();
+        free.truncate(free.len().saturating_sub(more).max(1));
+        now.min(segments_fitting(&free, self.width))
+    }
+
+    /// The same when segments have a shard less with each node that is lost.
+    fn narrower_segments_fitting_after_losses(self, mut free: SmallVec<[u64; 16]>) -> u64 {
         free.sort_unstable();
         let mut fitting = segments_fitting(&free, self.width);
         let lost = self.nodes - free.len() as u64;
@@ -270,19 +281,25 @@ impl Core {
     /// the code survives.
     #[must_use]
     pub fn segments_free(&self) -> u64 {
-        let fitting = self.fitting_on_most(|left_out| self.segments_fitting_without(left_out));
-        let begun = self.segments.unsealed() - u64::from(self.log_is_of_trims());
-        fitting.saturating_sub(begun)
+        self.segments_free_by(Shape::segments_fitting_after_losses)
     }
 
-    /// Segments of data that fit on the nodes that are up and not left out, now and after as many
-    /// more losses as the code survives.
-    fn segments_fitting_without(&self, left_out: NodeSet) -> u64 {
+    /// The same for collection: with each node that is lost, segments may have a shard less.
+    #[must_use]
+    pub fn segments_free_to_move(&self) -> u64 {
+        self.segments_free_by(Shape::narrower_segments_fitting_after_losses)
+    }
+
+    /// Segments of data that `fits` says, given the free slots of the nodes that are left.
+    fn segments_free_by(&self, fits: impl Fn(Shape, SmallVec<[u64; 16]>) -> u64) -> u64 {
         let kept = self.checkpoint_segments();
-        let counts = |node: &&Node| node.health == NodeHealth::Up && !left_out(node);
         let slots = |node: &Node| u64::from(node.slots_free).saturating_sub(kept);
-        let free: SmallVec<[u64; 16]> = self.nodes.iter().filter(counts).map(slots).collect();
-        self.shape().segments_fitting_for_good(free)
+        let fitting = self.fitting_on_most(|left_out| {
+            let counts = |node: &&Node| node.health == NodeHealth::Up && !left_out(node);
+            fits(self.shape(), self.nodes.iter().filter(counts).map(slots).collect())
+        });
+        let begun = self.segments.unsealed() - u64::from(self.log_is_of_trims());
+        fitting.saturating_sub(begun)
     }
 
     /// The most that `fits` says when nodes that are short of room are left out, or are not.
@@ -409,7 +426,7 @@ impl Core {
     }
 
     fn segments_not_lent(&self) -> u64 {
-        self.segments_free().saturating_sub(self.segments.row_backed())
+        self.segments_free_to_move().saturating_sub(self.segments.row_backed())
     }
 
     /// Blocks that the volume can hold in all before it is full: with what it has reserved, and
@@ -485,14 +502,19 @@ mod tests {
     #[test]
     fn a_node_that_came_back_empty_makes_room() {
         let copies = Shape { nodes: 5, missing_max: 2, width: 3, segment_blocks: 256 };
-        let fit = |free: &[u64]| copies.segments_fitting_for_good(free);
+        let fit = |free: &[u64]| copies.narrower_segments_fitting_after_losses(free.into());
         assert_eq!(fit(&[3, 3, 0, 3]), 3, "one node is lost");
         assert_eq!(fit(&[3, 3, 0, 3, 30]), 4);
         assert_eq!(fit(&[0, 0, 0, 0, 30]), 0, "one node alone is no room");
         assert_eq!(fit(&[9, 9, 9]), 9, "two nodes are lost");
+        let strict = |free: &[u64]| copies.segments_fitting_after_losses(free.into());
+        assert_eq!(strict(&[3, 3, 0, 3, 30]), 0, "users wait until collection has moved data");
+        assert_eq!(strict(&[6, 6, 6, 6, 6]), 6);
         // Where a segment has a shard on every node, each node has to have room.
-        assert_eq!(RS42.segments_fitting_for_good([5, 5, 5, 5, 5, 2].as_slice()), 2);
-        assert_eq!(RS42.segments_fitting_for_good([5, 5, 5, 2].as_slice()), 2);
+        for free in [&[5, 5, 5, 5, 5, 2][..], &[5, 5, 5, 2]] {
+            assert_eq!(RS42.segments_fitting_after_losses(free.into()), 2);
+            assert_eq!(RS42.narrower_segments_fitting_after_losses(free.into()), 2);
+        }
     }
 
     #[test]
