@@ -48,6 +48,9 @@ pub struct Reservation {
     pub changing: bool,
     /// When nodes last refused.
     refused_at: Option<Nanos>,
+    /// When rebuild last asked for slots that nodes keep too few of, in vain. Such a refusal does
+    /// not count for the volume: rebuild asks again and again, and the volume would never grow.
+    rebuild_refused_at: Option<Nanos>,
     /// When the volume last gave back room because others had none.
     yielded_at: Option<Nanos>,
 }
@@ -92,11 +95,11 @@ impl Core {
         }
     }
 
-    /// Slots on each node with which the volume can go on for ever: a thick one with all of its
-    /// size, a thin one with what it holds. It is more while a node is lost or its disk is full,
-    /// since the others take the shards of that node. It is not more where a node has granted less
-    /// because of other volumes: if the volumes of a full pool all needed more for that reason, none
-    /// could spare a slot, and none would get what it lacks.
+    /// Slots on each node with which the volume can go on for ever: a thick volume with all of its
+    /// size, a thin volume with the data that it holds. While a node is lost, or its disk is full,
+    /// the other nodes take the shards of that node: the volume needs more slots on each. A node
+    /// that granted less because of other volumes does not change the number. In a full pool all
+    /// volumes would need more slots for that reason, and no volume would give any back.
     pub fn slots_needed(&self) -> u32 {
         let full = |node: &Node| node.disk_limited || node.disk_full;
         let lost = |node: &Node| node.health != NodeHealth::Up || full(node);
@@ -277,8 +280,27 @@ impl Core {
 
     /// Nodes have refused to grant more, and are not asked again yet.
     pub fn was_refused_lately(&self) -> bool {
-        let refused = self.reservation.refused_at;
-        refused.is_some_and(|at| self.now.since(at) < Nanos::from_ms(ASK_AGAIN_MS))
+        self.is_lately(self.reservation.refused_at)
+    }
+
+    /// A refusal at this time was too short ago to ask again.
+    fn is_lately(&self, refused_at: Option<Nanos>) -> bool {
+        refused_at.is_some_and(|at| self.now.since(at) < Nanos::from_ms(ASK_AGAIN_MS))
+    }
+
+    /// Rebuild lacks room, and nodes keep fewer slots for the volume than the others.
+    pub fn rebuild_asks_for_room(&self) -> bool {
+        let asks = self.rebuild_lacks_room && !self.nodes_with_less().is_empty();
+        asks && !self.reservation_changes() && !self.is_lately(self.reservation.rebuild_refused_at)
+    }
+
+    /// Nodes have answered that were asked for room for rebuild.
+    pub fn rebuild_asked_for_room(&mut self, gained: bool) {
+        self.reservation.rebuild_refused_at = (!gained).then_some(self.now);
+        match gained {
+            true => self.asked_for_more(true),
+            false => self.reservation.changing = false,
+        }
     }
 
     /// Nodes have answered that were asked for more.

@@ -82,6 +82,13 @@ impl Core {
         self.place_missing_on(handle, 0, has_room)
     }
 
+    /// The shard is still missing, and the node has none of the segment.
+    fn takes_shard(&self, handle: Handle, shard: usize, node: NodeIndex) -> bool {
+        self.segments.get(handle).is_some_and(|segment| {
+            segment.shards[shard].is_none() && !self.has_or_gets_shard(segment, node)
+        })
+    }
+
     /// A node is up that holds no shard of the segment.
     fn has_idle_node(&self, handle: Handle) -> bool {
         let Some(segment) = self.segments.get(handle) else { return false };
@@ -145,13 +152,10 @@ async fn rebuild(ctx: Ctx) {
         let full =
             ctx.with(|core| core.nodes_that(|n| (n.full || n.short) && n.health == NodeHealth::Up));
         ctx.call_all(&full, &RequestBody::Stat).await;
-        let asks = |core: &mut Core| {
-            core.rebuild_lacks_room && !core.reservation_changes() && !core.was_refused_lately()
-        };
-        if ctx.with(asks) {
+        if ctx.with(|core| core.rebuild_asks_for_room()) {
             begin_change(&ctx).await;
             let gained = reserve_missing(&ctx).await;
-            ctx.with(|core| core.asked_for_more(gained));
+            ctx.with(|core| core.rebuild_asked_for_room(gained));
         }
         let work = ctx.with(|core| {
             let work = core.degraded();
@@ -224,6 +228,10 @@ pub async fn rebuild_segment(ctx: &Ctx, handle: Handle, targets: Vec<(usize, Nod
     });
     let mut progress = false;
     for ((shard, node), data) in targets.into_iter().zip(decoded.shards) {
+        // The segment may have been sealed again meanwhile, with other shards on these nodes.
+        if !ctx.with(|core| core.takes_shard(handle, shard, node)) {
+            continue;
+        }
         let made = Shard { checksums: crc32c_blocks(&data), data };
         progress |= write_shard(ctx, handle, (id, shard), node, made, meta).await;
     }

@@ -307,6 +307,13 @@ impl Core {
         })
     }
 
+    /// The node holds a shard of the segment, or a write of a shard of the segment is under way to
+    /// it. The node never gets a second one: it could not delete one of them alone.
+    pub fn has_or_gets_shard(&self, segment: &Segment, node: NodeIndex) -> bool {
+        segment.shards.contains(&Some(node))
+            || self.node(node).slots_claimed.contains_key(&segment.id)
+    }
+
     /// As [`Self::place_missing`], on nodes of a choice only.
     pub fn place_missing_on(
         &mut self,
@@ -326,7 +333,7 @@ impl Core {
             .map(NodeIndex)
             .zip(&self.nodes)
             .filter(|(index, node)| {
-                let used = segment.shards.contains(&Some(*index)) || kept.contains(&Some(*index));
+                let used = self.has_or_gets_shard(segment, *index) || kept.contains(&Some(*index));
                 node.health == NodeHealth::Up && !node.full && !used && chosen(self, *index)
             })
             .map(|(index, _)| (self.slots_beyond(index), index))

@@ -199,18 +199,13 @@ impl Shape {
     }
 
     /// Segments that fit into the free slots of the nodes that are left, now and after as many more
-    /// losses as the code survives, of the nodes with the most room.
-    fn segments_fitting_after_losses(self, mut free: SmallVec<[u64; 16]>) -> u64 {
-        let now = segments_fitting(&free, self.width);
-        let lost = self.nodes - free.len() as u64;
-        let more = usize::try_from(self.missing_max.saturating_sub(lost)).unwrap_or(usize::MAX);
-        free.sort_unstable();
-        free.truncate(free.len().saturating_sub(more).max(1));
-        now.min(segments_fitting(&free, self.width))
-    }
-
-    /// The same when segments have a shard less with each node that is lost.
-    fn narrower_segments_fitting_after_losses(self, mut free: SmallVec<[u64; 16]>) -> u64 {
+    /// losses as the code survives, of the nodes with the most room. With each node that is lost,
+    /// a segment may do with `fewer_shards_per_loss` shards less.
+    fn segments_fitting_after_losses(
+        self,
+        mut free: SmallVec<[u64; 16]>,
+        fewer_shards_per_loss: u64,
+    ) -> u64 {
         free.sort_unstable();
         let mut fitting = segments_fitting(&free, self.width);
         let lost = self.nodes - free.len() as u64;
@@ -218,7 +213,8 @@ impl Shape {
             if free.len() > 1 {
                 free.pop();
             }
-            fitting = fitting.min(segments_fitting(&free, self.width - lost));
+            let width = self.width - lost * fewer_shards_per_loss;
+            fitting = fitting.min(segments_fitting(&free, width));
         }
         fitting
     }
@@ -281,22 +277,23 @@ impl Core {
     /// the code survives.
     #[must_use]
     pub fn segments_free(&self) -> u64 {
-        self.segments_free_by(Shape::segments_fitting_after_losses)
+        self.segments_free_after_losses(0)
     }
 
     /// The same for collection: with each node that is lost, segments may have a shard less.
     #[must_use]
     pub fn segments_free_to_move(&self) -> u64 {
-        self.segments_free_by(Shape::narrower_segments_fitting_after_losses)
+        self.segments_free_after_losses(1)
     }
 
-    /// Segments of data that `fits` says, given the free slots of the nodes that are left.
-    fn segments_free_by(&self, fits: impl Fn(Shape, SmallVec<[u64; 16]>) -> u64) -> u64 {
+    /// See [`Shape::segments_fitting_after_losses`].
+    fn segments_free_after_losses(&self, fewer_shards_per_loss: u64) -> u64 {
         let kept = self.checkpoint_segments();
         let slots = |node: &Node| u64::from(node.slots_free).saturating_sub(kept);
         let fitting = self.fitting_on_most(|left_out| {
             let counts = |node: &&Node| node.health == NodeHealth::Up && !left_out(node);
-            fits(self.shape(), self.nodes.iter().filter(counts).map(slots).collect())
+            let free = self.nodes.iter().filter(counts).map(slots).collect();
+            self.shape().segments_fitting_after_losses(free, fewer_shards_per_loss)
         });
         let begun = self.segments.unsealed() - u64::from(self.log_is_of_trims());
         fitting.saturating_sub(begun)
@@ -502,18 +499,18 @@ mod tests {
     #[test]
     fn a_node_that_came_back_empty_makes_room() {
         let copies = Shape { nodes: 5, missing_max: 2, width: 3, segment_blocks: 256 };
-        let fit = |free: &[u64]| copies.narrower_segments_fitting_after_losses(free.into());
+        let fit = |free: &[u64]| copies.segments_fitting_after_losses(free.into(), 1);
         assert_eq!(fit(&[3, 3, 0, 3]), 3, "one node is lost");
         assert_eq!(fit(&[3, 3, 0, 3, 30]), 4);
         assert_eq!(fit(&[0, 0, 0, 0, 30]), 0, "one node alone is no room");
         assert_eq!(fit(&[9, 9, 9]), 9, "two nodes are lost");
-        let strict = |free: &[u64]| copies.segments_fitting_after_losses(free.into());
+        let strict = |free: &[u64]| copies.segments_fitting_after_losses(free.into(), 0);
         assert_eq!(strict(&[3, 3, 0, 3, 30]), 0, "users wait until collection has moved data");
         assert_eq!(strict(&[6, 6, 6, 6, 6]), 6);
         // Where a segment has a shard on every node, each node has to have room.
         for free in [&[5, 5, 5, 5, 5, 2][..], &[5, 5, 5, 2]] {
-            assert_eq!(RS42.segments_fitting_after_losses(free.into()), 2);
-            assert_eq!(RS42.narrower_segments_fitting_after_losses(free.into()), 2);
+            assert_eq!(RS42.segments_fitting_after_losses(free.into(), 0), 2);
+            assert_eq!(RS42.segments_fitting_after_losses(free.into(), 1), 2);
         }
     }
 
