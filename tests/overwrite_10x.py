@@ -10,7 +10,7 @@ import random
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from device import connect, nbd
+from device import connect
 from ledger import BLOCK, make_block, read_version
 from scenario import main
 from world import EVERY_CODE, MIB, check

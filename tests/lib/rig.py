@@ -269,15 +269,24 @@ class Rig:
             cookie = handle.aio_trim(len(part) * BLOCK, part[0] * BLOCK)
             finish(handle, cookie, ANSWER_SECONDS, f"a trim of {len(part)} blocks of {name}")
             ledger.done(part, version)
-            began = time.monotonic()
-            look = lambda: self._takes_a_write(handle, name, part[0]) or (
-                part[0] > 0 and time.monotonic() - began > GRANT_SECONDS and not self._has_room(name)
-            )
-            wait_until(f"{name} takes a write after a trim", look, ROOM_SECONDS, 0.5)
-            if self._takes_a_write(handle, name, part[0]):
+            if self._room_came(handle, name, part[0]):
                 break
             end = part[0]
         handle.shutdown()
+
+    def _room_came(self, handle, name, block):
+        """Waits until `block`, behind which all is trimmed, can be written: True. Or `status` shows
+        for long that the volume has no room, and there is more to trim: False."""
+        began = time.monotonic()
+
+        def look():
+            if self._takes_a_write(handle, name, block):
+                return "taken"
+            waited = time.monotonic() - began > GRANT_SECONDS
+            return "full" if block > 0 and waited and not self._has_room(name) else None
+
+        what = f"{name} takes a write after a trim"
+        return wait_until(what, look, ROOM_SECONDS, 0.5) == "taken"
 
     def _has_room(self, name):
         volume = self.pool.volume_status(name)
