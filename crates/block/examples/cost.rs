@@ -5,10 +5,12 @@
 //! `cargo run --release -p fieldstone-block --example cost`
 
 use bytes::Bytes;
+use fieldstone_block::layers::{
+    Align, Cache, CacheOptions, LayerOptions, Meter, Scheduler, SchedulerOptions,
+};
 use fieldstone_block::{
-    Align, Backend, Cache, CacheOptions, Completion, Info, Meter, Nanos, Op, Payload, Pipeline,
-    PipelineOptions, Ram, Request, RequestFlags, RequestId, Scheduler, SchedulerOptions, Stage,
-    StageStats, Stamps,
+    Backend, Completion, Info, Layer, Nanos, Op, Payload, QueueId, Ram, Request, RequestFlags,
+    RequestId, Stack, Stage, StageStats, Stamps,
 };
 
 const DEVICE_BYTES: u64 = 1 << 30;
@@ -71,6 +73,7 @@ fn measure(mut backend: impl Backend, op: Op) -> f64 {
                     len_bytes: 4096,
                     flags: RequestFlags::default(),
                     data: data.clone(),
+                    queue: QueueId::default(),
                     stamps: Stamps::default(),
                 };
                 backend.submit(request, Nanos(round + 1));
@@ -96,6 +99,7 @@ fn filled_ram() -> Ram {
             len_bytes: 1 << 20,
             flags: RequestFlags::default(),
             data: data.clone(),
+            queue: QueueId::default(),
             stamps: Stamps::default(),
         };
         ram.submit(request, Nanos(1));
@@ -136,17 +140,23 @@ fn record_cost() -> f64 {
 }
 
 fn main() {
-    let scheduler = SchedulerOptions::default;
-    let cache = CacheOptions::default;
+    let stack = |block_bytes, layers| Stack::new(null(block_bytes), layers);
     for op in [Op::Read, Op::Write] {
         let floor = measure(null(1), op);
         println!("{op:?}: generating the request and nothing below: {floor:.0} ns; above that");
         let row = |name: &str, cost: f64| println!("  {name:<28}{:>6.0} ns", cost - floor);
-        row("Align, aligned", measure(Align::new(null(4096)), op));
-        row("Cache 32 MiB, 3 % hits", measure(Cache::new(null(1), cache()), op));
-        row("Scheduler", measure(Scheduler::new(null(1), scheduler()), op));
-        row("Meter", measure(Meter::new(null(1)), op));
-        row("Pipeline", measure(Pipeline::new(null(4096), PipelineOptions::default()), op));
+        row("a stack without layers", measure(stack(1, Vec::new()), op));
+        let layers: [(&str, u32, Box<dyn Layer>); 4] = [
+            ("meter", 1, Box::new(Meter::new())),
+            ("scheduler", 1, Box::new(Scheduler::new(SchedulerOptions::default()))),
+            ("cache 32 MiB, 3 % hits", 1, Box::new(Cache::new(CacheOptions::default()))),
+            ("align, aligned", 4096, Box::new(Align::new())),
+        ];
+        for (name, block_bytes, layer) in layers {
+            row(name, measure(stack(block_bytes, vec![layer]), op));
+        }
+        let all = LayerOptions::default().make().expect("defaults are valid");
+        row("the default layers", measure(stack(4096, all), op));
         row("Ram, 1 GiB filled", measure(filled_ram(), op));
     }
     println!("copying 4 KiB to a random page: {:.0} ns", copy_cost());

@@ -36,6 +36,11 @@ impl Nanos {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
+/// The queue of a device that a request comes from: one for each connection or virtual queue.
+/// Layers that share something out, such as a rate, share it out among queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueId(pub u32);
+
 /// What a request asks for. `offset` and `len` of [`Request`] apply to all but `Flush`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -157,6 +162,8 @@ pub struct Request {
     pub flags: RequestFlags,
     /// What to write, for [`Op::Write`]; empty otherwise.
     pub data: Bytes,
+    /// The queue that it comes from.
+    pub queue: QueueId,
     /// When it passed each stage.
     pub stamps: Stamps,
 }
@@ -169,8 +176,11 @@ impl Request {
     }
 
     /// Checks everything a device of this kind may refuse without doing anything: the range, its
-    /// alignment, the length of the data, and writes to a read-only device. Every backend and
-    /// decorator calls it before it does arithmetic on the range.
+    /// alignment, the length of the data, and writes to a read-only device. The
+    /// [`Stack`](crate::Stack) calls it once for each request; layers and stores rely on it.
+    ///
+    /// # Errors
+    /// Why the device refuses the request.
     pub fn validate(&self, info: &Info) -> Result<(), BlockError> {
         if self.op == Op::Flush {
             return Ok(());
@@ -302,6 +312,10 @@ pub enum BlockError {
 pub struct Completion {
     /// The request's id.
     pub id: RequestId,
+    /// What the request asked for.
+    pub op: Op,
+    /// The request's length in bytes.
+    pub len_bytes: u32,
     /// What it produced, or why it failed.
     pub result: Result<Payload, BlockError>,
     /// When it passed each stage.
@@ -312,12 +326,8 @@ impl Completion {
     /// The completion of `request` with `result`, with the stamps the request has so far.
     #[must_use]
     pub fn of(request: &Request, result: Result<Payload, BlockError>) -> Self {
-        Completion { id: request.id, result, stamps: request.stamps }
-    }
-
-    /// Stands in for a completion that is being looked at by value.
-    pub(crate) fn placeholder() -> Self {
-        Completion { id: RequestId(0), result: Ok(Payload::None), stamps: Stamps::default() }
+        let Request { id, op, len_bytes, stamps, .. } = *request;
+        Completion { id, op, len_bytes, result, stamps }
     }
 }
 
@@ -338,6 +348,8 @@ pub struct Info {
 ///
 /// Implementations do no I/O and read no clock; what they need from the world they state through
 /// their own, wider interface (the volume's node messages, say). Contract:
+/// - every request is valid for the device ([`Request::validate`]), and its id is the only one of
+///   that value in flight;
 /// - every submitted request completes exactly once, with success or an error;
 /// - a read submitted after a write completed sees that write (per byte);
 /// - of a read and a write in flight together, the read sees each block before or after the write;

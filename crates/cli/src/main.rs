@@ -29,7 +29,6 @@ mod report;
 mod signals;
 mod stderr;
 mod target;
-mod units;
 
 use std::process::ExitCode;
 

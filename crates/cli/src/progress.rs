@@ -8,7 +8,7 @@ use fieldstone_files::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::report::ProgressReport;
-use crate::units;
+use fieldstone_units as units;
 
 /// How often progress is looked at.
 const STEP: Duration = Duration::from_millis(200);

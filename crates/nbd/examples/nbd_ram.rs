@@ -82,8 +82,7 @@ fn converse(
     loop {
         while let Some((_, request)) = session.next_request() {
             let payload = ram.lock().expect("no server thread panics").serve(&request);
-            let (id, stamps) = (request.id, request.stamps);
-            session.complete(Completion { id, result: Ok(payload), stamps });
+            session.complete(Completion::of(&request, Ok(payload)));
         }
         session.output(&mut out);
         if !out.is_empty() {

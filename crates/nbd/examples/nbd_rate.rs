@@ -90,8 +90,7 @@ fn measure(case: &Case) -> f64 {
                 Op::Read => Payload::Data(smallvec![Piece::Data(data.clone())]),
                 _ => Payload::None,
             };
-            let (id, stamps) = (request.id, request.stamps);
-            session.complete(Completion { id, result: Ok(payload), stamps });
+            session.complete(Completion::of(&request, Ok(payload)));
         }
         session.output(&mut out);
         done += case.depth;

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fieldstone_block::{Completion, Nanos, Op, Request, RequestFlags, Stage, Stamps};
+use fieldstone_block::{Completion, Nanos, Op, QueueId, Request, RequestFlags, Stage, Stamps};
 use fieldstone_buf::{AlignedBuf, Budget};
 use zerocopy::FromBytes;
 
@@ -542,6 +542,8 @@ impl Session {
             len_bytes: command.len_bytes,
             flags,
             data,
+            // The host says which connection this is.
+            queue: QueueId::default(),
             stamps,
         };
         Step::Request(agreed.export, request)

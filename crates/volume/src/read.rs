@@ -253,15 +253,15 @@ impl Core {
                     .collect(),
             )),
         };
-        self.completions.push(Completion { id: read.request.id, result, stamps });
+        let completion = Completion { stamps, ..Completion::of(&read.request, result) };
+        self.completions.push(completion);
     }
 
     /// The volume has failed: reads that wait are answered with an error.
     pub fn fail_reads(&mut self, why: &str) {
         for read in self.reads.reads.drain() {
             let result = Err(BlockError::Io(why.to_owned()));
-            let stamps = read.request.stamps;
-            self.completions.push(Completion { id: read.request.id, result, stamps });
+            self.completions.push(Completion::of(&read.request, result));
         }
     }
 }

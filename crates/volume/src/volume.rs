@@ -187,14 +187,12 @@ impl Backend for Volume {
         core.now = core.now.max(now);
         let now = core.now;
         if let Err(error) = check(&core, &request) {
-            let stamps = request.stamps;
-            core.completions.push(Completion { id: request.id, result: Err(error), stamps });
+            core.completions.push(Completion::of(&request, Err(error)));
             return;
         }
         request.stamps.stamp(Stage::Sent, now);
         if request.op != Op::Flush && request.len_bytes == 0 {
-            let (id, stamps) = (request.id, request.stamps);
-            core.completions.push(Completion { id, result: Ok(Payload::None), stamps });
+            core.completions.push(Completion::of(&request, Ok(Payload::None)));
             return;
         }
         match request.op {
@@ -208,8 +206,7 @@ impl Backend for Volume {
             Op::Flush => core.queue_flush(request),
             Op::Extents => {
                 let result = Ok(Payload::Extents(extents(&core, &request)));
-                let (id, stamps) = (request.id, request.stamps);
-                core.completions.push(Completion { id, result, stamps });
+                core.completions.push(Completion::of(&request, result));
             }
         }
     }

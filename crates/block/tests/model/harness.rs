@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
 use fieldstone_block::{
-    Backend, Completion, ExtentKind, Nanos, Op, Payload, Piece, Request, RequestFlags, RequestId,
-    Stamps,
+    Backend, Completion, ExtentKind, Nanos, Op, Payload, Piece, QueueId, Request, RequestFlags,
+    RequestId, Stamps,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -110,8 +110,18 @@ impl<B: Backend> Harness<B> {
             fast_zero: false,
         };
         let offset_bytes = first as u64 * u64::from(self.shape.cell_bytes);
-        let request =
-            Request { id, op, offset_bytes, len_bytes, flags, data, stamps: Stamps::default() };
+        let queue = QueueId(self.random.random_range(0..3));
+        let request = Request {
+            id,
+            op,
+            offset_bytes,
+            len_bytes,
+            flags,
+            data,
+            queue,
+            stamps: Stamps::default(),
+        };
+
         (request, tag)
     }
 
@@ -217,6 +227,7 @@ impl<B: Backend> Harness<B> {
                 len_bytes,
                 flags: RequestFlags::default(),
                 data: Bytes::new(),
+                queue: QueueId::default(),
                 stamps: Stamps::default(),
             };
             self.oracle.submitted(&request, 0);

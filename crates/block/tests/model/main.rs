@@ -1,6 +1,6 @@
-//! Every decorator and the whole stack against one model of the contract.
+//! Every layer and the whole stack against one model of the contract.
 //!
-//! A seed fixes the requests, the backend's temper and the shape of the device. The decorator under
+//! A seed fixes the requests, the backend's temper and the shape of the device. The layer under
 //! test stands over a backend that completes in any order and fails at times (`chaos`); the oracle
 //! knows what each cell may hold (`oracle`); the harness compares (`harness`).
 
@@ -14,10 +14,11 @@ mod oracle;
 use std::num::NonZeroU64;
 
 use chaos::{Chaos, Temper};
-use fieldstone_block::{
-    Align, Backend, Cache, CacheOptions, Delay, DelayOptions, ErrorInject, ErrorOptions, Nanos,
-    Pipeline, PipelineOptions, Policy, Ram, Scheduler, SchedulerOptions, Throttle, ThrottleOptions,
+use fieldstone_block::layers::{
+    Align, Cache, CacheOptions, Delay, DelayOptions, ErrorInject, ErrorOptions, Limit,
+    LimitOptions, Policy, Scheduler, SchedulerOptions,
 };
+use fieldstone_block::{Backend, Layer, Nanos, Ram, Stack};
 use harness::{Harness, Shape};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -63,6 +64,10 @@ fn draw(seed: u64, wants: Wants) -> (Shape, Temper) {
     (shape, Temper { block_bytes: cell_bytes * cells_per_block, max_delay, failing })
 }
 
+fn over(chaos: Chaos, layer: impl Layer) -> Stack<Chaos> {
+    Stack::new(chaos, vec![Box::new(layer)])
+}
+
 fn check_seed<B: Backend>(
     seed: u64,
     wants: Wants,
@@ -99,7 +104,7 @@ fn chaos_itself_keeps_the_contract() {
 #[test]
 fn align_keeps_the_contract() {
     for seed in 0..SEEDS {
-        check_seed(seed, BLOCKS, |chaos, _| Align::new(chaos), Align::inner);
+        check_seed(seed, BLOCKS, |chaos, _| over(chaos, Align::new()), Stack::store);
     }
 }
 
@@ -115,9 +120,10 @@ fn scheduler_keeps_the_contract() {
                 max_merge_bytes: shape.cell_bytes * 24,
                 ..SchedulerOptions::default()
             };
-            Scheduler::new(chaos, options)
+            over(chaos, Scheduler::new(options))
         };
-        merged += check_seed(seed, STREAMS, stack, Scheduler::inner).backend.stats().merged;
+        let harness = check_seed(seed, STREAMS, stack, Stack::store);
+        merged += harness.backend.layer::<Scheduler>().unwrap().stats().merged;
     }
     assert!(merged > SEEDS, "only {merged} requests were merged: the test does not test merging");
 }
@@ -134,10 +140,11 @@ fn cache_keeps_the_contract() {
                 stream_bytes: [8 << 10, u32::MAX][seed as usize / 4 % 2],
                 write_allocate: seed % 3 == 0,
             };
-            Cache::new(chaos, options)
+            over(chaos, Cache::new(options))
         };
         // Lines are 4 KiB: cells of 1 KiB and 4 KiB give lines in part and several lines.
-        let stats = check_seed(seed, LINES, stack, Cache::inner).backend.stats();
+        let harness = check_seed(seed, LINES, stack, Stack::store);
+        let stats = harness.backend.layer::<Cache>().unwrap().stats();
         hits += stats.hits;
         refused += stats.refused;
     }
@@ -145,7 +152,7 @@ fn cache_keeps_the_contract() {
 }
 
 #[test]
-fn error_delay_and_throttle_keep_the_contract() {
+fn error_delay_and_limit_keep_the_contract() {
     for seed in 0..SEEDS / 3 {
         let stack = |chaos, _: &Shape| {
             let errors = ErrorOptions {
@@ -157,19 +164,24 @@ fn error_delay_and_throttle_keep_the_contract() {
             };
             let delays =
                 DelayOptions { read: Nanos(700), write: Nanos(seed % 2 * 5_000), flush: Nanos(1) };
-            let rates = ThrottleOptions {
+            let rates = LimitOptions {
                 bytes_per_second: (seed % 3 > 0).then_some(NonZeroU64::new(100_000_000).unwrap()),
                 requests_per_second: (seed % 5 > 0).then_some(NonZeroU64::new(200_000).unwrap()),
                 burst: Nanos(20_000),
             };
-            Throttle::new(Delay::new(ErrorInject::new(chaos, errors), delays), rates)
+            let layers: Vec<Box<dyn Layer>> = vec![
+                Box::new(Limit::new(rates)),
+                Box::new(Delay::new(delays)),
+                Box::new(ErrorInject::new(errors)),
+            ];
+            Stack::new(chaos, layers)
         };
-        check_seed(seed, Wants::default(), stack, |top| top.inner().inner().inner());
+        check_seed(seed, Wants::default(), stack, Stack::store);
     }
 }
 
 #[test]
-fn the_pipeline_keeps_the_contract() {
+fn the_whole_list_keeps_the_contract() {
     let (mut merged, mut hits, mut edges) = (0, 0, 0);
     for seed in 0..SEEDS {
         let stack = |chaos, shape: &Shape| {
@@ -184,14 +196,19 @@ fn the_pipeline_keeps_the_contract() {
                 capacity_bytes: [0, 4 << 12, 1 << 20][seed as usize / 3 % 3],
                 ..CacheOptions::default()
             };
-            Pipeline::new(chaos, PipelineOptions { scheduler, cache })
+            let layers: Vec<Box<dyn Layer>> = vec![
+                Box::new(Scheduler::new(scheduler)),
+                Box::new(Cache::new(cache)),
+                Box::new(Align::new()),
+            ];
+            Stack::new(chaos, layers)
         };
         let wants = Wants { blocks: true, streams: true, lines: seed % 2 == 0 };
-        let report = check_seed(seed, wants, stack, Pipeline::store).backend.report();
-        merged += report.scheduler.merged;
-        hits += report.cache.hits;
-        edges += report.align.read_modify_writes;
-        assert_eq!(report.in_flight, 0);
+        let stack = check_seed(seed, wants, stack, Stack::store).backend;
+        merged += stack.layer::<Scheduler>().unwrap().stats().merged;
+        hits += stack.layer::<Cache>().unwrap().stats().hits;
+        edges += stack.layer::<Align>().unwrap().stats().read_modify_writes;
+        assert_eq!(stack.in_flight(), 0);
     }
     let least = merged.min(hits).min(edges);
     assert!(least > SEEDS, "{merged} merged, {hits} hits, {edges} read-modify-writes");

@@ -1,26 +1,31 @@
 //! Aligned requests pass untouched; edges are read, laid over and written back in order.
 
-use fieldstone_block::{Align, Backend, BlockError, Nanos, Op};
+use fieldstone_block::layers::{Align, AlignStats};
+use fieldstone_block::{Backend, BlockError, Nanos, Op, Stack};
 
-use crate::manual::{Manual, bytes_of, poll, request};
+use crate::manual::{Manual, bytes_of, layer, over, poll, request};
+
+fn stats(stack: &Stack<Manual>) -> AlignStats {
+    layer::<Align, Manual>(stack).stats()
+}
 
 #[test]
 fn aligned_requests_pass_as_they_are() {
     let (manual, hand) = Manual::new(4096);
-    let mut align = Align::new(manual);
+    let mut align = over(manual, Align::new());
     let write = request(1, Op::Write, 4096, 8192, 9);
     let pointer = write.data.as_ptr();
     align.submit(write, Nanos(1));
     align.submit(request(2, Op::Write, 4096, 4096, 8), Nanos(1));
     assert_eq!(hand.pending(), [(Op::Write, 4096, 8192), (Op::Write, 4096, 4096)]);
     assert_eq!(hand.data(0).as_ptr(), pointer);
-    assert_eq!(align.stats().read_modify_writes, 0);
+    assert_eq!(stats(&align).read_modify_writes, 0);
 }
 
 #[test]
 fn an_unaligned_write_reads_both_edges_and_writes_once() {
     let (manual, hand) = Manual::new(512);
-    let mut align = Align::new(manual);
+    let mut align = over(manual, Align::new());
     align.submit(request(1, Op::Write, 500, 1100, 9), Nanos(1));
     assert_eq!(hand.pending(), [(Op::Read, 0, 512), (Op::Read, 1536, 512)]);
     // The edges may come in any order.
@@ -39,7 +44,7 @@ fn an_unaligned_write_reads_both_edges_and_writes_once() {
 #[test]
 fn writes_to_the_same_block_wait_for_each_other_and_others_do_not() {
     let (manual, hand) = Manual::new(4096);
-    let mut align = Align::new(manual);
+    let mut align = over(manual, Align::new());
     align.submit(request(1, Op::Write, 0, 4096, 1), Nanos(1));
     align.submit(request(2, Op::Write, 10, 5, 2), Nanos(1));
     align.submit(request(3, Op::Write, 20, 5, 3), Nanos(1));
@@ -48,7 +53,7 @@ fn writes_to_the_same_block_wait_for_each_other_and_others_do_not() {
     align.submit(request(6, Op::Read, 10, 5, 0), Nanos(1));
     let expected = [(Op::Write, 0, 4096), (Op::Write, 8192, 4096), (Op::Read, 0, 4096)];
     assert_eq!(hand.pending(), expected);
-    assert_eq!(align.stats().waited, 3);
+    assert_eq!(stats(&align).waited, 3);
     let mut order = Vec::new();
     while !hand.pending().is_empty() {
         hand.answer(0, 7);
@@ -65,7 +70,7 @@ fn writes_to_the_same_block_wait_for_each_other_and_others_do_not() {
 #[test]
 fn write_zeroes_zeroes_edges_and_trim_leaves_them() {
     let (manual, hand) = Manual::new(512);
-    let mut align = Align::new(manual);
+    let mut align = over(manual, Align::new());
     align.submit(request(1, Op::WriteZeroes, 100, 1000, 0), Nanos(1));
     assert_eq!(hand.pending(), [(Op::WriteZeroes, 512, 512)]);
     hand.answer(0, 0);
@@ -90,7 +95,7 @@ fn write_zeroes_zeroes_edges_and_trim_leaves_them() {
 #[test]
 fn a_fast_zero_that_is_refused_has_changed_nothing() {
     let (manual, hand) = Manual::new(512);
-    let mut align = Align::new(manual);
+    let mut align = over(manual, Align::new());
     let mut zeroes = request(1, Op::WriteZeroes, 100, 1000, 0);
     zeroes.flags.fast_zero = true;
     align.submit(zeroes, Nanos(1));
@@ -102,7 +107,7 @@ fn a_fast_zero_that_is_refused_has_changed_nothing() {
 #[test]
 fn a_failed_edge_read_fails_the_write_and_frees_the_block() {
     let (manual, hand) = Manual::new(512);
-    let mut align = Align::new(manual);
+    let mut align = over(manual, Align::new());
     align.submit(request(1, Op::Write, 10, 5, 1), Nanos(1));
     align.submit(request(2, Op::Write, 20, 5, 1), Nanos(1));
     hand.fail(0, BlockError::Io("bad block".into()));
@@ -113,7 +118,7 @@ fn a_failed_edge_read_fails_the_write_and_frees_the_block() {
 #[test]
 fn requests_outside_the_device_are_refused() {
     let (manual, _hand) = Manual::new(4096);
-    let mut align = Align::new(manual);
+    let mut align = over(manual, Align::new());
     for (id, offset, len) in [(1, (1 << 30) - 1, 2), (2, u64::MAX, 1), (3, u64::MAX - 1, u32::MAX)]
     {
         align.submit(request(id, Op::Read, offset, len, 0), Nanos(1));

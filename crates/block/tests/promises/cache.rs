@@ -1,19 +1,24 @@
 //! The cache hits, counts, bounds itself, and never keeps what a change met.
 
-use fieldstone_block::{Backend, BlockError, Cache, CacheOptions, LINE_BYTES, Nanos, Op, Payload};
+use fieldstone_block::layers::{Cache, CacheOptions, CacheStats, LINE_BYTES};
+use fieldstone_block::{Backend, BlockError, Nanos, Op, Payload, Stack};
 
-use crate::manual::{Hand, Manual, bytes_of, poll, request};
+use crate::manual::{Hand, Manual, bytes_of, layer, over, poll, request};
 
 const LINE: u64 = LINE_BYTES as u64;
 
-fn cache(lines: u64) -> (Cache<Manual>, Hand) {
+fn cache(lines: u64) -> (Stack<Manual>, Hand) {
     let (manual, hand) = Manual::new(1);
     let options = CacheOptions { capacity_bytes: lines * LINE, ..CacheOptions::default() };
-    (Cache::new(manual, options), hand)
+    (over(manual, Cache::new(options)), hand)
+}
+
+fn stats(stack: &Stack<Manual>) -> CacheStats {
+    layer::<Cache, Manual>(stack).stats()
 }
 
 /// Reads one line; the backend, if asked, answers with `fill`. True if it was asked.
-fn read(cache: &mut Cache<Manual>, hand: &Hand, line: u64, fill: u8) -> (u8, bool) {
+fn read(cache: &mut Stack<Manual>, hand: &Hand, line: u64, fill: u8) -> (u8, bool) {
     cache.submit(request(99, Op::Read, line * LINE, LINE_BYTES, 0), Nanos(1));
     let asked = !hand.pending().is_empty();
     if asked {
@@ -36,7 +41,7 @@ fn a_read_that_a_write_overtook_is_not_kept() {
     // The read saw the line before the write, which it may; but it is stale by now.
     hand.answer(0, 4);
     poll(&mut cache, 1);
-    assert_eq!(cache.stats().refused, 1);
+    assert_eq!(stats(&cache).refused, 1);
     assert_eq!(read(&mut cache, &hand, 0, 5), (5, true));
 }
 
@@ -88,7 +93,7 @@ fn failed_writes_zeroes_and_trims_drop_their_lines() {
         }
         poll(&mut cache, 1);
         assert_eq!(read(&mut cache, &hand, 3, 8), (8, true), "{op:?}");
-        assert_eq!(cache.stats().invalidated, 1);
+        assert_eq!(stats(&cache).invalidated, 1);
     }
 }
 
@@ -101,7 +106,7 @@ fn the_least_recently_used_line_goes_first_and_the_numbers_are_right() {
     read(&mut cache, &hand, 2, 12);
     assert_eq!(read(&mut cache, &hand, 0, 99), (10, false));
     assert_eq!(read(&mut cache, &hand, 1, 11), (11, true));
-    let stats = cache.stats();
+    let stats = layer::<Cache, Manual>(&cache).stats();
     assert_eq!((stats.hits, stats.misses, stats.evicted), (2, 4, 2));
     assert_eq!((stats.hit_bytes, stats.miss_bytes), (2 * LINE, 4 * LINE));
     assert_eq!((stats.held_bytes, stats.capacity_bytes), (2 * LINE, 2 * LINE));
@@ -122,19 +127,19 @@ fn small_reads_fetch_the_line_for_those_that_follow() {
 #[test]
 fn a_stream_is_looked_up_and_not_kept() {
     let (mut cache, hand) = cache(1024);
-    let stream = |cache: &mut Cache<Manual>| {
+    let stream = |cache: &mut Stack<Manual>| {
         cache.submit(request(1, Op::Read, 0, 64 * 1024, 0), Nanos(1));
     };
     stream(&mut cache);
     hand.answer(0, 1);
     poll(&mut cache, 1);
-    assert_eq!((cache.stats().held_bytes, cache.stats().misses), (0, 1));
+    assert_eq!((stats(&cache).held_bytes, stats(&cache).misses), (0, 1));
 
     (0..16).for_each(|line| assert!(read(&mut cache, &hand, line, 2).1));
     stream(&mut cache);
     assert!(hand.pending().is_empty());
     assert_eq!(bytes_of(poll(&mut cache, 1)[0].1.as_ref().unwrap()), vec![2; 64 * 1024]);
-    assert_eq!((cache.stats().hits, cache.stats().misses), (1, 17));
+    assert_eq!((stats(&cache).hits, stats(&cache).misses), (1, 17));
 }
 
 #[test]
@@ -143,11 +148,11 @@ fn long_reads_pass_by_and_capacity_zero_is_off() {
     cache_on.submit(request(1, Op::Read, 0, 512 * 1024, 0), Nanos(1));
     hand.answer(0, 1);
     poll(&mut cache_on, 1);
-    assert_eq!((cache_on.stats().held_bytes, cache_on.stats().bypassed), (0, 1));
+    assert_eq!((stats(&cache_on).held_bytes, stats(&cache_on).bypassed), (0, 1));
 
     let (mut off, hand) = cache(0);
     assert!(read(&mut off, &hand, 0, 1).1 && read(&mut off, &hand, 0, 1).1);
-    assert_eq!(off.stats().misses, 0);
+    assert_eq!(stats(&off).misses, 0);
 }
 
 #[test]

@@ -1,18 +1,21 @@
 //! Delays are exact, rates hold, errors come as asked and can be repeated.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-use fieldstone_block::{
-    Backend, Delay, DelayOptions, ErrorInject, ErrorOptions, Nanos, Op, Ram, Throttle,
-    ThrottleOptions,
+use fieldstone_block::layers::{
+    Delay, DelayOptions, ErrorInject, ErrorOptions, Limit, LimitOptions,
 };
+use fieldstone_block::{Backend, Nanos, Op, QueueId, Ram, Settings};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
-use crate::manual::{poll, request};
+use crate::manual::{Manual, layer, over, poll, request};
 
 #[test]
 fn a_delay_is_exact_and_by_kind() {
     let options = DelayOptions { read: Nanos(100), write: Nanos(300), flush: Nanos(0) };
-    let mut delay = Delay::new(Ram::new(1 << 20), options);
+    let mut delay = over(Ram::new(1 << 20), Delay::new(options));
     delay.submit(request(1, Op::Write, 0, 8, 1), Nanos(10));
     delay.submit(request(2, Op::Read, 0, 8, 0), Nanos(20));
     delay.submit(request(3, Op::Flush, 0, 0, 0), Nanos(30));
@@ -27,39 +30,116 @@ fn a_delay_is_exact_and_by_kind() {
 }
 
 /// Runs `count` requests of `len` bytes that all come at once; returns when the last completed.
-fn run(options: ThrottleOptions, count: u64, len: u32) -> u64 {
-    let mut throttle = Throttle::new(Ram::new(1 << 30), options);
+fn run(options: LimitOptions, count: u64, len: u32) -> u64 {
+    let mut limit = over(Ram::new(1 << 30), Limit::new(options));
     let mut now = 1_000_000_000_000;
     for id in 0..count {
-        throttle.submit(request(id, Op::Read, 0, len, 0), Nanos(now));
+        limit.submit(request(id, Op::Read, 0, len, 0), Nanos(now));
     }
     let start = now;
-    let mut done = poll(&mut throttle, now).len() as u64;
+    let mut done = poll(&mut limit, now).len() as u64;
     while done < count {
-        now = throttle.deadline().unwrap().0;
-        done += poll(&mut throttle, now).len() as u64;
+        now = limit.deadline().unwrap().0;
+        done += poll(&mut limit, now).len() as u64;
     }
     now - start
 }
 
 #[test]
 fn rates_hold_and_bursts_are_allowed() {
-    let bytes = ThrottleOptions {
-        bytes_per_second: NonZeroU64::new(1_000_000),
-        ..ThrottleOptions::default()
-    };
+    let bytes =
+        LimitOptions { bytes_per_second: NonZeroU64::new(1_000_000), ..LimitOptions::default() };
     // The first passes at once; each of the others pays for the one before it.
     assert_eq!(run(bytes, 11, 100_000), 1_000_000_000);
-    let burst = ThrottleOptions { burst: Nanos::from_ms(500), ..bytes };
+    let burst = LimitOptions { burst: Nanos::from_ms(500), ..bytes };
     assert_eq!(run(burst, 11, 100_000), 500_000_000);
-    let requests = ThrottleOptions {
-        requests_per_second: NonZeroU64::new(1000),
-        ..ThrottleOptions::default()
-    };
+    let requests =
+        LimitOptions { requests_per_second: NonZeroU64::new(1000), ..LimitOptions::default() };
     assert_eq!(run(requests, 101, 4096), 100_000_000);
     // Dearer than a whole burst: passes, and leaves a debt.
     assert_eq!(run(burst, 2, 10_000_000), 9_500_000_000);
-    assert_eq!(run(ThrottleOptions::default(), 100, 4096), 0);
+    assert_eq!(run(LimitOptions::default(), 100, 4096), 0);
+}
+
+/// What each queue has got: bytes that passed, and the longest wait of a request.
+fn share(seed: u64, options: &str, lens: &[u32], depths: &[usize]) -> BTreeMap<u32, (u64, u64)> {
+    let (manual, hand) = Manual::new(1);
+    let mut limit = over(manual, Limit::new(LimitOptions::default()));
+    let mut settings = Settings::parse(options).unwrap();
+    limit.layer_mut("limit").unwrap().change(&mut settings).unwrap();
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut in_flight: BTreeMap<u64, (u32, u64)> = BTreeMap::new();
+    let mut counts = vec![0; depths.len()];
+    let mut got: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    let (mut now, mut id) = (1_000_000, 0);
+    let end = now + 2_000_000_000;
+    while now < end {
+        for (queue, depth) in depths.iter().enumerate() {
+            while counts[queue] < *depth {
+                let offset = random.random_range(0..1u64 << 29);
+                let mut asked = request(id, Op::Read, offset, lens[queue], 0);
+                asked.queue = QueueId(queue as u32);
+                limit.submit(asked, Nanos(now));
+                in_flight.insert(id, (queue as u32, now));
+                counts[queue] += 1;
+                id += 1;
+            }
+        }
+        while !hand.pending().is_empty() {
+            hand.answer(0, 0);
+        }
+        for (id, _) in poll(&mut limit, now) {
+            let (queue, since) = in_flight.remove(&id).unwrap();
+            counts[queue as usize] -= 1;
+            let share = got.entry(queue).or_default();
+            share.0 += u64::from(lens[queue as usize]);
+            share.1 = share.1.max(now - since);
+        }
+        // The device answers at random times.
+        let next = limit.deadline().map_or(u64::MAX, |at| at.0);
+        now = next.min(now + random.random_range(1..200_000)).max(now + 1);
+    }
+    got
+}
+
+#[test]
+fn queues_share_a_rate_fairly_and_none_starves() {
+    for seed in 0..20 {
+        // Deep and shallow queues, short and long requests: by bytes all get the same.
+        let got = share(seed, "limit:bytes=20M", &[4096, 4096, 65536], &[64, 1, 8]);
+        let total: u64 = got.values().map(|(bytes, _)| bytes).sum();
+        let expected = 2 * (20 << 20);
+        assert!(total.abs_diff(expected) < expected / 50, "seed {seed}: {total} of {expected}");
+        for (queue, (bytes, _)) in &got {
+            let third = expected / 3;
+            assert!(bytes.abs_diff(third) < third / 4, "seed {seed}: queue {queue} got {got:?}");
+        }
+        // One request of a shallow queue waits for one of each other queue, not for all of them.
+        let got = share(seed, "limit:iops=1000", &[4096, 4096], &[256, 1]);
+        assert!(got[&1].1 <= 3_000_000, "seed {seed}: {got:?}");
+        assert!(got[&1].0 * 3 > got[&0].0, "seed {seed}: {got:?}");
+    }
+}
+
+#[test]
+fn a_limit_changes_while_requests_wait() {
+    let options =
+        LimitOptions { requests_per_second: NonZeroU64::new(1), ..LimitOptions::default() };
+    let mut limit = over(Ram::new(1 << 20), Limit::new(options));
+    for id in 0..100 {
+        limit.submit(request(id, Op::Read, 0, 512, 0), Nanos(1_000_000_000));
+    }
+    assert_eq!(poll(&mut limit, 1_000_000_000).len(), 1);
+    let change = |limit: &mut fieldstone_block::Stack<Ram>, text: &str| {
+        let mut settings = Settings::parse(text).unwrap();
+        limit.layer_mut("limit").unwrap().change(&mut settings)
+    };
+    assert!(change(&mut limit, "limit:iops=fast").is_err());
+    assert_eq!(layer::<Limit, Ram>(&limit).limits(), options);
+    change(&mut limit, "limit:iops=10").unwrap();
+    assert_eq!(poll(&mut limit, 1_100_000_000).len(), 1);
+    change(&mut limit, "limit:iops=0").unwrap();
+    assert_eq!(poll(&mut limit, 1_100_000_001).len(), 98);
 }
 
 #[test]
@@ -71,7 +151,7 @@ fn errors_come_as_often_as_asked_and_the_same_way_again() {
             bad_ranges: Vec::from([4096..8192, 12288..16384]),
             ..Default::default()
         };
-        let mut inject = ErrorInject::new(Ram::new(1 << 20), options);
+        let mut inject = over(Ram::new(1 << 20), ErrorInject::new(options));
         let mut results = Vec::new();
         for id in 0..2000 {
             inject.submit(request(id, Op::Read, 0, 512, 0), Nanos(1));
@@ -83,7 +163,7 @@ fn errors_come_as_often_as_asked_and_the_same_way_again() {
         assert!(poll(&mut inject, 1)[0].1.is_err());
         let failed = results.iter().filter(|ok| !**ok).count();
         assert!((120..280).contains(&failed), "{failed}");
-        assert_eq!(inject.injected(), failed as u64 + 1);
+        assert_eq!(layer::<ErrorInject, Ram>(&inject).injected(), failed as u64 + 1);
         results
     };
     assert_eq!(outcome(1), outcome(1));

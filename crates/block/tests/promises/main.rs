@@ -1,4 +1,4 @@
-//! What each decorator promises beyond the contract: that it merges, keeps, waits, and does not.
+//! What each layer promises beyond the contract: that it merges, keeps, waits, and does not.
 
 #[cfg(test)]
 mod align;
@@ -9,6 +9,6 @@ mod faults;
 #[cfg(test)]
 mod manual;
 #[cfg(test)]
-mod pipeline;
-#[cfg(test)]
 mod scheduler;
+#[cfg(test)]
+mod stack;

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use fieldstone_block::{
-    Backend, BlockError, Completion, Info, Nanos, Op, Payload, Piece, Request, RequestFlags,
-    RequestId, Stamps,
+    Backend, BlockError, Completion, Info, Layer, Nanos, Op, Payload, Piece, QueueId, Request,
+    RequestFlags, RequestId, Stack, Stamps,
 };
 
 /// What the test and the backend share.
@@ -105,8 +105,19 @@ pub fn request(id: u64, op: Op, offset_bytes: u64, len_bytes: u32, fill: u8) -> 
         len_bytes,
         flags: RequestFlags::default(),
         data,
+        queue: QueueId::default(),
         stamps: Stamps::default(),
     }
+}
+
+/// One layer over a store.
+pub fn over<B: Backend>(store: B, layer: impl Layer) -> Stack<B> {
+    Stack::new(store, vec![Box::new(layer)])
+}
+
+/// The stack's layer of type `L`.
+pub fn layer<L: Layer, B: Backend>(stack: &Stack<B>) -> &L {
+    stack.layer().expect("the stack has such a layer")
 }
 
 /// Polls and returns the completions as id and result.

@@ -1,21 +1,22 @@
 //! The scheduler merges what is sequential and deep, and delays nothing else.
 
-use fieldstone_block::{
-    Backend, BlockError, Delay, DelayOptions, Nanos, Op, Policy, Ram, Scheduler, SchedulerOptions,
+use fieldstone_block::layers::{
+    Delay, DelayOptions, Policy, Scheduler, SchedulerOptions, SchedulerStats,
 };
+use fieldstone_block::{Backend, BlockError, Layer, Nanos, Op, Ram, Stack};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::manual::{Hand, Manual, bytes_of, poll, request};
+use crate::manual::{Hand, Manual, bytes_of, layer, over, poll, request};
 
 const LATENCY: u64 = 1000;
 
 /// A scheduler over a manual backend that has seen ten reads and ten writes of `LATENCY` each, and
 /// the time. The requests were scattered: no stream is known.
-fn warmed(policy: Policy) -> (Scheduler<Manual>, Hand, u64) {
+fn warmed(policy: Policy) -> (Stack<Manual>, Hand, u64) {
     let (manual, hand) = Manual::new(1);
     let mut scheduler =
-        Scheduler::new(manual, SchedulerOptions { policy, ..SchedulerOptions::default() });
+        over(manual, Scheduler::new(SchedulerOptions { policy, ..SchedulerOptions::default() }));
     let mut now = 1;
     for step in 0..10 {
         for op in [Op::Read, Op::Write] {
@@ -25,12 +26,16 @@ fn warmed(policy: Policy) -> (Scheduler<Manual>, Hand, u64) {
             assert_eq!(poll(&mut scheduler, now).len(), 1);
         }
     }
-    assert_eq!(scheduler.stats().delayed, 0);
+    assert_eq!(stats(&scheduler).delayed, 0);
     (scheduler, hand, now)
 }
 
+fn stats<B: Backend>(stack: &Stack<B>) -> SchedulerStats {
+    layer::<Scheduler, B>(stack).stats()
+}
+
 /// Submits `count` contiguous requests of 4 KiB at once, with ids from 0; write 1, 2, 3...
-fn stream(scheduler: &mut Scheduler<Manual>, op: Op, count: u64, now: u64) {
+fn stream(scheduler: &mut Stack<Manual>, op: Op, count: u64, now: u64) {
     for step in 0..count {
         scheduler.submit(request(step, op, step * 4096, 4096, (step % 250) as u8 + 1), Nanos(now));
     }
@@ -55,7 +60,7 @@ fn contiguous_writes_become_one_and_each_gets_its_completion() {
     let done = poll(&mut scheduler, now + LATENCY);
     assert_eq!(done.iter().map(|(id, _)| *id).collect::<Vec<_>>(), (4..20).collect::<Vec<_>>());
     assert!(done.iter().all(|(_, result)| result.is_ok()));
-    let stats = scheduler.stats();
+    let stats = stats(&scheduler);
     assert_eq!((stats.merged, stats.delayed), (16, 16));
     assert_eq!(stats.delay_total, Nanos(16 * LATENCY / 2));
 }
@@ -115,7 +120,7 @@ fn large_fua_and_shallow_requests_do_not_wait() {
         scheduler.submit(fua, Nanos(now));
     }
     assert_eq!(hand.pending().len(), 40);
-    assert_eq!(scheduler.stats().delayed, 0);
+    assert_eq!(stats(&scheduler).delayed, 0);
 
     let (mut scheduler, hand, mut now) = warmed(Policy::HalfMean);
     for step in 0..40u64 {
@@ -127,14 +132,16 @@ fn large_fua_and_shallow_requests_do_not_wait() {
             poll(&mut scheduler, now);
         }
     }
-    assert_eq!(scheduler.stats().delayed, 0);
+    assert_eq!(stats(&scheduler).delayed, 0);
 }
 
 #[test]
 fn random_requests_at_depth_32_are_never_delayed() {
     let ram = Ram::new(1 << 30);
     let slow = DelayOptions { read: Nanos(80_000), write: Nanos(120_000), flush: Nanos(0) };
-    let mut scheduler = Scheduler::new(Delay::new(ram, slow), SchedulerOptions::default());
+    let layers: Vec<Box<dyn Layer>> =
+        vec![Box::new(Scheduler::new(SchedulerOptions::default())), Box::new(Delay::new(slow))];
+    let mut scheduler = Stack::new(ram, layers);
     let mut random = ChaCha8Rng::seed_from_u64(3);
     let (mut now, mut in_flight, mut out) = (Nanos(1), 0, Vec::new());
     for id in 0..20_000 {
@@ -148,8 +155,8 @@ fn random_requests_at_depth_32_are_never_delayed() {
             in_flight -= out.drain(..).count();
         }
     }
-    assert_eq!(scheduler.stats().delayed, 0);
-    assert_eq!(scheduler.stats().dispatched, 20_000);
+    assert_eq!(stats(&scheduler).delayed, 0);
+    assert_eq!(stats(&scheduler).dispatched, 20_000);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::pool::record;
 use crate::progress::{new_bar, show};
 use crate::report::{PoolReport, ProgressReport, VolumeReport, progress_text};
 use crate::target::target;
-use crate::units;
+use fieldstone_units as units;
 
 /// How often progress is looked at.
 const STEP: Duration = Duration::from_millis(200);

@@ -16,7 +16,7 @@ pub use replace::replace;
 
 use crate::pool::record::{self, Place};
 use crate::pool::{Layout, POOL_FILE, Pool, check_room, default_node_bytes, is_pool, random};
-use crate::units;
+use fieldstone_units as units;
 
 /// Work on pools.
 #[derive(Subcommand, Debug)]

@@ -7,7 +7,7 @@ use fieldstone_codes::Profile;
 
 use crate::accelerator::{Accel, Accelerator};
 use crate::quickstart::{Plan, run as run_plan};
-use crate::units;
+use fieldstone_units as units;
 
 /// Options of `quickstart`.
 #[derive(clap::Args, Debug)]

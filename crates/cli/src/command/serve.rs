@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
-use fieldstone_block::{CacheOptions, PipelineOptions, Policy, SchedulerOptions};
+use fieldstone_block::layers::LayerOptions;
+use fieldstone_block::{SettingError, Settings};
 use fieldstone_fpga::{FpgaDevice, exercise};
 use fieldstone_uring::host::PAYLOAD_MEMORY_BYTES_MIN;
 use fieldstone_uring::{Address, Caching, Holder, Listener};
@@ -28,7 +29,7 @@ use crate::metrics::MetricsServer;
 use crate::pool::Pool;
 use crate::signals::{self, Signals};
 use crate::target::volume_path;
-use crate::units;
+use fieldstone_units as units;
 use opening::{Door, Openings};
 
 /// Options of `serve`.
@@ -68,6 +69,14 @@ pub struct Args {
     /// How requests are merged before they go on.
     #[arg(long, value_enum, default_value_t = Scheduling::Mean)]
     scheduler: Scheduling,
+    /// Bound the rate of each device, for example iops=500,bytes=20M,burst=100ms; 0 for no bound.
+    /// Connections share the rate fairly. `volume limit` changes it while the server runs.
+    #[arg(long, value_name = "OPTION=VALUE,…", value_parser = limit)]
+    limit: Option<Settings>,
+    /// Options of a layer of each device, such as cache:bypass=64K or delay:read=10ms, or LAYER:off
+    /// to do without a layer. docs/layers.md lists layers and options. May be repeated.
+    #[arg(long, value_name = "LAYER:OPTION=VALUE,…", value_parser = layer)]
+    layer: Vec<String>,
     /// Take volumes over from a writer that is still connected to their nodes.
     #[arg(long)]
     takeover: bool,
@@ -202,21 +211,42 @@ fn start_engine(args: &Args, pool: Option<Pool>) -> anyhow::Result<Engine> {
     }
 }
 
-fn pipeline(args: &Args, memory: bool) -> PipelineOptions {
+/// Reads `--limit`.
+fn limit(text: &str) -> Result<Settings, SettingError> {
+    let settings = Settings::parse(&format!("limit:{text}"))?;
+    LayerOptions::default().add_settings(settings.clone())?;
+    Ok(settings)
+}
+
+/// Checks one `--layer`.
+fn layer(text: &str) -> Result<String, SettingError> {
+    LayerOptions::default().add(text)?;
+    Ok(text.to_owned())
+}
+
+/// The layers of a device. `--layer` counts where it says the same as another option.
+fn layers(args: &Args, memory: bool) -> anyhow::Result<LayerOptions> {
+    let mut layers = LayerOptions::default();
     let policy = match args.scheduler {
-        Scheduling::Mean => Policy::HalfMean,
-        Scheduling::AsShipped => Policy::AsShipped,
-        Scheduling::Off => Policy::Off,
+        Scheduling::Mean => "mean",
+        Scheduling::AsShipped => "as-shipped",
+        Scheduling::Off => "off",
     };
-    PipelineOptions {
-        scheduler: SchedulerOptions { policy, ..SchedulerOptions::default() },
-        // Caching memory in memory would only copy it. The scheduler stays: it costs nothing there
-        // that can be measured, and so the device goes the way that volumes go.
-        cache: CacheOptions {
-            capacity_bytes: if memory { 0 } else { args.cache },
-            ..CacheOptions::default()
-        },
+    layers.add(&format!("scheduler:policy={policy}"))?;
+    // Caching memory in memory would only copy it. The scheduler stays: it costs nothing there that
+    // can be measured, and so the device goes the way that volumes go.
+    if memory || args.cache == 0 {
+        layers.add("cache:off")?;
+    } else {
+        layers.add(&format!("cache:capacity={}", args.cache))?;
     }
+    if let Some(limit) = &args.limit {
+        layers.add_settings(limit.clone())?;
+    }
+    for text in &args.layer {
+        layers.add(text)?;
+    }
+    Ok(layers)
 }
 
 /// The devices to open, each with the name of its export.
@@ -225,7 +255,7 @@ fn devices(args: &Args, names: &[String]) -> anyhow::Result<Vec<opening::Device>
     let devices = args.targets.iter().enumerate().map(|(index, target)| match target {
         Serving::Ram(size_bytes) => {
             let name = if index == 0 { "ram".to_owned() } else { format!("ram{index}") };
-            Ok(opening::Device::Ram(name, *size_bytes, pipeline(args, true)))
+            Ok(opening::Device::Ram(name, *size_bytes, layers(args, true)?))
         }
         Serving::Volume(_) => {
             let name = names.next().context("every volume has a name")?.clone();
@@ -234,7 +264,7 @@ fn devices(args: &Args, names: &[String]) -> anyhow::Result<Vec<opening::Device>
                 takeover: args.takeover,
                 auto_rebuild: !args.no_auto_rebuild,
                 rebuild_limit: args.rebuild_limit,
-                pipeline: pipeline(args, false),
+                layers: layers(args, false)?,
             };
             Ok(opening::Device::Volume(name, options))
         }

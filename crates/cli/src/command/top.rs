@@ -10,7 +10,7 @@ use anyhow::Context;
 use crate::control::find_server;
 use crate::report::{PoolReport, VolumeReport, progress_text, stage_table};
 use crate::target::target;
-use crate::units::{rate, size};
+use fieldstone_units::{rate, size};
 
 /// Options of `top`.
 #[derive(clap::Args, Debug)]

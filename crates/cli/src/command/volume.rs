@@ -1,4 +1,4 @@
-//! `fieldstone volume create|ls|grow|rm`: through the pool's server if one runs, else directly.
+//! `fieldstone volume create|ls|grow|limit|rm`: through the pool's server if one runs, else directly.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use fieldstone_codes::Profile;
 use crate::control::{Request, Response, VolumeLine};
 use crate::engine::{NodeOptions, Operator};
 use crate::target::{VolumePath, target, volume_path};
-use crate::units;
+use fieldstone_units as units;
 
 /// Work on volumes.
 #[derive(Subcommand, Debug)]
@@ -20,6 +20,8 @@ pub enum Command {
     Ls(Ls),
     /// Make a volume larger.
     Grow(Grow),
+    /// Bound the rate of a volume while a server serves it.
+    Limit(Limit),
     /// Remove a volume and all its data.
     Rm(Rm),
 }
@@ -78,6 +80,33 @@ pub struct Grow {
     nodes: NodeOptions,
 }
 
+/// Options of `volume limit`. What is not named stays as it is.
+#[derive(clap::Args, Debug)]
+#[group(id = "limits", multiple = true, required = true)]
+pub struct Limits {
+    /// Most requests per second, such as 500 or 20k; 0 for no bound.
+    #[arg(long, value_name = "COUNT", value_parser = units::parse_count)]
+    iops: Option<u64>,
+    /// Most bytes read and written per second, such as 50M; 0 for no bound.
+    #[arg(long, value_name = "RATE", value_parser = units::parse_rate)]
+    bytes: Option<u64>,
+    /// What an idle time of this length or more saves up, such as 100ms.
+    #[arg(long, value_name = "DURATION", value_parser = units::parse_duration_ns)]
+    burst: Option<u64>,
+}
+
+/// Options of `volume limit`.
+#[derive(clap::Args, Debug)]
+pub struct Limit {
+    /// The volume. A server has to serve it; the limits end with the server.
+    #[arg(value_name = "DIR/VOLUME")]
+    path: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    nodes: NodeOptions,
+}
+
 /// Options of `volume rm`.
 #[derive(clap::Args, Debug)]
 pub struct Rm {
@@ -97,6 +126,7 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         Command::Create(args) => create(args),
         Command::Ls(args) => list(args),
         Command::Grow(args) => grow(args),
+        Command::Limit(args) => limit(args),
         Command::Rm(args) => remove(args),
     }
 }
@@ -218,6 +248,29 @@ fn grow(args: &Grow) -> anyhow::Result<()> {
     let warning = done.and_then(|warning| operator.finish().map(|()| warning))?;
     warn(warning);
     say!("{} has {} now", args.path.display(), units::size(args.size));
+    Ok(())
+}
+
+fn limit(args: &Limit) -> anyhow::Result<()> {
+    let VolumePath { pool: folder, volume: name } = volume_path(&args.path)?;
+    let Limits { iops, bytes, burst } = args.limits;
+    let options = [
+        iops.map(|count| format!("iops={count}")),
+        bytes.map(|rate| format!("bytes={rate}")),
+        burst.map(|ns| format!("burst={ns}ns")),
+    ];
+    let options = options.into_iter().flatten().collect::<Vec<String>>().join(",");
+    match Operator::find(&folder, Some(&name), &args.nodes)? {
+        Operator::Server(mut server) => {
+            server.ask(&Request::VolumeLimit { name, options: options.clone() })?;
+        }
+        Operator::Own(engine) => {
+            engine.finish()?;
+            let path = args.path.display();
+            bail!("no server serves {path}: start one with `fieldstone serve {path} --limit …`");
+        }
+    }
+    say!("{} is served with {options} now", args.path.display());
     Ok(())
 }
 

@@ -60,6 +60,13 @@ pub enum Request {
         #[serde(default)]
         thin: bool,
     },
+    /// Bound the rate of a device that is being served.
+    VolumeLimit {
+        /// Which.
+        name: String,
+        /// Options of the layer `limit` that change, such as `iops=500,burst=0`.
+        options: String,
+    },
     /// Remove a volume.
     VolumeRemove {
         /// Which.

@@ -25,7 +25,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fieldstone_block::{Info, PipelineOptions};
+use fieldstone_block::layers::LayerOptions;
+use fieldstone_block::{Info, Settings};
 use fieldstone_proto::VolumeId;
 use fieldstone_uring::host::{
     CoreSnapshot, DeviceId, DeviceSpec, Handle, Host, HostConfig, Job, NodePlace,
@@ -43,6 +44,9 @@ pub use operator::Operator;
 pub use service::Served;
 pub use targets::{Stage, waits_for};
 pub use volumes::VolumeOptions;
+
+/// How long a call waits for a core. A core that is well answers within a millisecond.
+const CALL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How an engine is started.
 #[derive(Clone, Debug)]
@@ -193,10 +197,9 @@ impl Engine {
         &self,
         name: &str,
         size_bytes: u64,
-        pipeline: PipelineOptions,
+        layers: LayerOptions,
     ) -> anyhow::Result<OpenDevice> {
-        let spec =
-            DeviceSpec { name: name.to_owned(), store: StoreSpec::Ram(size_bytes), pipeline };
+        let spec = DeviceSpec { name: name.to_owned(), store: StoreSpec::Ram(size_bytes), layers };
         self.open_device(spec, None, None)
     }
 
@@ -260,10 +263,22 @@ impl Engine {
     /// # Errors
     /// When the volume is not open or refuses.
     pub fn start_job(&self, name: &str, job: Job) -> anyhow::Result<()> {
-        /// A core that is well answers within a millisecond.
-        const PATIENCE: Duration = Duration::from_secs(10);
         let open = self.find_open(name)?;
-        match self.handle.start_job(open.device, job).recv_timeout(PATIENCE) {
+        match self.handle.start_job(open.device, job).recv_timeout(CALL_PATIENCE) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(reason)) => bail!("{name}: {reason}"),
+            Err(RecvTimeoutError::Disconnected) => bail!("{name}: its core has ended"),
+            Err(RecvTimeoutError::Timeout) => bail!("{name}: its core does not answer"),
+        }
+    }
+
+    /// Changes options of a layer of an open device.
+    ///
+    /// # Errors
+    /// When the device is not open, has no such layer, or the layer refuses.
+    pub fn change_layer(&self, name: &str, settings: Settings) -> anyhow::Result<()> {
+        let open = self.find_open(name)?;
+        match self.handle.change_layer(open.device, settings).recv_timeout(CALL_PATIENCE) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(reason)) => bail!("{name}: {reason}"),
             Err(RecvTimeoutError::Disconnected) => bail!("{name}: its core has ended"),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::bail;
+use fieldstone_block::Settings;
 use fieldstone_proto::NodeIndex;
 use fieldstone_uring::host::{Exports, Job};
 
@@ -171,6 +172,11 @@ impl Served {
                 let mut line = self.engine.line(&known);
                 line.size_bytes = size_bytes;
                 Ok(Response::Volumes { volumes: vec![line], warning })
+            }
+            Request::VolumeLimit { name, options } => {
+                let settings = Settings::parse(&format!("limit:{options}"))?;
+                self.engine.change_layer(&name, settings)?;
+                Ok(Response::Done)
             }
             Request::VolumeRemove { name, force } => {
                 let known = self.engine.find_volume(&name)?;

@@ -117,7 +117,7 @@ impl Engine {
                     "{} is not closed: {} lie only in its journal, and its next opening replays \
                      them",
                     device.name,
-                    crate::units::size(status.journal_used_bytes)
+                    fieldstone_units::size(status.journal_used_bytes)
                 )
             })
         };

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fieldstone_block::PipelineOptions;
+use fieldstone_block::layers::LayerOptions;
 use fieldstone_codes::Profile;
 use fieldstone_proto::{Epoch, NodeError, ReplyBody, RequestBody, VolumeId};
 use fieldstone_uring::host::{
@@ -14,7 +14,7 @@ use fieldstone_volume::{Opening, Provisioning, VolumeConfig};
 
 use super::{Engine, Known, Listing, OpenDevice};
 use crate::pool::{Provision, geometry, needed_slots, random};
-use crate::units;
+use fieldstone_units as units;
 
 /// A node that does not answer for this long counts as down.
 const NODE_TIMEOUT_MS: u64 = 10_000;
@@ -30,8 +30,8 @@ pub struct VolumeOptions {
     pub auto_rebuild: bool,
     /// Largest rate of rebuild and scrub reads, bytes per second; 0 for no limit.
     pub rebuild_limit: u64,
-    /// What stands in front of it.
-    pub pipeline: PipelineOptions,
+    /// The layers in front of it.
+    pub layers: LayerOptions,
 }
 
 impl VolumeOptions {
@@ -47,7 +47,7 @@ impl VolumeOptions {
             look: false,
             auto_rebuild: false,
             rebuild_limit: 0,
-            pipeline: PipelineOptions::default(),
+            layers: LayerOptions::default(),
         }
     }
 }
@@ -97,7 +97,7 @@ impl Engine {
         };
         let config = self.config(known.id, known.profile, opening, options)?;
         let store = self.store(config)?;
-        let spec = DeviceSpec { name: known.name.clone(), store, pipeline: options.pipeline };
+        let spec = DeviceSpec { name: known.name.clone(), store, layers: options.layers.clone() };
         self.open_device(spec, Some(known.id), stop)
     }
 
@@ -182,7 +182,7 @@ impl Engine {
         let options = VolumeOptions::offline();
         let config = self.config(id, profile, opening, &options)?;
         let store = self.store(config)?;
-        let spec = DeviceSpec { name, store, pipeline: options.pipeline };
+        let spec = DeviceSpec { name, store, layers: options.layers.clone() };
         let open = self.open_device(spec, Some(id), None)?;
         self.close(&open)?;
         Ok((known, warning))

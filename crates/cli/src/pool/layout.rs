@@ -59,16 +59,16 @@ impl Layout {
         if slots < SLOTS_MIN {
             bail!(
                 "a node of {} is too small; it needs at least {}",
-                crate::units::size(node_bytes),
-                crate::units::size(SLOTS_MIN * u64::from(SLOT_BYTES))
+                fieldstone_units::size(node_bytes),
+                fieldstone_units::size(SLOTS_MIN * u64::from(SLOT_BYTES))
             );
         }
         let slots = u32::try_from(slots).ok().filter(|slots| u64::from(*slots) <= SLOTS_MAX);
         let slots = slots.with_context(|| {
             format!(
                 "a node of {} has too many slots; at most {} are possible: make more nodes instead",
-                crate::units::size(node_bytes),
-                crate::units::size(SLOTS_MAX * u64::from(SLOT_BYTES))
+                fieldstone_units::size(node_bytes),
+                fieldstone_units::size(SLOTS_MAX * u64::from(SLOT_BYTES))
             )
         })?;
         Ok(Self { slot_bytes: SLOT_BYTES, slots })
@@ -118,8 +118,8 @@ pub fn geometry(size_bytes: u64, profile: Profile, layout: Layout) -> anyhow::Re
         bail!(
             "{profile} cuts shards into {elements} elements, which is too many for volumes: a \
              shard would have at least {}, and slots of nodes have {}",
-            crate::units::size(step_bytes),
-            crate::units::size(u64::from(layout.slot_bytes))
+            fieldstone_units::size(step_bytes),
+            fieldstone_units::size(u64::from(layout.slot_bytes))
         );
     }
     let shard_bytes = u32::try_from(steps * step_bytes).expect("at most a slot");

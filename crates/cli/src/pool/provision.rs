@@ -10,7 +10,7 @@ use std::fmt;
 use fieldstone_codes::Profile;
 use fieldstone_volume::Geometry;
 
-use crate::units;
+use fieldstone_units as units;
 
 /// The slots, on all nodes together, that a full volume takes.
 pub fn needed_slots(geometry: &Geometry, profile: Profile, nodes: u16) -> u64 {

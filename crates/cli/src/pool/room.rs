@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 use super::layout::{Layout, NODE_OVERHEAD_BYTES_PER_SLOT, free_bytes, ring_bytes_max};
-use crate::units;
+use fieldstone_units as units;
 
 /// Nodes that share a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]

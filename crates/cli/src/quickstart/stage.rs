@@ -20,7 +20,7 @@ use crate::pool::Pool;
 use crate::progress::{new_bar, show};
 use crate::report::{PoolReport, VolumeReport, engine_text, stage_table};
 use crate::signals::Signals;
-use crate::units::{rate, size};
+use fieldstone_units::{rate, size};
 
 /// Name of the volume.
 const VOLUME: &str = "demo";

@@ -1,9 +1,9 @@
-//! What a device has done, from its pipeline's counters.
+//! What a device has done, from the counters of its layers.
 
 use fieldstone_block::{Interval, Op};
-use fieldstone_uring::host::DeviceStats;
+use fieldstone_uring::host::{DeviceStats, LayerStatus};
 
-use super::{IoReport, OpReport, StageReport};
+use super::{CounterReport, IoReport, LayerReport, OpReport, StageReport};
 
 const OPS: [(Op, &str); 6] = [
     (Op::Read, "read"),
@@ -57,5 +57,19 @@ pub fn io_report(stats: &DeviceStats) -> IoReport {
         cache_misses: stats.cache.misses,
         cache_bytes: stats.cache.held_bytes,
         merged: stats.scheduler.merged,
+        layers: stats.layers.iter().map(layer_report).collect(),
+    }
+}
+
+fn layer_report(layer: &LayerStatus) -> LayerReport {
+    let options = layer.options.iter();
+    LayerReport {
+        name: layer.name.to_owned(),
+        options: options.map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+        counters: layer
+            .counters
+            .iter()
+            .map(|counter| CounterReport { name: counter.name.to_owned(), value: counter.value })
+            .collect(),
     }
 }

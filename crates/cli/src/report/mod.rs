@@ -7,6 +7,8 @@ mod collect;
 mod io;
 mod table;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 pub use table::{engine_text, print_pool, progress_text, stage_table};
@@ -256,6 +258,29 @@ pub struct IoReport {
     pub cache_bytes: u64,
     /// Requests that the scheduler merged into others.
     pub merged: u64,
+    /// The layers, from the one next to the clients to the one next to the volume.
+    #[serde(default)]
+    pub layers: Vec<LayerReport>,
+}
+
+/// A layer of a device: see `docs/layers.md`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LayerReport {
+    /// Its name.
+    pub name: String,
+    /// The options in force, as on the command line.
+    pub options: BTreeMap<String, String>,
+    /// What it has counted.
+    pub counters: Vec<CounterReport>,
+}
+
+/// A number that a layer counts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CounterReport {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: u64,
 }
 
 /// Requests of one kind.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::{EngineReport, IoReport, NodeReport, PoolReport, ProgressReport, VolumeReport};
-use crate::units::{duration_ns, size};
+use fieldstone_units::{duration_ns, size};
 
 /// A pool, its nodes and its volumes, as text.
 pub fn pool_text(report: &PoolReport) -> String {
@@ -216,7 +216,7 @@ pub fn progress_text(progress: &ProgressReport) -> String {
         read_text(progress),
         size(progress.written_bytes),
         duration_ns(progress.elapsed_ns),
-        crate::units::rate(progress.read_bytes, Duration::from_nanos(progress.elapsed_ns)),
+        fieldstone_units::rate(progress.read_bytes, Duration::from_nanos(progress.elapsed_ns)),
     );
     if progress.damaged > 0 {
         let _ = write!(text, ", {} damaged", progress.damaged);

@@ -193,7 +193,7 @@ impl World {
             _ => 0,
         };
         let dropped = self.session.violation().is_some();
-        let completion = Completion { id: request.id, result, stamps: request.stamps };
+        let completion = Completion::of(&request, result);
         self.session.complete(completion.clone());
         if dropped {
             assert_eq!(self.session.queued_bytes(), self.queued_bytes, "a reply after the end");

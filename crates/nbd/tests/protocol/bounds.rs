@@ -21,7 +21,7 @@ fn complete(session: &mut Session, request: &Request) {
         Op::Read => Payload::Data(smallvec![Piece::Zeroes(request.len_bytes)]),
         _ => Payload::None,
     });
-    session.complete(Completion { id: request.id, result, stamps: request.stamps });
+    session.complete(Completion::of(request, result));
 }
 
 fn write(offset: u64, len: u32, fill: u8) -> Vec<u8> {
@@ -275,7 +275,7 @@ fn a_session_has_its_share_and_gives_it_back_as_replies_are_taken() {
     for request in &first {
         let data = Payload::Data(smallvec![Piece::Data(vec![5; 4 << 20].into())]);
         let result = Ok(data);
-        session.complete(Completion { id: request.id, result, stamps: request.stamps });
+        session.complete(Completion::of(request, result));
     }
     assert!(session.next_request().is_none());
     assert!(take(&mut session).len() > 16 << 20);

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use fieldstone_block::{
-    BlockError, Completion, Extent, ExtentKind, Op, Payload, Piece, RequestFlags, Stamps,
+    BlockError, Completion, Extent, ExtentKind, Op, Payload, Piece, RequestFlags,
 };
 use fieldstone_nbd::client::{Config, Outcome};
 use fieldstone_nbd::wire::{cmd, cmd_flag};
@@ -59,11 +59,7 @@ fn refused(session: &mut Session, flags: u16, command: u16, offset: u64, len: u3
     // The session must still be in step with the stream.
     let next = feed(session, &request(0, cmd::FLUSH, 1, 0, 0));
     assert_eq!(next.len(), 1);
-    session.complete(Completion {
-        id: next[0].id,
-        result: Ok(Payload::None),
-        stamps: Stamps::default(),
-    });
+    session.complete(Completion::of(&next[0], Ok(Payload::None)));
     take(session);
     assert_ne!(errno, 0);
     Errno::from_code(errno)
@@ -278,8 +274,7 @@ fn block_errors_become_error_numbers() {
             for (bytes, expected) in [read, write, zeroing, flush].iter().zip(expected) {
                 let request = feed(&mut session, bytes).remove(0);
                 let result = Err(error.clone());
-                let stamps = request.stamps;
-                session.complete(Completion { id: request.id, result, stamps });
+                session.complete(Completion::of(&request, result));
                 let reply = take(&mut session);
                 assert_eq!(errno(&reply), expected.code());
                 if structured {
@@ -295,7 +290,7 @@ fn long_error_messages_are_cut_between_characters() {
     let mut session = session(true);
     let request = feed(&mut session, &request(0, cmd::READ, COOKIE, 0, 1)).remove(0);
     let result = Err(BlockError::Io("ü".repeat(5000)));
-    session.complete(Completion { id: request.id, result, stamps: request.stamps });
+    session.complete(Completion::of(&request, result));
     let reply = take(&mut session);
     assert_eq!(errno(&reply), Errno::Io.code());
     assert!((1000..=1024 + 26).contains(&reply.len()));
@@ -305,7 +300,7 @@ fn long_error_messages_are_cut_between_characters() {
 fn misbehave(command: u16, len: u32, payload: Payload) -> Vec<u8> {
     let mut session = session(true);
     let request = feed(&mut session, &request(0, command, COOKIE, 0, len)).remove(0);
-    session.complete(Completion { id: request.id, result: Ok(payload), stamps: request.stamps });
+    session.complete(Completion::of(&request, Ok(payload)));
     take(&mut session)
 }
 
@@ -350,7 +345,7 @@ fn extents_are_clipped_merged_and_bounded() {
         let bytes = request(flags, cmd::BLOCK_STATUS, COOKIE, 0, len);
         let request = feed(&mut session, &bytes).remove(0);
         let result = Ok(Payload::Extents(extents.to_vec()));
-        session.complete(Completion { id: request.id, result, stamps: request.stamps });
+        session.complete(Completion::of(&request, result));
         let reply = take(&mut session);
         assert_eq!(reply[6..8], [0, 5]);
         let words = reply[24..].chunks(4).map(|word| u32::from_be_bytes(word.try_into().unwrap()));
@@ -376,7 +371,7 @@ fn disconnect_lets_requests_in_flight_end() {
     for request in requests {
         assert_eq!(session.phase(), Phase::Closing);
         let result = Err(BlockError::NoSpace);
-        session.complete(Completion { id: request.id, result, stamps: request.stamps });
+        session.complete(Completion::of(&request, result));
     }
     assert_eq!(session.phase(), Phase::Closing, "replies are still to be taken");
     assert_eq!(take(&mut session).len(), 2 * (26 + "the pool is full".len()));
@@ -395,10 +390,9 @@ fn a_lost_connection_drops_late_completions() {
             session.received(0, fieldstone_block::Nanos(1));
         }
         assert_eq!(session.phase(), Phase::Closed);
-        let id = request.id;
         let result = Ok(Payload::Data(smallvec![Piece::Zeroes(512)]));
-        session.complete(Completion { id, result: result.clone(), stamps: request.stamps });
-        session.complete(Completion { id, result, stamps: request.stamps });
+        session.complete(Completion::of(&request, result.clone()));
+        session.complete(Completion::of(&request, result));
         assert_eq!((session.in_flight(), session.memory_bytes()), (0, 0));
         assert_eq!(take(&mut session), b"");
     }
@@ -415,7 +409,7 @@ fn shutting_down_refuses_new_requests_and_ends_old_ones() {
     assert!(feed(&mut session, &write).is_empty());
     assert_eq!(errno(&take(&mut session)), Errno::Shutdown.code());
     let result = Ok(Payload::Data(smallvec![Piece::Zeroes(512)]));
-    session.complete(Completion { id: old.id, result, stamps: old.stamps });
+    session.complete(Completion::of(&old, result));
     assert_eq!(take(&mut session).len(), 32);
     feed(&mut session, &request(0, cmd::DISC, 0, 0, 0));
     assert_eq!(session.phase(), Phase::Closed);

@@ -1,7 +1,7 @@
 //! Byte for byte: the handshake and one of each reply, written by hand from the specification.
 
 use bytes::Bytes;
-use fieldstone_block::{BlockError, Completion, Extent, ExtentKind, Op, Payload, Piece, Stamps};
+use fieldstone_block::{BlockError, Completion, Extent, ExtentKind, Op, Payload, Piece};
 use fieldstone_nbd::{Limits, Phase, Session};
 use smallvec::smallvec;
 
@@ -97,7 +97,7 @@ fn exchange(structured: bool, wire: &str, op: Op, result: Result<Payload, BlockE
     let request = requests.remove(0);
     assert_eq!(request.op, op);
     assert_eq!(take(&mut session), b"", "nothing is sent before the completion");
-    session.complete(Completion { id: request.id, result, stamps: Stamps::default() });
+    session.complete(Completion::of(&request, result));
     assert_eq!(session.in_flight(), 0);
     take(&mut session)
 }

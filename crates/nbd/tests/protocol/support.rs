@@ -55,9 +55,9 @@ impl Ram {
             Some(error) => Err(error),
             None => Ok(self.perform(&request)),
         };
-        let (id, stamps) = (request.id, request.stamps);
+        let completion = Completion::of(&request, result);
         self.seen.push(request);
-        Completion { id, result, stamps }
+        completion
     }
 
     fn perform(&mut self, request: &Request) -> Payload {

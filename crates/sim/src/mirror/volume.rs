@@ -117,7 +117,7 @@ impl MirrorVolume {
 
     fn complete(&mut self, request: &Request, result: Result<Payload, BlockError>) {
         let stamps = Stamps::default();
-        self.done.push(Completion { id: request.id, result, stamps });
+        self.done.push(Completion { stamps, ..Completion::of(request, result) });
     }
 
     fn up(&self) -> impl Iterator<Item = NodeIndex> + use<> {

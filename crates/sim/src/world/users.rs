@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use fieldstone_block::{
-    Backend, BlockError, Completion, Nanos, Op, Request, RequestFlags, RequestId, Stamps,
+    Backend, BlockError, Completion, Nanos, Op, QueueId, Request, RequestFlags, RequestId, Stamps,
 };
 use fieldstone_volume::Phase;
 
@@ -120,6 +120,7 @@ impl<C: Cast> World<'_, C> {
             len_bytes: if whole_device { 0 } else { (span.blocks * BLOCK_BYTES as u64) as u32 },
             flags,
             data,
+            queue: QueueId::default(),
             stamps: Stamps::default(),
         };
         self.with_volume(client, |volume, now| volume.submit(request, now));

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use fieldstone_block::Info;
+use fieldstone_block::{Info, Settings};
 use fieldstone_proto::{NodeIndex, Reply, Request};
 use fieldstone_volume::Status;
 
@@ -68,6 +68,15 @@ pub enum Control {
         /// What job.
         job: Job,
         /// The answer: whether it was started.
+        reply: mpsc::Sender<Result<(), String>>,
+    },
+    /// Change options of a device's layer.
+    ChangeLayer {
+        /// Which device.
+        device: DeviceId,
+        /// The layer, and the options that change.
+        settings: Settings,
+        /// The answer: whether they are in force.
         reply: mpsc::Sender<Result<(), String>>,
     },
     /// Connect a control call to an in-process node.

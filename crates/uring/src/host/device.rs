@@ -1,8 +1,7 @@
-//! A device of the host: a volume or memory behind its pipeline, and the links to its nodes.
+//! A device of the host: a volume or memory behind its layers, and the links to its nodes.
 //!
-//! Requests come from connections of any core under names that are unique only there, so each gets
-//! a place in a table whose index is its name from here on; the completion finds its way back by
-//! it.
+//! Requests come from connections of any core under names that are unique only there. The device's
+//! [`Stack`] names each request anew, and knows where its completion goes.
 //!
 //! A volume's requests to nodes go over one link per node: a queue within the process for nodes
 //! that run here, a socket for the others. A link that is asked to reconnect starts over with a
@@ -14,18 +13,20 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use fieldstone_accel::Engine;
+use fieldstone_block::layers::{
+    Cache, CacheStats, Counts, LayerOptions, Meter, Scheduler, SchedulerStats,
+};
 use fieldstone_block::{
-    Backend, CacheStats, Completion, Counts, Info, Interval, Nanos, Op, Pipeline, PipelineOptions,
-    Ram, Request, RequestId, SchedulerStats, Summary,
+    Backend, Completion, Counter, Info, Interval, Nanos, Op, QueueId, Ram, Request, Settings,
+    Stack, Summary, Unanswered,
 };
 use fieldstone_proto::{NodeIndex, Reply};
 use fieldstone_volume::{Action, Event, Phase, Volume, VolumeConfig};
-use slab::Slab;
 
 use super::control::{DeviceSnapshot, Job};
 use super::message::{DeviceId, Link, Message, Origin, Router, node_core};
 use super::node_remote::{Heard, RemoteNode, split_index};
-use super::overdue::{LOOK_MS, Oldest, Overdue, Report, is_overdue};
+use super::overdue::{LOOK_MS, Overdue, Report, is_overdue};
 use super::token::{Kind, token};
 use crate::{Endpoint, Reactor};
 
@@ -44,6 +45,19 @@ pub struct DeviceStats {
     pub scheduler: SchedulerStats,
     /// Hits, misses and fill of the cache.
     pub cache: CacheStats,
+    /// The device's layers, from the one next to the front-ends.
+    pub layers: Vec<LayerStatus>,
+}
+
+/// A layer of a device.
+#[derive(Clone, Debug)]
+pub struct LayerStatus {
+    /// Its name.
+    pub name: &'static str,
+    /// The options in force.
+    pub options: Vec<(&'static str, String)>,
+    /// What it has counted.
+    pub counters: Vec<Counter>,
 }
 
 /// What a device is.
@@ -53,8 +67,8 @@ pub struct DeviceSpec {
     pub name: String,
     /// What stores the bytes.
     pub store: StoreSpec,
-    /// Scheduler, cache and limits in front of it.
-    pub pipeline: PipelineOptions,
+    /// The layers in front of it.
+    pub layers: LayerOptions,
 }
 
 /// What stores a device's bytes.
@@ -83,27 +97,11 @@ enum Store {
     Volume(Box<Volume>),
 }
 
-impl Store {
-    /// What the device is at present.
-    fn info_now(&self) -> Info {
-        match self {
-            Store::Ram(ram) => ram.info(),
-            Store::Volume(volume) => volume.info(),
-        }
-    }
-}
-
-/// Larger than any volume, and a multiple of every block size.
-const UNBOUNDED_BYTES: u64 = 1 << 62;
-
 impl Backend for Store {
-    /// What the pipeline is built upon, and it asks only then. A volume's size is not known before
-    /// it is open, and grows while it serves; so the pipeline sees none, and ranges are checked
-    /// above it (by the session, against the export) and below it (by the volume).
     fn info(&self) -> Info {
         match self {
             Store::Ram(ram) => ram.info(),
-            Store::Volume(volume) => Info { size_bytes: UNBOUNDED_BYTES, ..volume.info() },
+            Store::Volume(volume) => volume.info(),
         }
     }
     fn submit(&mut self, request: Request, now: Nanos) {
@@ -126,27 +124,25 @@ impl Backend for Store {
     }
 }
 
+/// The queue that a connection's requests belong to.
+fn queue_of(origin: Origin) -> QueueId {
+    let core = u32::try_from(origin.core.0).unwrap_or(u32::MAX);
+    QueueId(core << 20 | origin.connection & 0xf_ffff)
+}
+
 enum NodeLink {
     Here { attempt: u32 },
     Remote(Box<RemoteNode>),
-}
-
-/// A request that is not answered yet: where it came from, and its name there.
-struct Asked {
-    origin: Origin,
-    id: RequestId,
-    asked: Oldest,
 }
 
 /// A device of this core.
 pub struct Device {
     id: DeviceId,
     name: String,
-    pipeline: Pipeline<Store>,
-    origins: Slab<Asked>,
+    stack: Stack<Store, Origin>,
     overdue: Overdue,
     links: Vec<NodeLink>,
-    completions: Vec<Completion>,
+    completions: Vec<(Origin, Completion)>,
     opening: Option<mpsc::Sender<Result<Info, String>>>,
     closing: Option<mpsc::Sender<Result<(), String>>>,
     timer: Option<Nanos>,
@@ -172,11 +168,11 @@ impl Device {
                 (Store::Volume(Box::new(volume)), Some(places))
             }
         };
+        let layers = spec.layers.make().expect("options were tried when they were read");
         let mut device = Self {
             id,
             name: spec.name,
-            pipeline: Pipeline::new(store, spec.pipeline),
-            origins: Slab::new(),
+            stack: Stack::new(store, layers),
             overdue: Overdue::default(),
             links: Vec::new(),
             completions: Vec::new(),
@@ -202,7 +198,7 @@ impl Device {
     }
 
     fn volume(&mut self) -> Option<&mut Volume> {
-        match self.pipeline.store_mut() {
+        match self.stack.store_mut() {
             Store::Volume(volume) => Some(volume),
             Store::Ram(_) => None,
         }
@@ -242,10 +238,8 @@ impl Device {
 
     /// A connection hands a request over.
     pub fn submit(&mut self, origin: Origin, mut request: Request, now: Nanos) {
-        let asked = Oldest { op: request.op, offset_bytes: request.offset_bytes, since: now };
-        let place = self.origins.insert(Asked { origin, id: request.id, asked });
-        request.id = RequestId(place as u64);
-        self.pipeline.submit(request, now);
+        request.queue = queue_of(origin);
+        self.stack.submit_from(origin, request, now);
         self.dirty = true;
     }
 
@@ -354,8 +348,8 @@ impl Device {
         DeviceSnapshot {
             device: self.id,
             name: self.name.clone(),
-            info: self.pipeline.store().info_now(),
-            volume: match self.pipeline.store() {
+            info: self.stack.info().clone(),
+            volume: match self.stack.store() {
                 Store::Volume(volume) => Some(volume.status()),
                 Store::Ram(_) => None,
             },
@@ -364,32 +358,50 @@ impl Device {
     }
 
     fn stats(&self, now: Nanos) -> DeviceStats {
-        let report = self.pipeline.report();
-        let oldest = self.oldest();
+        let oldest = self.stack.oldest();
+        let meter = self.stack.layer::<Meter>();
+        let layers = self.stack.layers().iter().map(|layer| LayerStatus {
+            name: layer.name(),
+            options: layer.options(),
+            counters: layer.counters(),
+        });
         DeviceStats {
-            counts: report.counts,
-            in_flight: report.in_flight,
+            counts: meter.map(Meter::counts).unwrap_or_default(),
+            in_flight: self.stack.in_flight(),
             oldest_ns: oldest.map_or(0, |oldest| now.since(oldest.since).0),
-            stages: report.stages.rows().collect(),
-            scheduler: report.scheduler,
-            cache: report.cache,
+            stages: meter.map(|meter| meter.stages().rows().collect()).unwrap_or_default(),
+            scheduler: self.stack.layer().map(Scheduler::stats).unwrap_or_default(),
+            cache: self.stack.layer().map(Cache::stats).unwrap_or_default(),
+            layers: layers.collect(),
         }
     }
 
-    /// Lets the pipeline and the volume run until they want nothing. True if anything was done.
+    /// Changes options of a layer.
+    ///
+    /// # Errors
+    /// The device has no such layer, or the layer refuses.
+    pub fn change_layer(&mut self, mut settings: Settings) -> Result<(), String> {
+        self.dirty = true;
+        let name = settings.layer().to_owned();
+        let Some(layer) = self.stack.layer_mut(&name) else {
+            return Err(format!("{} has no layer {name:?}", self.name));
+        };
+        // Tried first on its own, so that an unknown option changes nothing.
+        let mut trial = LayerOptions::default();
+        trial.add_settings(settings.clone()).map_err(|error| error.to_string())?;
+        layer.change(&mut settings).map_err(|error| error.to_string())
+    }
+
+    /// Lets the layers and the volume run until they want nothing. True if anything was done.
     pub fn pump(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) -> bool {
         if !std::mem::replace(&mut self.dirty, false) {
             return false;
         }
         loop {
-            self.pipeline.poll(now, &mut self.completions);
+            self.stack.refresh_info();
+            self.stack.poll_into(now, &mut self.completions);
             let mut busy = !self.completions.is_empty();
-            for mut completion in self.completions.drain(..) {
-                let place = usize::try_from(completion.id.0).unwrap_or(usize::MAX);
-                let Some(Asked { origin, id, .. }) = self.origins.try_remove(place) else {
-                    continue;
-                };
-                completion.id = id;
+            for (origin, completion) in self.completions.drain(..) {
                 router.send(origin.core, Message::Complete { origin, completion });
             }
             busy |= self.act(router, reactor);
@@ -443,14 +455,14 @@ impl Device {
         if self.opening.is_none() && self.closing.is_none() {
             return;
         }
-        let phase = match self.pipeline.store() {
+        let phase = match self.stack.store() {
             Store::Ram(_) if self.closing.is_some() => Phase::Closed,
             Store::Ram(_) => Phase::Serving,
             Store::Volume(volume) => volume.phase(),
         };
         let (opened, closed) = match phase {
             Phase::Opening | Phase::Closing => return,
-            Phase::Serving | Phase::Looked => (Ok(self.pipeline.store().info_now()), None),
+            Phase::Serving | Phase::Looked => (Ok(self.stack.store().info()), None),
             Phase::Closed => (Err("it was closed".to_owned()), Some(Ok(()))),
             Phase::Failed(reason) => (Err(reason.clone()), Some(Err(reason))),
         };
@@ -466,7 +478,7 @@ impl Device {
     }
 
     fn set_timer(&mut self, reactor: &mut Reactor) {
-        let deadline = self.pipeline.deadline();
+        let deadline = self.stack.next_deadline();
         if deadline == self.timer {
             return;
         }
@@ -481,17 +493,17 @@ impl Device {
     /// Looks for requests that have been waiting for too long. The device is run first: see
     /// `overdue`.
     pub fn watch(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) {
-        let oldest = self.oldest();
-        if oldest.is_some_and(|oldest| is_overdue(&oldest, now)) {
+        let oldest = self.stack.oldest();
+        if oldest.is_some_and(|oldest: Unanswered| is_overdue(&oldest, now)) {
             self.dirty = true;
             self.pump(now, router, reactor);
-            if self.oldest() != oldest {
+            if self.stack.oldest() != oldest {
                 let (name, device) = (&self.name, self.id.0);
                 tracing::error!(device, "{name}: requests were answered only when looked after");
             }
         }
-        let oldest = self.oldest();
-        let waits_for = || match self.pipeline.store() {
+        let oldest = self.stack.oldest();
+        let waits_for = || match self.stack.store() {
             Store::Volume(volume) => volume.waits_for(),
             Store::Ram(_) => String::new(),
         };
@@ -499,7 +511,7 @@ impl Device {
             None => {}
             Some(Report::Over) => tracing::info!("{}: all requests are answered again", self.name),
             Some(Report::Overdue) => {
-                let count = self.origins.len();
+                let count = self.stack.in_flight();
                 let seconds = oldest.map_or(0, |oldest| now.since(oldest.since).0 / 1_000_000_000);
                 let what =
                     oldest.map(|oldest| format!("{:?} at {}", oldest.op, oldest.offset_bytes));
@@ -514,16 +526,10 @@ impl Device {
         }
     }
 
-    /// The oldest request that is not answered.
-    fn oldest(&self) -> Option<Oldest> {
-        let oldest = self.origins.iter().min_by_key(|(_, request)| request.asked.since);
-        oldest.map(|(_, request)| request.asked)
-    }
-
     /// When it is to be looked at, if it owes an answer.
     #[must_use]
     pub fn watch_deadline(&self, now: Nanos) -> Option<Nanos> {
-        (!self.origins.is_empty()).then(|| now.plus(Nanos::from_ms(LOOK_MS)))
+        (self.stack.in_flight() > 0).then(|| now.plus(Nanos::from_ms(LOOK_MS)))
     }
 
     /// Lets go of all nodes: the device is closed for good.

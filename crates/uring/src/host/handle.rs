@@ -27,7 +27,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fieldstone_block::Info;
+use fieldstone_block::{Info, Settings};
 use fieldstone_buf::Budget;
 use fieldstone_proto::NodeIndex;
 
@@ -372,6 +372,19 @@ impl Handle {
     pub fn start_job(&self, device: DeviceId, job: Job) -> Receiver<Result<(), String>> {
         let (reply, answer) = mpsc::channel();
         self.call(device.core(self.cores()), Control::Job { device, job, reply });
+        answer
+    }
+
+    /// Changes options of a device's layer. The channel tells whether they are in force.
+    #[must_use]
+    pub fn change_layer(
+        &self,
+        device: DeviceId,
+        settings: Settings,
+    ) -> Receiver<Result<(), String>> {
+        let (reply, answer) = mpsc::channel();
+        let control = Control::ChangeLayer { device, settings, reply };
+        self.call(device.core(self.cores()), control);
         answer
     }
 

@@ -28,7 +28,7 @@
 //! | [`handle`] | starting and stopping; control calls from other threads |
 //! | [`worker`] | the loop of a core |
 //! | [`message`] | what parts tell each other, within and between cores |
-//! | [`device`] | a volume or memory behind its pipeline, and its links to nodes |
+//! | [`device`] | a volume or memory behind its layers, and its links to nodes |
 //! | [`nbd_server`] | NBD connections |
 //! | [`node_local`], [`disk`], [`folder`] | a storage node in this process, its files, its folder |
 //! | [`node_remote`] | a node in another process, as a device sees it |
@@ -62,7 +62,7 @@ mod wire_socket;
 pub mod worker;
 
 pub use control::{CoreSnapshot, DeviceSnapshot, Job};
-pub use device::{DeviceSpec, DeviceStats, NodePlace, StoreSpec};
+pub use device::{DeviceSpec, DeviceStats, LayerStatus, NodePlace, StoreSpec};
 pub use folder::{
     Attempt, FOLDERS_PATIENCE, FolderError, Keeper, NodeFolder, Opening, Standing, free_bytes,
 };

@@ -8,7 +8,7 @@
 //! A device that was only not told of an event is found as well. It is run once more before
 //! anything is reported; if that alone answers requests, the log says that a wake-up was lost.
 
-use fieldstone_block::{Nanos, Op};
+use fieldstone_block::{Nanos, Unanswered};
 
 /// How long a request may take before it is reported.
 const OVERDUE_MS: u64 = 10_000;
@@ -16,17 +16,6 @@ const OVERDUE_MS: u64 = 10_000;
 const AGAIN_MS: u64 = 60_000;
 /// How often a device with requests is looked at.
 pub const LOOK_MS: u64 = 1_000;
-
-/// The oldest request of a device that is not answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Oldest {
-    /// What it wants.
-    pub op: Op,
-    /// Where.
-    pub offset_bytes: u64,
-    /// When the device took it.
-    pub since: Nanos,
-}
 
 /// What was reported of a device.
 #[derive(Debug, Default)]
@@ -45,7 +34,7 @@ pub enum Report {
 
 impl Overdue {
     /// Looks at the oldest request, if there is one.
-    pub fn look(&mut self, oldest: Option<&Oldest>, now: Nanos) -> Option<Report> {
+    pub fn look(&mut self, oldest: Option<&Unanswered>, now: Nanos) -> Option<Report> {
         if !oldest.is_some_and(|oldest| is_overdue(oldest, now)) {
             return self.reported_at.take().map(|_| Report::Over);
         }
@@ -59,17 +48,19 @@ impl Overdue {
 
 /// The request has been waiting for longer than it may.
 #[must_use]
-pub fn is_overdue(oldest: &Oldest, now: Nanos) -> bool {
+pub fn is_overdue(oldest: &Unanswered, now: Nanos) -> bool {
     now.since(oldest.since) >= Nanos::from_ms(OVERDUE_MS)
 }
 
 #[cfg(test)]
 mod tests {
+    use fieldstone_block::Op;
+
     use super::*;
 
     #[test]
     fn an_old_request_is_reported_now_and_then_and_its_end_once() {
-        let oldest = Oldest { op: Op::Write, offset_bytes: 0, since: Nanos::from_ms(5) };
+        let oldest = Unanswered { op: Op::Write, offset_bytes: 0, since: Nanos::from_ms(5) };
         let mut overdue = Overdue::default();
         let at = |ms: u64| Nanos::from_ms(ms);
         assert_eq!(overdue.look(None, at(1)), None);
@@ -78,7 +69,7 @@ mod tests {
         assert_eq!(overdue.look(Some(&oldest), at(OVERDUE_MS + 1_000)), None);
         let again = OVERDUE_MS + AGAIN_MS + 5;
         assert_eq!(overdue.look(Some(&oldest), at(again)), Some(Report::Overdue));
-        let young = Oldest { since: at(again), ..oldest };
+        let young = Unanswered { since: at(again), ..oldest };
         assert_eq!(overdue.look(Some(&young), at(again + 1)), Some(Report::Over));
         assert_eq!(overdue.look(None, at(again + 2)), None);
     }

@@ -398,6 +398,13 @@ impl Worker {
                 };
                 drop(reply.send(started));
             }
+            Control::ChangeLayer { device, settings, reply } => {
+                let changed = match self.devices.get_mut(&device) {
+                    Some(device) => device.change_layer(settings),
+                    None => Err("the device is not open".to_owned()),
+                };
+                drop(reply.send(changed));
+            }
             Control::NodeOpen { node, link, replies } => {
                 if let Some(local) = self.nodes.get_mut(&node) {
                     local.open_link(link, self.router.me, Some(replies), &mut self.router);

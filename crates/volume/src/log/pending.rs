@@ -118,11 +118,10 @@ impl Core {
         let result = pending.error.map_or(Ok(()), Err);
         match pending.origin {
             Origin::Internal(filler) => filler.fill(result),
-            Origin::User(request) => {
-                let mut stamps = request.stamps;
-                stamps.stamp(Stage::Replied, self.now);
+            Origin::User(mut request) => {
+                request.stamps.stamp(Stage::Replied, self.now);
                 let result = result.map(|()| Payload::None);
-                self.completions.push(Completion { id: request.id, result, stamps });
+                self.completions.push(Completion::of(&request, result));
             }
         }
     }
@@ -178,9 +177,7 @@ impl Core {
         pending.error = Some(error.clone());
         let origin = std::mem::replace(&mut pending.origin, Origin::Internal(nobody));
         if let Origin::User(request) = origin {
-            let completion =
-                Completion { id: request.id, result: Err(error), stamps: request.stamps };
-            self.completions.push(completion);
+            self.completions.push(Completion::of(&request, Err(error)));
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::units;
+use fieldstone_units as units;
 
 /// Data and parity shards of the Reed-Solomon cases.
 pub const SHAPES: [(usize, usize); 5] = [(4, 2), (6, 3), (8, 3), (10, 4), (12, 4)];

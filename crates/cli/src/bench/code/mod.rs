@@ -42,7 +42,7 @@ use self::memory::Region;
 use super::choice::Choice;
 use super::{machine, row};
 use crate::signals::Signals;
-use crate::units;
+use fieldstone_units as units;
 
 /// Where the system has ISA-L, if it has it.
 const ISAL: &str = "libisal.so.2";

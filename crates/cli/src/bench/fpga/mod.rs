@@ -295,7 +295,7 @@ fn first_parity(
 }
 
 fn first_parity_row(object_bytes: usize, cycles: f64, first: f64) -> Row {
-    let case = format!("code/rs:8+4/{}/first-parity", crate::units::size(object_bytes as u64));
+    let case = format!("code/rs:8+4/{}/first-parity", fieldstone_units::size(object_bytes as u64));
     let mut row = Row::new(BENCH, case, CYCLES, Better::Less, (Some(first), None));
     row.more.insert("cycles".to_owned(), cycles.into());
     papers::ENCODER.beside(&mut row);
@@ -321,7 +321,7 @@ fn code(device: &mut FpgaDevice, running: &Running, case: &CodeCase) -> anyhow::
     let after = running.card.totals();
     let beats = (after.card_reads - before.card_reads).max(after.card_writes - before.card_writes);
     let times = if batch > 1 { format!("{batch}x") } else { String::new() };
-    let case = format!("code/{profile}/{times}{}", crate::units::size(object_bytes as u64));
+    let case = format!("code/{profile}/{times}{}", fieldstone_units::size(object_bytes as u64));
     let ours = Some(beats as f64 / cycles);
     let mut row = Row::new(BENCH, case, "beats/cycle", Better::More, (ours, None));
     row.more.insert("cycles".to_owned(), cycles.into());

@@ -38,7 +38,7 @@ use self::measure::{Plan, Results};
 use super::choice::Choice;
 use super::{fio, machine, row};
 use crate::signals::Signals;
-use crate::units;
+use fieldstone_units as units;
 
 /// Options of this benchmark.
 #[derive(clap::Args, Debug)]

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::Jobs;
 use crate::progress::with_bytes_bar;
-use crate::units;
+use fieldstone_units as units;
 
 /// Options of `code encode`.
 #[derive(clap::Args, Debug)]

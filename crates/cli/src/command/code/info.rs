@@ -7,7 +7,7 @@ use fieldstone_files::{Folder, Striping};
 use serde::Serialize;
 
 use super::troubles;
-use crate::units;
+use fieldstone_units as units;
 
 /// Options of `code info`.
 #[derive(clap::Args, Debug)]

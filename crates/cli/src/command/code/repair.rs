@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Common, count};
 use crate::progress::with_bytes_bar;
-use crate::units;
+use fieldstone_units as units;
 
 /// Options of `code repair`.
 #[derive(clap::Args, Debug)]

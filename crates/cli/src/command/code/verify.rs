@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Common, count, troubles};
 use crate::progress::with_bytes_bar;
-use crate::units;
+use fieldstone_units as units;
 
 /// Options of `code verify`.
 #[derive(clap::Args, Debug)]

@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         say!("{value}");
         return Ok(());
     }
-    let size = crate::units::size;
+    let size = fieldstone_units::size;
     say!("device       simulated (Verilator), register map version {VERSION}");
     say!(
         "functions    {MAX_FUNCTIONS}; this is function {} with {queue_sets} queue sets",

@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
     depth: u16,
     /// Largest input of a job, about.
-    #[arg(long, value_name = "SIZE", default_value = "32K", value_parser = crate::units::parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "32K", value_parser = fieldstone_units::parse_size)]
     size: u64,
     /// Be told of completions by interrupts instead of looking for them.
     #[arg(long)]

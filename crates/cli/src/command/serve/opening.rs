@@ -11,13 +11,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use fieldstone_block::PipelineOptions;
+use fieldstone_block::layers::LayerOptions;
 use fieldstone_uring::Listener;
 use fieldstone_uring::host::Service;
 
 use crate::engine::{Engine, Known, Listing, OpenDevice, Stage, VolumeOptions, waits_for};
 use crate::metrics::MetricsServer;
-use crate::units;
+use fieldstone_units as units;
 
 /// How long a volume that could not be opened rests before the next try.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ pub enum Device {
     /// A volume of the pool.
     Volume(String, VolumeOptions),
     /// Memory of this size.
-    Ram(String, u64, PipelineOptions),
+    Ram(String, u64, LayerOptions),
 }
 
 impl Device {
@@ -180,8 +180,8 @@ fn open(
     let mut last = String::new();
     while !stop.load(Ordering::Relaxed) {
         let opened = match device {
-            Device::Ram(name, size_bytes, pipeline) => {
-                engine.open_ram(name, *size_bytes, *pipeline)
+            Device::Ram(name, size_bytes, layers) => {
+                engine.open_ram(name, *size_bytes, layers.clone())
             }
             Device::Volume(name, options) => known
                 .take()

@@ -18,7 +18,7 @@ use fieldstone_crush::diff::diff_pool;
 
 use self::report::{PoolReport, Report};
 use super::cluster::{Assume, Threads};
-use crate::units::parse_size;
+use fieldstone_units::parse_size;
 
 /// Options of `crush diff`.
 #[derive(clap::Args, Debug)]

@@ -9,7 +9,7 @@ use fieldstone_crush::osdmap::PoolId;
 use serde_json::{Value, json};
 
 use crate::bench::table::{Table, number};
-use crate::units::size;
+use fieldstone_units::size;
 
 /// OSDs that are listed unless all are asked for.
 const BUSIEST: usize = 20;

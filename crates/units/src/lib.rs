@@ -1,7 +1,8 @@
-//! Quantities as people write and read them: sizes, rates, durations.
+//! Quantities as people write and read them: sizes, rates, counts, durations.
 //!
 //! Sizes take the suffixes K, M, G, T and P as powers of 1024, with or without `iB` or `B`, and
-//! fractions (`1.5G`). Output uses the unambiguous KiB, MiB, GiB.
+//! fractions (`1.5G`). Output uses the unambiguous KiB, MiB, GiB. Counts take k and M as powers of
+//! 1000. Durations take `ns`, `us`, `ms`, `s` and `min`.
 
 use std::time::Duration;
 
@@ -43,6 +44,53 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 /// As [`parse_size`].
 pub fn parse_rate(text: &str) -> Result<u64, String> {
     parse_size(text.trim().strip_suffix("/s").unwrap_or(text))
+}
+
+/// Parses a count such as `500`, `20k`, `1M`; 0 means no limit.
+///
+/// # Errors
+/// A sentence that says what is wrong, for the command line.
+pub fn parse_count(text: &str) -> Result<u64, String> {
+    let trimmed = text.trim();
+    let (number, factor) = match trimmed.char_indices().next_back() {
+        Some((at, 'k' | 'K')) => (&trimmed[..at], 1_000),
+        Some((at, 'm' | 'M')) => (&trimmed[..at], 1_000_000),
+        _ => (trimmed, 1),
+    };
+    let number: u64 =
+        number.parse().map_err(|_| format!("{text:?} is not a count (e.g. 500, 20k)"))?;
+    number.checked_mul(factor).ok_or_else(|| format!("{text:?} is larger than 2^64"))
+}
+
+const DURATIONS: [(&str, u64); 5] =
+    [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("min", 60_000_000_000), ("s", 1_000_000_000)];
+
+/// Parses a duration such as `250us`, `1.5s`, `2min` into nanoseconds.
+///
+/// # Errors
+/// A sentence that says what is wrong, for the command line.
+pub fn parse_duration_ns(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a duration (e.g. 250us, 10ms, 1.5s)");
+    let trimmed = text.trim();
+    if trimmed == "0" {
+        return Ok(0);
+    }
+    let found = DURATIONS.iter().find_map(|(unit, ns)| Some((trimmed.strip_suffix(unit)?, *ns)));
+    let (number, unit_ns) = found.ok_or_else(wrong)?;
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(unit_ns).ok_or_else(|| format!("{text:?} is too long"));
+    }
+    let ns = number.parse::<f64>().map_err(|_| wrong())? * unit_ns as f64;
+    if (0.0..9.0e18).contains(&ns) { Ok(ns.round() as u64) } else { Err(wrong()) }
+}
+
+/// A duration in the shortest form that [`parse_duration_ns`] reads back unchanged: `10ms`.
+pub fn duration_argument(ns: u64) -> String {
+    let suits = |(_, unit_ns): &&(&str, u64)| ns != 0 && ns.is_multiple_of(*unit_ns);
+    match DURATIONS.iter().filter(suits).max_by_key(|(_, unit_ns)| *unit_ns) {
+        Some((unit, unit_ns)) => format!("{}{unit}", ns / unit_ns),
+        None => "0".to_owned(),
+    }
 }
 
 /// A size with three significant digits: `12.3 MiB`.
@@ -135,6 +183,33 @@ mod tests {
         for bytes in [0, 1, 1023, 1024, 4097, 1 << 20, 3 << 30, (1 << 40) + 1, u64::MAX] {
             assert_eq!(parse_size(&size_argument(bytes)), Ok(bytes));
         }
+    }
+
+    #[test]
+    fn counts_and_durations_are_read() {
+        for (text, count) in [("0", 0), ("500", 500), ("20k", 20_000), ("3M", 3_000_000)] {
+            assert_eq!(parse_count(text), Ok(count));
+        }
+        for text in
+            ["", "k", "1.5k", "-1", "99999999999999999999", "20000000000000000000k", "5\u{e9}"]
+        {
+            assert!(parse_count(text).is_err(), "{text}");
+        }
+        for (text, ns) in [
+            ("0", 0),
+            ("7ns", 7),
+            ("250us", 250_000),
+            ("1.5s", 1_500_000_000),
+            ("2min", 120_000_000_000),
+        ] {
+            assert_eq!(parse_duration_ns(text), Ok(ns));
+            assert_eq!(parse_duration_ns(&duration_argument(ns)), Ok(ns));
+        }
+        for text in ["", "5", "s", "-1s", "1e99s", "infs", "nans", "999999999999999min"] {
+            assert!(parse_duration_ns(text).is_err(), "{text}");
+        }
+        assert_eq!(duration_argument(60_000_000_000), "1min");
+        assert_eq!(duration_argument(1_001_000), "1001us");
     }
 
     #[test]

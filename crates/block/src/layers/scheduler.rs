@@ -39,11 +39,13 @@ use bytes::Bytes;
 use fieldstone_buf::AlignedBuf;
 use slab::Slab;
 
-use crate::latency::RollingLatency;
+use super::latency::RollingLatency;
+use super::streams::Streams;
+use crate::layer::{Counter, Flow, Layer};
 use crate::pieces::Splitter;
-use crate::streams::Streams;
+use crate::settings::{SettingError, Settings};
 use crate::{
-    Backend, Completion, Info, Nanos, Op, Payload, Request, RequestFlags, RequestId, Stage, Stamps,
+    BlockError, Completion, Nanos, Op, Payload, Request, RequestFlags, RequestId, Stage, Stamps,
 };
 
 /// Batches that wait at once, over both directions; one more sends the oldest.
@@ -85,6 +87,23 @@ impl Default for SchedulerOptions {
             max_merge_bytes: 1024 * 1024,
             max_delay: Nanos::from_ms(20),
         }
+    }
+}
+
+const POLICIES: [(&str, Policy); 3] =
+    [("mean", Policy::HalfMean), ("as-shipped", Policy::AsShipped), ("off", Policy::Off)];
+
+impl SchedulerOptions {
+    /// Takes the options that `settings` names; the others stay.
+    ///
+    /// # Errors
+    /// A value cannot be read.
+    pub fn set(&mut self, settings: &mut Settings) -> Result<(), SettingError> {
+        settings.choice("policy", &mut self.policy, &POLICIES)?;
+        settings.number("min-in-flight", &mut self.min_in_flight)?;
+        settings.small_size("large", &mut self.large_bytes)?;
+        settings.small_size("max-merge", &mut self.max_merge_bytes)?;
+        settings.duration("max-delay", &mut self.max_delay)
     }
 }
 
@@ -151,57 +170,39 @@ struct Batch {
     due: Nanos,
 }
 
-/// What an inner request answers.
-enum Flight {
-    Single { id: RequestId, direction: Option<Direction>, sent: Nanos },
-    Merged { parts: Vec<Queued>, direction: Direction, sent: Nanos },
+/// Requests that went down as one.
+struct Merged {
+    parts: Vec<Queued>,
+    direction: Direction,
 }
 
 /// Merges contiguous requests; see the module's text.
-pub struct Scheduler<B> {
-    inner: B,
-    info: Info,
+pub struct Scheduler {
     options: SchedulerOptions,
     lanes: [Lane; 2],
     /// Waiting batches, oldest first.
     batches: Vec<Batch>,
-    flights: Slab<Flight>,
-    ready: Vec<Completion>,
+    merged: Slab<Merged>,
     stats: SchedulerStats,
-    submitted: bool,
 }
 
-impl<B: Backend> Scheduler<B> {
-    /// Puts the scheduler over `inner`, whose size must not change afterwards.
+impl Scheduler {
+    /// A scheduler that behaves as `options` say.
     #[must_use]
-    pub fn new(inner: B, options: SchedulerOptions) -> Self {
-        let info = inner.info();
+    pub fn new(options: SchedulerOptions) -> Self {
         Scheduler {
-            inner,
-            info,
             options,
             lanes: Default::default(),
             batches: Vec::with_capacity(MAX_BATCHES),
-            flights: Slab::new(),
-            ready: Vec::new(),
+            merged: Slab::new(),
             stats: SchedulerStats::default(),
-            submitted: false,
         }
     }
 
     /// What it did so far.
+    #[must_use]
     pub fn stats(&self) -> SchedulerStats {
         self.stats
-    }
-
-    /// The backend below.
-    pub fn inner(&self) -> &B {
-        &self.inner
-    }
-
-    /// The backend below, to hand it its own events.
-    pub fn inner_mut(&mut self) -> &mut B {
-        &mut self.inner
     }
 
     /// How long a request of this direction may wait now; `None` while nothing is known.
@@ -216,27 +217,23 @@ impl<B: Backend> Scheduler<B> {
         (latency.is_full() && delay > Nanos(0)).then_some(delay)
     }
 
-    fn send(&mut self, mut request: Request, flight: Flight, now: Nanos) {
-        if let Flight::Single { direction: Some(direction), .. }
-        | Flight::Merged { direction, .. } = &flight
-        {
-            self.lanes[*direction as usize].in_flight += 1;
+    /// Takes note that a request goes down.
+    fn dispatched(&mut self, request: &mut Request, now: Nanos) {
+        if let Some(direction) = Direction::of(request.op) {
+            self.lanes[direction as usize].in_flight += 1;
         }
-        request.id = RequestId(self.flights.insert(flight) as u64);
         request.stamps.stamp(Stage::Scheduled, now);
         self.stats.dispatched += 1;
-        self.submitted = true;
-        self.inner.submit(request, now);
     }
 
-    fn send_single(&mut self, request: Request, now: Nanos) {
-        let direction = Direction::of(request.op);
-        let flight = Flight::Single { id: request.id, direction, sent: now };
-        self.send(request, flight, now);
+    fn send_single(&mut self, mut request: Request, flow: &mut Flow<'_>) {
+        self.dispatched(&mut request, flow.now());
+        flow.pass(request);
     }
 
     /// Sends the batch at `index` as one request.
-    fn send_batch(&mut self, index: usize, now: Nanos) {
+    fn send_batch(&mut self, index: usize, flow: &mut Flow<'_>) {
+        let now = flow.now();
         let mut batch = self.batches.remove(index);
         for part in &mut batch.parts {
             let waited = now.since(part.since);
@@ -246,7 +243,7 @@ impl<B: Backend> Scheduler<B> {
         }
         if batch.parts.len() == 1 {
             let part = batch.parts.pop().expect("a batch has at least one part");
-            return self.send_single(part.request, now);
+            return self.send_single(part.request, flow);
         }
         self.stats.merged += batch.parts.len() as u64;
         let data = match batch.direction {
@@ -255,22 +252,23 @@ impl<B: Backend> Scheduler<B> {
                 AlignedBuf::concat(batch.parts.iter().map(|part| &part.request.data[..])).freeze()
             }
         };
-        let request = Request {
+        let mut request = Request {
             id: RequestId(0),
             op: batch.direction.op(),
             offset_bytes: batch.start,
             len_bytes: u32::try_from(batch.end - batch.start).expect("at most max_merge_bytes"),
             flags: RequestFlags::default(),
             data,
+            queue: batch.parts[0].request.queue,
             stamps: batch.parts[0].request.stamps,
         };
-        let direction = batch.direction;
-        let flight = Flight::Merged { parts: batch.parts, direction, sent: now };
-        self.send(request, flight, now);
+        self.dispatched(&mut request, now);
+        let merged = Merged { parts: batch.parts, direction: batch.direction };
+        flow.pass_own(self.merged.insert(merged), request);
     }
 
     /// Sends the waiting batches that `request` must not overtake.
-    fn send_before(&mut self, request: &Request, now: Nanos) {
+    fn send_before(&mut self, request: &Request, flow: &mut Flow<'_>) {
         let mut index = 0;
         while index < self.batches.len() {
             let batch = &self.batches[index];
@@ -283,7 +281,7 @@ impl<B: Backend> Scheduler<B> {
                 overlaps && (writes || request.op.changes_data())
             };
             if conflicts {
-                self.send_batch(index, now);
+                self.send_batch(index, flow);
             } else {
                 index += 1;
             }
@@ -306,10 +304,10 @@ impl<B: Backend> Scheduler<B> {
     }
 
     /// Adds a request to the batch it continues, or opens one.
-    fn queue(&mut self, request: Request, direction: Direction, due: Nanos, now: Nanos) {
+    fn queue(&mut self, request: Request, direction: Direction, due: Nanos, flow: &mut Flow<'_>) {
         self.stats.delayed += 1;
         let (start, end) = (request.offset_bytes, request.end_bytes());
-        let part = Queued { request, since: now };
+        let part = Queued { request, since: flow.now() };
         let found = self
             .batches
             .iter()
@@ -321,51 +319,52 @@ impl<B: Backend> Scheduler<B> {
                 batch.end = end;
                 batch.parts.push(part);
                 if len_bytes == u64::from(self.options.max_merge_bytes) {
-                    self.send_batch(index, now);
+                    self.send_batch(index, flow);
                 }
                 return;
             }
-            self.send_batch(index, now);
+            self.send_batch(index, flow);
         }
         if self.batches.len() == MAX_BATCHES {
-            self.send_batch(0, now);
+            self.send_batch(0, flow);
         }
         let parts = vec![part];
         self.batches.push(Batch { direction, start, end, parts, due });
     }
 
     /// Sends what nothing is gained by holding back any longer.
-    fn send_due(&mut self, now: Nanos) {
+    fn send_due(&mut self, flow: &mut Flow<'_>) {
         let mut index = 0;
         while index < self.batches.len() {
             let batch = &self.batches[index];
             let idle = self.lanes[batch.direction as usize].in_flight < self.options.min_in_flight;
-            if idle || batch.due <= now {
-                self.send_batch(index, now);
+            if idle || batch.due <= flow.now() {
+                self.send_batch(index, flow);
             } else {
                 index += 1;
             }
         }
     }
 
-    fn record(&mut self, direction: Direction, sent: Nanos, now: Nanos) {
+    /// Takes note of a completion: how long its request was below.
+    fn record(&mut self, direction: Direction, stamps: &Stamps, now: Nanos) {
         let lane = &mut self.lanes[direction as usize];
         lane.in_flight -= 1;
-        lane.latency.record(now.since(sent));
+        lane.latency.record(now.since(stamps.at(Stage::Scheduled)));
     }
 
     /// Completes the requests that were merged, or sends them again alone after a failure.
     fn split(
         &mut self,
         parts: Vec<Queued>,
-        result: Result<Payload, crate::BlockError>,
+        result: Result<Payload, BlockError>,
         stamps: &Stamps,
-        now: Nanos,
+        flow: &mut Flow<'_>,
     ) {
         let mut splitter = match result {
             Err(_) => {
                 for part in parts {
-                    self.send_single(part.request, now);
+                    self.send_single(part.request, flow);
                 }
                 return;
             }
@@ -378,86 +377,85 @@ impl<B: Backend> Scheduler<B> {
                 Some(splitter) => Payload::Data(splitter.take(request.len_bytes)),
                 None => Payload::None,
             };
-            self.ready.push(Completion::of(&request, Ok(payload)));
-        }
-    }
-
-    /// Turns a completion of the inner backend into ours; false if it was a merged one's.
-    fn settle(&mut self, completion: &mut Completion, now: Nanos) -> bool {
-        let slot = usize::try_from(completion.id.0).unwrap_or(usize::MAX);
-        match self.flights.try_remove(slot) {
-            Some(Flight::Single { id, direction, sent }) => {
-                completion.id = id;
-                if let Some(direction) = direction {
-                    self.record(direction, sent, now);
-                }
-                true
-            }
-            Some(Flight::Merged { parts, direction, sent }) => {
-                self.record(direction, sent, now);
-                let result = std::mem::replace(&mut completion.result, Ok(Payload::None));
-                self.split(parts, result, &completion.stamps, now);
-                false
-            }
-            None => {
-                debug_assert!(false, "the inner backend completed a request twice");
-                false
-            }
+            flow.answer(Completion::of(&request, Ok(payload)));
         }
     }
 }
 
-impl<B: Backend> Backend for Scheduler<B> {
-    fn info(&self) -> Info {
-        self.info.clone()
+impl Layer for Scheduler {
+    fn name(&self) -> &'static str {
+        "scheduler"
     }
 
-    fn submit(&mut self, request: Request, now: Nanos) {
+    fn submit(&mut self, request: Request, flow: &mut Flow<'_>) {
         self.stats.requests += 1;
-        if let Err(error) = request.validate(&self.info) {
-            return self.ready.push(Completion::of(&request, Err(error)));
-        }
         if !self.batches.is_empty() {
-            self.send_before(&request, now);
+            self.send_before(&request, flow);
         }
         let direction = match Direction::of(request.op) {
             Some(direction) if self.options.policy != Policy::Off && request.len_bytes > 0 => {
                 direction
             }
-            _ => return self.send_single(request, now),
+            _ => return self.send_single(request, flow),
         };
         match self.wait(&request, direction) {
-            Some(delay) => self.queue(request, direction, now.plus(delay), now),
-            None => self.send_single(request, now),
+            Some(delay) => self.queue(request, direction, flow.now().plus(delay), flow),
+            None => self.send_single(request, flow),
         }
     }
 
-    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
-        loop {
-            self.submitted = false;
-            let mut at = out.len();
-            self.inner.poll(now, out);
-            while at < out.len() {
-                let mut completion = std::mem::replace(&mut out[at], Completion::placeholder());
-                if self.settle(&mut completion, now) {
-                    out[at] = completion;
-                    at += 1;
-                } else {
-                    out.swap_remove(at);
-                }
-            }
-            if !self.batches.is_empty() {
-                self.send_due(now);
-            }
-            if !self.submitted {
-                break;
-            }
+    fn complete(&mut self, completion: Completion, flow: &mut Flow<'_>) {
+        if let Some(direction) = Direction::of(completion.op) {
+            self.record(direction, &completion.stamps, flow.now());
         }
-        out.append(&mut self.ready);
+        flow.answer(completion);
+    }
+
+    fn complete_own(&mut self, index: usize, completion: Completion, flow: &mut Flow<'_>) {
+        let Merged { parts, direction } = self.merged.remove(index);
+        self.record(direction, &completion.stamps, flow.now());
+        self.split(parts, completion.result, &completion.stamps, flow);
+    }
+
+    fn turn(&mut self, flow: &mut Flow<'_>) {
+        if !self.batches.is_empty() {
+            self.send_due(flow);
+        }
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        let due = self.batches.iter().map(|batch| batch.due).min();
-        crate::earlier(due, self.inner.deadline())
+        self.batches.iter().map(|batch| batch.due).min()
+    }
+
+    fn options(&self) -> Vec<(&'static str, String)> {
+        let options = &self.options;
+        let policy = POLICIES.iter().find(|(_, policy)| *policy == options.policy);
+        let size = |bytes: u32| fieldstone_units::size_argument(u64::from(bytes));
+        vec![
+            ("policy", policy.map_or("", |(word, _)| word).to_owned()),
+            ("min-in-flight", options.min_in_flight.to_string()),
+            ("large", size(options.large_bytes)),
+            ("max-merge", size(options.max_merge_bytes)),
+            ("max-delay", fieldstone_units::duration_argument(options.max_delay.0)),
+        ]
+    }
+
+    fn counters(&self) -> Vec<Counter> {
+        let stats = self.stats;
+        vec![
+            Counter { name: "requests", value: stats.requests },
+            Counter { name: "dispatched", value: stats.dispatched },
+            Counter { name: "merged", value: stats.merged },
+            Counter { name: "delayed", value: stats.delayed },
+            Counter { name: "delay_total_ns", value: stats.delay_total.0 },
+            Counter { name: "delay_max_ns", value: stats.delay_max.0 },
+        ]
+    }
+
+    fn change(&mut self, settings: &mut Settings) -> Result<(), SettingError> {
+        let mut options = self.options;
+        options.set(settings)?;
+        self.options = options;
+        Ok(())
     }
 }

@@ -31,12 +31,12 @@
 use bytes::Bytes;
 use slab::Slab;
 
-use crate::lru::Lru;
+use super::lru::Lru;
+use super::versions::{Moment, Versions};
+use crate::layer::{Counter, Flow, Layer};
 use crate::pieces::{Pieces, Splitter, cut_pieces, push_piece, to_bytes};
-use crate::versions::{Moment, Versions};
-use crate::{
-    Backend, BlockError, Completion, Info, Nanos, Op, Payload, Piece, Request, RequestId, Stage,
-};
+use crate::settings::{SettingError, Settings};
+use crate::{Completion, Op, Payload, Piece, Request, RequestId, Stage};
 
 /// The unit of the cache, in bytes.
 pub const LINE_BYTES: u32 = 4096;
@@ -70,6 +70,20 @@ impl Default for CacheOptions {
             stream_bytes: 64 * 1024,
             write_allocate: false,
         }
+    }
+}
+
+impl CacheOptions {
+    /// Takes the options that `settings` names; the others stay.
+    ///
+    /// # Errors
+    /// A value cannot be read.
+    pub fn set(&mut self, settings: &mut Settings) -> Result<(), SettingError> {
+        settings.size("capacity", &mut self.capacity_bytes)?;
+        settings.small_size("bypass", &mut self.bypass_bytes)?;
+        settings.small_size("stream", &mut self.stream_bytes)?;
+        let choices = [("on", true), ("off", false)];
+        settings.choice("write-allocate", &mut self.write_allocate, &choices)
     }
 }
 
@@ -108,9 +122,8 @@ impl CacheStats {
     }
 }
 
-/// What an inner request answers.
+/// A request of the cache's own, in place of one that came from above.
 enum Flight {
-    Plain { id: RequestId },
     Read(ReadFlight),
     Change(ChangeFlight),
 }
@@ -118,11 +131,11 @@ enum Flight {
 #[derive(Clone, Copy)]
 struct ReadFlight {
     id: RequestId,
+    asked_bytes: u32,
     /// The widened range.
     offset: u64,
-    /// What to cut off the front, and what to keep after that.
+    /// What to cut off the front.
     skip: u32,
-    len: u32,
     began: Moment,
 }
 
@@ -149,58 +162,37 @@ fn covered(offset: u64, len: u32) -> std::ops::Range<u64> {
 }
 
 /// Caches reads; see the module's text.
-pub struct Cache<B> {
-    inner: B,
-    info: Info,
+pub struct Cache {
     options: CacheOptions,
     lines: Lru,
     versions: Versions,
     flights: Slab<Flight>,
-    ready: Vec<Completion>,
     stats: CacheStats,
 }
 
-impl<B: Backend> Cache<B> {
-    /// Puts a cache over `inner`, whose size must not change afterwards.
+impl Cache {
+    /// An empty cache.
     #[must_use]
-    pub fn new(inner: B, mut options: CacheOptions) -> Self {
+    pub fn new(mut options: CacheOptions) -> Self {
         options.bypass_bytes = options.bypass_bytes.min(LINE_BYTES * MAX_LINES as u32);
-        let info = inner.info();
         let capacity = usize::try_from(options.capacity_bytes / LINE).unwrap_or(usize::MAX);
         Cache {
-            inner,
-            info,
             options,
             lines: Lru::new(capacity),
             versions: Versions::new(),
             flights: Slab::new(),
-            ready: Vec::new(),
             stats: CacheStats::default(),
         }
     }
 
     /// What it did so far, and how full it is.
+    #[must_use]
     pub fn stats(&self) -> CacheStats {
         CacheStats {
             held_bytes: self.lines.len() as u64 * LINE,
             capacity_bytes: self.lines.capacity() as u64 * LINE,
             ..self.stats
         }
-    }
-
-    /// The backend below.
-    pub fn inner(&self) -> &B {
-        &self.inner
-    }
-
-    /// The backend below, to hand it its own events. Data must not be changed behind the cache.
-    pub fn inner_mut(&mut self) -> &mut B {
-        &mut self.inner
-    }
-
-    fn send(&mut self, mut request: Request, flight: Flight, now: Nanos) {
-        request.id = RequestId(self.flights.insert(flight) as u64);
-        self.inner.submit(request, now);
     }
 
     /// The pieces of the range if every line is there.
@@ -226,11 +218,10 @@ impl<B: Backend> Cache<B> {
         Some(pieces)
     }
 
-    fn read(&mut self, mut request: Request, now: Nanos) {
+    fn read(&mut self, mut request: Request, flow: &mut Flow<'_>) {
         if request.len_bytes > self.options.bypass_bytes {
             self.stats.bypassed += 1;
-            let flight = Flight::Plain { id: request.id };
-            return self.send(request, flight, now);
+            return flow.pass(request);
         }
         let (offset, len) = (request.offset_bytes, request.len_bytes);
         if let Some(pieces) = self.look_up(offset, len) {
@@ -238,27 +229,26 @@ impl<B: Backend> Cache<B> {
             self.stats.hit_bytes += u64::from(len);
             // Memory answered: the backend's stages took no time.
             for stage in [Stage::Submitted, Stage::Sent, Stage::Replied] {
-                request.stamps.stamp(stage, now);
+                request.stamps.stamp(stage, flow.now());
             }
-            return self.ready.push(Completion::of(&request, Ok(Payload::Data(pieces))));
+            return flow.answer(Completion::of(&request, Ok(Payload::Data(pieces))));
         }
         self.stats.misses += 1;
         self.stats.miss_bytes += u64::from(len);
         if len >= self.options.stream_bytes {
-            let flight = Flight::Plain { id: request.id };
-            return self.send(request, flight, now);
+            return flow.pass(request);
         }
         let start = offset - offset % LINE;
-        let end = (offset + u64::from(len)).next_multiple_of(LINE).min(self.info.size_bytes);
+        let end = (offset + u64::from(len)).next_multiple_of(LINE).min(flow.size_bytes());
         let skip = u32::try_from(offset - start).expect("less than a line");
         request.offset_bytes = start;
         request.len_bytes = u32::try_from(end - start).expect("at most two lines more than asked");
         let began = self.versions.begin_read();
-        let read = ReadFlight { id: request.id, offset: start, skip, len, began };
-        self.send(request, Flight::Read(read), now);
+        let read = ReadFlight { id: request.id, asked_bytes: len, offset: start, skip, began };
+        flow.pass_own(self.flights.insert(Flight::Read(read)), request);
     }
 
-    fn change(&mut self, request: Request, now: Nanos) {
+    fn change_lines(&mut self, request: Request, flow: &mut Flow<'_>) {
         let (offset, len) = (request.offset_bytes, request.len_bytes);
         let whole = covered(offset, len);
         let updates = request.op == Op::Write && len <= self.options.bypass_bytes;
@@ -274,7 +264,7 @@ impl<B: Backend> Cache<B> {
         let began = self.versions.begin_change(&lines);
         let data = if keep != 0 { request.data.clone() } else { Bytes::new() };
         let change = ChangeFlight { id: request.id, offset, len, began, data, keep };
-        self.send(request, Flight::Change(change), now);
+        flow.pass_own(self.flights.insert(Flight::Change(change)), request);
     }
 
     fn insert(&mut self, line: u64, data: Bytes) {
@@ -327,71 +317,76 @@ impl<B: Backend> Cache<B> {
         }
     }
 
-    /// Turns a completion of the inner backend into ours.
-    fn settle(&mut self, completion: &mut Completion) {
-        let slot = usize::try_from(completion.id.0).unwrap_or(usize::MAX);
-        match self.flights.try_remove(slot) {
-            Some(Flight::Plain { id }) => completion.id = id,
-            Some(Flight::Read(read)) => {
-                completion.id = read.id;
-                if let Ok(Payload::Data(pieces)) = &mut completion.result {
-                    self.fill(&read, pieces);
-                    let total: u32 = pieces.iter().map(Piece::len_bytes).sum();
-                    if total != read.len {
-                        cut_pieces(pieces, read.skip, read.len);
-                    }
-                }
-            }
-            Some(Flight::Change(change)) => {
-                completion.id = change.id;
-                if completion.result.is_ok() && change.keep != 0 {
-                    self.update(&change);
-                }
-                self.versions.end_change(&touched(change.offset, change.len));
-            }
-            None => {
-                debug_assert!(false, "the inner backend completed a request twice");
-                let lost = BlockError::Io("completed twice".into());
-                completion.result = Err(lost);
+    fn read_done(&mut self, read: &ReadFlight, completion: &mut Completion) {
+        (completion.id, completion.len_bytes) = (read.id, read.asked_bytes);
+        if let Ok(Payload::Data(pieces)) = &mut completion.result {
+            self.fill(read, pieces);
+            let total: u32 = pieces.iter().map(Piece::len_bytes).sum();
+            if total != read.asked_bytes {
+                cut_pieces(pieces, read.skip, read.asked_bytes);
             }
         }
+    }
+
+    fn change_done(&mut self, change: &ChangeFlight, completion: &mut Completion) {
+        completion.id = change.id;
+        if completion.result.is_ok() && change.keep != 0 {
+            self.update(change);
+        }
+        self.versions.end_change(&touched(change.offset, change.len));
     }
 }
 
-impl<B: Backend> Backend for Cache<B> {
-    fn info(&self) -> Info {
-        self.info.clone()
+impl Layer for Cache {
+    fn name(&self) -> &'static str {
+        "cache"
     }
 
-    fn submit(&mut self, request: Request, now: Nanos) {
+    fn submit(&mut self, request: Request, flow: &mut Flow<'_>) {
         if self.options.capacity_bytes < LINE {
-            return self.inner.submit(request, now);
-        }
-        if let Err(error) = request.validate(&self.info) {
-            return self.ready.push(Completion::of(&request, Err(error)));
+            return flow.pass(request);
         }
         match request.op {
-            Op::Read if request.len_bytes > 0 => self.read(request, now),
+            Op::Read if request.len_bytes > 0 => self.read(request, flow),
             Op::Write | Op::Trim | Op::WriteZeroes if request.len_bytes > 0 => {
-                self.change(request, now);
+                self.change_lines(request, flow);
             }
-            _ => {
-                let flight = Flight::Plain { id: request.id };
-                self.send(request, flight, now);
-            }
+            _ => flow.pass(request),
         }
     }
 
-    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
-        let start = out.len();
-        self.inner.poll(now, out);
-        if self.options.capacity_bytes >= LINE {
-            out[start..].iter_mut().for_each(|completion| self.settle(completion));
-            out.append(&mut self.ready);
+    fn complete_own(&mut self, index: usize, mut completion: Completion, flow: &mut Flow<'_>) {
+        match self.flights.remove(index) {
+            Flight::Read(read) => self.read_done(&read, &mut completion),
+            Flight::Change(change) => self.change_done(&change, &mut completion),
         }
+        flow.answer(completion);
     }
 
-    fn deadline(&self) -> Option<Nanos> {
-        self.inner.deadline()
+    fn options(&self) -> Vec<(&'static str, String)> {
+        let options = &self.options;
+        let size = fieldstone_units::size_argument;
+        vec![
+            ("capacity", size(options.capacity_bytes)),
+            ("bypass", size(u64::from(options.bypass_bytes))),
+            ("stream", size(u64::from(options.stream_bytes))),
+            ("write-allocate", if options.write_allocate { "on" } else { "off" }.to_owned()),
+        ]
+    }
+
+    fn counters(&self) -> Vec<Counter> {
+        let stats = self.stats();
+        vec![
+            Counter { name: "hits", value: stats.hits },
+            Counter { name: "misses", value: stats.misses },
+            Counter { name: "hit_bytes", value: stats.hit_bytes },
+            Counter { name: "miss_bytes", value: stats.miss_bytes },
+            Counter { name: "bypassed", value: stats.bypassed },
+            Counter { name: "inserted", value: stats.inserted },
+            Counter { name: "evicted", value: stats.evicted },
+            Counter { name: "invalidated", value: stats.invalidated },
+            Counter { name: "refused", value: stats.refused },
+            Counter { name: "held_bytes", value: stats.held_bytes },
+        ]
     }
 }

@@ -1,4 +1,4 @@
-//! Makes a backend that wants whole blocks accept any range of bytes.
+//! Makes a store that wants whole blocks accept any range of bytes.
 //!
 //! # What happens to an unaligned range
 //!
@@ -27,8 +27,8 @@
 //!
 //! # Cost
 //!
-//! With one-byte blocks below, requests pass untouched. Otherwise an aligned request costs an entry
-//! in the table of requests in flight; overlaps are searched only while a read-modify-write exists.
+//! With one-byte blocks below, requests pass untouched. Otherwise an aligned change costs an entry
+//! in the table of changes in flight; overlaps are searched only while a read-modify-write exists.
 
 use std::collections::VecDeque;
 
@@ -38,10 +38,9 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use crate::extents::cut_extents;
+use crate::layer::{Counter, Flow, Layer};
 use crate::pieces::{cut_pieces, to_bytes};
-use crate::{
-    Backend, BlockError, Completion, Info, Nanos, Op, Payload, Request, RequestFlags, RequestId,
-};
+use crate::{BlockError, Completion, Info, Op, Payload, Request, RequestFlags, RequestId};
 
 /// Whole blocks, as `start..end` in bytes.
 #[derive(Clone, Copy)]
@@ -60,19 +59,12 @@ impl Span {
     }
 }
 
-/// A request to the inner backend and what its completion is for.
-struct Flight {
-    id: RequestId,
-    kind: Kind,
-}
-
-enum Kind {
-    /// Passed on as it came, and changes nothing.
-    Plain,
-    /// Passed on aligned, and changes `Span`.
-    Change(Span),
-    /// A widened read or extent query: drop `skip` bytes, keep `len`.
-    Cut { skip: u32, len: u32 },
+/// A request of this layer's own, and what its completion is for.
+enum Flight {
+    /// An aligned request that changes `span`, in place of `id`.
+    Change { id: RequestId, span: Span },
+    /// A widened read or extent query in place of `id`: drop `skip` bytes, keep `len`.
+    Cut { id: RequestId, skip: u32, len: u32 },
     /// A step of the read-modify-write `job`.
     Step { job: usize, step: Step },
 }
@@ -108,18 +100,15 @@ pub struct AlignStats {
     pub waited: u64,
 }
 
-/// Makes a backend byte-granular; see the module's text.
-pub struct Align<B> {
-    inner: B,
-    info: Info,
+/// Makes a store byte-granular; see the module's text.
+#[derive(Default)]
+pub struct Align {
+    /// Bytes of a block below; 0 until the store is known.
     block: u64,
     flights: Slab<Flight>,
     jobs: Slab<Job>,
     /// Requests that wait for an overlapping one: jobs (by slot) and aligned changes.
     waiting: VecDeque<Waiting>,
-    ready: Vec<Completion>,
-    /// Something was submitted to the inner backend since it was last polled.
-    submitted: bool,
     stats: AlignStats,
 }
 
@@ -128,42 +117,17 @@ enum Waiting {
     Change(Request),
 }
 
-impl<B: Backend> Align<B> {
-    /// Puts the decorator over `inner`. A device whose size is no multiple of its block loses the
-    /// incomplete block at its end.
+impl Align {
+    /// A layer that learns the size of blocks from the store.
     #[must_use]
-    pub fn new(inner: B) -> Self {
-        let mut info = inner.info();
-        let block = u64::from(info.block_bytes.max(1));
-        debug_assert!(block.is_power_of_two());
-        info.size_bytes -= info.size_bytes % block;
-        info.block_bytes = 1;
-        Align {
-            inner,
-            info,
-            block,
-            flights: Slab::new(),
-            jobs: Slab::new(),
-            waiting: VecDeque::new(),
-            ready: Vec::new(),
-            submitted: false,
-            stats: AlignStats::default(),
-        }
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// What it did so far.
+    #[must_use]
     pub fn stats(&self) -> AlignStats {
         self.stats
-    }
-
-    /// The backend below.
-    pub fn inner(&self) -> &B {
-        &self.inner
-    }
-
-    /// The backend below, to hand it its own events.
-    pub fn inner_mut(&mut self) -> &mut B {
-        &mut self.inner
     }
 
     fn is_aligned(&self, request: &Request) -> bool {
@@ -184,24 +148,26 @@ impl<B: Backend> Align<B> {
         Span { start, end: end.max(start) }
     }
 
-    fn send(&mut self, mut request: Request, kind: Kind, now: Nanos) {
-        let slot = self.flights.insert(Flight { id: request.id, kind });
-        request.id = RequestId(slot as u64);
-        self.submitted = true;
-        self.inner.submit(request, now);
+    fn send(&mut self, request: Request, flight: Flight, flow: &mut Flow<'_>) {
+        flow.pass_own(self.flights.insert(flight), request);
     }
 
     /// Sends an aligned request, unless it changes data that a read-modify-write is about.
-    fn submit_aligned(&mut self, request: Request, now: Nanos) {
+    fn submit_aligned(&mut self, request: Request, flow: &mut Flow<'_>) {
         if !request.op.changes_data() {
-            return self.send(request, Kind::Plain, now);
+            return flow.pass(request);
         }
         let span = self.outer_span(&request);
         if !self.jobs.is_empty() && self.blocked(span, false, self.waiting.len()) {
             self.stats.waited += 1;
             return self.waiting.push_back(Waiting::Change(request));
         }
-        self.send(request, Kind::Change(span), now);
+        self.send_change(request, span, flow);
+    }
+
+    fn send_change(&mut self, request: Request, span: Span, flow: &mut Flow<'_>) {
+        let flight = Flight::Change { id: request.id, span };
+        self.send(request, flight, flow);
     }
 
     /// True when a change of `span` must wait: for a change in flight, a started job, or one of the
@@ -210,9 +176,9 @@ impl<B: Backend> Align<B> {
         let by_job = self.jobs.iter().any(|(_, other)| other.started && other.span.overlaps(span));
         let by_change = || {
             is_job
-                && self.flights.iter().any(
-                    |(_, flight)| matches!(flight.kind, Kind::Change(other) if other.overlaps(span)),
-                )
+                && self.flights.iter().any(|(_, flight)| {
+                    matches!(flight, Flight::Change { span: other, .. } if other.overlaps(span))
+                })
         };
         let by_waiting = || {
             self.waiting.iter().take(ahead).any(|waiting| match waiting {
@@ -224,7 +190,7 @@ impl<B: Backend> Align<B> {
     }
 
     /// Starts the waiting requests that nothing blocks any more, in order.
-    fn start_waiting(&mut self, now: Nanos) {
+    fn start_waiting(&mut self, flow: &mut Flow<'_>) {
         let mut at = 0;
         while at < self.waiting.len() {
             let (span, is_job) = match &self.waiting[at] {
@@ -236,36 +202,36 @@ impl<B: Backend> Align<B> {
                 continue;
             }
             match self.waiting.remove(at).expect("`at` is inside") {
-                Waiting::Job(job) => self.start_job(job, now),
-                Waiting::Change(request) => self.send(request, Kind::Change(span), now),
+                Waiting::Job(job) => self.start_job(job, flow),
+                Waiting::Change(request) => self.send_change(request, span, flow),
             }
         }
     }
 
-    fn submit_unaligned(&mut self, mut request: Request, now: Nanos) {
+    fn submit_unaligned(&mut self, mut request: Request, flow: &mut Flow<'_>) {
         let outer = self.outer_span(&request);
         let too_long = outer.end - outer.start > u64::from(u32::MAX);
         match request.op {
-            Op::Flush => self.send(request, Kind::Plain, now),
+            Op::Flush => flow.pass(request),
             Op::Read | Op::Write | Op::Extents if too_long => {
                 let error = BlockError::NotSupported("an unaligned request of almost 4 GiB");
-                self.ready.push(Completion::of(&request, Err(error)));
+                flow.answer(Completion::of(&request, Err(error)));
             }
             Op::Read | Op::Extents => {
                 let skip = u32::try_from(request.offset_bytes - outer.start).expect("in a block");
-                let kind = Kind::Cut { skip, len: request.len_bytes };
+                let flight = Flight::Cut { id: request.id, skip, len: request.len_bytes };
                 request.offset_bytes = outer.start;
                 request.len_bytes = outer.len();
-                self.send(request, kind, now);
+                self.send(request, flight, flow);
             }
             Op::Trim => {
                 let span = self.inner_span(&request);
                 if span.start == span.end {
-                    return self.ready.push(Completion::of(&request, Ok(Payload::None)));
+                    return flow.answer(Completion::of(&request, Ok(Payload::None)));
                 }
                 request.offset_bytes = span.start;
                 request.len_bytes = span.len();
-                self.submit_aligned(request, now);
+                self.submit_aligned(request, flow);
             }
             Op::Write | Op::WriteZeroes => {
                 let blocked = self.blocked(outer, true, self.waiting.len());
@@ -282,24 +248,31 @@ impl<B: Backend> Align<B> {
                     self.stats.waited += 1;
                     self.waiting.push_back(Waiting::Job(job));
                 } else {
-                    self.start_job(job, now);
+                    self.start_job(job, flow);
                 }
             }
         }
     }
 
-    fn start_job(&mut self, job: usize, now: Nanos) {
+    fn start_job(&mut self, job: usize, flow: &mut Flow<'_>) {
         self.jobs[job].started = true;
         let middle = self.inner_span(&self.jobs[job].request);
         if self.jobs[job].request.op == Op::WriteZeroes && middle.start < middle.end {
-            self.step(job, Step::Middle, Op::WriteZeroes, middle, Bytes::new(), now);
+            self.step(job, (Step::Middle, Op::WriteZeroes), middle, Bytes::new(), flow);
         } else {
-            self.read_edges(job, now);
+            self.read_edges(job, flow);
         }
     }
 
     /// Sends one step of a job.
-    fn step(&mut self, job: usize, step: Step, op: Op, span: Span, data: Bytes, now: Nanos) {
+    fn step(
+        &mut self,
+        job: usize,
+        (step, op): (Step, Op),
+        span: Span,
+        data: Bytes,
+        flow: &mut Flow<'_>,
+    ) {
         let owner = &mut self.jobs[job];
         owner.pending += 1;
         let flags = match op {
@@ -314,9 +287,10 @@ impl<B: Backend> Align<B> {
             len_bytes: span.len(),
             flags,
             data,
+            queue: owner.request.queue,
             stamps: owner.request.stamps,
         };
-        self.send(request, Kind::Step { job, step }, now);
+        self.send(request, Flight::Step { job, step }, flow);
     }
 
     /// The edge blocks of a range: those it covers in part. Neighbours come as one span.
@@ -336,14 +310,14 @@ impl<B: Backend> Align<B> {
         spans
     }
 
-    fn read_edges(&mut self, job: usize, now: Nanos) {
+    fn read_edges(&mut self, job: usize, flow: &mut Flow<'_>) {
         for span in self.edge_spans(&self.jobs[job].request) {
-            self.step(job, Step::Edge(span), Op::Read, span, Bytes::new(), now);
+            self.step(job, (Step::Edge(span), Op::Read), span, Bytes::new(), flow);
         }
     }
 
     /// Lays the job's bytes over what its edge blocks held and writes the result.
-    fn store(&mut self, job: usize, now: Nanos) {
+    fn store(&mut self, job: usize, flow: &mut Flow<'_>) {
         let owner = &mut self.jobs[job];
         let mut edges = std::mem::take(&mut owner.edges);
         edges.sort_unstable_by_key(|(offset, _)| *offset);
@@ -355,7 +329,7 @@ impl<B: Backend> Align<B> {
             let head = edges.first().map_or(&[][..], |(_, held)| &held[..head_len]);
             let tail = edges.last().map_or(&[][..], |(_, held)| &held[held.len() - tail_len..]);
             let whole = AlignedBuf::concat([head, &data[..], tail]).freeze();
-            return self.step(job, Step::Store, Op::Write, span, whole, now);
+            return self.step(job, (Step::Store, Op::Write), span, whole, flow);
         }
         for (offset, held) in edges {
             let span = Span { start: offset, end: offset + held.len() as u64 };
@@ -363,16 +337,16 @@ impl<B: Backend> Align<B> {
             let from = usize::try_from(start.max(span.start) - offset).expect("inside the edge");
             let to = usize::try_from(end.min(span.end) - offset).expect("inside the edge");
             block[from..to].fill(0);
-            self.step(job, Step::Store, Op::Write, span, block.freeze(), now);
+            self.step(job, (Step::Store, Op::Write), span, block.freeze(), flow);
         }
     }
 
     /// Takes in the completion of one step and does the next when it was the last of its kind.
-    fn step_done(&mut self, job: usize, step: Step, completion: &mut Completion, now: Nanos) {
+    fn step_done(&mut self, job: usize, step: Step, completion: Completion, flow: &mut Flow<'_>) {
         let owner = &mut self.jobs[job];
         owner.pending -= 1;
         owner.request.stamps.adopt_backend(&completion.stamps);
-        let outcome = match (std::mem::replace(&mut completion.result, Ok(Payload::None)), step) {
+        let outcome = match (completion.result, step) {
             (Err(error), _) => Err(error),
             (Ok(Payload::Data(pieces)), Step::Edge(span)) => match to_bytes(&pieces) {
                 held if held.len() as u64 == u64::from(span.len()) => {
@@ -390,34 +364,58 @@ impl<B: Backend> Align<B> {
             return;
         }
         match step {
-            Step::Middle if owner.error.is_none() => self.read_edges(job, now),
-            Step::Edge(_) if owner.error.is_none() => self.store(job, now),
+            Step::Middle if owner.error.is_none() => self.read_edges(job, flow),
+            Step::Edge(_) if owner.error.is_none() => self.store(job, flow),
             _ => {
                 let job = self.jobs.remove(job);
                 let result = job.error.map_or(Ok(Payload::None), Err);
-                self.ready.push(Completion::of(&job.request, result));
-                self.start_waiting(now);
+                flow.answer(Completion::of(&job.request, result));
+                self.start_waiting(flow);
             }
         }
     }
+}
 
-    /// Turns a completion of the inner backend into one of ours; false if it was a step's.
-    fn settle(&mut self, completion: &mut Completion, now: Nanos) -> bool {
-        let slot = usize::try_from(completion.id.0).unwrap_or(usize::MAX);
-        let Some(flight) = self.flights.try_remove(slot) else {
-            debug_assert!(false, "the inner backend completed a request twice");
-            return false;
-        };
-        completion.id = flight.id;
-        match flight.kind {
-            Kind::Plain => true,
-            Kind::Change(_) => {
+impl Layer for Align {
+    fn name(&self) -> &'static str {
+        "align"
+    }
+
+    /// A device whose size is no multiple of its block loses the incomplete block at its end.
+    fn info(&mut self, mut below: Info) -> Info {
+        let block = u64::from(below.block_bytes.max(1));
+        debug_assert!(block.is_power_of_two());
+        debug_assert!(self.block == 0 || self.block == block, "blocks keep their size");
+        self.block = block;
+        below.size_bytes -= below.size_bytes % block;
+        below.block_bytes = 1;
+        below
+    }
+
+    fn submit(&mut self, request: Request, flow: &mut Flow<'_>) {
+        if self.block == 1 || request.op == Op::Flush {
+            flow.pass(request);
+        } else if request.len_bytes == 0 {
+            let payload = request.empty_payload();
+            flow.answer(Completion::of(&request, Ok(payload)));
+        } else if self.is_aligned(&request) {
+            self.submit_aligned(request, flow);
+        } else {
+            self.submit_unaligned(request, flow);
+        }
+    }
+
+    fn complete_own(&mut self, index: usize, mut completion: Completion, flow: &mut Flow<'_>) {
+        match self.flights.remove(index) {
+            Flight::Change { id, .. } => {
+                completion.id = id;
+                flow.answer(completion);
                 if !self.waiting.is_empty() {
-                    self.start_waiting(now);
+                    self.start_waiting(flow);
                 }
-                true
             }
-            Kind::Cut { skip, len } => {
+            Flight::Cut { id, skip, len } => {
+                (completion.id, completion.len_bytes) = (id, len);
                 match &mut completion.result {
                     Ok(Payload::Data(pieces)) => cut_pieces(pieces, skip, len),
                     Ok(Payload::Extents(extents)) => {
@@ -425,66 +423,16 @@ impl<B: Backend> Align<B> {
                     }
                     Ok(Payload::None) | Err(_) => {}
                 }
-                true
+                flow.answer(completion);
             }
-            Kind::Step { job, step } => {
-                self.step_done(job, step, completion, now);
-                false
-            }
-        }
-    }
-}
-
-impl<B: Backend> Backend for Align<B> {
-    fn info(&self) -> Info {
-        self.info.clone()
-    }
-
-    fn submit(&mut self, request: Request, now: Nanos) {
-        if self.block == 1 {
-            return self.inner.submit(request, now);
-        }
-        if let Err(error) = request.validate(&self.info) {
-            return self.ready.push(Completion::of(&request, Err(error)));
-        }
-        if request.op == Op::Flush {
-            self.send(request, Kind::Plain, now);
-        } else if request.len_bytes == 0 {
-            let payload = request.empty_payload();
-            self.ready.push(Completion::of(&request, Ok(payload)));
-        } else if self.is_aligned(&request) {
-            self.submit_aligned(request, now);
-        } else {
-            self.submit_unaligned(request, now);
+            Flight::Step { job, step } => self.step_done(job, step, completion, flow),
         }
     }
 
-    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
-        if self.block == 1 {
-            return self.inner.poll(now, out);
-        }
-        loop {
-            self.submitted = false;
-            let mut at = out.len();
-            self.inner.poll(now, out);
-            while at < out.len() {
-                let mut completion = std::mem::replace(&mut out[at], Completion::placeholder());
-                if self.settle(&mut completion, now) {
-                    out[at] = completion;
-                    at += 1;
-                } else {
-                    out.swap_remove(at);
-                }
-            }
-            // A step may be complete already, and no later call would collect its completion.
-            if !self.submitted {
-                break;
-            }
-        }
-        out.append(&mut self.ready);
-    }
-
-    fn deadline(&self) -> Option<Nanos> {
-        self.inner.deadline()
+    fn counters(&self) -> Vec<Counter> {
+        vec![
+            Counter { name: "read_modify_writes", value: self.stats.read_modify_writes },
+            Counter { name: "waited", value: self.stats.waited },
+        ]
     }
 }

@@ -1,0 +1,228 @@
+//! The kinds of layers, and the list that a device gets.
+//!
+//! Each kind is one file and one line of [`KINDS`]. A device's list is made of the defaults, in the
+//! order in which [`KINDS`] lists them, and of the layers that options add or change:
+//!
+//! ```text
+//!   front-ends
+//!      │ bytes, any range
+//!   meter       counts, times the stages
+//!   limit       bounds the rate, if options say so
+//!   scheduler   merges neighbours; above the cache, so that one look-up serves the merged request
+//!   cache       answers what was read before
+//!   align       whole blocks only below here; after merging, so that few edges are left to it
+//!   error       fails requests, for tests; only where options ask for it
+//!   delay       holds requests back, for tests; only where options ask for it
+//!      │ whole blocks
+//!   store
+//! ```
+
+mod align;
+mod cache;
+mod delay;
+mod error;
+mod latency;
+mod limit;
+mod lru;
+mod meter;
+mod scheduler;
+mod streams;
+mod versions;
+
+pub use align::{Align, AlignStats};
+pub use cache::{Cache, CacheOptions, CacheStats, LINE_BYTES};
+pub use delay::{Delay, DelayOptions};
+pub use error::{ErrorInject, ErrorOptions};
+pub use latency::{ROLLING_WINDOW, RollingLatency};
+pub use limit::{Limit, LimitOptions};
+pub use meter::{Counts, Meter, OpCount};
+pub use scheduler::{Policy, Scheduler, SchedulerOptions, SchedulerStats};
+
+use crate::layer::Layer;
+use crate::settings::{SettingError, Settings};
+
+/// A kind of layer.
+pub struct Kind {
+    /// Its name on the command line and in `status`.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub summary: &'static str,
+    /// Every device has one unless options say otherwise.
+    pub default: bool,
+    /// Makes a layer with options. Options that the kind does not know stay in the settings.
+    pub make: fn(&mut Settings) -> Result<Box<dyn Layer>, SettingError>,
+}
+
+/// The kinds, in the order in which they stand in a device's list.
+pub const KINDS: [Kind; 7] = [
+    Kind {
+        name: "meter",
+        summary: "counts requests, bytes and errors, and times the stages",
+        default: true,
+        make: |_| Ok(Box::new(Meter::new())),
+    },
+    Kind {
+        name: "limit",
+        summary: "bounds requests and bytes per second, shared fairly among connections",
+        default: true,
+        make: |settings| {
+            let mut options = LimitOptions::default();
+            options.set(settings)?;
+            Ok(Box::new(Limit::new(options)))
+        },
+    },
+    Kind {
+        name: "scheduler",
+        summary: "merges neighbouring requests while others are under way",
+        default: true,
+        make: |settings| {
+            let mut options = SchedulerOptions::default();
+            options.set(settings)?;
+            Ok(Box::new(Scheduler::new(options)))
+        },
+    },
+    Kind {
+        name: "cache",
+        summary: "keeps what was read in memory; writes go through",
+        default: true,
+        make: |settings| {
+            let mut options = CacheOptions::default();
+            options.set(settings)?;
+            Ok(Box::new(Cache::new(options)))
+        },
+    },
+    Kind {
+        name: "align",
+        summary: "makes whole blocks of requests that start or end within one",
+        default: true,
+        make: |_| Ok(Box::new(Align::new())),
+    },
+    Kind {
+        name: "error",
+        summary: "fails requests, for tests",
+        default: false,
+        make: |settings| {
+            let mut options = ErrorOptions::default();
+            options.set(settings)?;
+            Ok(Box::new(ErrorInject::new(options)))
+        },
+    },
+    Kind {
+        name: "delay",
+        summary: "holds requests back, for tests",
+        default: false,
+        make: |settings| {
+            let mut options = DelayOptions::default();
+            options.set(settings)?;
+            Ok(Box::new(Delay::new(options)))
+        },
+    },
+];
+
+/// The options of a device's layers: which there are beside the defaults, and how they behave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayerOptions {
+    /// In the order of [`KINDS`]: options of a layer, which is there unless the kind is left out.
+    chosen: Vec<Settings>,
+    /// Default layers that the device does without.
+    left_out: Vec<&'static str>,
+}
+
+fn kind_of(name: &str) -> Result<&'static Kind, SettingError> {
+    let unknown = || {
+        let known: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
+        SettingError::UnknownLayer { layer: name.to_owned(), known: known.join(", ") }
+    };
+    KINDS.iter().find(|kind| kind.name == name).ok_or_else(unknown)
+}
+
+impl LayerOptions {
+    /// Adds a layer, or options for one that is there, from text such as `cache:capacity=64M`. A
+    /// default layer is left out with `cache:off`.
+    ///
+    /// # Errors
+    /// There is no such layer, it has no such option, or a value cannot be read.
+    pub fn add(&mut self, text: &str) -> Result<(), SettingError> {
+        if let Some(name) = text.strip_suffix(":off") {
+            self.leave_out(kind_of(name.trim())?.name);
+            return Ok(());
+        }
+        self.add_settings(Settings::parse(text)?)
+    }
+
+    /// As [`LayerOptions::add`], with options that were read already.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add_settings(&mut self, settings: Settings) -> Result<(), SettingError> {
+        let kind = kind_of(settings.layer())?;
+        let mut trial = settings.clone();
+        (kind.make)(&mut trial)?;
+        trial.finish()?;
+        self.left_out.retain(|name| *name != kind.name);
+        match self.chosen.iter_mut().find(|other| other.layer() == kind.name) {
+            Some(other) => other.merge(settings),
+            None => self.chosen.push(settings),
+        }
+        Ok(())
+    }
+
+    /// Leaves a layer out.
+    pub fn leave_out(&mut self, name: &'static str) {
+        self.chosen.retain(|settings| settings.layer() != name);
+        self.left_out.push(name);
+    }
+
+    /// Makes the layers.
+    ///
+    /// # Errors
+    /// As [`LayerOptions::add`], which has tried the same.
+    pub fn make(&self) -> Result<Vec<Box<dyn Layer>>, SettingError> {
+        let mut layers = Vec::new();
+        for kind in &KINDS {
+            let chosen = self.chosen.iter().find(|settings| settings.layer() == kind.name);
+            let there = chosen.is_some() || kind.default;
+            if !there || self.left_out.contains(&kind.name) {
+                continue;
+            }
+            let mut settings = chosen.cloned().unwrap_or_else(|| Settings::none(kind.name));
+            layers.push((kind.make)(&mut settings)?);
+            settings.finish()?;
+        }
+        Ok(layers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(options: &LayerOptions) -> Vec<&'static str> {
+        options.make().unwrap().iter().map(|layer| layer.name()).collect()
+    }
+
+    #[test]
+    fn a_device_has_the_defaults_and_what_options_add() {
+        let mut options = LayerOptions::default();
+        assert_eq!(names(&options), ["meter", "limit", "scheduler", "cache", "align"]);
+        options.add("delay:read=10ms").unwrap();
+        options.add("limit:iops=100").unwrap();
+        options.add("limit:bytes=1M").unwrap();
+        options.add("cache:off").unwrap();
+        assert_eq!(names(&options), ["meter", "limit", "scheduler", "align", "delay"]);
+        let limit = options.make().unwrap().remove(1);
+        let expected = [("iops", "100"), ("bytes", "1M"), ("burst", "0")];
+        assert_eq!(limit.options(), expected.map(|(name, value)| (name, value.to_owned())));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let mut options = LayerOptions::default();
+        let mut error = |text: &str| options.add(text).unwrap_err().to_string();
+        assert!(error("crypt").contains("there is no layer \"crypt\"; there are meter, limit"));
+        assert!(error("cache:size=1M").contains("it has capacity, bypass, stream"));
+        assert!(error("cache:capacity=x").contains("cache: capacity: "));
+        assert!(error("off:off").contains("there is no layer"));
+        assert_eq!(options, LayerOptions::default());
+    }
+}

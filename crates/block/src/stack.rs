@@ -1,0 +1,276 @@
+//! A device: an ordered list of layers over a store.
+//!
+//! The stack is the one place that knows every request of the device. A request is named here,
+//! once, and its range is checked here, once; layers and stores may rely on both. The completion
+//! carries the name that the submitter had chosen, and goes back to where the request came from.
+//!
+//! Requests and completions move from layer to layer in steps, first in, first out. So requests
+//! reach the store in the order in which the layer above sent them, and no layer is ever entered
+//! twice at a time.
+
+use std::any::Any;
+use std::collections::VecDeque;
+
+use slab::Slab;
+
+use crate::layer::{Flow, LAYERS_MAX, Layer, Step, owner_of};
+use crate::{Backend, BlockError, Completion, Info, Nanos, Op, Request, RequestId, Stage};
+
+/// A request that has not been answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    /// What it asks for.
+    pub op: Op,
+    /// First byte of its range.
+    pub offset_bytes: u64,
+    /// When it came.
+    pub since: Nanos,
+}
+
+/// A request in flight, and where its completion goes.
+struct Entered<T> {
+    origin: T,
+    id: RequestId,
+    len_bytes: u32,
+    request: Unanswered,
+}
+
+/// Layers over a store `B`. `T` says where a request came from; the stack only hands it back.
+pub struct Stack<B, T = ()> {
+    layers: Vec<Box<dyn Layer>>,
+    store: B,
+    /// What the store and the device were when last asked.
+    below: Info,
+    info: Info,
+    entered: Slab<Entered<T>>,
+    steps: VecDeque<Step>,
+    ready: Vec<(T, Completion)>,
+    /// Kept for its memory.
+    answers: Vec<Completion>,
+    /// The store got requests since it was last polled.
+    submitted: bool,
+}
+
+impl<B: Backend, T> Stack<B, T> {
+    /// Puts `layers` over `store`; the first one is the next to the front-ends.
+    ///
+    /// # Panics
+    /// There are more than 255 layers.
+    #[must_use]
+    pub fn new(store: B, layers: Vec<Box<dyn Layer>>) -> Self {
+        assert!(layers.len() <= LAYERS_MAX, "{} layers are too many", layers.len());
+        let below = store.info();
+        let mut stack = Self {
+            layers,
+            store,
+            info: below.clone(),
+            below: below.clone(),
+            entered: Slab::new(),
+            steps: VecDeque::new(),
+            ready: Vec::new(),
+            answers: Vec::new(),
+            submitted: false,
+        };
+        stack.note_info(below);
+        stack
+    }
+
+    /// What the device is to its front-ends.
+    #[must_use]
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn note_info(&mut self, below: Info) {
+        self.info = self.layers.iter_mut().rev().fold(below.clone(), |info, l| l.info(info));
+        self.below = below;
+    }
+
+    /// Takes note of what the store is now: it has opened, or has grown.
+    pub fn refresh_info(&mut self) {
+        let below = self.store.info();
+        if below != self.below {
+            self.note_info(below);
+        }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &B {
+        &self.store
+    }
+
+    /// The store, to hand it its own events. Poll the stack after. Data must not be changed past
+    /// the layers.
+    pub fn store_mut(&mut self) -> &mut B {
+        &mut self.store
+    }
+
+    /// The layers, in order.
+    #[must_use]
+    pub fn layers(&self) -> &[Box<dyn Layer>] {
+        &self.layers
+    }
+
+    /// The first layer of a name, to change its options.
+    pub fn layer_mut(&mut self, name: &str) -> Option<&mut dyn Layer> {
+        let found = self.layers.iter_mut().find(|layer| layer.name() == name);
+        found.map(|layer| &mut **layer)
+    }
+
+    /// The first layer of type `L`.
+    #[must_use]
+    pub fn layer<L: Layer>(&self) -> Option<&L> {
+        self.layers.iter().find_map(|layer| (&**layer as &dyn Any).downcast_ref())
+    }
+
+    /// Requests that are not answered.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.entered.len() + self.ready.len()
+    }
+
+    /// The oldest request that is not answered.
+    #[must_use]
+    pub fn oldest(&self) -> Option<Unanswered> {
+        let oldest = self.entered.iter().min_by_key(|(_, entered)| entered.request.since);
+        oldest.map(|(_, entered)| entered.request)
+    }
+
+    /// Takes a request from `origin` at time `now`.
+    pub fn submit_from(&mut self, origin: T, mut request: Request, now: Nanos) {
+        if request.stamps.at(Stage::Received) == Nanos(0) {
+            request.stamps.stamp(Stage::Received, now);
+        }
+        let (op, offset_bytes) = (request.op, request.offset_bytes);
+        let entered = Entered {
+            origin,
+            id: request.id,
+            len_bytes: request.len_bytes,
+            request: Unanswered { op, offset_bytes, since: now },
+        };
+        request.id = RequestId(self.entered.insert(entered) as u64);
+        match request.validate(&self.info) {
+            Ok(()) => self.steps.push_back(Step::Down { to: 0, request }),
+            Err(error) => {
+                self.layers.iter_mut().for_each(|layer| layer.refused(&request));
+                let completion = Completion::of(&request, Err(error));
+                self.steps.push_back(Step::Up { from: 0, completion });
+            }
+        }
+        self.run(now);
+    }
+
+    /// Moves the completions that are ready into `out`, each with where its request came from.
+    pub fn poll_into(&mut self, now: Nanos, out: &mut Vec<(T, Completion)>) {
+        loop {
+            self.submitted = false;
+            let mut answers = std::mem::take(&mut self.answers);
+            self.store.poll(now, &mut answers);
+            let from = self.layers.len();
+            self.steps.extend(answers.drain(..).map(|completion| Step::Up { from, completion }));
+            self.answers = answers;
+            self.run(now);
+            for layer in 0..self.layers.len() {
+                let size_bytes = self.info.size_bytes;
+                let mut flow = Flow { now, layer, size_bytes, steps: &mut self.steps };
+                self.layers[layer].turn(&mut flow);
+                self.run(now);
+            }
+            // The store may have answered at once, and no later call would collect the answer.
+            if !self.submitted {
+                break;
+            }
+        }
+        out.append(&mut self.ready);
+    }
+
+    /// When to poll again even if nothing else happens.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        let layers = self.layers.iter().filter_map(|layer| layer.deadline());
+        layers.chain(self.store.deadline()).min()
+    }
+
+    /// Answers every request that is not answered with [`BlockError::ShuttingDown`]: the device is
+    /// given up. The stack takes no requests after that.
+    pub fn give_up(&mut self) -> Vec<(T, Completion)> {
+        self.steps.clear();
+        let mut given_up = std::mem::take(&mut self.ready);
+        given_up.extend(self.entered.drain().map(|entered| {
+            let Entered { origin, id, len_bytes, request } = entered;
+            let result = Err(BlockError::ShuttingDown);
+            let stamps = crate::Stamps::default();
+            (origin, Completion { id, op: request.op, len_bytes, result, stamps })
+        }));
+        given_up
+    }
+
+    /// Takes every step that can be taken.
+    fn run(&mut self, now: Nanos) {
+        while let Some(step) = self.steps.pop_front() {
+            match step {
+                Step::Down { to, request } => self.descend(to, request, now),
+                Step::Up { from, completion } => self.ascend(from, completion, now),
+            }
+        }
+    }
+
+    fn descend(&mut self, to: usize, request: Request, now: Nanos) {
+        let size_bytes = self.info.size_bytes;
+        match self.layers.get_mut(to) {
+            Some(layer) => {
+                let mut flow = Flow { now, layer: to, size_bytes, steps: &mut self.steps };
+                layer.submit(request, &mut flow);
+            }
+            None => {
+                self.submitted = true;
+                self.store.submit(request, now);
+            }
+        }
+    }
+
+    fn ascend(&mut self, from: usize, completion: Completion, now: Nanos) {
+        let (owner, index) = owner_of(completion.id);
+        let Some(to) = from.checked_sub(1) else {
+            debug_assert_eq!(owner, None, "a layer's own request left the stack");
+            return self.leave(index, completion);
+        };
+        let size_bytes = self.info.size_bytes;
+        let mut flow = Flow { now, layer: to, size_bytes, steps: &mut self.steps };
+        match owner {
+            Some(owner) if owner == to => {
+                self.layers[to].complete_own(index, completion, &mut flow);
+            }
+            _ => self.layers[to].complete(completion, &mut flow),
+        }
+    }
+
+    fn leave(&mut self, index: usize, mut completion: Completion) {
+        let Some(entered) = self.entered.try_remove(index) else {
+            debug_assert!(false, "a request was answered twice");
+            return;
+        };
+        completion.id = entered.id;
+        self.ready.push((entered.origin, completion));
+    }
+}
+
+impl<B: Backend> Backend for Stack<B> {
+    fn info(&self) -> Info {
+        self.info.clone()
+    }
+
+    fn submit(&mut self, request: Request, now: Nanos) {
+        self.submit_from((), request, now);
+    }
+
+    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
+        let mut answered = Vec::new();
+        self.poll_into(now, &mut answered);
+        out.extend(answered.into_iter().map(|((), completion)| completion));
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        self.next_deadline()
+    }
+}

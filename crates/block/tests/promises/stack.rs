@@ -1,0 +1,52 @@
+//! The stack's stamps and counts tell where a request was.
+
+use fieldstone_block::layers::{Cache, LayerOptions, Meter};
+use fieldstone_block::{Backend, BlockError, Interval, Nanos, Op, Ram, Stack, Stage};
+
+use crate::manual::{Manual, layer, poll, request};
+
+#[test]
+fn the_report_shows_where_the_time_went() {
+    let mut options = LayerOptions::default();
+    options.add("delay:read=1us,write=3us").unwrap();
+    let mut stack = Stack::new(Ram::new(1 << 20), options.make().unwrap());
+    let mut now = 50;
+    for (id, op) in [(1, Op::Write), (2, Op::Read), (3, Op::Read)] {
+        stack.submit(request(id, op, 0, 4096, 1), Nanos(now));
+        poll(&mut stack, now);
+        if let Some(due) = stack.deadline() {
+            now = due.0;
+            assert_eq!(poll(&mut stack, now).len(), 1);
+        }
+    }
+    stack.submit(request(4, Op::Write, 1 << 20, 1, 1), Nanos(now));
+    let refused = poll(&mut stack, now);
+    assert!(matches!(refused[0].1, Err(BlockError::OutOfRange { .. })));
+    let (meter, cache) = (layer::<Meter, Ram>(&stack), layer::<Cache, Ram>(&stack).stats());
+    let counts = meter.counts();
+    assert_eq!(counts.of(Op::Read).requests, 2);
+    assert_eq!(counts.of(Op::Read).bytes, 8192);
+    assert_eq!((counts.of(Op::Write).errors, stack.in_flight()), (1, 0));
+    assert_eq!((cache.hits, cache.misses), (1, 1));
+    let total = meter.stages().summary(Op::Read, Interval::Total).unwrap();
+    assert!(total.count == 2 && (990..=1010).contains(&total.max.0), "{total:?}");
+    let below = meter.stages().summary(Op::Read, Interval::Until(Stage::Submitted)).unwrap();
+    assert!((990..=1010).contains(&below.max.0), "{below:?}");
+}
+
+#[test]
+fn every_id_comes_back_whatever_it_is() {
+    let (manual, hand) = Manual::new(4096);
+    let mut stack = Stack::new(manual, LayerOptions::default().make().unwrap());
+    let ids = [0, 7, u64::MAX, 1 << 63];
+    for id in ids {
+        stack.submit(request(id, Op::Write, id % 5 * 999, 100, 1), Nanos(1));
+    }
+    let mut seen = Vec::new();
+    while !hand.pending().is_empty() {
+        hand.answer(0, 0);
+        seen.extend(poll(&mut stack, 2).into_iter().map(|(id, _)| id));
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [0, 7, 1 << 63, u64::MAX]);
+}
