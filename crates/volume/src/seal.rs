@@ -308,7 +308,7 @@ impl Core {
     }
 
     /// The node holds a shard of the segment, or a write of a shard of the segment is under way to
-    /// it. The node never gets a second one: it could not delete one of them alone.
+    /// it. Rebuild gives the node no second one: the node could not delete one of them alone.
     pub fn has_or_gets_shard(&self, segment: &Segment, node: NodeIndex) -> bool {
         segment.shards.contains(&Some(node))
             || self.node(node).slots_claimed.contains_key(&segment.id)
@@ -333,7 +333,7 @@ impl Core {
             .map(NodeIndex)
             .zip(&self.nodes)
             .filter(|(index, node)| {
-                let used = self.has_or_gets_shard(segment, *index) || kept.contains(&Some(*index));
+                let used = segment.shards.contains(&Some(*index)) || kept.contains(&Some(*index));
                 node.health == NodeHealth::Up && !node.full && !used && chosen(self, *index)
             })
             .map(|(index, _)| (self.slots_beyond(index), index))
