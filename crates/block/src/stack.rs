@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use slab::Slab;
 
 use crate::layer::{Flow, LAYERS_MAX, Layer, Step, owner_of};
-use crate::{Backend, BlockError, Completion, Info, Nanos, Op, Request, RequestId, Stage};
+use crate::{Backend, Completion, Info, Nanos, Op, Request, RequestId, Stage};
 
 /// A request that has not been answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,6 @@ pub struct Unanswered {
 struct Entered<T> {
     origin: T,
     id: RequestId,
-    len_bytes: u32,
     request: Unanswered,
 }
 
@@ -145,7 +144,6 @@ impl<B: Backend, T> Stack<B, T> {
         let entered = Entered {
             origin,
             id: request.id,
-            len_bytes: request.len_bytes,
             request: Unanswered { op, offset_bytes, since: now },
         };
         request.id = RequestId(self.entered.insert(entered) as u64);
@@ -189,20 +187,6 @@ impl<B: Backend, T> Stack<B, T> {
     pub fn next_deadline(&self) -> Option<Nanos> {
         let layers = self.layers.iter().filter_map(|layer| layer.deadline());
         layers.chain(self.store.deadline()).min()
-    }
-
-    /// Answers every request that is not answered with [`BlockError::ShuttingDown`]: the device is
-    /// given up. The stack takes no requests after that.
-    pub fn give_up(&mut self) -> Vec<(T, Completion)> {
-        self.steps.clear();
-        let mut given_up = std::mem::take(&mut self.ready);
-        given_up.extend(self.entered.drain().map(|entered| {
-            let Entered { origin, id, len_bytes, request } = entered;
-            let result = Err(BlockError::ShuttingDown);
-            let stamps = crate::Stamps::default();
-            (origin, Completion { id, op: request.op, len_bytes, result, stamps })
-        }));
-        given_up
     }
 
     /// Takes every step that can be taken.

@@ -128,10 +128,6 @@ impl Limit {
         self.options
     }
 
-    fn is_limited(&self) -> bool {
-        self.options.bytes_per_second.is_some() || self.options.requests_per_second.is_some()
-    }
-
     /// When the next request may pass.
     fn opens(&self) -> Nanos {
         let LimitOptions { bytes_per_second, requests_per_second, burst } = self.options;
@@ -167,7 +163,7 @@ impl Layer for Limit {
     }
 
     fn submit(&mut self, request: Request, flow: &mut Flow<'_>) {
-        if self.waiting == 0 && (!self.is_limited() || self.opens() <= flow.now()) {
+        if self.waiting == 0 && self.opens() <= flow.now() {
             return self.pass(request, flow);
         }
         let queue = self.queues.entry(request.queue).or_default();

@@ -1,4 +1,5 @@
-//! `fieldstone volume create|ls|grow|limit|rm`: through the pool's server if one runs, else directly.
+//! `fieldstone volume create|ls|grow|limit|rm`: through the pool's server if one runs, else
+//! directly.
 
 use std::path::{Path, PathBuf};
 
