@@ -436,8 +436,10 @@ impl Store {
         if let Err(error) = &result
             && content.is_noted()
         {
-            // The blocks that were written to the shard before count, and stay.
+            // The blocks that were written to the shard before count, and stay. Those that this
+            // write was to replace may be old, new or mixed, and a journal may rely on them.
             content.failed.get_or_insert(error.clone());
+            content.doubtful = true;
             let full = *error == NodeError::NoSpace;
             if content.seal.is_none_or(|(sealing, _)| sealing != entry) {
                 self.done.push((entry, result));
@@ -486,7 +488,7 @@ impl Store {
             if content.conflicts(first, end, false) {
                 return Ok(None);
             }
-            if !content.written.contains(first, end) && !content.found {
+            if !content.written.contains(first, end) && !content.doubtful {
                 return Err(NodeError::Invalid("reading blocks not yet written".to_owned()));
             }
             content.busy.push(Busy { entry, first, end, writes: false });
@@ -496,13 +498,13 @@ impl Store {
     }
 
     /// The checksums to hold what was read against; an empty list for blocks of an open shard that
-    /// was found at start.
+    /// the node is in doubt about.
     ///
     /// # Errors
     /// The shard was completed meanwhile, and is shorter than that.
     pub(crate) fn checksums(&self, slot: SlotIndex, blocks: Blocks) -> Result<&[u32], NodeError> {
         let content = self.slots[slot.0 as usize].content();
-        if content.found && !content.written.contains(blocks.first, blocks.end) {
+        if content.doubtful && !content.written.contains(blocks.first, blocks.end) {
             return Ok(&[]);
         }
         let checksums = content.checksums.get(blocks.first as usize..blocks.end as usize);

@@ -62,7 +62,7 @@ impl Store {
             return;
         }
         content.meta = meta;
-        content.found = false;
+        content.doubtful = false;
         content.checksums.truncate((meta.shard_bytes / HEADER_BYTES) as usize);
         let (key, data_first) = (content.key, content.data_first);
         state.stage = Stage::Sealing;

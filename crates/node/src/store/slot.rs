@@ -126,9 +126,10 @@ pub(crate) struct Content {
     pub(crate) written: BlockSet,
     /// How far its open note is.
     pub(crate) noted: Noted,
-    /// An open shard that was found at start: what is written and what its checksums are is
-    /// not known.
-    pub(crate) found: bool,
+    /// An open shard that was found at start, or that a write over acknowledged blocks failed on:
+    /// blocks outside `written` may be in the file. Reads return them unchecked, for the reader to
+    /// hold them against the checksums of the journal. They do not count towards completing.
+    pub(crate) doubtful: bool,
     /// Operations in flight while the shard is open.
     pub(crate) busy: Vec<Busy>,
     /// Why one of the writes in flight failed: they do not complete the shard.
@@ -156,7 +157,7 @@ impl Content {
             checksums: Vec::new(),
             written: BlockSet::default(),
             noted: Noted::No,
-            found: false,
+            doubtful: false,
             failed: None,
             busy: Vec::new(),
             seal: None,
@@ -187,7 +188,7 @@ impl Content {
             sequence: note.sequence,
             stable_below: note.stable_below,
             noted: Noted::Yes,
-            found: true,
+            doubtful: true,
             ..Self::new(key, note.epoch)
         }
     }

@@ -148,8 +148,7 @@ impl Run {
         for info in &listed {
             let key = (info.segment, info.shard);
             let shard = self.shards.get_mut(&key);
-            shard.unwrap_or_else(|| panic!("{key:?} was never written")).found_open =
-                info.is_open();
+            shard.unwrap_or_else(|| panic!("{key:?} was never written")).doubtful = info.is_open();
         }
         let listed: BTreeMap<Key, ShardInfo> = listed
             .into_iter()
@@ -192,7 +191,7 @@ impl Run {
                 assert!(found >= synced, "{key:?}: {found} instead of {synced} or later");
             }
             *shard = Shard {
-                found_open: shard.found_open,
+                doubtful: shard.doubtful,
                 last_salt: shard.last_salt,
                 blocks: std::mem::take(&mut shard.blocks),
                 data_first: std::mem::take(&mut shard.data_first),
@@ -332,8 +331,8 @@ impl Run {
             offset_bytes: first * 4096,
             len_bytes: (end - first) * 4096,
         };
-        let found_open = self.shards.get(&key).is_some_and(|shard| shard.found_open);
-        self.send(body, &Bytes::new(), Pending::Read(key, first, found_open));
+        let doubtful = self.shards.get(&key).is_some_and(|shard| shard.doubtful);
+        self.send(body, &Bytes::new(), Pending::Read(key, first, doubtful));
     }
 
     fn append(&mut self) {
@@ -376,6 +375,9 @@ impl Run {
         }
         match pending {
             Pending::Write(key, salt) => {
+                if result.is_err() {
+                    self.doubt(key);
+                }
                 let (parts, good) = self.attempts.get_mut(&(key, salt)).expect("it is under way");
                 *parts -= 1;
                 *good &= result.is_ok();
@@ -387,7 +389,7 @@ impl Run {
                 shard.busy = false;
                 if good {
                     shard.sealed = Some(salt);
-                    shard.found_open = false;
+                    shard.doubtful = false;
                 }
             }
             Pending::Delete(keys) => {
@@ -409,11 +411,13 @@ impl Run {
                     shard.sealed = shard.sealed.filter(|_| shard.sealed == shard.must_survive());
                 }
             }
-            Pending::Read(key, first, found_open) => {
+            Pending::Read(key, first, doubtful) => {
                 if let Ok(ReplyBody::Data(data)) = result {
                     // The pieces of an open shard may be from several attempts.
                     let shard = &self.shards[&key];
-                    let blocks = (first..).zip(data.chunks(4096)).filter(|_| !found_open);
+                    // A write may have failed whose answer waits for others of its attempt.
+                    let doubtful = doubtful || (self.faulty && shard.busy);
+                    let blocks = (first..).zip(data.chunks(4096)).filter(|_| !doubtful);
                     for (index, block) in blocks {
                         salt_of(key, shard, index, block);
                     }
@@ -446,6 +450,16 @@ impl Run {
         }
     }
 
+    /// A write to a shard failed: neither later reads of it are checked, nor those under way.
+    fn doubt(&mut self, key: Key) {
+        self.shards.get_mut(&key).expect("it was written").doubtful = true;
+        for pending in self.pending.values_mut() {
+            if let Pending::Read(of, _, doubtful) = pending {
+                *doubtful |= *of == key;
+            }
+        }
+    }
+
     /// The connection breaks; the writer comes back under another name and forgets its questions.
     fn lose_peer(&mut self) {
         self.world.node.handle(0, Event::PeerLost { peer: PeerId(self.peer) });
@@ -456,6 +470,7 @@ impl Run {
             // Answers may be lost with the connection, those of failed syncs among them.
             let certain = !shard.busy && shard.sealed == shard.must_survive();
             shard.sealed = shard.sealed.filter(|_| certain);
+            shard.doubtful |= shard.busy;
             shard.busy = false;
         }
         for block in &mut self.ring {

@@ -28,8 +28,9 @@ pub struct Shard {
     pub may_be_gone: bool,
     /// It was there and damaged after the last start, which its writer did not rule out.
     pub damaged: bool,
-    /// The start found it open: which of its blocks are written the node does not know.
-    pub found_open: bool,
+    /// The start found it open, or a write to it failed: the node does not know which of its
+    /// blocks are written, so reads of it are not checked.
+    pub doubtful: bool,
     /// A write is in flight.
     pub busy: bool,
 }

@@ -123,6 +123,23 @@ fn a_piece_that_fails_takes_none_of_the_others_along() {
 }
 
 #[test]
+fn pieces_outlive_a_write_over_them_that_finds_no_space() {
+    let mut world = world(1);
+    let (first, whole) = (filled(6, 2), filled(6, 3));
+    call(&mut world, 1, write(0, &first, None), &first).expect("written");
+    world.disk.faults = Faults { full_one_in: 1, ..Faults::default() };
+    let refused = call(&mut world, 1, write(0, &whole, Some(12288)), &whole);
+    assert_eq!(refused, Err(NodeError::NoSpace));
+    assert_eq!(read(&mut world, 1, 0, 8192), Ok(first), "a journal may rely on them");
+    world.disk.faults = Faults::default();
+    // The node cannot tell whether they are whole, so they complete nothing.
+    let last = filled(6, 1);
+    assert!(call(&mut world, 1, write(8192, &last, Some(12288)), &last).is_err());
+    assert_eq!(call(&mut world, 1, write(0, &whole, Some(12288)), &whole), Ok(ReplyBody::Done));
+    assert_eq!(read(&mut world, 1, 0, 12288), Ok(whole));
+}
+
+#[test]
 fn a_failed_sync_tells_the_writer_that_pieces_may_be_gone() {
     let mut world = world(1);
     let piece = filled(5, 1);
