@@ -78,7 +78,8 @@
 //! next start, whose own sync would succeed, and a power loss would take them. So the next start
 //! writes anew what may not be stable ([`crate::start::doubt`]). Which shards those are, it learns
 //! from `stable_below`, which every header and note carries: complete shards with a lower sequence
-//! were stable when it was written.
+//! were stable when it was written. Until the header of a shard that was given up is erased,
+//! `stable_below` does not pass its sequence.
 //!
 //! # Operations on the same blocks
 //! The disk completes operations in any order, so two writes to the same blocks, or a write and a
@@ -174,8 +175,9 @@ pub(crate) struct Store {
     stable_below: u64,
     /// Something found at start stays in doubt: `stable_below` stays where it is.
     doubtful: bool,
-    /// The sequences of headers that are being written.
-    headers_in_flight: BTreeSet<u64>,
+    /// The sequences of headers that are being written, and of headers that may be on the disk
+    /// although their shards were given up before they were stable.
+    headers_unsure: BTreeSet<u64>,
     /// Slots in Leaving, Erasing, Erased and Discarding: on their way to Free.
     leaving: usize,
     /// Slots in Superseded.
@@ -219,7 +221,7 @@ impl Store {
             next_sequence: 1,
             stable_below: 0,
             doubtful: false,
-            headers_in_flight: BTreeSet::new(),
+            headers_unsure: BTreeSet::new(),
             leaving: 0,
             superseded: 0,
             erased: Vec::new(),
@@ -368,6 +370,10 @@ impl Store {
             }
         }
         if let Some(slot) = open {
+            // An earlier writer may have begun it. Whoever completes it stands in its header:
+            // point 5 compares epochs with a form that was completed in between.
+            let content = self.slots[slot.0 as usize].content_mut();
+            content.epoch = content.epoch.max(epoch);
             return Ok(Placement::Slot(slot));
         }
         if self.slots_left(key.volume) == 0 {
@@ -580,7 +586,7 @@ impl Store {
         let content = state.content_mut();
         content.sequence = sequence;
         content.stable_below = self.stable_below;
-        self.headers_in_flight.insert(sequence);
+        self.headers_unsure.insert(sequence);
         let block = content.header(slot, incarnation).encode();
         let op = DiskOp::Write {
             file: FileId::Slots,

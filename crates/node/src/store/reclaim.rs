@@ -182,6 +182,9 @@ impl Store {
         }
         if result.is_ok() {
             state.stage = Stage::Erased;
+            if let Some(sequence) = state.header_unsure.take() {
+                self.headers_unsure.remove(&sequence);
+            }
             self.erased.push(slot);
         } else {
             state.stage = Stage::EraseFailed;

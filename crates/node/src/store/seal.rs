@@ -86,13 +86,15 @@ impl Store {
         let state = &mut self.slots[slot.0 as usize];
         state.pins -= 1;
         let content = state.content_mut();
-        self.headers_in_flight.remove(&content.sequence);
         if content.given_up.is_some() {
+            state.header_unsure = Some(content.sequence);
             return self.advance(slot, disk);
         }
         if let Err(error) = result {
+            state.header_unsure = Some(content.sequence);
             return self.give_up(slot, &error, None, disk);
         }
+        self.headers_unsure.remove(&content.sequence);
         let (entry, _) = content.seal.take().expect("only shards being sealed get a header");
         let (key, sequence) = (content.key, content.sequence);
         let copies = self.index.get_mut(&key).expect("its open form is in the index");
@@ -133,7 +135,7 @@ impl Store {
         self.open_unstable = false;
         self.round = Some(Round {
             number: self.rounds,
-            stable_below: self.headers_in_flight.first().copied().unwrap_or(self.next_sequence),
+            stable_below: self.headers_unsure.first().copied().unwrap_or(self.next_sequence),
             seals: std::mem::take(&mut self.unstable),
             waiters: std::mem::take(&mut self.round_waiting),
         });
@@ -241,6 +243,8 @@ impl Store {
             if !current {
                 continue;
             }
+            state.header_unsure = Some(sequence);
+            self.headers_unsure.insert(sequence);
             let content = state.content_mut();
             let (key, old) = (content.key, content.replaces.take());
             if let Some(old) = old {
