@@ -72,6 +72,8 @@ pub struct Node {
     pub reads_waiting: VecDeque<crate::read::QueuedPiece>,
     /// Rises with every connection, so that a join of an older connection ends.
     pub session: u64,
+    /// Version of the root that it took last in this session; 0 for none.
+    pub root_version: u64,
     /// Since when it is not used, while the volume serves.
     pub down_since: Option<Nanos>,
     /// Why this opening goes on without it.
@@ -225,6 +227,7 @@ impl Core {
                 busy_answers: 0,
                 losses: 0,
                 refuses_journals: false,
+                root_version: 0,
             })
             .collect();
         let code = profile.code();

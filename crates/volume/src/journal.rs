@@ -84,6 +84,12 @@ impl Core {
         !self.log.moving && self.log.nodes.len() >= wanted
     }
 
+    /// The node has the volume's root, or a later version that too few nodes took.
+    pub fn has_root(&self, node: NodeIndex) -> bool {
+        let counts = self.root.as_ref().map_or(0, |root| root.version);
+        counts > 0 && self.node(node).root_version >= counts
+    }
+
     /// A node has no room for a journal. It may have some later: a journal that lacks a copy moves
     /// again then.
     fn journal_refused(&mut self, node: NodeIndex) {
@@ -356,7 +362,10 @@ pub async fn put_root_on(ctx: &Ctx, root: &Root, nodes: &[NodeIndex]) -> bool {
         let mut taken = 0;
         for (node, result) in results {
             match result {
-                Ok(_) => taken += 1,
+                Ok(_) => {
+                    taken += 1;
+                    core.node_mut(node).root_version = root.version;
+                }
                 Err(NodeError::Unreachable) => {}
                 Err(error) => core.give_up_node(node, &format!("root: {error}")),
             }

@@ -36,6 +36,7 @@ impl Core {
         let state = self.node_mut(node);
         state.connected = true;
         state.session += 1;
+        state.root_version = 0;
         self.start_join(node);
     }
 
@@ -229,8 +230,18 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     for answer in crate::exec::all(deletions).await {
         answer?;
     }
-    if !crate::journal::put_root(ctx, |_| {}).await {
-        ctx.sleep_ms(20).await;
+    // A node that was replaced does not know the volume until it has a root, and an opening does
+    // not count it.
+    let lacks_root = |core: &mut Core| {
+        let state = core.node(node);
+        let here = state.session == session && state.health == NodeHealth::Up;
+        let serves = matches!(core.phase, Phase::Serving | Phase::Closing);
+        here && serves && !core.has_root(node)
+    };
+    while ctx.with(lacks_root) {
+        if !crate::journal::put_root(ctx, |_| {}).await {
+            ctx.sleep_ms(20).await;
+        }
     }
     // While the journal moves, the generation that the root names is still the one that counts.
     let committed = ctx.with(|core| core.root.as_ref().map(|root| root.generation));

@@ -46,6 +46,7 @@ pub struct Shard {
 pub async fn seal(ctx: Ctx, handle: Handle) {
     let Some(meta) = ctx.with(|core| core.seal_meta(handle)) else { return };
     complete_rows(&ctx, handle, meta).await;
+    ask_full_nodes(&ctx, handle).await;
     let short = ctx.with(|core| core.segments.get(handle).is_some() && !core.stored_well(handle));
     if short {
         let shards = ctx.with(|core| {
@@ -70,6 +71,7 @@ pub async fn seal(ctx: Ctx, handle: Handle) {
 /// Writes the shards of a segment that are not written yet, until at least k are, and as many as
 /// there are nodes for. Returns false if the volume failed meanwhile.
 pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) -> bool {
+    let mut asked = false;
     for attempt in 0u64.. {
         let targets = ctx.with(|core| core.place_missing(handle, attempt));
         let calls: Vec<_> = ctx.with(|core| {
@@ -108,12 +110,30 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
             let enough = core.stored(handle) && attempt >= WHOLE_ATTEMPTS;
             (enough || core.stored_well(handle)).then_some(true)
         });
-        if let Some(done) = done {
-            return done;
+        match done {
+            None => ctx.sleep_ms(RETRY_MS).await,
+            Some(true) if !asked => {
+                asked = true;
+                if !ask_full_nodes(ctx, handle).await {
+                    return true;
+                }
+            }
+            Some(done) => return done,
         }
-        ctx.sleep_ms(RETRY_MS).await;
     }
     false
+}
+
+/// Asks the nodes that had no room for a missing shard of the segment how much they have now. Their
+/// last answers may be as old as the wait for the other shards. Returns whether there are such
+/// nodes.
+async fn ask_full_nodes(ctx: &Ctx, handle: Handle) -> bool {
+    let full = ctx.with(|core| core.full_for(handle));
+    if full.is_empty() {
+        return false;
+    }
+    ctx.call_all(&full, &RequestBody::Stat).await;
+    true
 }
 
 /// Makes sealed segments durable, and forgets the records that they make superfluous.
@@ -159,6 +179,18 @@ impl Core {
     fn stored(&self, handle: Handle) -> bool {
         let written = |s: &Segment| s.shards.len() - s.missing() >= self.code.k();
         self.segments.get(handle).is_some_and(written) && self.writable()
+    }
+
+    /// Nodes that could take a missing shard of the segment if they had room.
+    fn full_for(&self, handle: Handle) -> Vec<NodeIndex> {
+        let Some(segment) = self.segments.get(handle) else { return Vec::new() };
+        if segment.missing() == 0 {
+            return Vec::new();
+        }
+        let full = |node: NodeIndex| self.node(node).full || !self.has_room_for_data(node);
+        let mut nodes = self.up_nodes();
+        nodes.retain(|node| full(*node) && !segment.shards.contains(&Some(*node)));
+        nodes
     }
 
     /// As [`Self::stored`], and no node could take a shard that is missing.

@@ -25,9 +25,9 @@ pub enum Phase {
 /// How a node stands with this volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeHealth {
-    /// Connected and fenced.
+    /// It takes part in everything, and holds the volume's root.
     Up,
-    /// Connected, being brought in.
+    /// Connected, being brought in: an opening would not count it yet.
     Joining,
     /// Not connected or failed.
     Down,

@@ -19,7 +19,7 @@ use crate::record::EntryKind;
 use crate::reserve::{begin_change, give_back_spare, reserve_for_size};
 use crate::seam::{Action, Event, Geometry, Opening, Provisioning, VolumeConfig};
 use crate::segment::State;
-use crate::status::{NodeStatus, Phase, Status};
+use crate::status::{NodeHealth, NodeStatus, Phase, Status};
 
 /// Pause before a root is written again that too few nodes took.
 const ROOT_RETRY_MS: u64 = 20;
@@ -100,7 +100,7 @@ impl Volume {
     pub fn request_rebuild(&mut self, limit_bytes_per_second: u64) {
         let mut core = self.core.borrow_mut();
         core.config.rebuild_limit_bytes_per_second = limit_bytes_per_second;
-        let down = core.nodes_that(|node| node.health == crate::status::NodeHealth::Down);
+        let down = core.nodes_that(|node| node.health == NodeHealth::Down);
         for node in down {
             core.declare_out(node);
         }
@@ -363,9 +363,7 @@ fn status(core: &Core) -> Status {
         .filter(|(_, s)| s.live_blocks > 0);
     let k = core.code.k();
     let usable = |s: &crate::segment::Segment| {
-        let up = |node: &fieldstone_proto::NodeIndex| {
-            core.node(*node).health == crate::status::NodeHealth::Up
-        };
+        let up = |node: &fieldstone_proto::NodeIndex| core.node(*node).health == NodeHealth::Up;
         s.shards.iter().flatten().filter(|node| up(node)).count()
     };
     let sealed = || core.segments.iter().filter(|(_, s)| s.state >= State::Sealed);
@@ -374,7 +372,10 @@ fn status(core: &Core) -> Status {
         .zip(&core.nodes)
         .map(|(index, node)| NodeStatus {
             node: index,
-            health: node.health,
+            health: match node.health {
+                NodeHealth::Up if !core.has_root(index) => NodeHealth::Joining,
+                health => health,
+            },
             slots_total: node.stat.slots_total,
             slots_reserved: node.slots_reserved,
             slots_free: node.slots_free,
