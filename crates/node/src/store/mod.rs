@@ -176,7 +176,7 @@ pub(crate) struct Store {
     /// Something found at start stays in doubt: `stable_below` stays where it is.
     doubtful: bool,
     /// The sequences of headers that are being written, and of headers that may be on the disk
-    /// although their shards were given up before they were stable.
+    /// although a failed sync took the shards before they were stable.
     headers_unsure: BTreeSet<u64>,
     /// Slots in Leaving, Erasing, Erased and Discarding: on their way to Free.
     leaving: usize,
@@ -583,6 +583,7 @@ impl Store {
         let incarnation = self.incarnation;
         let state = &mut self.slots[slot.0 as usize];
         state.header_dirty = true;
+        state.header_sequence = Some(sequence);
         let content = state.content_mut();
         content.sequence = sequence;
         content.stable_below = self.stable_below;

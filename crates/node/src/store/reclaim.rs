@@ -182,7 +182,7 @@ impl Store {
         }
         if result.is_ok() {
             state.stage = Stage::Erased;
-            if let Some(sequence) = state.header_unsure.take() {
+            if let Some(sequence) = state.header_sequence.take() {
                 self.headers_unsure.remove(&sequence);
             }
             self.erased.push(slot);

@@ -87,11 +87,9 @@ impl Store {
         state.pins -= 1;
         let content = state.content_mut();
         if content.given_up.is_some() {
-            state.header_unsure = Some(content.sequence);
             return self.advance(slot, disk);
         }
         if let Err(error) = result {
-            state.header_unsure = Some(content.sequence);
             return self.give_up(slot, &error, None, disk);
         }
         self.headers_unsure.remove(&content.sequence);
@@ -238,13 +236,14 @@ impl Store {
         seals.sort_by_key(|seal| std::cmp::Reverse(seal.sequence));
         for Seal { slot, sequence, rank } in seals {
             let state = &mut self.slots[slot.0 as usize];
+            if state.header_sequence == Some(sequence) {
+                self.headers_unsure.insert(sequence);
+            }
             let current = state.stage == Stage::Sealed
                 && state.content.as_deref().is_some_and(|content| content.sequence == sequence);
             if !current {
                 continue;
             }
-            state.header_unsure = Some(sequence);
-            self.headers_unsure.insert(sequence);
             let content = state.content_mut();
             let (key, old) = (content.key, content.replaces.take());
             if let Some(old) = old {

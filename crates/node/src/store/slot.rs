@@ -52,8 +52,8 @@ pub(crate) struct Slot {
     pub(crate) pins: u32,
     /// Its header block may hold a valid header.
     pub(crate) header_dirty: bool,
-    /// The sequence of its header, if the shard was given up before it was stable.
-    pub(crate) header_unsure: Option<u64>,
+    /// The sequence of the header that was written to it last and is not erased.
+    pub(crate) header_sequence: Option<u64>,
     /// A sync of the slots file failed while its header was being erased: erase it again.
     pub(crate) erase_again: bool,
     /// Give its space back to the file system before it becomes free.
@@ -72,7 +72,7 @@ impl Slot {
             stage: Stage::Free,
             pins: 0,
             header_dirty: false,
-            header_unsure: None,
+            header_sequence: None,
             erase_again: false,
             discard: false,
             waiter: None,

@@ -11,8 +11,8 @@
 //! - journal blocks that were synced are there;
 //! - no slot is lost: when everything is deleted, all are free.
 //!
-//! A failing seed runs alone with `SEED=123 cargo test -p fieldstone-node --test node crash`; more seeds
-//! than the usual ones with `SEEDS=100000`.
+//! A failing seed runs alone with `SEED=123 cargo test -p fieldstone-node --test node crash`; other
+//! seeds than the usual ones with `SEEDS=0..100000`.
 
 use std::collections::BTreeMap;
 
@@ -583,7 +583,7 @@ impl Run {
 }
 
 /// Seeds beyond the first thousand that once failed.
-const ONCE_FAILED: [u64; 2] = [39912, 103205];
+const ONCE_FAILED: [u64; 3] = [39912, 80273, 103205];
 
 fn run_seeds(seeds: impl Iterator<Item = u64>) {
     for seed in seeds {
@@ -597,9 +597,13 @@ fn run_seeds(seeds: impl Iterator<Item = u64>) {
 
 #[test]
 fn a_node_keeps_its_promises_through_crashes() {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    match number("SEED") {
-        Some(seed) => run_seeds(seed..seed + 1),
-        None => run_seeds((0..number("SEEDS").unwrap_or(1_000)).chain(ONCE_FAILED)),
+    let number = |text: &str| text.parse::<u64>().expect("seeds are numbers");
+    match (std::env::var("SEED"), std::env::var("SEEDS")) {
+        (Ok(seed), _) => run_seeds(std::iter::once(number(&seed))),
+        (_, Ok(seeds)) => {
+            let (from, to) = seeds.split_once("..").expect("SEEDS=0..100000");
+            run_seeds(number(from)..number(to));
+        }
+        _ => run_seeds((0..1_000).chain(ONCE_FAILED)),
     }
 }
