@@ -143,7 +143,9 @@ impl Endpoint {
         libc::c_int::from(self.storage.ss_family)
     }
 
-    pub(crate) fn as_raw(&self) -> (*const libc::sockaddr, libc::socklen_t) {
+    /// As the system calls take it: a pointer that is good as long as the endpoint, and a length.
+    #[must_use]
+    pub fn as_raw(&self) -> (*const libc::sockaddr, libc::socklen_t) {
         ((&raw const self.storage).cast(), self.len_bytes)
     }
 

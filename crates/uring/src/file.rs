@@ -142,7 +142,9 @@ impl File {
         self.open.refuses_nowait.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn note_refuses_nowait(&self) {
+    /// Writes to the file never try `RWF_NOWAIT` again: its file system cannot promise not to
+    /// block.
+    pub fn note_refuses_nowait(&self) {
         self.open.refuses_nowait.store(true, Ordering::Relaxed);
     }
 }
@@ -162,7 +164,7 @@ impl AsFd for File {
 ///
 /// # Errors
 /// The system's reason, or that it is no regular file.
-pub(crate) fn open_regular(path: &Path, options: &mut fs::OpenOptions) -> io::Result<fs::File> {
+pub fn open_regular(path: &Path, options: &mut fs::OpenOptions) -> io::Result<fs::File> {
     let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
     let kind = file.metadata()?.file_type();
     if kind.is_file() || kind.is_dir() {

@@ -99,7 +99,8 @@ impl Life {
     }
 
     /// What to add to the number of a process that does not run and holds `thing`.
-    pub(crate) fn note(self, thing: &str) -> Option<String> {
+    #[must_use]
+    pub fn note(self, thing: &str) -> Option<String> {
         match self {
             Self::Runs => None,
             Self::Killed => Some(format!(

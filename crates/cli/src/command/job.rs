@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use fieldstone_uring::host::Job;
+use fieldstone_host::Job;
 
 use crate::control::{Client, Request};
 use crate::engine::{Engine, NodeOptions, Operator, VolumeOptions};

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use fieldstone_host::folder::Announcer;
+use fieldstone_host::{FolderError, Host, HostConfig, LocalNodeConfig, Service, look_up};
 use fieldstone_proto::NodeIndex;
-use fieldstone_uring::host::folder::Announcer;
-use fieldstone_uring::host::{FolderError, Host, HostConfig, LocalNodeConfig, Service, look_up};
 use fieldstone_uring::{Address, Caching, Holder};
 
 use super::serve::payload_memory;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use fieldstone_codes::Profile;
+use fieldstone_host::folder;
 use fieldstone_proto::{MasterKey, PoolId};
-use fieldstone_uring::host::folder;
 use serde::Serialize;
 
 pub use replace::replace;

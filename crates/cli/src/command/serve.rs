@@ -18,7 +18,7 @@ use clap::ValueEnum;
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{SettingError, Settings};
 use fieldstone_fpga::{FpgaDevice, exercise};
-use fieldstone_uring::host::PAYLOAD_MEMORY_BYTES_MIN;
+use fieldstone_host::PAYLOAD_MEMORY_BYTES_MIN;
 use fieldstone_uring::{Address, Caching, Holder, Listener};
 
 use crate::accelerator::{Accel, Accelerator};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fieldstone_uring::host::connect_unix;
+use fieldstone_host::connect_unix;
 
 use super::{Request, Response};
 

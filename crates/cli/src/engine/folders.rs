@@ -10,10 +10,10 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fieldstone_uring::Holder;
-use fieldstone_uring::host::{
+use fieldstone_host::{
     Attempt, FOLDERS_PATIENCE, FolderError, LocalNodeConfig, NodeFolder, Opening, Standing,
 };
+use fieldstone_uring::Holder;
 
 /// How long a command that uses nodes for a moment is waited for, by servers and other commands.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(15);
@@ -209,9 +209,9 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::sync::{Arc, Mutex};
 
+    use fieldstone_host::{Keeper, folder};
     use fieldstone_proto::disk::Superblock;
     use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
-    use fieldstone_uring::host::{Keeper, folder};
 
     use super::*;
 

@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{Info, Settings};
-use fieldstone_proto::VolumeId;
-use fieldstone_uring::host::{
+use fieldstone_host::{
     CoreSnapshot, DeviceId, DeviceSpec, Handle, Host, HostConfig, Job, NodePlace,
     PAYLOAD_MEMORY_BYTES, StoreSpec,
 };
+use fieldstone_proto::VolumeId;
 use fieldstone_uring::{Caching, Holder};
 
 use crate::accelerator::Accelerator;
@@ -135,7 +135,7 @@ impl Engine {
     fn start(
         pool: Option<Pool>,
         options: &EngineOptions,
-        nodes: Vec<fieldstone_uring::host::LocalNodeConfig>,
+        nodes: Vec<fieldstone_host::LocalNodeConfig>,
         places: Vec<NodePlace>,
         place_names: Vec<String>,
     ) -> anyhow::Result<Self> {

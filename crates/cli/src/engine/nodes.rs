@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use fieldstone_host::{
+    FOLDERS_PATIENCE, FolderError, Keeper, LocalNodeConfig, NodePlace, NodeSession, Opening, folder,
+};
 use fieldstone_proto::disk::Superblock;
 use fieldstone_proto::{
     Capability, Epoch, NodeIndex, NodeStat, ReplyBody, RequestBody, Rights, VolumeId,
-};
-use fieldstone_uring::host::{
-    FOLDERS_PATIENCE, FolderError, Keeper, LocalNodeConfig, NodePlace, NodeSession, Opening, folder,
 };
 use fieldstone_uring::{Address, Endpoint, Holder};
 

@@ -7,8 +7,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use fieldstone_host::FolderError;
 use fieldstone_uring::Holder;
-use fieldstone_uring::host::FolderError;
 
 use super::{Engine, EngineOptions, NodeOptions};
 use crate::control::{Client, find_server, servers};

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use anyhow::bail;
 use fieldstone_block::Settings;
+use fieldstone_host::{Exports, Job};
 use fieldstone_proto::NodeIndex;
-use fieldstone_uring::host::{Exports, Job};
 
 use super::{Engine, Known, Stage};
 use crate::control::{Request, Response, Service, VolumeLine};

@@ -15,7 +15,7 @@
 use std::sync::PoisonError;
 
 use anyhow::bail;
-use fieldstone_uring::host::{CoreSnapshot, DeviceId, DeviceSnapshot};
+use fieldstone_host::{CoreSnapshot, DeviceId, DeviceSnapshot};
 use fieldstone_volume::{NodeHealth, Phase};
 
 use super::{Engine, OpenDevice};

@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_codes::Profile;
+use fieldstone_host::{DeviceSpec, Job, NodeSession, SessionError, StoreSpec, wall_offset_ns};
 use fieldstone_proto::{Epoch, NodeError, ReplyBody, RequestBody, VolumeId};
-use fieldstone_uring::host::{
-    DeviceSpec, Job, NodeSession, SessionError, StoreSpec, wall_offset_ns,
-};
 use fieldstone_volume::{Opening, Provisioning, VolumeConfig};
 
 use super::{Engine, Known, Listing, OpenDevice};

@@ -95,7 +95,7 @@ pub fn default_node_bytes(folder: &Path, nodes: u16) -> anyhow::Result<u64> {
 /// # Errors
 /// When the file system cannot be asked.
 pub fn free_bytes(folder: &Path) -> anyhow::Result<u64> {
-    fieldstone_uring::host::free_bytes(folder)
+    fieldstone_host::free_bytes(folder)
         .with_context(|| format!("cannot learn the free space of {}", folder.display()))
 }
 

@@ -17,10 +17,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use fieldstone_host::folder::Found;
+use fieldstone_host::{FolderError, Keeper, folder, look_up};
 use fieldstone_proto::NodeIndex;
 use fieldstone_proto::disk::Superblock;
-use fieldstone_uring::host::folder::Found;
-use fieldstone_uring::host::{FolderError, Keeper, folder, look_up};
 
 use super::record::{self, Place, Record};
 use super::{POOL_FILE, Pool, PoolFile};

@@ -1,6 +1,6 @@
 //! From what the host tells to what is reported.
 
-use fieldstone_uring::host::{CoreSnapshot, DeviceSnapshot};
+use fieldstone_host::{CoreSnapshot, DeviceSnapshot};
 use fieldstone_volume::{NodeHealth, Phase, Progress, Status};
 
 use super::{

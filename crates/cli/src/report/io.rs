@@ -1,7 +1,7 @@
 //! What a device has done, from the counters of its layers.
 
 use fieldstone_block::{Interval, Op};
-use fieldstone_uring::host::{DeviceStats, LayerStatus};
+use fieldstone_host::{DeviceStats, LayerStatus};
 
 use super::{CounterReport, IoReport, LayerReport, OpReport, StageReport};
 

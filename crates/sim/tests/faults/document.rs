@@ -6,7 +6,7 @@ use crate::{rows, several};
 
 const DOCUMENT: &str = include_str!("../../../../docs/faults.md");
 /// The rows that concern real files.
-const FOLDER: &str = include_str!("../../../uring/src/host/folder/faults.rs");
+const FOLDER: &str = include_str!("../../../host/src/folder/faults.rs");
 /// The column with the name of the test.
 const TEST: &str = "test";
 

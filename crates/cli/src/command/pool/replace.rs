@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use fieldstone_host::folder::{self, Found};
+use fieldstone_host::{FolderError, connect_unix};
 use fieldstone_proto::NodeIndex;
 use fieldstone_uring::Address;
-use fieldstone_uring::host::folder::{self, Found};
-use fieldstone_uring::host::{FolderError, connect_unix};
 use serde::Serialize;
 
 use crate::control::{Client, servers};

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use fieldstone_block::layers::LayerOptions;
+use fieldstone_host::Service;
 use fieldstone_uring::Listener;
-use fieldstone_uring::host::Service;
 
 use crate::engine::{Engine, Known, Listing, OpenDevice, Stage, VolumeOptions, waits_for};
 use crate::metrics::MetricsServer;

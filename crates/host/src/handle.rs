@@ -14,9 +14,9 @@
 //! process share one table of descriptors, so every one of them stays open with it: sockets (a
 //! client sees its connection stand still, and a listener's address is in use) and the locks of all
 //! nodes of the process, also of those whose disks are well. A successor is told so
-//! ([`LockError::Held`](crate::LockError::Held)).
+//! ([`LockError::Held`](fieldstone_uring::LockError::Held)).
 //!
-//! Threads that do chores ([`super::disk`]) and open folders ([`super::folder::Attempt`]) are not
+//! Threads that do chores ([`crate::disk`]) and open folders ([`crate::folder::Attempt`]) are not
 //! waited for at all. They acknowledge nothing, and what they hold goes with the process.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,18 +31,18 @@ use fieldstone_block::{Info, Settings};
 use fieldstone_buf::Budget;
 use fieldstone_proto::NodeIndex;
 
-use super::control::{Control, CoreSnapshot, Job};
-use super::device::DeviceSpec;
-use super::disk::{Disk, start_chores};
-use super::folder::{Attempt, NodeFolder, Opening};
-use super::message::{Core, DeviceId, Link, Message, Router, node_core};
-use super::nbd_server::{Exports, Service};
-use super::node_local::LocalNode;
-use super::strangers::Bounds;
-use super::token::{Kind, token};
-use super::worker::{FINISH_PATIENCE_MS, Worker};
-use crate::reactor::DRAIN_LIMIT_MS;
-use crate::{
+use crate::control::{Control, CoreSnapshot, Job};
+use crate::device::DeviceSpec;
+use crate::disk::{Disk, start_chores};
+use crate::folder::{Attempt, NodeFolder, Opening};
+use crate::message::{Core, DeviceId, Link, Message, Router, node_core};
+use crate::nbd_server::{Exports, Service};
+use crate::node_local::LocalNode;
+use crate::strangers::Bounds;
+use crate::token::{Kind, token};
+use crate::worker::{FINISH_PATIENCE_MS, Worker};
+use fieldstone_uring::reactor::DRAIN_LIMIT_MS;
+use fieldstone_uring::{
     Caching, Listener, Mailbox, Reactor, ReactorOptions, SendError, Sender, allowed_cpus,
     monotonic_now, raise_open_files,
 };
@@ -312,7 +312,7 @@ impl Handle {
 
     /// Posts a call. One to a core that has ended, or has not emptied its mailbox for long, is
     /// lost, which its closed channel tells.
-    pub(super) fn call(&self, core: Core, control: Control) {
+    pub(crate) fn call(&self, core: Core, control: Control) {
         self.post(core, control, Instant::now() + CALL_PATIENCE);
     }
 
@@ -334,12 +334,12 @@ impl Handle {
         self.local_nodes.contains(&node)
     }
 
-    pub(super) fn call_node(&self, node: NodeIndex, control: Control) {
+    pub(crate) fn call_node(&self, node: NodeIndex, control: Control) {
         self.call(node_core(node, self.cores()), control);
     }
 
     /// A link name for a control call.
-    pub(super) fn new_link(&self) -> Link {
+    pub(crate) fn new_link(&self) -> Link {
         let attempt = self.next_link.fetch_add(1, Ordering::Relaxed);
         Link { device: Link::ADMIN, attempt }
     }
@@ -454,9 +454,9 @@ mod tests {
     use fieldstone_proto::disk::Superblock;
     use fieldstone_proto::{MasterKey, PoolId};
 
-    use super::super::folder::{Keeper, create};
     use super::*;
-    use crate::Holder;
+    use crate::folder::{Keeper, create};
+    use fieldstone_uring::Holder;
 
     /// Makes the core hang that lets go of it, until the test lets it go on.
     #[derive(Debug)]

@@ -23,12 +23,12 @@ use fieldstone_block::{
 use fieldstone_proto::{NodeIndex, Reply};
 use fieldstone_volume::{Action, Event, Phase, Volume, VolumeConfig};
 
-use super::control::{DeviceSnapshot, Job};
-use super::message::{DeviceId, Link, Message, Origin, Router, node_core};
-use super::node_remote::{Heard, RemoteNode, split_index};
-use super::overdue::{LOOK_MS, Overdue, Report, is_overdue};
-use super::token::{Kind, token};
-use crate::{Endpoint, Reactor};
+use crate::control::{DeviceSnapshot, Job};
+use crate::message::{DeviceId, Link, Message, Origin, Router, node_core};
+use crate::node_remote::{Heard, RemoteNode, split_index};
+use crate::overdue::{LOOK_MS, Overdue, Report, is_overdue};
+use crate::token::{Kind, token};
+use fieldstone_uring::{Endpoint, Reactor};
 
 /// What a device counts and measures.
 #[derive(Clone, Debug, Default)]
@@ -265,11 +265,11 @@ impl Device {
     }
 
     /// Something happened to the socket of a remote node.
-    pub(super) fn remote_event(
+    pub(crate) fn remote_event(
         &mut self,
         kind: Kind,
         index: u32,
-        event: crate::Event,
+        event: fieldstone_uring::Event,
         now: Nanos,
         reactor: &mut Reactor,
     ) {
@@ -283,7 +283,7 @@ impl Device {
     }
 
     /// The address of a remote node was read, or could not be.
-    pub(super) fn found(
+    pub(crate) fn found(
         &mut self,
         node: NodeIndex,
         attempt: u16,

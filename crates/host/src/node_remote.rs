@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The address of a node process stands in a file of the node's folder, which may hang. So a thread
-//! reads the file ([`super::look_up`]), and a message brings the address; this is part of
+//! reads the file ([`crate::look_up`]), and a message brings the address; this is part of
 //! connecting.
 //!
 //! The pause grows with every attempt until a node has answered something, so a node that accepts
@@ -22,12 +22,12 @@ use fieldstone_block::Nanos;
 use fieldstone_proto::wire::encode_request;
 use fieldstone_proto::{NodeError, NodeIndex, Reply, Request};
 
-use super::device::NodePlace;
-use super::message::{DeviceId, Message};
-use super::token::{Kind, token};
-use super::wire_socket::{Broken, WireSocket};
-use super::{folder, look_up};
-use crate::{Endpoint, Event, Payload, Reactor, Sender, Token};
+use crate::device::NodePlace;
+use crate::message::{DeviceId, Message};
+use crate::token::{Kind, token};
+use crate::wire_socket::{Broken, WireSocket};
+use crate::{folder, look_up};
+use fieldstone_uring::{Endpoint, Event, Payload, Reactor, Sender, Token};
 
 /// The first pause before connecting again.
 const PAUSE_MS_MIN: u64 = 50;

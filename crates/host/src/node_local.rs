@@ -15,7 +15,7 @@
 //!
 //! A folder that is absent or empty stays so: a command makes the empty node that takes the place
 //! of a lost one (`fieldstone pool replace`), or the opening does where the server was told to
-//! (`--replace-missing`, see [`super::folder`]). Such a node has a new incarnation, by which
+//! (`--replace-missing`, see [`crate::folder`]). Such a node has a new incarnation, by which
 //! volumes know that their shards are gone and rebuild them.
 
 use std::path::PathBuf;
@@ -25,11 +25,11 @@ use fieldstone_block::Nanos;
 use fieldstone_node::{Action, DiskError, DiskId, DiskOutput, Event as NodeEvent, Node};
 use fieldstone_proto::{NodeIndex, Reply, Request};
 
-use super::disk::{Chore, ChoreDone, ChoreOutcome, Disk};
-use super::folder::{NodeFolder, Opening};
-use super::handle::LocalNodeConfig;
-use super::message::{Core, Link, Message, Router};
-use crate::{Event, Reactor};
+use crate::disk::{Chore, ChoreDone, ChoreOutcome, Disk};
+use crate::folder::{NodeFolder, Opening};
+use crate::handle::LocalNodeConfig;
+use crate::message::{Core, Link, Message, Router};
+use fieldstone_uring::{Event, Reactor};
 
 /// A device, a connection or a call that talks to the node.
 #[derive(Debug)]
@@ -304,7 +304,7 @@ impl LocalNode {
             }
             State::Down { .. } => {
                 let mut opening = self.opening.clone();
-                opening.expected.incarnation = super::folder::random();
+                opening.expected.incarnation = crate::folder::random();
                 Chore::Open(Box::new(opening))
             }
         };

@@ -8,14 +8,14 @@ use fieldstone_proto::{
     Capability, NodeError, NodeIndex, Reply, ReplyBody, Request, RequestBody, Tag,
 };
 
-use super::control::Control;
-use super::device::NodePlace;
-use super::folder::{self, FolderError};
-use super::handle::Handle;
-use super::look_up::within;
-use super::message::Link;
-use super::remote_session::RemoteSession;
-use crate::Address;
+use crate::control::Control;
+use crate::device::NodePlace;
+use crate::folder::{self, FolderError};
+use crate::handle::Handle;
+use crate::look_up::within;
+use crate::message::Link;
+use crate::remote_session::RemoteSession;
+use fieldstone_uring::Address;
 
 /// How soon a node that is busy is asked again; it is while it starts.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use fieldstone_proto::disk::DiskFormatError;
 
-use crate::{Address, Holder, Life};
+use fieldstone_uring::{Address, Holder, Life};
 
 /// Why a node's folder cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -47,8 +47,8 @@ use fieldstone_node::{FileId, NodeConfig};
 use fieldstone_proto::disk::Superblock;
 use fieldstone_proto::{JournalGen, NodeIndex, VolumeId};
 
-use crate::file::open_regular;
-use crate::{Address, Holder, LockError, LockFile, sync_directory};
+use fieldstone_uring::open_regular;
+use fieldstone_uring::{Address, Holder, LockError, LockFile, sync_directory};
 
 pub use attempt::{Attempt, Standing};
 pub use error::FolderError;
@@ -103,12 +103,12 @@ impl Identity {
 pub struct Dir(Arc<fs::File>);
 
 impl Dir {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self(Arc::new(fs::File::open(path)?)))
     }
 
     /// A path to the folder, or to what is in it, that is good while this lives.
-    pub(super) fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 }
@@ -140,7 +140,7 @@ pub struct NodeFolder {
     /// The node was made just now, empty.
     pub created: bool,
     /// To reach its files.
-    pub(super) dir: Dir,
+    pub(crate) dir: Dir,
     _lock: LockFile,
 }
 
@@ -321,7 +321,7 @@ fn wait_for_stragglers(folder: &Path) -> Result<(), FolderError> {
 ///
 /// # Errors
 /// Another process holds the file for itself alone.
-pub(super) fn mark_used(file: &impl AsRawFd) -> io::Result<()> {
+pub(crate) fn mark_used(file: &impl AsRawFd) -> io::Result<()> {
     flock(file, libc::LOCK_SH)
 }
 
@@ -448,7 +448,7 @@ fn parse_volume(hex: &str) -> Option<VolumeId> {
     u128::from_str_radix(hex, 16).ok().map(VolumeId)
 }
 
-pub(super) fn list(folder: &Path) -> io::Result<Vec<FileId>> {
+pub(crate) fn list(folder: &Path) -> io::Result<Vec<FileId>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         if let Some(file) = entry?.file_name().to_str().and_then(file_id) {
@@ -459,7 +459,7 @@ pub(super) fn list(folder: &Path) -> io::Result<Vec<FileId>> {
 }
 
 /// Creates a file of `len_bytes`, stable with its name. An existing one is fine.
-pub(super) fn create_file(path: &Path, len_bytes: u64, allocate: bool) -> io::Result<()> {
+pub(crate) fn create_file(path: &Path, len_bytes: u64, allocate: bool) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     let file =
         options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
@@ -485,7 +485,7 @@ fn reserve(file: &fs::File, len_bytes: u64) -> io::Result<()> {
     if error.raw_os_error() == Some(libc::EOPNOTSUPP) { Ok(()) } else { Err(error) }
 }
 
-pub(super) fn remove_file(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
     fs::remove_file(path)?;
     path.parent().map_or(Ok(()), sync_directory)
 }

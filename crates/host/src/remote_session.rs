@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use fieldstone_proto::wire::{Decoder, encode_request};
 use fieldstone_proto::{Reply, Request};
 
-use super::look_up::{late, rest, within};
-use crate::{Address, Endpoint};
+use crate::look_up::{late, rest, within};
+use fieldstone_uring::{Address, Endpoint};
 
 /// A stream whose calls can be given a time limit. Both kinds of streams have these functions, but
 /// of their own.
@@ -43,7 +43,7 @@ impl Stream for TcpStream {
 }
 
 /// A connection to a node.
-pub(super) struct RemoteSession {
+pub(crate) struct RemoteSession {
     stream: Box<dyn Stream>,
     decoder: Decoder<Reply>,
     input: Vec<u8>,
@@ -57,7 +57,7 @@ impl RemoteSession {
     ///
     /// # Errors
     /// The node is not reached in time, or refuses.
-    pub(super) fn connect(address: &Address, deadline: Instant) -> io::Result<Self> {
+    pub(crate) fn connect(address: &Address, deadline: Instant) -> io::Result<Self> {
         const RECEIVE_BYTES: usize = 64 << 10;
         let stream: Box<dyn Stream> = match address {
             Address::Unix(path) => Box::new(connect_unix(path, deadline)?),
@@ -72,7 +72,7 @@ impl RemoteSession {
     ///
     /// # Errors
     /// The answer is not there in time, or is not understood, or the connection is lost.
-    pub(super) fn exchange(&mut self, request: &Request, deadline: Instant) -> io::Result<Reply> {
+    pub(crate) fn exchange(&mut self, request: &Request, deadline: Instant) -> io::Result<Reply> {
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
         for part in encode_request(request).map_err(invalid)? {
             self.send(&part, deadline)?;

@@ -39,7 +39,7 @@ use fieldstone_block::Nanos;
 /// less than this for a read or a sync, even when they are busy.
 const OVERDUE_MS: u64 = 100;
 /// A write that takes longer has blocked. Well above two ticks of the slowest clock: see
-/// [`Inlined::Blocking`](crate::Inlined::Blocking).
+/// [`Inlined::Blocking`](fieldstone_uring::Inlined::Blocking).
 const BLOCKED_MS: u64 = 25;
 /// So many times as long as it blocked, none follows.
 const REST_FACTOR: u64 = 20;

@@ -11,7 +11,7 @@
 //!
 //! # Bounds
 //!
-//! A connection is a stranger until the negotiation is over ([`strangers`](super::strangers)).
+//! A connection is a stranger until the negotiation is over ([`strangers`](crate::strangers)).
 //! Payloads and replies of all connections of all cores are held against one [`Budget`]; a
 //! connection that finds no room is not read from until there is some. A connection that holds room
 //! which others wait for, and neither sends the rest of its payload nor takes its replies for
@@ -32,12 +32,12 @@ use fieldstone_nbd::{ExportList, Limits, Phase, Session};
 use fieldstone_proto::NodeIndex;
 use slab::Slab;
 
-use super::message::{DeviceId, Message, Origin, Router};
-use super::notices::{Cause, Notices};
-use super::strangers::{Admission, Bounds, Guests, Patience, SEND_BYTES_MAX, STRANGER_AGE_MS};
-use super::token::{Kind, token};
-use super::wire_socket::cut;
-use crate::{Event, Reactor, Socket, Want};
+use crate::message::{DeviceId, Message, Origin, Router};
+use crate::notices::{Cause, Notices};
+use crate::strangers::{Admission, Bounds, Guests, Patience, SEND_BYTES_MAX, STRANGER_AGE_MS};
+use crate::token::{Kind, token};
+use crate::wire_socket::cut;
+use fieldstone_uring::{Event, Reactor, Socket, Want};
 
 /// NBD connections of one core; more are closed at once. Each has a receive buffer and
 /// [`fieldstone_nbd::OWN_BYTES`] for requests, half a MiB together; the rest is of the budget.

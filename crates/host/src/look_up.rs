@@ -49,7 +49,7 @@ impl Drop for Turn {
 }
 
 /// The error of a deadline that has passed.
-pub(super) fn late() -> io::Error {
+pub(crate) fn late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time")
 }
 
@@ -57,7 +57,7 @@ pub(super) fn late() -> io::Error {
 ///
 /// # Errors
 /// It has passed.
-pub(super) fn rest(deadline: Instant) -> io::Result<Duration> {
+pub(crate) fn rest(deadline: Instant) -> io::Result<Duration> {
     let rest = deadline.saturating_duration_since(Instant::now());
     if rest.is_zero() { Err(late()) } else { Ok(rest) }
 }

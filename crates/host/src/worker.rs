@@ -29,16 +29,16 @@ use fieldstone_block::Nanos;
 use fieldstone_buf::Budget;
 use fieldstone_proto::NodeIndex;
 
-use super::control::{Control, CoreSnapshot};
-use super::device::Device;
-use super::message::{Core, DeviceId, Link, Message, Router};
-use super::nbd_server::{Accepted, NbdServer, Service};
-use super::node_local::LocalNode;
-use super::node_server::NodeServer;
-use super::notices::{Cause, Notices};
-use super::strangers::Bounds;
-use super::token::{Kind, split, token};
-use crate::{Event, Listener, Mailbox, Payload, Reactor, thread_usage};
+use crate::control::{Control, CoreSnapshot};
+use crate::device::Device;
+use crate::message::{Core, DeviceId, Link, Message, Router};
+use crate::nbd_server::{Accepted, NbdServer, Service};
+use crate::node_local::LocalNode;
+use crate::node_server::NodeServer;
+use crate::notices::{Cause, Notices};
+use crate::strangers::Bounds;
+use crate::token::{Kind, split, token};
+use fieldstone_uring::{Event, Listener, Mailbox, Payload, Reactor, thread_usage};
 
 /// How often node folders are looked after.
 const LOOK_AFTER_MS: u64 = 2_000;
@@ -331,7 +331,7 @@ impl Worker {
                 let accepted = Accepted { socket, service };
                 let to = match service {
                     Service::Nbd => Core(self.next_accept % self.router.cores()),
-                    Service::Node(node) => super::message::node_core(node, self.router.cores()),
+                    Service::Node(node) => crate::message::node_core(node, self.router.cores()),
                 };
                 self.next_accept += 1;
                 self.router.send(to, Message::Accepted(accepted));

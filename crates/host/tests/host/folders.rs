@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use fieldstone_uring::host::{Attempt, LocalNodeConfig, Standing};
+use fieldstone_host::{Attempt, LocalNodeConfig, Standing};
 
 use crate::common::{Hang, down, opening, start, wait_until};
 
-fn is_down(opening: fieldstone_uring::host::Opening) -> LocalNodeConfig {
+fn is_down(opening: fieldstone_host::Opening) -> LocalNodeConfig {
     LocalNodeConfig { opening, folder: Err("of the test".to_owned()), late: None }
 }
 

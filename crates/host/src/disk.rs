@@ -26,11 +26,11 @@ use fieldstone_node::{DiskError, DiskId, DiskOp, DiskOutput, FileId};
 use fieldstone_proto::NodeIndex;
 use slab::Slab;
 
-use super::folder::{self, Dir, Identity, NodeFolder};
-use super::message::Message;
-use super::pace::{Group, Pace};
-use super::token::{Kind, token};
-use crate::{
+use crate::folder::{self, Dir, Identity, NodeFolder};
+use crate::message::Message;
+use crate::pace::{Group, Pace};
+use crate::token::{Kind, token};
+use fieldstone_uring::{
     Caching, Creation, Event, File, FileOptions, Inlined, Payload, Reactor, Sender, Space, Unsure,
 };
 
@@ -123,7 +123,7 @@ pub fn start_chores(
             let outcome = carry_out(chore);
             let mut message = Message::Chore(Box::new(ChoreDone { node, era, index, outcome }));
             // A full mailbox empties within a turn; a closed one means that the core has ended.
-            while let Err(crate::SendError::Full(back)) = results.send(message) {
+            while let Err(fieldstone_uring::SendError::Full(back)) = results.send(message) {
                 message = back;
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
@@ -420,9 +420,9 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    use super::super::token::split;
     use super::*;
-    use crate::ReactorOptions;
+    use crate::token::split;
+    use fieldstone_uring::ReactorOptions;
 
     fn make_fifo(path: &Path) {
         let name = std::ffi::CString::new(path.as_os_str().as_bytes()).expect("no zero byte");

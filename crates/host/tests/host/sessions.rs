@@ -6,11 +6,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use fieldstone_host::{Host, NodePlace, NodeSession, SessionError};
 use fieldstone_proto::wire::encode_reply;
 use fieldstone_proto::{
     Capability, Epoch, MasterKey, NodeError, NodeIndex, Reply, RequestBody, Rights, Tag, VolumeId,
 };
-use fieldstone_uring::host::{Host, NodePlace, NodeSession, SessionError};
 use fieldstone_uring::{Address, Endpoint};
 
 use crate::common::start;

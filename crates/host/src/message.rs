@@ -15,10 +15,10 @@ use fieldstone_block as block;
 use fieldstone_node::PeerId;
 use fieldstone_proto::{NodeIndex, Reply, Request};
 
-use super::control::Control;
-use super::disk::ChoreDone;
-use super::nbd_server::Accepted;
-use crate::{Endpoint, SendError, Sender};
+use crate::control::Control;
+use crate::disk::ChoreDone;
+use crate::nbd_server::Accepted;
+use fieldstone_uring::{Endpoint, SendError, Sender};
 
 /// A core of the host, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,11 +5,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fieldstone_proto::disk::Superblock;
-use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
-use fieldstone_uring::host::{
+use fieldstone_host::{
     Host, HostConfig, Keeper, LocalNodeConfig, Opening, PAYLOAD_MEMORY_BYTES, folder,
 };
+use fieldstone_proto::disk::Superblock;
+use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
 use fieldstone_uring::{Caching, Holder};
 
 /// Longest wait of a test.

@@ -10,7 +10,7 @@
 //! `scope` is a node or device, `index` a place in a table. A place is freed only when all its
 //! operations have come back, so a token never meets a stranger.
 
-use crate::Token;
+use fieldstone_uring::Token;
 
 /// What an event belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

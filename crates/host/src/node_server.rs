@@ -7,7 +7,7 @@
 //!
 //! | | a stranger | a client whose capability was accepted |
 //! |---|---|---|
-//! | stays | for a bounded time, and gives way to others ([`strangers`](super::strangers)) | |
+//! | stays | for a bounded time, and gives way to others ([`strangers`](crate::strangers)) | |
 //! | payloads that come in | share a quarter of the memory for payloads | share the rest |
 //! | requests at a time | [`STRANGER_REQUESTS_MAX`] | as many as the node takes |
 //! | answers not taken | [`STRANGER_QUEUED_BYTES_MAX`] | [`QUEUED_BYTES_MAX`], reads under way included; beyond [`OWN_BYTES`] of them share the rest too |
@@ -25,12 +25,12 @@ use fieldstone_proto::{
     NodeError, NodeIndex, PAYLOAD_BYTES_MAX, Reply, ReplyBody, Request, RequestBody,
 };
 
-use super::message::{Link, Message, Router, node_core};
-use super::notices::{Cause, Notices};
-use super::strangers::{Admission, Bounds, Guests, Patience, STRANGER_AGE_MS};
-use super::token::{Kind, token};
-use super::wire_socket::{Broken, QUEUED_BYTES_MAX, WireSocket};
-use crate::{Event, Reactor, Socket};
+use crate::message::{Link, Message, Router, node_core};
+use crate::notices::{Cause, Notices};
+use crate::strangers::{Admission, Bounds, Guests, Patience, STRANGER_AGE_MS};
+use crate::token::{Kind, token};
+use crate::wire_socket::{Broken, QUEUED_BYTES_MAX, WireSocket};
+use fieldstone_uring::{Event, Reactor, Socket};
 
 /// Connections of one core to its nodes; more are closed at once. One per volume and server is
 /// needed.

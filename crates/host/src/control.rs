@@ -10,11 +10,11 @@ use fieldstone_block::{Info, Settings};
 use fieldstone_proto::{NodeIndex, Reply, Request};
 use fieldstone_volume::Status;
 
-use super::device::{DeviceSpec, DeviceStats};
-use super::message::{DeviceId, Link};
-use super::nbd_server::{Exports, Service};
-use super::node_local::LocalNodeStatus;
-use crate::{Counters, Listener, ThreadUsage};
+use crate::device::{DeviceSpec, DeviceStats};
+use crate::message::{DeviceId, Link};
+use crate::nbd_server::{Exports, Service};
+use crate::node_local::LocalNodeStatus;
+use fieldstone_uring::{Counters, Listener, ThreadUsage};
 
 /// A call to a core.
 #[derive(Debug)]

@@ -15,19 +15,19 @@ use bytes::Bytes;
 use fieldstone_buf::{AlignedBuf, Lease};
 use fieldstone_proto::wire::{Decoder, Message, WireError};
 
-use super::strangers::SEND_BYTES_MAX;
-use crate::{Event, Payload, Reactor, Socket, Token, Want};
+use crate::strangers::SEND_BYTES_MAX;
+use fieldstone_uring::{Event, Payload, Reactor, Socket, Token, Want};
 
 /// Size of the receive buffer.
 const RECEIVE_BYTES: usize = 256 << 10;
 /// The same for a stranger.
 const STRANGER_RECEIVE_BYTES: usize = 16 << 10;
 /// While more than this waits to be sent, nothing is received: the peer must read first.
-pub(super) const QUEUED_BYTES_MAX: usize = 32 << 20;
+pub(crate) const QUEUED_BYTES_MAX: usize = 32 << 20;
 
 /// Why a connection is of no use any more.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
+pub(crate) enum Broken {
     /// The peer closed it.
     #[error("the peer closed the connection")]
     Closed,
@@ -40,7 +40,7 @@ pub(super) enum Broken {
 }
 
 /// A connection that carries messages; `M` is what comes in.
-pub(super) struct WireSocket<M: Message> {
+pub(crate) struct WireSocket<M: Message> {
     socket: Socket,
     decoder: Decoder<M>,
     /// The receive buffer, unless a receive is under way.
@@ -56,7 +56,7 @@ pub(super) struct WireSocket<M: Message> {
 }
 
 impl<M: Message> WireSocket<M> {
-    pub(super) fn new(socket: Socket, receive: Token, send: Token) -> Self {
+    pub(crate) fn new(socket: Socket, receive: Token, send: Token) -> Self {
         Self {
             socket,
             decoder: Decoder::new(),
@@ -72,7 +72,7 @@ impl<M: Message> WireSocket<M> {
     }
 
     /// The same for a stranger: little memory, and payloads held against a budget.
-    pub(super) fn with_stranger(socket: Socket, receive: Token, send: Token, lease: Lease) -> Self {
+    pub(crate) fn with_stranger(socket: Socket, receive: Token, send: Token, lease: Lease) -> Self {
         let mut new = Self::new(socket, receive, send);
         new.receive_bytes = STRANGER_RECEIVE_BYTES;
         new.decoder.set_lease(lease);
@@ -80,44 +80,44 @@ impl<M: Message> WireSocket<M> {
     }
 
     /// The peer is known now: payloads that begin from here on are held against another budget.
-    pub(super) fn introduce(&mut self, lease: Lease) {
+    pub(crate) fn introduce(&mut self, lease: Lease) {
         self.receive_bytes = RECEIVE_BYTES;
         self.decoder.set_lease(lease);
     }
 
     /// Queues an encoded message.
-    pub(super) fn push(&mut self, parts: Vec<Bytes>) {
+    pub(crate) fn push(&mut self, parts: Vec<Bytes>) {
         self.queued_bytes += parts.iter().map(Bytes::len).sum::<usize>();
         self.out.extend(parts);
     }
 
     /// Bytes that the peer has not taken yet.
-    pub(super) fn unsent_bytes(&self) -> usize {
+    pub(crate) fn unsent_bytes(&self) -> usize {
         self.queued_bytes + self.sending_bytes
     }
 
     /// True while a send is under way.
-    pub(super) fn is_sending(&self) -> bool {
+    pub(crate) fn is_sending(&self) -> bool {
         self.sending_bytes > 0
     }
 
     /// True while something that came in is not decoded.
-    pub(super) fn has_input(&self) -> bool {
+    pub(crate) fn has_input(&self) -> bool {
         !self.undecoded.is_empty()
     }
 
     /// True when a payload finds no room.
-    pub(super) fn waits_for_room(&self) -> bool {
+    pub(crate) fn waits_for_room(&self) -> bool {
         self.decoder.waits_for_room()
     }
 
     /// True while the peer owes the rest of a payload that room is held for.
-    pub(super) fn awaits_payload(&self) -> bool {
+    pub(crate) fn awaits_payload(&self) -> bool {
         self.decoder.holds_room() && self.undecoded.is_empty()
     }
 
     /// Starts what can be started.
-    pub(super) fn start_io(&mut self, reactor: &mut Reactor) {
+    pub(crate) fn start_io(&mut self, reactor: &mut Reactor) {
         if self.sending_bytes == 0 && !self.out.is_empty() {
             let rest = cut(&mut self.out, SEND_BYTES_MAX);
             let parts = std::mem::replace(&mut self.out, rest);
@@ -140,7 +140,7 @@ impl<M: Message> WireSocket<M> {
     }
 
     /// A receive came back; take the messages with [`WireSocket::next_message`].
-    pub(super) fn received(&mut self, event: Event) -> Result<(), Broken> {
+    pub(crate) fn received(&mut self, event: Event) -> Result<(), Broken> {
         let count = event.result?;
         let Payload::Buffer(input) = event.payload else { return Err(Broken::Closed) };
         if count == 0 {
@@ -152,7 +152,7 @@ impl<M: Message> WireSocket<M> {
     }
 
     /// The next message of what was received; none if it is incomplete, or waits for room.
-    pub(super) fn next_message(&mut self) -> Result<Option<M>, Broken> {
+    pub(crate) fn next_message(&mut self) -> Result<Option<M>, Broken> {
         let Some(input) = &self.input else { return Ok(None) };
         let mut bytes = &input[self.undecoded.clone()];
         let message = self.decoder.feed(&mut bytes)?;
@@ -161,20 +161,20 @@ impl<M: Message> WireSocket<M> {
     }
 
     /// A send came back.
-    pub(super) fn sent(&mut self, event: Event) -> Result<(), Broken> {
+    pub(crate) fn sent(&mut self, event: Event) -> Result<(), Broken> {
         self.sending_bytes = 0;
         event.result?;
         Ok(())
     }
 
     /// Ends the connection; events of what was in flight still come.
-    pub(super) fn close(self, reactor: &mut Reactor) {
+    pub(crate) fn close(self, reactor: &mut Reactor) {
         reactor.close(self.socket);
     }
 }
 
 /// Cuts a gather list behind its first `max_bytes` and gives what is behind.
-pub(super) fn cut(parts: &mut Vec<Bytes>, max_bytes: usize) -> Vec<Bytes> {
+pub(crate) fn cut(parts: &mut Vec<Bytes>, max_bytes: usize) -> Vec<Bytes> {
     let mut left = max_bytes;
     let Some(at) = parts.iter().position(|part| match left.checked_sub(part.len()) {
         Some(rest) => {
