@@ -46,7 +46,7 @@ pub struct Shard {
 pub async fn seal(ctx: Ctx, handle: Handle) {
     let Some(meta) = ctx.with(|core| core.seal_meta(handle)) else { return };
     complete_rows(&ctx, handle, meta).await;
-    ask_full_nodes(&ctx, handle).await;
+    ask_for_room(&ctx, handle).await;
     let short = ctx.with(|core| core.segments.get(handle).is_some() && !core.stored_well(handle));
     if short {
         let shards = ctx.with(|core| {
@@ -114,7 +114,7 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
             None => ctx.sleep_ms(RETRY_MS).await,
             Some(true) if !asked => {
                 asked = true;
-                if !ask_full_nodes(ctx, handle).await {
+                if !ask_for_room(ctx, handle).await {
                     return true;
                 }
             }
@@ -127,7 +127,7 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
 /// Asks the nodes that had no room for a missing shard of the segment how much they have now. Their
 /// last answers may be as old as the wait for the other shards. Returns whether there are such
 /// nodes.
-async fn ask_full_nodes(ctx: &Ctx, handle: Handle) -> bool {
+async fn ask_for_room(ctx: &Ctx, handle: Handle) -> bool {
     let full = ctx.with(|core| core.full_for(handle));
     if full.is_empty() {
         return false;

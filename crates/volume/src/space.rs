@@ -158,6 +158,9 @@ impl Shape {
         let mut total = data;
         loop {
             let checkpoint = self.checkpoint_segments(blocks, total);
+            // It names every segment that there can be, free slots included.
+            let slots = self.slots(total) + self.slots_left(checkpoint, RESERVE_SEGMENTS);
+            let checkpoint = self.checkpoint_segments(blocks, slots * self.nodes / self.width);
             let wanted = data + self.overhead(checkpoint, total);
             if wanted <= total {
                 return (total, checkpoint);
@@ -195,7 +198,11 @@ impl Shape {
         let slots: SmallVec<[u64; 16]> =
             slots.iter().map(|slots| slots.saturating_sub(left)).collect();
         let total = segments_fitting(&slots, self.width);
-        total.saturating_sub(self.overhead(checkpoint, total)) * self.data_blocks()
+        // Garbage grows in steps. At a step one more segment takes more room for garbage than the
+        // segment gives: the volume does without that segment.
+        let before_step = (total / SLACK_FRACTION * SLACK_FRACTION).saturating_sub(1);
+        let data = |total: u64| total.saturating_sub(self.overhead(checkpoint, total));
+        data(total).max(data(before_step)) * self.data_blocks()
     }
 
     /// Segments that fit into the free slots of the nodes that are left, now and after as many more
@@ -552,5 +559,31 @@ mod tests {
         }
         // Two volumes of 24 MiB fit on six nodes of 28 slots of 1 MiB.
         assert_eq!(RS42.slots_for(6144), 14);
+    }
+
+    #[test]
+    fn every_size_fits_into_the_slots_that_are_reserved_for_it() {
+        for (nodes, missing_max, width) in [
+            (3, 1, 3),
+            (4, 2, 3),
+            (5, 2, 3),
+            (4, 1, 2),
+            (6, 2, 6),
+            (7, 2, 6),
+            (9, 2, 6),
+            (12, 4, 12),
+        ] {
+            for (segment_blocks, step) in [(8, 1), (64, 7), (1024, 97)] {
+                let shape = Shape { nodes, missing_max, width, segment_blocks };
+                for blocks in (1..300 * step).step_by(step as usize) {
+                    let slots = shape.slots_for(blocks);
+                    let all = vec![slots; usize::try_from(nodes).expect("few")];
+                    // The volume may have as many segments as there are slots.
+                    let checkpoint = shape.checkpoint_segments(blocks, slots * nodes / width);
+                    let capacity = shape.capacity_blocks(&all, checkpoint);
+                    assert!(capacity >= blocks, "{blocks} blocks, but {capacity} fit: {shape:?}");
+                }
+            }
+        }
     }
 }
