@@ -367,13 +367,14 @@ fn status(core: &Core) -> Status {
         s.shards.iter().flatten().filter(|node| up(node)).count()
     };
     let sealed = || core.segments.iter().filter(|(_, s)| s.state >= State::Sealed);
+    let serves = matches!(core.phase, Phase::Serving | Phase::Closing);
     let nodes = (0u16..)
         .map(fieldstone_proto::NodeIndex)
         .zip(&core.nodes)
         .map(|(index, node)| NodeStatus {
             node: index,
             health: match node.health {
-                NodeHealth::Up if !core.has_root(index) => NodeHealth::Joining,
+                NodeHealth::Up if serves && !core.has_root(index) => NodeHealth::Joining,
                 health => health,
             },
             slots_total: node.stat.slots_total,
