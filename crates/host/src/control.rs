@@ -8,12 +8,12 @@ use std::sync::mpsc;
 
 use fieldstone_block::{Info, Settings};
 use fieldstone_proto::{NodeIndex, Reply, Request};
-use fieldstone_volume::Status;
 
 use crate::device::{DeviceSpec, DeviceStats};
 use crate::message::{DeviceId, Link};
 use crate::nbd_server::{Exports, Service};
 use crate::node_local::LocalNodeStatus;
+use crate::store::{Call, Mail, Phase};
 use fieldstone_uring::{Counters, Listener, ThreadUsage};
 
 /// A call to a core.
@@ -61,13 +61,13 @@ pub enum Control {
         /// The answer.
         reply: mpsc::Sender<CoreSnapshot>,
     },
-    /// Start a job of a volume.
-    Job {
-        /// Which volume.
+    /// Call a device's store.
+    CallStore {
+        /// Which device.
         device: DeviceId,
-        /// What job.
-        job: Job,
-        /// The answer: whether it was started.
+        /// The call and its options.
+        call: Settings,
+        /// The answer: whether it was carried out or started.
         reply: mpsc::Sender<Result<(), String>>,
     },
     /// Change options of a device's layer.
@@ -110,30 +110,8 @@ pub enum Control {
     Stop,
 }
 
-/// A job that a volume does beside serving.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Job {
-    /// Restore missing shards.
-    Rebuild {
-        /// Largest rate of reads; 0 for no limit.
-        limit_bytes_per_second: u64,
-    },
-    /// Check every shard.
-    Scrub {
-        /// Largest rate of reads; 0 for no limit.
-        limit_bytes_per_second: u64,
-    },
-    /// Make the device larger.
-    Grow {
-        /// Its new size.
-        size_bytes: u64,
-        /// From now on it reserves only what it needs.
-        thin: bool,
-    },
-}
-
 /// What a core tells about itself.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct CoreSnapshot {
     /// Which core.
     pub core: usize,
@@ -152,7 +130,7 @@ pub struct CoreSnapshot {
 }
 
 /// What is told about a device.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct DeviceSnapshot {
     /// The device.
     pub device: DeviceId,
@@ -160,8 +138,20 @@ pub struct DeviceSnapshot {
     pub name: String,
     /// Its size and limits.
     pub info: Info,
-    /// The volume's state, if it is a volume.
-    pub volume: Option<Status>,
+    /// Where its store is in its life.
+    pub phase: Phase,
+    /// How its store stands, in a type of the store's own.
+    pub status: Option<Mail>,
+    /// The calls that its store takes.
+    pub calls: &'static [Call],
     /// Requests, latencies, cache; empty when they were not asked for.
     pub stats: DeviceStats,
+}
+
+impl DeviceSnapshot {
+    /// The status of a store that tells of itself in this type.
+    #[must_use]
+    pub fn status_of<T: 'static>(&self) -> Option<&T> {
+        self.status.as_ref()?.downcast_ref()
+    }
 }

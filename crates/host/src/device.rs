@@ -1,34 +1,24 @@
-//! A device of the host: a volume or memory behind its layers, and the links to its nodes.
+//! A device of the host: a store behind its layers.
 //!
 //! Requests come from connections of any core under names that are unique only there. The device's
 //! [`Stack`] names each request anew, and knows where its completion goes.
-//!
-//! A volume's requests to nodes go over one link per node: a queue within the process for nodes
-//! that run here, a socket for the others. A link that is asked to reconnect starts over with a
-//! new attempt number; what still comes in under an old number is dropped, so the volume never sees
-//! an answer from before a reconnection.
 
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc;
 
-use fieldstone_accel::Engine;
 use fieldstone_block::layers::{
     Cache, CacheStats, Counts, LayerOptions, Meter, Scheduler, SchedulerStats,
 };
 use fieldstone_block::{
-    Backend, Completion, Counter, Info, Interval, Nanos, Op, QueueId, Ram, Request, Settings,
-    Stack, Summary, Unanswered,
+    Backend, Completion, Counter, Info, Interval, Nanos, Op, QueueId, Request, Settings, Stack,
+    Summary, Unanswered,
 };
-use fieldstone_proto::{NodeIndex, Reply};
-use fieldstone_volume::{Action, Event, Phase, Volume, VolumeConfig};
 
-use crate::control::{DeviceSnapshot, Job};
-use crate::message::{DeviceId, Link, Message, Origin, Router, node_core};
-use crate::node_remote::{Heard, RemoteNode, split_index};
+use crate::control::DeviceSnapshot;
+use crate::message::{DeviceId, Message, Origin, Router};
 use crate::overdue::{LOOK_MS, Overdue, Report, is_overdue};
+use crate::store::{Mail, Phase, Store, StoreIo, StoreSpec};
 use crate::token::{Kind, token};
-use fieldstone_uring::{Endpoint, Reactor};
+use fieldstone_uring::Reactor;
 
 /// What a device counts and measures.
 #[derive(Clone, Debug, Default)]
@@ -66,62 +56,9 @@ pub struct DeviceSpec {
     /// The name of its export.
     pub name: String,
     /// What stores the bytes.
-    pub store: StoreSpec,
+    pub store: Box<dyn StoreSpec>,
     /// The layers in front of it.
     pub layers: LayerOptions,
-}
-
-/// What stores a device's bytes.
-#[derive(Debug)]
-pub enum StoreSpec {
-    /// Memory of this size.
-    Ram(u64),
-    /// A volume on nodes at these places, whose heavy steps this engine does.
-    Volume(Box<VolumeConfig>, Arc<[NodePlace]>, Box<Engine>),
-}
-
-/// Where a node is, as seen from this process.
-#[derive(Clone, Debug)]
-pub enum NodePlace {
-    /// In this process.
-    Here,
-    /// At this address.
-    At(Box<Endpoint>),
-    /// Wherever its process says in its folder.
-    Announced(PathBuf),
-}
-
-/// What stores a device's bytes, running.
-enum Store {
-    Ram(Box<Ram>),
-    Volume(Box<Volume>),
-}
-
-impl Backend for Store {
-    fn info(&self) -> Info {
-        match self {
-            Store::Ram(ram) => ram.info(),
-            Store::Volume(volume) => volume.info(),
-        }
-    }
-    fn submit(&mut self, request: Request, now: Nanos) {
-        match self {
-            Store::Ram(ram) => ram.submit(request, now),
-            Store::Volume(volume) => volume.submit(request, now),
-        }
-    }
-    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
-        match self {
-            Store::Ram(ram) => ram.poll(now, out),
-            Store::Volume(volume) => volume.poll(now, out),
-        }
-    }
-    fn deadline(&self) -> Option<Nanos> {
-        match self {
-            Store::Ram(ram) => ram.deadline(),
-            Store::Volume(volume) => volume.deadline(),
-        }
-    }
 }
 
 /// The queue that a connection's requests belong to.
@@ -130,25 +67,17 @@ fn queue_of(origin: Origin) -> QueueId {
     QueueId(core << 20 | origin.connection & 0xf_ffff)
 }
 
-enum NodeLink {
-    Here { attempt: u32 },
-    Remote(Box<RemoteNode>),
-}
-
 /// A device of this core.
 pub struct Device {
     id: DeviceId,
     name: String,
-    stack: Stack<Store, Origin>,
+    stack: Stack<Box<dyn Store>, Origin>,
     overdue: Overdue,
-    links: Vec<NodeLink>,
     completions: Vec<(Origin, Completion)>,
     opening: Option<mpsc::Sender<Result<Info, String>>>,
     closing: Option<mpsc::Sender<Result<(), String>>>,
     timer: Option<Nanos>,
     dirty: bool,
-    /// Kept for its memory.
-    heard: Vec<Heard>,
 }
 
 impl Device {
@@ -161,79 +90,19 @@ impl Device {
         router: &mut Router,
         reactor: &mut Reactor,
     ) -> Self {
-        let (store, places) = match spec.store {
-            StoreSpec::Ram(size_bytes) => (Store::Ram(Box::new(Ram::new(size_bytes))), None),
-            StoreSpec::Volume(config, places, engine) => {
-                let volume = Volume::with_engine(*config, *engine, now);
-                (Store::Volume(Box::new(volume)), Some(places))
-            }
-        };
+        let store = spec.store.open(&mut StoreIo { device: id, now, reactor, router });
         let layers = spec.layers.make().expect("options were tried when they were read");
-        let mut device = Self {
+        Self {
             id,
             name: spec.name,
             stack: Stack::new(store, layers),
             overdue: Overdue::default(),
-            links: Vec::new(),
             completions: Vec::new(),
             opening: Some(reply),
             closing: None,
             timer: None,
             dirty: true,
-            heard: Vec::new(),
-        };
-        for (index, place) in places.iter().flat_map(|places| places.iter()).enumerate() {
-            let node = NodeIndex(u16::try_from(index).expect("a pool has at most 65535 nodes"));
-            let link = match place {
-                NodePlace::Here => NodeLink::Here { attempt: 0 },
-                place => {
-                    let (place, mailbox) = (place.clone(), router.own_sender());
-                    NodeLink::Remote(Box::new(RemoteNode::new(id, node, place, mailbox)))
-                }
-            };
-            device.links.push(link);
-            device.connect(node, router, reactor);
         }
-        device
-    }
-
-    fn volume(&mut self) -> Option<&mut Volume> {
-        match self.stack.store_mut() {
-            Store::Volume(volume) => Some(volume),
-            Store::Ram(_) => None,
-        }
-    }
-
-    fn tell(&mut self, event: Event, now: Nanos) {
-        self.dirty = true;
-        if let Some(volume) = self.volume() {
-            volume.handle(event, now);
-        }
-    }
-
-    /// Opens the node's link anew.
-    fn connect(&mut self, node: NodeIndex, router: &mut Router, reactor: &mut Reactor) {
-        let device = self.id.0;
-        let core = router.me;
-        let to = node_core(node, router.cores());
-        match self.links.get_mut(usize::from(node.0)) {
-            Some(NodeLink::Here { attempt }) => {
-                let old = Link { device, attempt: *attempt };
-                if *attempt > 0 {
-                    router.send(to, Message::LinkClose { node, link: old });
-                }
-                *attempt += 1;
-                let link = Link { device, attempt: *attempt };
-                router.send(to, Message::LinkOpen { node, link, core });
-            }
-            Some(NodeLink::Remote(remote)) => remote.reconnect(reactor),
-            None => tracing::error!("{} is not of this pool", node),
-        }
-    }
-
-    fn is_current(&self, node: NodeIndex, link: Link) -> bool {
-        matches!(self.links.get(usize::from(node.0)),
-            Some(NodeLink::Here { attempt }) if *attempt == link.attempt)
     }
 
     /// A connection hands a request over.
@@ -243,68 +112,25 @@ impl Device {
         self.dirty = true;
     }
 
-    /// The link to an in-process node is open.
-    pub fn link_up(&mut self, node: NodeIndex, link: Link, now: Nanos) {
-        if self.is_current(node, link) {
-            self.tell(Event::NodeUp(node), now);
-        }
-    }
-
-    /// The link to an in-process node is gone. The node opens it again by itself when it is back.
-    pub fn link_down(&mut self, node: NodeIndex, link: Link, now: Nanos) {
-        if self.is_current(node, link) {
-            self.tell(Event::NodeDown(node), now);
-        }
-    }
-
-    /// An in-process node answered.
-    pub fn reply(&mut self, node: NodeIndex, link: Link, reply: Reply, now: Nanos) {
-        if self.is_current(node, link) {
-            self.tell(Event::Reply { node, reply }, now);
-        }
-    }
-
-    /// Something happened to the socket of a remote node.
-    pub(crate) fn remote_event(
+    /// An operation of its store has come back.
+    pub fn store_event(
         &mut self,
-        kind: Kind,
         index: u32,
         event: fieldstone_uring::Event,
         now: Nanos,
+        router: &mut Router,
         reactor: &mut Reactor,
     ) {
-        let (node, attempt) = split_index(index);
-        let mut heard = std::mem::take(&mut self.heard);
-        if let Some(NodeLink::Remote(remote)) = self.links.get_mut(usize::from(node.0)) {
-            remote.event(kind, attempt, event, reactor, &mut heard);
-        }
-        self.listen(node, &mut heard, now);
-        self.heard = heard;
+        self.dirty = true;
+        let mut io = StoreIo { device: self.id, now, reactor, router };
+        self.stack.store_mut().event(index, event, &mut io);
     }
 
-    /// The address of a remote node was read, or could not be.
-    pub(crate) fn found(
-        &mut self,
-        node: NodeIndex,
-        attempt: u16,
-        endpoint: std::io::Result<Box<Endpoint>>,
-        reactor: &mut Reactor,
-    ) {
-        if let Some(NodeLink::Remote(remote)) = self.links.get_mut(usize::from(node.0)) {
-            remote.found(attempt, endpoint, reactor);
-        }
-    }
-
-    /// Tells the volume what came from a remote node.
-    fn listen(&mut self, node: NodeIndex, heard: &mut Vec<Heard>, now: Nanos) {
-        for heard in heard.drain(..) {
-            let event = match heard {
-                Heard::Up => Event::NodeUp(node),
-                Heard::Down => Event::NodeDown(node),
-                Heard::Reply(reply) => Event::Reply { node, reply },
-            };
-            self.tell(event, now);
-        }
+    /// A part or a thread tells its store something.
+    pub fn mail(&mut self, mail: Mail, now: Nanos, router: &mut Router, reactor: &mut Reactor) {
+        self.dirty = true;
+        let mut io = StoreIo { device: self.id, now, reactor, router };
+        self.stack.store_mut().mail(mail, &mut io);
     }
 
     /// Its timer is due.
@@ -313,33 +139,24 @@ impl Device {
         self.dirty = true;
     }
 
-    /// Starts a job.
+    /// Calls its store.
     ///
     /// # Errors
-    /// Why it cannot be started.
-    pub fn start_job(&mut self, job: Job) -> Result<(), String> {
+    /// Why the store refuses.
+    pub fn call(&mut self, call: Settings) -> Result<(), String> {
         self.dirty = true;
-        let name = self.name.clone();
-        let Some(volume) = self.volume() else {
-            return Err(format!("{name} is memory: it has no shards"));
-        };
-        match job {
-            Job::Rebuild { limit_bytes_per_second } => {
-                volume.request_rebuild(limit_bytes_per_second);
-            }
-            Job::Scrub { limit_bytes_per_second } => volume.request_scrub(limit_bytes_per_second),
-            Job::Grow { size_bytes, thin } => volume.request_grow(size_bytes, thin),
+        let known = self.stack.store().calls();
+        if !known.iter().any(|known| known.name == call.layer()) {
+            return Err(format!("{} cannot be told to {}", self.name, call.layer()));
         }
-        Ok(())
+        self.stack.store_mut().call(call)
     }
 
     /// Begins to close; `reply` is answered when all is stable.
     pub fn close(&mut self, reply: mpsc::Sender<Result<(), String>>) {
         self.dirty = true;
         self.closing = Some(reply);
-        if let Some(volume) = self.volume() {
-            volume.request_close();
-        }
+        self.stack.store_mut().close();
     }
 
     /// What is told about it.
@@ -349,10 +166,9 @@ impl Device {
             device: self.id,
             name: self.name.clone(),
             info: self.stack.info().clone(),
-            volume: match self.stack.store() {
-                Store::Volume(volume) => Some(volume.status()),
-                Store::Ram(_) => None,
-            },
+            phase: self.stack.store().phase(),
+            status: self.stack.store().status(),
+            calls: self.stack.store().calls(),
             stats: if with_stats { self.stats(now) } else { DeviceStats::default() },
         }
     }
@@ -392,7 +208,7 @@ impl Device {
         layer.change(&mut settings).map_err(|error| error.to_string())
     }
 
-    /// Lets the layers and the volume run until they want nothing. True if anything was done.
+    /// Lets the layers and the store run until they want nothing. True if anything was done.
     pub fn pump(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) -> bool {
         if !std::mem::replace(&mut self.dirty, false) {
             return false;
@@ -404,50 +220,16 @@ impl Device {
             for (origin, completion) in self.completions.drain(..) {
                 router.send(origin.core, Message::Complete { origin, completion });
             }
-            busy |= self.act(router, reactor);
+            let mut io = StoreIo { device: self.id, now, reactor, router };
+            busy |= self.stack.store_mut().act(&mut io);
             if !busy {
                 break;
             }
         }
-        self.flush_links(now, reactor);
+        self.stack.store_mut().flush(&mut StoreIo { device: self.id, now, reactor, router });
         self.answer_calls();
         self.set_timer(reactor);
         true
-    }
-
-    /// Sends what is queued for remote nodes.
-    fn flush_links(&mut self, now: Nanos, reactor: &mut Reactor) {
-        let mut heard = std::mem::take(&mut self.heard);
-        for index in 0..self.links.len() {
-            if let NodeLink::Remote(remote) = &mut self.links[index] {
-                remote.flush(reactor, &mut heard);
-                let node = u16::try_from(index).expect("a pool has at most 65535 nodes");
-                self.listen(NodeIndex(node), &mut heard, now);
-            }
-        }
-        self.heard = heard;
-    }
-
-    /// Carries out what the volume wants done.
-    fn act(&mut self, router: &mut Router, reactor: &mut Reactor) -> bool {
-        let device = self.id.0;
-        let mut busy = false;
-        while let Some(action) = self.volume().and_then(Volume::next_action) {
-            busy = true;
-            match action {
-                Action::Reconnect { node } => self.connect(node, router, reactor),
-                Action::Send { node, request } => match self.links.get_mut(usize::from(node.0)) {
-                    Some(NodeLink::Here { attempt }) => {
-                        let link = Link { device, attempt: *attempt };
-                        let to = node_core(node, router.cores());
-                        router.send(to, Message::ToNode { node, link, request });
-                    }
-                    Some(NodeLink::Remote(remote)) => remote.send(&request),
-                    None => tracing::error!("{node} is not of this pool"),
-                },
-            }
-        }
-        busy
     }
 
     /// Answers the calls that wait for the device to open or close.
@@ -455,14 +237,9 @@ impl Device {
         if self.opening.is_none() && self.closing.is_none() {
             return;
         }
-        let phase = match self.stack.store() {
-            Store::Ram(_) if self.closing.is_some() => Phase::Closed,
-            Store::Ram(_) => Phase::Serving,
-            Store::Volume(volume) => volume.phase(),
-        };
-        let (opened, closed) = match phase {
+        let (opened, closed) = match self.stack.store().phase() {
             Phase::Opening | Phase::Closing => return,
-            Phase::Serving | Phase::Looked => (Ok(self.stack.store().info()), None),
+            Phase::Serving => (Ok(self.stack.store().info()), None),
             Phase::Closed => (Err("it was closed".to_owned()), Some(Ok(()))),
             Phase::Failed(reason) => (Err(reason.clone()), Some(Err(reason))),
         };
@@ -503,10 +280,7 @@ impl Device {
             }
         }
         let oldest = self.stack.oldest();
-        let waits_for = || match self.stack.store() {
-            Store::Volume(volume) => volume.waits_for(),
-            Store::Ram(_) => String::new(),
-        };
+        let waits_for = || self.stack.store().waits_for();
         match self.overdue.look(oldest.as_ref(), now) {
             None => {}
             Some(Report::Over) => tracing::info!("{}: all requests are answered again", self.name),
@@ -532,19 +306,11 @@ impl Device {
         (self.stack.in_flight() > 0).then(|| now.plus(Nanos::from_ms(LOOK_MS)))
     }
 
-    /// Lets go of all nodes: the device is closed for good.
-    pub fn disconnect(&mut self, router: &mut Router, reactor: &mut Reactor) {
-        for (index, link) in self.links.iter_mut().enumerate() {
-            let node = NodeIndex(u16::try_from(index).expect("a pool has at most 65535 nodes"));
-            match link {
-                NodeLink::Here { attempt } => {
-                    let link = Link { device: self.id.0, attempt: *attempt };
-                    let to = node_core(node, router.cores());
-                    router.send(to, Message::LinkClose { node, link });
-                }
-                NodeLink::Remote(remote) => remote.close(reactor),
-            }
-        }
+    /// Lets go of all that its store uses: the device is closed for good.
+    pub fn release(&mut self, router: &mut Router, reactor: &mut Reactor) {
+        let now = reactor.now();
+        let mut io = StoreIo { device: self.id, now, reactor, router };
+        self.stack.store_mut().release(&mut io);
         reactor.cancel_timer(token(Kind::DeviceTimer, self.id.0, 0));
     }
 

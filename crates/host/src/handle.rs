@@ -31,7 +31,7 @@ use fieldstone_block::{Info, Settings};
 use fieldstone_buf::Budget;
 use fieldstone_proto::NodeIndex;
 
-use crate::control::{Control, CoreSnapshot, Job};
+use crate::control::{Control, CoreSnapshot};
 use crate::device::DeviceSpec;
 use crate::disk::{Disk, start_chores};
 use crate::folder::{Attempt, NodeFolder, Opening};
@@ -367,11 +367,12 @@ impl Handle {
         self.call(device.core(self.cores()), Control::ForgetDevice { device });
     }
 
-    /// Starts a job of a volume. The channel tells whether it was started.
+    /// Calls a device's store. The channel tells whether the call was carried out or started.
     #[must_use]
-    pub fn start_job(&self, device: DeviceId, job: Job) -> Receiver<Result<(), String>> {
+    pub fn call_store(&self, device: DeviceId, call: Settings) -> Receiver<Result<(), String>> {
         let (reply, answer) = mpsc::channel();
-        self.call(device.core(self.cores()), Control::Job { device, job, reply });
+        let control = Control::CallStore { device, call, reply };
+        self.call(device.core(self.cores()), control);
         answer
     }
 

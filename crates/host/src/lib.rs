@@ -28,10 +28,10 @@
 //! | [`handle`] | starting and stopping; control calls from other threads |
 //! | [`worker`] | the loop of a core |
 //! | [`message`] | what parts tell each other, within and between cores |
-//! | [`device`] | a volume or memory behind its layers, and its links to nodes |
+//! | [`device`] | a store behind its layers |
+//! | [`store`], [`stores`] | what a store is; memory, volumes |
 //! | [`nbd_server`] | NBD connections |
 //! | [`node_local`], [`disk`], [`folder`] | a storage node in this process, its files, its folder |
-//! | [`node_remote`] | a node in another process, as a device sees it |
 //! | [`node_server`] | other processes, as a node sees them |
 //! | [`node_session`] | a conversation with one node, for calls |
 //! | `pace` | whether a disk keeps pace, and so may block a write |
@@ -49,20 +49,21 @@ pub mod look_up;
 pub mod message;
 pub mod nbd_server;
 pub mod node_local;
-pub mod node_remote;
 pub mod node_server;
 pub mod node_session;
 pub mod notices;
 mod overdue;
 mod pace;
 mod remote_session;
+pub mod store;
+pub mod stores;
 pub mod strangers;
 mod token;
 mod wire_socket;
 pub mod worker;
 
-pub use control::{CoreSnapshot, DeviceSnapshot, Job};
-pub use device::{DeviceSpec, DeviceStats, LayerStatus, NodePlace, StoreSpec};
+pub use control::{CoreSnapshot, DeviceSnapshot};
+pub use device::{DeviceSpec, DeviceStats, LayerStatus};
 pub use folder::{
     Attempt, FOLDERS_PATIENCE, FolderError, Keeper, NodeFolder, Opening, Standing, free_bytes,
 };
@@ -75,3 +76,5 @@ pub use nbd_server::{Exports, Service};
 pub use node_local::LocalNodeStatus;
 pub use node_session::{NodeSession, SessionError};
 pub use remote_session::connect_unix;
+pub use store::{Phase, Store, StoreIo, StoreSpec};
+pub use stores::{NodePlace, RamSpec, VolumeCall, VolumeSpec};

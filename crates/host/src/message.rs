@@ -13,12 +13,14 @@ use std::collections::VecDeque;
 
 use fieldstone_block as block;
 use fieldstone_node::PeerId;
-use fieldstone_proto::{NodeIndex, Reply, Request};
+use fieldstone_proto::{NodeIndex, Request};
 
 use crate::control::Control;
 use crate::disk::ChoreDone;
 use crate::nbd_server::Accepted;
-use fieldstone_uring::{Endpoint, SendError, Sender};
+use crate::store::Mail;
+use crate::stores::volume::NodeMail;
+use fieldstone_uring::{SendError, Sender};
 
 /// A core of the host, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,20 +121,8 @@ pub enum Message {
         /// The connection.
         link: Link,
     },
-    /// The connection is open: the node runs.
-    LinkUp {
-        /// The node.
-        node: NodeIndex,
-        /// The connection.
-        link: Link,
-    },
-    /// The connection is gone, and with it every unanswered request.
-    LinkDown {
-        /// The node.
-        node: NodeIndex,
-        /// The connection.
-        link: Link,
-    },
+    /// A node tells the connection of another process.
+    ToPeer(NodeMail),
     /// The node has accepted a capability that came on this connection.
     LinkKnown {
         /// The node.
@@ -149,25 +139,12 @@ pub enum Message {
         /// What.
         request: Request,
     },
-    /// A node answers a device.
-    FromNode {
-        /// The node.
-        node: NodeIndex,
-        /// The connection.
-        link: Link,
-        /// The answer.
-        reply: Reply,
-    },
-    /// A thread has read where a node's process listens, for a device that connects to the node.
-    Found {
-        /// The device.
+    /// A part or a thread tells a store.
+    ToStore {
+        /// The device of the store.
         device: DeviceId,
-        /// The node.
-        node: NodeIndex,
-        /// Which of the device's attempts to connect it is for.
-        attempt: u16,
-        /// The address, or why there is none.
-        endpoint: std::io::Result<Box<Endpoint>>,
+        /// What; the store knows its type.
+        mail: Mail,
     },
     /// A connection was accepted on another core and shall live here.
     Accepted(Accepted),

@@ -28,7 +28,8 @@ use fieldstone_proto::{NodeIndex, Reply, Request};
 use crate::disk::{Chore, ChoreDone, ChoreOutcome, Disk};
 use crate::folder::{NodeFolder, Opening};
 use crate::handle::LocalNodeConfig;
-use crate::message::{Core, Link, Message, Router};
+use crate::message::{Core, DeviceId, Link, Message, Router};
+use crate::stores::volume::NodeMail;
 use fieldstone_uring::{Event, Reactor};
 
 /// A device, a connection or a call that talks to the node.
@@ -191,7 +192,7 @@ impl LocalNode {
             return;
         }
         if up && direct.is_none() {
-            router.send(core, Message::LinkUp { node: self.index, link });
+            tell(core, link, NodeMail::Up(self.index, link), router);
         }
         self.clients.push(Client { link, core, up, known: false, direct });
     }
@@ -277,8 +278,7 @@ impl LocalNode {
         for client in &mut self.clients {
             client.up = true;
             if client.direct.is_none() {
-                let up = Message::LinkUp { node: self.index, link: client.link };
-                router.send(client.core, up);
+                tell(client.core, client.link, NodeMail::Up(self.index, client.link), router);
             }
         }
     }
@@ -360,8 +360,7 @@ impl LocalNode {
         self.state = State::Down { reason };
         for client in &mut self.clients {
             if std::mem::replace(&mut client.up, false) && client.direct.is_none() {
-                let down = Message::LinkDown { node: self.index, link: client.link };
-                router.send(client.core, down);
+                tell(client.core, client.link, NodeMail::Down(self.index, client.link), router);
             }
         }
         // A control call in flight gets no answer: its channel closes with the client.
@@ -380,6 +379,15 @@ fn deliver(clients: &mut [Client], node: NodeIndex, link: Link, reply: Reply, ro
     match &client.direct {
         // The caller does not wait any more: its call timed out.
         Some(direct) => drop(direct.send(reply)),
-        None => router.send(client.core, Message::FromNode { node, link, reply }),
+        None => tell(client.core, link, NodeMail::Reply(node, link, reply), router),
     }
+}
+
+/// Tells the far end of a link something: the connection of another process, or a store.
+fn tell(core: Core, link: Link, mail: NodeMail, router: &mut Router) {
+    let message = match link.device {
+        Link::SOCKET => Message::ToPeer(mail),
+        device => Message::ToStore { device: DeviceId(device), mail: Box::new(mail) },
+    };
+    router.send(core, message);
 }

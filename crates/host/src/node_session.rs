@@ -9,12 +9,12 @@ use fieldstone_proto::{
 };
 
 use crate::control::Control;
-use crate::device::NodePlace;
 use crate::folder::{self, FolderError};
 use crate::handle::Handle;
 use crate::look_up::within;
 use crate::message::Link;
 use crate::remote_session::RemoteSession;
+use crate::stores::NodePlace;
 use fieldstone_uring::Address;
 
 /// How soon a node that is busy is asked again; it is while it starts.

@@ -28,36 +28,27 @@ pub enum Kind {
     Disk = 5,
     /// The timer of device `scope`.
     DeviceTimer = 6,
-    /// Receiving from remote node `index` of device `scope`.
-    RemoteReceive = 7,
-    /// Sending to remote node `index` of device `scope`.
-    RemoteSend = 8,
-    /// Connecting to remote node `index` of device `scope`.
-    RemoteConnect = 9,
-    /// The timer to connect again to remote node `index` of device `scope`.
-    RemoteTimer = 10,
+    /// Operation `index` of the store of device `scope`.
+    Store = 7,
     /// Receiving on node connection `index`.
-    PeerReceive = 11,
+    PeerReceive = 8,
     /// Sending on node connection `index`.
-    PeerSend = 12,
+    PeerSend = 9,
     /// The timer that looks after node folders and full mailboxes.
-    Housekeeping = 13,
+    Housekeeping = 10,
     /// The timer that looks after strangers, memory that is waited for, and log lines left out.
-    Watch = 14,
+    Watch = 11,
 }
 
 impl Kind {
-    const ALL: [Kind; 14] = [
+    const ALL: [Kind; 11] = [
         Kind::Mail,
         Kind::Accept,
         Kind::NbdReceive,
         Kind::NbdSend,
         Kind::Disk,
         Kind::DeviceTimer,
-        Kind::RemoteReceive,
-        Kind::RemoteSend,
-        Kind::RemoteConnect,
-        Kind::RemoteTimer,
+        Kind::Store,
         Kind::PeerReceive,
         Kind::PeerSend,
         Kind::Housekeeping,

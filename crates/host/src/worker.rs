@@ -31,11 +31,12 @@ use fieldstone_proto::NodeIndex;
 
 use crate::control::{Control, CoreSnapshot};
 use crate::device::Device;
-use crate::message::{Core, DeviceId, Link, Message, Router};
+use crate::message::{Core, DeviceId, Message, Router};
 use crate::nbd_server::{Accepted, NbdServer, Service};
 use crate::node_local::LocalNode;
 use crate::node_server::NodeServer;
 use crate::notices::{Cause, Notices};
+use crate::stores::volume::NodeMail;
 use crate::strangers::Bounds;
 use crate::token::{Kind, split, token};
 use fieldstone_uring::{Event, Listener, Mailbox, Payload, Reactor, thread_usage};
@@ -152,9 +153,9 @@ impl Worker {
                     device.timer_due();
                 }
             }
-            Kind::RemoteReceive | Kind::RemoteSend | Kind::RemoteConnect | Kind::RemoteTimer => {
+            Kind::Store => {
                 if let Some(device) = self.devices.get_mut(&DeviceId(scope)) {
-                    device.remote_event(kind, index, event, now, &mut self.reactor);
+                    device.store_event(index, event, now, &mut self.router, &mut self.reactor);
                 }
             }
             Kind::PeerReceive => self.peers.received(index, event, now, &mut self.notices),
@@ -243,14 +244,17 @@ impl Worker {
                     node.request(link, request, now, &mut self.router);
                 }
             }
-            Message::FromNode { node, link, reply } => match link.device {
-                Link::SOCKET => self.peers.reply(link, &reply, now, &mut self.notices),
-                device => {
-                    if let Some(device) = self.devices.get_mut(&DeviceId(device)) {
-                        device.reply(node, link, reply, now);
-                    }
+            Message::ToPeer(NodeMail::Reply(_, link, reply)) => {
+                self.peers.reply(link, &reply, now, &mut self.notices);
+            }
+            Message::ToPeer(NodeMail::Up(_, link)) => self.peers.link_up(link, now),
+            Message::ToPeer(NodeMail::Down(_, link)) => self.peers.link_down(link),
+            Message::ToPeer(NodeMail::Found(..)) => {}
+            Message::ToStore { device, mail } => {
+                if let Some(device) = self.devices.get_mut(&device) {
+                    device.mail(mail, now, &mut self.router, &mut self.reactor);
                 }
-            },
+            }
             Message::LinkOpen { node, link, core } => {
                 if let Some(local) = self.nodes.get_mut(&node) {
                     local.open_link(link, core, None, &mut self.router);
@@ -259,25 +263,6 @@ impl Worker {
             Message::LinkClose { node, link } => {
                 if let Some(node) = self.nodes.get_mut(&node) {
                     node.close_link(link, now);
-                }
-            }
-            Message::LinkUp { node, link } => {
-                if link.device == Link::SOCKET {
-                    self.peers.link_up(link, now);
-                } else if let Some(device) = self.devices.get_mut(&DeviceId(link.device)) {
-                    device.link_up(node, link, now);
-                }
-            }
-            Message::LinkDown { node, link } => {
-                if link.device == Link::SOCKET {
-                    self.peers.link_down(link);
-                } else if let Some(device) = self.devices.get_mut(&DeviceId(link.device)) {
-                    device.link_down(node, link, now);
-                }
-            }
-            Message::Found { device, node, attempt, endpoint } => {
-                if let Some(device) = self.devices.get_mut(&device) {
-                    device.found(node, attempt, endpoint, &mut self.reactor);
                 }
             }
             Message::LinkKnown { link, .. } => self.peers.link_known(link),
@@ -376,7 +361,7 @@ impl Worker {
             },
             Control::ForgetDevice { device } => {
                 if let Some(mut device) = self.devices.remove(&device) {
-                    device.disconnect(&mut self.router, &mut self.reactor);
+                    device.release(&mut self.router, &mut self.reactor);
                 }
             }
             Control::Offer { exports, taken } => {
@@ -391,12 +376,12 @@ impl Worker {
             Control::Snapshot { with_stats, reply } => {
                 drop(reply.send(self.snapshot(with_stats)));
             }
-            Control::Job { device, job, reply } => {
-                let started = match self.devices.get_mut(&device) {
-                    Some(device) => device.start_job(job),
-                    None => Err("the volume is not open".to_owned()),
+            Control::CallStore { device, call, reply } => {
+                let answer = match self.devices.get_mut(&device) {
+                    Some(device) => device.call(call),
+                    None => Err("the device is not open".to_owned()),
                 };
-                drop(reply.send(started));
+                drop(reply.send(answer));
             }
             Control::ChangeLayer { device, settings, reply } => {
                 let changed = match self.devices.get_mut(&device) {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use fieldstone_host::Job;
+use fieldstone_host::VolumeCall;
 
 use crate::control::{Client, Request};
 use crate::engine::{Engine, NodeOptions, Operator, VolumeOptions};
@@ -55,10 +55,10 @@ impl JobKind {
         }
     }
 
-    fn job(self, limit: u64) -> Job {
+    fn call(self, limit: u64) -> VolumeCall {
         match self {
-            Self::Rebuild => Job::Rebuild { limit_bytes_per_second: limit },
-            Self::Scrub => Job::Scrub { limit_bytes_per_second: limit },
+            Self::Rebuild => VolumeCall::Rebuild { limit_bytes_per_second: limit },
+            Self::Scrub => VolumeCall::Scrub { limit_bytes_per_second: limit },
         }
     }
 }
@@ -145,7 +145,7 @@ fn offline(
         if kind == JobKind::Rebuild {
             wait_for_nodes(Some(&known.name), || PoolReport::of(engine))?;
         }
-        engine.start_job(&known.name, kind.job(args.limit))?;
+        engine.call_store(&known.name, kind.call(args.limit))?;
         let followed = follow(kind, args.json, Some(&known.name), || PoolReport::of(engine));
         let report = PoolReport::of(engine)?;
         let mut volumes = report.volumes.iter().filter(|found| found.name == known.name);

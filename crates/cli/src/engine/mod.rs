@@ -28,8 +28,8 @@ use anyhow::{Context, bail};
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{Info, Settings};
 use fieldstone_host::{
-    CoreSnapshot, DeviceId, DeviceSpec, Handle, Host, HostConfig, Job, NodePlace,
-    PAYLOAD_MEMORY_BYTES, StoreSpec,
+    CoreSnapshot, DeviceId, DeviceSpec, Handle, Host, HostConfig, NodePlace, PAYLOAD_MEMORY_BYTES,
+    RamSpec, VolumeCall,
 };
 use fieldstone_proto::VolumeId;
 use fieldstone_uring::{Caching, Holder};
@@ -199,7 +199,8 @@ impl Engine {
         size_bytes: u64,
         layers: LayerOptions,
     ) -> anyhow::Result<OpenDevice> {
-        let spec = DeviceSpec { name: name.to_owned(), store: StoreSpec::Ram(size_bytes), layers };
+        let spec =
+            DeviceSpec { name: name.to_owned(), store: Box::new(RamSpec { size_bytes }), layers };
         self.open_device(spec, None, None)
     }
 
@@ -258,13 +259,14 @@ impl Engine {
         text
     }
 
-    /// Starts a job of an open volume.
+    /// Calls an open volume.
     ///
     /// # Errors
     /// When the volume is not open or refuses.
-    pub fn start_job(&self, name: &str, job: Job) -> anyhow::Result<()> {
+    pub fn call_store(&self, name: &str, call: VolumeCall) -> anyhow::Result<()> {
         let open = self.find_open(name)?;
-        match self.handle.start_job(open.device, job).recv_timeout(CALL_PATIENCE) {
+        let answer = self.handle.call_store(open.device, call.settings());
+        match answer.recv_timeout(CALL_PATIENCE) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(reason)) => bail!("{name}: {reason}"),
             Err(RecvTimeoutError::Disconnected) => bail!("{name}: its core has ended"),

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::bail;
 use fieldstone_block::Settings;
-use fieldstone_host::{Exports, Job};
+use fieldstone_host::{Exports, VolumeCall};
 use fieldstone_proto::NodeIndex;
 
 use super::{Engine, Known, Stage};
@@ -106,7 +106,7 @@ impl Served {
         Ok(())
     }
 
-    fn start_jobs(&self, volume: Option<&str>, job: Job) -> anyhow::Result<Response> {
+    fn call_volumes(&self, volume: Option<&str>, call: VolumeCall) -> anyhow::Result<Response> {
         if volume.is_none() {
             // All that is to be served is asked for.
             for target in self.engine.targets() {
@@ -122,7 +122,7 @@ impl Served {
             bail!("no volume is being served here");
         }
         for name in names {
-            self.engine.start_job(name, job)?;
+            self.engine.call_store(name, call)?;
         }
         Ok(Response::Done)
     }
@@ -141,12 +141,12 @@ impl Served {
         match request {
             Request::Status => Ok(Response::Status(Box::new(self.report()?))),
             Request::Rebuild { volume, limit } => {
-                let job = Job::Rebuild { limit_bytes_per_second: limit };
-                self.start_jobs(volume.as_deref(), job)
+                let call = VolumeCall::Rebuild { limit_bytes_per_second: limit };
+                self.call_volumes(volume.as_deref(), call)
             }
             Request::Scrub { volume, limit } => {
-                let job = Job::Scrub { limit_bytes_per_second: limit };
-                self.start_jobs(volume.as_deref(), job)
+                let call = VolumeCall::Scrub { limit_bytes_per_second: limit };
+                self.call_volumes(volume.as_deref(), call)
             }
             Request::VolumeList => {
                 let listing = self.engine.list_volumes()?;

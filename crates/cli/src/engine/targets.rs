@@ -15,8 +15,8 @@
 use std::sync::PoisonError;
 
 use anyhow::bail;
-use fieldstone_host::{CoreSnapshot, DeviceId, DeviceSnapshot};
-use fieldstone_volume::{NodeHealth, Phase};
+use fieldstone_host::{CoreSnapshot, DeviceId, DeviceSnapshot, Phase};
+use fieldstone_volume::{NodeHealth, Status};
 
 use super::{Engine, OpenDevice};
 
@@ -85,7 +85,7 @@ impl Engine {
         let phase = |id: DeviceId| {
             let mut devices = cores.iter().flat_map(|core| &core.devices);
             let found = devices.find(|found| found.device == id)?;
-            Some(found.volume.as_ref()?.phase.clone())
+            Some(found.phase.clone())
         };
         let failure = |target: &Target| match &target.stage {
             Stage::Opening => None,
@@ -110,9 +110,9 @@ impl Engine {
         let open = self.open_devices();
         let cores = self.snapshot();
         let line = |device: &DeviceSnapshot| {
-            let status = device.volume.as_ref()?;
+            let status: &Status = device.status_of()?;
             let mine = open.iter().any(|open| open.device == device.device);
-            (mine && status.phase != Phase::Closed).then(|| {
+            (mine && device.phase != Phase::Closed).then(|| {
                 format!(
                     "{} is not closed: {} lie only in its journal, and its next opening replays \
                      them",
@@ -140,7 +140,7 @@ pub fn waits_for(cores: &[CoreSnapshot], name: &str) -> String {
 /// The nodes that a volume lacks, with the reasons: those that the node itself gives (`local`),
 /// else those that the volume knows.
 fn node_reasons(device: &DeviceSnapshot, local: impl Fn(u16) -> Option<String>) -> Vec<String> {
-    let Some(status) = &device.volume else { return Vec::new() };
+    let Some(status) = device.status_of::<Status>() else { return Vec::new() };
     let lacking = status.nodes.iter().filter(|node| node.health != NodeHealth::Up);
     lacking
         .map(|node| match local(node.node.0) {

@@ -1,14 +1,17 @@
 //! The volumes of a pool: making, opening, growing and removing them.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_codes::Profile;
-use fieldstone_host::{DeviceSpec, Job, NodeSession, SessionError, StoreSpec, wall_offset_ns};
+use fieldstone_host::{
+    DeviceSpec, NodeSession, SessionError, VolumeCall, VolumeSpec, wall_offset_ns,
+};
 use fieldstone_proto::{Epoch, NodeError, ReplyBody, RequestBody, VolumeId};
-use fieldstone_volume::{Opening, Provisioning, VolumeConfig};
+use fieldstone_volume::{Opening, Provisioning, Status, VolumeConfig};
 
 use super::{Engine, Known, Listing, OpenDevice};
 use crate::pool::{Provision, geometry, needed_slots, random};
@@ -74,9 +77,9 @@ impl Engine {
     }
 
     /// A volume on the pool's nodes, with an engine of its own.
-    fn store(&self, config: VolumeConfig) -> anyhow::Result<StoreSpec> {
-        let engine = Box::new(self.accelerator.engine()?);
-        Ok(StoreSpec::Volume(Box::new(config), std::sync::Arc::clone(&self.places), engine))
+    fn store(&self, config: VolumeConfig) -> anyhow::Result<Box<VolumeSpec>> {
+        let engine = self.accelerator.engine()?;
+        Ok(Box::new(VolumeSpec { config, places: Arc::clone(&self.places), engine }))
     }
 
     /// Opens a volume and waits until it serves, or until `stop` is set.
@@ -268,7 +271,7 @@ impl Engine {
                 units::size_argument(size_bytes)
             );
         }
-        self.start_job(name, Job::Grow { size_bytes, thin })?;
+        self.call_store(name, VolumeCall::Grow { size_bytes, thin })?;
         let start = Instant::now();
         while size_now() != Some(size_bytes) {
             if let Some(why) = self.grow_refused(open) {
@@ -287,7 +290,7 @@ impl Engine {
         let snapshot = self.snapshot();
         let mut devices = snapshot.iter().flat_map(|core| &core.devices);
         let found = devices.find(|found| found.device == open.device)?;
-        found.volume.as_ref()?.grow_refused.clone()
+        found.status_of::<Status>()?.grow_refused.clone()
     }
 
     /// Opens a volume, makes it larger, and closes it.

@@ -116,7 +116,7 @@ fn complete(volume: &mut VolumeReport, listed: &[Known]) {
 
 /// A device that is open.
 fn device_report(device: &DeviceSnapshot) -> VolumeReport {
-    let mut report = match &device.volume {
+    let mut report = match device.status_of::<Status>() {
         Some(status) => volume_report(status),
         None => VolumeReport {
             code: "memory".to_owned(),

@@ -1,7 +1,7 @@
-//! A node in another process, as a device sees it: one connection, opened again whenever it breaks.
+//! A node in another process, as a volume sees it: one connection, opened again whenever it breaks.
 //!
 //! ```text
-//!             connected                        broken: the device is told
+//!             connected                        broken: the volume is told
 //! Connecting -----------> Up ----------------------------------------------> Waiting
 //!   ^   | refused, or no answer within five seconds                            |
 //!   |   +----------------------------------------------------------> Waiting   |
@@ -22,12 +22,11 @@ use fieldstone_block::Nanos;
 use fieldstone_proto::wire::encode_request;
 use fieldstone_proto::{NodeError, NodeIndex, Reply, Request};
 
-use crate::device::NodePlace;
-use crate::message::{DeviceId, Message};
-use crate::token::{Kind, token};
+use super::{NodeMail, NodePlace};
+use crate::store::{Mailer, StoreIo};
 use crate::wire_socket::{Broken, WireSocket};
 use crate::{folder, look_up};
-use fieldstone_uring::{Endpoint, Event, Payload, Reactor, Sender, Token};
+use fieldstone_uring::{Endpoint, Event, Payload, Reactor, Token};
 
 /// The first pause before connecting again.
 const PAUSE_MS_MIN: u64 = 50;
@@ -36,7 +35,7 @@ const PAUSE_MS_MAX: u64 = 2_000;
 /// A connection that is not open after this long is given up.
 const CONNECT_MS: u64 = 5_000;
 
-/// What the device is told.
+/// What the volume is told.
 #[derive(Debug)]
 pub enum Heard {
     /// The connection is open.
@@ -56,11 +55,10 @@ enum State {
 
 /// A node in another process.
 pub struct RemoteNode {
-    device: DeviceId,
     node: NodeIndex,
     place: NodePlace,
-    /// The mailbox of this core, for addresses that were read.
-    mailbox: Sender<Message>,
+    /// For addresses that were read.
+    mailer: Mailer,
     attempt: u16,
     state: State,
     pause_ms: u64,
@@ -68,28 +66,64 @@ pub struct RemoteNode {
     refused: Vec<Reply>,
 }
 
-/// The part of a token's index that says which attempt it belongs to, and the node.
-#[must_use]
-pub fn split_index(index: u32) -> (NodeIndex, u16) {
-    let low = u16::try_from(index & 0xffff).expect("masked to 16 bits");
-    let high = u16::try_from(index >> 16).expect("shifted to 16 bits");
-    (NodeIndex(low), high)
+/// What an event of a connection belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Receiving.
+    Receive,
+    /// Sending.
+    Send,
+    /// Connecting.
+    Connect,
+    /// The timer that limits connecting, or ends the pause before it.
+    Timer,
+}
+
+/// The name of an operation among those of a volume.
+///
+/// ```text
+///  31       30 29      16 15    0
+/// +-----------+----------+-------+
+/// | operation | attempt  | node  |
+/// +-----------+----------+-------+
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    pub operation: Operation,
+    pub attempt: u16,
+    pub node: NodeIndex,
+}
+
+/// Attempts are counted modulo this. Each waits for some milliseconds, so no event of one that
+/// long ago is still to come.
+const ATTEMPTS: u16 = 1 << 14;
+
+impl Name {
+    const OPERATIONS: [Operation; 4] =
+        [Operation::Receive, Operation::Send, Operation::Connect, Operation::Timer];
+
+    pub fn of(index: u32) -> Self {
+        let bits = |from: u32, mask: u32| u16::try_from(index >> from & mask).expect("masked");
+        Self {
+            operation: Self::OPERATIONS[usize::from(bits(30, 3))],
+            attempt: bits(16, u32::from(ATTEMPTS - 1)),
+            node: NodeIndex(bits(0, 0xffff)),
+        }
+    }
+
+    fn index(self) -> u32 {
+        (self.operation as u32) << 30 | u32::from(self.attempt) << 16 | u32::from(self.node.0)
+    }
 }
 
 impl RemoteNode {
     /// A node that is not connected to yet.
     #[must_use]
-    pub fn new(
-        device: DeviceId,
-        node: NodeIndex,
-        place: NodePlace,
-        mailbox: Sender<Message>,
-    ) -> Self {
+    pub fn new(node: NodeIndex, place: NodePlace, mailer: Mailer) -> Self {
         Self {
-            device,
             node,
             place,
-            mailbox,
+            mailer,
             attempt: 0,
             state: State::Waiting,
             pause_ms: 0,
@@ -97,68 +131,68 @@ impl RemoteNode {
         }
     }
 
-    fn token(&self, kind: Kind) -> Token {
-        let index = u32::from(self.attempt) << 16 | u32::from(self.node.0);
-        token(kind, self.device.0, index)
+    fn token(&self, operation: Operation, io: &StoreIo<'_>) -> Token {
+        io.token(Name { operation, attempt: self.attempt, node: self.node }.index())
     }
 
     /// Drops the connection, if any, and opens a new one; at once if the last one did its work.
-    pub fn reconnect(&mut self, reactor: &mut Reactor) {
-        self.hang_up(reactor);
+    pub fn reconnect(&mut self, io: &mut StoreIo<'_>) {
+        self.hang_up(io);
         if self.pause_ms == 0 {
-            self.connect(reactor);
+            self.connect(io);
         } else {
-            self.wait(reactor);
+            self.wait(io);
         }
     }
 
-    fn hang_up(&mut self, reactor: &mut Reactor) {
-        reactor.cancel_timer(self.token(Kind::RemoteTimer));
+    fn hang_up(&mut self, io: &mut StoreIo<'_>) {
+        io.reactor.cancel_timer(self.token(Operation::Timer, io));
         match std::mem::replace(&mut self.state, State::Waiting) {
-            State::Up(socket) => socket.close(reactor),
+            State::Up(socket) => socket.close(io.reactor),
             State::Connecting => {
-                reactor.cancel(self.token(Kind::RemoteConnect));
+                io.reactor.cancel(self.token(Operation::Connect, io));
             }
             State::Waiting | State::Closed => {}
         }
-        self.attempt = self.attempt.wrapping_add(1);
+        self.attempt = (self.attempt + 1) % ATTEMPTS;
     }
 
-    fn connect(&mut self, reactor: &mut Reactor) {
+    fn connect(&mut self, io: &mut StoreIo<'_>) {
         self.pause_ms = (self.pause_ms * 2).clamp(PAUSE_MS_MIN, PAUSE_MS_MAX);
         let started = match &self.place {
-            NodePlace::At(endpoint) => reactor.connect(endpoint, self.token(Kind::RemoteConnect)),
+            NodePlace::At(endpoint) => {
+                io.reactor.connect(endpoint, self.token(Operation::Connect, io))
+            }
             NodePlace::Announced(path) => self.read_address(path),
             NodePlace::Here => Err(std::io::ErrorKind::Unsupported.into()),
         };
         match started {
             Ok(()) => {
                 self.state = State::Connecting;
-                let limit = reactor.now().plus(Nanos::from_ms(CONNECT_MS));
-                reactor.timer(limit, self.token(Kind::RemoteTimer));
+                let limit = io.reactor.now().plus(Nanos::from_ms(CONNECT_MS));
+                io.reactor.timer(limit, self.token(Operation::Timer, io));
             }
-            Err(error) => self.unreachable(&error, reactor),
+            Err(error) => self.unreachable(&error, io),
         }
     }
 
-    fn unreachable(&mut self, error: &std::io::Error, reactor: &mut Reactor) {
+    fn unreachable(&mut self, error: &std::io::Error, io: &mut StoreIo<'_>) {
         tracing::debug!("{} cannot be reached: {error}", self.node);
-        self.wait(reactor);
+        self.wait(io);
     }
 
     /// Begins to read where the node's process listens; [`RemoteNode::found`] goes on.
     fn read_address(&self, path: &Path) -> std::io::Result<()> {
-        let (device, node, attempt) = (self.device, self.node, self.attempt);
-        let (mailbox, folder) = (self.mailbox.clone(), path.to_path_buf());
+        let (node, attempt) = (self.node, self.attempt);
+        let (mailer, folder) = (self.mailer.clone(), path.to_path_buf());
         let read = move || -> std::io::Result<Box<Endpoint>> {
             let address = folder::announced(&folder).ok_or(std::io::ErrorKind::NotFound)?;
             // A literal address: its process wrote down what it is bound to.
             Endpoint::resolve(&address).map(Box::new)
         };
+        // If the core takes nothing, the time limit of connecting passes, and all begins anew.
         let tell = move |endpoint| {
-            let found = Message::Found { device, node, attempt, endpoint };
-            // If the core takes nothing, the time limit of connecting passes, and all begins anew.
-            let _ = mailbox.send(found);
+            mailer.send(Box::new(NodeMail::Found(node, attempt, endpoint)));
         };
         look_up::begin(&path.to_string_lossy(), read, tell)
     }
@@ -168,26 +202,26 @@ impl RemoteNode {
         &mut self,
         attempt: u16,
         endpoint: std::io::Result<Box<Endpoint>>,
-        reactor: &mut Reactor,
+        io: &mut StoreIo<'_>,
     ) {
         if attempt != self.attempt || !matches!(self.state, State::Connecting) {
             return;
         }
-        let token = self.token(Kind::RemoteConnect);
+        let token = self.token(Operation::Connect, io);
         // The time limit set before holds for this as well.
-        if let Err(error) = endpoint.and_then(|endpoint| reactor.connect(&endpoint, token)) {
-            self.unreachable(&error, reactor);
+        if let Err(error) = endpoint.and_then(|endpoint| io.reactor.connect(&endpoint, token)) {
+            self.unreachable(&error, io);
         }
     }
 
-    fn wait(&mut self, reactor: &mut Reactor) {
+    fn wait(&mut self, io: &mut StoreIo<'_>) {
         self.state = State::Waiting;
-        let next = reactor.now().plus(Nanos::from_ms(self.pause_ms.max(PAUSE_MS_MIN)));
-        reactor.timer(next, self.token(Kind::RemoteTimer));
+        let next = io.reactor.now().plus(Nanos::from_ms(self.pause_ms.max(PAUSE_MS_MIN)));
+        io.reactor.timer(next, self.token(Operation::Timer, io));
     }
 
     /// Queues a request; [`RemoteNode::flush`] sends it. Without a connection it is dropped: the
-    /// device has been told that there is none.
+    /// volume has been told that there is none.
     pub fn send(&mut self, request: &Request) {
         let State::Up(socket) = &mut self.state else { return };
         match encode_request(request) {
@@ -210,25 +244,24 @@ impl RemoteNode {
     /// Something happened to one of its sockets or to its timer.
     pub fn event(
         &mut self,
-        kind: Kind,
-        attempt: u16,
+        what: Name,
         event: Event,
-        reactor: &mut Reactor,
+        io: &mut StoreIo<'_>,
         heard: &mut Vec<Heard>,
     ) {
-        if attempt != self.attempt || matches!(self.state, State::Closed) {
+        if what.attempt != self.attempt || matches!(self.state, State::Closed) {
             return;
         }
-        let broken = match (kind, &mut self.state) {
-            (Kind::RemoteConnect, State::Connecting) => {
-                return self.connected(event, reactor, heard);
+        let broken = match (what.operation, &mut self.state) {
+            (Operation::Connect, State::Connecting) => {
+                return self.connected(event, io, heard);
             }
-            (Kind::RemoteTimer, State::Connecting) => {
-                self.hang_up(reactor);
-                return self.wait(reactor);
+            (Operation::Timer, State::Connecting) => {
+                self.hang_up(io);
+                return self.wait(io);
             }
-            (Kind::RemoteTimer, State::Waiting) => return self.connect(reactor),
-            (Kind::RemoteReceive, State::Up(socket)) => {
+            (Operation::Timer, State::Waiting) => return self.connect(io),
+            (Operation::Receive, State::Up(socket)) => {
                 let mut answered = false;
                 let result = socket.received(event).and_then(|()| {
                     while let Some(reply) = socket.next_message()? {
@@ -242,11 +275,11 @@ impl RemoteNode {
                 }
                 result
             }
-            (Kind::RemoteSend, State::Up(socket)) => socket.sent(event),
+            (Operation::Send, State::Up(socket)) => socket.sent(event),
             _ => return,
         };
         match broken {
-            Ok(()) => self.flush(reactor, heard),
+            Ok(()) => self.flush(io.reactor, heard),
             Err(error) => {
                 match &error {
                     Broken::Wire(error) => {
@@ -254,35 +287,50 @@ impl RemoteNode {
                     }
                     other => tracing::info!("the connection to {} is lost: {other}", self.node),
                 }
-                self.hang_up(reactor);
-                self.wait(reactor);
+                self.hang_up(io);
+                self.wait(io);
                 heard.push(Heard::Down);
             }
         }
     }
 
-    fn connected(&mut self, event: Event, reactor: &mut Reactor, heard: &mut Vec<Heard>) {
-        reactor.cancel_timer(self.token(Kind::RemoteTimer));
+    fn connected(&mut self, event: Event, io: &mut StoreIo<'_>, heard: &mut Vec<Heard>) {
+        io.reactor.cancel_timer(self.token(Operation::Timer, io));
         match (event.result, event.payload) {
             (Ok(_), Payload::Socket(socket)) => {
                 let (receive, send) =
-                    (self.token(Kind::RemoteReceive), self.token(Kind::RemoteSend));
+                    (self.token(Operation::Receive, io), self.token(Operation::Send, io));
                 let mut socket = Box::new(WireSocket::new(socket, receive, send));
-                socket.start_io(reactor);
+                socket.start_io(io.reactor);
                 self.state = State::Up(socket);
                 heard.push(Heard::Up);
             }
-            (Ok(_), _) => self.wait(reactor),
+            (Ok(_), _) => self.wait(io),
             (Err(error), _) => {
                 tracing::debug!("{} cannot be reached: {error}", self.node);
-                self.wait(reactor);
+                self.wait(io);
             }
         }
     }
 
     /// Hangs up for good.
-    pub fn close(&mut self, reactor: &mut Reactor) {
-        self.hang_up(reactor);
+    pub fn close(&mut self, io: &mut StoreIo<'_>) {
+        self.hang_up(io);
         self.state = State::Closed;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_were_written() {
+        for operation in Name::OPERATIONS {
+            for (attempt, node) in [(0, 0), (ATTEMPTS - 1, u16::MAX), (7, 300)] {
+                let name = Name { operation, attempt, node: NodeIndex(node) };
+                assert_eq!(Name::of(name.index()), name);
+            }
+        }
     }
 }

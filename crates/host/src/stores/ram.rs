@@ -1,0 +1,47 @@
+//! `ram:SIZE`: memory as a store. It serves at once, and what it holds goes with the process.
+
+use fieldstone_block::{Backend, Completion, Info, Nanos, Ram, Request};
+
+use crate::store::{Phase, Store, StoreIo, StoreSpec};
+
+/// Memory of a size.
+#[derive(Clone, Copy, Debug)]
+pub struct RamSpec {
+    /// Its size in bytes.
+    pub size_bytes: u64,
+}
+
+impl StoreSpec for RamSpec {
+    fn open(self: Box<Self>, _: &mut StoreIo<'_>) -> Box<dyn Store> {
+        Box::new(RamStore { ram: Ram::new(self.size_bytes), closed: false })
+    }
+}
+
+struct RamStore {
+    ram: Ram,
+    closed: bool,
+}
+
+impl Backend for RamStore {
+    fn info(&self) -> Info {
+        self.ram.info()
+    }
+    fn submit(&mut self, request: Request, now: Nanos) {
+        self.ram.submit(request, now);
+    }
+    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
+        self.ram.poll(now, out);
+    }
+    fn deadline(&self) -> Option<Nanos> {
+        self.ram.deadline()
+    }
+}
+
+impl Store for RamStore {
+    fn phase(&self) -> Phase {
+        if self.closed { Phase::Closed } else { Phase::Serving }
+    }
+    fn close(&mut self) {
+        self.closed = true;
+    }
+}

@@ -1,0 +1,353 @@
+//! A volume as a store: the state machine, and its links to nodes.
+//!
+//! A volume's requests to nodes go over one link per node: a queue within the process for nodes
+//! that run here, a socket for the others ([`remote`]). A link that is asked to reconnect starts
+//! over with a new attempt number. What still comes in under an old number is dropped, so the
+//! volume never sees an answer from before a reconnection.
+
+mod remote;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fieldstone_accel::Engine;
+use fieldstone_block::{Backend, Completion, Info, Nanos, Request, Settings};
+use fieldstone_proto::{NodeIndex, Reply};
+use fieldstone_uring::Endpoint;
+use fieldstone_volume::{Action, Event, Phase as VolumePhase, Volume, VolumeConfig};
+
+use crate::message::{Link, Message, node_core};
+use crate::store::{Call, Mail, Phase, Store, StoreIo, StoreSpec};
+use remote::{Heard, RemoteNode};
+
+/// A volume on nodes.
+#[derive(Debug)]
+pub struct VolumeSpec {
+    /// Which volume, and how it is opened.
+    pub config: VolumeConfig,
+    /// Where its nodes are.
+    pub places: Arc<[NodePlace]>,
+    /// What places and codes for it.
+    pub engine: Engine,
+}
+
+/// Where a node is, as seen from this process.
+#[derive(Clone, Debug)]
+pub enum NodePlace {
+    /// In this process.
+    Here,
+    /// At this address.
+    At(Box<Endpoint>),
+    /// Wherever its process says in its folder.
+    Announced(PathBuf),
+}
+
+/// A call to a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeCall {
+    /// Restore missing shards.
+    Rebuild {
+        /// Largest rate of reads, bytes per second; 0 for no limit.
+        limit_bytes_per_second: u64,
+    },
+    /// Check every shard.
+    Scrub {
+        /// Largest rate of reads, bytes per second; 0 for no limit.
+        limit_bytes_per_second: u64,
+    },
+    /// Make the device larger.
+    Grow {
+        /// Its new size.
+        size_bytes: u64,
+        /// From now on it reserves only what it needs.
+        thin: bool,
+    },
+}
+
+/// The calls of a volume, as they are listed.
+const CALLS: &[Call] = &[
+    Call { name: "rebuild", options: &["limit"], about: "restore missing shards" },
+    Call { name: "scrub", options: &["limit"], about: "check every shard" },
+    Call { name: "grow", options: &["size", "thin"], about: "make the device larger" },
+];
+
+impl VolumeCall {
+    /// As a store takes it.
+    #[must_use]
+    pub fn settings(self) -> Settings {
+        let (name, options) = match self {
+            Self::Rebuild { limit_bytes_per_second: limit } => ("rebuild", vec![("limit", limit)]),
+            Self::Scrub { limit_bytes_per_second: limit } => ("scrub", vec![("limit", limit)]),
+            Self::Grow { size_bytes, thin } => {
+                ("grow", vec![("size", size_bytes), ("thin", u64::from(thin))])
+            }
+        };
+        let mut settings = Settings::none(name);
+        for (option, value) in options {
+            settings.set(option, &value.to_string());
+        }
+        settings
+    }
+
+    fn read(mut settings: Settings) -> Result<Self, String> {
+        let name = settings.layer().to_owned();
+        let mut number = |option| {
+            let mut value = 0;
+            settings.number(option, &mut value).map_err(|error| error.to_string())?;
+            Ok::<u64, String>(value)
+        };
+        let call = match name.as_str() {
+            "rebuild" => Self::Rebuild { limit_bytes_per_second: number("limit")? },
+            "scrub" => Self::Scrub { limit_bytes_per_second: number("limit")? },
+            "grow" => Self::Grow { size_bytes: number("size")?, thin: number("thin")? > 0 },
+            _ => return Err(format!("a volume does not know {name:?}")),
+        };
+        settings.finish().map_err(|error| error.to_string())?;
+        Ok(call)
+    }
+}
+
+/// What a volume's store is told by in-process nodes and by threads.
+#[derive(Debug)]
+pub enum NodeMail {
+    /// The link is open: the node runs.
+    Up(NodeIndex, Link),
+    /// The link is gone, and with it every unanswered request. The node opens it again by itself
+    /// when the node is back.
+    Down(NodeIndex, Link),
+    /// The node answered.
+    Reply(NodeIndex, Link, Reply),
+    /// A thread has read where a node's process listens, for this attempt to connect.
+    Found(NodeIndex, u16, std::io::Result<Box<Endpoint>>),
+}
+
+impl StoreSpec for VolumeSpec {
+    fn open(self: Box<Self>, io: &mut StoreIo<'_>) -> Box<dyn Store> {
+        let link = |(index, place): (usize, &NodePlace)| match place {
+            NodePlace::Here => NodeLink::Here { attempt: 0 },
+            place => {
+                let node = RemoteNode::new(node_index(index), place.clone(), io.mailer());
+                NodeLink::Remote(Box::new(node))
+            }
+        };
+        let links: Vec<NodeLink> = self.places.iter().enumerate().map(link).collect();
+        let volume = Volume::with_engine(self.config, self.engine, io.now);
+        let mut store = VolumeStore { volume, links, heard: Vec::new() };
+        for index in 0..store.links.len() {
+            store.connect(node_index(index), io);
+        }
+        Box::new(store)
+    }
+}
+
+fn node_index(index: usize) -> NodeIndex {
+    NodeIndex(u16::try_from(index).expect("a pool has at most 65535 nodes"))
+}
+
+enum NodeLink {
+    Here { attempt: u32 },
+    Remote(Box<RemoteNode>),
+}
+
+struct VolumeStore {
+    volume: Volume,
+    links: Vec<NodeLink>,
+    /// Kept for its memory.
+    heard: Vec<Heard>,
+}
+
+impl VolumeStore {
+    /// Opens the node's link anew.
+    fn connect(&mut self, node: NodeIndex, io: &mut StoreIo<'_>) {
+        let device = io.device.0;
+        let core = io.router.me;
+        let to = node_core(node, io.router.cores());
+        match self.links.get_mut(usize::from(node.0)) {
+            Some(NodeLink::Here { attempt }) => {
+                let old = Link { device, attempt: *attempt };
+                if *attempt > 0 {
+                    io.router.send(to, Message::LinkClose { node, link: old });
+                }
+                *attempt += 1;
+                let link = Link { device, attempt: *attempt };
+                io.router.send(to, Message::LinkOpen { node, link, core });
+            }
+            Some(NodeLink::Remote(remote)) => remote.reconnect(io),
+            None => tracing::error!("{} is not of this pool", node),
+        }
+    }
+
+    fn is_current(&self, node: NodeIndex, link: Link) -> bool {
+        matches!(self.links.get(usize::from(node.0)),
+            Some(NodeLink::Here { attempt }) if *attempt == link.attempt)
+    }
+
+    /// Tells the volume what came from a remote node.
+    fn listen(&mut self, node: NodeIndex, heard: &mut Vec<Heard>, now: Nanos) {
+        for heard in heard.drain(..) {
+            let event = match heard {
+                Heard::Up => Event::NodeUp(node),
+                Heard::Down => Event::NodeDown(node),
+                Heard::Reply(reply) => Event::Reply { node, reply },
+            };
+            self.volume.handle(event, now);
+        }
+    }
+}
+
+impl Backend for VolumeStore {
+    fn info(&self) -> Info {
+        self.volume.info()
+    }
+    fn submit(&mut self, request: Request, now: Nanos) {
+        self.volume.submit(request, now);
+    }
+    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
+        self.volume.poll(now, out);
+    }
+    fn deadline(&self) -> Option<Nanos> {
+        self.volume.deadline()
+    }
+}
+
+impl Store for VolumeStore {
+    fn phase(&self) -> Phase {
+        match self.volume.phase() {
+            VolumePhase::Opening => Phase::Opening,
+            VolumePhase::Serving | VolumePhase::Looked => Phase::Serving,
+            VolumePhase::Closing => Phase::Closing,
+            VolumePhase::Closed => Phase::Closed,
+            VolumePhase::Failed(reason) => Phase::Failed(reason),
+        }
+    }
+
+    fn close(&mut self) {
+        self.volume.request_close();
+    }
+
+    fn release(&mut self, io: &mut StoreIo<'_>) {
+        for (index, link) in self.links.iter_mut().enumerate() {
+            match link {
+                NodeLink::Here { attempt } => {
+                    let node = node_index(index);
+                    let link = Link { device: io.device.0, attempt: *attempt };
+                    let to = node_core(node, io.router.cores());
+                    io.router.send(to, Message::LinkClose { node, link });
+                }
+                NodeLink::Remote(remote) => remote.close(io),
+            }
+        }
+    }
+
+    fn event(&mut self, index: u32, event: fieldstone_uring::Event, io: &mut StoreIo<'_>) {
+        let what = remote::Name::of(index);
+        let mut heard = std::mem::take(&mut self.heard);
+        if let Some(NodeLink::Remote(remote)) = self.links.get_mut(usize::from(what.node.0)) {
+            remote.event(what, event, io, &mut heard);
+        }
+        self.listen(what.node, &mut heard, io.now);
+        self.heard = heard;
+    }
+
+    fn mail(&mut self, mail: Mail, io: &mut StoreIo<'_>) {
+        let Ok(mail) = mail.downcast::<NodeMail>() else { return };
+        match *mail {
+            NodeMail::Up(node, link) if self.is_current(node, link) => {
+                self.volume.handle(Event::NodeUp(node), io.now);
+            }
+            NodeMail::Down(node, link) if self.is_current(node, link) => {
+                self.volume.handle(Event::NodeDown(node), io.now);
+            }
+            NodeMail::Reply(node, link, reply) if self.is_current(node, link) => {
+                self.volume.handle(Event::Reply { node, reply }, io.now);
+            }
+            NodeMail::Up(..) | NodeMail::Down(..) | NodeMail::Reply(..) => {}
+            NodeMail::Found(node, attempt, endpoint) => {
+                if let Some(NodeLink::Remote(remote)) = self.links.get_mut(usize::from(node.0)) {
+                    remote.found(attempt, endpoint, io);
+                }
+            }
+        }
+    }
+
+    fn act(&mut self, io: &mut StoreIo<'_>) -> bool {
+        let device = io.device.0;
+        let mut busy = false;
+        while let Some(action) = self.volume.next_action() {
+            busy = true;
+            match action {
+                Action::Reconnect { node } => self.connect(node, io),
+                Action::Send { node, request } => match self.links.get_mut(usize::from(node.0)) {
+                    Some(NodeLink::Here { attempt }) => {
+                        let link = Link { device, attempt: *attempt };
+                        let to = node_core(node, io.router.cores());
+                        io.router.send(to, Message::ToNode { node, link, request });
+                    }
+                    Some(NodeLink::Remote(remote)) => remote.send(&request),
+                    None => tracing::error!("{node} is not of this pool"),
+                },
+            }
+        }
+        busy
+    }
+
+    fn flush(&mut self, io: &mut StoreIo<'_>) {
+        let mut heard = std::mem::take(&mut self.heard);
+        for index in 0..self.links.len() {
+            if let NodeLink::Remote(remote) = &mut self.links[index] {
+                remote.flush(io.reactor, &mut heard);
+                self.listen(node_index(index), &mut heard, io.now);
+            }
+        }
+        self.heard = heard;
+    }
+
+    fn waits_for(&self) -> String {
+        self.volume.waits_for()
+    }
+
+    fn status(&self) -> Option<Mail> {
+        Some(Box::new(self.volume.status()))
+    }
+
+    fn calls(&self) -> &'static [Call] {
+        CALLS
+    }
+
+    fn call(&mut self, call: Settings) -> Result<(), String> {
+        match VolumeCall::read(call)? {
+            VolumeCall::Rebuild { limit_bytes_per_second } => {
+                self.volume.request_rebuild(limit_bytes_per_second);
+            }
+            VolumeCall::Scrub { limit_bytes_per_second } => {
+                self.volume.request_scrub(limit_bytes_per_second);
+            }
+            VolumeCall::Grow { size_bytes, thin } => self.volume.request_grow(size_bytes, thin),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_read_as_they_were_written() {
+        for call in [
+            VolumeCall::Rebuild { limit_bytes_per_second: 7 },
+            VolumeCall::Scrub { limit_bytes_per_second: 0 },
+            VolumeCall::Grow { size_bytes: 1 << 40, thin: true },
+            VolumeCall::Grow { size_bytes: 4096, thin: false },
+        ] {
+            let settings = call.settings();
+            let listed = CALLS.iter().find(|listed| listed.name == settings.layer());
+            assert!(listed.is_some(), "{settings:?}");
+            assert_eq!(VolumeCall::read(settings), Ok(call));
+        }
+        assert!(VolumeCall::read(Settings::none("shrink")).is_err());
+        let mut settings = Settings::none("scrub");
+        settings.set("size", "1");
+        assert!(VolumeCall::read(settings).is_err(), "an option of another call");
+    }
+}
