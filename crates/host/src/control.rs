@@ -138,6 +138,8 @@ pub struct DeviceSnapshot {
     pub name: String,
     /// Its size and limits.
     pub info: Info,
+    /// What its store is, in a word.
+    pub kind: &'static str,
     /// Where its store is in its life.
     pub phase: Phase,
     /// How its store stands, in a type of the store's own.

@@ -166,6 +166,7 @@ impl Device {
             device: self.id,
             name: self.name.clone(),
             info: self.stack.info().clone(),
+            kind: self.stack.store().kind(),
             phase: self.stack.store().phase(),
             status: self.stack.store().status(),
             calls: self.stack.store().calls(),

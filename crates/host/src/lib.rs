@@ -77,4 +77,7 @@ pub use node_local::LocalNodeStatus;
 pub use node_session::{NodeSession, SessionError};
 pub use remote_session::connect_unix;
 pub use store::{Phase, Store, StoreIo, StoreSpec};
-pub use stores::{NodePlace, RamSpec, VolumeCall, VolumeSpec};
+pub use stores::{
+    FileSpec, FileStatus, NodePlace, RamSpec, StoreOptions, StoreTarget, TargetError, VolumeCall,
+    VolumeSpec,
+};

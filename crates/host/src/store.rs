@@ -52,6 +52,9 @@ pub trait StoreSpec: Debug + Send {
 
 /// What stores a device's bytes. See the module's text for when each function is called.
 pub trait Store: Backend {
+    /// What it is, in a word, for `status`.
+    fn kind(&self) -> &'static str;
+
     /// Where it is in its life.
     fn phase(&self) -> Phase;
 

@@ -6,6 +6,7 @@
 
 mod opening;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use clap::ValueEnum;
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{SettingError, Settings};
 use fieldstone_fpga::{FpgaDevice, exercise};
-use fieldstone_host::PAYLOAD_MEMORY_BYTES_MIN;
+use fieldstone_host::{PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget, TargetError};
 use fieldstone_uring::{Address, Caching, Holder, Listener};
 
 use crate::accelerator::{Accel, Accelerator};
@@ -35,9 +36,10 @@ use opening::{Door, Openings};
 /// Options of `serve`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What to serve: DIR/VOLUME, or ram:SIZE for a device in memory. The NBD export has the name
-    /// of the volume; the first one is also the default export.
-    #[arg(value_name = "DIR/VOLUME|ram:SIZE", required = true)]
+    /// What to serve: DIR/VOLUME, file:PATH for a file or block device, or ram:SIZE for a device in
+    /// memory. The NBD export has the name of the volume or file; the first one is also the default
+    /// export.
+    #[arg(value_name = "DIR/VOLUME|file:PATH|ram:SIZE", required = true)]
     targets: Vec<Serving>,
     /// Where to listen: unix:PATH or tcp:HOST:PORT. May be repeated.
     #[arg(long, value_name = "ADDR", required = true)]
@@ -45,7 +47,7 @@ pub struct Args {
     /// Cores to use, one reactor each.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     cores: u16,
-    /// Open node files with O_DIRECT, past the page cache.
+    /// Open files of nodes, and file:PATH, with O_DIRECT, past the page cache.
     #[arg(long)]
     direct: bool,
     /// What places data, and computes codes.
@@ -114,23 +116,18 @@ pub enum Scheduling {
 pub enum Serving {
     /// A volume of a pool.
     Volume(PathBuf),
-    /// Memory of this size.
-    Ram(u64),
+    /// A store that needs no pool.
+    Store(StoreTarget),
 }
 
 impl FromStr for Serving {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.strip_prefix("ram:") {
-            Some(size) => {
-                let bytes = units::parse_size(size)?;
-                if bytes == 0 || bytes % 512 != 0 {
-                    return Err(format!("{bytes} bytes are not a positive multiple of 512"));
-                }
-                Ok(Self::Ram(bytes))
-            }
-            None => Ok(Self::Volume(Path::new(text).to_path_buf())),
+        match text.parse() {
+            Ok(target) => Ok(Self::Store(target)),
+            Err(TargetError::NoScheme) => Ok(Self::Volume(Path::new(text).to_path_buf())),
+            Err(error) => Err(error.to_string()),
         }
     }
 }
@@ -193,12 +190,15 @@ fn volumes_of(targets: &[Serving]) -> anyhow::Result<(Option<Pool>, Vec<String>)
 
 fn start_engine(args: &Args, pool: Option<Pool>) -> anyhow::Result<Engine> {
     if pool.is_none() && args.accel != Accel::Cpu {
-        bail!("--accel {} needs a volume: ram: has nothing to place or to code", args.accel.word());
+        bail!(
+            "--accel {} needs a volume: other stores have nothing to place or to code",
+            args.accel.word()
+        );
     }
     let options = EngineOptions {
         cores: usize::from(args.cores),
         pin: args.cores > 1,
-        caching: if args.direct { Caching::Direct } else { Caching::Buffered },
+        caching: caching(args),
         payload_memory_bytes: args.payload_memory,
         fixed: args.nodes.fixed.clone(),
         holder: Holder::Server,
@@ -209,6 +209,26 @@ fn start_engine(args: &Args, pool: Option<Pool>) -> anyhow::Result<Engine> {
         Some(pool) => Engine::with_pool(pool, &options),
         None => Engine::without_pool(&options),
     }
+}
+
+fn caching(args: &Args) -> Caching {
+    if args.direct { Caching::Direct } else { Caching::Buffered }
+}
+
+/// The names of the stores that need no pool, by their places among the targets. A name that is
+/// taken gets the number of the place behind it.
+fn store_names(targets: &[Serving], volumes: &[String]) -> BTreeMap<usize, String> {
+    let mut taken: BTreeSet<String> = volumes.iter().cloned().collect();
+    let mut names = BTreeMap::new();
+    for (index, target) in targets.iter().enumerate() {
+        let Serving::Store(target) = target else { continue };
+        let mut name = target.name(index);
+        while !taken.insert(name.clone()) {
+            name = format!("{name}.{index}");
+        }
+        names.insert(index, name);
+    }
+    names
 }
 
 /// Reads `--limit`.
@@ -225,7 +245,7 @@ fn layer(text: &str) -> Result<String, SettingError> {
 }
 
 /// The layers of a device. `--layer` counts where it says the same as another option.
-fn layers(args: &Args, memory: bool) -> anyhow::Result<LayerOptions> {
+fn layers(args: &Args, is_cached: bool) -> anyhow::Result<LayerOptions> {
     let mut layers = LayerOptions::default();
     let policy = match args.scheduler {
         Scheduling::Mean => "mean",
@@ -235,7 +255,7 @@ fn layers(args: &Args, memory: bool) -> anyhow::Result<LayerOptions> {
     layers.add(&format!("scheduler:policy={policy}"))?;
     // Caching memory in memory would only copy it. The scheduler stays: it costs nothing there that
     // can be measured, and so the device goes the way that volumes go.
-    if memory || args.cache == 0 {
+    if is_cached || args.cache == 0 {
         layers.add("cache:off")?;
     } else {
         layers.add(&format!("cache:capacity={}", args.cache))?;
@@ -251,11 +271,14 @@ fn layers(args: &Args, memory: bool) -> anyhow::Result<LayerOptions> {
 
 /// The devices to open, each with the name of its export.
 fn devices(args: &Args, names: &[String]) -> anyhow::Result<Vec<opening::Device>> {
+    let stores = store_names(&args.targets, names);
     let mut names = names.iter();
     let devices = args.targets.iter().enumerate().map(|(index, target)| match target {
-        Serving::Ram(size_bytes) => {
-            let name = if index == 0 { "ram".to_owned() } else { format!("ram{index}") };
-            Ok(opening::Device::Ram(name, *size_bytes, layers(args, true)?))
+        Serving::Store(target) => {
+            let options = StoreOptions { caching: caching(args), read_only: args.read_only };
+            let layers = layers(args, target.is_cached(options))?;
+            let name = stores[&index].clone();
+            Ok(opening::Device::Store(name, target.clone(), options, layers))
         }
         Serving::Volume(_) => {
             let name = names.next().context("every volume has a name")?.clone();

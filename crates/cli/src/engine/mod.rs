@@ -29,7 +29,7 @@ use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{Info, Settings};
 use fieldstone_host::{
     CoreSnapshot, DeviceId, DeviceSpec, Handle, Host, HostConfig, NodePlace, PAYLOAD_MEMORY_BYTES,
-    RamSpec, VolumeCall,
+    StoreSpec, VolumeCall,
 };
 use fieldstone_proto::VolumeId;
 use fieldstone_uring::{Caching, Holder};
@@ -189,19 +189,18 @@ impl Engine {
         self.handle.snapshot(false)
     }
 
-    /// Opens memory as a device.
+    /// Opens a store that needs no pool, and waits until it serves, or until `stop` is set.
     ///
     /// # Errors
-    /// Never in practice.
-    pub fn open_ram(
+    /// When it cannot be opened.
+    pub fn open_store(
         &self,
         name: &str,
-        size_bytes: u64,
+        store: Box<dyn StoreSpec>,
         layers: LayerOptions,
+        stop: Option<&AtomicBool>,
     ) -> anyhow::Result<OpenDevice> {
-        let spec =
-            DeviceSpec { name: name.to_owned(), store: Box::new(RamSpec { size_bytes }), layers };
-        self.open_device(spec, None, None)
+        self.open_device(DeviceSpec { name: name.to_owned(), store, layers }, None, stop)
     }
 
     /// Opens a device and waits until it serves, or until `stop` is set.

@@ -119,8 +119,8 @@ fn device_report(device: &DeviceSnapshot) -> VolumeReport {
     let mut report = match device.status_of::<Status>() {
         Some(status) => volume_report(status),
         None => VolumeReport {
-            code: "memory".to_owned(),
-            phase: "serving".to_owned(),
+            code: device.kind.to_owned(),
+            phase: phase_word(&device.phase).to_owned(),
             protection: "none".to_owned(),
             size_bytes: device.info.size_bytes,
             capacity_bytes: device.info.size_bytes,
@@ -130,6 +130,16 @@ fn device_report(device: &DeviceSnapshot) -> VolumeReport {
     report.name = device.name.clone();
     report.io = Some(super::io::io_report(&device.stats));
     report
+}
+
+fn phase_word(phase: &fieldstone_host::Phase) -> &'static str {
+    match phase {
+        fieldstone_host::Phase::Opening => "opening",
+        fieldstone_host::Phase::Serving => "serving",
+        fieldstone_host::Phase::Closing => "closing",
+        fieldstone_host::Phase::Closed => "closed",
+        fieldstone_host::Phase::Failed(_) => "failed",
+    }
 }
 
 fn volume_report(status: &Status) -> VolumeReport {

@@ -2,7 +2,24 @@
 
 use fieldstone_block::{Backend, Completion, Info, Nanos, Ram, Request};
 
+use super::StoreKind;
 use crate::store::{Phase, Store, StoreIo, StoreSpec};
+
+/// `ram:SIZE`.
+pub const KIND: StoreKind = StoreKind {
+    scheme: "ram",
+    argument: "SIZE",
+    about: "memory, which goes with the process",
+    is_cached: |_| true,
+    name: |_, place| if place == 0 { "ram".to_owned() } else { format!("ram{place}") },
+    spec: |argument, _| {
+        let size_bytes = fieldstone_units::parse_size(argument)?;
+        if size_bytes == 0 || size_bytes % 512 != 0 {
+            return Err(format!("{size_bytes} bytes are not a positive multiple of 512"));
+        }
+        Ok(Box::new(RamSpec { size_bytes }))
+    },
+};
 
 /// Memory of a size.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +55,9 @@ impl Backend for RamStore {
 }
 
 impl Store for RamStore {
+    fn kind(&self) -> &'static str {
+        "memory"
+    }
     fn phase(&self) -> Phase {
         if self.closed { Phase::Closed } else { Phase::Serving }
     }

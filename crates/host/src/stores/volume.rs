@@ -211,6 +211,10 @@ impl Backend for VolumeStore {
 }
 
 impl Store for VolumeStore {
+    fn kind(&self) -> &'static str {
+        "volume"
+    }
+
     fn phase(&self) -> Phase {
         match self.volume.phase() {
             VolumePhase::Opening => Phase::Opening,

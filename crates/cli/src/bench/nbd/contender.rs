@@ -24,6 +24,10 @@ const ROOM: u64 = 3;
 pub enum Contender {
     /// Ours, in memory.
     Ram,
+    /// Ours, a raw file, through the page cache.
+    File,
+    /// Ours, a raw file, O_DIRECT.
+    FileDirect,
     /// Ours, three copies, through the page cache.
     Copies,
     /// Ours, Reed-Solomon 4+2, through the page cache.
@@ -44,14 +48,16 @@ pub enum Contender {
 
 impl Contender {
     /// All, in the order they are shown.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Ram,
         Self::NbdkitMemory,
         Self::Copies,
         Self::Rs,
+        Self::File,
         Self::NbdkitFile,
         Self::QemuWriteback,
         Self::RsDirect,
+        Self::FileDirect,
         Self::QemuNone,
         Self::RawDisk,
     ];
@@ -60,6 +66,8 @@ impl Contender {
     pub fn name(self) -> &'static str {
         match self {
             Self::Ram => "ram",
+            Self::File => "file",
+            Self::FileDirect => "file-direct",
             Self::Copies => "copies:3",
             Self::Rs => "rs:4+2",
             Self::RsDirect => "rs:4+2-direct",
@@ -73,7 +81,10 @@ impl Contender {
 
     /// True for servers of ours.
     pub fn is_ours(self) -> bool {
-        matches!(self, Self::Ram | Self::Copies | Self::Rs | Self::RsDirect)
+        matches!(
+            self,
+            Self::Ram | Self::File | Self::FileDirect | Self::Copies | Self::Rs | Self::RsDirect
+        )
     }
 
     /// Which caches lie between the client and where the data stays.
@@ -81,8 +92,8 @@ impl Contender {
         match self {
             Self::Ram | Self::NbdkitMemory => "memory",
             Self::Copies | Self::Rs => "own cache of 32 MiB, page cache (warm)",
-            Self::RsDirect => "own cache of 32 MiB, no page cache",
-            Self::NbdkitFile | Self::QemuWriteback => "page cache (warm)",
+            Self::RsDirect | Self::FileDirect => "own cache of 32 MiB, no page cache",
+            Self::File | Self::NbdkitFile | Self::QemuWriteback => "page cache (warm)",
             Self::QemuNone | Self::RawDisk => "none",
         }
     }
@@ -216,14 +227,21 @@ fn serve_command(
             let options = ["qemu-nbd", "-f", "raw", "-t", "-e", "8", "--cache=none"];
             [options.as_slice(), &["--aio=io_uring", "-k", &socket, &file]].concat()
         }
-        _ => return ours(contender, setup, folder, &socket),
+        _ => return ours(contender, setup, folder, &file, &socket),
     };
     words.into_iter().map(str::to_owned).collect()
 }
 
-fn ours(contender: Contender, setup: &Setup, folder: &Path, socket: &str) -> Vec<String> {
+fn ours(
+    contender: Contender,
+    setup: &Setup,
+    folder: &Path,
+    file: &str,
+    socket: &str,
+) -> Vec<String> {
     let target = match contender {
         Contender::Ram => format!("ram:{}", setup.size_bytes),
+        Contender::File | Contender::FileDirect => format!("file:{file}"),
         _ => folder.join("v").display().to_string(),
     };
     let cores = setup.cores.to_string();
@@ -231,7 +249,7 @@ fn ours(contender: Contender, setup: &Setup, folder: &Path, socket: &str) -> Vec
     let nbd = format!("unix:{socket}");
     let mut words = vec![program, "serve".to_owned(), target, "--nbd".to_owned(), nbd];
     words.extend(["--cores".to_owned(), cores]);
-    if contender == Contender::RsDirect {
+    if matches!(contender, Contender::RsDirect | Contender::FileDirect) {
         words.push("--direct".to_owned());
     }
     words

@@ -285,7 +285,7 @@ mod tests {
     fn only_what_was_chosen_is_started() {
         let cases = case::standard();
         assert_eq!(plan(&cases, &[]).wanted(), Contender::ALL);
-        assert_eq!(plan(&cases, &[]).steps(), 9 * (6 + 1));
+        assert_eq!(plan(&cases, &[]).steps(), 11 * (6 + 1));
         let choices =
             ["4k-randread-qd1/ram", "nbdkit-memory"].map(|text| text.parse().expect("ok"));
         let plan = plan(&cases, &choices);

@@ -15,7 +15,9 @@ use crate::bench::table::{Table, number};
 fn peer(ours: Contender) -> &'static [Contender] {
     match ours {
         Contender::Ram => &[Contender::NbdkitMemory],
-        Contender::RsDirect => &[Contender::QemuNone, Contender::NbdkitFile],
+        Contender::RsDirect | Contender::FileDirect => {
+            &[Contender::QemuNone, Contender::NbdkitFile]
+        }
         _ => &[Contender::NbdkitFile, Contender::QemuWriteback],
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use fieldstone_block::layers::LayerOptions;
-use fieldstone_host::Service;
+use fieldstone_host::{Service, StoreOptions, StoreTarget};
 use fieldstone_uring::Listener;
 
 use crate::engine::{Engine, Known, Listing, OpenDevice, Stage, VolumeOptions, waits_for};
@@ -26,15 +26,15 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 pub enum Device {
     /// A volume of the pool.
     Volume(String, VolumeOptions),
-    /// Memory of this size.
-    Ram(String, u64, LayerOptions),
+    /// A store that needs no pool.
+    Store(String, StoreTarget, StoreOptions, LayerOptions),
 }
 
 impl Device {
     /// The name of its export.
     pub fn name(&self) -> &str {
         match self {
-            Self::Volume(name, _) | Self::Ram(name, _, _) => name,
+            Self::Volume(name, _) | Self::Store(name, ..) => name,
         }
     }
 }
@@ -117,7 +117,7 @@ impl Openings {
         for device in devices {
             let known = match &device {
                 Device::Volume(name, _) => Some(engine.find_in(&listing, name)?),
-                Device::Ram(..) => None,
+                Device::Store(..) => None,
             };
             work.push((device, known));
         }
@@ -180,9 +180,10 @@ fn open(
     let mut last = String::new();
     while !stop.load(Ordering::Relaxed) {
         let opened = match device {
-            Device::Ram(name, size_bytes, layers) => {
-                engine.open_ram(name, *size_bytes, layers.clone())
-            }
+            Device::Store(name, target, options, layers) => target
+                .spec(*options)
+                .map_err(anyhow::Error::msg)
+                .and_then(|spec| engine.open_store(name, spec, layers.clone(), Some(stop))),
             Device::Volume(name, options) => known
                 .take()
                 .map_or_else(|| engine.find_volume(name), Ok)
