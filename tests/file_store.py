@@ -60,8 +60,7 @@ def copies(world, source, disk, options):
     # Bytes that are no blocks.
     handle.pwrite(b"abc", 7 * MIB + 4095)
     handle.zero(2, 7 * MIB + 4096)
-    check(bytes(handle.pread(5, 7 * MIB + 4094))[1:] == b"a\0\0" + noise(MIB * 8, 7)[7 * MIB + 4098:][:1],
-          "odd bytes")
+    check(bytes(handle.pread(3, 7 * MIB + 4095)) == b"a\0\0", "odd bytes")
     server.stop()
     with open(disk, "rb") as file:
         file.seek(7 * MIB + 4095)

@@ -13,9 +13,9 @@
 //!
 //! # A turn
 //!
-//! The host feeds a store what came in ([`Store::event`], [`Store::mail`], requests), then calls
-//! [`Store::act`] and [`Backend::poll`] until neither does anything, and then [`Store::flush`] once.
-//! So what one turn brought leaves together.
+//! The host feeds a store what came in ([`Store::event`], [`Store::mail`], requests). Then it calls
+//! [`Store::act`] and [`Backend::poll`] until neither does anything, and [`Store::flush`] once. So
+//! what one turn brought leaves together.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -147,8 +147,8 @@ pub struct Mailer {
 }
 
 impl Mailer {
-    /// Tells the store. What a core does not take, because it hangs or has ended, is lost: the store
-    /// needs a time limit.
+    /// Tells the store. What a core does not take, because it hangs or has ended, is lost: the
+    /// store needs a time limit.
     pub fn send(&self, mail: Mail) {
         let _ = self.sender.send(Message::ToStore { device: self.device, mail });
     }

@@ -5,8 +5,10 @@
 //! | read, write | the same, at the same offset |
 //! | flush, FUA | `fdatasync`; those that come while one is under way share the next one |
 //! | trim | `fallocate(PUNCH_HOLE)` |
-//! | write zeroes | `fallocate(PUNCH_HOLE)`, or `ZERO_RANGE` where the space has to stay; zeroes are written where the file system does neither |
+//! | write zeroes | `fallocate(PUNCH_HOLE)`; `ZERO_RANGE` where the space has to stay |
 //! | extents | `SEEK_DATA` and `SEEK_HOLE`, in a thread: they may wait for the disk |
+//!
+//! Where the file system cannot zero a range, zeroes are written.
 //!
 //! The store holds a lock (`flock`) on the file, exclusive unless the store is read-only, so two
 //! servers do not write to one file.

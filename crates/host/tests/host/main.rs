@@ -1,5 +1,6 @@
 //! The host with nodes in real folders.
 
 mod common;
+mod example;
 mod folders;
 mod sessions;
