@@ -67,6 +67,15 @@ def copies(world, source, disk, options):
         check(file.read(3) == b"a\0\0", "the file holds something else")
 
 
+def can_direct(path):
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
+    except OSError as error:
+        print(f"without --direct: {error}")
+        return False
+    return True
+
+
 def space(world, disk):
     """A trim gives space back, zeroes may keep it, and extents tell of both."""
     server = FileServer(world, f"file:{disk}")
@@ -100,7 +109,8 @@ def refusals(world, disk):
     odd = world.file("odd")
     with open(odd, "wb") as file:
         file.truncate(1000)
-    refused(*serve, "--direct", f"file:{odd}", says=["multiple of 512"])
+    if can_direct(odd):
+        refused(*serve, "--direct", f"file:{odd}", says=["multiple of 512"])
     server = FileServer(world, f"file:{odd}", f"file:{disk}", "ram:1M", options=["--read-only"])
     handle = connect(server.uri("odd"))
     check(handle.get_size() == 1000 and handle.is_read_only(), "the odd file")
@@ -140,7 +150,8 @@ def scenario(world):
         disk = world.file("disk")
         with open(disk, "wb") as file:
             file.truncate(SIZE)
-        copies(world, source, disk, options)
+        if not options or can_direct(disk):
+            copies(world, source, disk, options)
     space(world, disk)
     refusals(world, disk)
     block_device(world, source)
