@@ -94,6 +94,14 @@ pub trait Layer: Any + Send {
         None
     }
 
+    /// No request comes any more: those that are held back for later pass at once.
+    fn drain(&mut self) {}
+
+    /// What keeps requests back here, for people; `None` if nothing does.
+    fn waits_for(&self) -> Option<String> {
+        None
+    }
+
     /// The options in force, each as written on the command line.
     fn options(&self) -> Vec<(&'static str, String)> {
         Vec::new()

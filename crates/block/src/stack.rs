@@ -135,6 +135,11 @@ impl<B: Backend, T> Stack<B, T> {
         oldest.map(|(_, entered)| entered.request)
     }
 
+    /// No request comes any more: layers hold none back for later.
+    pub fn drain(&mut self) {
+        self.layers.iter_mut().for_each(|layer| layer.drain());
+    }
+
     /// Takes a request from `origin` at time `now`.
     pub fn submit_from(&mut self, origin: T, mut request: Request, now: Nanos) {
         if request.stamps.at(Stage::Received) == Nanos(0) {

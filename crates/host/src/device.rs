@@ -152,6 +152,12 @@ impl Device {
         self.stack.store_mut().call(call)
     }
 
+    /// No request comes any more: those in flight are answered as soon as may be.
+    pub fn drain(&mut self) {
+        self.dirty = true;
+        self.stack.drain();
+    }
+
     /// Begins to close; `reply` is answered when all is stable.
     pub fn close(&mut self, reply: mpsc::Sender<Result<(), String>>) {
         self.dirty = true;
@@ -281,7 +287,12 @@ impl Device {
             }
         }
         let oldest = self.stack.oldest();
-        let waits_for = || self.stack.store().waits_for();
+        let waits_for = || {
+            let layers = self.stack.layers().iter().filter_map(|layer| layer.waits_for());
+            let store = Some(self.stack.store().waits_for()).filter(|text| !text.is_empty());
+            let all: Vec<String> = layers.chain(store).collect();
+            if all.is_empty() { "nothing".to_owned() } else { all.join(", ") }
+        };
         match self.overdue.look(oldest.as_ref(), now) {
             None => {}
             Some(Report::Over) => tracing::info!("{}: all requests are answered again", self.name),
@@ -295,7 +306,7 @@ impl Device {
                      for {}",
                     self.name,
                     what.unwrap_or_default(),
-                    Some(waits_for()).filter(|text| !text.is_empty()).unwrap_or("nothing".into()),
+                    waits_for(),
                 );
             }
         }

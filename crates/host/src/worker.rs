@@ -407,6 +407,7 @@ impl Worker {
             }
             Control::Drain(reply) => {
                 self.nbd.shut_down();
+                self.devices.values_mut().for_each(Device::drain);
                 self.refusing = true;
                 for index in 0..self.listeners.len() {
                     let index = u32::try_from(index).expect("from a command line");

@@ -26,6 +26,10 @@ use crate::layer::{Counter, Flow, Layer};
 use crate::settings::{SettingError, Settings};
 use crate::{Nanos, Op, QueueId, Request};
 
+/// The lowest bound of bytes per second. The largest request of a client takes 512 s at this rate;
+/// below it, one request would keep the others waiting for hours.
+const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
+
 /// The rates; `None` does not bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitOptions {
@@ -41,9 +45,15 @@ impl LimitOptions {
     /// Takes the options that `settings` names; the others stay. A rate of 0 does not bound.
     ///
     /// # Errors
-    /// A value cannot be read.
+    /// A value cannot be read, or is too low.
     pub fn set(&mut self, settings: &mut Settings) -> Result<(), SettingError> {
-        let rate = |text: &str| fieldstone_units::parse_rate(text).map(NonZeroU64::new);
+        let rate = |text: &str| {
+            let rate = NonZeroU64::new(fieldstone_units::parse_rate(text)?);
+            if rate.is_some_and(|rate| rate.get() < BYTES_PER_SECOND_MIN) {
+                return Err(format!("{text} is too low: the least is 64K, and 0 does not bound"));
+            }
+            Ok(rate)
+        };
         let count = |text: &str| fieldstone_units::parse_count(text).map(NonZeroU64::new);
         settings.read("iops", &mut self.requests_per_second, count)?;
         settings.read("bytes", &mut self.bytes_per_second, rate)?;
@@ -100,6 +110,8 @@ pub struct Limit {
     waiting: usize,
     /// Virtual time of the queue that was served last.
     virtual_time: Nanos,
+    /// Nothing is held back any more.
+    draining: bool,
     delayed: u64,
     delay_total: Nanos,
     delay_max: Nanos,
@@ -116,6 +128,7 @@ impl Limit {
             queues: BTreeMap::new(),
             waiting: 0,
             virtual_time: Nanos(0),
+            draining: false,
             delayed: 0,
             delay_total: Nanos(0),
             delay_max: Nanos(0),
@@ -130,6 +143,9 @@ impl Limit {
 
     /// When the next request may pass.
     fn opens(&self) -> Nanos {
+        if self.draining {
+            return Nanos(0);
+        }
         let LimitOptions { bytes_per_second, requests_per_second, burst } = self.options;
         let bytes = self.bytes.opens(bytes_per_second, burst);
         bytes.max(self.requests.opens(requests_per_second, burst))
@@ -185,6 +201,14 @@ impl Layer for Limit {
 
     fn deadline(&self) -> Option<Nanos> {
         (self.waiting > 0).then(|| self.opens())
+    }
+
+    fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    fn waits_for(&self) -> Option<String> {
+        (self.waiting > 0).then(|| format!("the device's limit ({} requests)", self.waiting))
     }
 
     fn options(&self) -> Vec<(&'static str, String)> {

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use fieldstone_block::layers::{
     Delay, DelayOptions, ErrorInject, ErrorOptions, Limit, LimitOptions,
 };
-use fieldstone_block::{Backend, Nanos, Op, QueueId, Ram, Settings};
+use fieldstone_block::{Backend, Layer, Nanos, Op, QueueId, Ram, Settings};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -140,6 +140,36 @@ fn a_limit_changes_while_requests_wait() {
     assert_eq!(poll(&mut limit, 1_100_000_000).len(), 1);
     change(&mut limit, "limit:iops=0").unwrap();
     assert_eq!(poll(&mut limit, 1_100_000_001).len(), 98);
+}
+
+#[test]
+fn a_limit_says_what_it_holds_and_holds_nothing_at_the_end() {
+    let options =
+        LimitOptions { requests_per_second: NonZeroU64::new(1), ..LimitOptions::default() };
+    let mut limit = over(Ram::new(1 << 20), Limit::new(options));
+    for id in 0..10 {
+        limit.submit(request(id, Op::Read, 0, 512, 0), Nanos(1_000_000_000));
+    }
+    assert_eq!(poll(&mut limit, 1_000_000_000).len(), 1);
+    let waits_for = layer::<Limit, Ram>(&limit).waits_for();
+    assert_eq!(waits_for.as_deref(), Some("the device's limit (9 requests)"));
+    limit.drain();
+    assert_eq!(poll(&mut limit, 1_000_000_001).len(), 9);
+    assert_eq!(layer::<Limit, Ram>(&limit).waits_for(), None);
+    limit.submit(request(10, Op::Read, 0, 512, 0), Nanos(1_000_000_002));
+    assert_eq!(poll(&mut limit, 1_000_000_002).len(), 1);
+}
+
+#[test]
+fn a_limit_that_would_stop_a_device_for_hours_is_refused() {
+    let mut options = LimitOptions::default();
+    let mut set = |text: &str| options.set(&mut Settings::parse(text).unwrap());
+    for low in ["limit:bytes=1", "limit:bytes=65535"] {
+        assert!(set(low).unwrap_err().to_string().contains("the least is 64K"), "{low}");
+    }
+    for good in ["limit:bytes=64K", "limit:bytes=0", "limit:iops=1"] {
+        assert!(set(good).is_ok(), "{good}");
+    }
 }
 
 #[test]
