@@ -29,6 +29,9 @@ use crate::signals;
 const BUFFER_BYTES: usize = 1 << 20;
 /// How long a message waits for its reader, and the end of the process for the last ones.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How often that long it waits for the thread to take it: a machine may be that busy, and no reader
+/// is to blame yet.
+const TURNS_MAX: u32 = 30;
 
 static STDERR: OnceLock<Arc<Lines>> = OnceLock::new();
 
@@ -135,12 +138,17 @@ impl Lines {
 
     /// Waits until all that was added is written. Does not wait for a reader that is stuck.
     fn wait(&self, patience: Duration) {
-        let buffer = self.lock();
+        let mut buffer = self.lock();
         let last = if buffer.text.is_empty() { buffer.current - 1 } else { buffer.current };
-        let waited = self
-            .gone
-            .wait_timeout_while(buffer, patience, |buffer| buffer.done < last && !buffer.is_stuck);
-        let (mut buffer, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..TURNS_MAX {
+            let waits = |buffer: &mut Buffer| buffer.done < last && !buffer.is_stuck;
+            let waited = self.gone.wait_timeout_while(buffer, patience, waits);
+            buffer = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let at_reader = buffer.done + 1 < buffer.current;
+            if at_reader || buffer.is_stuck || buffer.done >= last {
+                break;
+            }
+        }
         buffer.is_stuck = buffer.done < last;
     }
 
