@@ -125,14 +125,20 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
 }
 
 /// Asks the nodes that had no room for a missing shard of the segment how much they have now. Their
-/// last answers may be as old as the wait for the other shards. Returns whether there are such
-/// nodes.
+/// last answers may be as old as the wait for the other shards. Gives them a moment and not more:
+/// one of them may hang. Returns whether there are such nodes.
 async fn ask_for_room(ctx: &Ctx, handle: Handle) -> bool {
-    let full = ctx.with(|core| core.full_for(handle));
+    let full = ctx.with(|core| {
+        let full = core.full_for(handle);
+        for node in &full {
+            drop(core.call(*node, RequestBody::Stat, Vec::new()));
+        }
+        full
+    });
     if full.is_empty() {
         return false;
     }
-    ctx.call_all(&full, &RequestBody::Stat).await;
+    ctx.sleep_ms(RETRY_MS).await;
     true
 }
 
