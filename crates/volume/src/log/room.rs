@@ -61,16 +61,26 @@ impl Core {
     /// The ring is full: changes wait until segments are stored. If nodes have no room for these,
     /// the changes are refused; trims only if the disks are full, because a checkpoint takes the
     /// place of their records otherwise.
+    ///
+    /// Where records of shelved segments fill the ring, only a checkpoint empties the ring, and
+    /// collection writes the checkpoint after the move under way. So that move is given up.
     pub(super) fn hold_all(&mut self) {
+        if self.segments.any_shelved() {
+            self.refuse_line(Line::Internal);
+        }
         if !self.waits_for_room_in_vain() {
             return;
         }
         let disks_full = self.too_few_nodes(|node| !node.disk_full);
         let lines = if disks_full { &[Line::Users, Line::Trims][..] } else { &[Line::Users] };
         for line in lines {
-            for mutation in std::mem::take(self.log.line(*line)) {
-                self.refuse(&mutation, BlockError::NoSpace);
-            }
+            self.refuse_line(*line);
+        }
+    }
+
+    fn refuse_line(&mut self, line: Line) {
+        for mutation in std::mem::take(self.log.line(line)) {
+            self.refuse(&mutation, BlockError::NoSpace);
         }
     }
 
@@ -83,10 +93,7 @@ impl Core {
         let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
         if line == Line::Internal || (tried && long) || self.waits_for_room_in_vain() {
             self.log.held_since = None;
-            while let Some(mutation) = self.log.line(line).pop_front() {
-                self.refuse(&mutation, BlockError::NoSpace);
-            }
-            return;
+            return self.refuse_line(line);
         }
         if self.segments.row_backed() > 0 {
             // Room that is lent to these segments comes back when they are durable.
