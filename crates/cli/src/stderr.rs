@@ -29,8 +29,8 @@ use crate::signals;
 const BUFFER_BYTES: usize = 1 << 20;
 /// How long a message waits for its reader, and the end of the process for the last ones.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often that long it waits for the thread to take it: a machine may be that busy, and no reader
-/// is to blame yet.
+/// How many times `PATIENCE` a message waits for the thread that writes. A busy machine runs that
+/// thread late, and the reader is not at fault then.
 const TURNS_MAX: u32 = 30;
 
 static STDERR: OnceLock<Arc<Lines>> = OnceLock::new();

@@ -124,9 +124,9 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
     false
 }
 
-/// Asks the nodes that had no room for a missing shard of the segment how much they have now. Their
-/// last answers may be as old as the wait for the other shards. Gives them a moment and not more:
-/// one of them may hang. Returns whether there are such nodes.
+/// Asks each node that had no room for a missing shard of the segment how much room it has now. Its
+/// last answer may be as old as the wait for the other shards. The wait for the answers is short,
+/// because a node may hang. Returns whether any node had no room.
 async fn ask_for_room(ctx: &Ctx, handle: Handle) -> bool {
     let full = ctx.with(|core| {
         let full = core.full_for(handle);
