@@ -3,6 +3,9 @@
 
 #![no_main]
 
+#[path = "../count.rs"]
+mod count;
+
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    fieldstone_proto::fuzz::wire(input);
+    count::add(fieldstone_proto::fuzz::wire(input).messages);
 });
