@@ -14,7 +14,7 @@ use std::collections::HashSet;
 
 use fieldstone_block::Nanos;
 use fieldstone_proto::{
-    JournalGen, NodeError, NodeIndex, NodeStat, ReplyBody, RequestBody, SegmentId, ShardInfo,
+    Epoch, JournalGen, NodeError, NodeIndex, NodeStat, ReplyBody, RequestBody, SegmentId, ShardInfo,
 };
 
 use crate::calls::CallResult;
@@ -193,11 +193,13 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
                 tracing::warn!("{node}: its record of the volume was damaged, and is renewed");
                 ctx.with(|core| core.node_mut(node).stat = state.stat);
             }
+            Err(NodeError::Fenced { current, .. }) if current > epoch => {
+                return Err(fenced_out(ctx, current));
+            }
             _ => return Err(error),
         },
         Err(NodeError::Fenced { current, .. }) if current > epoch => {
-            ctx.with(|core| core.fence_out(current));
-            return Err(NodeError::Fenced { sent: epoch, current });
+            return Err(fenced_out(ctx, current));
         }
         Err(error) => return Err(error),
     }
@@ -250,6 +252,14 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         ctx.call(node, RequestBody::JournalDelete { first, below }).await?;
     }
     Ok(())
+}
+
+/// Another writer has the volume, with the epoch `current`.
+fn fenced_out(ctx: &Ctx, current: Epoch) -> NodeError {
+    ctx.with(|core| {
+        core.fence_out(current);
+        NodeError::Fenced { sent: core.epoch, current }
+    })
 }
 
 /// Another node of the pool may answer where this one should.

@@ -26,8 +26,9 @@
 //! may have held any epoch, so the node refuses every request on the volume. A writer that serves
 //! the volume with enough other nodes may have the record renewed
 //! ([`fieldstone_proto::RequestBody::RenewRecord`]): its epoch is fenced in on those, and a newer
-//! writer would have to fence at least one of them first. A record that a newer release wrote is
-//! neither renewed nor removed.
+//! writer would have to fence at least one of them first. Where the epoch can be read, and only a
+//! sync failed, a writer with a lower epoch is refused: it does not know yet that it is fenced. A
+//! record that a newer release wrote is neither renewed nor removed.
 //!
 //! # Order
 //! Fence, root, reservation, renewal and removal requests of one volume are carried out one after

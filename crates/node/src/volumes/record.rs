@@ -122,6 +122,10 @@ impl Node {
                 if volume.damaged.is_none() {
                     return Err(NodeError::Invalid("the volume's record is not damaged".into()));
                 }
+                // A record that was read, but could not be made stable, still tells its epoch.
+                if epoch < current {
+                    return Err(NodeError::Fenced { sent: epoch, current });
+                }
                 volume.barrier = Some(Barrier::Fence(epoch));
             }
             Task::Remove(_) => {

@@ -132,8 +132,13 @@ impl Run {
         self.check_shards();
         self.check_ring(!state.journals.is_empty());
         if self.faulty {
-            self.world.disk.faults =
-                Faults { write_one_in: 60, read_one_in: 60, sync_one_in: 25, full_one_in: 60 };
+            self.world.disk.faults = Faults {
+                write_one_in: 60,
+                read_one_in: 60,
+                sync_one_in: 25,
+                full_one_in: 60,
+                sync_of: None,
+            };
         }
     }
 

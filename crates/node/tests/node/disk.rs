@@ -23,6 +23,8 @@ pub struct Faults {
     pub read_one_in: u32,
     pub sync_one_in: u32,
     pub full_one_in: u32,
+    /// Every sync of this file fails.
+    pub sync_of: Option<FileId>,
 }
 
 #[derive(Debug, Default)]
@@ -189,7 +191,8 @@ impl Disk {
                 Ok(DiskOutput::Done)
             }
             DiskOp::Sync { file } => {
-                let fails = one_in(rng, self.faults.sync_one_in);
+                let fails =
+                    one_in(rng, self.faults.sync_one_in) || self.faults.sync_of == Some(file);
                 let file = self.files.get_mut(&file).ok_or(DiskError::NotFound)?;
                 for (number, at, bytes) in std::mem::take(&mut file.unsynced) {
                     if fails && rng.random() {

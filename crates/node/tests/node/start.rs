@@ -224,6 +224,20 @@ fn a_damaged_volume_record_is_renewed_by_a_writer_that_serves() {
     }
 }
 
+/// The sync of a record may fail, and the record still be there.
+#[test]
+fn a_record_that_was_read_is_not_renewed_by_a_writer_that_is_fenced() {
+    let mut world = stopped();
+    world.start();
+    assert!(ask(&mut world, 8, RequestBody::Fence { takeover: true }).is_ok());
+    world.crash(false);
+    world.start_without_sync_of(FileId::Volume(VOLUME));
+    let fenced = NodeError::Fenced { sent: Epoch(7), current: Epoch(8) };
+    assert_eq!(ask(&mut world, 7, RequestBody::RenewRecord), Err(fenced));
+    let renewed = ask(&mut world, 8, RequestBody::RenewRecord);
+    assert!(renewed.is_ok(), "the epoch of the holder: {renewed:?}");
+}
+
 #[test]
 fn a_volume_file_without_a_record_is_as_good_as_none() {
     let mut world = stopped();

@@ -63,6 +63,16 @@ impl World {
         self.disk.faults = faults;
     }
 
+    /// Starts the node on a disk where every sync of `file` fails.
+    pub fn start_without_sync_of(&mut self, file: fieldstone_node::FileId) {
+        let faults = Faults { sync_of: Some(file), ..Faults::default() };
+        let faults = std::mem::replace(&mut self.disk.faults, faults);
+        self.node.start(NOW_NS);
+        self.settle();
+        assert!(self.node.is_ready(), "{:?}", self.node.failure());
+        self.disk.faults = faults;
+    }
+
     /// The node's process dies; what it had in flight may have happened or not.
     pub fn crash(&mut self, power_loss: bool) {
         self.pump();
