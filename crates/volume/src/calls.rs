@@ -25,6 +25,13 @@ pub type CallResult = Result<ReplyBody, NodeError>;
 /// How long a failed node is left alone before a new connection is tried.
 const RECONNECT_AFTER_MS: u64 = 500;
 
+/// How long at most, when it fails again and again: each return of a node starts a rebuild,
+/// collection and reservations anew.
+const RECONNECT_AFTER_MS_MAX: u64 = 8_000;
+
+/// A node that failed so soon after it connected fails again and again.
+const STEADY_AFTER_MS: u64 = 10_000;
+
 /// From such a delay on, the volume was stopped.
 const DELAY_MS_MAX: u64 = 200;
 
@@ -258,8 +265,8 @@ impl Core {
         if self.phase == Phase::Opening {
             self.leave_out(node, reason.to_owned());
         }
+        let after = self.reconnect_after(node);
         self.node_lost(node, reason);
-        let after = Nanos::from_ms(RECONNECT_AFTER_MS);
         let sleep = self.sleep(after);
         let session = self.node(node).session;
         self.spawn_with(move |ctx| async move {
@@ -270,6 +277,20 @@ impl Core {
                 }
             });
         });
+    }
+
+    /// How long to leave a node alone that fails now.
+    fn reconnect_after(&mut self, node: NodeIndex) -> Nanos {
+        let (least, most) =
+            (Nanos::from_ms(RECONNECT_AFTER_MS), Nanos::from_ms(RECONNECT_AFTER_MS_MAX));
+        let (now, serves) = (self.now, self.phase != Phase::Opening);
+        let state = self.node_mut(node);
+        let soon = now.since(state.connected_at) < Nanos::from_ms(STEADY_AFTER_MS);
+        // An opening may depend on this very node.
+        let again = serves && soon;
+        let after = if again { state.reconnect_after.clamp(least, most) } else { least };
+        state.reconnect_after = Nanos(after.0 * 2);
+        after
     }
 
     /// This volume was not run when it wanted to be: its process was stopped for a while, say.

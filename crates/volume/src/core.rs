@@ -72,6 +72,10 @@ pub struct Node {
     pub reads_waiting: VecDeque<crate::read::QueuedPiece>,
     /// Rises with every connection, so that a join of an older connection ends.
     pub session: u64,
+    /// When the last connection opened.
+    pub connected_at: Nanos,
+    /// How long it is left alone when it fails next.
+    pub reconnect_after: Nanos,
     /// Version of the root that it took last in this session; 0 for none.
     pub root_version: u64,
     /// Since when it is not used, while the volume serves.
@@ -222,6 +226,8 @@ impl Core {
                 reads_in_flight: 0,
                 reads_waiting: VecDeque::new(),
                 session: 0,
+                connected_at: Nanos(0),
+                reconnect_after: Nanos(0),
                 down_since: None,
                 left_out: None,
                 busy_answers: 0,

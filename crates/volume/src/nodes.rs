@@ -33,8 +33,10 @@ impl Core {
         if self.node(node).connected {
             self.node_lost(node, "connected anew");
         }
+        let now = self.now;
         let state = self.node_mut(node);
         state.connected = true;
+        state.connected_at = now;
         state.session += 1;
         state.root_version = 0;
         self.start_join(node);

@@ -13,6 +13,10 @@ use crate::status::NodeHealth;
 /// How long users' writes wait for room when collection finds nothing to free.
 const STUCK_MS_MAX: u64 = 500;
 
+/// How long users' writes wait for room when none of them gets on. A node that joins again and
+/// again, and fails each time, keeps collection and reservations busy for ever.
+const HOPELESS_MS: u64 = 16_000;
+
 /// How long changes wait for nodes to grant more room: neighbours look every 2 s at most whether
 /// others lack room.
 const GRANT_MS_MAX: u64 = 2_500;
@@ -91,7 +95,9 @@ impl Core {
         let since = *self.log.held_since.get_or_insert(self.now);
         let tried = self.gc_stuck && !self.gc_running && !self.reservation_changes();
         let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
-        if line == Line::Internal || (tried && long) || self.waits_for_room_in_vain() {
+        let hopeless = self.now.since(since) >= Nanos::from_ms(HOPELESS_MS);
+        let vain = (tried && long) || hopeless || self.waits_for_room_in_vain();
+        if line == Line::Internal || vain {
             self.log.held_since = None;
             return self.refuse_line(line);
         }
@@ -131,7 +137,8 @@ impl Core {
             let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
             let stuck = long && self.gc_stuck && !self.gc_running && !self.reservation_changes();
             let stuck = stuck || self.waits_for_room_in_vain();
-            if stuck && !self.reservation_changes() {
+            let hopeless = self.now.since(since) >= Nanos::from_ms(HOPELESS_MS);
+            if (stuck && !self.reservation_changes()) || hopeless {
                 space.refused = true;
                 return Admission::Refuse(BlockError::NoSpace);
             }
