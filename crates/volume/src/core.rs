@@ -51,7 +51,8 @@ pub struct Node {
     pub slots_reserved: u32,
     /// The node said itself that no slot is free.
     pub full: bool,
-    /// The node did not grant a reservation because its disk has no room.
+    /// The node did not grant a reservation because its disk has no room. See
+    /// [`Core::is_limited_by_disk`].
     pub disk_limited: bool,
     /// The node granted less than the volume has reserved on the other nodes.
     pub granted_less: bool,

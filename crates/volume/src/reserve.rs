@@ -48,6 +48,13 @@ impl Core {
         self.note_short(node);
     }
 
+    /// The node has granted less than the volume has reserved on the other nodes, and its disk has
+    /// no room for more. Where the disks of all nodes refuse more, none is limited by its disk: the
+    /// volume has what it has on each of them.
+    pub fn is_limited_by_disk(&self, node: &Node) -> bool {
+        node.disk_limited && node.slots_reserved < self.reservation.slots
+    }
+
     /// The node did not grant a reservation because its disk has no room.
     fn note_disk_limited(&mut self, node: NodeIndex) {
         self.node_mut(node).disk_limited = true;
@@ -85,7 +92,7 @@ impl Core {
         let moving = self.segments.unsealed() + self.segments_freeing + claimed;
         let lacks = || u64::from(self.slots_known(node)) + moving < u64::from(state.slots_reserved);
         let little = state.slots_free <= SHORT_SLOTS;
-        let full = little && (state.disk_limited || lacks());
+        let full = little && (self.is_limited_by_disk(state) || lacks());
         let others = self.nodes_that(|n| n.health == NodeHealth::Up && !n.short);
         let others = others.iter().filter(|other| **other != node).count();
         let wide = others >= self.layout.width();
@@ -164,7 +171,11 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
             if !enough {
                 break;
             }
-            ctx.with(|core| core.reservation.slots = slots);
+            ctx.with(|core| {
+                core.reservation.slots = slots;
+                // Those that did not grant it have less than the others from here on.
+                nodes.iter().for_each(|node| core.note_short(*node));
+            });
             return true;
         }
         slots = before + (slots - before) / 2;
@@ -195,23 +206,23 @@ fn next_try(slots: u32, attempt: u32, most: u32, least: u32) -> u32 {
 pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
     let (most, least) = ctx.with(|core| core.slots_granted_before(node, wanted));
     let mut slots = wanted;
+    // Why the node refused one slot more than it grants.
+    let mut by_disk = false;
     for attempt in 1.. {
         let body = ctx.with(|core| core.request_for(slots));
         match ctx.call(node, body).await {
             Ok(_) => {
                 return ctx.with(|core| {
-                    let limited = core.node(node).disk_limited && slots < wanted;
                     core.node_mut(node).granted_less = core.reservation.agreed && slots < wanted;
                     core.note_reserved(node, slots);
-                    if limited {
+                    if by_disk {
                         core.note_disk_limited(node);
                     }
                 });
             }
-            Err(NodeError::NoSpace | NodeError::Busy) if slots > least => {}
-            Err(NodeError::Io(_)) if slots > least => {
-                ctx.with(|core| core.note_disk_limited(node));
-            }
+            Err(NodeError::NoSpace | NodeError::Busy) if slots > least => by_disk = false,
+            Err(NodeError::Io(_)) if slots > least => by_disk = true,
+            Err(_) if by_disk => return ctx.with(|core| core.note_disk_limited(node)),
             Err(_) => return,
         }
         slots = next_try(slots, attempt, most, least);
@@ -304,7 +315,30 @@ pub async fn ask_full_nodes(ctx: &Ctx) -> bool {
         // Nothing may be on its way any more that the last answers counted.
         ctx.with(|core| core.note_short(*node));
     }
+    ask_limited_nodes(ctx).await;
     !nodes.is_empty()
+}
+
+/// Asks the nodes again whose disks had no room for what the others have reserved: no answer tells
+/// that such a disk has room again.
+async fn ask_limited_nodes(ctx: &Ctx) {
+    let nodes = ctx.with(|core| {
+        if core.reservation_changes() || core.phase != Phase::Serving {
+            return Vec::new();
+        }
+        let limited = |n: &Node| n.health == NodeHealth::Up && core.is_limited_by_disk(n);
+        let nodes = core.nodes_that(limited);
+        core.reservation.changing = !nodes.is_empty();
+        nodes
+    });
+    if nodes.is_empty() {
+        return;
+    }
+    for node in nodes {
+        let slots = ctx.with(|core| core.reservation.slots);
+        reserve_on(ctx, node, slots).await;
+    }
+    ctx.with(|core| core.reservation.changing = false);
 }
 
 /// Gives back room if other volumes need it.

@@ -266,7 +266,7 @@ pub fn slots_whole(geometry: &Geometry, profile: Profile, nodes: u16) -> u64 {
 }
 
 /// Says of a node whether it belongs to a set.
-type NodeSet = fn(&Node) -> bool;
+type NodeSet<'a> = &'a dyn Fn(&Node) -> bool;
 
 impl Core {
     /// What room follows from.
@@ -314,10 +314,11 @@ impl Core {
     /// may have more room in common. No more nodes are left out than may be lost, because more such
     /// nodes make the volume full.
     fn fitting_on_most(&self, fits: impl Fn(NodeSet) -> u64) -> u64 {
-        let full: NodeSet = |node| node.disk_full;
-        let sets: [NodeSet; 2] = [|node| node.short, |node| node.short || node.disk_limited];
-        let with_most = if self.leaves_out(full) { fits(full) } else { fits(|_| false) };
-        let without = sets.into_iter().filter(|set| self.leaves_out(set)).map(fits);
+        let full: NodeSet = &|node| node.disk_full;
+        let short: NodeSet = &|node| node.short;
+        let limited: NodeSet = &|node| node.short || self.is_limited_by_disk(node);
+        let with_most = if self.leaves_out(full) { fits(full) } else { fits(&|_| false) };
+        let without = [short, limited].into_iter().filter(|set| self.leaves_out(set)).map(fits);
         without.fold(with_most, u64::max)
     }
 
