@@ -111,19 +111,24 @@ def scenario(world):
         _, path, byte = find_shard_byte(pool, noise(STEP, at - at % STEP)[start : start + 64])[0]
         flip(path, byte + 11)
     found = scrub(pool)
-    check(found["damaged"] > len(flips) / 2, f"{len(flips)} flips, scrub tells of {found['damaged']}")
+    check(found["damaged"] > len(flips) / 2, f"{len(flips)} flips, scrub tells {found}")
     check(found["shards_failed"] == 0, f"scrub could not repair: {found}")
     check(scrub(pool)["damaged"] == 0, "a second scrub still finds damage")
     server.stop()
     check(scrub(pool)["damaged"] == 0, "what a scrub repaired is damaged after a restart")
 
-    # Offline, with two nodes hit at once, and no read in between that could have noticed.
-    hit = [find_shard_byte(pool, noise(STEP, at)[1000:1064])[0] for at in (0, 16 * MIB)]
+    # Offline, with two nodes hit at once, and no read in between that could have noticed. On a busy
+    # machine a node may join after the opening. The volume then checks and mends the node's shards
+    # itself, and the scrub does not count them.
+    probes = [noise(STEP, at)[1000:1064] for at in (0, 16 * MIB)]
+    hit = [find_shard_byte(pool, probe)[0] for probe in probes]
     for _, path, at in hit:
         flip(path, at + 7)
     found = scrub(pool)
-    check(found["damaged"] == 2, f"two bytes were flipped, scrub tells of {found['damaged']}")
     check(found["shards_failed"] == 0, f"scrub could not repair: {found}")
+    for probe in probes:
+        mended = find_shard_byte(pool, probe)
+        check(len(mended) == copies, f"after the scrub the bytes lie at {len(mended)} places")
     check(scrub(pool)["damaged"] == 0, "a second scrub still finds damage")
 
     # With other nodes lost, the repaired shards are what is left.

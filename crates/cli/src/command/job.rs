@@ -19,7 +19,7 @@ use fieldstone_units as units;
 
 /// How often progress is looked at.
 const STEP: Duration = Duration::from_millis(200);
-/// How long a rebuild waits for nodes that are down or joining.
+/// How long a job waits for nodes that are down or joining.
 const JOIN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Which job.
@@ -110,9 +110,7 @@ fn online(
     volume: Option<&str>,
     server: &mut Client,
 ) -> anyhow::Result<()> {
-    if kind == JobKind::Rebuild {
-        wait_for_nodes(volume, || server.status())?;
-    }
+    wait_for_nodes(volume, || server.status())?;
     server.ask(&kind.request(volume.map(str::to_owned), args.limit))?;
     if args.detach {
         say!("the {} runs; watch it with `fieldstone status`", kind.name());
@@ -142,9 +140,7 @@ fn offline(
     let mut whole = volume.is_none() && listing.is_complete();
     for known in &known {
         let open = engine.open_volume(known, &VolumeOptions::offline(), None)?;
-        if kind == JobKind::Rebuild {
-            wait_for_nodes(Some(&known.name), || PoolReport::of(engine))?;
-        }
+        wait_for_nodes(Some(&known.name), || PoolReport::of(engine))?;
         engine.call_store(&known.name, kind.call(args.limit))?;
         let followed = follow(kind, args.json, Some(&known.name), || PoolReport::of(engine));
         let report = PoolReport::of(engine)?;
@@ -163,7 +159,8 @@ fn offline(
     outcome
 }
 
-/// Gives nodes that were started just now the time to join: what they lack is not known before.
+/// Gives nodes that were started just now the time to join. A rebuild does not know before what they
+/// lack, and a scrub does not see their shards before.
 fn wait_for_nodes(
     volume: Option<&str>,
     mut look: impl FnMut() -> anyhow::Result<PoolReport>,
