@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use fieldstone_console::signals::Signals;
 use fieldstone_host::folder::Announcer;
 use fieldstone_host::{FolderError, Host, HostConfig, LocalNodeConfig, Service, look_up};
 use fieldstone_proto::NodeIndex;
+use fieldstone_server::engine::{command_deadline, open_patiently};
+use fieldstone_server::listen;
+use fieldstone_server::pool::{Pool, is_pool};
 use fieldstone_uring::{Address, Caching, Holder};
 
 use super::serve::payload_memory;
-use crate::engine::{command_deadline, open_patiently};
-use crate::listen;
-use crate::pool::{Pool, is_pool};
-use crate::signals::Signals;
 
 /// Options of `node`.
 #[derive(clap::Args, Debug)]

@@ -1,37 +1,32 @@
 //! `fieldstone serve`: volumes, or memory, as block devices over NBD.
 //!
-//! The control socket comes first, so that `status` tells what an opening volume waits for. Then
-//! all volumes are opened at the same time ([`opening`]), and each is exported as soon as it is
-//! open.
-
-mod opening;
+//! This file has the options. What a server does is in `fieldstone_server::serve`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{SettingError, Settings};
+use fieldstone_console::signals::{self, Signals};
 use fieldstone_fpga::{FpgaDevice, exercise};
 use fieldstone_host::{PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget, TargetError};
+use fieldstone_server::engine::{Engine, EngineOptions, VolumeOptions};
+use fieldstone_server::listen;
+use fieldstone_server::pool::Pool;
+use fieldstone_server::serve::{Device, ServeOptions, Server};
+use fieldstone_server::target::volume_path;
 use fieldstone_uring::{Address, Caching, Holder, Listener};
 
-use crate::accelerator::{Accel, Accelerator};
-use crate::control::ControlServer;
-use crate::engine::{Engine, EngineOptions, NodeOptions, Served, VolumeOptions};
-use crate::listen;
-use crate::metrics::MetricsServer;
-use crate::pool::Pool;
-use crate::signals::{self, Signals};
-use crate::target::volume_path;
+use super::accelerator::Accel;
+use super::nodes::NodeOptions;
 use fieldstone_units as units;
-use opening::{Door, Openings};
 
 /// Options of `serve`.
 #[derive(clap::Args, Debug)]
@@ -203,7 +198,7 @@ fn start_engine(args: &Args, pool: Option<Pool>) -> anyhow::Result<Engine> {
         fixed: args.nodes.fixed.clone(),
         holder: Holder::Server,
         replace_missing: args.replace_missing,
-        accelerator: Accelerator::start(args.accel)?,
+        accelerator: args.accel.start()?,
     };
     match pool {
         Some(pool) => Engine::with_pool(pool, &options),
@@ -270,7 +265,7 @@ fn layers(args: &Args, is_cached: bool) -> anyhow::Result<LayerOptions> {
 }
 
 /// The devices to open, each with the name of its export.
-fn devices(args: &Args, names: &[String]) -> anyhow::Result<Vec<opening::Device>> {
+fn devices(args: &Args, names: &[String]) -> anyhow::Result<Vec<Device>> {
     let stores = store_names(&args.targets, names);
     let mut names = names.iter();
     let devices = args.targets.iter().enumerate().map(|(index, target)| match target {
@@ -278,7 +273,7 @@ fn devices(args: &Args, names: &[String]) -> anyhow::Result<Vec<opening::Device>
             let options = StoreOptions { caching: caching(args), read_only: args.read_only };
             let layers = layers(args, target.is_cached(options))?;
             let name = stores[&index].clone();
-            Ok(opening::Device::Store(name, target.clone(), options, layers))
+            Ok(Device::Store(name, target.clone(), options, layers))
         }
         Serving::Volume(_) => {
             let name = names.next().context("every volume has a name")?.clone();
@@ -289,7 +284,7 @@ fn devices(args: &Args, names: &[String]) -> anyhow::Result<Vec<opening::Device>
                 rebuild_limit: args.rebuild_limit,
                 layers: layers(args, false)?,
             };
-            Ok(opening::Device::Volume(name, options))
+            Ok(Device::Volume(name, options))
         }
     });
     devices.collect()
@@ -302,37 +297,30 @@ fn serve(
     listeners: Vec<Listener>,
     signals: &Signals,
 ) -> anyhow::Result<()> {
-    /// How long requests in flight are waited for.
-    const DRAIN: Duration = Duration::from_secs(20);
-    let devices = devices(args, names)?;
-    engine.set_targets(devices.iter().map(|device| device.name().to_owned()));
-    let addresses: Vec<String> =
-        listeners.iter().map(|listener| listener.address().to_string()).collect();
-    let stop = signals.sender();
-    let served = Arc::new(Served::new(Arc::clone(engine), addresses, args.read_only, stop));
-    let metrics = match &args.metrics {
-        Some(address) => Some(MetricsServer::start(address, Arc::clone(&served))?),
-        None => None,
+    let options = ServeOptions {
+        devices: devices(args, names)?,
+        listeners,
+        metrics: args.metrics.clone(),
+        read_only: args.read_only,
+        announce,
     };
-    let control = match &engine.pool {
-        Some(pool) => Some(ControlServer::start(&pool.folder, Arc::clone(&served) as _)?),
-        None => None,
-    };
-    let door = Door::new(engine, listeners, args.read_only, metrics.as_ref());
-    // A wrong name changes nothing: all are looked up before any is opened.
-    let openings = Openings::start(engine, devices, door)?;
+    let server = Server::start(engine, options, signals.sender())?;
     let exercise = match args.exercise_swaps {
         Some(count) => Some(Exercise::start(engine, count)?),
         None => None,
     };
-    let outcome = wait(engine, &openings, signals);
+    let outcome = server.wait(signals);
     drop(exercise);
-    drop(openings);
-    drop((control, metrics));
-    if !engine.handle().drain(DRAIN) {
-        tell!("fieldstone: requests in flight were not answered within {DRAIN:?}");
-    }
+    server.end();
     outcome
+}
+
+/// Says what is served. A server whose stdout is closed serves all the same.
+fn announce(text: &str) {
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        tracing::debug!("cannot say what is served: {error}");
+    }
 }
 
 /// A second user of the device, which changes its partition.
@@ -379,30 +367,6 @@ impl Drop for Exercise {
             && thread.join().is_err()
         {
             tracing::error!("the exercise of the device failed");
-        }
-    }
-}
-
-/// Waits for the end: a signal, a call to stop, or a failure.
-fn wait(engine: &Engine, openings: &Openings, signals: &Signals) -> anyhow::Result<()> {
-    const STEP: Duration = Duration::from_secs(3);
-    const STEP_WHILE_OPENING: Duration = Duration::from_millis(50);
-    loop {
-        let opening = openings.is_any_new();
-        if signals.wait(if opening { STEP_WHILE_OPENING } else { STEP }) {
-            if engine.open_devices().is_empty() {
-                openings.interrupted()?;
-            }
-            return Ok(());
-        }
-        if engine.has_failed() {
-            bail!("a core has ended by itself; see the messages above");
-        }
-        if opening && openings.is_any_new() {
-            continue;
-        }
-        if let Some(reason) = engine.all_failed() {
-            bail!("{reason}");
         }
     }
 }
