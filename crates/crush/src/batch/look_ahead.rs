@@ -6,8 +6,8 @@
 
 use smallvec::SmallVec;
 
-use crate::batch::ahead::{Ahead, Wanted};
-use crate::mapper::{Choose, Next, Run};
+use super::ahead::{Ahead, Wanted};
+use crate::mapper::{Choose, Drawer, Next, Run};
 use crate::{Bucket, BucketId, ItemId, TypeId};
 
 /// Most attempts that are looked up ahead.
@@ -24,16 +24,10 @@ struct Descent {
     is_leaf: bool,
 }
 
-impl Run<'_> {
+impl Drawer for Ahead<'_> {
     /// Makes the draws that the first attempts of a choose step will want, down to the leaves: one
     /// attempt for each position, and one more, for a collision, where it costs little.
-    pub(crate) fn look_ahead(
-        &self,
-        ahead: &Ahead<'_>,
-        choose: &Choose<'_>,
-        attempts: usize,
-        indep: bool,
-    ) {
+    fn begin(&self, run: &Run<'_, Self>, choose: &Choose<'_>, attempts: usize, indep: bool) {
         let is_cheap = (attempts + 1) * choose.bucket.items.len() <= CHEAP_ITEMS;
         let attempts = attempts + usize::from(is_cheap && !indep);
         let mut under_way = attempts.min(MAX_AHEAD);
@@ -45,11 +39,11 @@ impl Run<'_> {
         let mut seen: SmallVec<[ItemId; MAX_AHEAD]> = SmallVec::new();
         let mut indices = [None; MAX_AHEAD];
         while under_way > 0 {
-            ahead.make(&wanted[..under_way], &mut indices);
+            self.make(&wanted[..under_way], &mut indices);
             // Those that go on move up to the front.
             let mut deeper = 0;
             for at in 0..under_way {
-                let next = self.next_wanted(choose, wanted[at], descents[at], indices[at], indep);
+                let next = next_wanted(run, choose, wanted[at], descents[at], indices[at], indep);
                 let Some((next, found)) = next else { continue };
                 if let Some(item) = found {
                     // A collision: no step looks for its leaf.
@@ -67,39 +61,43 @@ impl Run<'_> {
         }
     }
 
-    /// The draw after one that gave `index`, if there is one; and the item below which a leaf is
-    /// looked for, if the search for it begins.
-    fn next_wanted(
-        &self,
-        choose: &Choose<'_>,
-        made: Wanted,
-        descent: Descent,
-        index: Option<u32>,
-        indep: bool,
-    ) -> Option<(Wanted, Option<ItemId>)> {
-        let bucket = self.map.bucket(BucketId(!made.slot as i32))?;
-        if bucket.items.is_empty() {
-            return None;
+    fn draw(&self, bucket: &Bucket, r: u32) -> Option<usize> {
+        self.get(Wanted { slot: slot(bucket), r })
+    }
+}
+
+/// The draw after one that gave `index`, if there is one; and the item below which a leaf is
+/// looked for, if the search for it begins.
+fn next_wanted<D: Drawer>(
+    run: &Run<'_, D>,
+    choose: &Choose<'_>,
+    made: Wanted,
+    descent: Descent,
+    index: Option<u32>,
+    indep: bool,
+) -> Option<(Wanted, Option<ItemId>)> {
+    let bucket = run.map.bucket(BucketId(!made.slot as i32))?;
+    if bucket.items.is_empty() {
+        return None;
+    }
+    // What vectors cannot tell is not remembered; few draws are made twice for it.
+    let index = match index {
+        Some(index) => Some(index as usize),
+        None => bucket.draw(run.x, made.r, None, 0),
+    };
+    let kind = if descent.is_leaf { TypeId::DEVICE } else { choose.kind };
+    match run.next(bucket, index, kind) {
+        Next::Bucket(below) => Some((Wanted { slot: slot(below), ..made }, None)),
+        Next::Found(item) if choose.leaf_tries.is_some() && !descent.is_leaf => {
+            let below = run.map.bucket(item.bucket()?)?;
+            let r = match (indep, choose.settings.stable) {
+                (true, _) => descent.first.wrapping_add(made.r),
+                (false, true) => choose.settings.leaf_r(made.r),
+                (false, false) => choose.settings.leaf_r(made.r).wrapping_add(descent.first),
+            };
+            Some((Wanted { slot: slot(below), r }, Some(item)))
         }
-        // What vectors cannot tell is not remembered; few draws are made twice for it.
-        let index = match index {
-            Some(index) => Some(index as usize),
-            None => bucket.draw(self.x, made.r, None, 0),
-        };
-        let kind = if descent.is_leaf { TypeId::DEVICE } else { choose.kind };
-        match self.next(bucket, index, kind) {
-            Next::Bucket(below) => Some((Wanted { slot: slot(below), ..made }, None)),
-            Next::Found(item) if choose.leaf_tries.is_some() && !descent.is_leaf => {
-                let below = self.map.bucket(item.bucket()?)?;
-                let r = match (indep, choose.settings.stable) {
-                    (true, _) => descent.first.wrapping_add(made.r),
-                    (false, true) => choose.settings.leaf_r(made.r),
-                    (false, false) => choose.settings.leaf_r(made.r).wrapping_add(descent.first),
-                };
-                Some((Wanted { slot: slot(below), r }, Some(item)))
-            }
-            Next::Found(_) | Next::Nowhere => None,
-        }
+        Next::Found(_) | Next::Nowhere => None,
     }
 }
 
