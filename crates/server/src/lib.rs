@@ -10,6 +10,7 @@
 //! | [`pool`]        | a pool on disk: its description, its secret, what is known of its nodes' folders |
 //! | [`replace`]     | an empty node in place of one that is lost |
 //! | [`target`]      | how a pool and a volume of it are named |
+//! | [`runtime`]     | stores at work on the cores of this process: any mix, of several pools too |
 //! | [`engine`]      | a pool at work: its nodes, its volumes, and what commands do with them |
 //! | [`accelerator`] | what places, codes and sums for the volumes |
 //! | [`serve`]       | a server's life: what it serves is opened, exported and closed |
@@ -33,5 +34,6 @@ pub mod metrics;
 pub mod pool;
 pub mod replace;
 pub mod report;
+pub mod runtime;
 pub mod serve;
 pub mod target;

@@ -14,7 +14,6 @@ use std::time::Duration;
 use anyhow::anyhow;
 
 use crate::callers::{Caller, Callers, Line, Timed};
-use crate::engine::Served;
 use crate::report::{EngineKindReport, IoReport, OpReport, PoolReport, VolumeReport};
 
 /// Clients at a time.
@@ -28,6 +27,9 @@ const REST_BYTES_MAX: u64 = 64 << 10;
 /// How soon accepting is tried again when it failed, for want of descriptors say.
 const RETRY_ACCEPT: Duration = Duration::from_millis(100);
 
+/// Takes a snapshot: a report of each pool that is served, or one of what needs no pool.
+pub type Look = Box<dyn Fn() -> Vec<PoolReport> + Send + Sync>;
+
 /// A listening metrics server; it stops when this is dropped.
 pub struct MetricsServer {
     address: SocketAddr,
@@ -39,12 +41,12 @@ impl MetricsServer {
     ///
     /// # Errors
     /// When the address is taken or makes no sense.
-    pub fn start(address: &str, served: Arc<Served>) -> anyhow::Result<Self> {
+    pub fn start(address: &str, look: Look) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(address)
             .map_err(|error| anyhow!("cannot serve metrics on {address}: {error}"))?;
         let stopped = Arc::new(AtomicBool::new(false));
         let server = Self { address: listener.local_addr()?, stopped: Arc::clone(&stopped) };
-        let page = move |target: &str| answer(target, &served);
+        let page = move |target: &str| answer(target, &look);
         std::thread::Builder::new()
             .name("metrics".to_owned())
             .spawn(move || accept(&listener, &stopped, &(Arc::new(page) as Page)))?;
@@ -143,20 +145,41 @@ fn head(line: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-fn answer(target: &str, served: &Served) -> (&'static str, String) {
-    if target != "/metrics" {
-        return ("404 Not Found", "see /metrics\n".to_owned());
-    }
-    match served.report() {
-        Ok(report) => ("200 OK", text(&report)),
-        Err(error) => ("500 Internal Server Error", format!("{error:#}\n")),
+fn answer(target: &str, look: &Look) -> (&'static str, String) {
+    match target {
+        "/metrics" => ("200 OK", text(&look())),
+        _ => ("404 Not Found", "see /metrics\n".to_owned()),
     }
 }
 
-/// A report in the exposition format.
-pub fn text(report: &PoolReport) -> String {
+/// Something that samples are about, with its labels.
+struct Labelled<'a, T> {
+    labels: String,
+    of: &'a T,
+}
+
+/// Everything of a kind that reports tell of. Where several pools are served, the labels begin with
+/// the pool.
+fn labelled<'a, T>(
+    reports: &'a [PoolReport],
+    list: fn(&PoolReport) -> &[T],
+    label: fn(&T) -> String,
+) -> Vec<Labelled<'a, T>> {
+    let one = |report: &'a PoolReport| {
+        let pool = match reports.len() {
+            0 | 1 => String::new(),
+            _ => format!("pool=\"{}\",", report.pool),
+        };
+        let labels = move |of: &'a T| Labelled { labels: format!("{pool}{}", label(of)), of };
+        list(report).iter().map(labels)
+    };
+    reports.iter().flat_map(one).collect()
+}
+
+/// Reports in the exposition format.
+pub fn text(reports: &[PoolReport]) -> String {
     let mut out = Exposition::default();
-    if let Some(server) = &report.server {
+    if let Some(server) = reports.first().and_then(|report| report.server.as_ref()) {
         out.family("fieldstone_uptime_seconds", "gauge", "Time since the server started.");
         out.sample("", seconds(server.uptime_ns));
         out.family("fieldstone_cpu_seconds_total", "counter", "CPU time of the server's cores.");
@@ -164,24 +187,29 @@ pub fn text(report: &PoolReport) -> String {
         out.family("fieldstone_connections", "gauge", "NBD connections open now.");
         out.sample("", server.connections as f64);
     }
+    let nodes = labelled(reports, |report| &report.nodes, |node| format!("node=\"{}\"", node.node));
     out.family("fieldstone_node_up", "gauge", "1 for a node that answers.");
-    for node in &report.nodes {
-        out.sample(&format!("node=\"{}\"", node.node), f64::from(u8::from(node.state == "up")));
+    for node in &nodes {
+        out.sample(&node.labels, f64::from(u8::from(node.of.state == "up")));
     }
     out.family("fieldstone_node_free_bytes", "gauge", "Bytes of free slots on a node.");
-    for node in &report.nodes {
-        out.sample(&format!("node=\"{}\"", node.node), node.free_bytes as f64);
+    for node in &nodes {
+        out.sample(&node.labels, node.of.free_bytes as f64);
     }
     out.family("fieldstone_node_size_bytes", "gauge", "Bytes of all slots of a node.");
-    for node in &report.nodes {
-        out.sample(&format!("node=\"{}\"", node.node), node.total_bytes as f64);
+    for node in &nodes {
+        out.sample(&node.labels, node.of.total_bytes as f64);
     }
-    volumes(&mut out, &report.volumes);
-    engines(&mut out, &report.volumes);
-    requests(&mut out, &report.volumes);
-    latencies(&mut out, &report.volumes);
+    let all = labelled(reports, |report| &report.volumes, volume_label);
+    volumes(&mut out, &all);
+    engines(&mut out, &all);
+    requests(&mut out, &all);
+    latencies(&mut out, &all);
     out.0
 }
+
+/// A volume and its labels.
+type Labels<'a> = Labelled<'a, VolumeReport>;
 
 type Field = fn(&VolumeReport) -> u64;
 /// Name, text and value of something that is told about a `T`.
@@ -214,24 +242,24 @@ const VOLUME_FIELDS: &[(&str, &str, &str, Field)] = &[
     ("scrub_damaged", "gauge", "Shards found damaged.", |v| v.scrub.damaged),
 ];
 
-fn volumes(out: &mut Exposition, volumes: &[VolumeReport]) {
+fn volumes(out: &mut Exposition, volumes: &[Labels<'_>]) {
     for (name, kind, help, field) in VOLUME_FIELDS {
         out.family(&format!("fieldstone_volume_{name}"), kind, help);
         for volume in volumes {
-            out.sample(&volume_label(volume), field(volume) as f64);
+            out.sample(&volume.labels, field(volume.of) as f64);
         }
     }
     out.family("fieldstone_volume_gc_pause_seconds_max", "gauge", "Longest pause by GC.");
     for volume in volumes {
-        out.sample(&volume_label(volume), seconds(volume.gc_pause_max_ns));
+        out.sample(&volume.labels, seconds(volume.of.gc_pause_max_ns));
     }
     out.family(
         "fieldstone_volume_oldest_request_seconds",
         "gauge",
         "Time for which the oldest unanswered request has been waiting; 0 if there is none.",
     );
-    for (volume, io) in volumes.iter().filter_map(|v| Some((v, v.io.as_ref()?))) {
-        out.sample(&volume_label(volume), seconds(io.oldest_ns));
+    for (volume, io) in volumes.iter().filter_map(|v| Some((v, v.of.io.as_ref()?))) {
+        out.sample(&volume.labels, seconds(io.oldest_ns));
     }
     let hits: [Row<IoReport>; 2] = [
         ("fieldstone_cache_hits_total", "Reads answered from the cache.", |io| io.cache_hits),
@@ -239,13 +267,13 @@ fn volumes(out: &mut Exposition, volumes: &[VolumeReport]) {
     ];
     for (name, help, field) in hits {
         out.family(name, "counter", help);
-        for (volume, io) in volumes.iter().filter_map(|v| Some((v, v.io.as_ref()?))) {
-            out.sample(&volume_label(volume), field(io) as f64);
+        for (volume, io) in volumes.iter().filter_map(|v| Some((v, v.of.io.as_ref()?))) {
+            out.sample(&volume.labels, field(io) as f64);
         }
     }
 }
 
-fn engines(out: &mut Exposition, volumes: &[VolumeReport]) {
+fn engines(out: &mut Exposition, volumes: &[Labels<'_>]) {
     let fields: [Row<EngineKindReport>; 5] = [
         ("fieldstone_accel_jobs_total", "Codings, placements and checksums.", |kind| kind.jobs),
         ("fieldstone_accel_bytes_total", "Bytes that they read.", |kind| kind.bytes),
@@ -262,15 +290,15 @@ fn engines(out: &mut Exposition, volumes: &[VolumeReport]) {
     for (name, help, field) in fields {
         out.family(name, "counter", help);
         for volume in volumes {
-            for kind in &volume.engine.kinds {
-                let label = format!("{},kind=\"{}\"", volume_label(volume), kind.kind);
+            for kind in &volume.of.engine.kinds {
+                let label = format!("{},kind=\"{}\"", volume.labels, kind.kind);
                 out.sample(&label, field(kind) as f64);
             }
         }
     }
 }
 
-fn requests(out: &mut Exposition, volumes: &[VolumeReport]) {
+fn requests(out: &mut Exposition, volumes: &[Labels<'_>]) {
     let fields: [Row<OpReport>; 3] = [
         ("fieldstone_requests_total", "Requests completed.", |op| op.count),
         ("fieldstone_request_errors_total", "Requests that failed.", |op| op.errors),
@@ -279,20 +307,19 @@ fn requests(out: &mut Exposition, volumes: &[VolumeReport]) {
     for (name, help, field) in fields {
         out.family(name, "counter", help);
         for volume in volumes {
-            for op in volume.io.iter().flat_map(|io| &io.requests) {
-                let label = format!("{},op=\"{}\"", volume_label(volume), op.op);
+            for op in volume.of.io.iter().flat_map(|io| &io.requests) {
+                let label = format!("{},op=\"{}\"", volume.labels, op.op);
                 out.sample(&label, field(op) as f64);
             }
         }
     }
 }
 
-fn latencies(out: &mut Exposition, volumes: &[VolumeReport]) {
+fn latencies(out: &mut Exposition, volumes: &[Labels<'_>]) {
     out.family("fieldstone_stage_seconds", "summary", "Latency of each stage of a request.");
     for volume in volumes {
-        for stage in volume.io.iter().flat_map(|io| &io.stages) {
-            let label =
-                format!("{},op=\"{}\",stage=\"{}\"", volume_label(volume), stage.op, stage.stage);
+        for stage in volume.of.io.iter().flat_map(|io| &io.stages) {
+            let label = format!("{},op=\"{}\",stage=\"{}\"", volume.labels, stage.op, stage.stage);
             for (quantile, value) in
                 [("0.5", stage.p50_ns), ("0.99", stage.p99_ns), ("0.999", stage.p999_ns)]
             {
@@ -410,11 +437,17 @@ mod tests {
             server: Some(crate::report::ServerReport::default()),
             ..PoolReport::default()
         };
-        let text = text(&report);
-        assert!(text.contains("fieldstone_node_up{node=\"0\"} 1\n"), "{text}");
-        assert!(text.contains("fieldstone_requests_total{volume=\"a\\\"b\",op=\"read\"} 3\n"));
-        assert!(text.contains("stage=\"total\",quantile=\"0.5\"} 0.0000015\n"), "{text}");
-        for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let one = text(std::slice::from_ref(&report));
+        assert!(one.contains("fieldstone_node_up{node=\"0\"} 1\n"), "{one}");
+        assert!(one.contains("fieldstone_requests_total{volume=\"a\\\"b\",op=\"read\"} 3\n"));
+        assert!(one.contains("stage=\"total\",quantile=\"0.5\"} 0.0000015\n"), "{one}");
+        let two = text(&[report.clone(), PoolReport { pool: "ab".to_owned(), ..report }]);
+        assert!(two.contains("fieldstone_node_up{pool=\"ab\",node=\"0\"} 1\n"), "{two}");
+        assert!(
+            two.contains("fieldstone_requests_total{pool=\"ab\",volume=\"a\\\"b\",op=\"read\"} 3")
+        );
+        assert_eq!(two.matches("# TYPE fieldstone_node_up gauge").count(), 1, "{two}");
+        for line in one.lines().chain(two.lines()).filter(|line| !line.starts_with('#')) {
             let (name, value) = line.rsplit_once(' ').expect("name and value");
             assert!(name.starts_with("fieldstone_") && value.parse::<f64>().is_ok(), "{line}");
         }

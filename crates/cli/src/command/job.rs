@@ -142,17 +142,17 @@ fn offline(
     let mut whole = volume.is_none() && listing.is_complete();
     for known in &known {
         let open = engine.open_volume(known, &VolumeOptions::offline(), None)?;
-        wait_for_nodes(Some(&known.name), || PoolReport::of(engine))?;
+        wait_for_nodes(Some(&known.name), || Ok(PoolReport::of(engine)))?;
         engine.call_store(&known.name, kind.call(args.limit))?;
-        let followed = follow(kind, args.json, Some(&known.name), || PoolReport::of(engine));
-        let report = PoolReport::of(engine)?;
+        let followed = follow(kind, args.json, Some(&known.name), || Ok(PoolReport::of(engine)));
+        let report = PoolReport::of(engine);
         let mut volumes = report.volumes.iter().filter(|found| found.name == known.name);
         whole &= followed.is_ok() && volumes.all(VolumeReport::is_whole);
         outcome = outcome.and(followed).and(engine.close(&open));
     }
     if whole && outcome.is_ok() {
         // Replaced nodes count as nodes again.
-        let pool = engine.pool()?;
+        let pool = &engine.pool;
         let noted = record::update(&pool.folder, pool.id, record::Record::note_whole);
         if let Err(error) = noted {
             tracing::info!("cannot note that the pool is whole: {error:#}");

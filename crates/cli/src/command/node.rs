@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use fieldstone_console::signals::Signals;
 use fieldstone_host::folder::Announcer;
-use fieldstone_host::{FolderError, Host, HostConfig, LocalNodeConfig, Service, look_up};
+use fieldstone_host::{
+    FolderError, Host, HostConfig, LocalNodeConfig, LocalNodeId, Service, look_up,
+};
 use fieldstone_proto::NodeIndex;
 use fieldstone_server::engine::{command_deadline, open_patiently};
 use fieldstone_server::listen;
@@ -69,7 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     .context("cannot start")?;
     say!("{index} of pool {} listens on {}", pool.id, listener.address());
     std::io::stdout().flush()?;
-    host.handle().listen(listener, Service::Node(index));
+    host.handle().listen(listener, Service::Node(LocalNodeId { number: 0, index }));
     let ended = wait(&host, &signals, || door.announce(&address));
     door.withdraw();
     let stopped = host.stop().context("the node failed");

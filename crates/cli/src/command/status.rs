@@ -56,7 +56,7 @@ fn look(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
             failed.push((engine.line(known), format!("{error:#}")));
         }
     }
-    let mut report = PoolReport::of(engine)?;
+    let mut report = PoolReport::of(engine);
     for volume in &mut report.volumes {
         // No request came: there is nothing to tell.
         volume.io = None;

@@ -9,10 +9,11 @@ use fieldstone_codes::Profile;
 use fieldstone_console::signals::Signals;
 use fieldstone_proto::NodeIndex;
 use fieldstone_server::control::{Client, Request, find_server};
-use fieldstone_server::engine::{Engine, EngineOptions};
+use fieldstone_server::engine::Engine;
 use fieldstone_server::pool::{Pool, Sizes, create};
 use fieldstone_server::replace::replace;
 use fieldstone_server::report::{PoolReport, VolumeReport};
+use fieldstone_server::runtime::RuntimeOptions;
 use fieldstone_uring::Address;
 
 use super::pattern::{Moved, Pattern, check_signal};
@@ -163,7 +164,7 @@ impl Stage {
             let process = stage.start_node(node)?;
             stage.nodes.push(Some(process));
         }
-        let options = EngineOptions::offline(&[]);
+        let options = RuntimeOptions::offline(&[]);
         let engine = Engine::with_pool(stage.pool.clone(), &options)?;
         let created = engine.create_volume(VOLUME, plan.size_bytes, None, false);
         let finished = engine.finish();

@@ -159,16 +159,16 @@ impl Engine {
     /// # Errors
     /// When no node answers.
     pub fn list_volumes(&self) -> anyhow::Result<Listing> {
-        let pool = self.pool()?;
+        let pool = &self.pool;
         let mut newest = BTreeMap::new();
         let mut listing = Listing::default();
         let answers = self.ask_nodes(|node, session| {
-            let capability = self.capability(VolumeId(0), Epoch(0))?;
+            let capability = self.capability(VolumeId(0), Epoch(0));
             match session.ask(capability, &RequestBody::ListVolumes)? {
                 ReplyBody::Volumes(volumes) => Ok(volumes),
                 other => bail!("{node} answered out of turn: {other:?}"),
             }
-        })?;
+        });
         for (node, answer) in answers {
             match answer {
                 Ok(volumes) => {

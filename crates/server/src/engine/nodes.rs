@@ -6,7 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use fieldstone_host::{
-    FOLDERS_PATIENCE, FolderError, Keeper, LocalNodeConfig, NodePlace, NodeSession, Opening, folder,
+    FOLDERS_PATIENCE, FolderError, Keeper, LocalNodeConfig, LocalNodeId, NodePlace, NodeSession,
+    Opening, folder,
 };
 use fieldstone_proto::disk::Superblock;
 use fieldstone_proto::{
@@ -14,9 +15,10 @@ use fieldstone_proto::{
 };
 use fieldstone_uring::{Address, Endpoint, Holder};
 
+use super::Engine;
 use super::folders::{Folder, lock_in_order};
-use super::{Engine, EngineOptions};
 use crate::pool::{Pool, PoolKeeper};
+use crate::runtime::RuntimeOptions;
 
 /// How long a capability that a command uses is valid. One is issued for each conversation with a
 /// node, which takes seconds; the rest is for clocks that differ, as with those of volumes.
@@ -44,8 +46,7 @@ impl FromStr for FixedNode {
 }
 
 /// What was found.
-pub(super) struct Found {
-    pub local: Vec<LocalNodeConfig>,
+pub(crate) struct Found {
     pub places: Vec<NodePlace>,
     pub names: Vec<String>,
 }
@@ -100,8 +101,12 @@ impl Pool {
     }
 }
 
-/// Opens what is here and finds what is elsewhere.
-pub(super) fn open(pool: &Pool, options: &EngineOptions) -> anyhow::Result<Found> {
+/// Opens what is here, adding it to `local`, and finds what is elsewhere.
+pub(crate) fn open(
+    pool: &Pool,
+    options: &RuntimeOptions,
+    local: &mut Vec<LocalNodeConfig>,
+) -> anyhow::Result<Found> {
     for fixed in &options.fixed {
         if fixed.node.0 >= pool.nodes {
             bail!(
@@ -124,7 +129,7 @@ pub(super) fn open(pool: &Pool, options: &EngineOptions) -> anyhow::Result<Found
     };
     let mut places = pool.node_indices().map(start).collect::<anyhow::Result<Vec<Place>>>()?;
     let deadline = lock_in_order(places.iter_mut().filter_map(Place::folder), FOLDERS_PATIENCE);
-    let mut found = Found { local: Vec::new(), places: Vec::new(), names: Vec::new() };
+    let mut found = Found { places: Vec::new(), names: Vec::new() };
     for (node, place) in pool.node_indices().zip(places) {
         match place {
             Place::Fixed(address) => {
@@ -132,7 +137,7 @@ pub(super) fn open(pool: &Pool, options: &EngineOptions) -> anyhow::Result<Found
                 found.places.push(NodePlace::At(Box::new(endpoint)));
                 found.names.push(address.to_string());
             }
-            Place::Folder(folder) => found.take(node, *folder, deadline)?,
+            Place::Folder(folder) => found.take(node, *folder, deadline, local)?,
         }
     }
     Ok(found)
@@ -157,7 +162,13 @@ impl Place {
 
 impl Found {
     /// Takes a folder that is being opened, and says on stderr when the node is down or was made.
-    fn take(&mut self, node: NodeIndex, folder: Folder, deadline: Instant) -> anyhow::Result<()> {
+    fn take(
+        &mut self,
+        node: NodeIndex,
+        folder: Folder,
+        deadline: Instant,
+        local: &mut Vec<LocalNodeConfig>,
+    ) -> anyhow::Result<()> {
         let path = folder.path().to_path_buf();
         let config = match folder.finish(deadline) {
             Err(FolderError::Node { address, .. }) => {
@@ -185,8 +196,9 @@ impl Found {
             Ok(_) => {}
         }
         self.names.push(path.display().to_string());
-        self.local.push(config);
-        self.places.push(NodePlace::Here);
+        let number = u32::try_from(local.len()).context("too many nodes")?;
+        self.places.push(NodePlace::Here(LocalNodeId { number, index: node }));
+        local.push(config);
         Ok(())
     }
 }
@@ -199,52 +211,43 @@ impl Engine {
     pub fn node_session(&self, node: NodeIndex) -> anyhow::Result<NodeSession> {
         const PATIENCE: Duration = Duration::from_secs(5);
         let place = self.places.get(usize::from(node.0)).context("no such node")?;
-        Ok(NodeSession::connect(&self.handle, node, place, PATIENCE)?)
+        Ok(NodeSession::connect(self.runtime.handle(), node, place, PATIENCE)?)
     }
 
     /// A capability for what is asked of nodes on behalf of a volume, or of none. It expires soon:
     /// issue one for each conversation.
-    ///
-    /// # Errors
-    /// When there is no pool.
-    pub fn capability(&self, volume: VolumeId, epoch: Epoch) -> anyhow::Result<Capability> {
-        let key = self.pool()?.key.derive(volume, epoch);
+    pub fn capability(&self, volume: VolumeId, epoch: Epoch) -> Capability {
+        let key = self.pool.key.derive(volume, epoch);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let expires = now.saturating_add(CAPABILITY_LIFETIME).as_nanos();
         let expires_ns = u64::try_from(expires).unwrap_or(u64::MAX);
-        Ok(Capability::issue(&key, volume, epoch, Rights::ALL, expires_ns))
+        Capability::issue(&key, volume, epoch, Rights::ALL, expires_ns)
     }
 
     /// Asks every node who it is.
-    ///
-    /// # Errors
-    /// When there is no pool.
-    pub fn see_nodes(&self) -> anyhow::Result<Vec<NodeSight>> {
+    pub fn see_nodes(&self) -> Vec<NodeSight> {
         let sights = self.ask_nodes(|node, session| {
-            let capability = self.capability(VolumeId(0), Epoch(0))?;
+            let capability = self.capability(VolumeId(0), Epoch(0));
             match session.ask(capability, &RequestBody::Stat)? {
                 ReplyBody::Stat(stat) => Ok(stat),
                 other => bail!("{node} answered out of turn: {other:?}"),
             }
-        })?;
+        });
         let sight = |(node, stat): (NodeIndex, anyhow::Result<NodeStat>)| NodeSight {
             node,
             stat: stat.map_err(|error| format!("{error:#}")),
         };
-        Ok(sights.into_iter().map(sight).collect())
+        sights.into_iter().map(sight).collect()
     }
 
     /// Asks every node, several at a time: one that is silent does not hold up the others.
-    ///
-    /// # Errors
-    /// When there is no pool.
     pub fn ask_nodes<T: Send>(
         &self,
         ask: impl Fn(NodeIndex, &mut NodeSession) -> anyhow::Result<T> + Sync,
-    ) -> anyhow::Result<Vec<(NodeIndex, anyhow::Result<T>)>> {
+    ) -> Vec<(NodeIndex, anyhow::Result<T>)> {
         /// Conversations at a time.
         const AT_A_TIME: usize = 16;
-        let nodes: Vec<NodeIndex> = self.pool()?.node_indices().collect();
+        let nodes: Vec<NodeIndex> = self.pool.node_indices().collect();
         let one = |node: NodeIndex| {
             let mut session = self.node_session(node)?;
             ask(node, &mut session)
@@ -261,6 +264,6 @@ impl Engine {
                 }
             });
         }
-        Ok(answers)
+        answers
     }
 }

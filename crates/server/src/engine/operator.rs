@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use fieldstone_host::FolderError;
 use fieldstone_uring::Holder;
 
-use super::{Engine, EngineOptions, FixedNode};
+use super::{Engine, FixedNode};
 use crate::control::{Client, find_server, servers};
 use crate::pool::Pool;
+use crate::runtime::RuntimeOptions;
 
 /// How long a server that has the nodes may take to answer, or to end.
 const SERVER_PATIENCE: Duration = Duration::from_secs(15);
@@ -39,7 +40,7 @@ impl Operator {
             if let Some(server) = find_server(folder, volume)? {
                 return Ok(Self::Server(server));
             }
-            let error = match Engine::with_pool(pool, &EngineOptions::offline(fixed)) {
+            let error = match Engine::with_pool(pool, &RuntimeOptions::offline(fixed)) {
                 Ok(engine) => return Ok(Self::Own(Box::new(engine))),
                 Err(error) => error,
             };

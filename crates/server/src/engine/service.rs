@@ -1,4 +1,4 @@
-//! An engine behind the control socket.
+//! A pool behind its control socket.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,68 +6,70 @@ use std::time::Instant;
 
 use anyhow::bail;
 use fieldstone_block::Settings;
-use fieldstone_host::{Exports, VolumeCall};
-use fieldstone_proto::NodeIndex;
+use fieldstone_host::VolumeCall;
+use fieldstone_proto::{NodeIndex, PoolId};
 
-use super::{Engine, Known, Stage};
+use super::{Engine, Known};
 use crate::control::{Request, Response, Service, VolumeLine};
 use crate::pool::record;
-use crate::report::{PoolReport, ServerReport, VolumeReport};
+use crate::report::{PoolReport, ServerReport, Stores, VolumeReport};
+use crate::runtime::{DeviceName, Runtime, Stage};
 use crate::target::check_name;
 
-/// A serving engine, as the control socket and the metrics see it.
-pub struct Served {
-    engine: Arc<Engine>,
+/// What a server tells of itself, whichever of its pools is asked for.
+pub struct ServerInfo {
+    runtime: Arc<Runtime>,
     listen: Vec<String>,
     started: Instant,
     stop: Mutex<Sender<()>>,
     read_only: bool,
-    /// Calls that change volumes come one at a time.
-    changes: Mutex<()>,
 }
 
-impl Served {
-    /// An engine that serves at `listen`; a call to stop goes to `stop`.
+impl ServerInfo {
+    /// A server that serves at `listen`; a call to stop goes to `stop`.
     pub fn new(
-        engine: Arc<Engine>,
+        runtime: Arc<Runtime>,
         listen: Vec<String>,
         read_only: bool,
         stop: Sender<()>,
     ) -> Self {
-        Self {
-            engine,
-            listen,
-            started: Instant::now(),
-            stop: Mutex::new(stop),
-            read_only,
-            changes: Mutex::new(()),
-        }
+        Self { runtime, listen, started: Instant::now(), stop: Mutex::new(stop), read_only }
     }
 
-    /// Everything about the pool and the server.
-    pub fn report(&self) -> anyhow::Result<PoolReport> {
-        let mut report = PoolReport::of(&self.engine)?;
+    /// Everything about a server that serves no pool.
+    pub fn report(&self) -> PoolReport {
+        let mut report = PoolReport::of_stores(&self.runtime);
+        self.complete(&mut report, None, Stores::Told);
+        report
+    }
+
+    /// Completes a report of a pool with what is told of the server.
+    fn complete(&self, report: &mut PoolReport, pool: Option<PoolId>, stores: Stores) {
         let uptime_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let cores = self.engine.snapshot();
+        let cores = self.runtime.snapshot();
         report.server = Some(ServerReport::of(&cores, uptime_ns, self.listen.clone()));
-        self.add_targets(&mut report);
-        if let Err(error) = self.settle(&report) {
-            tracing::info!("cannot note that the pool is whole: {error:#}");
-        }
-        Ok(report)
+        self.add_targets(report, pool, stores);
     }
 
     /// Completes a report with what is told to be served and is not open yet, in the order of the
     /// exports.
-    fn add_targets(&self, report: &mut PoolReport) {
+    fn add_targets(&self, report: &mut PoolReport, pool: Option<PoolId>, stores: Stores) {
         let mut volumes = Vec::new();
-        for target in self.engine.targets() {
-            let at = report.volumes.iter().position(|volume| volume.name == target.name);
+        for target in self.runtime.targets() {
+            let is_told = match target.name.pool {
+                None => stores == Stores::Told,
+                of => of == pool,
+            };
+            if !is_told {
+                continue;
+            }
+            let name = target.name.name;
+            let at = report.volumes.iter().position(|volume| volume.name == name);
             let mut volume = at.map(|at| report.volumes.remove(at)).unwrap_or_else(|| {
                 let phase =
                     if matches!(target.stage, Stage::Failed(_)) { "failed" } else { "opening" };
                 VolumeReport {
-                    name: target.name.clone(),
+                    name,
                     phase: phase.to_owned(),
                     protection: "unknown".to_owned(),
                     ..VolumeReport::default()
@@ -81,10 +83,40 @@ impl Served {
         volumes.append(&mut report.volumes);
         report.volumes = volumes;
     }
+}
+
+/// A pool that a server serves, as the control socket and the metrics see it.
+pub struct Served {
+    engine: Arc<Engine>,
+    server: Arc<ServerInfo>,
+    /// Calls that change volumes come one at a time.
+    changes: Mutex<()>,
+}
+
+impl Served {
+    /// A pool that `server` serves.
+    pub fn new(engine: Arc<Engine>, server: Arc<ServerInfo>) -> Self {
+        Self { engine, server, changes: Mutex::new(()) }
+    }
+
+    /// Everything about the pool and the server, with the stores that need no pool.
+    pub fn report(&self) -> PoolReport {
+        self.report_with(Stores::Told)
+    }
+
+    /// Everything about the pool and the server.
+    pub fn report_with(&self, stores: Stores) -> PoolReport {
+        let mut report = PoolReport::with_stores(&self.engine, stores);
+        self.server.complete(&mut report, Some(self.engine.pool.id), stores);
+        if let Err(error) = self.settle(&report) {
+            tracing::info!("cannot note that the pool is whole: {error:#}");
+        }
+        report
+    }
 
     /// Notes in the pool's record that replaced nodes are rebuilt, once every volume is whole.
     fn settle(&self, report: &PoolReport) -> anyhow::Result<()> {
-        let Some(pool) = &self.engine.pool else { return Ok(()) };
+        let pool = &self.engine.pool;
         if !report.volumes.iter().all(|volume| volume.id.is_empty() || volume.is_whole()) {
             return Ok(());
         }
@@ -107,30 +139,41 @@ impl Served {
     }
 
     fn call_volumes(&self, volume: Option<&str>, call: VolumeCall) -> anyhow::Result<Response> {
+        let runtime = self.engine.runtime();
         if volume.is_none() {
             // All that is to be served is asked for.
-            for target in self.engine.targets() {
-                self.engine.check_not_opening(&target.name)?;
+            for target in runtime.targets() {
+                if target.name.pool.is_none_or(|pool| pool == self.engine.pool.id) {
+                    runtime.check_not_opening(&target.name)?;
+                }
             }
         }
-        let open = self.engine.open_devices();
-        let names: Vec<&str> = match volume {
-            Some(name) => vec![name],
-            None => open.iter().filter(|o| o.volume.is_some()).map(|o| o.name.as_str()).collect(),
+        let names: Vec<DeviceName> = match volume {
+            Some(name) => vec![self.name(name)],
+            None => self.engine.open_volumes().into_iter().map(|open| open.name).collect(),
         };
         if names.is_empty() {
             bail!("no volume is being served here");
         }
         for name in names {
-            self.engine.call_store(name, call)?;
+            runtime.call_store(&name, call)?;
         }
         Ok(Response::Done)
     }
 
+    /// What the server has under a name: a store that needs no pool, or a volume of the pool.
+    fn name(&self, name: &str) -> DeviceName {
+        let store = DeviceName::store(name);
+        let open = self.engine.runtime().open_devices();
+        let is_store = open.iter().any(|open| open.name == store);
+        if is_store { store } else { self.engine.device_name(name) }
+    }
+
     fn grow(&self, name: &str, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
-        let open = self.engine.find_open(name)?;
+        let runtime = self.engine.runtime();
+        let open = runtime.find_open(&self.engine.device_name(name))?;
         self.engine.grow(&open, size_bytes, thin)?;
-        self.engine.offer_exports(self.read_only)
+        runtime.offer_exports(self.server.read_only)
     }
 
     fn act(&self, request: Request) -> anyhow::Result<Response> {
@@ -139,7 +182,7 @@ impl Served {
             _ => Some(self.changes.lock().unwrap_or_else(PoisonError::into_inner)),
         };
         match request {
-            Request::Status => Ok(Response::Status(Box::new(self.report()?))),
+            Request::Status => Ok(Response::Status(Box::new(self.report()))),
             Request::Rebuild { volume, limit } => {
                 let call = VolumeCall::Rebuild { limit_bytes_per_second: limit };
                 self.call_volumes(volume.as_deref(), call)
@@ -162,9 +205,10 @@ impl Served {
                 Ok(Response::Volumes { volumes: vec![self.engine.line(&known)], warning })
             }
             Request::VolumeGrow { name, size_bytes, thin } => {
-                self.engine.check_not_opening(&name)?;
+                let device = self.engine.device_name(&name);
+                self.engine.runtime().check_not_opening(&device)?;
                 let (known, warning) = self.engine.check_growth(&name, size_bytes, thin)?;
-                if self.engine.open_devices().iter().any(|open| open.name == name) {
+                if self.engine.open_volumes().iter().any(|open| open.name == device) {
                     self.grow(&name, size_bytes, thin)?;
                 } else {
                     self.engine.grow_closed(&known, size_bytes, thin)?;
@@ -175,7 +219,7 @@ impl Served {
             }
             Request::VolumeLimit { name, options } => {
                 let settings = Settings::parse(&format!("limit:{options}"))?;
-                self.engine.change_layer(&name, settings)?;
+                self.engine.runtime().change_layer(&self.name(&name), settings)?;
                 Ok(Response::Done)
             }
             Request::VolumeRemove { name, force } => {
@@ -185,7 +229,7 @@ impl Served {
             }
             Request::Stop => {
                 // The server may be ending already.
-                let stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner);
+                let stop = self.server.stop.lock().unwrap_or_else(PoisonError::into_inner);
                 let _ = stop.send(());
                 Ok(Response::Done)
             }
@@ -209,47 +253,7 @@ impl Engine {
             size_bytes: known.size_bytes,
             epoch: known.epoch.0,
             nodes: known.nodes,
-            served: self.open_devices().iter().any(|open| open.volume == Some(known.id)),
+            served: self.open_volumes().iter().any(|open| open.volume == Some(known.id)),
         }
-    }
-
-    /// Offers every open target to NBD clients that come from now on.
-    ///
-    /// # Errors
-    /// As [`Engine::exports`].
-    pub fn offer_exports(&self, read_only: bool) -> anyhow::Result<()> {
-        let _one_at_a_time = self.offering.lock().unwrap_or_else(PoisonError::into_inner);
-        self.handle().offer(self.exports(read_only)?);
-        Ok(())
-    }
-
-    /// What NBD clients are offered: every target that is open. The first target is the default
-    /// export, also while it is not open: then there is none.
-    ///
-    /// # Errors
-    /// When a device is beyond what the protocol can say, or none is open.
-    fn exports(&self, read_only: bool) -> anyhow::Result<Exports> {
-        let targets = self.targets();
-        let snapshot = self.snapshot();
-        let (mut exports, mut devices) = (Vec::new(), Vec::new());
-        for target in &targets {
-            let Stage::Serving(device) = &target.stage else { continue };
-            // Its size now: it may have grown since it was opened.
-            let found = snapshot.iter().flat_map(|core| &core.devices);
-            let mut found = found.filter(|found| found.device == device.device);
-            let info = found.next().map_or_else(|| device.info.clone(), |found| found.info.clone());
-            let mut export = fieldstone_nbd::Export::new(device.name.as_str(), &info);
-            export.can_multi_conn = true;
-            export.read_only |= read_only;
-            exports.push(export);
-            devices.push(device.device);
-        }
-        let has_default =
-            targets.first().is_some_and(|first| matches!(first.stage, Stage::Serving(_)));
-        let mut list = fieldstone_nbd::ExportList::new(exports)?;
-        if !has_default {
-            list = list.without_default();
-        }
-        Ok(Exports { list: Arc::new(list), devices })
     }
 }

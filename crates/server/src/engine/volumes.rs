@@ -13,8 +13,9 @@ use fieldstone_host::{
 use fieldstone_proto::{Epoch, NodeError, ReplyBody, RequestBody, VolumeId};
 use fieldstone_volume::{Opening, Provisioning, Status, VolumeConfig};
 
-use super::{Engine, Known, Listing, OpenDevice};
+use super::{Engine, Known, Listing};
 use crate::pool::{Provision, check_fits, geometry, needed_slots, random};
+use crate::runtime::OpenDevice;
 use fieldstone_units as units;
 
 /// A node that does not answer for this long counts as down.
@@ -60,10 +61,10 @@ impl Engine {
         profile: Profile,
         opening: Opening,
         options: &VolumeOptions,
-    ) -> anyhow::Result<VolumeConfig> {
-        let pool = self.pool()?;
+    ) -> VolumeConfig {
+        let pool = &self.pool;
         let missing_max = u16::try_from(profile.m()).unwrap_or(u16::MAX);
-        Ok(VolumeConfig {
+        VolumeConfig {
             volume,
             opening,
             nodes: pool.nodes,
@@ -73,12 +74,12 @@ impl Engine {
             node_timeout_ms: NODE_TIMEOUT_MS,
             auto_rebuild: options.auto_rebuild,
             rebuild_limit_bytes_per_second: options.rebuild_limit,
-        })
+        }
     }
 
     /// A volume on the pool's nodes, with an engine of its own.
     fn store(&self, config: VolumeConfig) -> anyhow::Result<Box<VolumeSpec>> {
-        let engine = self.accelerator.engine()?;
+        let engine = self.runtime.accelerator().engine()?;
         Ok(Box::new(VolumeSpec { config, places: Arc::clone(&self.places), engine }))
     }
 
@@ -92,29 +93,40 @@ impl Engine {
         options: &VolumeOptions,
         stop: Option<&AtomicBool>,
     ) -> anyhow::Result<OpenDevice> {
+        self.open_exported(known, &known.name, options, stop)
+    }
+
+    /// As [`Engine::open_volume`], with another name for its export.
+    ///
+    /// # Errors
+    /// As [`Engine::open_volume`].
+    pub fn open_exported(
+        &self,
+        known: &Known,
+        export: &str,
+        options: &VolumeOptions,
+        stop: Option<&AtomicBool>,
+    ) -> anyhow::Result<OpenDevice> {
         let opening = match options.look {
             true => Opening::Look,
             false => Opening::Open { takeover: options.takeover },
         };
-        let config = self.config(known.id, known.profile, opening, options)?;
+        let config = self.config(known.id, known.profile, opening, options);
         let store = self.store(config)?;
-        let spec = DeviceSpec { name: known.name.clone(), store, layers: options.layers.clone() };
-        self.open_device(spec, Some(known.id), stop)
+        let spec = DeviceSpec { name: export.to_owned(), store, layers: options.layers.clone() };
+        self.runtime.open_device(self.device_name(&known.name), spec, Some(known.id), stop)
     }
 
     /// What the volumes in a listing could come to hold, beside what the pool has.
-    ///
-    /// # Errors
-    /// When there is no pool.
-    pub fn provision(&self, volumes: &[Known]) -> anyhow::Result<Provision> {
-        let pool = self.pool()?;
+    pub fn provision(&self, volumes: &[Known]) -> Provision {
+        let pool = &self.pool;
         let needed =
             volumes.iter().map(|known| needed_slots(&known.geometry, known.profile, pool.nodes));
-        Ok(Provision {
+        Provision {
             needed_slots: needed.fold(0, u64::saturating_add),
             slots: u64::from(pool.layout.slots) * u64::from(pool.nodes),
             slot_bytes: pool.layout.slot_bytes,
-        })
+        }
     }
 
     /// Checks that the pool has room for these volumes when all are full, unless it may be thin.
@@ -125,7 +137,7 @@ impl Engine {
         what: &str,
         thin: bool,
     ) -> anyhow::Result<Option<String>> {
-        let provision = self.provision(volumes)?;
+        let provision = self.provision(volumes);
         if !provision.is_thin() {
             return Ok(None);
         }
@@ -150,7 +162,7 @@ impl Engine {
         thin: bool,
     ) -> anyhow::Result<(Known, Option<String>)> {
         const BLOCK: u64 = fieldstone_proto::BLOCK_BYTES as u64;
-        let pool = self.pool()?;
+        let pool = &self.pool;
         let profile = profile.unwrap_or(pool.profile);
         check_fits(profile, pool.nodes)?;
         if size_bytes == 0 || !size_bytes.is_multiple_of(BLOCK) {
@@ -181,10 +193,10 @@ impl Engine {
         let (name, id) = (name.to_owned(), known.id);
         let opening = Opening::Create { name: name.clone(), profile, geometry, provisioning };
         let options = VolumeOptions::offline();
-        let config = self.config(id, profile, opening, &options)?;
+        let config = self.config(id, profile, opening, &options);
         let store = self.store(config)?;
         let spec = DeviceSpec { name, store, layers: options.layers.clone() };
-        let open = self.open_device(spec, Some(id), None)?;
+        let open = self.runtime.open_device(self.device_name(&known.name), spec, Some(id), None)?;
         self.close(&open)?;
         Ok((known, warning))
     }
@@ -211,8 +223,8 @@ impl Engine {
     /// record that cannot be read. Gives the epoch.
     fn check_without_root(&self, id: VolumeId, epoch: Epoch) -> anyhow::Result<Epoch> {
         let epoch = Epoch(epoch.0 + 1);
-        for node in self.pool()?.node_indices() {
-            let capability = self.capability(id, epoch)?;
+        for node in self.pool.node_indices() {
+            let capability = self.capability(id, epoch);
             let mut session = self.node_session(node)?;
             match session.ask(capability, &RequestBody::Fence { takeover: false })? {
                 ReplyBody::VolumeState(state) if state.root_version == 0 => {}
@@ -254,12 +266,12 @@ impl Engine {
         const BLOCK: u64 = fieldstone_proto::BLOCK_BYTES as u64;
         const STEP: Duration = Duration::from_millis(20);
         const PATIENCE: Duration = Duration::from_secs(60);
-        let name = &open.name;
+        let name = &open.name.name;
         if !size_bytes.is_multiple_of(BLOCK) {
             bail!("the size of {size_bytes} bytes is not a multiple of {BLOCK}");
         }
         let size_now = || {
-            let snapshot = self.snapshot();
+            let snapshot = self.runtime.snapshot();
             let mut devices = snapshot.iter().flat_map(|core| &core.devices);
             devices.find(|found| found.device == open.device).map(|found| found.info.size_bytes)
         };
@@ -287,7 +299,7 @@ impl Engine {
 
     /// Why an open volume was last not made larger.
     fn grow_refused(&self, open: &OpenDevice) -> Option<String> {
-        let snapshot = self.snapshot();
+        let snapshot = self.runtime.snapshot();
         let mut devices = snapshot.iter().flat_map(|core| &core.devices);
         let found = devices.find(|found| found.device == open.device)?;
         found.status_of::<Status>()?.grow_refused.clone()
@@ -298,7 +310,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::open_volume`] and [`Engine::grow`].
     pub fn grow_closed(&self, known: &Known, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
-        self.check_not_opening(&known.name)?;
+        self.runtime.check_not_opening(&self.device_name(&known.name))?;
         let open = self.open_volume(known, &VolumeOptions::offline(), None)?;
         let grown = self.grow(&open, size_bytes, thin);
         let closed = self.close(&open);
@@ -312,10 +324,10 @@ impl Engine {
     /// volume back.
     pub fn remove_volume(&self, known: &Known, force: bool) -> anyhow::Result<()> {
         let name = &known.name;
-        if self.open_devices().iter().any(|open| open.volume == Some(known.id)) {
+        if self.open_volumes().iter().any(|open| open.volume == Some(known.id)) {
             bail!("the volume {name:?} is being served; stop serving it first");
         }
-        self.check_not_opening(name)?;
+        self.runtime.check_not_opening(&self.device_name(name))?;
         self.remove_from_nodes(known.id, known.epoch, name, force)
     }
 
@@ -326,14 +338,14 @@ impl Engine {
         name: &str,
         force: bool,
     ) -> anyhow::Result<()> {
-        let pool = self.pool()?;
+        let pool = &self.pool;
         let capability = || self.capability(id, Epoch(epoch.0 + 1));
         let mut sessions = Vec::new();
         // All are fenced before any is told to forget: a volume in use stays whole.
         for node in pool.node_indices() {
             let fence = || -> Result<NodeSession, anyhow::Error> {
                 let mut session = self.node_session(node)?;
-                match session.ask(capability()?, &RequestBody::Fence { takeover: false }) {
+                match session.ask(capability(), &RequestBody::Fence { takeover: false }) {
                     // A record that is damaged cannot be fenced, but it can be removed.
                     Ok(_) | Err(SessionError::Refused { source: NodeError::Io(_), .. }) => {
                         Ok(session)
@@ -363,7 +375,7 @@ impl Engine {
         let mut failed = None;
         for (node, session) in &mut sessions {
             // One that fails keeps none of the others from it.
-            if let Err(error) = session.ask(capability()?, &RequestBody::RemoveVolume) {
+            if let Err(error) = session.ask(capability(), &RequestBody::RemoveVolume) {
                 let error = anyhow::Error::from(error);
                 failed = failed.or(Some(
                     error.context(format!("cannot remove {name:?} from {node}; remove it again")),

@@ -1,6 +1,7 @@
 //! From what the host tells to what is reported.
 
 use fieldstone_host::{CoreSnapshot, DeviceSnapshot};
+use fieldstone_proto::PoolId;
 use fieldstone_volume::{NodeHealth, Phase, Progress, Status};
 
 use super::{
@@ -9,28 +10,38 @@ use super::{
 };
 use crate::engine::{Engine, Known, NodeSight};
 use crate::pool::Provision;
+use crate::runtime::Runtime;
+
+/// Whether a pool's report tells of the stores that need no pool and are served beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stores {
+    /// It does.
+    Told,
+    /// It does not: another report of the server does.
+    LeftOut,
+}
 
 impl PoolReport {
-    /// Everything about an engine's pool.
-    ///
-    /// # Errors
-    /// When there is no pool and no device.
-    pub fn of(engine: &Engine) -> anyhow::Result<Self> {
+    /// Everything about a pool at work, with the stores beside it that need no pool. What cannot be
+    /// learned is left out.
+    pub fn of(engine: &Engine) -> Self {
+        Self::with_stores(engine, Stores::Told)
+    }
+
+    /// Everything about a pool at work.
+    pub fn with_stores(engine: &Engine, stores: Stores) -> Self {
+        let (pool, runtime) = (&engine.pool, engine.runtime());
         // Nodes first: what a volume tells of a node that was replaced is then told of the new one.
-        let sights = if engine.pool.is_some() { engine.see_nodes()? } else { Vec::new() };
-        let cores = engine.handle().snapshot(true);
-        let devices = cores.iter().flat_map(|core| &core.devices);
-        let mut volumes: Vec<VolumeReport> = devices.map(device_report).collect();
-        let Some(pool) = &engine.pool else {
-            return Ok(Self { volumes, ..Self::default() });
-        };
-        volumes.iter_mut().for_each(|volume| explain_nodes(volume, &cores));
+        let sights = engine.see_nodes();
+        let cores = runtime.handle().snapshot(true);
+        let mut volumes = device_reports(runtime, &cores, Some(pool.id), stores);
+        volumes.iter_mut().for_each(|volume| explain_nodes(volume, pool.id, &cores));
         let listing = engine.list_volumes().ok();
         if let Some(listing) = &listing {
             volumes.iter_mut().for_each(|volume| complete(volume, &listing.volumes));
         }
-        let provision = listing.and_then(|listing| engine.provision(&listing.volumes).ok());
-        Ok(Self {
+        let provision = listing.map(|listing| engine.provision(&listing.volumes));
+        Self {
             pool: pool.id.to_string(),
             dir: pool.folder.display().to_string(),
             code: pool.profile.to_string(),
@@ -39,8 +50,32 @@ impl PoolReport {
             provisionable_bytes: provision.map(Provision::bytes),
             nodes: node_reports(engine, &sights, &cores),
             volumes,
-        })
+        }
     }
+
+    /// Everything about stores that need no pool.
+    pub fn of_stores(runtime: &Runtime) -> Self {
+        let cores = runtime.handle().snapshot(true);
+        Self { volumes: device_reports(runtime, &cores, None, Stores::Told), ..Self::default() }
+    }
+}
+
+/// The volumes of a pool, and the stores that need none if they are to be told of.
+fn device_reports(
+    runtime: &Runtime,
+    cores: &[CoreSnapshot],
+    pool: Option<PoolId>,
+    stores: Stores,
+) -> Vec<VolumeReport> {
+    let report = |device: &DeviceSnapshot| {
+        let name = runtime.name_of(device.device)?;
+        let is_told = match name.pool {
+            None => stores == Stores::Told,
+            of => of == pool,
+        };
+        is_told.then(|| device_report(name.name, device))
+    };
+    cores.iter().flat_map(|core| &core.devices).filter_map(report).collect()
 }
 
 impl ServerReport {
@@ -69,7 +104,10 @@ impl ServerReport {
 
 /// The nodes: from their own mouths, or why they are silent.
 fn node_reports(engine: &Engine, sights: &[NodeSight], cores: &[CoreSnapshot]) -> Vec<NodeReport> {
-    let local = |node| cores.iter().flat_map(|core| &core.nodes).find(|found| found.node == node);
+    let local = |node| {
+        let mut nodes = cores.iter().flat_map(|core| &core.nodes);
+        nodes.find(|found| found.pool == engine.pool.id && found.node == node)
+    };
     let report = |sight: &NodeSight| {
         let mut report = NodeReport {
             node: sight.node.0,
@@ -95,10 +133,11 @@ fn node_reports(engine: &Engine, sights: &[NodeSight], cores: &[CoreSnapshot]) -
 }
 
 /// Lets nodes of this process that are down tell the reason themselves.
-fn explain_nodes(volume: &mut VolumeReport, cores: &[CoreSnapshot]) {
+fn explain_nodes(volume: &mut VolumeReport, pool: PoolId, cores: &[CoreSnapshot]) {
     for view in volume.nodes.iter_mut().filter(|view| view.state == "down") {
         let mut nodes = cores.iter().flat_map(|core| &core.nodes);
-        let down = nodes.find(|node| node.node.0 == view.node).and_then(|node| node.down.clone());
+        let node = nodes.find(|node| node.pool == pool && node.node.0 == view.node);
+        let down = node.and_then(|node| node.down.clone());
         if let Some(reason) = down {
             view.reason = reason;
         }
@@ -115,7 +154,7 @@ fn complete(volume: &mut VolumeReport, listed: &[Known]) {
 }
 
 /// A device that is open.
-fn device_report(device: &DeviceSnapshot) -> VolumeReport {
+fn device_report(name: String, device: &DeviceSnapshot) -> VolumeReport {
     let mut report = match device.status_of::<Status>() {
         Some(status) => volume_report(status),
         None => VolumeReport {
@@ -127,7 +166,7 @@ fn device_report(device: &DeviceSnapshot) -> VolumeReport {
             ..VolumeReport::default()
         },
     };
-    report.name = device.name.clone();
+    report.name = name;
     report.io = Some(super::io::io_report(&device.stats));
     report
 }

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use collect::Stores;
+
 /// A pool as its server, or an offline look at it, sees it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PoolReport {

@@ -2,7 +2,7 @@
 //!
 //! A volume that does not open keeps no other from being served. It is tried again until the server
 //! ends. When no device could be opened, the server ends with the reasons: see
-//! [`Engine::all_failed`].
+//! [`Runtime::all_failed`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,8 +15,9 @@ use fieldstone_host::{Service, StoreOptions, StoreTarget};
 use fieldstone_uring::Listener;
 
 use super::Announce;
-use crate::engine::{Engine, Known, Listing, OpenDevice, Stage, VolumeOptions, waits_for};
+use crate::engine::{Engine, Known, Listing, VolumeOptions};
 use crate::metrics::MetricsServer;
+use crate::runtime::{DeviceName, OpenDevice, Runtime, Stage};
 use fieldstone_units as units;
 
 /// How long a volume that could not be opened rests before the next try.
@@ -24,24 +25,41 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Something to open.
 pub enum Device {
-    /// A volume of the pool.
-    Volume(String, VolumeOptions),
-    /// A store that needs no pool.
+    /// A volume.
+    Volume {
+        /// Its pool, by the place among those that are served.
+        pool: usize,
+        /// What it is called.
+        name: DeviceName,
+        /// The name of its export.
+        export: String,
+        /// How it is opened.
+        options: VolumeOptions,
+    },
+    /// A store that needs no pool, by the name of its export.
     Store(String, StoreTarget, StoreOptions, LayerOptions),
 }
 
 impl Device {
-    /// The name of its export.
-    pub fn name(&self) -> &str {
+    /// What it is called.
+    pub fn name(&self) -> DeviceName {
         match self {
-            Self::Volume(name, _) | Self::Store(name, ..) => name,
+            Self::Volume { name, .. } => name.clone(),
+            Self::Store(export, ..) => DeviceName::store(export),
+        }
+    }
+
+    /// The name of its export.
+    pub fn export(&self) -> &str {
+        match self {
+            Self::Volume { export, .. } | Self::Store(export, ..) => export,
         }
     }
 }
 
 /// Where clients come in: listeners that start to listen when the first device is open.
 pub struct Door {
-    engine: Arc<Engine>,
+    runtime: Arc<Runtime>,
     read_only: bool,
     addresses: Vec<String>,
     announce: Announce,
@@ -57,7 +75,7 @@ struct Inside {
 impl Door {
     /// A door that is still closed.
     pub fn new(
-        engine: &Arc<Engine>,
+        runtime: &Arc<Runtime>,
         listeners: Vec<Listener>,
         read_only: bool,
         metrics: Option<&MetricsServer>,
@@ -65,7 +83,7 @@ impl Door {
     ) -> Self {
         let address = |listener: &Listener| listener.address().to_string();
         Self {
-            engine: Arc::clone(engine),
+            runtime: Arc::clone(runtime),
             read_only,
             addresses: listeners.iter().map(address).collect(),
             announce,
@@ -78,15 +96,15 @@ impl Door {
 
     /// Exports a device that is open now, and says so.
     fn export(&self, open: &OpenDevice) -> anyhow::Result<()> {
-        self.engine.set_stage(&open.name, Stage::Serving(open.clone()));
-        self.engine.offer_exports(self.read_only)?;
+        self.runtime.set_stage(&open.name, Stage::Serving(open.clone()));
+        self.runtime.offer_exports(self.read_only)?;
         // Held to the end, so that lines do not mix.
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
         let (size, addresses) = (units::size(open.info.size_bytes), self.addresses.join(" "));
-        let mut text = format!("serving {} ({size}) on {addresses}\n", open.name);
+        let mut text = format!("serving {} ({size}) on {addresses}\n", open.export);
         if let Some(Inside { listeners, metrics_url }) = inside.take() {
             for listener in listeners {
-                self.engine.handle().listen(listener, Service::Nbd);
+                self.runtime.handle().listen(listener, Service::Nbd);
             }
             if let Some(url) = metrics_url {
                 text.push_str(&format!("metrics on {url}\n"));
@@ -99,9 +117,17 @@ impl Door {
 
 /// The threads that open devices. They end when this is dropped, and leave what is not open yet.
 pub struct Openings {
-    engine: Arc<Engine>,
+    runtime: Arc<Runtime>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
+}
+
+/// What a thread opens.
+enum Work {
+    /// A volume of this pool, as it was looked up.
+    Volume(Arc<Engine>, VolumeOptions, Option<Known>),
+    /// A store.
+    Store(StoreTarget, StoreOptions, LayerOptions),
 }
 
 impl Openings {
@@ -109,37 +135,45 @@ impl Openings {
     ///
     /// # Errors
     /// When a volume is not known, or a thread could not be started.
-    pub fn start(engine: &Arc<Engine>, devices: Vec<Device>, door: Door) -> anyhow::Result<Self> {
-        let mut work: Vec<(Device, Option<Known>)> = Vec::new();
-        let volumes = devices.iter().any(|device| matches!(device, Device::Volume(..)));
-        let listing = if volumes { engine.list_volumes()? } else { Listing::default() };
+    pub fn start(
+        runtime: &Arc<Runtime>,
+        engines: &[Arc<Engine>],
+        devices: Vec<Device>,
+        door: Door,
+    ) -> anyhow::Result<Self> {
+        let listings: Vec<Listing> =
+            engines.iter().map(|engine| engine.list_volumes()).collect::<anyhow::Result<_>>()?;
+        let mut work: Vec<(DeviceName, String, Work)> = Vec::new();
         for device in devices {
-            let known = match &device {
-                Device::Volume(name, _) => Some(engine.find_in(&listing, name)?),
-                Device::Store(..) => None,
+            let (name, export) = (device.name(), device.export().to_owned());
+            let one = match device {
+                Device::Volume { pool, options, .. } => {
+                    let engine = Arc::clone(&engines[pool]);
+                    let known = engine.find_in(&listings[pool], &name.name)?;
+                    Work::Volume(engine, options, Some(known))
+                }
+                Device::Store(_, target, options, layers) => Work::Store(target, options, layers),
             };
-            work.push((device, known));
+            work.push((name, export, one));
         }
         let door = Arc::new(door);
         let mut openings = Self {
-            engine: Arc::clone(engine),
+            runtime: Arc::clone(runtime),
             stop: Arc::new(AtomicBool::new(false)),
             threads: Vec::new(),
         };
-        for (device, known) in work {
-            let (engine, stop) = (Arc::clone(engine), Arc::clone(&openings.stop));
-            let door = Arc::clone(&door);
-            let thread = std::thread::Builder::new().name(format!("open {}", device.name()));
-            openings
-                .threads
-                .push(thread.spawn(move || open(&engine, &device, known, &door, &stop))?);
+        for (name, export, work) in work {
+            let (stop, door) = (Arc::clone(&openings.stop), Arc::clone(&door));
+            let thread = std::thread::Builder::new().name(format!("open {export}"));
+            let run = move || open(&name, &export, work, &door, &stop);
+            openings.threads.push(thread.spawn(run)?);
         }
         Ok(openings)
     }
 
     /// True while a device is opened for the first time.
     pub fn is_any_new(&self) -> bool {
-        self.engine.targets().iter().any(|target| matches!(target.stage, Stage::Opening))
+        self.runtime.targets().iter().any(|target| matches!(target.stage, Stage::Opening))
     }
 
     /// What to say when the server is told to end before anything was opened.
@@ -147,10 +181,10 @@ impl Openings {
     /// # Errors
     /// Always: that is what to say.
     pub fn interrupted(&self) -> anyhow::Result<()> {
-        let cores = self.engine.snapshot();
-        let waits = self.engine.targets().into_iter().map(|target| match target.stage {
+        let cores = self.runtime.snapshot();
+        let waits = self.runtime.targets().into_iter().map(|target| match target.stage {
             Stage::Failed(reason) => reason,
-            _ => format!("{}{}", target.name, waits_for(&cores, &target.name)),
+            _ => format!("{}{}", target.export, self.runtime.waits_for(&cores, &target.name)),
         });
         bail!("interrupted while opening {}", waits.collect::<Vec<_>>().join("; "))
     }
@@ -168,30 +202,24 @@ impl Drop for Openings {
 }
 
 /// Opens a device, trying again until it is open or the server ends.
-fn open(
-    engine: &Engine,
-    device: &Device,
-    mut known: Option<Known>,
-    door: &Door,
-    stop: &AtomicBool,
-) {
-    let name = device.name();
+fn open(name: &DeviceName, export: &str, mut work: Work, door: &Door, stop: &AtomicBool) {
+    let runtime = &door.runtime;
     let mut last = String::new();
     while !stop.load(Ordering::Relaxed) {
-        let opened = match device {
-            Device::Store(name, target, options, layers) => target
+        let opened = match &mut work {
+            Work::Store(target, options, layers) => target
                 .spec(*options)
                 .map_err(anyhow::Error::msg)
-                .and_then(|spec| engine.open_store(name, spec, layers.clone(), Some(stop))),
-            Device::Volume(name, options) => known
+                .and_then(|spec| runtime.open_store(export, spec, layers.clone(), Some(stop))),
+            Work::Volume(engine, options, known) => known
                 .take()
-                .map_or_else(|| engine.find_volume(name), Ok)
-                .and_then(|known| engine.open_volume(&known, options, Some(stop))),
+                .map_or_else(|| engine.find_volume(&name.name), Ok)
+                .and_then(|known| engine.open_exported(&known, export, options, Some(stop))),
         };
         let exported = opened.and_then(|open| {
             let exported = door.export(&open);
             if exported.is_err() {
-                engine.close(&open)?;
+                runtime.close(&open)?;
             }
             exported
         });
@@ -203,10 +231,10 @@ fn open(
             return;
         }
         let reason = format!("{error:#}");
-        engine.set_stage(name, Stage::Failed(reason.clone()));
+        runtime.set_stage(name, Stage::Failed(reason.clone()));
         // The last one that fails ends the server, which then tells the reasons.
-        if reason != last && engine.all_failed().is_none() {
-            tell!("fieldstone: {reason}\nfieldstone: {name} is tried again");
+        if reason != last && runtime.all_failed().is_none() {
+            tell!("fieldstone: {reason}\nfieldstone: {export} is tried again");
             last = reason;
         }
         let rested = Instant::now() + RETRY_PAUSE;

@@ -18,7 +18,7 @@ use anyhow::bail;
 use fieldstone_host::{CoreSnapshot, DeviceId, DeviceSnapshot, Phase};
 use fieldstone_volume::{NodeHealth, Status};
 
-use super::{Engine, OpenDevice};
+use super::{DeviceName, OpenDevice, Runtime};
 
 /// How far a device is.
 #[derive(Clone, Debug)]
@@ -34,23 +34,26 @@ pub enum Stage {
 /// Something that a server was told to serve.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// The name of the volume or export.
-    pub name: String,
+    /// What it is called.
+    pub name: DeviceName,
+    /// The name of its export.
+    pub export: String,
     /// How far it is.
     pub stage: Stage,
 }
 
-impl Engine {
+impl Runtime {
     /// Notes what is to be served, in the order of the exports.
-    pub fn set_targets(&self, names: impl Iterator<Item = String>) {
+    pub fn set_targets(&self, names: impl Iterator<Item = (DeviceName, String)>) {
         let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
-        *targets = names.map(|name| Target { name, stage: Stage::Opening }).collect();
+        let target = |(name, export)| Target { name, export, stage: Stage::Opening };
+        *targets = names.map(target).collect();
     }
 
     /// Notes how far a target is.
-    pub fn set_stage(&self, name: &str, stage: Stage) {
+    pub fn set_stage(&self, name: &DeviceName, stage: Stage) {
         let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(target) = targets.iter_mut().find(|target| target.name == name) {
+        if let Some(target) = targets.iter_mut().find(|target| target.name == *name) {
             target.stage = stage;
         }
     }
@@ -64,14 +67,15 @@ impl Engine {
     ///
     /// # Errors
     /// It is; the error says what it waits for.
-    pub fn check_not_opening(&self, name: &str) -> anyhow::Result<()> {
+    pub fn check_not_opening(&self, name: &DeviceName) -> anyhow::Result<()> {
         let targets = self.targets();
-        match targets.iter().find(|target| target.name == name).map(|target| &target.stage) {
+        let shown = &name.name;
+        match targets.iter().find(|target| target.name == *name).map(|target| &target.stage) {
             Some(Stage::Opening) => {
-                bail!("the volume {name:?} is still opening{}", self.waiting_for(name))
+                bail!("the volume {shown:?} is still opening{}", self.waiting_for(name))
             }
             Some(Stage::Failed(reason)) => bail!(
-                "the volume {name:?} could not be opened and is tried again: {reason}{}",
+                "the volume {shown:?} could not be opened and is tried again: {reason}{}",
                 self.waiting_for(name)
             ),
             Some(Stage::Serving(_)) | None => Ok(()),
@@ -91,7 +95,7 @@ impl Engine {
             Stage::Opening => None,
             Stage::Failed(reason) => Some(reason.clone()),
             Stage::Serving(open) => match phase(open.device) {
-                Some(Phase::Failed(reason)) => Some(format!("{}: {reason}", target.name)),
+                Some(Phase::Failed(reason)) => Some(format!("{}: {reason}", target.export)),
                 _ => None,
             },
         };
@@ -101,8 +105,23 @@ impl Engine {
 
     /// What a volume that is being opened waits for, as a text to append: its nodes that are not
     /// ready, each with the reason.
-    pub fn waiting_for(&self, name: &str) -> String {
-        waits_for(&self.snapshot(), name)
+    pub fn waiting_for(&self, name: &DeviceName) -> String {
+        self.waits_for(&self.snapshot(), name)
+    }
+
+    /// As [`Runtime::waiting_for`], from a snapshot of the cores. A snapshot may take seconds when
+    /// a core hangs, so one snapshot serves for several volumes.
+    pub fn waits_for(&self, cores: &[CoreSnapshot], name: &DeviceName) -> String {
+        let mut devices = cores.iter().flat_map(|core| &core.devices);
+        let is_it = |found: &&DeviceSnapshot| self.name_of(found.device).as_ref() == Some(name);
+        let Some(device) = devices.find(is_it) else { return String::new() };
+        let waits = node_reasons(device, |node| {
+            let nodes = cores.iter().flat_map(|core| &core.nodes);
+            let mut mine =
+                nodes.filter(|found| Some(found.pool) == name.pool && found.node.0 == node);
+            mine.find_map(|found| found.down.clone())
+        });
+        if waits.is_empty() { String::new() } else { format!("; {}", waits.join("; ")) }
     }
 
     /// What is open and not closed yet, one line each: for a process that ends at once.
@@ -123,18 +142,6 @@ impl Engine {
         };
         cores.iter().flat_map(|core| &core.devices).filter_map(line).collect()
     }
-}
-
-/// As [`Engine::waiting_for`], from a snapshot of the cores. A snapshot may take seconds when a
-/// core hangs, so one snapshot serves for several volumes.
-pub fn waits_for(cores: &[CoreSnapshot], name: &str) -> String {
-    let mut devices = cores.iter().flat_map(|core| &core.devices);
-    let Some(device) = devices.find(|found| found.name == name) else { return String::new() };
-    let waits = node_reasons(device, |node| {
-        let nodes = cores.iter().flat_map(|core| &core.nodes);
-        nodes.filter(|found| found.node.0 == node).find_map(|found| found.down.clone())
-    });
-    if waits.is_empty() { String::new() } else { format!("; {}", waits.join("; ")) }
 }
 
 /// The nodes that a volume lacks, with the reasons: those that the node itself gives (`local`),
