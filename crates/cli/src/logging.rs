@@ -3,9 +3,8 @@
 
 use std::io::IsTerminal;
 
+use fieldstone_console::stderr;
 use tracing_subscriber::EnvFilter;
-
-use crate::stderr;
 
 /// Starts logging: warnings by default, or nothing if `quiet`; more with every `-v`.
 /// `FIELDSTONE_LOG` overrides both.

@@ -1,7 +1,8 @@
 //! The `fieldstone` command: a protected block device over NBD, and the tools around it.
 //!
-//! One file per subcommand, under `command/`. What several of them share lies beside them: the
-//! pool's folder (`pool/`), the conversation with a running server (`control/`), tables and bars.
+//! Arguments and printing: one file per subcommand, under `command/`, and beside them what several
+//! share, tables and bars. What commands do is in `fieldstone-server`, what benchmarks do in
+//! `fieldstone-bench`.
 //!
 //! Exit codes: 0 done, 1 an error (told on stderr: what happened, to which thing, what to do),
 //! 2 the command line makes no sense. Results go to stdout (`say!`), everything else to stderr
@@ -10,29 +11,19 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[macro_use]
-mod output;
+extern crate fieldstone_console;
 
-mod accelerator;
-mod bench;
-mod callers;
 mod command;
-mod control;
-mod engine;
-mod listen;
 mod logging;
-mod metrics;
 mod nbd_disk;
-mod pool;
 mod progress;
 mod quickstart;
 mod report;
-mod signals;
-mod stderr;
-mod target;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use fieldstone_console::{output, stderr};
 
 fn main() -> ExitCode {
     let options = command::Options::parse();

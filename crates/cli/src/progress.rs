@@ -5,9 +5,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use fieldstone_files::Progress;
+use fieldstone_server::report::ProgressReport;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::report::ProgressReport;
 use fieldstone_units as units;
 
 /// How often progress is looked at.

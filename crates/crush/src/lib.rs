@@ -28,12 +28,12 @@
 //! | [`binary`]  | maps as Ceph stores them |
 //! | [`text`]    | maps as people write them |
 //! | [`fuzz`]    | what must hold of the formats, whatever comes in |
+//! | `kept`      | what others have made of a map |
 //! | `shadow`    | the trees that stand for classes of devices |
 //! | `rule_ref`  | asking a map |
 //! | `mapper`    | running rules: firstn and indep |
 //! | `msr`       | running multi-step-retry rules |
 //! | `batch`     | the same for many inputs at once, in vectors |
-//! | `look_ahead` | which draws a single mapping will want |
 //! | [`osdmap`]  | a cluster's pools and devices; from object names to devices |
 //! | [`diff`]    | what moves when a map changes |
 //! | [`balance`] | spreading placement groups evenly, by upmaps |
@@ -51,9 +51,9 @@ pub mod choose_args;
 pub mod diff;
 pub mod fuzz;
 pub mod hash;
+mod kept;
 mod ll_table;
 pub mod ln;
-mod look_ahead;
 pub mod map;
 mod mapper;
 mod msr;

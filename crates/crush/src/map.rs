@@ -4,18 +4,18 @@
 //! binary) and checked once; afterwards it is immutable, and the mapper trusts it: every item
 //! exists, no bucket contains itself, all numbers are inside the bounds of [`check`](crate::check).
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ptr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 
-use crate::batch::tables::Tables;
 use crate::check::{self, BuildError};
 use crate::choose_args::{ChooseArgs, ChooseArgsId};
+use crate::kept::Kept;
 use crate::names::{Classes, Names};
 use crate::rule::Rule;
-use crate::rule_ref::RuleRef;
 use crate::tunables::Tunables;
-use crate::{Bucket, BucketId, CrushError, ItemId, OsdId, RuleId};
+use crate::{Bucket, BucketId, ItemId, OsdId, RuleId};
 
 /// Everything a map consists of, before it is checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,30 +48,8 @@ pub struct Map {
     names: Names,
     classes: Classes,
     max_devices: u32,
-    tables: TablesCache,
+    kept: Kept,
 }
-
-/// Tables of the map, with its own weights and with each of its weight sets. A copy of a map starts
-/// without.
-#[derive(Debug, Default)]
-struct TablesCache {
-    plain: OnceLock<Arc<Tables>>,
-    with_args: Mutex<BTreeMap<usize, Arc<Tables>>>,
-}
-
-impl Clone for TablesCache {
-    fn clone(&self) -> Self {
-        Self::default()
-    }
-}
-
-impl PartialEq for TablesCache {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for TablesCache {}
 
 impl Map {
     /// Checks the parts and makes the map.
@@ -99,7 +77,7 @@ impl Map {
             names: parts.names,
             classes: parts.classes,
             max_devices,
-            tables: TablesCache::default(),
+            kept: Kept::default(),
         };
         check::map(&map)?;
         Ok(map)
@@ -119,10 +97,8 @@ impl Map {
         }
     }
 
-    /// The rule of that number, ready to map.
-    pub fn rule(&self, id: RuleId) -> Result<RuleRef<'_>, CrushError> {
-        let rule = self.rules.get(&id).ok_or(CrushError::NoSuchRule(id))?;
-        Ok(RuleRef::new(self, rule))
+    pub(crate) fn rule_data(&self, id: RuleId) -> Option<&Rule> {
+        self.rules.get(&id)
     }
 
     /// All rules, by number.
@@ -154,18 +130,18 @@ impl Map {
         &self.tunables
     }
 
-    /// The map with these weights as flat tables, made when they are first asked for.
-    pub(crate) fn tables(&self, choose_args: Option<&ChooseArgs>) -> Arc<Tables> {
-        if choose_args.is_none() {
-            return Arc::clone(self.tables.plain.get_or_init(|| Arc::new(Tables::new(self, None))));
+    /// What is made of the map with these weights, kept for the next one who asks. See [`Kept`].
+    pub(crate) fn kept<T: Any + Send + Sync>(
+        &self,
+        choose_args: Option<&ChooseArgs>,
+        make: impl Fn() -> T,
+    ) -> Arc<T> {
+        let Some(given) = choose_args else { return self.kept.get(None, make) };
+        match self.choose_args.values().position(|own| ptr::eq(own, given)) {
+            Some(place) => self.kept.get(Some(place), make),
+            // What is made with weights from elsewhere is not kept.
+            None => Arc::new(make()),
         }
-        let is_same = |own: &&ChooseArgs| choose_args.is_some_and(|given| ptr::eq(*own, given));
-        let own = self.choose_args.values().position(|own| is_same(&own));
-        // Weights from elsewhere are not kept.
-        let Some(slot) = own else { return Arc::new(Tables::new(self, choose_args)) };
-        let mut cache = self.tables.with_args.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = cache.entry(slot).or_insert_with(|| Arc::new(Tables::new(self, choose_args)));
-        Arc::clone(made)
     }
 
     /// All weight sets.

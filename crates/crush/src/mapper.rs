@@ -20,11 +20,11 @@
 //! position twice) are Ceph's; any change of them changes placements.
 //!
 //! This is the plain mapper, one input at a time: the definition that the batch mapper and the
-//! hardware are compared with.
+//! hardware are compared with. So it uses nothing of theirs. Who can make draws faster is told of
+//! each choose step and asked before each draw ([`Drawer`]).
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::batch::ahead::{Ahead, Wanted};
 use crate::choose_args::ChooseArgs;
 use crate::hash::hash2;
 use crate::map::Map;
@@ -139,20 +139,41 @@ pub(crate) enum Next<'m> {
     Nowhere,
 }
 
+/// Makes draws for a mapping, with the results of the plain mapper. A draw depends on the bucket,
+/// the input and the attempt number alone (and on the position, where weights do).
+pub(crate) trait Drawer: Sized {
+    /// A choose step begins. So many attempts will be made from `choose.bucket`, at least.
+    fn begin(&self, run: &Run<'_, Self>, choose: &Choose<'_>, attempts: usize, indep: bool);
+    /// The index of the item that an attempt draws in a bucket; `None` if the plain mapper is to
+    /// draw.
+    fn draw(&self, bucket: &Bucket, r: u32) -> Option<usize>;
+}
+
+/// Nobody makes draws but the plain mapper.
+pub(crate) struct Nobody;
+
+impl Drawer for Nobody {
+    fn begin(&self, _: &Run<'_, Self>, _: &Choose<'_>, _: usize, _: bool) {}
+
+    fn draw(&self, _: &Bucket, _: u32) -> Option<usize> {
+        None
+    }
+}
+
 /// One mapping.
-pub(crate) struct Run<'m> {
+pub(crate) struct Run<'m, D = Nobody> {
     pub(crate) map: &'m Map,
     pub(crate) choose_args: Option<&'m ChooseArgs>,
     pub(crate) x: u32,
     pub(crate) weights: &'m [u32],
     pub(crate) width: usize,
-    /// Draws that are made already.
-    pub(crate) ahead: Option<&'m Ahead<'m>>,
+    /// Who may have made draws already.
+    pub(crate) drawer: &'m D,
     /// Where failed attempts are counted.
     pub(crate) tries: Option<&'m TriesHistogram>,
 }
 
-impl Run<'_> {
+impl<D: Drawer> Run<'_, D> {
     /// Runs an ordinary rule.
     pub(crate) fn rule(&self, rule: &Rule) -> Items {
         let mut tries = Tries::new(self.map);
@@ -213,9 +234,7 @@ impl Run<'_> {
                 settings: tries,
             };
             let room = self.width - chosen.len();
-            if let Some(ahead) = self.ahead {
-                self.look_ahead(ahead, &choose, positions.min(room), indep);
-            }
+            self.drawer.begin(self, &choose, positions.min(room), indep);
             let len = if indep { positions.min(room) } else { room };
             let mut items: Items = smallvec![UNDEFINED; len];
             let mut leaves = items.clone();
@@ -446,8 +465,7 @@ impl Run<'_> {
 
     /// The index of the item drawn in a bucket that is not empty, if one is.
     pub(crate) fn draw(&self, bucket: &Bucket, r: u32, position: usize) -> Option<usize> {
-        let wanted = Wanted { slot: !bucket.id.0 as u32, r };
-        if let Some(index) = self.ahead.and_then(|ahead| ahead.get(wanted)) {
+        if let Some(index) = self.drawer.draw(bucket, r) {
             return Some(index);
         }
         let arg = self.choose_args.and_then(|args| args.buckets.get(&bucket.id));

@@ -19,7 +19,7 @@
 
 use std::ops::Range;
 
-use crate::mapper::{NONE, Run};
+use crate::mapper::{Drawer, NONE, Run};
 use crate::rule::{Rule, RuleKind, RuleStep};
 use crate::{Bucket, ItemId, TypeId};
 
@@ -33,7 +33,7 @@ struct Level {
 
 /// Runs a rule of one of the two kinds. A rule of another shape than the blocks above gives
 /// nothing.
-pub(crate) fn run(run: &Run<'_>, rule: &Rule) -> Vec<ItemId> {
+pub(crate) fn run<D: Drawer>(run: &Run<'_, D>, rule: &Rule) -> Vec<ItemId> {
     let tunables = run.map.tunables();
     let (mut descents, mut collision_tries) = (tunables.msr_descents, tunables.msr_collision_tries);
     let mut steps = rule.steps.as_slice();
@@ -120,8 +120,8 @@ impl Output {
 }
 
 /// One block at work.
-struct Block<'a> {
-    run: &'a Run<'a>,
+struct Block<'a, D> {
+    run: &'a Run<'a, D>,
     levels: &'a [Level],
     /// Its first position.
     start: usize,
@@ -133,7 +133,7 @@ struct Block<'a> {
     output: &'a mut Output,
 }
 
-impl Block<'_> {
+impl<D: Drawer> Block<'_, D> {
     /// Fills what is open of `range` with items below `bucket`, at `level` and below, in pass
     /// `pass`. `total` is the length of the range before the width cut it. Returns how many
     /// positions were filled.

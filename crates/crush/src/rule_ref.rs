@@ -4,14 +4,15 @@
 //! here, and is a matter of time only: all give the same results.
 
 use crate::batch::ahead::Ahead;
+use crate::batch::tables::Tables;
 use crate::batch::{self, Kernel};
 use crate::choose_args::ChooseArgs;
 use crate::map::Map;
-use crate::mapper::{Items, Run};
+use crate::mapper::{Drawer, Items, Nobody, Run};
 use crate::msr;
 use crate::rule::{Rule, RuleKind};
 use crate::tries::TriesHistogram;
-use crate::{ItemId, OsdId, Osds, Rows};
+use crate::{CrushError, ItemId, OsdId, Osds, Rows, RuleId};
 
 /// A rule of a map, ready to map.
 #[derive(Clone, Copy, Debug)]
@@ -21,11 +22,15 @@ pub struct RuleRef<'m> {
     choose_args: Option<&'m ChooseArgs>,
 }
 
-impl<'m> RuleRef<'m> {
-    pub(crate) fn new(map: &'m Map, rule: &'m Rule) -> Self {
-        Self { map, rule, choose_args: None }
+impl Map {
+    /// The rule of that number, ready to map.
+    pub fn rule(&self, id: RuleId) -> Result<RuleRef<'_>, CrushError> {
+        let rule = self.rule_data(id).ok_or(CrushError::NoSuchRule(id))?;
+        Ok(RuleRef { map: self, rule, choose_args: None })
     }
+}
 
+impl<'m> RuleRef<'m> {
     /// The same rule with other weights: a weight set of the same map, which was checked with it. See
     /// [`Map::choose_args_for_pool`].
     #[must_use]
@@ -85,7 +90,7 @@ impl<'m> RuleRef<'m> {
     ) -> Rows {
         let mut rows = Rows::new(xs.len(), width);
         for (index, &x) in xs.iter().enumerate() {
-            let run = Run { tries: Some(tries), ..self.plain_run(x, width, weights) };
+            let run = Run { tries: Some(tries), ..self.mapping(&Nobody, x, width, weights) };
             rows.set(index, &self.run_rule(&run));
         }
         rows
@@ -111,20 +116,29 @@ impl<'m> RuleRef<'m> {
     }
 
     pub(crate) fn run(&self, kernel: Kernel, x: u32, width: usize, weights: &[u32]) -> Items {
-        let plain = self.plain_run(x, width, weights);
+        let plain = || self.run_rule(&self.mapping(&Nobody, x, width, weights));
         if kernel == Kernel::Scalar {
-            return self.run_rule(&plain);
+            return plain();
         }
-        let tables = self.map.tables(self.choose_args);
-        Ahead::with(kernel, &tables, x, |ahead| self.run_rule(&Run { ahead, ..plain }))
+        let tables = Tables::of(self.map, self.choose_args);
+        Ahead::with(kernel, &tables, x, |ahead| match ahead {
+            Some(ahead) => self.run_rule(&self.mapping(ahead, x, width, weights)),
+            None => plain(),
+        })
     }
 
-    fn plain_run<'a>(&'a self, x: u32, width: usize, weights: &'a [u32]) -> Run<'a> {
+    fn mapping<'a, D>(
+        &'a self,
+        drawer: &'a D,
+        x: u32,
+        width: usize,
+        weights: &'a [u32],
+    ) -> Run<'a, D> {
         let (map, choose_args) = (self.map, self.choose_args);
-        Run { map, choose_args, x, weights, width, ahead: None, tries: None }
+        Run { map, choose_args, x, weights, width, drawer, tries: None }
     }
 
-    fn run_rule(&self, run: &Run<'_>) -> Items {
+    fn run_rule<D: Drawer>(&self, run: &Run<'_, D>) -> Items {
         match self.rule.kind {
             RuleKind::MsrFirstn | RuleKind::MsrIndep => msr::run(run, self.rule).into(),
             _ => run.rule(self.rule),

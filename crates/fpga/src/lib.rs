@@ -25,6 +25,7 @@
 //! | [`selftest`]   | random jobs on the device and on the CPU, compared |
 //! | [`exercise`]   | changes of the partition while others use the device |
 //! | [`dummy`]      | a device in plain Rust, for tests of the driver |
+//! | [`simulated`]  | the device itself, in builds that have it; others say how to get it |
 //! | `verilated`    | the device itself, with a host and a card around it (feature `rtl`) |
 
 pub mod bitstream;
@@ -48,6 +49,7 @@ pub mod queue_set;
 pub mod regs;
 pub mod ring;
 pub mod selftest;
+pub mod simulated;
 pub mod tables;
 #[cfg(feature = "rtl")]
 pub mod verilated;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use fieldstone_block::{Info, Settings};
-use fieldstone_proto::{NodeIndex, Reply, Request};
+use fieldstone_proto::{Reply, Request};
 
 use crate::device::{DeviceSpec, DeviceStats};
-use crate::message::{DeviceId, Link};
+use crate::message::{DeviceId, Link, LocalNodeId};
 use crate::nbd_server::{Exports, Service};
 use crate::node_local::LocalNodeStatus;
 use crate::store::{Call, Mail, Phase};
@@ -82,7 +82,7 @@ pub enum Control {
     /// Connect a control call to an in-process node.
     NodeOpen {
         /// The node.
-        node: NodeIndex,
+        node: LocalNodeId,
         /// The connection.
         link: Link,
         /// Where answers go.
@@ -91,7 +91,7 @@ pub enum Control {
     /// Ask the node something.
     NodeRequest {
         /// The node.
-        node: NodeIndex,
+        node: LocalNodeId,
         /// The connection.
         link: Link,
         /// What.
@@ -100,7 +100,7 @@ pub enum Control {
     /// Disconnect.
     NodeClose {
         /// The node.
-        node: NodeIndex,
+        node: LocalNodeId,
         /// The connection.
         link: Link,
     },

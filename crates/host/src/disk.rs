@@ -23,11 +23,10 @@ use bytes::Bytes;
 use fieldstone_block::Nanos;
 use fieldstone_buf::{AlignedBuf, is_aligned};
 use fieldstone_node::{DiskError, DiskId, DiskOp, DiskOutput, FileId};
-use fieldstone_proto::NodeIndex;
 use slab::Slab;
 
 use crate::folder::{self, Dir, Identity, NodeFolder};
-use crate::message::Message;
+use crate::message::{LocalNodeId, Message};
 use crate::pace::{Group, Pace};
 use crate::token::{Kind, token};
 use fieldstone_uring::{
@@ -67,7 +66,7 @@ pub enum Chore {
 #[derive(Debug)]
 pub struct ChoreTicket {
     /// The node.
-    pub node: NodeIndex,
+    pub node: LocalNodeId,
     /// The era of its disk.
     pub era: u32,
     /// The operation's place, for those that have one.
@@ -80,7 +79,7 @@ pub struct ChoreTicket {
 #[derive(Debug)]
 pub struct ChoreDone {
     /// The node.
-    pub node: NodeIndex,
+    pub node: LocalNodeId,
     /// The era of its disk.
     pub era: u32,
     /// The operation's place, for those that have one.
@@ -113,7 +112,7 @@ pub enum ChoreOutcome {
 /// # Errors
 /// The system has no thread left.
 pub fn start_chores(
-    node: NodeIndex,
+    node: LocalNodeId,
     results: Sender<Message>,
 ) -> std::io::Result<mpsc::Sender<ChoreTicket>> {
     let (tickets, queue) = mpsc::channel::<ChoreTicket>();
@@ -194,7 +193,7 @@ struct InFlight {
 /// The disk of one node.
 #[derive(Debug)]
 pub struct Disk {
-    node: NodeIndex,
+    node: LocalNodeId,
     /// The folder, once it was opened.
     dir: Option<Dir>,
     caching: Caching,
@@ -212,7 +211,7 @@ pub struct Disk {
 impl Disk {
     /// The disk of `node`, whose folder is not open yet.
     #[must_use]
-    pub fn new(node: NodeIndex, caching: Caching, chores: mpsc::Sender<ChoreTicket>) -> Self {
+    pub fn new(node: LocalNodeId, caching: Caching, chores: mpsc::Sender<ChoreTicket>) -> Self {
         Self {
             node,
             dir: None,
@@ -286,7 +285,7 @@ impl Disk {
     }
 
     fn put(&mut self, index: u32, op: DiskOp, reactor: &mut Reactor) -> std::io::Result<Way> {
-        let token = token(Kind::Disk, u32::from(self.node.0), index);
+        let token = token(Kind::Disk, self.node.number, index);
         match op {
             DiskOp::Read { file, offset_bytes, len_bytes } => {
                 let buffer = AlignedBuf::stale(len_bytes as usize);
@@ -420,6 +419,8 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
+    use fieldstone_proto::NodeIndex;
+
     use super::*;
     use crate::token::split;
     use fieldstone_uring::ReactorOptions;
@@ -454,7 +455,8 @@ mod tests {
         make_fifo(&slots);
         std::fs::write(folder.path().join(folder::file_name(FileId::Data)), "").expect("made");
         let (chores, _queue) = mpsc::channel();
-        let mut disk = Disk::new(NodeIndex(0), Caching::Buffered, chores);
+        let node = LocalNodeId { number: 0, index: NodeIndex(0) };
+        let mut disk = Disk::new(node, Caching::Buffered, chores);
         disk.next_era(Some(Dir::open(folder.path()).expect("there")));
         disk.file(FileId::Data).expect("there").note_refuses_nowait();
         let mut reactor = Reactor::new(ReactorOptions::default()).expect("a ring");

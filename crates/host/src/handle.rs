@@ -19,7 +19,7 @@
 //! Threads that do chores ([`crate::disk`]) and open folders ([`crate::folder::Attempt`]) are not
 //! waited for at all. They acknowledge nothing, and what they hold goes with the process.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,13 +29,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fieldstone_block::{Info, Settings};
 use fieldstone_buf::Budget;
-use fieldstone_proto::NodeIndex;
 
 use crate::control::{Control, CoreSnapshot};
 use crate::device::DeviceSpec;
 use crate::disk::{Disk, start_chores};
 use crate::folder::{Attempt, NodeFolder, Opening};
-use crate::message::{Core, DeviceId, Link, Message, Router, node_core};
+use crate::message::{Core, DeviceId, Link, LocalNodeId, Message, Router};
 use crate::nbd_server::{Exports, Service};
 use crate::node_local::LocalNode;
 use crate::strangers::Bounds;
@@ -103,7 +102,7 @@ pub struct HostConfig {
     /// Memory for payloads that clients announce and send and for answers that they have not taken,
     /// all clients together. Each connection has half a MiB beside it.
     pub payload_memory_bytes: usize,
-    /// The nodes.
+    /// The nodes, of any pools. Their places here are the numbers of their [`LocalNodeId`]s.
     pub nodes: Vec<LocalNodeConfig>,
 }
 
@@ -127,7 +126,6 @@ struct CoreThread {
 #[derive(Clone, Debug)]
 pub struct Handle {
     senders: Arc<[Sender<Message>]>,
-    local_nodes: Arc<BTreeSet<NodeIndex>>,
     next_device: Arc<AtomicU32>,
     next_link: Arc<AtomicU32>,
 }
@@ -138,7 +136,7 @@ struct Start {
     cpu: Option<usize>,
     caching: Caching,
     verify_payload: bool,
-    nodes: Vec<LocalNodeConfig>,
+    nodes: Vec<(LocalNodeId, LocalNodeConfig)>,
     wall_offset_ns: u64,
     bounds: Bounds,
     budget: Arc<Budget>,
@@ -159,10 +157,11 @@ impl Host {
         let budget = Budget::new(config.payload_memory_bytes);
         let cpus = if config.pin { allowed_cpus()? } else { Vec::new() };
         let wall_offset_ns = wall_offset_ns();
-        let local_nodes = config.nodes.iter().map(|node| node.opening.expected.node).collect();
-        let mut nodes: Vec<Vec<LocalNodeConfig>> = (0..cores).map(|_| Vec::new()).collect();
-        for node in config.nodes {
-            nodes[node_core(node.opening.expected.node, cores).0].push(node);
+        let mut nodes: Vec<Vec<(LocalNodeId, LocalNodeConfig)>> =
+            (0..cores).map(|_| Vec::new()).collect();
+        for (number, node) in (0..).zip(config.nodes) {
+            let id = LocalNodeId { number, index: node.opening.expected.node };
+            nodes[id.core(cores).0].push((id, node));
         }
         let mut threads = Vec::new();
         let mut boxes = Vec::new();
@@ -194,7 +193,6 @@ impl Host {
         }
         let handle = Handle {
             senders: senders.into(),
-            local_nodes: Arc::new(local_nodes),
             next_device: Arc::new(AtomicU32::new(0)),
             next_link: Arc::new(AtomicU32::new(1)),
         };
@@ -294,13 +292,12 @@ fn run_core(
     let Ok(senders) = all_in.recv() else { return Ok(()) };
     let router = Router::new(start.core, senders);
     let mut nodes = BTreeMap::new();
-    for node in start.nodes {
-        let index = node.opening.expected.node;
-        let chores = start_chores(index, router.own_sender())?;
-        let disk = Disk::new(index, start.caching, chores);
+    for (id, node) in start.nodes {
+        let chores = start_chores(id, router.own_sender())?;
+        let disk = Disk::new(id, start.caching, chores);
         let (wall_offset_ns, verify_payload) = (start.wall_offset_ns, start.verify_payload);
-        let local = LocalNode::new(node, disk, wall_offset_ns, verify_payload, monotonic_now());
-        nodes.insert(index, local);
+        let local = LocalNode::new(id, node, disk, wall_offset_ns, verify_payload, monotonic_now());
+        nodes.insert(id.number, local);
     }
     Worker::new(reactor, router, mailbox, nodes, start.bounds, start.budget).run()
 }
@@ -328,14 +325,8 @@ impl Handle {
         }
     }
 
-    /// True when `node` runs in this process.
-    #[must_use]
-    pub fn is_local(&self, node: NodeIndex) -> bool {
-        self.local_nodes.contains(&node)
-    }
-
-    pub(crate) fn call_node(&self, node: NodeIndex, control: Control) {
-        self.call(node_core(node, self.cores()), control);
+    pub(crate) fn call_node(&self, node: LocalNodeId, control: Control) {
+        self.call(node.core(self.cores()), control);
     }
 
     /// A link name for a control call.
@@ -453,7 +444,7 @@ mod tests {
     use std::sync::Mutex;
 
     use fieldstone_proto::disk::Superblock;
-    use fieldstone_proto::{MasterKey, PoolId};
+    use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
 
     use super::*;
     use crate::folder::{Keeper, create};
@@ -543,8 +534,8 @@ mod tests {
         let stop = move || drop(done.send(host.stop_within(Duration::from_millis(500))));
         let stopping = std::thread::spawn(stop);
         let error = outcome.recv_timeout(Duration::from_secs(20)).expect("the stop hangs");
-        let error = error.expect_err("core 1 hangs").to_string();
-        assert!(error.contains("core 1 has not ended within 500ms"), "{error}");
+        let error = error.expect_err("core 0 hangs").to_string();
+        assert!(error.contains("core 0 has not ended within 500ms"), "{error}");
         drop(go_on);
         stopping.join().expect("no panic");
     }

@@ -71,7 +71,7 @@ pub use handle::{
     Handle, Host, HostConfig, LocalNodeConfig, PAYLOAD_MEMORY_BYTES, PAYLOAD_MEMORY_BYTES_MIN,
     wall_offset_ns,
 };
-pub use message::DeviceId;
+pub use message::{DeviceId, LocalNodeId};
 pub use nbd_server::{Exports, Service};
 pub use node_local::LocalNodeStatus;
 pub use node_session::{NodeSession, SessionError};

@@ -10,6 +10,7 @@
 //! mailbox is sized well above; when it is full all the same, its batch waits for the next turn.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use fieldstone_block as block;
 use fieldstone_node::PeerId;
@@ -38,10 +39,28 @@ impl DeviceId {
     }
 }
 
-/// The core that an in-process node lives on.
-#[must_use]
-pub fn node_core(node: NodeIndex, cores: usize) -> Core {
-    Core(usize::from(node.0) % cores)
+/// A node of this process. Nodes of several pools may have the same index, so the number tells them
+/// apart; people are told the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LocalNodeId {
+    /// Its place among the nodes that the host was started with, from 0.
+    pub number: u32,
+    /// Which node of its pool it is.
+    pub index: NodeIndex,
+}
+
+impl LocalNodeId {
+    /// The core that it lives on.
+    #[must_use]
+    pub fn core(self, cores: usize) -> Core {
+        Core(self.number as usize % cores)
+    }
+}
+
+impl fmt::Display for LocalNodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.index.fmt(f)
+    }
 }
 
 /// One connection between a device and an in-process node: the device, and a number that rises with
@@ -108,7 +127,7 @@ pub enum Message {
     /// A device wants a connection to an in-process node.
     LinkOpen {
         /// The node.
-        node: NodeIndex,
+        node: LocalNodeId,
         /// The connection.
         link: Link,
         /// The core of the device.
@@ -117,7 +136,7 @@ pub enum Message {
     /// A device gives a connection up.
     LinkClose {
         /// The node.
-        node: NodeIndex,
+        node: LocalNodeId,
         /// The connection.
         link: Link,
     },
@@ -126,14 +145,14 @@ pub enum Message {
     /// The node has accepted a capability that came on this connection.
     LinkKnown {
         /// The node.
-        node: NodeIndex,
+        node: LocalNodeId,
         /// The connection.
         link: Link,
     },
     /// A device asks a node.
     ToNode {
         /// The node.
-        node: NodeIndex,
+        node: LocalNodeId,
         /// The connection.
         link: Link,
         /// What.

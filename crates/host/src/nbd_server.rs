@@ -29,10 +29,9 @@ use bytes::Bytes;
 use fieldstone_block::{Completion, Nanos};
 use fieldstone_buf::Budget;
 use fieldstone_nbd::{ExportList, Limits, Phase, Session};
-use fieldstone_proto::NodeIndex;
 use slab::Slab;
 
-use crate::message::{DeviceId, Message, Origin, Router};
+use crate::message::{DeviceId, LocalNodeId, Message, Origin, Router};
 use crate::notices::{Cause, Notices};
 use crate::strangers::{Admission, Bounds, Guests, Patience, SEND_BYTES_MAX, STRANGER_AGE_MS};
 use crate::token::{Kind, token};
@@ -49,7 +48,7 @@ pub enum Service {
     /// Block devices over NBD.
     Nbd,
     /// This storage node.
-    Node(NodeIndex),
+    Node(LocalNodeId),
 }
 
 /// A connection that was just accepted.

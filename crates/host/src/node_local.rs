@@ -23,12 +23,12 @@ use std::sync::mpsc;
 
 use fieldstone_block::Nanos;
 use fieldstone_node::{Action, DiskError, DiskId, DiskOutput, Event as NodeEvent, Node};
-use fieldstone_proto::{NodeIndex, Reply, Request};
+use fieldstone_proto::{NodeIndex, PoolId, Reply, Request};
 
 use crate::disk::{Chore, ChoreDone, ChoreOutcome, Disk};
 use crate::folder::{NodeFolder, Opening};
 use crate::handle::LocalNodeConfig;
-use crate::message::{Core, DeviceId, Link, Message, Router};
+use crate::message::{Core, DeviceId, Link, LocalNodeId, Message, Router};
 use crate::stores::volume::NodeMail;
 use fieldstone_uring::{Event, Reactor};
 
@@ -60,7 +60,9 @@ enum State {
 /// What is told about an in-process node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalNodeStatus {
-    /// The node.
+    /// Its pool.
+    pub pool: PoolId,
+    /// Which node of its pool.
     pub node: NodeIndex,
     /// Its folder.
     pub path: PathBuf,
@@ -75,7 +77,7 @@ const PAUSE_MAX: u32 = 14;
 /// A storage node in this process.
 #[derive(Debug)]
 pub struct LocalNode {
-    index: NodeIndex,
+    id: LocalNodeId,
     opening: Opening,
     disk: Disk,
     state: State,
@@ -98,6 +100,7 @@ impl LocalNode {
     /// A node whose folder was opened, or could not be for the reason given.
     #[must_use]
     pub fn new(
+        id: LocalNodeId,
         config: LocalNodeConfig,
         disk: Disk,
         wall_offset_ns: u64,
@@ -105,10 +108,9 @@ impl LocalNode {
         now: Nanos,
     ) -> Self {
         let LocalNodeConfig { opening, folder, late } = config;
-        let index = opening.expected.node;
         let state = State::Down { reason: String::new() };
         let mut node = Self {
-            index,
+            id,
             opening,
             disk,
             state,
@@ -135,11 +137,18 @@ impl LocalNode {
         node
     }
 
+    /// Its name in this process.
+    #[must_use]
+    pub fn id(&self) -> LocalNodeId {
+        self.id
+    }
+
     /// What is told about it.
     #[must_use]
     pub fn status(&self) -> LocalNodeStatus {
         LocalNodeStatus {
-            node: self.index,
+            pool: self.opening.expected.pool,
+            node: self.id.index,
             path: self.opening.path.clone(),
             down: match &self.state {
                 State::Down { reason } => Some(reason.clone()),
@@ -192,7 +201,7 @@ impl LocalNode {
             return;
         }
         if up && direct.is_none() {
-            tell(core, link, NodeMail::Up(self.index, link), router);
+            tell(core, link, NodeMail::Up(self.id.index, link), router);
         }
         self.clients.push(Client { link, core, up, known: false, direct });
     }
@@ -221,7 +230,7 @@ impl LocalNode {
                 client.known = true;
             }
             if link.device == Link::SOCKET {
-                router.send(core, Message::LinkKnown { node: self.index, link });
+                router.send(core, Message::LinkKnown { node: self.id, link });
             }
         }
     }
@@ -250,7 +259,7 @@ impl LocalNode {
                     Action::Disk { id, op } => self.disk.start(id, op, reactor),
                     Action::Reply { peer, reply } => {
                         let link = Link::of(peer);
-                        deliver(&mut self.clients, self.index, link, reply, router);
+                        deliver(&mut self.clients, self.id.index, link, reply, router);
                     }
                 }
             }
@@ -278,7 +287,7 @@ impl LocalNode {
         for client in &mut self.clients {
             client.up = true;
             if client.direct.is_none() {
-                tell(client.core, client.link, NodeMail::Up(self.index, client.link), router);
+                tell(client.core, client.link, NodeMail::Up(self.id.index, client.link), router);
             }
         }
     }
@@ -353,14 +362,14 @@ impl LocalNode {
 
     fn go_down(&mut self, reason: String, router: &mut Router) {
         if self.last_reason != reason {
-            tracing::warn!("{} is down: {reason}", self.index);
+            tracing::warn!("{} is down: {reason}", self.id);
             self.last_reason.clone_from(&reason);
         }
         self.disk.next_era(None);
         self.state = State::Down { reason };
         for client in &mut self.clients {
             if std::mem::replace(&mut client.up, false) && client.direct.is_none() {
-                tell(client.core, client.link, NodeMail::Down(self.index, client.link), router);
+                tell(client.core, client.link, NodeMail::Down(self.id.index, client.link), router);
             }
         }
         // A control call in flight gets no answer: its channel closes with the client.

@@ -21,11 +21,9 @@ use std::sync::Arc;
 use fieldstone_block::Nanos;
 use fieldstone_buf::{Budget, Lease};
 use fieldstone_proto::wire::encode_reply;
-use fieldstone_proto::{
-    NodeError, NodeIndex, PAYLOAD_BYTES_MAX, Reply, ReplyBody, Request, RequestBody,
-};
+use fieldstone_proto::{NodeError, PAYLOAD_BYTES_MAX, Reply, ReplyBody, Request, RequestBody};
 
-use crate::message::{Link, Message, Router, node_core};
+use crate::message::{Link, LocalNodeId, Message, Router};
 use crate::notices::{Cause, Notices};
 use crate::strangers::{Admission, Bounds, Guests, Patience, STRANGER_AGE_MS};
 use crate::token::{Kind, token};
@@ -48,7 +46,7 @@ const LIST_BYTES: usize = 256 << 10;
 
 struct Peer {
     socket: WireSocket<Request>,
-    node: NodeIndex,
+    node: LocalNodeId,
     up: bool,
     dirty: bool,
     /// The connection is about to be closed, and its place is given away.
@@ -179,7 +177,7 @@ impl NodeServer {
     pub fn accept(
         &mut self,
         socket: Socket,
-        node: NodeIndex,
+        node: LocalNodeId,
         router: &mut Router,
         now: Nanos,
         notices: &mut Notices,
@@ -224,7 +222,7 @@ impl NodeServer {
         };
         self.peers.insert(attempt, peer);
         let core = router.me;
-        let to = node_core(node, router.cores());
+        let to = node.core(router.cores());
         router.send(to, Message::LinkOpen { node, link: link(attempt), core });
     }
 
@@ -351,7 +349,7 @@ impl NodeServer {
             let Some(request) = peer.socket.next_message()? else { break };
             peer.in_flight += 1;
             peer.asked_bytes += answer_bytes(&request.body);
-            let to = node_core(node, router.cores());
+            let to = node.core(router.cores());
             router.send(to, Message::ToNode { node, link: link(attempt), request });
         }
         self.holding |= peer.holds_room();
@@ -388,7 +386,7 @@ impl NodeServer {
         }
         for attempt in std::mem::take(&mut self.broken) {
             if let Some(peer) = self.peers.remove(&attempt) {
-                let to = node_core(peer.node, router.cores());
+                let to = peer.node.core(router.cores());
                 router.send(to, Message::LinkClose { node: peer.node, link: link(attempt) });
                 peer.socket.close(reactor);
             }

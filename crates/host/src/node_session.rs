@@ -12,7 +12,7 @@ use crate::control::Control;
 use crate::folder::{self, FolderError};
 use crate::handle::Handle;
 use crate::look_up::within;
-use crate::message::Link;
+use crate::message::{Link, LocalNodeId};
 use crate::remote_session::RemoteSession;
 use crate::stores::NodePlace;
 use fieldstone_uring::Address;
@@ -50,7 +50,7 @@ pub struct NodeSession {
 }
 
 enum Way {
-    Here { handle: Handle, link: Link, replies: Receiver<Reply> },
+    Here { handle: Handle, node: LocalNodeId, link: Link, replies: Receiver<Reply> },
     Socket(RemoteSession),
 }
 
@@ -73,11 +73,12 @@ impl NodeSession {
                 .map_err(|error| unreachable(error.to_string()))
         };
         let way = match place {
-            NodePlace::Here => {
+            NodePlace::Here(node) => {
+                let node = *node;
                 let (sender, replies) = mpsc::channel();
                 let link = handle.new_link();
                 handle.call_node(node, Control::NodeOpen { node, link, replies: sender });
-                Way::Here { handle: handle.clone(), link, replies }
+                Way::Here { handle: handle.clone(), node, link, replies }
             }
             NodePlace::At(endpoint) => at(endpoint.address())?,
             NodePlace::Announced(path) => {
@@ -125,9 +126,9 @@ impl NodeSession {
             Way::Socket(socket) => {
                 socket.exchange(&request, deadline).map_err(|error| unreachable(error.to_string()))
             }
-            Way::Here { handle, link, replies } => {
-                let tag = request.tag;
-                handle.call_node(node, Control::NodeRequest { node, link: *link, request });
+            Way::Here { handle, node, link, replies } => {
+                let (tag, node, link) = (request.tag, *node, *link);
+                handle.call_node(node, Control::NodeRequest { node, link, request });
                 loop {
                     let rest = deadline.saturating_duration_since(Instant::now());
                     match replies.recv_timeout(rest) {
@@ -148,8 +149,8 @@ impl NodeSession {
 
 impl Drop for NodeSession {
     fn drop(&mut self) {
-        if let Way::Here { handle, link, .. } = &self.way {
-            handle.call_node(self.node, Control::NodeClose { node: self.node, link: *link });
+        if let Way::Here { handle, node, link, .. } = &self.way {
+            handle.call_node(*node, Control::NodeClose { node: *node, link: *link });
         }
     }
 }

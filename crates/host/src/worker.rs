@@ -27,7 +27,6 @@ use std::sync::mpsc;
 
 use fieldstone_block::Nanos;
 use fieldstone_buf::Budget;
-use fieldstone_proto::NodeIndex;
 
 use crate::control::{Control, CoreSnapshot};
 use crate::device::Device;
@@ -63,7 +62,7 @@ pub struct Worker {
     nbd: NbdServer,
     peers: NodeServer,
     devices: BTreeMap<DeviceId, Device>,
-    nodes: BTreeMap<NodeIndex, LocalNode>,
+    nodes: BTreeMap<u32, LocalNode>,
     listeners: Vec<(Listener, Service)>,
     next_accept: usize,
     /// When [`Kind::Watch`] is due, if it is set.
@@ -84,7 +83,7 @@ const SLOW_CHORE_MS: u64 = 1_000;
 const LATE_MS: u64 = 500;
 
 impl Worker {
-    /// A core with its in-process nodes. `bounds` are those of its connections, NBD or of nodes.
+    /// A core with its in-process nodes, by their numbers. `bounds` are those of its connections, NBD or of nodes.
     /// All payloads and replies of NBD clients are held against `budget`; those of the clients of
     /// nodes, which are all on one core, take as much.
     #[must_use]
@@ -92,7 +91,7 @@ impl Worker {
         reactor: Reactor,
         router: Router,
         mailbox: Mailbox<Message>,
-        nodes: BTreeMap<NodeIndex, LocalNode>,
+        nodes: BTreeMap<u32, LocalNode>,
         bounds: Bounds,
         budget: Arc<Budget>,
     ) -> Self {
@@ -143,8 +142,7 @@ impl Worker {
             Kind::NbdReceive => self.nbd.received(index, &event, now),
             Kind::NbdSend => self.nbd.sent(index, &event, now),
             Kind::Disk => {
-                let node = u16::try_from(scope).map(NodeIndex).ok();
-                if let Some(node) = node.and_then(|node| self.nodes.get_mut(&node)) {
+                if let Some(node) = self.nodes.get_mut(&scope) {
                     node.disk_event(index, event, now);
                 }
             }
@@ -240,7 +238,7 @@ impl Worker {
             },
             Message::Complete { origin, completion } => self.nbd.complete(origin, completion),
             Message::ToNode { node, link, request } => {
-                if let Some(node) = self.nodes.get_mut(&node) {
+                if let Some(node) = self.nodes.get_mut(&node.number) {
                     node.request(link, request, now, &mut self.router);
                 }
             }
@@ -256,19 +254,19 @@ impl Worker {
                 }
             }
             Message::LinkOpen { node, link, core } => {
-                if let Some(local) = self.nodes.get_mut(&node) {
+                if let Some(local) = self.nodes.get_mut(&node.number) {
                     local.open_link(link, core, None, &mut self.router);
                 }
             }
             Message::LinkClose { node, link } => {
-                if let Some(node) = self.nodes.get_mut(&node) {
+                if let Some(node) = self.nodes.get_mut(&node.number) {
                     node.close_link(link, now);
                 }
             }
             Message::LinkKnown { link, .. } => self.peers.link_known(link),
             Message::Accepted(accepted) => self.take_over(accepted, now),
             Message::Chore(done) => {
-                if let Some(node) = self.nodes.get_mut(&done.node) {
+                if let Some(node) = self.nodes.get_mut(&done.node.number) {
                     node.chore_done(*done, now, &mut self.router);
                 }
             }
@@ -316,7 +314,7 @@ impl Worker {
                 let accepted = Accepted { socket, service };
                 let to = match service {
                     Service::Nbd => Core(self.next_accept % self.router.cores()),
-                    Service::Node(node) => crate::message::node_core(node, self.router.cores()),
+                    Service::Node(node) => node.core(self.router.cores()),
                 };
                 self.next_accept += 1;
                 self.router.send(to, Message::Accepted(accepted));
@@ -391,17 +389,17 @@ impl Worker {
                 drop(reply.send(changed));
             }
             Control::NodeOpen { node, link, replies } => {
-                if let Some(local) = self.nodes.get_mut(&node) {
+                if let Some(local) = self.nodes.get_mut(&node.number) {
                     local.open_link(link, self.router.me, Some(replies), &mut self.router);
                 }
             }
             Control::NodeRequest { node, link, request } => {
-                if let Some(local) = self.nodes.get_mut(&node) {
+                if let Some(local) = self.nodes.get_mut(&node.number) {
                     local.request(link, request, now, &mut self.router);
                 }
             }
             Control::NodeClose { node, link } => {
-                if let Some(local) = self.nodes.get_mut(&node) {
+                if let Some(local) = self.nodes.get_mut(&node.number) {
                     local.close_link(link, now);
                 }
             }
@@ -458,16 +456,17 @@ impl Worker {
                 node.pump(now, &mut self.router, &mut self.reactor);
             }
             if now >= deadline {
-                for (node, _) in self.nodes.iter().filter(|(_, node)| !node.is_quiet()) {
-                    tracing::warn!("disk operations of {node} did not return in time");
+                for node in self.nodes.values().filter(|node| !node.is_quiet()) {
+                    tracing::warn!("disk operations of {} did not return in time", node.id());
                 }
                 break;
             }
         }
         let now = self.reactor.fresh_now();
-        for (node, local) in &self.nodes {
+        for local in self.nodes.values() {
             if local.looks_since().is_some_and(|at| now.since(at) >= Nanos::from_ms(SLOW_CHORE_MS))
             {
+                let node = local.id();
                 tracing::warn!("the folder of {node} does not answer; its thread is left behind");
             }
         }

@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use fieldstone_host::VolumeCall;
+use fieldstone_server::control::{Client, Request};
+use fieldstone_server::engine::{Engine, Operator, VolumeOptions};
+use fieldstone_server::pool::record;
+use fieldstone_server::report::{PoolReport, ProgressReport, VolumeReport};
+use fieldstone_server::target::target;
 
-use crate::control::{Client, Request};
-use crate::engine::{Engine, NodeOptions, Operator, VolumeOptions};
-use crate::pool::record;
+use super::nodes::NodeOptions;
 use crate::progress::{new_bar, show};
-use crate::report::{PoolReport, ProgressReport, VolumeReport, progress_text};
-use crate::target::target;
+use crate::report::progress_text;
 use fieldstone_units as units;
 
 /// How often progress is looked at.
@@ -89,7 +91,7 @@ pub struct Args {
 pub fn run(kind: JobKind, args: &Args) -> anyhow::Result<()> {
     let target = target(&args.target)?;
     let volume = target.volume;
-    match Operator::find(&target.pool, volume.as_deref(), &args.nodes)? {
+    match Operator::find(&target.pool, volume.as_deref(), &args.nodes.fixed)? {
         Operator::Server(mut server) => online(kind, args, volume.as_deref(), &mut server),
         Operator::Own(engine) => {
             let worked = if args.detach {
@@ -140,17 +142,17 @@ fn offline(
     let mut whole = volume.is_none() && listing.is_complete();
     for known in &known {
         let open = engine.open_volume(known, &VolumeOptions::offline(), None)?;
-        wait_for_nodes(Some(&known.name), || PoolReport::of(engine))?;
+        wait_for_nodes(Some(&known.name), || Ok(PoolReport::of(engine)))?;
         engine.call_store(&known.name, kind.call(args.limit))?;
-        let followed = follow(kind, args.json, Some(&known.name), || PoolReport::of(engine));
-        let report = PoolReport::of(engine)?;
+        let followed = follow(kind, args.json, Some(&known.name), || Ok(PoolReport::of(engine)));
+        let report = PoolReport::of(engine);
         let mut volumes = report.volumes.iter().filter(|found| found.name == known.name);
         whole &= followed.is_ok() && volumes.all(VolumeReport::is_whole);
         outcome = outcome.and(followed).and(engine.close(&open));
     }
     if whole && outcome.is_ok() {
         // Replaced nodes count as nodes again.
-        let pool = engine.pool()?;
+        let pool = &engine.pool;
         let noted = record::update(&pool.folder, pool.id, record::Record::note_whole);
         if let Err(error) = noted {
             tracing::info!("cannot note that the pool is whole: {error:#}");

@@ -1,10 +1,12 @@
 //! The command line: one file per subcommand.
 
+pub mod accelerator;
 pub mod code;
 pub mod crush;
 pub mod fpga;
 pub mod job;
 pub mod node;
+pub mod nodes;
 pub mod pool;
 pub mod quickstart;
 pub mod serve;
@@ -14,9 +16,9 @@ pub mod top;
 pub mod volume;
 
 use clap::{Parser, Subcommand};
+use fieldstone_bench as bench;
 
 use self::job::JobKind;
-use crate::bench;
 
 /// Protected block storage: erasure-coded or replicated volumes over NBD.
 #[derive(Parser, Debug)]

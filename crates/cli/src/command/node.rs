@@ -9,16 +9,18 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use fieldstone_console::signals::Signals;
 use fieldstone_host::folder::Announcer;
-use fieldstone_host::{FolderError, Host, HostConfig, LocalNodeConfig, Service, look_up};
+use fieldstone_host::{
+    FolderError, Host, HostConfig, LocalNodeConfig, LocalNodeId, Service, look_up,
+};
 use fieldstone_proto::NodeIndex;
+use fieldstone_server::engine::{command_deadline, open_patiently};
+use fieldstone_server::listen;
+use fieldstone_server::pool::{Pool, is_pool};
 use fieldstone_uring::{Address, Caching, Holder};
 
 use super::serve::payload_memory;
-use crate::engine::{command_deadline, open_patiently};
-use crate::listen;
-use crate::pool::{Pool, is_pool};
-use crate::signals::Signals;
 
 /// Options of `node`.
 #[derive(clap::Args, Debug)]
@@ -69,7 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     .context("cannot start")?;
     say!("{index} of pool {} listens on {}", pool.id, listener.address());
     std::io::stdout().flush()?;
-    host.handle().listen(listener, Service::Node(index));
+    host.handle().listen(listener, Service::Node(LocalNodeId { number: 0, index }));
     let ended = wait(&host, &signals, || door.announce(&address));
     door.withdraw();
     let stopped = host.stop().context("the node failed");

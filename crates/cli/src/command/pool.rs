@@ -2,20 +2,13 @@
 
 mod replace;
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, bail};
 use clap::Subcommand;
 use fieldstone_codes::Profile;
-use fieldstone_host::folder;
-use fieldstone_proto::{MasterKey, PoolId};
+use fieldstone_server::pool::{POOL_FILE, Pool, Sizes, create};
 use serde::Serialize;
 
-pub use replace::replace;
-
-use crate::pool::record::{self, Place};
-use crate::pool::{Layout, POOL_FILE, Pool, check_room, default_node_bytes, is_pool, random};
 use fieldstone_units as units;
 
 /// Work on pools.
@@ -73,61 +66,6 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         }
         Command::Replace(args) => replace::run(args),
     }
-}
-
-/// Checks that volumes of `profile` fit on `nodes` nodes.
-pub fn check_fits(profile: Profile, nodes: u16) -> anyhow::Result<()> {
-    let needed = profile.shards();
-    if needed > usize::from(nodes) {
-        bail!("{profile} puts its shards on {needed} different nodes, and the pool has {nodes}");
-    }
-    Ok(())
-}
-
-/// How large the nodes of a new pool are.
-#[derive(Clone, Copy, Debug)]
-pub struct Sizes {
-    /// Size of each; a fair share of the free space if absent.
-    pub node_bytes: Option<u64>,
-    /// They may be larger than the free space.
-    pub overcommit: bool,
-}
-
-/// Makes a pool. Nodes come first and the pool's description last, so that an interruption leaves
-/// nothing that could be mistaken for a pool.
-pub fn create(dir: &Path, nodes: u16, profile: Profile, sizes: Sizes) -> anyhow::Result<Pool> {
-    check_fits(profile, nodes)?;
-    if is_pool(dir) {
-        bail!("{} is a pool already; remove the folder to start over", dir.display());
-    }
-    fs::create_dir_all(dir).with_context(|| format!("cannot make the folder {}", dir.display()))?;
-    let node_bytes = match sizes.node_bytes {
-        Some(bytes) => bytes,
-        None => default_node_bytes(dir, nodes)?,
-    };
-    let pool = Pool {
-        folder: dir.to_path_buf(),
-        id: PoolId(random()?),
-        nodes,
-        profile,
-        layout: Layout::for_node_bytes(node_bytes)?,
-        key: MasterKey(random()?.to_le_bytes()),
-    };
-    let folders = pool.node_indices().map(|node| pool.node_folder(node));
-    check_room(dir, folders, pool.layout, sizes.overcommit)?;
-    let mut made = Vec::new();
-    for node in pool.node_indices() {
-        let (path, superblock) = (pool.node_folder(node), pool.superblock(node));
-        folder::create(&path, &superblock)?;
-        made.push((node, superblock.incarnation, Place::of(dir, &path)?));
-    }
-    pool.write()?;
-    record::update(dir, pool.id, |record| {
-        for (node, incarnation, place) in made {
-            record.note_made(node, incarnation, place, false);
-        }
-    })?;
-    Ok(pool)
 }
 
 fn print(pool: &Pool, json: bool) -> anyhow::Result<()> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use fieldstone_codes::Profile;
 
-use crate::accelerator::{Accel, Accelerator};
+use super::accelerator::Accel;
 use crate::quickstart::{Plan, run as run_plan};
 use fieldstone_units as units;
 
@@ -34,7 +34,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     const SMALLEST: u64 = 1 << 20;
     // A build without the device shows before anything is made.
-    drop(Accelerator::start(args.accel)?);
+    drop(args.accel.start()?);
     let size_bytes = args.size.unwrap_or(match args.accel {
         Accel::Cpu => 256 << 20,
         Accel::Rtl => 16 << 20,

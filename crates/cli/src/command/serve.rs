@@ -1,37 +1,33 @@
 //! `fieldstone serve`: volumes, or memory, as block devices over NBD.
 //!
-//! The control socket comes first, so that `status` tells what an opening volume waits for. Then
-//! all volumes are opened at the same time ([`opening`]), and each is exported as soon as it is
-//! open.
-
-mod opening;
+//! This file has the options. What a server does is in `fieldstone_server::serve`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{SettingError, Settings};
+use fieldstone_console::signals::{self, Signals};
 use fieldstone_fpga::{FpgaDevice, exercise};
 use fieldstone_host::{PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget, TargetError};
+use fieldstone_server::engine::{Engine, VolumeOptions};
+use fieldstone_server::listen;
+use fieldstone_server::pool::Pool;
+use fieldstone_server::runtime::{DeviceName, Runtime, RuntimeOptions};
+use fieldstone_server::serve::{Device, ServeOptions, Server};
+use fieldstone_server::target::volume_path;
 use fieldstone_uring::{Address, Caching, Holder, Listener};
 
-use crate::accelerator::{Accel, Accelerator};
-use crate::control::ControlServer;
-use crate::engine::{Engine, EngineOptions, NodeOptions, Served, VolumeOptions};
-use crate::listen;
-use crate::metrics::MetricsServer;
-use crate::pool::Pool;
-use crate::signals::{self, Signals};
-use crate::target::volume_path;
+use super::accelerator::Accel;
+use super::nodes::NodeOptions;
 use fieldstone_units as units;
-use opening::{Door, Openings};
 
 /// Options of `serve`.
 #[derive(clap::Args, Debug)]
@@ -151,12 +147,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let signals = Signals::install_for_server()?;
     // Addresses that are taken show before anything is opened.
     let listeners = bind(&args.nbd)?;
-    let (pool, names) = volumes_of(&args.targets)?;
-    let engine = Arc::new(start_engine(args, pool)?);
-    let last = Arc::clone(&engine);
+    let (pools, volumes) = volumes_of(&args.targets)?;
+    let (runtime, engines) = start(args, pools)?;
+    let last = Arc::clone(&runtime);
     signals::at_second(move || last.unclosed());
-    let served = serve(args, &engine, &names, listeners, &signals);
-    let finished = engine.finish();
+    let served = serve(args, &runtime, engines, volumes, listeners, &signals);
+    let finished = runtime.finish();
     served.and(finished)
 }
 
@@ -164,38 +160,59 @@ fn bind(addresses: &[Address]) -> anyhow::Result<Vec<Listener>> {
     addresses.iter().map(|address| Ok(listen::bind(address)?)).collect()
 }
 
-/// The pool and the volumes of it that are to be served.
-fn volumes_of(targets: &[Serving]) -> anyhow::Result<(Option<Pool>, Vec<String>)> {
-    let mut pool: Option<Pool> = None;
-    let mut names: Vec<String> = Vec::new();
+/// A volume that is to be served.
+struct Wanted {
+    /// Its pool, by its place among the pools.
+    pool: usize,
+    name: DeviceName,
+}
+
+/// The pools, and the volumes of them that are to be served.
+fn volumes_of(targets: &[Serving]) -> anyhow::Result<(Vec<Pool>, Vec<Wanted>)> {
+    let mut pools: Vec<Pool> = Vec::new();
+    let mut volumes: Vec<Wanted> = Vec::new();
     for target in targets {
         let Serving::Volume(path) = target else { continue };
         let found = volume_path(path)?;
-        if names.contains(&found.volume) {
+        let pool = match pools.iter().position(|pool| pool.folder == found.pool) {
+            Some(place) => place,
+            None => {
+                let pool = Pool::open(&found.pool)?;
+                if let Some(same) = pools.iter().find(|other| other.id == pool.id) {
+                    bail!(
+                        "{} and {} are the same pool, or one is a copy of the other; name one folder",
+                        same.folder.display(),
+                        pool.folder.display()
+                    );
+                }
+                pools.push(pool);
+                pools.len() - 1
+            }
+        };
+        let name = DeviceName::volume(pools[pool].id, &found.volume);
+        if volumes.iter().any(|other| other.name == name) {
             bail!("{} is named twice", path.display());
         }
-        match &pool {
-            None => pool = Some(Pool::open(&found.pool)?),
-            Some(first) if first.folder == found.pool => {}
-            Some(first) => bail!(
-                "one server serves one pool, but {} and {} were named; start two servers",
-                first.folder.display(),
-                found.pool.display()
-            ),
-        }
-        names.push(found.volume);
+        volumes.push(Wanted { pool, name });
     }
-    Ok((pool, names))
+    Ok((pools, volumes))
 }
 
-fn start_engine(args: &Args, pool: Option<Pool>) -> anyhow::Result<Engine> {
-    if pool.is_none() && args.accel != Accel::Cpu {
+/// Starts the cores, and the nodes of all pools.
+fn start(args: &Args, pools: Vec<Pool>) -> anyhow::Result<(Arc<Runtime>, Vec<Engine>)> {
+    if pools.is_empty() && args.accel != Accel::Cpu {
         bail!(
             "--accel {} needs a volume: other stores have nothing to place or to code",
             args.accel.word()
         );
     }
-    let options = EngineOptions {
+    if pools.len() > 1 && !args.nodes.fixed.is_empty() {
+        bail!(
+            "--node does not say of which of {} pools the node is; start a server for each pool",
+            pools.len()
+        );
+    }
+    let options = RuntimeOptions {
         cores: usize::from(args.cores),
         pin: args.cores > 1,
         caching: caching(args),
@@ -203,30 +220,38 @@ fn start_engine(args: &Args, pool: Option<Pool>) -> anyhow::Result<Engine> {
         fixed: args.nodes.fixed.clone(),
         holder: Holder::Server,
         replace_missing: args.replace_missing,
-        accelerator: Accelerator::start(args.accel)?,
+        accelerator: args.accel.start()?,
     };
-    match pool {
-        Some(pool) => Engine::with_pool(pool, &options),
-        None => Engine::without_pool(&options),
-    }
+    Runtime::start(pools, &options)
 }
 
 fn caching(args: &Args) -> Caching {
     if args.direct { Caching::Direct } else { Caching::Buffered }
 }
 
-/// The names of the stores that need no pool, by their places among the targets. A name that is
-/// taken gets the number of the place behind it.
-fn store_names(targets: &[Serving], volumes: &[String]) -> BTreeMap<usize, String> {
-    let mut taken: BTreeSet<String> = volumes.iter().cloned().collect();
+/// The names of the exports, by the places of their targets. Volumes come before stores that need
+/// no pool. A name that is taken gets the number of the place behind it.
+fn export_names(targets: &[Serving], volumes: &[Wanted]) -> BTreeMap<usize, String> {
+    let mut taken = BTreeSet::new();
     let mut names = BTreeMap::new();
-    for (index, target) in targets.iter().enumerate() {
-        let Serving::Store(target) = target else { continue };
-        let mut name = target.name(index);
+    let mut volumes = volumes.iter();
+    let mut name_one = |index: usize, mut name: String| {
         while !taken.insert(name.clone()) {
             name = format!("{name}.{index}");
         }
         names.insert(index, name);
+    };
+    for (index, target) in targets.iter().enumerate() {
+        if matches!(target, Serving::Volume(_))
+            && let Some(volume) = volumes.next()
+        {
+            name_one(index, volume.name.name.clone());
+        }
+    }
+    for (index, target) in targets.iter().enumerate() {
+        if let Serving::Store(target) = target {
+            name_one(index, target.name(index));
+        }
     }
     names
 }
@@ -270,26 +295,28 @@ fn layers(args: &Args, is_cached: bool) -> anyhow::Result<LayerOptions> {
 }
 
 /// The devices to open, each with the name of its export.
-fn devices(args: &Args, names: &[String]) -> anyhow::Result<Vec<opening::Device>> {
-    let stores = store_names(&args.targets, names);
-    let mut names = names.iter();
-    let devices = args.targets.iter().enumerate().map(|(index, target)| match target {
-        Serving::Store(target) => {
-            let options = StoreOptions { caching: caching(args), read_only: args.read_only };
-            let layers = layers(args, target.is_cached(options))?;
-            let name = stores[&index].clone();
-            Ok(opening::Device::Store(name, target.clone(), options, layers))
-        }
-        Serving::Volume(_) => {
-            let name = names.next().context("every volume has a name")?.clone();
-            let options = VolumeOptions {
-                look: false,
-                takeover: args.takeover,
-                auto_rebuild: !args.no_auto_rebuild,
-                rebuild_limit: args.rebuild_limit,
-                layers: layers(args, false)?,
-            };
-            Ok(opening::Device::Volume(name, options))
+fn devices(args: &Args, volumes: Vec<Wanted>) -> anyhow::Result<Vec<Device>> {
+    let mut exports = export_names(&args.targets, &volumes);
+    let mut volumes = volumes.into_iter();
+    let devices = args.targets.iter().enumerate().map(|(index, target)| {
+        let export = exports.remove(&index).context("every target has a name")?;
+        match target {
+            Serving::Store(target) => {
+                let options = StoreOptions { caching: caching(args), read_only: args.read_only };
+                let layers = layers(args, target.is_cached(options))?;
+                Ok(Device::Store(export, target.clone(), options, layers))
+            }
+            Serving::Volume(_) => {
+                let Wanted { pool, name } = volumes.next().context("every volume has a name")?;
+                let options = VolumeOptions {
+                    look: false,
+                    takeover: args.takeover,
+                    auto_rebuild: !args.no_auto_rebuild,
+                    rebuild_limit: args.rebuild_limit,
+                    layers: layers(args, false)?,
+                };
+                Ok(Device::Volume { pool, name, export, options })
+            }
         }
     });
     devices.collect()
@@ -297,42 +324,37 @@ fn devices(args: &Args, names: &[String]) -> anyhow::Result<Vec<opening::Device>
 
 fn serve(
     args: &Args,
-    engine: &Arc<Engine>,
-    names: &[String],
+    runtime: &Arc<Runtime>,
+    engines: Vec<Engine>,
+    volumes: Vec<Wanted>,
     listeners: Vec<Listener>,
     signals: &Signals,
 ) -> anyhow::Result<()> {
-    /// How long requests in flight are waited for.
-    const DRAIN: Duration = Duration::from_secs(20);
-    let devices = devices(args, names)?;
-    engine.set_targets(devices.iter().map(|device| device.name().to_owned()));
-    let addresses: Vec<String> =
-        listeners.iter().map(|listener| listener.address().to_string()).collect();
-    let stop = signals.sender();
-    let served = Arc::new(Served::new(Arc::clone(engine), addresses, args.read_only, stop));
-    let metrics = match &args.metrics {
-        Some(address) => Some(MetricsServer::start(address, Arc::clone(&served))?),
-        None => None,
+    let options = ServeOptions {
+        devices: devices(args, volumes)?,
+        listeners,
+        metrics: args.metrics.clone(),
+        read_only: args.read_only,
+        announce,
     };
-    let control = match &engine.pool {
-        Some(pool) => Some(ControlServer::start(&pool.folder, Arc::clone(&served) as _)?),
-        None => None,
-    };
-    let door = Door::new(engine, listeners, args.read_only, metrics.as_ref());
-    // A wrong name changes nothing: all are looked up before any is opened.
-    let openings = Openings::start(engine, devices, door)?;
+    let engines: Vec<Arc<Engine>> = engines.into_iter().map(Arc::new).collect();
+    let server = Server::start(runtime, &engines, options, signals.sender())?;
     let exercise = match args.exercise_swaps {
-        Some(count) => Some(Exercise::start(engine, count)?),
+        Some(count) => Some(Exercise::start(runtime, count)?),
         None => None,
     };
-    let outcome = wait(engine, &openings, signals);
+    let outcome = server.wait(signals);
     drop(exercise);
-    drop(openings);
-    drop((control, metrics));
-    if !engine.handle().drain(DRAIN) {
-        tell!("fieldstone: requests in flight were not answered within {DRAIN:?}");
-    }
+    server.end();
     outcome
+}
+
+/// Says what is served. A server whose stdout is closed serves all the same.
+fn announce(text: &str) {
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        tracing::debug!("cannot say what is served: {error}");
+    }
 }
 
 /// A second user of the device, which changes its partition.
@@ -342,8 +364,8 @@ struct Exercise {
 }
 
 impl Exercise {
-    fn start(engine: &Engine, count: u64) -> anyhow::Result<Self> {
-        let card = engine.accelerator().card().context("--exercise-swaps needs --accel rtl")?;
+    fn start(runtime: &Runtime, count: u64) -> anyhow::Result<Self> {
+        let card = runtime.accelerator().card().context("--exercise-swaps needs --accel rtl")?;
         let mut device = FpgaDevice::open(card, false)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -379,30 +401,6 @@ impl Drop for Exercise {
             && thread.join().is_err()
         {
             tracing::error!("the exercise of the device failed");
-        }
-    }
-}
-
-/// Waits for the end: a signal, a call to stop, or a failure.
-fn wait(engine: &Engine, openings: &Openings, signals: &Signals) -> anyhow::Result<()> {
-    const STEP: Duration = Duration::from_secs(3);
-    const STEP_WHILE_OPENING: Duration = Duration::from_millis(50);
-    loop {
-        let opening = openings.is_any_new();
-        if signals.wait(if opening { STEP_WHILE_OPENING } else { STEP }) {
-            if engine.open_devices().is_empty() {
-                openings.interrupted()?;
-            }
-            return Ok(());
-        }
-        if engine.has_failed() {
-            bail!("a core has ended by itself; see the messages above");
-        }
-        if opening && openings.is_any_new() {
-            continue;
-        }
-        if let Some(reason) = engine.all_failed() {
-            bail!("{reason}");
         }
     }
 }

@@ -2,9 +2,12 @@
 
 use std::path::PathBuf;
 
-use crate::engine::{Engine, NodeOptions, Operator, VolumeOptions};
-use crate::report::{PoolReport, print_pool};
-use crate::target::target;
+use fieldstone_server::engine::{Engine, Operator, VolumeOptions};
+use fieldstone_server::report::{PoolReport, VolumeReport};
+use fieldstone_server::target::target;
+
+use super::nodes::NodeOptions;
+use crate::report::print_pool;
 
 /// Options of `status`.
 #[derive(clap::Args, Debug)]
@@ -22,7 +25,7 @@ pub struct Args {
 /// Runs `status`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let target = target(&args.target)?;
-    let mut operator = Operator::find(&target.pool, target.volume.as_deref(), &args.nodes)?;
+    let mut operator = Operator::find(&target.pool, target.volume.as_deref(), &args.nodes.fixed)?;
     let looked = match &mut operator {
         Operator::Server(server) => server.status(),
         Operator::Own(engine) => look(engine, target.volume.as_deref()),
@@ -53,13 +56,13 @@ fn look(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
             failed.push((engine.line(known), format!("{error:#}")));
         }
     }
-    let mut report = PoolReport::of(engine)?;
+    let mut report = PoolReport::of(engine);
     for volume in &mut report.volumes {
         // No request came: there is nothing to tell.
         volume.io = None;
     }
     let hidden = listing.hidden.iter().filter(|_| volume.is_none());
-    report.volumes.extend(hidden.map(|(id, hidden)| crate::report::VolumeReport {
+    report.volumes.extend(hidden.map(|(id, hidden)| VolumeReport {
         name: id.to_string(),
         id: id.to_string(),
         phase: "failed".to_owned(),
@@ -68,7 +71,7 @@ fn look(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
         ..Default::default()
     }));
     for (line, reason) in failed {
-        report.volumes.push(crate::report::VolumeReport {
+        report.volumes.push(VolumeReport {
             name: line.name,
             id: line.id,
             code: line.code,

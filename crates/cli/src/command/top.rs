@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use fieldstone_server::control::find_server;
+use fieldstone_server::report::{PoolReport, VolumeReport};
+use fieldstone_server::target::target;
 
-use crate::control::find_server;
-use crate::report::{PoolReport, VolumeReport, progress_text, stage_table};
-use crate::target::target;
+use crate::report::{progress_text, stage_table};
 use fieldstone_units::{rate, size};
 
 /// Options of `top`.

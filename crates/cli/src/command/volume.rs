@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use clap::Subcommand;
 use fieldstone_codes::Profile;
+use fieldstone_server::control::{Request, Response, VolumeLine};
+use fieldstone_server::engine::Operator;
+use fieldstone_server::target::{VolumePath, target, volume_path};
 
-use crate::control::{Request, Response, VolumeLine};
-use crate::engine::{NodeOptions, Operator};
-use crate::target::{VolumePath, target, volume_path};
+use super::nodes::NodeOptions;
 use fieldstone_units as units;
 
 /// Work on volumes.
@@ -134,7 +135,7 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
 
 fn create(args: &Create) -> anyhow::Result<()> {
     let VolumePath { pool: folder, volume: name } = volume_path(&args.path)?;
-    let mut operator = Operator::find(&folder, None, &args.nodes)?;
+    let mut operator = Operator::find(&folder, None, &args.nodes.fixed)?;
     let made = match &mut operator {
         Operator::Server(server) => {
             let code = args.code.map(|code| code.to_string());
@@ -184,7 +185,7 @@ fn warn(warning: Option<String>) {
 
 fn list(args: &Ls) -> anyhow::Result<()> {
     let folder = target(&args.dir)?.pool;
-    let mut operator = Operator::find(&folder, None, &args.nodes)?;
+    let mut operator = Operator::find(&folder, None, &args.nodes.fixed)?;
     let lines = match &mut operator {
         Operator::Server(server) => volumes(server.ask(&Request::VolumeList)?),
         Operator::Own(engine) => engine.list_volumes().map(|listing| {
@@ -231,7 +232,7 @@ fn print_volumes(lines: &[VolumeLine], folder: &Path, json: bool) -> anyhow::Res
 
 fn grow(args: &Grow) -> anyhow::Result<()> {
     let VolumePath { pool: folder, volume: name } = volume_path(&args.path)?;
-    let mut operator = Operator::find(&folder, None, &args.nodes)?;
+    let mut operator = Operator::find(&folder, None, &args.nodes.fixed)?;
     let done = match &mut operator {
         Operator::Server(server) => {
             let (name, size_bytes, thin) = (name.clone(), args.size, args.thin);
@@ -261,7 +262,7 @@ fn limit(args: &Limit) -> anyhow::Result<()> {
         burst.map(|ns| format!("burst={ns}ns")),
     ];
     let options = options.into_iter().flatten().collect::<Vec<String>>().join(",");
-    match Operator::find(&folder, Some(&name), &args.nodes)? {
+    match Operator::find(&folder, Some(&name), &args.nodes.fixed)? {
         Operator::Server(mut server) => {
             server.ask(&Request::VolumeLimit { name, options: options.clone() })?;
         }
@@ -277,7 +278,7 @@ fn limit(args: &Limit) -> anyhow::Result<()> {
 
 fn remove(args: &Rm) -> anyhow::Result<()> {
     let VolumePath { pool: folder, volume: name } = volume_path(&args.path)?;
-    let mut operator = Operator::find(&folder, None, &args.nodes)?;
+    let mut operator = Operator::find(&folder, None, &args.nodes.fixed)?;
     let done = match &mut operator {
         Operator::Server(server) => {
             let request = Request::VolumeRemove { name: name.clone(), force: args.force };

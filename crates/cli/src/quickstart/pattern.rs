@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
+use fieldstone_console::signals::Signals;
 
 use crate::nbd_disk::{NbdDisk, done};
-use crate::signals::Signals;
 
 /// The unit of versions.
 pub const BLOCK_BYTES: u64 = 4096;

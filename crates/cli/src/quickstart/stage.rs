@@ -6,20 +6,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_codes::Profile;
+use fieldstone_console::signals::Signals;
 use fieldstone_proto::NodeIndex;
+use fieldstone_server::control::{Client, Request, find_server};
+use fieldstone_server::engine::Engine;
+use fieldstone_server::pool::{Pool, Sizes, create};
+use fieldstone_server::replace::replace;
+use fieldstone_server::report::{PoolReport, VolumeReport};
+use fieldstone_server::runtime::RuntimeOptions;
 use fieldstone_uring::Address;
 
 use super::pattern::{Moved, Pattern, check_signal};
 use super::processes::{Process, Workplace};
-use crate::accelerator::Accel;
-use crate::command::pool;
-use crate::control::{Client, Request, find_server};
-use crate::engine::{Engine, EngineOptions, NodeOptions};
+use crate::command::accelerator::Accel;
 use crate::nbd_disk::NbdDisk;
-use crate::pool::Pool;
 use crate::progress::{new_bar, show};
-use crate::report::{PoolReport, VolumeReport, engine_text, stage_table};
-use crate::signals::Signals;
+use crate::report::{engine_text, stage_table};
 use fieldstone_units::{rate, size};
 
 /// Name of the volume.
@@ -153,8 +155,8 @@ impl Stage {
         // Twice what the data needs: room for journals, checkpoints and dead segments.
         let raw_bytes = plan.size_bytes / profile.k() as u64 * profile.shards() as u64;
         let node_bytes = raw_bytes / u64::from(nodes) * 2 + (64 << 20);
-        let sizes = pool::Sizes { node_bytes: Some(node_bytes), overcommit: false };
-        let pool = pool::create(&work.folder.join("pool"), nodes, profile, sizes)?;
+        let sizes = Sizes { node_bytes: Some(node_bytes), overcommit: false };
+        let pool = create(&work.folder.join("pool"), nodes, profile, sizes)?;
         let nbd = address(&work.folder, "nbd.sock");
         let accel = plan.accel;
         let mut stage = Self { server: None, nodes: Vec::new(), pool, nbd, accel, work };
@@ -162,7 +164,7 @@ impl Stage {
             let process = stage.start_node(node)?;
             stage.nodes.push(Some(process));
         }
-        let options = EngineOptions::offline(&NodeOptions::default());
+        let options = RuntimeOptions::offline(&[]);
         let engine = Engine::with_pool(stage.pool.clone(), &options)?;
         let created = engine.create_volume(VOLUME, plan.size_bytes, None, false);
         let finished = engine.finish();
@@ -222,7 +224,7 @@ impl Stage {
     }
 
     fn replace(&mut self, victims: &[NodeIndex]) -> anyhow::Result<()> {
-        pool::replace(&self.pool, victims)?;
+        replace(&self.pool, victims, &[], false)?;
         for victim in victims {
             let process = self.start_node(*victim)?;
             self.nodes[usize::from(victim.0)] = Some(process);

@@ -32,6 +32,7 @@
 //! | [`tasks`]    | what a choose step works on, and what it finds |
 //! | [`steps`]    | a rule over a block of inputs |
 //! | [`ahead`]    | single mappings: items in lanes |
+//! | [`look_ahead`] | which draws a single mapping will want |
 
 // Without a vector unit that it knows, only the choice among kernels is left of this module.
 #![cfg_attr(not(target_arch = "x86_64"), allow(unused))]
@@ -46,6 +47,7 @@ mod draw;
 mod firstn;
 mod hash;
 mod indep;
+mod look_ahead;
 mod simd;
 mod steps;
 pub(crate) mod tables;
@@ -176,7 +178,7 @@ pub(crate) fn map_rows(
         }
         return;
     };
-    let tables = rule.map_ref().tables(rule.choose_args_ref());
+    let tables = Tables::of(rule.map_ref(), rule.choose_args_ref());
     let mut all_weights = weights.to_vec();
     all_weights.resize(rule.map_ref().max_devices() as usize, 0);
     let plan = Plan {

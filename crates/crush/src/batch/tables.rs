@@ -10,6 +10,8 @@
 //! negative get a straw of 0 for *all* items of their bucket: then all items tie, and a tie is
 //! always decided exactly, by the plain mapper. Straws of straw buckets are their scale as `f32`.
 
+use std::sync::Arc;
+
 use crate::bucket::{Algorithm, AlgorithmKind, straw2};
 use crate::choose_args::ChooseArgs;
 use crate::map::Map;
@@ -57,7 +59,12 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    pub(crate) fn new(map: &Map, choose_args: Option<&ChooseArgs>) -> Self {
+    /// The tables of a map with these weights, made when they are first asked for.
+    pub(crate) fn of(map: &Map, choose_args: Option<&ChooseArgs>) -> Arc<Self> {
+        map.kept(choose_args, || Self::new(map, choose_args))
+    }
+
+    fn new(map: &Map, choose_args: Option<&ChooseArgs>) -> Self {
         let slots = map.bucket_slots();
         let mut tables = Self {
             bucket: vec![[0; 2]; slots],

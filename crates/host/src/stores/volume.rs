@@ -16,7 +16,7 @@ use fieldstone_proto::{NodeIndex, Reply};
 use fieldstone_uring::Endpoint;
 use fieldstone_volume::{Action, Event, Phase as VolumePhase, Volume, VolumeConfig};
 
-use crate::message::{Link, Message, node_core};
+use crate::message::{Link, LocalNodeId, Message};
 use crate::store::{Call, Mail, Phase, Store, StoreIo, StoreSpec};
 use remote::{Heard, RemoteNode};
 
@@ -35,7 +35,7 @@ pub struct VolumeSpec {
 #[derive(Clone, Debug)]
 pub enum NodePlace {
     /// In this process.
-    Here,
+    Here(LocalNodeId),
     /// At this address.
     At(Box<Endpoint>),
     /// Wherever its process says in its folder.
@@ -124,7 +124,7 @@ pub enum NodeMail {
 impl StoreSpec for VolumeSpec {
     fn open(self: Box<Self>, io: &mut StoreIo<'_>) -> Box<dyn Store> {
         let link = |(index, place): (usize, &NodePlace)| match place {
-            NodePlace::Here => NodeLink::Here { attempt: 0 },
+            NodePlace::Here(id) => NodeLink::Here { id: *id, attempt: 0 },
             place => {
                 let node = RemoteNode::new(node_index(index), place.clone(), io.mailer());
                 NodeLink::Remote(Box::new(node))
@@ -145,7 +145,7 @@ fn node_index(index: usize) -> NodeIndex {
 }
 
 enum NodeLink {
-    Here { attempt: u32 },
+    Here { id: LocalNodeId, attempt: u32 },
     Remote(Box<RemoteNode>),
 }
 
@@ -161,9 +161,9 @@ impl VolumeStore {
     fn connect(&mut self, node: NodeIndex, io: &mut StoreIo<'_>) {
         let device = io.device.0;
         let core = io.router.me;
-        let to = node_core(node, io.router.cores());
         match self.links.get_mut(usize::from(node.0)) {
-            Some(NodeLink::Here { attempt }) => {
+            Some(NodeLink::Here { id: node, attempt }) => {
+                let (node, to) = (*node, node.core(io.router.cores()));
                 let old = Link { device, attempt: *attempt };
                 if *attempt > 0 {
                     io.router.send(to, Message::LinkClose { node, link: old });
@@ -179,7 +179,7 @@ impl VolumeStore {
 
     fn is_current(&self, node: NodeIndex, link: Link) -> bool {
         matches!(self.links.get(usize::from(node.0)),
-            Some(NodeLink::Here { attempt }) if *attempt == link.attempt)
+            Some(NodeLink::Here { attempt, .. }) if *attempt == link.attempt)
     }
 
     /// Tells the volume what came from a remote node.
@@ -230,12 +230,12 @@ impl Store for VolumeStore {
     }
 
     fn release(&mut self, io: &mut StoreIo<'_>) {
-        for (index, link) in self.links.iter_mut().enumerate() {
+        for link in &mut self.links {
             match link {
-                NodeLink::Here { attempt } => {
-                    let node = node_index(index);
+                NodeLink::Here { id, attempt } => {
+                    let node = *id;
                     let link = Link { device: io.device.0, attempt: *attempt };
-                    let to = node_core(node, io.router.cores());
+                    let to = node.core(io.router.cores());
                     io.router.send(to, Message::LinkClose { node, link });
                 }
                 NodeLink::Remote(remote) => remote.close(io),
@@ -282,9 +282,9 @@ impl Store for VolumeStore {
             match action {
                 Action::Reconnect { node } => self.connect(node, io),
                 Action::Send { node, request } => match self.links.get_mut(usize::from(node.0)) {
-                    Some(NodeLink::Here { attempt }) => {
-                        let link = Link { device, attempt: *attempt };
-                        let to = node_core(node, io.router.cores());
+                    Some(NodeLink::Here { id: node, attempt }) => {
+                        let (node, link) = (*node, Link { device, attempt: *attempt });
+                        let to = node.core(io.router.cores());
                         io.router.send(to, Message::ToNode { node, link, request });
                     }
                     Some(NodeLink::Remote(remote)) => remote.send(&request),

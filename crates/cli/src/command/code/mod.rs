@@ -9,9 +9,8 @@ mod verify;
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use fieldstone_bench as bench;
 use fieldstone_files::{Folder, MANIFEST_FILE, MAX_JOBS, ManifestState, ShardState, default_jobs};
-
-use crate::bench;
 
 /// Work with the codes.
 #[derive(Subcommand, Debug)]

@@ -9,6 +9,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use fieldstone_bench::table::Table;
 use fieldstone_crush::balance::{self, Limits, Plan, PoolPlan, Spread};
 use fieldstone_crush::osdmap::OsdMap;
 use serde_json::{Value, json};
@@ -16,7 +17,6 @@ use serde_json::{Value, json};
 use super::cluster::{self, Assume, Threads};
 use super::file;
 use super::load::load_osdmap;
-use crate::bench::table::Table;
 
 /// Options of `crush balance`.
 #[derive(clap::Args, Debug)]

@@ -11,8 +11,7 @@ mod map;
 mod place;
 
 use clap::Subcommand;
-
-use crate::bench;
+use fieldstone_bench as bench;
 
 /// Work with CRUSH maps.
 #[derive(Subcommand, Debug)]

@@ -1,9 +1,8 @@
 //! `fieldstone fpga info`: what the device is and how it was built.
 
 use fieldstone_fpga::regs::{MAX_FUNCTIONS, VERSION};
+use fieldstone_fpga::simulated;
 use serde_json::json;
-
-use crate::accelerator::rtl;
 
 /// Options of `fpga info`.
 #[derive(clap::Args, Debug)]
@@ -15,7 +14,7 @@ pub struct Args {
 
 /// Runs `fpga info`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let device = rtl::start(None)?;
+    let device = simulated::start(None)?;
     let card = &device.card;
     let (build, partition) = (card.build(), card.partition());
     let (host_bytes, card_bytes, queue_sets) = card.free();

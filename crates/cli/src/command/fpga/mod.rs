@@ -5,8 +5,7 @@ mod report;
 mod selftest;
 
 use clap::Subcommand;
-
-use crate::bench;
+use fieldstone_bench as bench;
 
 /// Look at the FPGA device, test it.
 #[derive(Subcommand, Debug)]

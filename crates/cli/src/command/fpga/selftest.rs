@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::bail;
+use fieldstone_console::signals::Signals;
 use fieldstone_fpga::FpgaDevice;
 use fieldstone_fpga::flight::Operation;
 use fieldstone_fpga::selftest::{self, Options};
+use fieldstone_fpga::simulated;
 
-use crate::accelerator::rtl;
 use crate::progress::counting_bar;
-use crate::signals::Signals;
 
 /// Options of `fpga selftest`.
 #[derive(clap::Args, Debug)]
@@ -38,7 +38,7 @@ pub struct Args {
 /// Runs `fpga selftest`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let signals = Signals::install()?;
-    let running = rtl::start(args.trace.as_deref())?;
+    let running = simulated::start(args.trace.as_deref())?;
     let mut device = FpgaDevice::open(&running.card, args.interrupts)?;
     let options = Options {
         seed: args.seed,

@@ -164,7 +164,7 @@ impl RemoteNode {
                 io.reactor.connect(endpoint, self.token(Operation::Connect, io))
             }
             NodePlace::Announced(path) => self.read_address(path),
-            NodePlace::Here => Err(std::io::ErrorKind::Unsupported.into()),
+            NodePlace::Here(_) => Err(std::io::ErrorKind::Unsupported.into()),
         };
         match started {
             Ok(()) => {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use fieldstone_bench::table::{Table, number};
 use fieldstone_crush::OsdId;
 use fieldstone_crush::diff::{Flow, PoolDiff};
 use fieldstone_crush::osdmap::PoolId;
 use serde_json::{Value, json};
 
-use crate::bench::table::{Table, number};
 use fieldstone_units::size;
 
 /// OSDs that are listed unless all are asked for.

@@ -4,11 +4,11 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use fieldstone_bench::chart::{self, Bar, escape};
 use fieldstone_crush::tester::spread::{Share, Spread};
 use fieldstone_crush::{ItemId, Map, TypeId};
 
 use super::tiles;
-use crate::bench::chart::{self, Bar, escape};
 
 /// Most bars of a chart. Of more items, the fullest and the emptiest are shown.
 const MOST_BARS: usize = 40;
@@ -156,7 +156,7 @@ mod tests {
     use fieldstone_crush::{MapBuilder, RuleId, RuleStep};
 
     use super::*;
-    use crate::bench::chart::tests::is_well_formed;
+    use fieldstone_bench::chart::is_well_formed;
 
     fn picture(hosts: usize, osds: usize) -> (Map, Picture) {
         let host = vec![0x10000; osds];

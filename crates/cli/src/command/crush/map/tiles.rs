@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use fieldstone_bench::chart::escape;
 use fieldstone_crush::ItemId;
 use fieldstone_crush::tester::spread::{Share, Spread};
 
 use super::draw::{Names, describe};
-use crate::bench::chart::escape;
 
 /// A tile and the gap after it.
 const TILE: usize = 12;

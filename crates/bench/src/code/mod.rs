@@ -1,0 +1,207 @@
+//! `fieldstone code bench`: our codes, the libraries that people use, and what memory allows.
+//!
+//! The question is whether the one table-driven engine is as fast as libraries written for one
+//! code. All contenders run in this process, through their C interfaces, and take turns every
+//! millisecond; ratios of such turns mean something even on a machine that is shared, while
+//! absolute numbers hardly do. `docs/benchmarks.md` says what the columns mean and what makes the
+//! numbers invalid.
+//!
+//! | file | one idea |
+//! |---|---|
+//! | `case` | what is measured |
+//! | `contender` | who computes a case, and that all compute the same bytes |
+//! | `isal`, `jerasure` | the peers |
+//! | `limit` | the same loads and stores, XOR only |
+//! | `memory` | stripes, hot and cold |
+//! | `measure` | the course of a run |
+//! | `compare` | targets and rows |
+//! | `text` | the report |
+
+mod case;
+mod compare;
+mod contender;
+mod isal;
+mod jerasure;
+
+mod limit;
+mod measure;
+mod memory;
+mod text;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use fieldstone_console::signals::Signals;
+use fieldstone_console::stderr;
+use fieldstone_gf::Kernel;
+
+use self::case::Case;
+use self::contender::{Contender, Peers};
+use self::isal::Isal;
+use self::jerasure::Jerasure;
+use self::measure::{Plan, Results};
+use self::memory::Region;
+use super::choice::Choice;
+use super::{machine, row};
+use fieldstone_units as units;
+
+/// Where the system has ISA-L, if it has it.
+const ISAL: &str = "libisal.so.2";
+/// Where the system has Jerasure, if it has it.
+const JERASURE: &str = "libJerasure.so.2";
+
+/// Options of `code bench`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Write the rows to this file as JSON, one per line; - for stdout.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Run only these: CASE, CONTENDER or CASE/CONTENDER, with * for anything. May be repeated.
+    #[arg(long, value_name = "CHOICE", value_delimiter = ',')]
+    only: Vec<Choice>,
+    /// Rounds of about a millisecond per contender; medians of them are reported.
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rounds: u32,
+    /// Memory for the stripes of cold cases, shared by all cores. Must be much larger than the
+    /// caches.
+    #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = units::parse_size)]
+    memory: u64,
+    /// The shared library of ISA-L, for example a build of its current source. [default:
+    /// libisal.so.2 of the system]
+    #[arg(long, value_name = "PATH")]
+    isal: Option<PathBuf>,
+    /// The shared library of Jerasure, with gf-complete behind it. [default: libJerasure.so.2 of
+    /// the system]
+    #[arg(long, value_name = "PATH")]
+    jerasure: Option<PathBuf>,
+    /// List the cases, and measure nothing.
+    #[arg(long)]
+    list: bool,
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// It was interrupted, a library named on the command line is not there, or contenders compute
+/// different bytes.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let cases = case::all();
+    if args.list {
+        cases.iter().for_each(|case| say!("{}", case.name()));
+        return Ok(());
+    }
+    check(args, &cases)?;
+    let signals = Signals::install()?;
+    let mut missing = Vec::new();
+    let peers = Peers {
+        isal: peer("isa-l", args.isal.as_deref(), ISAL, Isal::load, &mut missing)?,
+        jerasure: peer(
+            "jerasure",
+            args.jerasure.as_deref(),
+            JERASURE,
+            Jerasure::load,
+            &mut missing,
+        )?,
+    };
+    let machine = machine::describe();
+    let region = Region::map(usize::try_from(args.memory)?)?;
+    let chosen: Vec<Case> = cases
+        .into_iter()
+        .filter(|case| {
+            let name = case.name();
+            Contender::ALL.iter().any(|who| super::choice::chosen(&args.only, &name, who.name()))
+        })
+        .collect();
+    let plan = Plan {
+        cases: &chosen,
+        choices: &args.only,
+        rounds: args.rounds,
+        cores: measure::allowed_cores()?,
+    };
+    let bar = super::case_bar("code bench", chosen.len());
+    let results = measure::measure(&plan, &peers, &region, &signals, &bar);
+    bar.finish_and_clear();
+    let mut results = results?;
+    results.missing.splice(0..0, missing);
+    report(args, &plan, &peers, &machine, &results)
+}
+
+fn check(args: &Args, cases: &[Case]) -> anyhow::Result<()> {
+    const UNIT: u64 = 2 << 20;
+    if args.memory < 8 * UNIT || !args.memory.is_multiple_of(UNIT) {
+        bail!("--memory must be a multiple of 2M and at least 16M");
+    }
+    for choice in &args.only {
+        let met = |case: &Case| {
+            let name = case.name();
+            Contender::ALL.iter().any(|contender| choice.takes(&name, contender.name()))
+        };
+        if !cases.iter().any(met) {
+            bail!(
+                "--only {} takes nothing; --list prints the cases; the contenders are {}",
+                choice.text(),
+                Contender::ALL.map(Contender::name).join(" ")
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A peer from the path given, or the system's. What was named must be there.
+fn peer<T>(
+    name: &str,
+    given: Option<&Path>,
+    usual: &str,
+    load: impl Fn(&Path) -> anyhow::Result<T>,
+    missing: &mut Vec<(String, String)>,
+) -> anyhow::Result<Option<T>> {
+    if let Some(path) = given {
+        return load(path).with_context(|| format!("cannot use {}", path.display())).map(Some);
+    }
+    match load(Path::new(usual)) {
+        Ok(peer) => Ok(Some(peer)),
+        Err(error) => {
+            missing.push((name.to_owned(), format!("{error:#}")));
+            Ok(None)
+        }
+    }
+}
+
+/// Prints and writes what was found.
+fn report(
+    args: &Args,
+    plan: &Plan<'_>,
+    peers: &Peers,
+    machine: &[String],
+    results: &Results,
+) -> anyhow::Result<()> {
+    let rows = compare::compare(plan.cases, results);
+    let command: Vec<String> = std::env::args().skip(1).collect();
+    let mut setting = vec![
+        format!("made by: fieldstone {} (commit {})", command.join(" "), row::COMMIT),
+        format!(
+            "medians of {} interleaved rounds; kernel {}; {} cores; memory {}",
+            plan.rounds,
+            Kernel::best(),
+            plan.cores.len(),
+            units::size(args.memory)
+        ),
+    ];
+    setting.extend_from_slice(machine);
+    if let Some(isal) = &peers.isal {
+        setting.push(format!("isa-l: {}", isal.path.display()));
+    }
+    if let Some(jerasure) = &peers.jerasure {
+        setting.push(format!("jerasure and gf-complete: {}", jerasure.path.display()));
+    }
+    setting.push(format!("load at the end: {}", machine::load()));
+    let text = text::report(plan.cases, results, &rows, &setting);
+    match args.json.as_deref() {
+        Some(path) if path == Path::new("-") => stderr::tell(format_args!("{text}")),
+        _ => put!("{text}"),
+    }
+    if let Some(path) = &args.json {
+        row::write(path, &rows)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! Every benchmark: the registry behind `fieldstone bench`, and what benchmarks share.
+//!
+//! Each benchmark is one file of this folder, or one folder if it is large (`nbd/`). Those that
+//! belong to another command (`code/` to `fieldstone code bench`) are called from there. It takes the
+//! common options, prints tables on stdout, and writes rows as JSON lines (`row`). Contenders take
+//! turns within one run, medians and ratios are reported, and a peer that is not installed is
+//! reported as missing.
+//!
+//! A benchmark of whole programs starts this program once more, as a user would: it needs no part
+//! of the server.
+
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+extern crate fieldstone_console;
+
+pub mod chart;
+mod choice;
+pub mod code;
+pub mod crush;
+mod fio;
+pub mod fpga;
+mod library;
+mod machine;
+mod nbd;
+mod process;
+mod row;
+mod stats;
+pub mod table;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Options of `fieldstone bench`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The benchmark to run, or LIST to list them all.
+    #[arg(value_name = "LIST|NAME", default_value = "LIST")]
+    name: String,
+    /// Write the rows to this file as JSON, one per line; - for stdout.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the results as a page.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    nbd: nbd::Options,
+}
+
+/// One benchmark: its name, what it measures, and how to run it.
+struct Bench {
+    name: &'static str,
+    about: &'static str,
+    run: fn(&Args) -> anyhow::Result<()>,
+}
+
+/// Every benchmark there is.
+const BENCHES: &[Bench] = &[Bench {
+    name: "nbd",
+    about: "our NBD servers against nbdkit, qemu-nbd and the raw disk; --sweep for the papers' grid",
+    run: nbd::run,
+}];
+
+/// Lists the benchmarks or runs one.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.name == "LIST" {
+        for bench in BENCHES {
+            say!("{:<16} {}", bench.name, bench.about);
+        }
+        return Ok(());
+    }
+    match BENCHES.iter().find(|bench| bench.name == args.name) {
+        Some(bench) => (bench.run)(args),
+        None => anyhow::bail!(
+            "there is no benchmark named {:?}; `fieldstone bench LIST` lists them",
+            args.name
+        ),
+    }
+}
+
+/// A bar on stderr that counts cases, if that is a terminal. `name` is the command's.
+fn case_bar(name: &str, cases: usize) -> ProgressBar {
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let bar = ProgressBar::with_draw_target(Some(cases as u64), target);
+    let template = format!("{name} [{{bar:32}}] {{pos}}/{{len}}  ETA {{eta}}  {{msg}}");
+    if let Ok(style) = ProgressStyle::with_template(&template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}

@@ -1,0 +1,83 @@
+//! What is measured: the standard cases, the papers' grid, and the choice among them.
+
+use crate::fio::{Load, Pattern};
+
+/// Accesses in flight in sequential cases: enough to hide the round trip, few enough that they
+/// reach the disk in order.
+const SEQUENTIAL_DEPTH: u32 = 8;
+
+/// Accesses in flight in every case of the grid.
+const GRID_DEPTH: u32 = 32;
+
+/// One load, with a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// What fio does.
+    pub load: Load,
+}
+
+impl Case {
+    const fn new(pattern: Pattern, block_bytes: u64, depth: u32) -> Self {
+        Self { load: Load { pattern, block_bytes, depth } }
+    }
+
+    /// For example `4k-randread-qd32`.
+    pub fn name(&self) -> String {
+        let Load { pattern, block_bytes, depth } = self.load;
+        format!("{}k-{}-qd{depth}", block_bytes >> 10, pattern.name())
+    }
+
+    /// True if bandwidth is what matters, false if it is the number of I/Os.
+    pub fn is_bandwidth(&self) -> bool {
+        self.load.pattern.is_sequential()
+    }
+}
+
+/// The cases of a standard run, in the order they run: the sequential ones first, so that they find
+/// the device as it was filled, in order; random writes last, since they leave it in disorder.
+pub fn standard() -> Vec<Case> {
+    use Pattern::{RandomRead, RandomWrite, SequentialRead, SequentialWrite};
+    const SMALL: u64 = 4 << 10;
+    const LARGE: u64 = 128 << 10;
+    vec![
+        Case::new(SequentialWrite, LARGE, SEQUENTIAL_DEPTH),
+        Case::new(SequentialRead, LARGE, SEQUENTIAL_DEPTH),
+        Case::new(RandomRead, SMALL, 1),
+        Case::new(RandomRead, SMALL, 32),
+        Case::new(RandomWrite, SMALL, 1),
+        Case::new(RandomWrite, SMALL, 32),
+    ]
+}
+
+/// The grid of the DeLiBA papers: 4 KiB to 512 KiB, sequential and random, read and write.
+pub fn grid() -> Vec<Case> {
+    let sizes = || (2..=9).map(|power| 1u64 << (power + 10));
+    let patterns = [
+        Pattern::SequentialWrite,
+        Pattern::SequentialRead,
+        Pattern::RandomRead,
+        Pattern::RandomWrite,
+    ];
+    let of = |pattern| sizes().map(move |bytes| Case::new(pattern, bytes, GRID_DEPTH));
+    patterns.into_iter().flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_read_well() {
+        for cases in [standard(), grid()] {
+            let mut names: Vec<String> = cases.iter().map(Case::name).collect();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), cases.len());
+        }
+        assert_eq!(standard()[3].name(), "4k-randread-qd32");
+        assert_eq!(standard()[0].name(), "128k-write-qd8");
+        assert_eq!(grid().len(), 32);
+        assert_eq!(grid()[0].load.block_bytes, 4096);
+        assert_eq!(grid()[7].load.block_bytes, 512 << 10);
+    }
+}

@@ -1,0 +1,343 @@
+//! Who takes part: our own servers, their peers, and the raw disk as the limit.
+//!
+//! Every server serves the same size from the same file system on a unix socket, with its defaults
+//! except where its name says otherwise.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use crate::fio::{self, Device};
+use crate::process::Server;
+
+/// Nodes of our pools.
+const NODES: u64 = 6;
+
+/// Room of our pools, as a multiple of what a full volume needs. A log wants some to collect
+/// garbage in; too much would let it get away without collecting at all.
+const ROOM: u64 = 3;
+
+/// One contender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Contender {
+    /// Ours, in memory.
+    Ram,
+    /// Ours, a raw file, through the page cache.
+    File,
+    /// Ours, a raw file, O_DIRECT.
+    FileDirect,
+    /// Ours, three copies, through the page cache.
+    Copies,
+    /// Ours, Reed-Solomon 4+2, through the page cache.
+    Rs,
+    /// Ours, Reed-Solomon 4+2, O_DIRECT.
+    RsDirect,
+    /// nbdkit's memory plugin.
+    NbdkitMemory,
+    /// nbdkit's file plugin, through the page cache.
+    NbdkitFile,
+    /// qemu-nbd on a raw file, through the page cache.
+    QemuWriteback,
+    /// qemu-nbd on a raw file, O_DIRECT and io_uring.
+    QemuNone,
+    /// No server: fio on a file, O_DIRECT and io_uring.
+    RawDisk,
+}
+
+impl Contender {
+    /// All, in the order they are shown.
+    pub const ALL: [Self; 11] = [
+        Self::Ram,
+        Self::NbdkitMemory,
+        Self::Copies,
+        Self::Rs,
+        Self::File,
+        Self::NbdkitFile,
+        Self::QemuWriteback,
+        Self::RsDirect,
+        Self::FileDirect,
+        Self::QemuNone,
+        Self::RawDisk,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ram => "ram",
+            Self::File => "file",
+            Self::FileDirect => "file-direct",
+            Self::Copies => "copies:3",
+            Self::Rs => "rs:4+2",
+            Self::RsDirect => "rs:4+2-direct",
+            Self::NbdkitMemory => "nbdkit-memory",
+            Self::NbdkitFile => "nbdkit-file",
+            Self::QemuWriteback => "qemu-nbd-writeback",
+            Self::QemuNone => "qemu-nbd-none",
+            Self::RawDisk => "raw-disk",
+        }
+    }
+
+    /// True for servers of ours.
+    pub fn is_ours(self) -> bool {
+        matches!(
+            self,
+            Self::Ram | Self::File | Self::FileDirect | Self::Copies | Self::Rs | Self::RsDirect
+        )
+    }
+
+    /// Which caches lie between the client and where the data stays.
+    pub fn caches(self) -> &'static str {
+        match self {
+            Self::Ram | Self::NbdkitMemory => "memory",
+            Self::Copies | Self::Rs => "own cache of 32 MiB, page cache (warm)",
+            Self::RsDirect | Self::FileDirect => "own cache of 32 MiB, no page cache",
+            Self::File | Self::NbdkitFile | Self::QemuWriteback => "page cache (warm)",
+            Self::QemuNone | Self::RawDisk => "none",
+        }
+    }
+
+    fn code(self) -> Option<Code> {
+        match self {
+            Self::Copies => Some(Code { name: "copies:3", shards: 3, data: 1 }),
+            Self::Rs | Self::RsDirect => Some(Code { name: "rs:4+2", shards: 6, data: 4 }),
+            _ => None,
+        }
+    }
+
+    /// Space it may take on the file system.
+    pub fn disk_bytes(self, size_bytes: u64) -> u64 {
+        match (self, self.code()) {
+            (_, Some(code)) => code.node_bytes(size_bytes) * NODES,
+            (Self::Ram | Self::NbdkitMemory, None) => 0,
+            _ => size_bytes,
+        }
+    }
+}
+
+struct Code {
+    name: &'static str,
+    shards: u64,
+    data: u64,
+}
+
+impl Code {
+    fn node_bytes(&self, size_bytes: u64) -> u64 {
+        /// Small volumes need room for their journal all the same.
+        const SMALLEST: u64 = 128 << 20;
+        let bytes = size_bytes * ROOM * self.shards / self.data / NODES;
+        bytes.next_multiple_of(1 << 20).max(SMALLEST)
+    }
+}
+
+/// What every contender gets.
+pub struct Setup {
+    /// Where files go.
+    pub folder: PathBuf,
+    /// Where sockets go; its path is short.
+    pub sockets: PathBuf,
+    /// Size of each device.
+    pub size_bytes: u64,
+    /// Cores of our servers.
+    pub cores: u16,
+    /// This program.
+    pub program: PathBuf,
+}
+
+impl Setup {
+    /// A command as the report shows it: the folder of this run, which is gone by then, is DIR.
+    fn shown(&self, words: &[String]) -> String {
+        let line = shown(words).replace(&self.folder.display().to_string(), "DIR");
+        line.replace(&self.sockets.display().to_string(), "DIR")
+    }
+}
+
+/// A contender that is ready.
+pub struct Running {
+    /// Which.
+    pub contender: Contender,
+    /// Where fio finds it.
+    pub device: Device,
+    /// Its process; the raw disk has none.
+    pub server: Option<Server>,
+    /// The commands that made it.
+    pub commands: Vec<String>,
+}
+
+/// Starts a contender. An error says why it cannot take part.
+pub fn start(contender: Contender, setup: &Setup) -> anyhow::Result<Running> {
+    let folder = setup.folder.join(contender.name().replace([':', '+'], "-"));
+    let file = setup.folder.join(format!("{}.raw", contender.name()));
+    let mut commands = Vec::new();
+    if contender.code().is_none() && contender.disk_bytes(setup.size_bytes) > 0 {
+        let made = File::create(&file).and_then(|file| file.set_len(setup.size_bytes));
+        made.with_context(|| format!("cannot make {}", file.display()))?;
+    }
+    if contender == Contender::RawDisk {
+        return Ok(Running { contender, device: Device::File(file), server: None, commands });
+    }
+    if let Some(code) = contender.code() {
+        for words in pool_commands(setup, &folder, &code) {
+            run_to_end(&words)?;
+            commands.push(setup.shown(&words));
+        }
+    }
+    let socket = setup.sockets.join(format!("{}.sock", contender.name().replace([':', '+'], "-")));
+    let words = serve_command(contender, setup, &folder, &file, &socket);
+    let log = setup.folder.join(format!("{}.log", contender.name()));
+    let server = Server::start(&words, &socket, &log)?;
+    commands.push(setup.shown(&words));
+    Ok(Running { contender, device: Device::Nbd(socket), server: Some(server), commands })
+}
+
+fn pool_commands(setup: &Setup, folder: &Path, code: &Code) -> [Vec<String>; 2] {
+    let program = setup.program.display().to_string();
+    let node_bytes = code.node_bytes(setup.size_bytes);
+    let pool = folder.display();
+    let create = format!(
+        "pool create {pool} --nodes {NODES} --code {} --node-size {}M",
+        code.name,
+        node_bytes >> 20
+    );
+    let volume = format!("volume create {pool}/v --size {}", setup.size_bytes);
+    // The folder's name has no space: it is ours, below one that was checked.
+    [create, volume].map(|line| {
+        std::iter::once(program.clone()).chain(line.split(' ').map(str::to_owned)).collect()
+    })
+}
+
+fn serve_command(
+    contender: Contender,
+    setup: &Setup,
+    folder: &Path,
+    file: &Path,
+    socket: &Path,
+) -> Vec<String> {
+    let size = setup.size_bytes.to_string();
+    let (socket, file) = (socket.display().to_string(), file.display().to_string());
+    let words: Vec<&str> = match contender {
+        Contender::NbdkitMemory => vec!["nbdkit", "-f", "-U", &socket, "memory", &size],
+        Contender::NbdkitFile => vec!["nbdkit", "-f", "-U", &socket, "file", &file],
+        Contender::QemuWriteback => {
+            let options = ["qemu-nbd", "-f", "raw", "-t", "-e", "8", "--cache=writeback"];
+            [options.as_slice(), &["-k", &socket, &file]].concat()
+        }
+        Contender::QemuNone => {
+            let options = ["qemu-nbd", "-f", "raw", "-t", "-e", "8", "--cache=none"];
+            [options.as_slice(), &["--aio=io_uring", "-k", &socket, &file]].concat()
+        }
+        _ => return ours(contender, setup, folder, &file, &socket),
+    };
+    words.into_iter().map(str::to_owned).collect()
+}
+
+fn ours(
+    contender: Contender,
+    setup: &Setup,
+    folder: &Path,
+    file: &str,
+    socket: &str,
+) -> Vec<String> {
+    let target = match contender {
+        Contender::Ram => format!("ram:{}", setup.size_bytes),
+        Contender::File | Contender::FileDirect => format!("file:{file}"),
+        _ => folder.join("v").display().to_string(),
+    };
+    let cores = setup.cores.to_string();
+    let program = setup.program.display().to_string();
+    let nbd = format!("unix:{socket}");
+    let mut words = vec![program, "serve".to_owned(), target, "--nbd".to_owned(), nbd];
+    words.extend(["--cores".to_owned(), cores]);
+    if matches!(contender, Contender::RsDirect | Contender::FileDirect) {
+        words.push("--direct".to_owned());
+    }
+    words
+}
+
+fn run_to_end(words: &[String]) -> anyhow::Result<()> {
+    let (program, arguments) = words.split_first().context("a command has a program")?;
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot run {program}"))?;
+    if !output.status.success() {
+        bail!("{}: {}", shown(words), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+/// A command as a person would type it: this program by its name.
+fn shown(words: &[String]) -> String {
+    let mut words = words.to_vec();
+    if let Some(program) = words.first_mut()
+        && let Some(name) = Path::new(program.as_str()).file_name()
+    {
+        *program = name.to_string_lossy().into_owned();
+    }
+    words.join(" ")
+}
+
+/// Writes every byte of a contender's device.
+pub fn fill(running: &Running, size_bytes: u64) -> anyhow::Result<()> {
+    let arguments = fio::fill(&running.device, size_bytes);
+    fio::run(&arguments, fio::Pattern::SequentialWrite).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setup() -> Setup {
+        Setup {
+            folder: PathBuf::from("/data/b"),
+            sockets: PathBuf::from("/run/b"),
+            size_bytes: 1 << 30,
+            cores: 2,
+            program: PathBuf::from("/opt/bin/fieldstone"),
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = Contender::ALL.iter().map(|contender| contender.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Contender::ALL.len());
+    }
+
+    #[test]
+    fn pools_have_room_for_the_log() {
+        let rs = Contender::Rs.code().expect("a code");
+        assert_eq!(rs.node_bytes(1 << 30), 768 << 20);
+        assert_eq!(Contender::Rs.disk_bytes(1 << 30), (6 * 768) << 20);
+        let copies = Contender::Copies.code().expect("a code");
+        assert_eq!(copies.node_bytes(1 << 30), 1536 << 20);
+        assert_eq!(rs.node_bytes(1 << 20), 128 << 20);
+        assert_eq!(Contender::NbdkitMemory.disk_bytes(1 << 30), 0);
+        assert_eq!(Contender::RawDisk.disk_bytes(1 << 30), 1 << 30);
+    }
+
+    #[test]
+    fn commands_name_the_device_and_the_socket() {
+        let setup = setup();
+        for contender in Contender::ALL {
+            if contender == Contender::RawDisk {
+                continue;
+            }
+            let words = serve_command(
+                contender,
+                &setup,
+                Path::new("/data/b/pool"),
+                Path::new("/data/b/f.raw"),
+                Path::new("/run/b/s.sock"),
+            );
+            let line = shown(&words);
+            assert!(line.contains("/run/b/s.sock"), "{line}");
+            let device = ["1073741824", "/data/b/f.raw", "/data/b/pool/v"];
+            assert_eq!(device.iter().filter(|word| line.contains(*word)).count(), 1, "{line}");
+            assert_eq!(line.starts_with("fieldstone serve"), contender.is_ours(), "{line}");
+        }
+        let pool = pool_commands(&setup, Path::new("/p"), &Contender::Rs.code().expect("a code"));
+        let line = shown(&pool[0]);
+        assert_eq!(line, "fieldstone pool create /p --nodes 6 --code rs:4+2 --node-size 768M");
+    }
+}

@@ -1,0 +1,295 @@
+//! The course of a run: rounds, in each every case, in each every contender in turn.
+//!
+//! - All servers run all the time; the ones whose turn it is not are at rest, which costs nothing
+//!   (that is measured too).
+//! - Each round begins with filling every device in order, so that no case inherits the disorder
+//!   that random writes left in an earlier round, and no read meets data that was never written.
+//! - Before each cell the file system is synced: write-back of one contender's data does not
+//!   disturb the next one. What a server does after the last reply (sealing, collecting garbage) is
+//!   waited for, and its CPU time counted to the cell.
+//! - Who begins changes from round to round; all contenders of a round see the same addresses.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use fieldstone_console::signals::Signals;
+use indicatif::ProgressBar;
+
+use super::case::Case;
+use super::contender::{Contender, Running, Setup, fill, start};
+use crate::choice::{Choice, chosen};
+use crate::fio::{self, Measured};
+use crate::process::SwitchCounter;
+
+/// How long a server may be busy after the last reply.
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// How long servers are watched at rest.
+const REST: Duration = Duration::from_secs(3);
+
+/// One contender, one case, one round.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cell {
+    /// What the client saw.
+    pub fio: Measured,
+    /// CPU time of the server, including what it did after the last reply.
+    pub server_cpu_s: f64,
+    /// The part of it after the last reply.
+    pub deferred_cpu_s: f64,
+    /// Context switches of the server's threads.
+    pub server_switches: u64,
+}
+
+/// What a run found.
+#[derive(Clone, Debug, Default)]
+pub struct Results {
+    /// The cells of each case and contender, one per round.
+    pub cells: BTreeMap<(usize, Contender), Vec<Cell>>,
+    /// Part of a core that a server takes at rest, in per cent.
+    pub idle_percent: BTreeMap<Contender, f64>,
+    /// Who could not take part, or not to the end, and why.
+    pub missing: Vec<(Contender, String)>,
+    /// How each contender was started.
+    pub commands: BTreeMap<Contender, Vec<String>>,
+}
+
+/// What to do.
+pub struct Plan<'a> {
+    /// What to measure.
+    pub cases: &'a [Case],
+    /// Which of it.
+    pub choices: &'a [Choice],
+    /// Who may take part.
+    pub contenders: &'a [Contender],
+    /// Rounds.
+    pub rounds: u32,
+    /// Length of a cell.
+    pub seconds: f64,
+    /// Whether to watch the servers at rest at the end.
+    pub rest: bool,
+}
+
+impl Plan<'_> {
+    fn takes(&self, case: usize, contender: Contender) -> bool {
+        self.cases
+            .get(case)
+            .is_some_and(|case| chosen(self.choices, &case.name(), contender.name()))
+    }
+
+    /// The contenders with anything to do.
+    pub fn wanted(&self) -> Vec<Contender> {
+        let busy =
+            |contender: &Contender| (0..self.cases.len()).any(|case| self.takes(case, *contender));
+        self.contenders.iter().copied().filter(busy).collect()
+    }
+
+    /// Cells and fills of a round.
+    fn steps(&self) -> u64 {
+        let of = |contender: Contender| {
+            1 + (0..self.cases.len()).filter(|case| self.takes(*case, contender)).count() as u64
+        };
+        self.wanted().into_iter().map(of).sum()
+    }
+}
+
+/// Runs the plan.
+pub fn measure(
+    plan: &Plan<'_>,
+    setup: &Setup,
+    signals: &Signals,
+    bar: &ProgressBar,
+) -> anyhow::Result<Results> {
+    let mut stage =
+        Stage { plan, setup, signals, bar, running: Vec::new(), results: Results::default() };
+    bar.set_length(plan.steps() * u64::from(plan.rounds));
+    for contender in plan.wanted() {
+        bar.set_message(format!("starting {}", contender.name()));
+        match start(contender, setup) {
+            Ok(running) => {
+                stage.results.commands.insert(contender, running.commands.clone());
+                stage.running.push(running);
+            }
+            Err(error) => stage.leave(contender, &error),
+        }
+        stage.stop_if_asked()?;
+    }
+    for round in 0..plan.rounds {
+        stage.round(round)?;
+    }
+    if plan.rest {
+        stage.rest()?;
+    }
+    Ok(stage.results)
+}
+
+struct Stage<'a> {
+    plan: &'a Plan<'a>,
+    setup: &'a Setup,
+    signals: &'a Signals,
+    bar: &'a ProgressBar,
+    running: Vec<Running>,
+    results: Results,
+}
+
+impl Stage<'_> {
+    fn round(&mut self, round: u32) -> anyhow::Result<()> {
+        let label = format!("round {}/{}", round + 1, self.plan.rounds);
+        for contender in self.turn(round) {
+            self.bar.set_message(format!("{label}: filling {}", contender.name()));
+            let filled = self.with(contender, |stage, running| {
+                fill(running, stage.setup.size_bytes)?;
+                stage.quieten(running)
+            });
+            if let Err(error) = filled {
+                self.leave(contender, &error.context("filling its device"));
+            }
+            self.step()?;
+        }
+        for (index, case) in self.plan.cases.iter().enumerate() {
+            for contender in self.turn(round) {
+                if !self.plan.takes(index, contender) {
+                    continue;
+                }
+                self.bar.set_message(format!("{label}: {} {}", case.name(), contender.name()));
+                let seed = u64::from(round) * 1000 + index as u64;
+                match self.with(contender, |stage, running| stage.cell(running, *case, seed)) {
+                    Ok(cell) => {
+                        self.results.cells.entry((index, contender)).or_default().push(cell);
+                    }
+                    Err(error) => self.leave(contender, &error.context(case.name())),
+                }
+                self.step()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The contenders in the order of a round.
+    fn turn(&self, round: u32) -> Vec<Contender> {
+        let mut turn: Vec<Contender> =
+            self.running.iter().map(|running| running.contender).collect();
+        let first = round as usize % turn.len().max(1);
+        turn.rotate_left(first);
+        turn
+    }
+
+    fn with<T>(
+        &mut self,
+        contender: Contender,
+        act: impl FnOnce(&Self, &mut Running) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let at = self.running.iter().position(|running| running.contender == contender);
+        let mut running = self.running.remove(at.context("it has left")?);
+        let done = act(self, &mut running);
+        self.running.insert(at.unwrap_or(0), running);
+        done
+    }
+
+    fn cell(&self, running: &mut Running, case: Case, seed: u64) -> anyhow::Result<Cell> {
+        let size_bytes = self.setup.size_bytes;
+        let arguments =
+            fio::measure(&running.device, case.load, size_bytes, self.plan.seconds, seed);
+        self.quieten(running)?;
+        let Some(server) = &mut running.server else {
+            let fio = fio::run(&arguments, case.load.pattern)?;
+            return Ok(Cell { fio, ..Cell::default() });
+        };
+        let before = server.cpu()?;
+        let counter = SwitchCounter::start(server.pid())?;
+        let ran = fio::run(&arguments, case.load.pattern);
+        let server_switches = counter.finish();
+        // A server that died says more than the client that lost it.
+        server.check()?;
+        let fio = ran?;
+        let replied = server.cpu()?;
+        server.settle(SETTLE)?;
+        let after = server.cpu()?;
+        Ok(Cell {
+            fio,
+            server_cpu_s: after.saturating_sub(before).as_secs_f64(),
+            deferred_cpu_s: after.saturating_sub(replied).as_secs_f64(),
+            server_switches,
+        })
+    }
+
+    /// Waits until neither the server nor the file system has anything left to do.
+    fn quieten(&self, running: &Running) -> anyhow::Result<()> {
+        if let Some(server) = &running.server {
+            server.settle(SETTLE)?;
+        }
+        sync(&self.setup.folder)
+    }
+
+    fn rest(&mut self) -> anyhow::Result<()> {
+        self.bar.set_message("watching the servers at rest");
+        let look = |running: &Running| match &running.server {
+            Some(server) => server.cpu_of_threads().map(Some),
+            None => Ok(None),
+        };
+        let before = self.running.iter().map(look).collect::<anyhow::Result<Vec<_>>>()?;
+        std::thread::sleep(REST);
+        for (running, before) in self.running.iter().zip(before) {
+            if let (Some(after), Some(before)) = (look(running)?, before) {
+                let used = after.saturating_sub(before).as_secs_f64();
+                let percent = used / REST.as_secs_f64() * 100.0;
+                self.results.idle_percent.insert(running.contender, percent);
+            }
+        }
+        self.stop_if_asked()
+    }
+
+    /// A contender that failed takes no part any more.
+    fn leave(&mut self, contender: Contender, error: &anyhow::Error) {
+        self.running.retain(|running| running.contender != contender);
+        self.results.missing.push((contender, format!("{error:#}")));
+    }
+
+    fn step(&self) -> anyhow::Result<()> {
+        self.bar.inc(1);
+        self.stop_if_asked()
+    }
+
+    fn stop_if_asked(&self) -> anyhow::Result<()> {
+        if self.signals.arrived() {
+            bail!("interrupted; nothing is reported of a run that is not complete");
+        }
+        Ok(())
+    }
+}
+
+/// Writes back everything that the file system around `folder` holds.
+fn sync(folder: &Path) -> anyhow::Result<()> {
+    let file = File::open(folder).with_context(|| format!("cannot open {}", folder.display()))?;
+    // SAFETY: the descriptor is open; the call touches no memory of ours.
+    if unsafe { libc::syncfs(file.as_raw_fd()) } != 0 {
+        return Err(std::io::Error::last_os_error()).context("cannot sync the file system");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nbd::case;
+
+    fn plan<'a>(cases: &'a [Case], choices: &'a [Choice]) -> Plan<'a> {
+        let contenders = &Contender::ALL;
+        Plan { cases, choices, contenders, rounds: 2, seconds: 1.0, rest: true }
+    }
+
+    #[test]
+    fn only_what_was_chosen_is_started() {
+        let cases = case::standard();
+        assert_eq!(plan(&cases, &[]).wanted(), Contender::ALL);
+        assert_eq!(plan(&cases, &[]).steps(), 11 * (6 + 1));
+        let choices =
+            ["4k-randread-qd1/ram", "nbdkit-memory"].map(|text| text.parse().expect("ok"));
+        let plan = plan(&cases, &choices);
+        assert_eq!(plan.wanted(), [Contender::Ram, Contender::NbdkitMemory]);
+        assert_eq!(plan.steps(), (1 + 1) + (1 + 6));
+    }
+}

@@ -1,0 +1,289 @@
+//! Reports for people.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use fieldstone_server::report::{
+    EngineReport, IoReport, NodeReport, PoolReport, ProgressReport, VolumeReport,
+};
+use fieldstone_units::{duration_ns, size};
+
+/// A pool, its nodes and its volumes, as text.
+pub fn pool_text(report: &PoolReport) -> String {
+    let mut text = String::new();
+    let mut line = |words: String| {
+        text.push_str(&words);
+        text.push('\n');
+    };
+    if !report.dir.is_empty() {
+        line(format!("pool {}  {}  {}", report.dir, report.code, report.pool));
+    }
+    match &report.server {
+        Some(server) => line(format!(
+            "served by process {} for {} on {}, {} connections, {} of CPU time",
+            server.pid,
+            duration_ns(server.uptime_ns),
+            server.listen.join(" "),
+            server.connections,
+            duration_ns(server.cpu_ns),
+        )),
+        None => line("not being served; this is an offline look".to_owned()),
+    }
+    if let (Some(provisioned), Some(there)) = (report.provisioned_bytes, report.provisionable_bytes)
+    {
+        line(provision_line(provisioned, there));
+    }
+    line(String::new());
+    if !report.nodes.is_empty() {
+        line(format!("{:<8} {:<8} {:>10} {:>10}  place", "node", "state", "size", "free"));
+        for node in &report.nodes {
+            line(node_line(node));
+        }
+    }
+    for volume in &report.volumes {
+        line(String::new());
+        line(volume_text(volume).trim_end().to_owned());
+    }
+    if report.volumes.is_empty() {
+        line(String::new());
+        line("no volumes".to_owned());
+    }
+    text
+}
+
+fn provision_line(provisioned_bytes: u64, there_bytes: u64) -> String {
+    let percent = 100.0 * provisioned_bytes as f64 / there_bytes.max(1) as f64;
+    let thin = if provisioned_bytes > there_bytes { ": the pool can run full" } else { "" };
+    format!(
+        "full volumes would take {} of {} ({percent:.0} %){thin}",
+        size(provisioned_bytes),
+        size(there_bytes)
+    )
+}
+
+/// Prints [`pool_text`].
+pub fn print_pool(report: &PoolReport) {
+    put!("{}", pool_text(report));
+}
+
+fn node_line(node: &NodeReport) -> String {
+    let bytes = |bytes: u64| if node.total_bytes == 0 { "-".to_owned() } else { size(bytes) };
+    let mut line = format!(
+        "{:<8} {:<8} {:>10} {:>10}  {}",
+        format!("node.{}", node.node),
+        node.state,
+        bytes(node.total_bytes),
+        bytes(node.free_bytes),
+        node.place
+    );
+    if !node.reason.is_empty() {
+        let _ = write!(line, "\n         ({})", node.reason);
+    }
+    line
+}
+
+fn volume_text(volume: &VolumeReport) -> String {
+    let mut rows = Vec::new();
+    if !volume.reason.is_empty() {
+        rows.push(("reason", volume.reason.clone()));
+    }
+    if !volume.waits_for.is_empty() {
+        rows.push(("waits for", volume.waits_for.clone()));
+    }
+    // Memory has no id, and nothing more to tell.
+    if !volume.id.is_empty() {
+        // What the volume holds is known once the volume is open.
+        if volume.phase != "opening" {
+            rows.extend(space_rows(volume));
+        }
+        rows.extend(state_rows(volume));
+    }
+    let mut text = format!(
+        "volume {}  {}  {}  {}  {}\n",
+        volume.name,
+        volume.code,
+        size(volume.size_bytes),
+        volume.phase,
+        volume.protection
+    );
+    for (name, words) in rows {
+        let _ = writeln!(text, "  {name:<10} {words}");
+    }
+    if let Some(io) = &volume.io {
+        text.push_str(&io_text(io));
+    }
+    text
+}
+
+fn space_rows(volume: &VolumeReport) -> [(&'static str, String); 5] {
+    let data =
+        format!("{} live, room for {}", size(volume.live_bytes), size(volume.capacity_bytes));
+    let segments = format!(
+        "{} ({} degraded, {} lost, {} to be freed), {} shards missing",
+        volume.segments,
+        volume.segments_degraded,
+        volume.segments_lost,
+        volume.segments_pending_free,
+        volume.shards_missing
+    );
+    let nodes: Vec<String> = volume.journal_nodes.iter().map(ToString::to_string).collect();
+    let journal = format!(
+        "{} of {} in use, on nodes {}{}",
+        size(volume.journal_used_bytes),
+        size(volume.journal_ring_bytes),
+        nodes.join(" "),
+        if volume.journal_whole { "" } else { ", short of copies" }
+    );
+    let writing = format!(
+        "{} by users, {} moved by garbage collection (longest pause {}), {} sent to nodes",
+        size(volume.user_written_bytes),
+        size(volume.moved_bytes),
+        duration_ns(volume.gc_pause_max_ns),
+        size(volume.sent_bytes)
+    );
+    let memory =
+        format!("extent map {}, {} checkpoints", size(volume.map_bytes), volume.checkpoints);
+    [
+        ("data", data),
+        ("segments", segments),
+        ("journal", journal),
+        ("writing", writing),
+        ("memory", memory),
+    ]
+}
+
+/// What is not as it should be, and what is done about it.
+fn state_rows(volume: &VolumeReport) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    let not_up: Vec<String> = volume
+        .nodes
+        .iter()
+        .filter(|node| node.state != "up")
+        .map(|node| match node.reason.as_str() {
+            "" => format!("node.{} {}", node.node, node.state),
+            reason => format!("node.{} {} ({reason})", node.node, node.state),
+        })
+        .collect();
+    if !not_up.is_empty() {
+        let name = if volume.phase == "opening" { "waits for" } else { "nodes" };
+        rows.push((name, not_up.join(", ")));
+    }
+    if let Some(text) = engine_text(&volume.engine) {
+        rows.push(("engine", text));
+    }
+    if volume.degraded_reads > 0 {
+        rows.push(("decoded", format!("{} reads", volume.degraded_reads)));
+    }
+    for (name, progress) in [("rebuild", &volume.rebuild), ("scrub", &volume.scrub)] {
+        if progress.running || progress.shards_done + progress.shards_failed > 0 {
+            rows.push((name, progress_text(progress)));
+        }
+    }
+    rows
+}
+
+/// What a device did of the heavy steps; software is nothing to write about.
+pub fn engine_text(engine: &EngineReport) -> Option<String> {
+    if engine.kinds.iter().all(|kind| kind.device_jobs == 0) {
+        return None;
+    }
+    let kinds = engine.kinds.iter().filter(|kind| kind.jobs > 0).map(|kind| {
+        let mut text = format!("{} of {} {}", kind.device_jobs, kind.jobs, kind.kind);
+        if kind.device_failures > 0 {
+            let _ = write!(text, " ({} repeated in software)", kind.device_failures);
+        }
+        text
+    });
+    let kinds: Vec<String> = kinds.collect();
+    Some(format!("{}: {}", engine.name, kinds.join(", ")))
+}
+
+/// What a rebuild or scrub read; beside it what Reed-Solomon would have read, if that differs.
+pub fn read_text(progress: &ProgressReport) -> String {
+    let read = size(progress.read_bytes);
+    match progress.reed_solomon_bytes {
+        0 => read,
+        bytes if bytes == progress.read_bytes => read,
+        bytes => format!("{read} (Reed-Solomon: {})", size(bytes)),
+    }
+}
+
+/// A rebuild or scrub in one line.
+pub fn progress_text(progress: &ProgressReport) -> String {
+    let mut text = format!(
+        "{} {} of {} shards, read {}, wrote {} in {} ({})",
+        if progress.running { "running:" } else { "done:" },
+        progress.shards_done,
+        progress.shards_total,
+        read_text(progress),
+        size(progress.written_bytes),
+        duration_ns(progress.elapsed_ns),
+        fieldstone_units::rate(progress.read_bytes, Duration::from_nanos(progress.elapsed_ns)),
+    );
+    if progress.damaged > 0 {
+        let _ = write!(text, ", {} damaged", progress.damaged);
+    }
+    if progress.shards_failed > 0 {
+        let _ = write!(text, ", {} FAILED", progress.shards_failed);
+    }
+    text
+}
+
+fn io_text(io: &IoReport) -> String {
+    let mut text = String::new();
+    let ops: Vec<String> = io
+        .requests
+        .iter()
+        .filter(|op| op.count > 0)
+        .map(|op| {
+            let errors =
+                if op.errors > 0 { format!(" ({} failed)", op.errors) } else { String::new() };
+            format!("{} {}{errors}, {}", op.count, op.op, size(op.bytes))
+        })
+        .collect();
+    if !ops.is_empty() {
+        let _ = writeln!(text, "  {:<10} {}", "requests", ops.join("; "));
+    }
+    let looked_up = io.cache_hits + io.cache_misses;
+    if looked_up > 0 {
+        let _ = writeln!(
+            text,
+            "  {:<10} {:.1} % of {looked_up} lookups hit, {} held",
+            "cache",
+            100.0 * io.cache_hits as f64 / looked_up as f64,
+            size(io.cache_bytes)
+        );
+    }
+    if io.merged > 0 {
+        let _ = writeln!(text, "  {:<10} {} requests merged into others", "scheduler", io.merged);
+    }
+    text.push_str(&stage_table(io, "  "));
+    text
+}
+
+/// Where the time of requests goes: one row per stage.
+pub fn stage_table(io: &IoReport, indent: &str) -> String {
+    let mut text = String::new();
+    if io.stages.iter().all(|stage| stage.count == 0) {
+        return text;
+    }
+    let _ = writeln!(
+        text,
+        "{indent}{:<6} {:<11} {:>10} {:>9} {:>9} {:>9}",
+        "op", "stage", "count", "p50", "p99", "p99.9"
+    );
+    // What takes less than the clock can tell is not worth a line.
+    for stage in io.stages.iter().filter(|stage| stage.p999_ns > 0) {
+        let _ = writeln!(
+            text,
+            "{indent}{:<6} {:<11} {:>10} {:>9} {:>9} {:>9}",
+            stage.op,
+            stage.stage,
+            stage.count,
+            duration_ns(stage.p50_ns),
+            duration_ns(stage.p99_ns),
+            duration_ns(stage.p999_ns)
+        );
+    }
+    text
+}

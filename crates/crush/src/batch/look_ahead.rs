@@ -1,0 +1,106 @@
+//! Which draws a choose step will want: the foresight of [`Ahead`].
+//!
+//! Attempt numbers are known before anything is drawn: firstn tries 0 for its first position, 1 for
+//! its second, and so on; indep tries every position once per round. A foresight that fails costs a
+//! draw that no step uses, or one that is made later; it never changes a result.
+
+use smallvec::SmallVec;
+
+use super::ahead::{Ahead, Wanted};
+use crate::mapper::{Choose, Drawer, Next, Run};
+use crate::{Bucket, BucketId, ItemId, TypeId};
+
+/// Most attempts that are looked up ahead.
+const MAX_AHEAD: usize = 16;
+/// Items of the first bucket that fill no more than a vector.
+const CHEAP_ITEMS: usize = 16;
+
+/// What else there is to know of a descent under way.
+#[derive(Clone, Copy, Default)]
+struct Descent {
+    /// The attempt at the position.
+    first: u32,
+    /// The descent looks for the leaf already.
+    is_leaf: bool,
+}
+
+impl Drawer for Ahead<'_> {
+    /// Makes the draws that the first attempts of a choose step will want, down to the leaves: one
+    /// attempt for each position, and one more, for a collision, where it costs little.
+    fn begin(&self, run: &Run<'_, Self>, choose: &Choose<'_>, attempts: usize, indep: bool) {
+        let is_cheap = (attempts + 1) * choose.bucket.items.len() <= CHEAP_ITEMS;
+        let attempts = attempts + usize::from(is_cheap && !indep);
+        let mut under_way = attempts.min(MAX_AHEAD);
+        let mut wanted = [Wanted { slot: slot(choose.bucket), r: 0 }; MAX_AHEAD];
+        let mut descents = [Descent::default(); MAX_AHEAD];
+        for ((wanted, descent), r) in wanted.iter_mut().zip(&mut descents).zip(0..) {
+            (wanted.r, descent.first) = (r, r);
+        }
+        let mut seen: SmallVec<[ItemId; MAX_AHEAD]> = SmallVec::new();
+        let mut indices = [None; MAX_AHEAD];
+        while under_way > 0 {
+            self.make(&wanted[..under_way], &mut indices);
+            // Those that go on move up to the front.
+            let mut deeper = 0;
+            for at in 0..under_way {
+                let next = next_wanted(run, choose, wanted[at], descents[at], indices[at], indep);
+                let Some((next, found)) = next else { continue };
+                if let Some(item) = found {
+                    // A collision: no step looks for its leaf.
+                    if seen.contains(&item) {
+                        continue;
+                    }
+                    seen.push(item);
+                }
+                let is_leaf = descents[at].is_leaf || found.is_some();
+                descents[deeper] = Descent { is_leaf, ..descents[at] };
+                wanted[deeper] = next;
+                deeper += 1;
+            }
+            under_way = deeper;
+        }
+    }
+
+    fn draw(&self, bucket: &Bucket, r: u32) -> Option<usize> {
+        self.get(Wanted { slot: slot(bucket), r })
+    }
+}
+
+/// The draw after one that gave `index`, if there is one; and the item below which a leaf is
+/// looked for, if the search for it begins.
+fn next_wanted<D: Drawer>(
+    run: &Run<'_, D>,
+    choose: &Choose<'_>,
+    made: Wanted,
+    descent: Descent,
+    index: Option<u32>,
+    indep: bool,
+) -> Option<(Wanted, Option<ItemId>)> {
+    let bucket = run.map.bucket(BucketId(!made.slot as i32))?;
+    if bucket.items.is_empty() {
+        return None;
+    }
+    // What vectors cannot tell is not remembered; few draws are made twice for it.
+    let index = match index {
+        Some(index) => Some(index as usize),
+        None => bucket.draw(run.x, made.r, None, 0),
+    };
+    let kind = if descent.is_leaf { TypeId::DEVICE } else { choose.kind };
+    match run.next(bucket, index, kind) {
+        Next::Bucket(below) => Some((Wanted { slot: slot(below), ..made }, None)),
+        Next::Found(item) if choose.leaf_tries.is_some() && !descent.is_leaf => {
+            let below = run.map.bucket(item.bucket()?)?;
+            let r = match (indep, choose.settings.stable) {
+                (true, _) => descent.first.wrapping_add(made.r),
+                (false, true) => choose.settings.leaf_r(made.r),
+                (false, false) => choose.settings.leaf_r(made.r).wrapping_add(descent.first),
+            };
+            Some((Wanted { slot: slot(below), r }, Some(item)))
+        }
+        Next::Found(_) | Next::Nowhere => None,
+    }
+}
+
+fn slot(bucket: &Bucket) -> u32 {
+    !bucket.id.0 as u32
+}

@@ -1,0 +1,281 @@
+//! Which volumes a pool has.
+//!
+//! There is no catalogue: every node keeps each volume's root record, and the newest one counts.
+//! A node that does not answer, or has a root that cannot be read, hides no volume that other nodes
+//! know.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use anyhow::{Context, bail};
+use fieldstone_codes::Profile;
+use fieldstone_proto::{Epoch, NodeIndex, ReplyBody, RequestBody, VolumeId, VolumeSummary};
+use fieldstone_volume::{Geometry, RootSummary, parse_root};
+
+use super::Engine;
+
+/// A volume that the nodes know.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// Its code.
+    pub profile: Profile,
+    /// Its size.
+    pub size_bytes: u64,
+    /// How it is laid out.
+    pub geometry: Geometry,
+    /// Its writer's epoch.
+    pub epoch: Epoch,
+    /// Number of nodes that know it.
+    pub nodes: usize,
+}
+
+/// What the nodes said about volumes.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// The volumes, by name.
+    pub volumes: Vec<Known>,
+    /// Nodes that did not answer, and why.
+    pub silent: Vec<(NodeIndex, String)>,
+    /// Nodes with a record or a root that cannot be used, or was not sent, and why.
+    pub damaged: Vec<(NodeIndex, String)>,
+    /// Volumes of which no node's root could be read.
+    pub hidden: BTreeMap<VolumeId, Hidden>,
+    /// Volumes that nodes know, and of which no node has a root: the creation did not get that far.
+    pub without_root: BTreeMap<VolumeId, Epoch>,
+}
+
+/// A volume of which no root could be read.
+#[derive(Clone, Debug)]
+pub struct Hidden {
+    /// Why not: the reason of the first node.
+    pub why: String,
+    /// Nodes that say that the volume is there, and sent no root that this release can read.
+    pub nodes: usize,
+}
+
+/// The newest root of a volume so far.
+struct Newest {
+    root: RootSummary,
+    profile: Profile,
+    epoch: Epoch,
+    nodes: usize,
+}
+
+impl Listing {
+    /// The volume of that name.
+    pub fn find(&self, name: &str) -> Option<&Known> {
+        self.volumes.iter().find(|known| known.name == name)
+    }
+
+    /// Every node has answered, with roots that can be read: no volume can be missing.
+    pub fn is_complete(&self) -> bool {
+        self.silent.is_empty() && self.damaged.is_empty()
+    }
+
+    /// Makes sure that the list lacks no volume of which a node has a root.
+    ///
+    /// # Errors
+    /// The list lacks volumes: how many, and why the first one.
+    pub fn check_none_hidden(&self) -> anyhow::Result<()> {
+        match self.hidden.iter().next() {
+            None => Ok(()),
+            Some((id, Hidden { why, .. })) => {
+                bail!("{} of the pool's volumes cannot be listed; {id}: {why}", self.hidden.len())
+            }
+        }
+    }
+
+    /// What may hide volumes, to append to an error; a line for each node.
+    fn troubles(&self) -> String {
+        let silent =
+            self.silent.iter().map(|(node, why)| format!("\n  {node} does not answer: {why}"));
+        let damaged = self.damaged.iter().map(|(node, why)| format!("\n  {node}: {why}"));
+        silent.chain(damaged).collect()
+    }
+
+    /// Takes up what a node said.
+    fn add(
+        &mut self,
+        newest: &mut BTreeMap<VolumeId, Newest>,
+        node: NodeIndex,
+        summary: &VolumeSummary,
+    ) {
+        let id = summary.volume;
+        if summary.root_version == 0 {
+            let epoch = self.without_root.entry(id).or_default();
+            *epoch = summary.epoch.max(*epoch);
+            return;
+        }
+        let (root, profile) = match read(summary) {
+            Ok(read) => read,
+            Err(why) => {
+                self.damaged.push((node, format!("volume {id}: {why}")));
+                let hidden = self.hidden.entry(id).or_insert(Hidden { why, nodes: 0 });
+                hidden.nodes += 1;
+                return;
+            }
+        };
+        let (epoch, version) = (summary.epoch, (root.epoch, root.version));
+        match newest.get_mut(&id) {
+            None => {
+                newest.insert(id, Newest { root, profile, epoch, nodes: 1 });
+            }
+            Some(known) => {
+                known.nodes += 1;
+                known.epoch = known.epoch.max(epoch);
+                if version > (known.root.epoch, known.root.version) {
+                    (known.root, known.profile) = (root, profile);
+                }
+            }
+        }
+    }
+}
+
+fn read(summary: &VolumeSummary) -> Result<(RootSummary, Profile), String> {
+    if !summary.is_usable() {
+        let why = "its record is damaged or of a later release: the log of the node tells more";
+        return Err(why.to_owned());
+    }
+    if summary.root.is_empty() {
+        let why = "its root is left out, for there are more volumes than a node can list";
+        return Err(why.to_owned());
+    }
+    let unreadable = |error: &dyn Display| {
+        format!("its root is unreadable: {error}; a release that can read it can list it")
+    };
+    let root = parse_root(&summary.root).map_err(|error| unreadable(&error))?;
+    let profile =
+        root.profile.parse().map_err(|error| unreadable(&format!("its code: {error}")))?;
+    Ok((root, profile))
+}
+
+impl Engine {
+    /// Asks every node which volumes it knows.
+    ///
+    /// # Errors
+    /// When no node answers.
+    pub fn list_volumes(&self) -> anyhow::Result<Listing> {
+        let pool = &self.pool;
+        let mut newest = BTreeMap::new();
+        let mut listing = Listing::default();
+        let answers = self.ask_nodes(|node, session| {
+            let capability = self.capability(VolumeId(0), Epoch(0));
+            match session.ask(capability, &RequestBody::ListVolumes)? {
+                ReplyBody::Volumes(volumes) => Ok(volumes),
+                other => bail!("{node} answered out of turn: {other:?}"),
+            }
+        });
+        for (node, answer) in answers {
+            match answer {
+                Ok(volumes) => {
+                    volumes.iter().for_each(|summary| listing.add(&mut newest, node, summary));
+                }
+                Err(error) => listing.silent.push((node, format!("{error:#}"))),
+            }
+        }
+        if listing.silent.len() == usize::from(pool.nodes) {
+            bail!("no node of {} answers{}", pool.folder.display(), listing.troubles());
+        }
+        // Of a volume that was removed, nodes that were away may have something left. A volume that
+        // is there has its root on all nodes but those that may be lost.
+        let away = listing.silent.len() + pool.profile.m();
+        listing.hidden.retain(|id, hidden| {
+            !newest.contains_key(id) && hidden.nodes + away >= usize::from(pool.nodes)
+        });
+        let without = |id: &VolumeId| !newest.contains_key(id) && !listing.hidden.contains_key(id);
+        listing.without_root.retain(|id, _| without(id));
+        let known = |(id, newest): (VolumeId, Newest)| Known {
+            id,
+            name: newest.root.name,
+            profile: newest.profile,
+            size_bytes: newest.root.geometry.size_bytes,
+            geometry: newest.root.geometry,
+            epoch: newest.epoch,
+            nodes: newest.nodes,
+        };
+        listing.volumes = newest.into_iter().map(known).collect();
+        listing.volumes.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(listing)
+    }
+
+    /// The volume of that name.
+    ///
+    /// # Errors
+    /// When there is none, or no node answers.
+    pub fn find_volume(&self, name: &str) -> anyhow::Result<Known> {
+        self.find_in(&self.list_volumes()?, name)
+    }
+
+    /// The volume of that name in a listing of this pool.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn find_in(&self, listing: &Listing, name: &str) -> anyhow::Result<Known> {
+        listing.find(name).cloned().with_context(|| {
+            let dir = self.folder();
+            let dir = dir.display();
+            let names: Vec<_> = listing.volumes.iter().map(|known| known.name.as_str()).collect();
+            let there = if !listing.hidden.is_empty() {
+                "some volumes cannot be listed".to_owned()
+            } else if names.is_empty() {
+                format!("make it with `fieldstone volume create {dir}/{name} --size 1G`")
+            } else {
+                format!("there are: {}", names.join(", "))
+            };
+            format!("the pool {dir} has no volume {name:?}; {there}{}", listing.troubles())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_that_cannot_be_read_is_told_and_no_error() {
+        let summary = |root_version, root: &'static [u8]| VolumeSummary {
+            volume: VolumeId(7),
+            epoch: Epoch(1),
+            root_version,
+            root: root.into(),
+        };
+        let (mut listing, mut newest) = (Listing::default(), BTreeMap::new());
+        listing.add(&mut newest, NodeIndex(2), &summary(3, b"FSROOT, but not one"));
+        listing.add(&mut newest, NodeIndex(3), &summary(0, b""));
+        assert!(newest.is_empty());
+        assert_eq!(listing.without_root.get(&VolumeId(7)), Some(&Epoch(1)));
+        let (node, why) = listing.damaged.first().expect("told");
+        assert_eq!((listing.damaged.len(), *node), (1, NodeIndex(2)));
+        assert!(why.contains("unreadable") && listing.troubles().contains("node.2"), "{why}");
+    }
+
+    /// A node whose record is damaged or of a later release still says that there is a volume.
+    #[test]
+    fn a_record_that_cannot_be_used_is_not_taken_for_none() {
+        let (mut listing, mut newest) = (Listing::default(), BTreeMap::new());
+        let (volume, epoch, root) = (VolumeId(7), Epoch(0), bytes::Bytes::new());
+        let root_version = VolumeSummary::UNUSABLE;
+        let summary = VolumeSummary { volume, epoch, root_version, root };
+        listing.add(&mut newest, NodeIndex(2), &summary);
+        listing.add(&mut newest, NodeIndex(4), &summary);
+        assert_eq!(listing.hidden.get(&VolumeId(7)).map(|hidden| hidden.nodes), Some(2));
+        let error = listing.check_none_hidden().expect_err("it is there").to_string();
+        assert!(error.contains("its record is damaged or of a later release"), "{error}");
+    }
+
+    /// A volume with a root is no leftover of a creation, also if the node does not send the root.
+    #[test]
+    fn a_root_that_is_left_out_is_not_taken_for_none() {
+        let (mut listing, mut newest) = (Listing::default(), BTreeMap::new());
+        let (volume, epoch, root) = (VolumeId(7), Epoch(1), bytes::Bytes::new());
+        let summary = VolumeSummary { volume, epoch, root_version: 3, root };
+        listing.add(&mut newest, NodeIndex(2), &summary);
+        assert!(listing.without_root.is_empty() && !listing.is_complete());
+        let error = listing.check_none_hidden().expect_err("it is there").to_string();
+        assert!(error.contains("1 of the pool's volumes cannot be listed"), "{error}");
+    }
+}

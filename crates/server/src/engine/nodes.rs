@@ -1,0 +1,269 @@
+//! Finding a pool's nodes: in this process, in another one, or not at all.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use fieldstone_host::{
+    FOLDERS_PATIENCE, FolderError, Keeper, LocalNodeConfig, LocalNodeId, NodePlace, NodeSession,
+    Opening, folder,
+};
+use fieldstone_proto::disk::Superblock;
+use fieldstone_proto::{
+    Capability, Epoch, NodeIndex, NodeStat, ReplyBody, RequestBody, Rights, VolumeId,
+};
+use fieldstone_uring::{Address, Endpoint, Holder};
+
+use super::Engine;
+use super::folders::{Folder, lock_in_order};
+use crate::pool::{Pool, PoolKeeper};
+use crate::runtime::RuntimeOptions;
+
+/// How long a capability that a command uses is valid. One is issued for each conversation with a
+/// node, which takes seconds; the rest is for clocks that differ, as with those of volumes.
+const CAPABILITY_LIFETIME: Duration = Duration::from_secs(3600);
+
+/// A node at a given address.
+#[derive(Clone, Debug)]
+pub struct FixedNode {
+    /// Which node.
+    pub node: NodeIndex,
+    /// Where it listens.
+    pub address: Address,
+}
+
+impl FromStr for FixedNode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (node, address) =
+            text.split_once('=').ok_or("write I=ADDR, for example 3=tcp:10.0.0.5:7000")?;
+        let node = node.parse().map_err(|_| format!("{node:?} is not the number of a node"))?;
+        let address = address.parse().map_err(|error| format!("{error}"))?;
+        Ok(Self { node: NodeIndex(node), address })
+    }
+}
+
+/// What was found.
+pub(crate) struct Found {
+    pub places: Vec<NodePlace>,
+    pub names: Vec<String>,
+}
+
+/// How a node answered, or why it did not.
+#[derive(Clone, Debug)]
+pub struct NodeSight {
+    /// The node.
+    pub node: NodeIndex,
+    /// What it says about itself.
+    pub stat: Result<NodeStat, String>,
+}
+
+impl Pool {
+    /// Who the node at a place is; an empty one, with a fresh incarnation.
+    pub fn superblock(&self, node: NodeIndex) -> Superblock {
+        Superblock {
+            pool: self.id,
+            node,
+            nodes: self.nodes,
+            incarnation: folder::random(),
+            key: self.key,
+            slot_bytes: self.layout.slot_bytes,
+            slots: self.layout.slots,
+            code: self.profile.to_string(),
+        }
+    }
+
+    /// How the folder of a node is opened: never making a node, and telling the pool's record.
+    ///
+    /// # Errors
+    /// When the pool's folder cannot be looked at.
+    pub fn opening(&self, node: NodeIndex, holder: Holder) -> anyhow::Result<Opening> {
+        let keeper = Arc::new(PoolKeeper::new(self, Vec::new())?);
+        Ok(self.opening_with(node, holder, keeper, false))
+    }
+
+    fn opening_with(
+        &self,
+        node: NodeIndex,
+        holder: Holder,
+        keeper: Arc<dyn Keeper>,
+        replace_missing: bool,
+    ) -> Opening {
+        Opening {
+            path: self.node_folder(node),
+            expected: self.superblock(node),
+            holder,
+            keeper: Some(keeper),
+            replace_missing,
+        }
+    }
+}
+
+/// Opens what is here, adding it to `local`, and finds what is elsewhere.
+pub(crate) fn open(
+    pool: &Pool,
+    options: &RuntimeOptions,
+    local: &mut Vec<LocalNodeConfig>,
+) -> anyhow::Result<Found> {
+    for fixed in &options.fixed {
+        if fixed.node.0 >= pool.nodes {
+            bail!(
+                "the pool {} has no {}: its nodes are 0 to {}",
+                pool.folder.display(),
+                fixed.node,
+                pool.nodes - 1
+            );
+        }
+    }
+    let elsewhere = options.fixed.iter().map(|fixed| fixed.node).collect();
+    let keeper: Arc<dyn Keeper> = Arc::new(PoolKeeper::new(pool, elsewhere)?);
+    let start = |node: NodeIndex| -> anyhow::Result<Place> {
+        if let Some(fixed) = options.fixed.iter().find(|fixed| fixed.node == node) {
+            return Ok(Place::Fixed(fixed.address.clone()));
+        }
+        let (keeper, replace) = (Arc::clone(&keeper), options.replace_missing);
+        let opening = pool.opening_with(node, options.holder, keeper, replace);
+        Ok(Place::Folder(Box::new(Folder::start(opening)?)))
+    };
+    let mut places = pool.node_indices().map(start).collect::<anyhow::Result<Vec<Place>>>()?;
+    let deadline = lock_in_order(places.iter_mut().filter_map(Place::folder), FOLDERS_PATIENCE);
+    let mut found = Found { places: Vec::new(), names: Vec::new() };
+    for (node, place) in pool.node_indices().zip(places) {
+        match place {
+            Place::Fixed(address) => {
+                let endpoint = Endpoint::resolve(&address).with_context(|| format!("{node}"))?;
+                found.places.push(NodePlace::At(Box::new(endpoint)));
+                found.names.push(address.to_string());
+            }
+            Place::Folder(folder) => found.take(node, *folder, deadline, local)?,
+        }
+    }
+    Ok(found)
+}
+
+/// Where a node is looked for.
+enum Place {
+    /// At an address.
+    Fixed(Address),
+    /// In its folder.
+    Folder(Box<Folder>),
+}
+
+impl Place {
+    fn folder(&mut self) -> Option<&mut Folder> {
+        match self {
+            Self::Folder(folder) => Some(&mut **folder),
+            Self::Fixed(_) => None,
+        }
+    }
+}
+
+impl Found {
+    /// Takes a folder that is being opened, and says on stderr when the node is down or was made.
+    fn take(
+        &mut self,
+        node: NodeIndex,
+        folder: Folder,
+        deadline: Instant,
+        local: &mut Vec<LocalNodeConfig>,
+    ) -> anyhow::Result<()> {
+        let path = folder.path().to_path_buf();
+        let config = match folder.finish(deadline) {
+            Err(FolderError::Node { address, .. }) => {
+                self.places.push(NodePlace::Announced(path));
+                self.names.push(address.to_string());
+                return Ok(());
+            }
+            // It may wait for its disk. It says where it listens when it does.
+            Err(FolderError::InUse { holder: Some(Holder::Node), pid, .. }) => {
+                let pid = pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string());
+                tell!("fieldstone: {node}: process {pid} runs it, and does not listen yet");
+                self.names.push(path.display().to_string());
+                self.places.push(NodePlace::Announced(path));
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+            Ok(config) => config,
+        };
+        match &config.folder {
+            Err(error) => tell!("fieldstone: {node} is down: {error}"),
+            Ok(folder) if folder.created => tell!(
+                "fieldstone: {} was missing; made an empty node there: its shards will be rebuilt",
+                path.display()
+            ),
+            Ok(_) => {}
+        }
+        self.names.push(path.display().to_string());
+        let number = u32::try_from(local.len()).context("too many nodes")?;
+        self.places.push(NodePlace::Here(LocalNodeId { number, index: node }));
+        local.push(config);
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Connects to a node, to ask it things that no volume asks.
+    ///
+    /// # Errors
+    /// When it is down.
+    pub fn node_session(&self, node: NodeIndex) -> anyhow::Result<NodeSession> {
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let place = self.places.get(usize::from(node.0)).context("no such node")?;
+        Ok(NodeSession::connect(self.runtime.handle(), node, place, PATIENCE)?)
+    }
+
+    /// A capability for what is asked of nodes on behalf of a volume, or of none. It expires soon:
+    /// issue one for each conversation.
+    pub fn capability(&self, volume: VolumeId, epoch: Epoch) -> Capability {
+        let key = self.pool.key.derive(volume, epoch);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let expires = now.saturating_add(CAPABILITY_LIFETIME).as_nanos();
+        let expires_ns = u64::try_from(expires).unwrap_or(u64::MAX);
+        Capability::issue(&key, volume, epoch, Rights::ALL, expires_ns)
+    }
+
+    /// Asks every node who it is.
+    pub fn see_nodes(&self) -> Vec<NodeSight> {
+        let sights = self.ask_nodes(|node, session| {
+            let capability = self.capability(VolumeId(0), Epoch(0));
+            match session.ask(capability, &RequestBody::Stat)? {
+                ReplyBody::Stat(stat) => Ok(stat),
+                other => bail!("{node} answered out of turn: {other:?}"),
+            }
+        });
+        let sight = |(node, stat): (NodeIndex, anyhow::Result<NodeStat>)| NodeSight {
+            node,
+            stat: stat.map_err(|error| format!("{error:#}")),
+        };
+        sights.into_iter().map(sight).collect()
+    }
+
+    /// Asks every node, several at a time: one that is silent does not hold up the others.
+    pub fn ask_nodes<T: Send>(
+        &self,
+        ask: impl Fn(NodeIndex, &mut NodeSession) -> anyhow::Result<T> + Sync,
+    ) -> Vec<(NodeIndex, anyhow::Result<T>)> {
+        /// Conversations at a time.
+        const AT_A_TIME: usize = 16;
+        let nodes: Vec<NodeIndex> = self.pool.node_indices().collect();
+        let one = |node: NodeIndex| {
+            let mut session = self.node_session(node)?;
+            ask(node, &mut session)
+        };
+        let mut answers = Vec::new();
+        for some in nodes.chunks(AT_A_TIME) {
+            std::thread::scope(|scope| {
+                let asked: Vec<_> =
+                    some.iter().map(|node| (*node, scope.spawn(|| one(*node)))).collect();
+                for (node, thread) in asked {
+                    let answer = thread.join();
+                    let answer = answer.unwrap_or_else(|_| bail!("the call to {node} failed"));
+                    answers.push((node, answer));
+                }
+            });
+        }
+        answers
+    }
+}

@@ -1,0 +1,259 @@
+//! A pool behind its control socket.
+
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::bail;
+use fieldstone_block::Settings;
+use fieldstone_host::VolumeCall;
+use fieldstone_proto::{NodeIndex, PoolId};
+
+use super::{Engine, Known};
+use crate::control::{Request, Response, Service, VolumeLine};
+use crate::pool::record;
+use crate::report::{PoolReport, ServerReport, Stores, VolumeReport};
+use crate::runtime::{DeviceName, Runtime, Stage};
+use crate::target::check_name;
+
+/// What a server tells of itself, whichever of its pools is asked for.
+pub struct ServerInfo {
+    runtime: Arc<Runtime>,
+    listen: Vec<String>,
+    started: Instant,
+    stop: Mutex<Sender<()>>,
+    read_only: bool,
+}
+
+impl ServerInfo {
+    /// A server that serves at `listen`; a call to stop goes to `stop`.
+    pub fn new(
+        runtime: Arc<Runtime>,
+        listen: Vec<String>,
+        read_only: bool,
+        stop: Sender<()>,
+    ) -> Self {
+        Self { runtime, listen, started: Instant::now(), stop: Mutex::new(stop), read_only }
+    }
+
+    /// Everything about a server that serves no pool.
+    pub fn report(&self) -> PoolReport {
+        let mut report = PoolReport::of_stores(&self.runtime);
+        self.complete(&mut report, None, Stores::Told);
+        report
+    }
+
+    /// Completes a report of a pool with what is told of the server.
+    fn complete(&self, report: &mut PoolReport, pool: Option<PoolId>, stores: Stores) {
+        let uptime_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let cores = self.runtime.snapshot();
+        report.server = Some(ServerReport::of(&cores, uptime_ns, self.listen.clone()));
+        self.add_targets(report, pool, stores);
+    }
+
+    /// Completes a report with what is told to be served and is not open yet, in the order of the
+    /// exports.
+    fn add_targets(&self, report: &mut PoolReport, pool: Option<PoolId>, stores: Stores) {
+        let mut volumes = Vec::new();
+        for target in self.runtime.targets() {
+            let is_told = match target.name.pool {
+                None => stores == Stores::Told,
+                of => of == pool,
+            };
+            if !is_told {
+                continue;
+            }
+            let name = target.name.name;
+            let at = report.volumes.iter().position(|volume| volume.name == name);
+            let mut volume = at.map(|at| report.volumes.remove(at)).unwrap_or_else(|| {
+                let phase =
+                    if matches!(target.stage, Stage::Failed(_)) { "failed" } else { "opening" };
+                VolumeReport {
+                    name,
+                    phase: phase.to_owned(),
+                    protection: "unknown".to_owned(),
+                    ..VolumeReport::default()
+                }
+            });
+            if let Stage::Failed(reason) = target.stage {
+                volume.reason = reason;
+            }
+            volumes.push(volume);
+        }
+        volumes.append(&mut report.volumes);
+        report.volumes = volumes;
+    }
+}
+
+/// A pool that a server serves, as the control socket and the metrics see it.
+pub struct Served {
+    engine: Arc<Engine>,
+    server: Arc<ServerInfo>,
+    /// Calls that change volumes come one at a time.
+    changes: Mutex<()>,
+}
+
+impl Served {
+    /// A pool that `server` serves.
+    pub fn new(engine: Arc<Engine>, server: Arc<ServerInfo>) -> Self {
+        Self { engine, server, changes: Mutex::new(()) }
+    }
+
+    /// Everything about the pool and the server, with the stores that need no pool.
+    pub fn report(&self) -> PoolReport {
+        self.report_with(Stores::Told)
+    }
+
+    /// Everything about the pool and the server.
+    pub fn report_with(&self, stores: Stores) -> PoolReport {
+        let mut report = PoolReport::with_stores(&self.engine, stores);
+        self.server.complete(&mut report, Some(self.engine.pool.id), stores);
+        if let Err(error) = self.settle(&report) {
+            tracing::info!("cannot note that the pool is whole: {error:#}");
+        }
+        report
+    }
+
+    /// Notes in the pool's record that replaced nodes are rebuilt, once every volume is whole.
+    fn settle(&self, report: &PoolReport) -> anyhow::Result<()> {
+        let pool = &self.engine.pool;
+        if !report.volumes.iter().all(|volume| volume.id.is_empty() || volume.is_whole()) {
+            return Ok(());
+        }
+        let record = record::Record::read(&pool.folder, pool.id)?;
+        // A node that was made a moment ago is not the one that the volumes know.
+        let known = |(node, incarnation): &(NodeIndex, &str)| {
+            let mut nodes = report.nodes.iter().filter(|found| found.node == node.0);
+            nodes.any(|found| found.incarnation == *incarnation)
+        };
+        let to_rebuild = record.to_rebuild();
+        if to_rebuild.is_empty() || !to_rebuild.iter().all(known) {
+            return Ok(());
+        }
+        let served = |known: &Known| report.volumes.iter().any(|v| v.id == known.id.to_string());
+        let listing = self.engine.list_volumes()?;
+        if listing.is_complete() && listing.volumes.iter().all(served) {
+            record::update(&pool.folder, pool.id, record::Record::note_whole)?;
+        }
+        Ok(())
+    }
+
+    fn call_volumes(&self, volume: Option<&str>, call: VolumeCall) -> anyhow::Result<Response> {
+        let runtime = self.engine.runtime();
+        if volume.is_none() {
+            // All that is to be served is asked for.
+            for target in runtime.targets() {
+                if target.name.pool.is_none_or(|pool| pool == self.engine.pool.id) {
+                    runtime.check_not_opening(&target.name)?;
+                }
+            }
+        }
+        let names: Vec<DeviceName> = match volume {
+            Some(name) => vec![self.name(name)],
+            None => self.engine.open_volumes().into_iter().map(|open| open.name).collect(),
+        };
+        if names.is_empty() {
+            bail!("no volume is being served here");
+        }
+        for name in names {
+            runtime.call_store(&name, call)?;
+        }
+        Ok(Response::Done)
+    }
+
+    /// What the server has under a name: a store that needs no pool, or a volume of the pool.
+    fn name(&self, name: &str) -> DeviceName {
+        let store = DeviceName::store(name);
+        let open = self.engine.runtime().open_devices();
+        let is_store = open.iter().any(|open| open.name == store);
+        if is_store { store } else { self.engine.device_name(name) }
+    }
+
+    fn grow(&self, name: &str, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
+        let runtime = self.engine.runtime();
+        let open = runtime.find_open(&self.engine.device_name(name))?;
+        self.engine.grow(&open, size_bytes, thin)?;
+        runtime.offer_exports(self.server.read_only)
+    }
+
+    fn act(&self, request: Request) -> anyhow::Result<Response> {
+        let _one_at_a_time = match &request {
+            Request::Status | Request::VolumeList | Request::Stop => None,
+            _ => Some(self.changes.lock().unwrap_or_else(PoisonError::into_inner)),
+        };
+        match request {
+            Request::Status => Ok(Response::Status(Box::new(self.report()))),
+            Request::Rebuild { volume, limit } => {
+                let call = VolumeCall::Rebuild { limit_bytes_per_second: limit };
+                self.call_volumes(volume.as_deref(), call)
+            }
+            Request::Scrub { volume, limit } => {
+                let call = VolumeCall::Scrub { limit_bytes_per_second: limit };
+                self.call_volumes(volume.as_deref(), call)
+            }
+            Request::VolumeList => {
+                let listing = self.engine.list_volumes()?;
+                let volumes = listing.volumes.iter().map(|known| self.engine.line(known));
+                let warning = listing.check_none_hidden().err().map(|error| error.to_string());
+                Ok(Response::Volumes { volumes: volumes.collect(), warning })
+            }
+            Request::VolumeCreate { name, size_bytes, code, thin } => {
+                check_name(&name)?;
+                let profile = code.map(|code| code.parse()).transpose()?;
+                let (known, warning) =
+                    self.engine.create_volume(&name, size_bytes, profile, thin)?;
+                Ok(Response::Volumes { volumes: vec![self.engine.line(&known)], warning })
+            }
+            Request::VolumeGrow { name, size_bytes, thin } => {
+                let device = self.engine.device_name(&name);
+                self.engine.runtime().check_not_opening(&device)?;
+                let (known, warning) = self.engine.check_growth(&name, size_bytes, thin)?;
+                if self.engine.open_volumes().iter().any(|open| open.name == device) {
+                    self.grow(&name, size_bytes, thin)?;
+                } else {
+                    self.engine.grow_closed(&known, size_bytes, thin)?;
+                }
+                let mut line = self.engine.line(&known);
+                line.size_bytes = size_bytes;
+                Ok(Response::Volumes { volumes: vec![line], warning })
+            }
+            Request::VolumeLimit { name, options } => {
+                let settings = Settings::parse(&format!("limit:{options}"))?;
+                self.engine.runtime().change_layer(&self.name(&name), settings)?;
+                Ok(Response::Done)
+            }
+            Request::VolumeRemove { name, force } => {
+                let known = self.engine.find_volume(&name)?;
+                self.engine.remove_volume(&known, force)?;
+                Ok(Response::Done)
+            }
+            Request::Stop => {
+                // The server may be ending already.
+                let stop = self.server.stop.lock().unwrap_or_else(PoisonError::into_inner);
+                let _ = stop.send(());
+                Ok(Response::Done)
+            }
+        }
+    }
+}
+
+impl Service for Served {
+    fn answer(&self, request: Request) -> Response {
+        self.act(request).unwrap_or_else(|error| Response::Error { error: format!("{error:#}") })
+    }
+}
+
+impl Engine {
+    /// A volume in a list.
+    pub fn line(&self, known: &Known) -> VolumeLine {
+        VolumeLine {
+            name: known.name.clone(),
+            id: known.id.to_string(),
+            code: known.profile.to_string(),
+            size_bytes: known.size_bytes,
+            epoch: known.epoch.0,
+            nodes: known.nodes,
+            served: self.open_volumes().iter().any(|open| open.volume == Some(known.id)),
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! The volumes of a pool: making, opening, growing and removing them.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fieldstone_block::layers::LayerOptions;
+use fieldstone_codes::Profile;
+use fieldstone_host::{
+    DeviceSpec, NodeSession, SessionError, VolumeCall, VolumeSpec, wall_offset_ns,
+};
+use fieldstone_proto::{Epoch, NodeError, ReplyBody, RequestBody, VolumeId};
+use fieldstone_volume::{Opening, Provisioning, Status, VolumeConfig};
+
+use super::{Engine, Known, Listing};
+use crate::pool::{Provision, check_fits, geometry, needed_slots, random};
+use crate::runtime::OpenDevice;
+use fieldstone_units as units;
+
+/// A node that does not answer for this long counts as down.
+const NODE_TIMEOUT_MS: u64 = 10_000;
+
+/// How a volume is opened.
+#[derive(Clone, Debug)]
+pub struct VolumeOptions {
+    /// Take it over even from a writer that is still connected.
+    pub takeover: bool,
+    /// Only find out how it is: nothing is fenced or written.
+    pub look: bool,
+    /// Rebuild missing shards without being asked.
+    pub auto_rebuild: bool,
+    /// Largest rate of rebuild and scrub reads, bytes per second; 0 for no limit.
+    pub rebuild_limit: u64,
+    /// The layers in front of it.
+    pub layers: LayerOptions,
+}
+
+impl VolumeOptions {
+    /// For a command that only looks.
+    pub fn look() -> Self {
+        Self { look: true, ..Self::offline() }
+    }
+
+    /// For a command that does its work and ends.
+    pub fn offline() -> Self {
+        Self {
+            takeover: false,
+            look: false,
+            auto_rebuild: false,
+            rebuild_limit: 0,
+            layers: LayerOptions::default(),
+        }
+    }
+}
+
+impl Engine {
+    fn config(
+        &self,
+        volume: VolumeId,
+        profile: Profile,
+        opening: Opening,
+        options: &VolumeOptions,
+    ) -> VolumeConfig {
+        let pool = &self.pool;
+        let missing_max = u16::try_from(profile.m()).unwrap_or(u16::MAX);
+        VolumeConfig {
+            volume,
+            opening,
+            nodes: pool.nodes,
+            missing_max: missing_max.min(pool.nodes - 1),
+            key: pool.key,
+            wall_offset_ns: wall_offset_ns(),
+            node_timeout_ms: NODE_TIMEOUT_MS,
+            auto_rebuild: options.auto_rebuild,
+            rebuild_limit_bytes_per_second: options.rebuild_limit,
+        }
+    }
+
+    /// A volume on the pool's nodes, with an engine of its own.
+    fn store(&self, config: VolumeConfig) -> anyhow::Result<Box<VolumeSpec>> {
+        let engine = self.runtime.accelerator().engine()?;
+        Ok(Box::new(VolumeSpec { config, places: Arc::clone(&self.places), engine }))
+    }
+
+    /// Opens a volume and waits until it serves, or until `stop` is set.
+    ///
+    /// # Errors
+    /// When it cannot be opened: too many nodes are missing, another writer has it, …
+    pub fn open_volume(
+        &self,
+        known: &Known,
+        options: &VolumeOptions,
+        stop: Option<&AtomicBool>,
+    ) -> anyhow::Result<OpenDevice> {
+        self.open_exported(known, &known.name, options, stop)
+    }
+
+    /// As [`Engine::open_volume`], with another name for its export.
+    ///
+    /// # Errors
+    /// As [`Engine::open_volume`].
+    pub fn open_exported(
+        &self,
+        known: &Known,
+        export: &str,
+        options: &VolumeOptions,
+        stop: Option<&AtomicBool>,
+    ) -> anyhow::Result<OpenDevice> {
+        let opening = match options.look {
+            true => Opening::Look,
+            false => Opening::Open { takeover: options.takeover },
+        };
+        let config = self.config(known.id, known.profile, opening, options);
+        let store = self.store(config)?;
+        let spec = DeviceSpec { name: export.to_owned(), store, layers: options.layers.clone() };
+        self.runtime.open_device(self.device_name(&known.name), spec, Some(known.id), stop)
+    }
+
+    /// What the volumes in a listing could come to hold, beside what the pool has.
+    pub fn provision(&self, volumes: &[Known]) -> Provision {
+        let pool = &self.pool;
+        let needed =
+            volumes.iter().map(|known| needed_slots(&known.geometry, known.profile, pool.nodes));
+        Provision {
+            needed_slots: needed.fold(0, u64::saturating_add),
+            slots: u64::from(pool.layout.slots) * u64::from(pool.nodes),
+            slot_bytes: pool.layout.slot_bytes,
+        }
+    }
+
+    /// Checks that the pool has room for these volumes when all are full, unless it may be thin.
+    /// Gives the warning for one that is.
+    fn check_provision(
+        &self,
+        volumes: &[Known],
+        what: &str,
+        thin: bool,
+    ) -> anyhow::Result<Option<String>> {
+        let provision = self.provision(volumes);
+        if !provision.is_thin() {
+            return Ok(None);
+        }
+        let dir = self.folder();
+        let text = format!("with {what}, full volumes of {} would take {provision}", dir.display());
+        if thin {
+            return Ok(Some(format!("{text}: writes fail when the pool is full")));
+        }
+        bail!("{text}; pass --thin to let the pool run full")
+    }
+
+    /// Makes a volume. Beside it, the warning about a pool that can run full now.
+    ///
+    /// # Errors
+    /// When the name is taken, the code does not fit the pool, nodes are missing, or the pool has
+    /// no room for it and `thin` is not given.
+    pub fn create_volume(
+        &self,
+        name: &str,
+        size_bytes: u64,
+        profile: Option<Profile>,
+        thin: bool,
+    ) -> anyhow::Result<(Known, Option<String>)> {
+        const BLOCK: u64 = fieldstone_proto::BLOCK_BYTES as u64;
+        let pool = &self.pool;
+        let profile = profile.unwrap_or(pool.profile);
+        check_fits(profile, pool.nodes)?;
+        if size_bytes == 0 || !size_bytes.is_multiple_of(BLOCK) {
+            bail!("the size of {size_bytes} bytes is not a positive multiple of {BLOCK}");
+        }
+        let listing = self.list_volumes()?;
+        if listing.find(name).is_some() {
+            bail!("the pool {} has a volume {name:?} already", pool.folder.display());
+        }
+        // One that is hidden may have the name.
+        listing.check_none_hidden()?;
+        self.remove_unfinished(&listing);
+        let mut volumes = listing.volumes;
+        let geometry = geometry(size_bytes, profile, pool.layout)?;
+        let known = Known {
+            id: VolumeId(random()?),
+            name: name.to_owned(),
+            profile,
+            size_bytes,
+            geometry,
+            epoch: Epoch(0),
+            nodes: usize::from(pool.nodes),
+        };
+        volumes.push(known.clone());
+        let what = format!("{name} of {}", units::size(size_bytes));
+        let warning = self.check_provision(&volumes, &what, thin)?;
+        let provisioning = if thin { Provisioning::Thin } else { Provisioning::Thick };
+        let (name, id) = (name.to_owned(), known.id);
+        let opening = Opening::Create { name: name.clone(), profile, geometry, provisioning };
+        let options = VolumeOptions::offline();
+        let config = self.config(id, profile, opening, &options);
+        let store = self.store(config)?;
+        let spec = DeviceSpec { name, store, layers: options.layers.clone() };
+        let open = self.runtime.open_device(self.device_name(&known.name), spec, Some(id), None)?;
+        self.close(&open)?;
+        Ok((known, warning))
+    }
+
+    /// Removes what a `volume create` that was killed left on the nodes.
+    fn remove_unfinished(&self, listing: &Listing) {
+        if !listing.is_complete() {
+            // A node that does not answer may have a root.
+            return;
+        }
+        for (id, epoch) in &listing.without_root {
+            let removed = self.check_without_root(*id, *epoch).and_then(|epoch| {
+                self.remove_from_nodes(*id, epoch, "an unfinished volume", false)
+            });
+            match removed {
+                Ok(()) => tracing::warn!("removed the files of {id}, an unfinished volume"),
+                // It is being made just now, say.
+                Err(error) => tracing::debug!("{id} has no root yet: {error:#}"),
+            }
+        }
+    }
+
+    /// Fences a volume on every node, and makes sure that no node has a root of the volume or a
+    /// record that cannot be read. Gives the epoch.
+    fn check_without_root(&self, id: VolumeId, epoch: Epoch) -> anyhow::Result<Epoch> {
+        let epoch = Epoch(epoch.0 + 1);
+        for node in self.pool.node_indices() {
+            let capability = self.capability(id, epoch);
+            let mut session = self.node_session(node)?;
+            match session.ask(capability, &RequestBody::Fence { takeover: false })? {
+                ReplyBody::VolumeState(state) if state.root_version == 0 => {}
+                _ => bail!("{node} has a root of it"),
+            }
+        }
+        Ok(epoch)
+    }
+
+    /// Checks that the pool has room for a volume that grows to `size_bytes`, unless it may be
+    /// thin. Gives the warning for one that is.
+    ///
+    /// # Errors
+    /// When there is no such volume, or no room.
+    pub fn check_growth(
+        &self,
+        name: &str,
+        size_bytes: u64,
+        thin: bool,
+    ) -> anyhow::Result<(Known, Option<String>)> {
+        let listing = self.list_volumes()?;
+        let grown = self.find_in(&listing, name)?;
+        let mut volumes = listing.volumes;
+        for known in volumes.iter_mut().filter(|known| known.id == grown.id) {
+            known.geometry.size_bytes = known.geometry.size_bytes.max(size_bytes);
+        }
+        // What does not grow is refused for that reason, later on.
+        let thin = thin || size_bytes <= grown.size_bytes;
+        let what = format!("{name} of {}", units::size(size_bytes));
+        let warning = self.check_provision(&volumes, &what, thin)?;
+        Ok((grown, warning))
+    }
+
+    /// Makes an open volume larger, and thin if told so, and waits until it is.
+    ///
+    /// # Errors
+    /// When it is not a volume, or the size is not larger, or the nodes do not take it.
+    pub fn grow(&self, open: &OpenDevice, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
+        const BLOCK: u64 = fieldstone_proto::BLOCK_BYTES as u64;
+        const STEP: Duration = Duration::from_millis(20);
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let name = &open.name.name;
+        if !size_bytes.is_multiple_of(BLOCK) {
+            bail!("the size of {size_bytes} bytes is not a multiple of {BLOCK}");
+        }
+        let size_now = || {
+            let snapshot = self.runtime.snapshot();
+            let mut devices = snapshot.iter().flat_map(|core| &core.devices);
+            devices.find(|found| found.device == open.device).map(|found| found.info.size_bytes)
+        };
+        let before = size_now().with_context(|| format!("{name} is not open any more"))?;
+        if size_bytes <= before {
+            bail!(
+                "{name} has {} already; it can grow, not shrink (asked for {})",
+                units::size_argument(before),
+                units::size_argument(size_bytes)
+            );
+        }
+        self.call_store(name, VolumeCall::Grow { size_bytes, thin })?;
+        let start = Instant::now();
+        while size_now() != Some(size_bytes) {
+            if let Some(why) = self.grow_refused(open) {
+                bail!("{name} was not made larger: {why}");
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("{name} has not grown within {PATIENCE:?}; see `fieldstone status`");
+            }
+            std::thread::sleep(STEP);
+        }
+        Ok(())
+    }
+
+    /// Why an open volume was last not made larger.
+    fn grow_refused(&self, open: &OpenDevice) -> Option<String> {
+        let snapshot = self.runtime.snapshot();
+        let mut devices = snapshot.iter().flat_map(|core| &core.devices);
+        let found = devices.find(|found| found.device == open.device)?;
+        found.status_of::<Status>()?.grow_refused.clone()
+    }
+
+    /// Opens a volume, makes it larger, and closes it.
+    ///
+    /// # Errors
+    /// As [`Engine::open_volume`] and [`Engine::grow`].
+    pub fn grow_closed(&self, known: &Known, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
+        self.runtime.check_not_opening(&self.device_name(&known.name))?;
+        let open = self.open_volume(known, &VolumeOptions::offline(), None)?;
+        let grown = self.grow(&open, size_bytes, thin);
+        let closed = self.close(&open);
+        grown.and(closed)
+    }
+
+    /// Removes a volume and all its data from every node.
+    ///
+    /// # Errors
+    /// When it is in use, or a node is down and `force` is not given: the node would bring the
+    /// volume back.
+    pub fn remove_volume(&self, known: &Known, force: bool) -> anyhow::Result<()> {
+        let name = &known.name;
+        if self.open_volumes().iter().any(|open| open.volume == Some(known.id)) {
+            bail!("the volume {name:?} is being served; stop serving it first");
+        }
+        self.runtime.check_not_opening(&self.device_name(name))?;
+        self.remove_from_nodes(known.id, known.epoch, name, force)
+    }
+
+    fn remove_from_nodes(
+        &self,
+        id: VolumeId,
+        epoch: Epoch,
+        name: &str,
+        force: bool,
+    ) -> anyhow::Result<()> {
+        let pool = &self.pool;
+        let capability = || self.capability(id, Epoch(epoch.0 + 1));
+        let mut sessions = Vec::new();
+        // All are fenced before any is told to forget: a volume in use stays whole.
+        for node in pool.node_indices() {
+            let fence = || -> Result<NodeSession, anyhow::Error> {
+                let mut session = self.node_session(node)?;
+                match session.ask(capability(), &RequestBody::Fence { takeover: false }) {
+                    // A record that is damaged cannot be fenced, but it can be removed.
+                    Ok(_) | Err(SessionError::Refused { source: NodeError::Io(_), .. }) => {
+                        Ok(session)
+                    }
+                    Err(error) => Err(error.into()),
+                }
+            };
+            let error = match fence() {
+                Ok(session) => {
+                    sessions.push((node, session));
+                    continue;
+                }
+                Err(error) => error,
+            };
+            if !matches!(error.downcast_ref(), Some(SessionError::Unreachable { .. })) {
+                return Err(error).with_context(|| format!("cannot remove {name:?}: {node}"));
+            }
+            if !force {
+                return Err(error).with_context(|| {
+                    format!(
+                        "cannot remove {name:?} from {node}; bring the node back, or pass --force"
+                    )
+                });
+            }
+            tell!("fieldstone: leaving {node} out: {error:#}");
+        }
+        let mut failed = None;
+        for (node, session) in &mut sessions {
+            // One that fails keeps none of the others from it.
+            if let Err(error) = session.ask(capability(), &RequestBody::RemoveVolume) {
+                let error = anyhow::Error::from(error);
+                failed = failed.or(Some(
+                    error.context(format!("cannot remove {name:?} from {node}; remove it again")),
+                ));
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,455 @@
+//! Metrics for Prometheus: `GET /metrics` in the text exposition format, version 0.0.4.
+//!
+//! A scrape takes a snapshot through the same calls as `status`. Every client has a thread and a
+//! bounded time, and there are a few at most ([`Callers`]): a client that is slow, silent or does
+//! not read its answer keeps no other client from its own. Each connection is for one request.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::anyhow;
+
+use crate::callers::{Caller, Callers, Line, Timed};
+use crate::report::{EngineKindReport, IoReport, OpReport, PoolReport, VolumeReport};
+
+/// Clients at a time.
+const CLIENTS_MAX: usize = 16;
+/// How long a client may take for its request and for taking the answer, together.
+const CLIENT_LIMIT: Duration = Duration::from_secs(10);
+/// Longest head of a request.
+const HEAD_BYTES_MAX: u64 = 8 << 10;
+/// What is read behind a request and thrown away, so that the answer is not lost to a reset.
+const REST_BYTES_MAX: u64 = 64 << 10;
+/// How soon accepting is tried again when it failed, for want of descriptors say.
+const RETRY_ACCEPT: Duration = Duration::from_millis(100);
+
+/// Takes a snapshot: a report of each pool that is served, or one of what needs no pool.
+pub type Look = Box<dyn Fn() -> Vec<PoolReport> + Send + Sync>;
+
+/// A listening metrics server; it stops when this is dropped.
+pub struct MetricsServer {
+    address: SocketAddr,
+    stopped: Arc<AtomicBool>,
+}
+
+impl MetricsServer {
+    /// Listens at `address` (`HOST:PORT`).
+    ///
+    /// # Errors
+    /// When the address is taken or makes no sense.
+    pub fn start(address: &str, look: Look) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(address)
+            .map_err(|error| anyhow!("cannot serve metrics on {address}: {error}"))?;
+        let stopped = Arc::new(AtomicBool::new(false));
+        let server = Self { address: listener.local_addr()?, stopped: Arc::clone(&stopped) };
+        let page = move |target: &str| answer(target, &look);
+        std::thread::Builder::new()
+            .name("metrics".to_owned())
+            .spawn(move || accept(&listener, &stopped, &(Arc::new(page) as Page)))?;
+        Ok(server)
+    }
+
+    /// Where the metrics are.
+    pub fn url(&self) -> String {
+        format!("http://{}/metrics", self.address)
+    }
+}
+
+impl Drop for MetricsServer {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        // Wakes the thread that accepts; if that fails, it ends with the process.
+        let _ = TcpStream::connect_timeout(&self.address, RETRY_ACCEPT);
+    }
+}
+
+/// What is at a path: the status line and headers of its kind, and the text.
+type Page = Arc<dyn Fn(&str) -> (&'static str, String) + Send + Sync>;
+
+fn accept(listener: &TcpListener, stopped: &AtomicBool, page: &Page) {
+    let callers = Callers::new(CLIENTS_MAX);
+    // One page at a time: each costs the cores something.
+    let turn = Arc::new(Mutex::new(()));
+    for stream in listener.incoming() {
+        if stopped.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(stream) = stream else {
+            callers.give_way();
+            std::thread::sleep(RETRY_ACCEPT);
+            continue;
+        };
+        let Some(caller) = callers.take_on(stream) else { continue };
+        let (page, turn) = (Arc::clone(page), Arc::clone(&turn));
+        let serve = move || {
+            if let Err(error) = converse(&caller, &page, &turn) {
+                tracing::debug!("a metrics client went away: {error}");
+            }
+        };
+        if let Err(error) =
+            std::thread::Builder::new().name("metrics client".to_owned()).spawn(serve)
+        {
+            tracing::debug!("no thread for a metrics client: {error}");
+        }
+    }
+}
+
+/// Reads one request, answers it and hangs up.
+fn converse(caller: &Caller<impl Line>, page: &Page, turn: &Mutex<()>) -> io::Result<()> {
+    let mut line = Timed::new(caller.line(), CLIENT_LIMIT);
+    let head = head(&mut line)?;
+    let mut words = head.split(|byte| byte.is_ascii_whitespace());
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+    if caller.is_hung_up() {
+        return Ok(());
+    }
+    let (status, text) = match (method, std::str::from_utf8(target)) {
+        (b"GET" | b"HEAD", Ok(target)) => page(target),
+        (b"GET" | b"HEAD", Err(_)) => ("400 Bad Request", "not a path\n".to_owned()),
+        _ => ("405 Method Not Allowed\r\nAllow: GET, HEAD", "use GET\n".to_owned()),
+    };
+    drop(turn);
+    // The page may have waited for nodes that do not answer. That time is not the client's.
+    line.limit(CLIENT_LIMIT);
+    let mut answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n",
+        text.len()
+    );
+    if method != b"HEAD" {
+        answer.push_str(&text);
+    }
+    line.write_all(answer.as_bytes())?;
+    caller.line().end_of_answer();
+    io::copy(&mut line.take(REST_BYTES_MAX), &mut io::sink())?;
+    caller.line().hang_up();
+    Ok(())
+}
+
+/// The head of a request, up to the empty line.
+fn head(line: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    let mut piece = [0; 1024];
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        let count = line.read(&mut piece)?;
+        if count == 0 || head.len() as u64 > HEAD_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        head.extend_from_slice(&piece[..count]);
+    }
+    Ok(head)
+}
+
+fn answer(target: &str, look: &Look) -> (&'static str, String) {
+    match target {
+        "/metrics" => ("200 OK", text(&look())),
+        _ => ("404 Not Found", "see /metrics\n".to_owned()),
+    }
+}
+
+/// Something that samples are about, with its labels.
+struct Labelled<'a, T> {
+    labels: String,
+    of: &'a T,
+}
+
+/// Everything of a kind that reports tell of. Where several pools are served, the labels begin with
+/// the pool.
+fn labelled<'a, T>(
+    reports: &'a [PoolReport],
+    list: fn(&PoolReport) -> &[T],
+    label: fn(&T) -> String,
+) -> Vec<Labelled<'a, T>> {
+    let one = |report: &'a PoolReport| {
+        let pool = match reports.len() {
+            0 | 1 => String::new(),
+            _ => format!("pool=\"{}\",", report.pool),
+        };
+        let labels = move |of: &'a T| Labelled { labels: format!("{pool}{}", label(of)), of };
+        list(report).iter().map(labels)
+    };
+    reports.iter().flat_map(one).collect()
+}
+
+/// Reports in the exposition format.
+pub fn text(reports: &[PoolReport]) -> String {
+    let mut out = Exposition::default();
+    if let Some(server) = reports.first().and_then(|report| report.server.as_ref()) {
+        out.family("fieldstone_uptime_seconds", "gauge", "Time since the server started.");
+        out.sample("", seconds(server.uptime_ns));
+        out.family("fieldstone_cpu_seconds_total", "counter", "CPU time of the server's cores.");
+        out.sample("", seconds(server.cpu_ns));
+        out.family("fieldstone_connections", "gauge", "NBD connections open now.");
+        out.sample("", server.connections as f64);
+    }
+    let nodes = labelled(reports, |report| &report.nodes, |node| format!("node=\"{}\"", node.node));
+    out.family("fieldstone_node_up", "gauge", "1 for a node that answers.");
+    for node in &nodes {
+        out.sample(&node.labels, f64::from(u8::from(node.of.state == "up")));
+    }
+    out.family("fieldstone_node_free_bytes", "gauge", "Bytes of free slots on a node.");
+    for node in &nodes {
+        out.sample(&node.labels, node.of.free_bytes as f64);
+    }
+    out.family("fieldstone_node_size_bytes", "gauge", "Bytes of all slots of a node.");
+    for node in &nodes {
+        out.sample(&node.labels, node.of.total_bytes as f64);
+    }
+    let all = labelled(reports, |report| &report.volumes, volume_label);
+    volumes(&mut out, &all);
+    engines(&mut out, &all);
+    requests(&mut out, &all);
+    latencies(&mut out, &all);
+    out.0
+}
+
+/// A volume and its labels.
+type Labels<'a> = Labelled<'a, VolumeReport>;
+
+type Field = fn(&VolumeReport) -> u64;
+/// Name, text and value of something that is told about a `T`.
+type Row<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+/// What is told about volumes: name, type, text, value.
+const VOLUME_FIELDS: &[(&str, &str, &str, Field)] = &[
+    ("size_bytes", "gauge", "Size of the device.", |v| v.size_bytes),
+    ("live_bytes", "gauge", "Bytes that hold data.", |v| v.live_bytes),
+    ("capacity_bytes", "gauge", "Bytes that could hold data.", |v| v.capacity_bytes),
+    ("map_bytes", "gauge", "Memory of the extent map.", |v| v.map_bytes),
+    ("segments", "gauge", "Segments that hold data.", |v| v.segments),
+    ("segments_degraded", "gauge", "Segments with a missing shard.", |v| v.segments_degraded),
+    ("segments_lost", "gauge", "Segments that cannot be read.", |v| v.segments_lost),
+    ("shards_missing", "gauge", "Shards missing.", |v| v.shards_missing),
+    ("journal_used_bytes", "gauge", "Log that only the journal holds.", |v| v.journal_used_bytes),
+    ("journal_whole", "gauge", "1 while the journal has all its copies.", |v| {
+        u64::from(v.journal_whole)
+    }),
+    ("user_written_bytes_total", "counter", "Bytes that users wrote.", |v| v.user_written_bytes),
+    ("moved_bytes_total", "counter", "Bytes that garbage collection moved.", |v| v.moved_bytes),
+    ("sent_bytes_total", "counter", "Bytes sent to nodes.", |v| v.sent_bytes),
+    ("degraded_reads_total", "counter", "Reads that needed decoding.", |v| v.degraded_reads),
+    ("rebuild_running", "gauge", "1 while a rebuild runs.", |v| u64::from(v.rebuild.running)),
+    ("rebuild_shards_total", "gauge", "Shards of the rebuild.", |v| v.rebuild.shards_total),
+    ("rebuild_shards_done", "gauge", "Shards rebuilt.", |v| v.rebuild.shards_done),
+    ("rebuild_read_bytes", "gauge", "Bytes that the rebuild read.", |v| v.rebuild.read_bytes),
+    ("scrub_running", "gauge", "1 while a scrub runs.", |v| u64::from(v.scrub.running)),
+    ("scrub_shards_done", "gauge", "Shards checked.", |v| v.scrub.shards_done),
+    ("scrub_damaged", "gauge", "Shards found damaged.", |v| v.scrub.damaged),
+];
+
+fn volumes(out: &mut Exposition, volumes: &[Labels<'_>]) {
+    for (name, kind, help, field) in VOLUME_FIELDS {
+        out.family(&format!("fieldstone_volume_{name}"), kind, help);
+        for volume in volumes {
+            out.sample(&volume.labels, field(volume.of) as f64);
+        }
+    }
+    out.family("fieldstone_volume_gc_pause_seconds_max", "gauge", "Longest pause by GC.");
+    for volume in volumes {
+        out.sample(&volume.labels, seconds(volume.of.gc_pause_max_ns));
+    }
+    out.family(
+        "fieldstone_volume_oldest_request_seconds",
+        "gauge",
+        "Time for which the oldest unanswered request has been waiting; 0 if there is none.",
+    );
+    for (volume, io) in volumes.iter().filter_map(|v| Some((v, v.of.io.as_ref()?))) {
+        out.sample(&volume.labels, seconds(io.oldest_ns));
+    }
+    let hits: [Row<IoReport>; 2] = [
+        ("fieldstone_cache_hits_total", "Reads answered from the cache.", |io| io.cache_hits),
+        ("fieldstone_cache_misses_total", "Reads that were not.", |io| io.cache_misses),
+    ];
+    for (name, help, field) in hits {
+        out.family(name, "counter", help);
+        for (volume, io) in volumes.iter().filter_map(|v| Some((v, v.of.io.as_ref()?))) {
+            out.sample(&volume.labels, field(io) as f64);
+        }
+    }
+}
+
+fn engines(out: &mut Exposition, volumes: &[Labels<'_>]) {
+    let fields: [Row<EngineKindReport>; 5] = [
+        ("fieldstone_accel_jobs_total", "Codings, placements and checksums.", |kind| kind.jobs),
+        ("fieldstone_accel_bytes_total", "Bytes that they read.", |kind| kind.bytes),
+        ("fieldstone_accel_device_jobs_total", "Of those, given to a device.", |kind| {
+            kind.device_jobs
+        }),
+        ("fieldstone_accel_device_full_total", "Left to software for want of room.", |kind| {
+            kind.device_full
+        }),
+        ("fieldstone_accel_device_failures_total", "Repeated in software.", |kind| {
+            kind.device_failures
+        }),
+    ];
+    for (name, help, field) in fields {
+        out.family(name, "counter", help);
+        for volume in volumes {
+            for kind in &volume.of.engine.kinds {
+                let label = format!("{},kind=\"{}\"", volume.labels, kind.kind);
+                out.sample(&label, field(kind) as f64);
+            }
+        }
+    }
+}
+
+fn requests(out: &mut Exposition, volumes: &[Labels<'_>]) {
+    let fields: [Row<OpReport>; 3] = [
+        ("fieldstone_requests_total", "Requests completed.", |op| op.count),
+        ("fieldstone_request_errors_total", "Requests that failed.", |op| op.errors),
+        ("fieldstone_request_bytes_total", "Bytes moved by requests.", |op| op.bytes),
+    ];
+    for (name, help, field) in fields {
+        out.family(name, "counter", help);
+        for volume in volumes {
+            for op in volume.of.io.iter().flat_map(|io| &io.requests) {
+                let label = format!("{},op=\"{}\"", volume.labels, op.op);
+                out.sample(&label, field(op) as f64);
+            }
+        }
+    }
+}
+
+fn latencies(out: &mut Exposition, volumes: &[Labels<'_>]) {
+    out.family("fieldstone_stage_seconds", "summary", "Latency of each stage of a request.");
+    for volume in volumes {
+        for stage in volume.of.io.iter().flat_map(|io| &io.stages) {
+            let label = format!("{},op=\"{}\",stage=\"{}\"", volume.labels, stage.op, stage.stage);
+            for (quantile, value) in
+                [("0.5", stage.p50_ns), ("0.99", stage.p99_ns), ("0.999", stage.p999_ns)]
+            {
+                out.sample(&format!("{label},quantile=\"{quantile}\""), seconds(value));
+            }
+            out.line("_count", &label, stage.count as f64);
+        }
+    }
+}
+
+fn volume_label(volume: &VolumeReport) -> String {
+    let name = volume.name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    format!("volume=\"{name}\"")
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// Text under construction; the second field is the family at hand.
+#[derive(Default)]
+struct Exposition(String, String);
+
+impl Exposition {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        name.clone_into(&mut self.1);
+    }
+
+    fn sample(&mut self, labels: &str, value: f64) {
+        self.line("", labels, value);
+    }
+
+    fn line(&mut self, suffix: &str, labels: &str, value: f64) {
+        let name = &self.1;
+        let _ = if labels.is_empty() {
+            writeln!(self.0, "{name}{suffix} {value}")
+        } else {
+            writeln!(self.0, "{name}{suffix}{{{labels}}} {value}")
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{NodeReport, StageReport};
+    use std::time::Instant;
+
+    /// A server of a page of this length, on any port.
+    fn serve(len_bytes: usize) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let page: Page = Arc::new(move |_: &str| ("200 OK", "x".repeat(len_bytes)));
+        std::thread::spawn(move || accept(&listener, &AtomicBool::new(false), &page));
+        address
+    }
+
+    fn get(address: SocketAddr, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(address).expect("listens");
+        stream.write_all(request).expect("taken");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    }
+
+    #[test]
+    fn requests_are_answered_and_nonsense_is_refused() {
+        let address = serve(3);
+        let answer = get(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nxxx"));
+        assert!(answer.contains("\r\nContent-Length: 3\r\n"), "{answer}");
+        let answer = get(address, b"HEAD / HTTP/1.0\r\n\r\n");
+        assert!(answer.contains("Length: 3\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
+        assert!(get(address, b"PUT / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+        assert!(get(address, b"GET \xff HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    }
+
+    #[test]
+    fn slow_silent_and_deaf_clients_keep_nobody_waiting() {
+        let address = serve(8 << 20);
+        let mut slow: Vec<TcpStream> =
+            (0..3 * CLIENTS_MAX).map(|_| TcpStream::connect(address).expect("listens")).collect();
+        for (index, stream) in slow.iter_mut().enumerate() {
+            let request: &[u8] =
+                if index % 2 == 0 { b"GET /me" } else { b"GET / HTTP/1.1\r\n\r\n" };
+            // Those that were hung up on already cannot take it.
+            let _ = stream.write_all(request);
+        }
+        let begun = Instant::now();
+        let answer = get(address, b"GET /metrics HTTP/1.1\r\n\r\n");
+        assert!(answer.len() > 8 << 20);
+        assert!(begun.elapsed() < CLIENT_LIMIT / 2, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn every_line_is_of_the_format_and_names_are_escaped() {
+        let io = IoReport {
+            requests: vec![OpReport { op: "read".to_owned(), count: 3, errors: 0, bytes: 9 }],
+            stages: vec![StageReport {
+                op: "read".to_owned(),
+                stage: "total".to_owned(),
+                count: 3,
+                p50_ns: 1500,
+                p99_ns: 2000,
+                p999_ns: 2000,
+            }],
+            ..IoReport::default()
+        };
+        let volume =
+            VolumeReport { name: "a\"b".to_owned(), io: Some(io), ..VolumeReport::default() };
+        let report = PoolReport {
+            nodes: vec![NodeReport { state: "up".to_owned(), ..NodeReport::default() }],
+            volumes: vec![volume],
+            server: Some(crate::report::ServerReport::default()),
+            ..PoolReport::default()
+        };
+        let one = text(std::slice::from_ref(&report));
+        assert!(one.contains("fieldstone_node_up{node=\"0\"} 1\n"), "{one}");
+        assert!(one.contains("fieldstone_requests_total{volume=\"a\\\"b\",op=\"read\"} 3\n"));
+        assert!(one.contains("stage=\"total\",quantile=\"0.5\"} 0.0000015\n"), "{one}");
+        let two = text(&[report.clone(), PoolReport { pool: "ab".to_owned(), ..report }]);
+        assert!(two.contains("fieldstone_node_up{pool=\"ab\",node=\"0\"} 1\n"), "{two}");
+        assert!(
+            two.contains("fieldstone_requests_total{pool=\"ab\",volume=\"a\\\"b\",op=\"read\"} 3")
+        );
+        assert_eq!(two.matches("# TYPE fieldstone_node_up gauge").count(), 1, "{two}");
+        for line in one.lines().chain(two.lines()).filter(|line| !line.starts_with('#')) {
+            let (name, value) = line.rsplit_once(' ').expect("name and value");
+            assert!(name.starts_with("fieldstone_") && value.parse::<f64>().is_ok(), "{line}");
+        }
+    }
+}

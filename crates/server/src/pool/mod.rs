@@ -1,0 +1,228 @@
+//! A pool on disk: a folder that says who its nodes are.
+//!
+//! ```text
+//! DIR/
+//!   pool.json      what the pool is (see `format`); written last, so that a pool is whole or absent
+//!   nodes.json     what is known of the nodes' folders (see `record`); no data depends on it
+//!   pool.key       the secret that capabilities are signed with; mode 0600
+//!   control.sock   the running server, while there is one
+//!   node.0/ …      one folder per node; each may be a mount point of its own disk
+//!     superblock   which node of which pool this is
+//!     lock         held by the process that runs the node; says which, and its kind
+//!     listen       where that process listens, when it is `fieldstone node`
+//!     slots data   the chunk store
+//!     volume.* journal.*
+//! ```
+//!
+//! Nothing in `pool.json` changes after creation. What volumes there are is known to the nodes.
+
+mod create;
+mod format;
+mod layout;
+mod losses;
+mod provision;
+pub mod record;
+mod room;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use fieldstone_codes::Profile;
+use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
+
+pub use create::{Sizes, check_fits, create};
+pub use format::PoolFile;
+pub use layout::{Layout, default_node_bytes, free_bytes, geometry};
+pub use losses::{Losses, PoolKeeper, look};
+pub use provision::{Provision, needed_slots};
+pub use room::check_room;
+
+/// The file that makes a folder a pool.
+pub const POOL_FILE: &str = "pool.json";
+/// The file with the pool's secret.
+const KEY_FILE: &str = "pool.key";
+
+/// An opened pool.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Its identity.
+    pub id: PoolId,
+    /// Number of nodes.
+    pub nodes: u16,
+    /// The code that volumes have unless they ask for another.
+    pub profile: Profile,
+    /// The nodes' slots.
+    pub layout: Layout,
+    /// The secret.
+    pub key: MasterKey,
+}
+
+/// True when `folder` holds a pool description, readable or not.
+pub fn is_pool(folder: &Path) -> bool {
+    folder.join(POOL_FILE).exists()
+}
+
+/// True when `folder` is a pool's, or may not be looked into: opening it tells which.
+pub fn may_be_pool(folder: &Path) -> bool {
+    let denied = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+    folder.join(POOL_FILE).try_exists().unwrap_or_else(denied)
+}
+
+impl Pool {
+    /// Reads the description and the key of the pool at `folder`.
+    ///
+    /// # Errors
+    /// When `folder` is no pool, or its files cannot be read, or are damaged, or of a newer version.
+    pub fn open(folder: &Path) -> anyhow::Result<Self> {
+        let path = folder.join(POOL_FILE);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
+                "{} is not a pool (it has no {POOL_FILE}); make one with `fieldstone pool create {}`",
+                folder.display(),
+                folder.display()
+            ),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        };
+        let file = PoolFile::parse(&text).with_context(|| format!("{}", path.display()))?;
+        let profile = file.profile().with_context(|| format!("{}", path.display()))?;
+        Ok(Self {
+            folder: folder.to_path_buf(),
+            id: file.pool_id().with_context(|| format!("{}", path.display()))?,
+            nodes: file.nodes,
+            profile,
+            layout: Layout { slot_bytes: file.slot_bytes, slots: file.slots_per_node },
+            key: read_key(&folder.join(KEY_FILE))?,
+        })
+    }
+
+    /// The folder of a node.
+    pub fn node_folder(&self, node: NodeIndex) -> PathBuf {
+        self.folder.join(node.to_string())
+    }
+
+    /// The nodes, in order.
+    pub fn node_indices(&self) -> impl Iterator<Item = NodeIndex> + use<> {
+        (0..self.nodes).map(NodeIndex)
+    }
+
+    /// Writes the description and the key. The description comes last and atomically: a pool is
+    /// whole or absent.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn write(&self) -> anyhow::Result<()> {
+        let key = self.key.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n";
+        write_new(&self.folder.join(KEY_FILE), key.as_bytes(), 0o600)?;
+        let file = PoolFile::new(self.id, self.nodes, self.profile, self.layout);
+        let partial = self.folder.join(format!("{POOL_FILE}.partial"));
+        let path = self.folder.join(POOL_FILE);
+        write_new(&partial, file.to_text().as_bytes(), 0o644)?;
+        fs::rename(&partial, &path).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::File::open(&self.folder)
+            .and_then(|folder| folder.sync_all())
+            .with_context(|| format!("cannot sync {}", self.folder.display()))
+    }
+}
+
+fn write_new(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
+    let write = || -> std::io::Result<()> {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn read_key(path: &Path) -> anyhow::Result<MasterKey> {
+    let text = fs::read_to_string(path).with_context(|| {
+        format!("cannot read the pool's secret {} (mode 0600: only its owner may)", path.display())
+    })?;
+    let text = text.trim();
+    let mut key = [0u8; 16];
+    let digits_ok = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !digits_ok {
+        bail!("{} is damaged: it should hold 32 hexadecimal digits", path.display());
+    }
+    let number = u128::from_str_radix(text, 16).context("hexadecimal digits were just checked")?;
+    key.copy_from_slice(&number.to_be_bytes());
+    Ok(MasterKey(key))
+}
+
+/// Sixteen random bytes from the kernel.
+///
+/// # Errors
+/// When there is no `/dev/urandom`.
+pub fn random() -> anyhow::Result<u128> {
+    let mut bytes = [0u8; 16];
+    fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .context("cannot read random bytes from /dev/urandom")?;
+    Ok(u128::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(folder: &Path) -> Pool {
+        Pool {
+            folder: folder.to_path_buf(),
+            id: PoolId(77),
+            nodes: 6,
+            profile: "rs:4+2".parse().expect("a profile"),
+            layout: Layout { slot_bytes: 1 << 20, slots: 100 },
+            key: MasterKey(*b"0123456789abcdef"),
+        }
+    }
+
+    #[test]
+    fn a_pool_reads_back_as_written_and_its_key_is_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let pool = sample(folder.path());
+        pool.write().expect("writable");
+        let back = Pool::open(folder.path()).expect("readable");
+        assert_eq!(format!("{pool:?}"), format!("{back:?}"));
+        assert!(pool.key == back.key);
+        let mode = fs::metadata(folder.path().join(KEY_FILE)).expect("it exists").permissions();
+        assert_eq!(mode.mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn damaged_newer_and_missing_files_are_named() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let pool = sample(folder.path());
+        let error = |what: &str| {
+            let error = format!("{:#}", Pool::open(folder.path()).expect_err("refused"));
+            assert!(error.contains(what), "{error}");
+        };
+        error("not a pool");
+        pool.write().expect("writable");
+        let path = folder.path().join(POOL_FILE);
+        let text = fs::read_to_string(&path).expect("readable");
+        for (from, to, what) in [
+            ("\"format\": 1", "\"format\": 2", "newer version"),
+            ("rs:4+2", "rs:4", "rs:K+M"),
+            ("\"nodes\": 6", "\"nodes\": 0", "nodes"),
+            ("\"nodes\": 6", "\"nodes\": \"six\"", "pool.json"),
+        ] {
+            assert!(text.contains(from), "{from} is in {text}");
+            fs::write(&path, text.replace(from, to)).expect("writable");
+            error(what);
+        }
+        fs::write(&path, &text[..text.len() / 2]).expect("writable");
+        error("damaged");
+        fs::write(&path, &text).expect("writable");
+        fs::write(folder.path().join(KEY_FILE), "abc").expect("writable");
+        error("pool.key");
+    }
+}

@@ -1,0 +1,284 @@
+//! From what the host tells to what is reported.
+
+use fieldstone_host::{CoreSnapshot, DeviceSnapshot};
+use fieldstone_proto::PoolId;
+use fieldstone_volume::{NodeHealth, Phase, Progress, Status};
+
+use super::{
+    CoreReport, EngineKindReport, EngineReport, NodeReport, PoolReport, ProgressReport,
+    ServerReport, VolumeNodeReport, VolumeReport,
+};
+use crate::engine::{Engine, Known, NodeSight};
+use crate::pool::Provision;
+use crate::runtime::Runtime;
+
+/// Whether a pool's report tells of the stores that need no pool and are served beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stores {
+    /// It does.
+    Told,
+    /// It does not: another report of the server does.
+    LeftOut,
+}
+
+impl PoolReport {
+    /// Everything about a pool at work, with the stores beside it that need no pool. What cannot be
+    /// learned is left out.
+    pub fn of(engine: &Engine) -> Self {
+        Self::with_stores(engine, Stores::Told)
+    }
+
+    /// Everything about a pool at work.
+    pub fn with_stores(engine: &Engine, stores: Stores) -> Self {
+        let (pool, runtime) = (&engine.pool, engine.runtime());
+        // Nodes first: what a volume tells of a node that was replaced is then told of the new one.
+        let sights = engine.see_nodes();
+        let cores = runtime.handle().snapshot(true);
+        let mut volumes = device_reports(runtime, &cores, Some(pool.id), stores);
+        volumes.iter_mut().for_each(|volume| explain_nodes(volume, pool.id, &cores));
+        let listing = engine.list_volumes().ok();
+        if let Some(listing) = &listing {
+            volumes.iter_mut().for_each(|volume| complete(volume, &listing.volumes));
+        }
+        let provision = listing.map(|listing| engine.provision(&listing.volumes));
+        Self {
+            pool: pool.id.to_string(),
+            dir: pool.folder.display().to_string(),
+            code: pool.profile.to_string(),
+            server: None,
+            provisioned_bytes: provision.map(Provision::needed_bytes),
+            provisionable_bytes: provision.map(Provision::bytes),
+            nodes: node_reports(engine, &sights, &cores),
+            volumes,
+        }
+    }
+
+    /// Everything about stores that need no pool.
+    pub fn of_stores(runtime: &Runtime) -> Self {
+        let cores = runtime.handle().snapshot(true);
+        Self { volumes: device_reports(runtime, &cores, None, Stores::Told), ..Self::default() }
+    }
+}
+
+/// The volumes of a pool, and the stores that need none if they are to be told of.
+fn device_reports(
+    runtime: &Runtime,
+    cores: &[CoreSnapshot],
+    pool: Option<PoolId>,
+    stores: Stores,
+) -> Vec<VolumeReport> {
+    let report = |device: &DeviceSnapshot| {
+        let name = runtime.name_of(device.device)?;
+        let is_told = match name.pool {
+            None => stores == Stores::Told,
+            of => of == pool,
+        };
+        is_told.then(|| device_report(name.name, device))
+    };
+    cores.iter().flat_map(|core| &core.devices).filter_map(report).collect()
+}
+
+impl ServerReport {
+    /// What a serving process tells about itself.
+    pub fn of(cores: &[CoreSnapshot], uptime_ns: u64, listen: Vec<String>) -> Self {
+        let reports: Vec<CoreReport> = cores
+            .iter()
+            .map(|core| CoreReport {
+                user_ns: core.usage.user.0,
+                system_ns: core.usage.system.0,
+                enters: core.ring.enters,
+                operations: core.ring.sqes,
+            })
+            .collect();
+        Self {
+            pid: std::process::id(),
+            uptime_ns,
+            listen,
+            connections: cores.iter().map(|core| core.connections as u64).sum(),
+            connections_total: cores.iter().map(|core| core.accepted).sum(),
+            cpu_ns: reports.iter().map(|core| core.user_ns + core.system_ns).sum(),
+            cores: reports,
+        }
+    }
+}
+
+/// The nodes: from their own mouths, or why they are silent.
+fn node_reports(engine: &Engine, sights: &[NodeSight], cores: &[CoreSnapshot]) -> Vec<NodeReport> {
+    let local = |node| {
+        let mut nodes = cores.iter().flat_map(|core| &core.nodes);
+        nodes.find(|found| found.pool == engine.pool.id && found.node == node)
+    };
+    let report = |sight: &NodeSight| {
+        let mut report = NodeReport {
+            node: sight.node.0,
+            place: engine.place_name(usize::from(sight.node.0)),
+            ..NodeReport::default()
+        };
+        match &sight.stat {
+            Ok(stat) => {
+                report.state = "up".to_owned();
+                report.incarnation = format!("{:016x}", stat.incarnation);
+                report.total_bytes = u64::from(stat.slots_total) * u64::from(stat.slot_bytes);
+                report.free_bytes = u64::from(stat.slots_free) * u64::from(stat.slot_bytes);
+            }
+            Err(reason) => {
+                report.state = "down".to_owned();
+                let known = local(sight.node).and_then(|node| node.down.clone());
+                report.reason = known.unwrap_or_else(|| reason.clone());
+            }
+        }
+        report
+    };
+    sights.iter().map(report).collect()
+}
+
+/// Lets nodes of this process that are down tell the reason themselves.
+fn explain_nodes(volume: &mut VolumeReport, pool: PoolId, cores: &[CoreSnapshot]) {
+    for view in volume.nodes.iter_mut().filter(|view| view.state == "down") {
+        let mut nodes = cores.iter().flat_map(|core| &core.nodes);
+        let node = nodes.find(|node| node.pool == pool && node.node.0 == view.node);
+        let down = node.and_then(|node| node.down.clone());
+        if let Some(reason) = down {
+            view.reason = reason;
+        }
+    }
+}
+
+/// Fills in what an opening volume does not know of itself yet.
+fn complete(volume: &mut VolumeReport, listed: &[Known]) {
+    let Some(known) = listed.iter().find(|known| known.name == volume.name) else { return };
+    if volume.phase == "opening" && volume.size_bytes == 0 {
+        volume.size_bytes = known.size_bytes;
+        volume.code = known.profile.to_string();
+    }
+}
+
+/// A device that is open.
+fn device_report(name: String, device: &DeviceSnapshot) -> VolumeReport {
+    let mut report = match device.status_of::<Status>() {
+        Some(status) => volume_report(status),
+        None => VolumeReport {
+            code: device.kind.to_owned(),
+            phase: phase_word(&device.phase).to_owned(),
+            protection: "none".to_owned(),
+            size_bytes: device.info.size_bytes,
+            capacity_bytes: device.info.size_bytes,
+            ..VolumeReport::default()
+        },
+    };
+    report.name = name;
+    report.io = Some(super::io::io_report(&device.stats));
+    report
+}
+
+fn phase_word(phase: &fieldstone_host::Phase) -> &'static str {
+    match phase {
+        fieldstone_host::Phase::Opening => "opening",
+        fieldstone_host::Phase::Serving => "serving",
+        fieldstone_host::Phase::Closing => "closing",
+        fieldstone_host::Phase::Closed => "closed",
+        fieldstone_host::Phase::Failed(_) => "failed",
+    }
+}
+
+fn volume_report(status: &Status) -> VolumeReport {
+    let (phase, reason) = match &status.phase {
+        Phase::Opening => ("opening", String::new()),
+        Phase::Serving => ("serving", String::new()),
+        Phase::Closing => ("closing", String::new()),
+        Phase::Looked | Phase::Closed => ("closed", String::new()),
+        Phase::Failed(reason) => ("failed", reason.clone()),
+    };
+    VolumeReport {
+        name: status.name.clone(),
+        id: status.volume.to_string(),
+        code: status.profile.clone(),
+        phase: phase.to_owned(),
+        reason,
+        waits_for: status.waits_for.clone(),
+        protection: match status.phase {
+            // What the volume lacks is known once its map is.
+            Phase::Opening => "unknown",
+            _ => protection(status),
+        }
+        .to_owned(),
+        epoch: status.epoch.0,
+        size_bytes: status.size_bytes,
+        live_bytes: status.live_bytes,
+        capacity_bytes: status.capacity_bytes,
+        map_bytes: status.map_bytes,
+        segments: status.segments,
+        segments_degraded: status.segments_degraded,
+        segments_lost: status.segments_lost,
+        segments_pending_free: status.segments_pending_free,
+        shards_missing: status.shards_missing,
+        journal_used_bytes: status.journal_used_bytes,
+        journal_ring_bytes: status.journal_ring_bytes,
+        journal_whole: status.journal_whole,
+        journal_nodes: status.journal_nodes.iter().map(|node| node.0).collect(),
+        user_written_bytes: status.user_written_bytes,
+        moved_bytes: status.moved_bytes,
+        sent_bytes: status.sent_bytes,
+        degraded_reads: status.degraded_reads,
+        checkpoints: status.checkpoints,
+        gc_pause_max_ns: status.gc_pause_max_ns,
+        engine: engine_report(status),
+        nodes: status.nodes.iter().map(node_view).collect(),
+        rebuild: progress_report(&status.rebuild),
+        scrub: progress_report(&status.scrub),
+        io: None,
+    }
+}
+
+fn protection(status: &Status) -> &'static str {
+    if status.segments_lost > 0 {
+        "lost"
+    } else if status.segments_degraded > 0 || status.shards_missing > 0 || !status.journal_whole {
+        "degraded"
+    } else {
+        "healthy"
+    }
+}
+
+fn engine_report(status: &Status) -> EngineReport {
+    let counters = &status.engine_counters;
+    let kinds =
+        [("code", counters.code), ("place", counters.place), ("checksum", counters.checksum)];
+    let kinds = kinds.map(|(kind, counters)| EngineKindReport {
+        kind: kind.to_owned(),
+        jobs: counters.jobs,
+        bytes: counters.bytes,
+        device_jobs: counters.device_jobs,
+        device_failures: counters.device_failures,
+        device_full: counters.device_full,
+    });
+    EngineReport { name: status.engine.clone(), kinds: kinds.into() }
+}
+
+fn node_view(node: &fieldstone_volume::NodeStatus) -> VolumeNodeReport {
+    VolumeNodeReport {
+        node: node.node.0,
+        state: match node.health {
+            NodeHealth::Up => "up",
+            NodeHealth::Joining => "joining",
+            NodeHealth::Down => "down",
+        }
+        .to_owned(),
+        reason: node.reason.clone(),
+        shards: node.shards,
+    }
+}
+
+fn progress_report(progress: &Progress) -> ProgressReport {
+    ProgressReport {
+        running: progress.running,
+        shards_total: progress.shards_total,
+        shards_done: progress.shards_done,
+        shards_failed: progress.shards_failed,
+        damaged: progress.damaged,
+        read_bytes: progress.read_bytes,
+        reed_solomon_bytes: progress.reed_solomon_bytes,
+        written_bytes: progress.written_bytes,
+        elapsed_ns: progress.elapsed_ns,
+    }
+}

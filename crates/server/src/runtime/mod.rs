@@ -1,0 +1,384 @@
+//! Stores at work on the cores of this process: any mix of them, volumes of several pools too.
+//!
+//! A device is known to the user by the name of its *export*, which no other device of the process
+//! has. Calls name it in its pool instead ([`DeviceName`]): two pools may have volumes of one name.
+
+mod exports;
+mod targets;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fieldstone_block::layers::LayerOptions;
+use fieldstone_block::{Info, Settings};
+use fieldstone_host::{
+    CoreSnapshot, DeviceId, DeviceSpec, Handle, Host, HostConfig, LocalNodeConfig,
+    PAYLOAD_MEMORY_BYTES, StoreSpec, VolumeCall,
+};
+use fieldstone_proto::{PoolId, VolumeId};
+use fieldstone_uring::{Caching, Holder};
+
+pub use targets::{Stage, Target};
+
+use crate::accelerator::Accelerator;
+use crate::engine::{Engine, FixedNode, find_nodes};
+use crate::pool::Pool;
+
+/// How long a call waits for a core. A core that is well answers within a millisecond.
+const CALL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a runtime is started.
+#[derive(Clone, Debug)]
+pub struct RuntimeOptions {
+    /// Cores to use.
+    pub cores: usize,
+    /// Pin each to a CPU.
+    pub pin: bool,
+    /// How node files are opened.
+    pub caching: Caching,
+    /// Memory for the payloads of all NBD clients.
+    pub payload_memory_bytes: usize,
+    /// Nodes at given addresses. They are of the one pool there is.
+    pub fixed: Vec<FixedNode>,
+    /// What kind of process this is, for those that find the nodes' folders in use.
+    pub holder: Holder,
+    /// Make an empty node where one was lost, under the conditions of [`crate::pool::PoolKeeper`].
+    pub replace_missing: bool,
+    /// What places and codes for the volumes.
+    pub accelerator: Accelerator,
+}
+
+impl RuntimeOptions {
+    /// For a command that does its work and ends, and reaches some nodes at addresses.
+    pub fn offline(fixed: &[FixedNode]) -> Self {
+        Self {
+            cores: 1,
+            pin: false,
+            caching: Caching::Buffered,
+            payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+            fixed: fixed.to_vec(),
+            holder: Holder::Command,
+            replace_missing: false,
+            accelerator: Accelerator::cpu(),
+        }
+    }
+}
+
+/// What a device is called: a volume of a pool, or a store that needs no pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceName {
+    /// The pool of a volume.
+    pub pool: Option<PoolId>,
+    /// The name of the volume in its pool, or of the store.
+    pub name: String,
+}
+
+impl DeviceName {
+    /// A volume of a pool.
+    pub fn volume(pool: PoolId, name: &str) -> Self {
+        Self { pool: Some(pool), name: name.to_owned() }
+    }
+
+    /// A store that needs no pool.
+    pub fn store(name: &str) -> Self {
+        Self { pool: None, name: name.to_owned() }
+    }
+}
+
+/// A device that is open.
+#[derive(Clone, Debug)]
+pub struct OpenDevice {
+    /// The host's name for it.
+    pub device: DeviceId,
+    /// What it is called.
+    pub name: DeviceName,
+    /// The name of its export.
+    pub export: String,
+    /// Which volume, if it is one.
+    pub volume: Option<VolumeId>,
+    /// Its size and limits when it was opened.
+    pub info: Info,
+}
+
+/// Stores at work.
+pub struct Runtime {
+    host: Mutex<Option<Host>>,
+    handle: Handle,
+    accelerator: Accelerator,
+    /// Devices that the host has: open, being opened, or failed and not let go of yet.
+    names: Mutex<Vec<(DeviceId, DeviceName)>>,
+    open: Mutex<Vec<OpenDevice>>,
+    targets: Mutex<Vec<Target>>,
+    /// Held while a list of exports is made and offered, so that none overtakes a newer one.
+    offering: Mutex<()>,
+}
+
+impl Runtime {
+    /// Starts the cores, with the nodes of these pools that run here; also of none. Beside it, each
+    /// pool at work.
+    ///
+    /// # Errors
+    /// When another server has a pool, an address does not resolve, or the machine refuses.
+    pub fn start(
+        pools: Vec<Pool>,
+        options: &RuntimeOptions,
+    ) -> anyhow::Result<(Arc<Self>, Vec<Engine>)> {
+        let mut local: Vec<LocalNodeConfig> = Vec::new();
+        let mut found = Vec::new();
+        for pool in pools {
+            let nodes = find_nodes(&pool, options, &mut local)?;
+            found.push((pool, nodes));
+        }
+        let host = Host::start(HostConfig {
+            cores: options.cores,
+            pin: options.pin,
+            caching: options.caching,
+            verify_payload: false,
+            payload_memory_bytes: options.payload_memory_bytes,
+            nodes: local,
+        })
+        .context("cannot start")?;
+        let runtime = Arc::new(Self {
+            handle: host.handle().clone(),
+            host: Mutex::new(Some(host)),
+            accelerator: options.accelerator.clone(),
+            names: Mutex::new(Vec::new()),
+            open: Mutex::new(Vec::new()),
+            targets: Mutex::new(Vec::new()),
+            offering: Mutex::new(()),
+        });
+        let engine = |(pool, nodes)| Engine::new(pool, nodes, Arc::clone(&runtime));
+        let engines = found.into_iter().map(engine).collect();
+        Ok((runtime, engines))
+    }
+
+    /// The host.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// What places and codes for the volumes.
+    pub fn accelerator(&self) -> &Accelerator {
+        &self.accelerator
+    }
+
+    /// Devices that are open, in the order of opening.
+    pub fn open_devices(&self) -> Vec<OpenDevice> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What a device of the host is called; none if it was let go of.
+    pub fn name_of(&self, device: DeviceId) -> Option<DeviceName> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.iter().find(|(known, _)| *known == device).map(|(_, name)| name.clone())
+    }
+
+    /// How things stand, without counts and latencies.
+    pub fn snapshot(&self) -> Vec<CoreSnapshot> {
+        self.handle.snapshot(false)
+    }
+
+    /// Opens a store that needs no pool, and waits until it serves, or until `stop` is set.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open_store(
+        &self,
+        name: &str,
+        store: Box<dyn StoreSpec>,
+        layers: LayerOptions,
+        stop: Option<&AtomicBool>,
+    ) -> anyhow::Result<OpenDevice> {
+        let spec = DeviceSpec { name: name.to_owned(), store, layers };
+        self.open_device(DeviceName::store(name), spec, None, stop)
+    }
+
+    /// Opens a device and waits until it serves, or until `stop` is set.
+    pub(crate) fn open_device(
+        &self,
+        name: DeviceName,
+        spec: DeviceSpec,
+        volume: Option<VolumeId>,
+        stop: Option<&AtomicBool>,
+    ) -> anyhow::Result<OpenDevice> {
+        let export = spec.name.clone();
+        let (device, answer) = self.handle.open_device(spec);
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).push((device, name.clone()));
+        let opened = self.wait_open(&name, &export, &answer, stop);
+        match opened {
+            Ok(info) => {
+                let open = OpenDevice { device, name, export, volume, info };
+                self.open.lock().unwrap_or_else(PoisonError::into_inner).push(open.clone());
+                Ok(open)
+            }
+            Err(error) => {
+                self.forget(device);
+                Err(error)
+            }
+        }
+    }
+
+    fn wait_open(
+        &self,
+        name: &DeviceName,
+        export: &str,
+        answer: &Receiver<Result<Info, String>>,
+        stop: Option<&AtomicBool>,
+    ) -> anyhow::Result<Info> {
+        const STEP: Duration = Duration::from_millis(50);
+        const STILL_AFTER: Duration = Duration::from_secs(15);
+        let start = Instant::now();
+        let mut told = false;
+        loop {
+            match answer.recv_timeout(STEP) {
+                Ok(Ok(info)) => return Ok(info),
+                Ok(Err(reason)) => {
+                    bail!("cannot open {export}: {reason}{}", self.down_nodes(name))
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!("cannot open {export}: its core has ended{}", self.down_nodes(name))
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                bail!("interrupted while opening {export}{}", self.waiting_for(name));
+            }
+            if !told && start.elapsed() > STILL_AFTER {
+                told = true;
+                tell!("fieldstone: still opening {export}{}", self.waiting_for(name));
+            }
+        }
+    }
+
+    /// Lets go of a device.
+    fn forget(&self, device: DeviceId) {
+        self.handle.forget_device(device);
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.retain(|(known, _)| *known != device);
+    }
+
+    /// The in-process nodes of a device's pool that do not run, as a list to append to an error.
+    fn down_nodes(&self, name: &DeviceName) -> String {
+        let mut text = String::new();
+        for node in self.snapshot().iter().flat_map(|core| &core.nodes) {
+            if let Some(reason) = &node.down
+                && Some(node.pool) == name.pool
+            {
+                text.push_str(&format!("\n  {} is down: {reason}", node.node));
+            }
+        }
+        text
+    }
+
+    /// Calls an open volume.
+    ///
+    /// # Errors
+    /// When the volume is not open or refuses.
+    pub fn call_store(&self, name: &DeviceName, call: VolumeCall) -> anyhow::Result<()> {
+        let open = self.find_open(name)?;
+        answered(&name.name, &self.handle.call_store(open.device, call.settings()))
+    }
+
+    /// Changes options of a layer of an open device.
+    ///
+    /// # Errors
+    /// When the device is not open, has no such layer, or the layer refuses.
+    pub fn change_layer(&self, name: &DeviceName, settings: Settings) -> anyhow::Result<()> {
+        let open = self.find_open(name)?;
+        answered(&name.name, &self.handle.change_layer(open.device, settings))
+    }
+
+    /// An open device by name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn find_open(&self, name: &DeviceName) -> anyhow::Result<OpenDevice> {
+        let open = self.open_devices();
+        let found = open.iter().find(|open| open.name == *name).cloned();
+        if found.is_none() {
+            self.check_not_opening(name)?;
+        }
+        found.with_context(|| {
+            let of_pool =
+                open.iter().filter(|open| open.name.pool.is_none() || open.name.pool == name.pool);
+            let names: Vec<_> = of_pool.map(|open| open.name.name.as_str()).collect();
+            format!(
+                "the volume {:?} is not being served here; served: {}",
+                name.name,
+                names.join(", ")
+            )
+        })
+    }
+
+    /// Closes a device cleanly: everything acknowledged is stable, and the next opening need not
+    /// recover.
+    ///
+    /// # Errors
+    /// When it could not be closed cleanly; nothing is lost then either.
+    pub fn close(&self, open: &OpenDevice) -> anyhow::Result<()> {
+        self.close_all(std::slice::from_ref(open))
+    }
+
+    /// Closes devices cleanly, all at the same time.
+    fn close_all(&self, devices: &[OpenDevice]) -> anyhow::Result<()> {
+        /// Longer than a volume itself takes to give up.
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let deadline = Instant::now() + PATIENCE;
+        let answers: Vec<_> =
+            devices.iter().map(|open| (open, self.handle.close_device(open.device))).collect();
+        let mut failures = Vec::new();
+        // A core that hangs keeps a snapshot waiting for seconds: one is taken, for the first
+        // volume that is not closed.
+        let mut cores: Option<Vec<CoreSnapshot>> = None;
+        for (open, answer) in answers {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            let name = &open.export;
+            let failure = match answer.recv_timeout(rest) {
+                Ok(Ok(())) => None,
+                Ok(Err(reason)) => Some(format!("{name} was not closed cleanly: {reason}")),
+                Err(_) => Some(format!(
+                    "{name} was not closed within {PATIENCE:?}{}: what was acknowledged is replayed \
+                     from its journal when it is opened again",
+                    self.waits_for(cores.get_or_insert_with(|| self.snapshot()), &open.name)
+                )),
+            };
+            failures.extend(failure);
+            self.forget(open.device);
+            let mut list = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            list.retain(|other| other.device != open.device);
+        }
+        if failures.is_empty() { Ok(()) } else { bail!("{}", failures.join("; ")) }
+    }
+
+    /// Closes every device and stops the host.
+    ///
+    /// # Errors
+    /// The first thing that went wrong; everything is tried all the same.
+    pub fn finish(&self) -> anyhow::Result<()> {
+        let result = self.close_all(&self.open_devices());
+        let host = self.host.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match host.map(Host::stop) {
+            Some(Err(error)) => result.and(Err(error).context("a core failed")),
+            _ => result,
+        }
+    }
+
+    /// True when a core has ended by itself.
+    pub fn has_failed(&self) -> bool {
+        let host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+        host.as_ref().is_some_and(Host::has_failed)
+    }
+}
+
+/// Waits for a core's answer to a call to the device of that name.
+fn answered(name: &str, answer: &Receiver<Result<(), String>>) -> anyhow::Result<()> {
+    match answer.recv_timeout(CALL_PATIENCE) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(reason)) => bail!("{name}: {reason}"),
+        Err(RecvTimeoutError::Disconnected) => bail!("{name}: its core has ended"),
+        Err(RecvTimeoutError::Timeout) => bail!("{name}: its core does not answer"),
+    }
+}

@@ -1,0 +1,160 @@
+//! What a server was told to serve, and how far each device is.
+//!
+//! ```text
+//!            opened
+//! Opening -----------> Serving
+//!   |  ^
+//!   |  | tried again
+//!   v  |
+//! Failed
+//! ```
+//!
+//! The list stands from the server's start, so that `status` can tell of a volume before it is
+//! open, and so that calls which need a serving volume say what it waits for.
+
+use std::sync::PoisonError;
+
+use anyhow::bail;
+use fieldstone_host::{CoreSnapshot, DeviceId, DeviceSnapshot, Phase};
+use fieldstone_volume::{NodeHealth, Status};
+
+use super::{DeviceName, OpenDevice, Runtime};
+
+/// How far a device is.
+#[derive(Clone, Debug)]
+pub enum Stage {
+    /// The device is looked up or opened for the first time.
+    Opening,
+    /// The device was opened.
+    Serving(OpenDevice),
+    /// The device could not be opened, for this reason. The opening may be tried again.
+    Failed(String),
+}
+
+/// Something that a server was told to serve.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// What it is called.
+    pub name: DeviceName,
+    /// The name of its export.
+    pub export: String,
+    /// How far it is.
+    pub stage: Stage,
+}
+
+impl Runtime {
+    /// Notes what is to be served, in the order of the exports.
+    pub fn set_targets(&self, names: impl Iterator<Item = (DeviceName, String)>) {
+        let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = |(name, export)| Target { name, export, stage: Stage::Opening };
+        *targets = names.map(target).collect();
+    }
+
+    /// Notes how far a target is.
+    pub fn set_stage(&self, name: &DeviceName, stage: Stage) {
+        let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(target) = targets.iter_mut().find(|target| target.name == *name) {
+            target.stage = stage;
+        }
+    }
+
+    /// What is to be served, and how far each is.
+    pub fn targets(&self) -> Vec<Target> {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Checks that a volume is not being opened at present.
+    ///
+    /// # Errors
+    /// It is; the error says what it waits for.
+    pub fn check_not_opening(&self, name: &DeviceName) -> anyhow::Result<()> {
+        let targets = self.targets();
+        let shown = &name.name;
+        match targets.iter().find(|target| target.name == *name).map(|target| &target.stage) {
+            Some(Stage::Opening) => {
+                bail!("the volume {shown:?} is still opening{}", self.waiting_for(name))
+            }
+            Some(Stage::Failed(reason)) => bail!(
+                "the volume {shown:?} could not be opened and is tried again: {reason}{}",
+                self.waiting_for(name)
+            ),
+            Some(Stage::Serving(_)) | None => Ok(()),
+        }
+    }
+
+    /// Why nothing is or will be served, if so: every target could not be opened, or has failed
+    /// since (was fenced, say).
+    pub fn all_failed(&self) -> Option<String> {
+        let cores = self.snapshot();
+        let phase = |id: DeviceId| {
+            let mut devices = cores.iter().flat_map(|core| &core.devices);
+            let found = devices.find(|found| found.device == id)?;
+            Some(found.phase.clone())
+        };
+        let failure = |target: &Target| match &target.stage {
+            Stage::Opening => None,
+            Stage::Failed(reason) => Some(reason.clone()),
+            Stage::Serving(open) => match phase(open.device) {
+                Some(Phase::Failed(reason)) => Some(format!("{}: {reason}", target.export)),
+                _ => None,
+            },
+        };
+        let reasons: Option<Vec<String>> = self.targets().iter().map(failure).collect();
+        reasons.filter(|reasons| !reasons.is_empty()).map(|reasons| reasons.join("; "))
+    }
+
+    /// What a volume that is being opened waits for, as a text to append: its nodes that are not
+    /// ready, each with the reason.
+    pub fn waiting_for(&self, name: &DeviceName) -> String {
+        self.waits_for(&self.snapshot(), name)
+    }
+
+    /// As [`Runtime::waiting_for`], from a snapshot of the cores. A snapshot may take seconds when
+    /// a core hangs, so one snapshot serves for several volumes.
+    pub fn waits_for(&self, cores: &[CoreSnapshot], name: &DeviceName) -> String {
+        let mut devices = cores.iter().flat_map(|core| &core.devices);
+        let is_it = |found: &&DeviceSnapshot| self.name_of(found.device).as_ref() == Some(name);
+        let Some(device) = devices.find(is_it) else { return String::new() };
+        let waits = node_reasons(device, |node| {
+            let nodes = cores.iter().flat_map(|core| &core.nodes);
+            let mut mine =
+                nodes.filter(|found| Some(found.pool) == name.pool && found.node.0 == node);
+            mine.find_map(|found| found.down.clone())
+        });
+        if waits.is_empty() { String::new() } else { format!("; {}", waits.join("; ")) }
+    }
+
+    /// What is open and not closed yet, one line each: for a process that ends at once.
+    pub fn unclosed(&self) -> Vec<String> {
+        let open = self.open_devices();
+        let cores = self.snapshot();
+        let line = |device: &DeviceSnapshot| {
+            let status: &Status = device.status_of()?;
+            let mine = open.iter().any(|open| open.device == device.device);
+            (mine && device.phase != Phase::Closed).then(|| {
+                format!(
+                    "{} is not closed: {} lie only in its journal, and its next opening replays \
+                     them",
+                    device.name,
+                    fieldstone_units::size(status.journal_used_bytes)
+                )
+            })
+        };
+        cores.iter().flat_map(|core| &core.devices).filter_map(line).collect()
+    }
+}
+
+/// The nodes that a volume lacks, with the reasons: those that the node itself gives (`local`),
+/// else those that the volume knows.
+fn node_reasons(device: &DeviceSnapshot, local: impl Fn(u16) -> Option<String>) -> Vec<String> {
+    let Some(status) = device.status_of::<Status>() else { return Vec::new() };
+    let lacking = status.nodes.iter().filter(|node| node.health != NodeHealth::Up);
+    lacking
+        .map(|node| match local(node.node.0) {
+            Some(reason) => format!("{} is down: {reason}", node.node),
+            None if node.health == NodeHealth::Joining => format!("{} is joining", node.node),
+            None if node.reason.is_empty() => format!("{} is down", node.node),
+            None => format!("{} is down: {}", node.node, node.reason),
+        })
+        .collect()
+}

@@ -1,0 +1,136 @@
+//! A server's life: what it serves is opened, exported and closed.
+//!
+//! The control sockets, one in the folder of each pool, come first, so that `status` tells what an
+//! opening volume waits for. Then all devices are opened at the same time ([`opening`]), and each
+//! is exported as soon as it is open.
+
+mod opening;
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use anyhow::bail;
+use fieldstone_console::signals::Signals;
+use fieldstone_uring::Listener;
+
+pub use opening::Device;
+
+use crate::control::ControlServer;
+use crate::engine::{Engine, Served, ServerInfo};
+use crate::metrics::{Look, MetricsServer};
+use crate::report::Stores;
+use crate::runtime::Runtime;
+use opening::{Door, Openings};
+
+/// Tells the user, in lines, what is served from now on.
+pub type Announce = fn(&str);
+
+/// What to serve, and where.
+pub struct ServeOptions {
+    /// What to open, in the order of the exports.
+    pub devices: Vec<Device>,
+    /// Where NBD clients come in.
+    pub listeners: Vec<Listener>,
+    /// Where metrics are served, `HOST:PORT`.
+    pub metrics: Option<String>,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Tells what is served.
+    pub announce: Announce,
+}
+
+/// A server at work. Without [`Server::end`], requests in flight are not waited for.
+pub struct Server {
+    runtime: Arc<Runtime>,
+    openings: Openings,
+    /// They answer until the server ends.
+    control: Vec<ControlServer>,
+    metrics: Option<MetricsServer>,
+}
+
+impl Server {
+    /// Answers the control clients of each pool, and begins to open everything. A call to stop goes
+    /// to `stop`.
+    ///
+    /// # Errors
+    /// When a volume is not known, or a socket or a thread cannot be made.
+    pub fn start(
+        runtime: &Arc<Runtime>,
+        engines: &[Arc<Engine>],
+        options: ServeOptions,
+        stop: Sender<()>,
+    ) -> anyhow::Result<Self> {
+        let ServeOptions { devices, listeners, read_only, .. } = options;
+        let targets = devices.iter().map(|device| (device.name(), device.export().to_owned()));
+        runtime.set_targets(targets);
+        let addresses = listeners.iter().map(|listener| listener.address().to_string());
+        let info = ServerInfo::new(Arc::clone(runtime), addresses.collect(), read_only, stop);
+        let info = Arc::new(info);
+        let serve =
+            |engine: &Arc<Engine>| Arc::new(Served::new(Arc::clone(engine), Arc::clone(&info)));
+        let served: Vec<Arc<Served>> = engines.iter().map(serve).collect();
+        let metrics = match &options.metrics {
+            Some(address) => Some(MetricsServer::start(address, look(&served, &info))?),
+            None => None,
+        };
+        let control = engines.iter().zip(&served).map(|(engine, served)| {
+            ControlServer::start(&engine.pool.folder, Arc::clone(served) as _)
+        });
+        let control = control.collect::<anyhow::Result<_>>()?;
+        let door = Door::new(runtime, listeners, read_only, metrics.as_ref(), options.announce);
+        // A wrong name changes nothing: all are looked up before any is opened.
+        let openings = Openings::start(runtime, engines, devices, door)?;
+        Ok(Self { runtime: Arc::clone(runtime), openings, control, metrics })
+    }
+
+    /// Waits for the end: a signal, a call to stop, or a failure.
+    ///
+    /// # Errors
+    /// A core has ended by itself, nothing could be opened, or the end came before anything was
+    /// open.
+    pub fn wait(&self, signals: &Signals) -> anyhow::Result<()> {
+        const STEP: Duration = Duration::from_secs(3);
+        const STEP_WHILE_OPENING: Duration = Duration::from_millis(50);
+        loop {
+            let opening = self.openings.is_any_new();
+            if signals.wait(if opening { STEP_WHILE_OPENING } else { STEP }) {
+                if self.runtime.open_devices().is_empty() {
+                    self.openings.interrupted()?;
+                }
+                return Ok(());
+            }
+            if self.runtime.has_failed() {
+                bail!("a core has ended by itself; see the messages above");
+            }
+            if opening && self.openings.is_any_new() {
+                continue;
+            }
+            if let Some(reason) = self.runtime.all_failed() {
+                bail!("{reason}");
+            }
+        }
+    }
+
+    /// Opens and answers nothing more, and waits for requests in flight.
+    pub fn end(self) {
+        /// How long requests in flight are waited for.
+        const DRAIN: Duration = Duration::from_secs(20);
+        let Self { runtime, openings, control, metrics } = self;
+        drop(openings);
+        drop((control, metrics));
+        if !runtime.handle().drain(DRAIN) {
+            tell!("fieldstone: requests in flight were not answered within {DRAIN:?}");
+        }
+    }
+}
+
+/// What the metrics tell of: the pools, and once the stores that need none.
+fn look(served: &[Arc<Served>], info: &Arc<ServerInfo>) -> Look {
+    let (served, info) = (served.to_vec(), Arc::clone(info));
+    Box::new(move || {
+        let Some((first, others)) = served.split_first() else { return vec![info.report()] };
+        let others = others.iter().map(|served| served.report_with(Stores::LeftOut));
+        std::iter::once(first.report()).chain(others).collect()
+    })
+}
