@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_host::folder::Announcer;
-use fieldstone_host::{FolderError, Host, HostConfig, LocalNodeConfig, Service, look_up};
+use fieldstone_host::{Destination, FolderError, Host, HostConfig, LocalNodeConfig, look_up};
 use fieldstone_proto::NodeIndex;
 use fieldstone_uring::{Address, Caching, Holder};
 
@@ -64,12 +64,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         caching: if args.direct { Caching::Direct } else { Caching::Buffered },
         verify_payload: true,
         payload_memory_bytes: args.payload_memory,
+        frontends: Vec::new(),
         nodes: vec![LocalNodeConfig { opening, folder: Ok(folder), late: None }],
     })
     .context("cannot start")?;
     say!("{index} of pool {} listens on {}", pool.id, listener.address());
     std::io::stdout().flush()?;
-    host.handle().listen(listener, Service::Node(index));
+    host.handle().listen(listener, Destination::Node(index));
     let ended = wait(&host, &signals, || door.announce(&address));
     door.withdraw();
     let stopped = host.stop().context("the node failed");

@@ -29,7 +29,7 @@ use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{Info, Settings};
 use fieldstone_host::{
     CoreSnapshot, DeviceId, DeviceSpec, Handle, Host, HostConfig, NodePlace, PAYLOAD_MEMORY_BYTES,
-    StoreSpec, VolumeCall,
+    StoreSpec, VolumeCall, frontends,
 };
 use fieldstone_proto::VolumeId;
 use fieldstone_uring::{Caching, Holder};
@@ -145,6 +145,7 @@ impl Engine {
             caching: options.caching,
             verify_payload: false,
             payload_memory_bytes: options.payload_memory_bytes,
+            frontends: frontends::KINDS.to_vec(),
             nodes,
         })
         .context("cannot start")?;

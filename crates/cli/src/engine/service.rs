@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use anyhow::bail;
 use fieldstone_block::Settings;
-use fieldstone_host::{Exports, VolumeCall};
+use fieldstone_host::VolumeCall;
+use fieldstone_host::frontends::nbd::{self, Exports};
 use fieldstone_proto::NodeIndex;
 
 use super::{Engine, Known, Stage};
@@ -219,7 +220,7 @@ impl Engine {
     /// As [`Engine::exports`].
     pub fn offer_exports(&self, read_only: bool) -> anyhow::Result<()> {
         let _one_at_a_time = self.offering.lock().unwrap_or_else(PoisonError::into_inner);
-        self.handle().offer(self.exports(read_only)?);
+        nbd::offer(self.handle(), self.exports(read_only)?)?;
         Ok(())
     }
 

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use fieldstone_block::layers::LayerOptions;
-use fieldstone_host::{Service, StoreOptions, StoreTarget};
+use fieldstone_host::frontends::nbd;
+use fieldstone_host::{Destination, StoreOptions, StoreTarget};
 use fieldstone_uring::Listener;
 
 use crate::engine::{Engine, Known, Listing, OpenDevice, Stage, VolumeOptions, waits_for};
@@ -83,8 +84,9 @@ impl Door {
         let (size, addresses) = (units::size(open.info.size_bytes), self.addresses.join(" "));
         let mut text = format!("serving {} ({size}) on {addresses}\n", open.name);
         if let Some(Inside { listeners, metrics_url }) = inside.take() {
+            let nbd = Destination::Frontend(self.engine.handle().frontend(nbd::KIND.name)?);
             for listener in listeners {
-                self.engine.handle().listen(listener, Service::Nbd);
+                self.engine.handle().listen(listener, nbd);
             }
             if let Some(url) = metrics_url {
                 text.push_str(&format!("metrics on {url}\n"));
