@@ -141,8 +141,9 @@ thread_local! {
     static ON_CORE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is a core that tells an answer.
-pub(crate) fn is_on_core() -> bool {
+/// Whether this thread is a core that tells an answer: then calls that wait are refused.
+#[must_use]
+pub fn is_in_callback() -> bool {
     ON_CORE.get()
 }
 

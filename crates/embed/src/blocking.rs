@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fieldstone_buf::AlignedBuf;
 
-use crate::answer::{Answer, Complete, Error, Then, is_on_core};
+use crate::answer::{Answer, Complete, Error, Then, is_in_callback};
 use crate::queue::{Operation, Queue, REQUEST_BYTES_MAX};
 
 /// How soon a queue that is full is tried again, if nothing tells of room.
@@ -34,7 +34,7 @@ impl Queue {
         buffers: &mut [IoSliceMut<'_>],
     ) -> Result<(), Error> {
         let len_bytes = buffers.iter().map(|buffer| buffer.len()).sum();
-        let data = self.ask(&Operation::Read { offset_bytes, len_bytes }, len_bytes)?;
+        let data = self.ask(&Operation::Read { offset_bytes, len_bytes })?;
         data.scatter(buffers);
         Ok(())
     }
@@ -58,7 +58,7 @@ impl Queue {
             return Err(Error::TooLong { len_bytes, max_bytes });
         }
         let data = AlignedBuf::concat(data.iter().map(|part| &part[..])).freeze();
-        self.ask(&Operation::Write { offset_bytes, data, fua: false }, len_bytes).map(drop)
+        self.ask(&Operation::Write { offset_bytes, data, fua: false }).map(drop)
     }
 
     /// Makes everything stable that was written before.
@@ -66,7 +66,7 @@ impl Queue {
     /// # Errors
     /// As [`Queue::read`].
     pub fn flush(&self) -> Result<(), Error> {
-        self.ask(&Operation::Flush, 0).map(drop)
+        self.ask(&Operation::Flush).map(drop)
     }
 
     /// Forgets the content of a range: whole blocks read as zeroes afterwards.
@@ -74,7 +74,7 @@ impl Queue {
     /// # Errors
     /// As [`Queue::read`].
     pub fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Error> {
-        self.ask(&Operation::Discard { offset_bytes, len_bytes }, 0).map(drop)
+        self.ask(&Operation::Discard { offset_bytes, len_bytes }).map(drop)
     }
 
     /// Makes every byte of a range zero.
@@ -83,15 +83,18 @@ impl Queue {
     /// As [`Queue::read`].
     pub fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Error> {
         let (no_hole, fua) = (false, false);
-        self.ask(&Operation::WriteZeroes { offset_bytes, len_bytes, no_hole, fua }, 0).map(drop)
+        self.ask(&Operation::WriteZeroes { offset_bytes, len_bytes, no_hole, fua }).map(drop)
     }
 
     /// Submits when there is room, and waits for the answer.
-    fn ask(&self, operation: &Operation, len_bytes: usize) -> Answer {
+    ///
+    /// # Errors
+    /// As [`Queue::read`].
+    pub fn ask(&self, operation: &Operation) -> Answer {
         thread_local! {
             static WAITER: Arc<Waiter> = Arc::default();
         }
-        if is_on_core() {
+        if is_in_callback() {
             return Err(Error::OnCore);
         }
         let waiter = WAITER.with(Arc::clone);
@@ -103,7 +106,7 @@ impl Queue {
                 Err(Error::Full) => {}
                 Err(error) => return Err(error),
             }
-            match self.wait_for_room(len_bytes, RETRY) {
+            match self.wait_for_room(operation.held_bytes(), RETRY) {
                 Ok(()) => std::thread::sleep(REST),
                 Err(Error::Full) => {}
                 Err(error) => return Err(error),

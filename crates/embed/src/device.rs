@@ -13,7 +13,7 @@ use fieldstone_host::{
 };
 use fieldstone_uring::Caching;
 
-use crate::answer::{Error, is_on_core};
+use crate::answer::{Error, is_in_callback};
 use crate::frontend::KIND;
 use crate::queue::{AttachError, Bounds, Queue};
 
@@ -133,7 +133,7 @@ impl Device {
     fn end(&mut self) -> Result<(), CloseError> {
         let host = self.host.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let Some(host) = host else { return Ok(()) };
-        if is_on_core() {
+        if is_in_callback() {
             // The core must not wait for itself. Another thread ends it when the callback is over.
             let device = self.device;
             let end = move || {

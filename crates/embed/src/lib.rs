@@ -58,7 +58,7 @@ mod device;
 mod frontend;
 mod queue;
 
-pub use answer::{Answer, Complete, Data, Error, Then};
+pub use answer::{Answer, Complete, Data, Error, Then, is_in_callback};
 pub use completions::{CompletionQueue, Done};
 pub use device::{CloseError, Device, OpenError, Options};
 pub use fieldstone_block::BlockError;

@@ -20,7 +20,7 @@ use fieldstone_host::{
 };
 use slab::Slab;
 
-use crate::answer::{Data, Error, Then, is_on_core, tell};
+use crate::answer::{Data, Error, Then, is_in_callback, tell};
 use crate::frontend::{KIND, Mail};
 
 /// The longest read or write.
@@ -85,6 +85,16 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// What it counts for against [`Bounds::bytes`].
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        match self {
+            Self::Read { len_bytes, .. } => *len_bytes,
+            Self::Write { data, .. } => data.len(),
+            Self::Flush | Self::Discard { .. } | Self::WriteZeroes { .. } => 0,
+        }
+    }
+
     /// The request. Its name is not known yet.
     fn request(self) -> Result<Request, Error> {
         let read_max = REQUEST_BYTES_MAX as u64;
@@ -233,14 +243,16 @@ impl Queue {
     /// Hands a request over, and returns at once. If it is taken, the answer is told exactly once.
     ///
     /// # Errors
-    /// The request is not taken: the queue is full or closed, or the request is too long. What the
-    /// device refuses, such as a range past its end, comes as an answer.
+    /// The request is not taken: the queue is full or closed, the request is too long, or it would
+    /// change what was opened read-only. What the device refuses, such as a range past its end,
+    /// comes as an answer.
     pub fn submit(&self, operation: Operation, then: Then) -> Result<(), Error> {
-        self.shared.submit(operation.request()?, then)
+        let held_bytes = operation.held_bytes();
+        self.shared.submit(operation.request()?, held_bytes, then)
     }
 
-    /// Waits until `submit` of a request of `len_bytes` does not find the queue full, or until
-    /// `patience` is over. Another thread may be faster.
+    /// Waits until `submit` of a request of `len_bytes` ([`Operation::held_bytes`]) does not find
+    /// the queue full, or until `patience` is over. Another thread may be faster.
     ///
     /// # Errors
     /// [`Error::Full`] if there is no room in time; the queue is closed; or the caller is a
@@ -256,7 +268,7 @@ impl Queue {
     /// # Errors
     /// The caller is a [`Complete`](crate::Complete): then nothing has changed.
     pub fn close(&self) -> Result<(), Error> {
-        if is_on_core() {
+        if is_in_callback() {
             return Err(Error::OnCore);
         }
         self.shared.lock().closed = true;
@@ -288,13 +300,10 @@ impl Shared {
         (fits && state.entries.len() < self.bounds.requests.max(1)).then_some(Ok(()))
     }
 
-    fn submit(&self, mut request: Request, then: Then) -> Result<(), Error> {
+    fn submit(&self, mut request: Request, held_bytes: usize, then: Then) -> Result<(), Error> {
         if self.read_only && request.op.changes_data() {
             return Err(BlockError::ReadOnly.into());
         }
-        // A trim or a write of zeroes carries no bytes.
-        let carries = matches!(request.op, Op::Read | Op::Write);
-        let held_bytes = if carries { request.len_bytes as usize } else { 0 };
         let mut state = self.lock();
         if state.closed {
             return Err(Error::Closed);
@@ -324,7 +333,7 @@ impl Shared {
         deadline: Option<Instant>,
         is_so: impl Fn(&Self, &State) -> Option<Result<(), Error>>,
     ) -> Result<(), Error> {
-        if is_on_core() {
+        if is_in_callback() {
             return Err(Error::OnCore);
         }
         let mut state = self.lock();
