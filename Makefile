@@ -10,7 +10,7 @@ VERILATOR := $(HDL)/bin/verilator
 # The device is part of the build where Verilator is.
 FEATURES = $(shell $(VERILATOR) --getenv VERILATOR_ROOT >/dev/null 2>&1 && echo --features rtl)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-# Where `make install-codes` installs; DESTDIR stands before it, for packagers.
+# Where `make install-codes` and `install-block` install; DESTDIR stands before it, for packagers.
 PREFIX ?= /usr/local
 # Seeds of the seeded world that `make test` runs.
 SEEDS ?= 0..2000
@@ -18,7 +18,7 @@ SEEDS ?= 0..2000
 FUZZ_SECONDS ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test tools hdl-tools rtl lint unit bindings install-codes simulate scenarios bench \
+.PHONY: help quickstart build test tools hdl-tools rtl lint unit bindings install-codes install-block simulate scenarios bench \
 	fuzz-smoke fuzz clean
 
 help: ## This list
@@ -57,21 +57,28 @@ unit: ## Unit and property tests of all crates, and a bounded smoke run of the f
 rtl: ## Proofs, lint, test benches and line coverage of the RTL; skipped without Verilator
 	CARGO="$(CARGO)" rtl/check $(TARGET)
 
-bindings: ## The codes from C and Python, installed as their users do; skipped where tools are missing
+bindings: ## The libraries from C and Python, installed as their users do; skipped where tools are missing
 	tests/bindings
 
 install-codes: ## The codes as a C library, with header and pkg-config file, into PREFIX (/usr/local)
-	$(CARGO) rustc --release --locked -p fieldstone-codes-c --crate-type cdylib,staticlib \
-		-- -C strip=debuginfo -C link-arg=-Wl,-soname,libfieldstone_codes.so.0
+	$(call install-library,codes-c,fieldstone_codes)
+
+install-block: ## Block devices inside the caller's process as a C library, into PREFIX (/usr/local)
+	$(call install-library,embed-c,fieldstone_block)
+
+# Builds the library $(2) of the crate $(1), and installs it.
+define install-library
+	$(CARGO) rustc --release --locked -p fieldstone-$(1) --crate-type cdylib,staticlib \
+		-- -C strip=debuginfo -C link-arg=-Wl,-soname,lib$(2).so.0
 	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	install -m 644 crates/codes-c/include/fieldstone_codes.h $(DESTDIR)$(PREFIX)/include
-	install -m 644 $(TARGET)/release/libfieldstone_codes.a $(DESTDIR)$(PREFIX)/lib
-	install -m 755 $(TARGET)/release/libfieldstone_codes.so \
-		$(DESTDIR)$(PREFIX)/lib/libfieldstone_codes.so.$(VERSION)
-	ln -sf libfieldstone_codes.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libfieldstone_codes.so.0
-	ln -sf libfieldstone_codes.so.0 $(DESTDIR)$(PREFIX)/lib/libfieldstone_codes.so
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/codes-c/fieldstone_codes.pc.in \
-		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/fieldstone_codes.pc
+	install -m 644 crates/$(1)/include/$(2).h $(DESTDIR)$(PREFIX)/include
+	install -m 644 $(TARGET)/release/lib$(2).a $(DESTDIR)$(PREFIX)/lib
+	install -m 755 $(TARGET)/release/lib$(2).so $(DESTDIR)$(PREFIX)/lib/lib$(2).so.$(VERSION)
+	ln -sf lib$(2).so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/lib$(2).so.0
+	ln -sf lib$(2).so.0 $(DESTDIR)$(PREFIX)/lib/lib$(2).so
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/$(1)/$(2).pc.in \
+		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/$(2).pc
+endef
 
 simulate: build ## Seeds SEEDS (0..2000) of the seeded world, and some with regenerating codes
 	$(FIELDSTONE) sim --seeds $(SEEDS)

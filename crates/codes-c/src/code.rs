@@ -3,11 +3,12 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::Arc;
 
+use fieldstone_c_abi::{Error, reference, write};
 use fieldstone_codes::lent::Lent;
 use fieldstone_codes::{Code as Codes, Profile, Verdict, stripe};
 
-use crate::pointers::{array, read_all, reference, write, write_all};
-use crate::status::{Error, Failure, Status, guarded};
+use crate::pointers::{array, read_all, write_all};
+use crate::status::{Failure, Status, guarded};
 
 /// `fieldstone_code` of the header.
 pub struct Code {
@@ -43,7 +44,7 @@ pub unsafe extern "C" fn fieldstone_code_new(
         let name = CString::new(profile.to_string()).expect("names have no zeros");
         let made = Box::into_raw(Box::new(Code { code: profile.code(), profile, name }));
         // SAFETY: as above.
-        unsafe { write("code", code, made) }
+        Ok(unsafe { write("code", code, made) }?)
     };
     // SAFETY: the header asks for null or room for an error.
     unsafe { guarded(error, body) }
@@ -130,7 +131,7 @@ pub unsafe extern "C" fn fieldstone_code_chunk_bytes(
             Failure::new(Status::OutOfRange, message)
         })?;
         // SAFETY: as above.
-        unsafe { write("chunk_bytes", chunk_bytes, bytes) }
+        Ok(unsafe { write("chunk_bytes", chunk_bytes, bytes) }?)
     };
     // SAFETY: the header asks for null or room for an error.
     unsafe { guarded(error, body) }
@@ -285,7 +286,7 @@ pub unsafe extern "C" fn fieldstone_code_verify(
         let shards = unsafe { stripe_of(&**code, shards, shard_bytes) }?;
         let verdict = stripe::verify(&**code, &shards)?;
         // SAFETY: as above.
-        unsafe { write("consistent", consistent, c_int::from(verdict)) }
+        Ok(unsafe { write("consistent", consistent, c_int::from(verdict)) }?)
     };
     // SAFETY: the header asks for null or room for an error.
     unsafe { guarded(error, body) }
@@ -319,7 +320,7 @@ pub unsafe extern "C" fn fieldstone_code_locate(
             unsafe { write("wrong", wrong, shard) }?;
         }
         // SAFETY: as above.
-        unsafe { write("verdict", verdict, number) }
+        Ok(unsafe { write("verdict", verdict, number) }?)
     };
     // SAFETY: the header asks for null or room for an error.
     unsafe { guarded(error, body) }

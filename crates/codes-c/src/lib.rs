@@ -10,10 +10,12 @@
 //!
 //! | module   | idea |
 //! |----------|------|
-//! | `status` | numbers and messages of errors, and the guard against panics |
-//! | `pointers` | what C passes becomes references and slices |
+//! | `status` | numbers of errors |
+//! | `pointers` | arrays and buffers that C passes |
 //! | `code`   | a code: encode, decode, update, verify, locate |
 //! | `repair` | a plan: what to read, and what to make of it |
+//!
+//! [`fieldstone_c_abi`] makes references of pointers and keeps panics from C.
 //!
 //! What a pointer must point to, who owns it and how long it must live is said once, in the header,
 //! and holds for all functions: `# Safety` sections here say only what is particular.

@@ -1,60 +1,19 @@
-//! What C passes becomes references and slices.
+//! Arrays and buffers that C passes.
 
-use std::slice;
-
+use fieldstone_c_abi::PointerError;
 use fieldstone_codes::lent::{Lent, LentError};
 
-use crate::status::{Failure, Status};
-
-fn null(name: &str) -> Failure {
-    Failure::new(Status::Null, format!("{name} is NULL"))
-}
-
-/// What a pointer points to.
+/// An array. One of no entries may be null. No list here is longer than a stripe is wide.
 ///
 /// # Safety
-/// The pointer is null or that of a live `T` that no thread writes while `'a` lasts.
-pub(crate) unsafe fn reference<'a, T>(name: &str, pointer: *const T) -> Result<&'a T, Failure> {
-    // SAFETY: the caller vouches for what is not null.
-    unsafe { pointer.as_ref() }.ok_or_else(|| null(name))
-}
-
-/// An array. One of no entries may be null.
-///
-/// # Safety
-/// The pointer is null or that of `count` initialised entries that no thread writes while `'a`
-/// lasts.
+/// As [`fieldstone_c_abi::array`].
 pub(crate) unsafe fn array<'a, T>(
     name: &str,
     pointer: *const T,
     count: usize,
-) -> Result<&'a [T], Failure> {
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if pointer.is_null() {
-        return Err(null(name));
-    }
-    // No list here is longer than a stripe is wide; a length that is wrong is likely to be huge.
-    if count > fieldstone_codes::MAX_SHARDS {
-        let message = format!("{name} cannot have {count} entries");
-        return Err(Failure::new(Status::OutOfRange, message));
-    }
-    // SAFETY: the caller vouches for the entries; so few do not exceed an isize.
-    Ok(unsafe { slice::from_raw_parts(pointer, count) })
-}
-
-/// Writes a result to where the caller wants it.
-///
-/// # Safety
-/// The pointer is null or that of writable memory for a `T`.
-pub(crate) unsafe fn write<T>(name: &str, pointer: *mut T, value: T) -> Result<(), Failure> {
-    if pointer.is_null() {
-        return Err(null(name));
-    }
-    // SAFETY: the caller vouches for the memory.
-    unsafe { pointer.write(value) };
-    Ok(())
+) -> Result<&'a [T], PointerError> {
+    // SAFETY: the caller vouches for the entries.
+    unsafe { fieldstone_c_abi::array(name, pointer, count, fieldstone_codes::MAX_SHARDS) }
 }
 
 /// Names buffers of one length that are read: `argument[first]` and on.

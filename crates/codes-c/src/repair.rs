@@ -3,12 +3,13 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use fieldstone_c_abi::{Error, reference, write};
 use fieldstone_codes::lent::Lent;
 use fieldstone_codes::{Code as Codes, RepairPlan, ShardRead, StripeError, stripe};
 
 use crate::code::Code;
-use crate::pointers::{array, reference, write, write_all};
-use crate::status::{Error, Failure, Status, guarded};
+use crate::pointers::{array, write_all};
+use crate::status::{Failure, Status, guarded};
 
 /// `fieldstone_repair` of the header.
 pub struct Repair {
@@ -72,7 +73,7 @@ pub unsafe extern "C" fn fieldstone_repair_new(
         let plan = code.repair(lost, available)?;
         let made = Box::into_raw(Box::new(Repair { code, plan }));
         // SAFETY: as above.
-        unsafe { write("repair", repair, made) }
+        Ok(unsafe { write("repair", repair, made) }?)
     };
     // SAFETY: the header asks for null or room for an error.
     unsafe { guarded(error, body) }
@@ -119,7 +120,7 @@ pub unsafe extern "C" fn fieldstone_repair_read(
         let (shard, range_count) = (read.shard, read.elements.len());
         let len_bytes = stripe::read_bytes(&*repair.code, read, shard_bytes);
         // SAFETY: as above.
-        unsafe { write("result", result, Read { shard, range_count, len_bytes }) }
+        Ok(unsafe { write("result", result, Read { shard, range_count, len_bytes }) }?)
     };
     // SAFETY: the header asks for null or room for an error.
     unsafe { guarded(error, body) }
@@ -152,7 +153,7 @@ pub unsafe extern "C" fn fieldstone_repair_range(
         let (offset_bytes, end) = (bytes.start as usize, bytes.end as usize);
         let found = Range { offset_bytes, len_bytes: end - offset_bytes };
         // SAFETY: as above.
-        unsafe { write("result", result, found) }
+        Ok(unsafe { write("result", result, found) }?)
     };
     // SAFETY: the header asks for null or room for an error.
     unsafe { guarded(error, body) }

@@ -1,14 +1,10 @@
-//! What a call came to: a number for programs, a message for people.
+//! The numbers of errors, and which error of the codes has which.
 
-use std::any::Any;
 use std::ffi::{CStr, c_char, c_int};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use fieldstone_c_abi::{Error, PointerError};
 use fieldstone_codes::lent::LentError;
 use fieldstone_codes::{CodeError, ProfileError, StripeError};
-
-/// Bytes of a message, its final zero included.
-const MESSAGE_BYTES: usize = 508;
 
 /// The results of calls: `enum fieldstone_status` of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +51,6 @@ pub extern "C" fn fieldstone_status_name(status: c_int) -> *const c_char {
     known.map_or(c"unknown status", |(_, name)| *name).as_ptr()
 }
 
-/// `fieldstone_error` of the header: what a call came to, in the caller's memory.
-#[repr(C)]
-pub struct Error {
-    status: c_int,
-    message: [c_char; MESSAGE_BYTES],
-}
-
 /// Why a call failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -73,12 +62,27 @@ impl Failure {
     pub(crate) fn new(status: Status, message: impl Into<String>) -> Self {
         Self { status, message: message.into() }
     }
+}
 
-    fn panicked(panic: &(dyn Any + Send)) -> Self {
-        let text = panic.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        let message = format!("a defect of the library: {}", text.unwrap_or("no message"));
+impl fieldstone_c_abi::Failure for Failure {
+    fn internal(message: String) -> Self {
         Self::new(Status::Internal, message)
+    }
+    fn status(&self) -> c_int {
+        self.status as c_int
+    }
+    fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl From<PointerError> for Failure {
+    fn from(error: PointerError) -> Self {
+        let status = match error {
+            PointerError::Null(_) => Status::Null,
+            PointerError::TooMany { .. } => Status::OutOfRange,
+        };
+        Self::new(status, error.to_string())
     }
 }
 
@@ -139,65 +143,6 @@ pub(crate) unsafe fn guarded(
     error: *mut Error,
     body: impl FnOnce() -> Result<(), Failure>,
 ) -> c_int {
-    let result = catch_unwind(AssertUnwindSafe(body))
-        .unwrap_or_else(|panic| Err(Failure::panicked(panic.as_ref())));
-    let (status, message) = match &result {
-        Ok(()) => (Status::Ok, ""),
-        Err(failure) => (failure.status, &failure.message[..]),
-    };
-    if !error.is_null() {
-        // SAFETY: the caller vouches for the memory. It need not be initialised: the fields are
-        // written through raw pointers.
-        unsafe {
-            (&raw mut (*error).status).write(status as c_int);
-            let text = shortened(message);
-            let to = (&raw mut (*error).message).cast::<u8>();
-            to.copy_from_nonoverlapping(text.as_ptr(), text.len());
-            to.add(text.len()).write(0);
-        }
-    }
-    status as c_int
-}
-
-/// As much of a message as there is room for, in whole characters.
-fn shortened(message: &str) -> &str {
-    // C takes a zero for the end.
-    let message = message.split('\0').next().unwrap_or("");
-    let fits = |&end: &usize| message.is_char_boundary(end);
-    let end = (0..message.len().min(MESSAGE_BYTES - 1) + 1).rev().find(fits);
-    &message[..end.unwrap_or(0)]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn run(body: impl FnOnce() -> Result<(), Failure>) -> (c_int, c_int, String) {
-        let mut error = Error { status: -1, message: [0x55; MESSAGE_BYTES] };
-        // SAFETY: the memory is ours.
-        let status = unsafe { guarded(&raw mut error, body) };
-        let bytes: Vec<u8> = error.message.iter().map(|&byte| byte as u8).collect();
-        let message = CStr::from_bytes_until_nul(&bytes).expect("messages end with a zero");
-        (status, error.status, message.to_str().expect("whole characters").to_owned())
-    }
-
-    #[test]
-    fn a_panic_becomes_a_status() {
-        let (status, written, message) = run(|| panic!("plan {} is odd", 7));
-        assert_eq!((status, written), (8, 8));
-        assert_eq!(message, "a defect of the library: plan 7 is odd");
-        // SAFETY: there is no memory to write.
-        assert_eq!(unsafe { guarded(std::ptr::null_mut(), || panic!("again")) }, 8);
-    }
-
-    #[test]
-    fn messages_are_cut_where_a_character_ends() {
-        assert_eq!(run(|| Ok(())), (0, 0, String::new()));
-        let long = format!("a{}", "é".repeat(400));
-        let (_, _, message) = run(|| Err(Failure::new(Status::BadShard, long.clone())));
-        assert_eq!(message.len(), MESSAGE_BYTES - 1);
-        assert!(long.starts_with(&message));
-        let (_, _, message) = run(|| Err(Failure::new(Status::BadShard, "one\0two")));
-        assert_eq!(message, "one");
-    }
+    // SAFETY: the caller vouches for the memory.
+    unsafe { fieldstone_c_abi::guarded(error, body) }
 }

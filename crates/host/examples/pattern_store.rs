@@ -11,8 +11,9 @@ use fieldstone_block::{
     Backend, Completion, Extent, ExtentKind, Info, Nanos, Op, Payload, Piece, Request, Stage,
 };
 use fieldstone_buf::AlignedBuf;
+use fieldstone_host::frontends::nbd::{self, Exports};
 use fieldstone_host::{
-    DeviceSpec, Exports, Host, HostConfig, Phase, Service, Store, StoreIo, StoreSpec,
+    Destination, DeviceSpec, Host, HostConfig, Phase, Store, StoreIo, StoreSpec,
 };
 use fieldstone_nbd::{Export, ExportList};
 use fieldstone_uring::{Address, Caching, Listener};
@@ -104,6 +105,7 @@ pub fn serve(size_bytes: u64, socket: &Path) -> Result<Host, Box<dyn std::error:
         caching: Caching::Buffered,
         verify_payload: false,
         payload_memory_bytes: fieldstone_host::PAYLOAD_MEMORY_BYTES,
+        frontends: vec![&nbd::KIND],
         nodes: Vec::new(),
     })?;
     let store = Box::new(PatternSpec { size_bytes });
@@ -112,9 +114,10 @@ pub fn serve(size_bytes: u64, socket: &Path) -> Result<Host, Box<dyn std::error:
     let (device, opened) = host.handle().open_device(spec);
     let info = opened.recv()??;
     let list = ExportList::new(vec![Export::new("pattern", &info)])?;
-    host.handle().offer(Exports { list: Arc::new(list), devices: vec![device] });
+    nbd::offer(host.handle(), Exports { list: Arc::new(list), devices: vec![device] })?;
     let listener = Listener::bind(&Address::Unix(socket.to_path_buf()))?;
-    host.handle().listen(listener, Service::Nbd);
+    let nbd = host.handle().frontend(nbd::KIND.name)?;
+    host.handle().listen(listener, Destination::Frontend(nbd));
     Ok(host)
 }
 

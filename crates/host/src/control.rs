@@ -3,15 +3,14 @@
 //! A call travels in a core's mailbox with a channel for its answer. Calls may block their thread;
 //! no core ever waits for one.
 
-use std::sync::Arc;
 use std::sync::mpsc;
 
 use fieldstone_block::{Info, Settings};
 use fieldstone_proto::{Reply, Request};
 
 use crate::device::{DeviceSpec, DeviceStats};
-use crate::message::{DeviceId, Link, LocalNodeId};
-use crate::nbd_server::{Exports, Service};
+use crate::frontend::FrontendCounts;
+use crate::message::{Destination, DeviceId, Link, LocalNodeId};
 use crate::node_local::LocalNodeStatus;
 use crate::store::{Call, Mail, Phase};
 use fieldstone_uring::{Counters, Listener, ThreadUsage};
@@ -40,19 +39,12 @@ pub enum Control {
         /// Which.
         device: DeviceId,
     },
-    /// Offer these exports to connections from now on.
-    Offer {
-        /// What is offered.
-        exports: Arc<Exports>,
-        /// The core drops it as soon as it has the exports; nothing is sent.
-        taken: mpsc::Sender<()>,
-    },
     /// Accept connections.
     Listen {
         /// Where.
         listener: Listener,
-        /// What for.
-        service: Service,
+        /// Where the sockets go.
+        to: Destination,
     },
     /// Tell how things stand.
     Snapshot {
@@ -119,14 +111,31 @@ pub struct CoreSnapshot {
     pub devices: Vec<DeviceSnapshot>,
     /// Its in-process nodes.
     pub nodes: Vec<LocalNodeStatus>,
-    /// NBD connections open now.
-    pub connections: usize,
-    /// NBD connections since start.
-    pub accepted: u64,
+    /// Its front-ends.
+    pub frontends: Vec<FrontendSnapshot>,
     /// What its ring has done.
     pub ring: Counters,
     /// What its thread has used.
     pub usage: ThreadUsage,
+}
+
+impl CoreSnapshot {
+    /// The front-end of this kind, if the core has one.
+    #[must_use]
+    pub fn frontend(&self, kind: &str) -> Option<&FrontendSnapshot> {
+        self.frontends.iter().find(|frontend| frontend.kind == kind)
+    }
+}
+
+/// What is told about a front-end on a core.
+#[derive(Clone, Copy, Debug)]
+pub struct FrontendSnapshot {
+    /// What it is, in a word.
+    pub kind: &'static str,
+    /// Its connections.
+    pub counts: FrontendCounts,
+    /// Requests handed over and not yet answered.
+    pub in_flight: usize,
 }
 
 /// What is told about a device.

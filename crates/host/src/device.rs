@@ -1,6 +1,6 @@
 //! A device of the host: a store behind its layers.
 //!
-//! Requests come from connections of any core under names that are unique only there. The device's
+//! Requests come from front-ends of any core under names that are unique only there. The device's
 //! [`Stack`] names each request anew, and knows where its completion goes.
 
 use std::sync::mpsc;
@@ -61,10 +61,18 @@ pub struct DeviceSpec {
     pub layers: LayerOptions,
 }
 
-/// The queue that a connection's requests belong to.
+/// The queue that requests of one submitter belong to:
+///
+/// ```text
+///  31      20 19       16 15        0
+/// +----------+-----------+-----------+
+/// |   core   | front-end |   place   |
+/// +----------+-----------+-----------+
+/// ```
 fn queue_of(origin: Origin) -> QueueId {
     let core = u32::try_from(origin.core.0).unwrap_or(u32::MAX);
-    QueueId(core << 20 | origin.connection & 0xf_ffff)
+    let frontend = u32::from(origin.frontend.0) & 0xf;
+    QueueId(core << 20 | frontend << 16 | origin.submitter.place & 0xffff)
 }
 
 /// A device of this core.
@@ -105,7 +113,7 @@ impl Device {
         }
     }
 
-    /// A connection hands a request over.
+    /// A front-end hands a request over.
     pub fn submit(&mut self, origin: Origin, mut request: Request, now: Nanos) {
         request.queue = queue_of(origin);
         self.stack.submit_from(origin, request, now);

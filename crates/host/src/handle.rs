@@ -34,9 +34,12 @@ use crate::control::{Control, CoreSnapshot};
 use crate::device::DeviceSpec;
 use crate::disk::{Disk, start_chores};
 use crate::folder::{Attempt, NodeFolder, Opening};
-use crate::message::{Core, DeviceId, Link, LocalNodeId, Message, Router};
-use crate::nbd_server::{Exports, Service};
+use crate::frontend::{
+    FRONTENDS_MAX, FrontendId, FrontendKind, FrontendMailer, FrontendSetup, NoFrontend,
+};
+use crate::message::{Core, Destination, DeviceId, Link, LocalNodeId, Message, Router};
 use crate::node_local::LocalNode;
+use crate::store::Mail;
 use crate::strangers::Bounds;
 use crate::token::{Kind, token};
 use crate::worker::{FINISH_PATIENCE_MS, Worker};
@@ -102,6 +105,9 @@ pub struct HostConfig {
     /// Memory for payloads that clients announce and send and for answers that they have not taken,
     /// all clients together. Each connection has half a MiB beside it.
     pub payload_memory_bytes: usize,
+    /// The kinds of front-ends, of which every core has one each: for all of this crate,
+    /// [`KINDS`](crate::frontends::KINDS). The first [`FRONTENDS_MAX`] count.
+    pub frontends: Vec<&'static FrontendKind>,
     /// The nodes, of any pools. Their places here are the numbers of their [`LocalNodeId`]s.
     pub nodes: Vec<LocalNodeConfig>,
 }
@@ -126,6 +132,7 @@ struct CoreThread {
 #[derive(Clone, Debug)]
 pub struct Handle {
     senders: Arc<[Sender<Message>]>,
+    frontends: Arc<[&'static FrontendKind]>,
     next_device: Arc<AtomicU32>,
     next_link: Arc<AtomicU32>,
 }
@@ -138,8 +145,8 @@ struct Start {
     verify_payload: bool,
     nodes: Vec<(LocalNodeId, LocalNodeConfig)>,
     wall_offset_ns: u64,
-    bounds: Bounds,
-    budget: Arc<Budget>,
+    frontends: Arc<[&'static FrontendKind]>,
+    setup: FrontendSetup,
 }
 
 impl Host {
@@ -154,7 +161,8 @@ impl Host {
             OPEN_FILES_ASSUMED
         });
         let bounds = Bounds::of(open_files, cores);
-        let budget = Budget::new(config.payload_memory_bytes);
+        let setup = FrontendSetup { bounds, budget: Budget::new(config.payload_memory_bytes) };
+        let frontends: Arc<[_]> = config.frontends.into_iter().take(FRONTENDS_MAX).collect();
         let cpus = if config.pin { allowed_cpus()? } else { Vec::new() };
         let wall_offset_ns = wall_offset_ns();
         let mut nodes: Vec<Vec<(LocalNodeId, LocalNodeConfig)>> =
@@ -175,8 +183,8 @@ impl Host {
                 verify_payload: config.verify_payload,
                 nodes,
                 wall_offset_ns,
-                bounds,
-                budget: Arc::clone(&budget),
+                frontends: Arc::clone(&frontends),
+                setup: setup.clone(),
             };
             let run = move || run_core(start, &box_out, &all_in);
             threads.push(CoreThread::start(Core(core), run)?);
@@ -193,6 +201,7 @@ impl Host {
         }
         let handle = Handle {
             senders: senders.into(),
+            frontends,
             next_device: Arc::new(AtomicU32::new(0)),
             next_link: Arc::new(AtomicU32::new(1)),
         };
@@ -223,7 +232,8 @@ impl Host {
     fn stop_within(self, limit: Duration) -> io::Result<()> {
         let deadline = Instant::now() + limit;
         for core in 0..self.handle.senders.len() {
-            self.handle.post(Core(core), Control::Stop, deadline);
+            let stop = Message::Control(Box::new(Control::Stop));
+            self.handle.post(Core(core), stop, deadline);
         }
         let mut result = Ok(());
         for thread in self.threads {
@@ -299,7 +309,7 @@ fn run_core(
         let local = LocalNode::new(id, node, disk, wall_offset_ns, verify_payload, monotonic_now());
         nodes.insert(id.number, local);
     }
-    Worker::new(reactor, router, mailbox, nodes, start.bounds, start.budget).run()
+    Worker::new(reactor, router, mailbox, nodes, &start.frontends, &start.setup).run()
 }
 
 impl Handle {
@@ -310,11 +320,10 @@ impl Handle {
     /// Posts a call. One to a core that has ended, or has not emptied its mailbox for long, is
     /// lost, which its closed channel tells.
     pub(crate) fn call(&self, core: Core, control: Control) {
-        self.post(core, control, Instant::now() + CALL_PATIENCE);
+        self.post(core, Message::Control(Box::new(control)), Instant::now() + CALL_PATIENCE);
     }
 
-    fn post(&self, core: Core, control: Control, deadline: Instant) {
-        let mut message = Message::Control(Box::new(control));
+    fn post(&self, core: Core, mut message: Message, deadline: Instant) {
         while let Err(SendError::Full(back)) = self.senders[core.0].send(message) {
             if Instant::now() >= deadline {
                 tracing::warn!("core {} does not take calls: it hangs", core.0);
@@ -380,25 +389,49 @@ impl Handle {
         answer
     }
 
-    /// Offers exports to NBD connections that come after the return: every core has taken them by
-    /// then, or has ended, or hangs.
-    pub fn offer(&self, exports: Exports) {
-        let exports = Arc::new(exports);
+    /// The front-end of this kind.
+    ///
+    /// # Errors
+    /// The host was started without one.
+    pub fn frontend(&self, kind: &str) -> Result<FrontendId, NoFrontend> {
+        let place = self.frontends.iter().position(|frontend| frontend.name == kind);
+        let id = place.and_then(|place| u8::try_from(place).ok());
+        id.map(FrontendId).ok_or_else(|| NoFrontend(kind.to_owned()))
+    }
+
+    /// Tells a front-end something on every core; the two agree on the type. Every core has taken
+    /// it by the return, or has ended; false if one hangs.
+    pub fn tell_frontend(&self, frontend: FrontendId, mail: impl Fn() -> Mail) -> bool {
+        self.tell(frontend, (0..self.cores()).map(|core| (Core(core), mail())))
+    }
+
+    /// As [`Handle::tell_frontend`], on the core that a device lives on and on no other.
+    pub fn tell_frontend_of(&self, frontend: FrontendId, device: DeviceId, mail: Mail) -> bool {
+        self.tell(frontend, [(device.core(self.cores()), mail)].into_iter())
+    }
+
+    fn tell(&self, frontend: FrontendId, mail: impl Iterator<Item = (Core, Mail)>) -> bool {
+        let deadline = Instant::now() + CALL_PATIENCE;
         let (taken, all_taken) = mpsc::channel::<()>();
-        for core in 0..self.cores() {
-            let (exports, taken) = (Arc::clone(&exports), taken.clone());
-            self.call(Core(core), Control::Offer { exports, taken });
+        for (core, mail) in mail {
+            let taken = taken.clone();
+            self.post(core, Message::ToFrontend { frontend, mail, taken }, deadline);
         }
         drop(taken);
         // No core sends: the last one to let go of its sender ends the wait.
-        if all_taken.recv_timeout(CALL_PATIENCE) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!("a core does not take the exports: it hangs");
-        }
+        all_taken.recv_timeout(CALL_PATIENCE) != Err(RecvTimeoutError::Timeout)
     }
 
-    /// Accepts connections; they are dealt to the cores in turn.
-    pub fn listen(&self, listener: Listener, service: Service) {
-        self.call(Core(0), Control::Listen { listener, service });
+    /// Wakes a front-end on the core that a device lives on.
+    #[must_use]
+    pub fn frontend_mailer(&self, frontend: FrontendId, device: DeviceId) -> FrontendMailer {
+        let sender = self.senders[device.core(self.cores()).0].clone();
+        FrontendMailer { frontend, sender }
+    }
+
+    /// Accepts connections, which go to `to`.
+    pub fn listen(&self, listener: Listener, to: Destination) {
+        self.call(Core(0), Control::Listen { listener, to });
     }
 
     /// What every core tells about itself; cores that do not answer in time are left out. Counts
@@ -527,6 +560,7 @@ mod tests {
             caching: Caching::Buffered,
             verify_payload: false,
             payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+            frontends: Vec::new(),
             nodes: vec![LocalNodeConfig { opening, folder, late: None }],
         };
         let host = Host::start(config).expect("started");

@@ -1,10 +1,10 @@
-//! The host: runs the state machines of volumes, nodes and NBD sessions in the real world.
+//! The host: runs stores, front-ends and storage nodes on cores, in the real world.
 //!
 //! ```text
 //!  core 0                          core 1                         other threads
 //! +----------------------------+  +----------------------------+
 //! | worker: one reactor        |  | worker: one reactor        |  control calls (`handle`)
-//! |  NBD connections           |  |  NBD connections           |  one per node: chores (`disk`)
+//! |  front-ends                |  |  front-ends                |  one per node: chores (`disk`)
 //! |  devices 0, 2, …           |  |  devices 1, 3, …           |
 //! |  in-process nodes 0, 2, …  |  |  in-process nodes 1, 3, …  |
 //! +----------------------------+  +----------------------------+
@@ -13,8 +13,9 @@
 //!
 //! # Rules
 //!
-//! - A part belongs to one core for life: device *d* to core *d* mod N, node *n* to core *n* mod N,
-//!   a connection to the core that it was dealt to. Parts talk in messages ([`message`]), which on
+//! - A part belongs to one core for life: device *d* to core *d* mod N, node *n* to core *n* mod N.
+//!   Every core has one front-end of each kind, and a connection stays on the core that it was
+//!   dealt to. Parts talk in messages ([`message`]), which on
 //!   one core are a plain queue.
 //! - A core never blocks. What blocks (folders, control calls, name resolution) happens on other
 //!   threads.
@@ -29,8 +30,8 @@
 //! | [`worker`] | the loop of a core |
 //! | [`message`] | what parts tell each other, within and between cores |
 //! | [`device`] | a store behind its layers |
-//! | [`store`], [`stores`] | what a store is; memory, volumes |
-//! | [`nbd_server`] | NBD connections |
+//! | [`store`], [`stores`] | what a store is; memory, files, volumes |
+//! | [`frontend`], [`frontends`] | what a front-end is; NBD |
 //! | [`node_local`], [`disk`], [`folder`] | a storage node in this process, its files, its folder |
 //! | [`node_server`] | other processes, as a node sees them |
 //! | [`node_session`] | a conversation with one node, for calls |
@@ -44,10 +45,11 @@ pub mod control;
 pub mod device;
 pub mod disk;
 pub mod folder;
+pub mod frontend;
+pub mod frontends;
 pub mod handle;
 pub mod look_up;
 pub mod message;
-pub mod nbd_server;
 pub mod node_local;
 pub mod node_server;
 pub mod node_session;
@@ -62,17 +64,20 @@ mod token;
 mod wire_socket;
 pub mod worker;
 
-pub use control::{CoreSnapshot, DeviceSnapshot};
+pub use control::{CoreSnapshot, DeviceSnapshot, FrontendSnapshot};
 pub use device::{DeviceSpec, DeviceStats, LayerStatus};
 pub use folder::{
     Attempt, FOLDERS_PATIENCE, FolderError, Keeper, NodeFolder, Opening, Standing, free_bytes,
+};
+pub use frontend::{
+    Frontend, FrontendCounts, FrontendId, FrontendIo, FrontendKind, FrontendMailer, FrontendSetup,
+    NoFrontend, Pressure, Submitter, WakeError,
 };
 pub use handle::{
     Handle, Host, HostConfig, LocalNodeConfig, PAYLOAD_MEMORY_BYTES, PAYLOAD_MEMORY_BYTES_MIN,
     wall_offset_ns,
 };
-pub use message::{DeviceId, LocalNodeId};
-pub use nbd_server::{Exports, Service};
+pub use message::{Core, Destination, DeviceId, LocalNodeId};
 pub use node_local::LocalNodeStatus;
 pub use node_session::{NodeSession, SessionError};
 pub use remote_session::connect_unix;

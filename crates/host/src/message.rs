@@ -1,16 +1,18 @@
 //! What the parts of the host tell each other, and how it gets there.
 //!
-//! A connection, a device and a node may live on one core or on three. They talk in [`Message`]s
+//! A front-end, a device and a node may live on one core or on three. They talk in [`Message`]s
 //! either way: the [`Router`] puts a message for the own core into a plain queue, and a message for
 //! another core into the batch for its mailbox. So there is one code path, and with one core no
 //! channel is ever touched.
 //!
-//! Bounds: every message is caused by an NBD request in flight (bounded per connection by
-//! `nbd::Limits`), by a node request in flight (bounded by the volume), or by a control call. The
-//! mailbox is sized well above; when it is full all the same, its batch waits for the next turn.
+//! Bounds: every message is caused by a front-end's request in flight (bounded by the front-end:
+//! `nbd::Limits` for each connection), by a node request in flight (bounded by the volume), or by a
+//! control call. The mailbox is sized well above; when it is full all the same, its batch waits for
+//! the next turn.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::mpsc;
 
 use fieldstone_block as block;
 use fieldstone_node::PeerId;
@@ -18,10 +20,10 @@ use fieldstone_proto::{NodeIndex, Request};
 
 use crate::control::Control;
 use crate::disk::ChoreDone;
-use crate::nbd_server::Accepted;
+use crate::frontend::{FrontendId, Submitter};
 use crate::store::Mail;
 use crate::stores::volume::NodeMail;
-use fieldstone_uring::{SendError, Sender};
+use fieldstone_uring::{SendError, Sender, Socket};
 
 /// A core of the host, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,27 +99,45 @@ impl Link {
 /// Where a block request came from, and so where its completion goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The core of the connection.
+    /// The core of the front-end.
     pub core: Core,
-    /// The connection's place in its core's table.
-    pub connection: u32,
-    /// Tells connections apart that used the same place.
-    pub generation: u32,
+    /// The front-end.
+    pub frontend: FrontendId,
+    /// Who asked within the front-end.
+    pub submitter: Submitter,
+}
+
+/// Where the sockets of a listener go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// To this front-end; they are dealt to the cores in turn.
+    Frontend(FrontendId),
+    /// To the core of this storage node.
+    Node(LocalNodeId),
+}
+
+/// A connection that was just accepted.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The connection.
+    pub socket: Socket,
+    /// What for.
+    pub to: Destination,
 }
 
 /// What a part tells another.
 #[derive(Debug)]
 pub enum Message {
-    /// A connection hands a request to a device.
+    /// A front-end hands a request to a device.
     Submit {
         /// The device.
         device: DeviceId,
-        /// The connection, to which the completion goes.
+        /// Where the completion goes.
         origin: Origin,
         /// The request.
         request: block::Request,
     },
-    /// A device answers a connection.
+    /// A device answers a front-end.
     Complete {
         /// Who asked.
         origin: Origin,
@@ -164,6 +184,22 @@ pub enum Message {
         device: DeviceId,
         /// What; the store knows its type.
         mail: Mail,
+    },
+    /// A thread tells a front-end.
+    ToFrontend {
+        /// The front-end.
+        frontend: FrontendId,
+        /// What; the front-end knows its type.
+        mail: Mail,
+        /// The core drops it as soon as the front-end has the mail; nothing is sent.
+        taken: mpsc::Sender<()>,
+    },
+    /// A thread has put something where a front-end is to look.
+    WakeFrontend {
+        /// The front-end.
+        frontend: FrontendId,
+        /// The place, which the front-end knows.
+        index: u32,
     },
     /// A connection was accepted on another core and shall live here.
     Accepted(Accepted),

@@ -7,7 +7,7 @@
 //! +----------+---------------+---------------+
 //! ```
 //!
-//! `scope` is a node or device, `index` a place in a table. A place is freed only when all its
+//! `scope` is a node, device or front-end, `index` a place in a table or a number of the part's own. A place is freed only when all its
 //! operations have come back, so a token never meets a stranger.
 
 use fieldstone_uring::Token;
@@ -20,32 +20,29 @@ pub enum Kind {
     Mail = 1,
     /// Accepting on listener `index`.
     Accept = 2,
-    /// Receiving on NBD connection `index`.
-    NbdReceive = 3,
-    /// Sending on NBD connection `index`.
-    NbdSend = 4,
+    /// Operation `index` of front-end `scope`.
+    Frontend = 3,
     /// A disk operation `index` of node `scope`.
-    Disk = 5,
+    Disk = 4,
     /// The timer of device `scope`.
-    DeviceTimer = 6,
+    DeviceTimer = 5,
     /// Operation `index` of the store of device `scope`.
-    Store = 7,
+    Store = 6,
     /// Receiving on node connection `index`.
-    PeerReceive = 8,
+    PeerReceive = 7,
     /// Sending on node connection `index`.
-    PeerSend = 9,
+    PeerSend = 8,
     /// The timer that looks after node folders and full mailboxes.
-    Housekeeping = 10,
+    Housekeeping = 9,
     /// The timer that looks after strangers, memory that is waited for, and log lines left out.
-    Watch = 11,
+    Watch = 10,
 }
 
 impl Kind {
-    const ALL: [Kind; 11] = [
+    const ALL: [Kind; 10] = [
         Kind::Mail,
         Kind::Accept,
-        Kind::NbdReceive,
-        Kind::NbdSend,
+        Kind::Frontend,
         Kind::Disk,
         Kind::DeviceTimer,
         Kind::Store,

@@ -22,21 +22,18 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc;
 
 use fieldstone_block::Nanos;
-use fieldstone_buf::Budget;
 
-use crate::control::{Control, CoreSnapshot};
+use crate::control::{Control, CoreSnapshot, FrontendSnapshot};
 use crate::device::Device;
-use crate::message::{Core, DeviceId, Message, Router};
-use crate::nbd_server::{Accepted, NbdServer, Service};
+use crate::frontend::{Frontend, FrontendId, FrontendIo, FrontendKind, FrontendSetup, Pressure};
+use crate::message::{Accepted, Core, Destination, DeviceId, Message, Router};
 use crate::node_local::LocalNode;
 use crate::node_server::NodeServer;
 use crate::notices::{Cause, Notices};
 use crate::stores::volume::NodeMail;
-use crate::strangers::Bounds;
 use crate::token::{Kind, split, token};
 use fieldstone_uring::{Event, Listener, Mailbox, Payload, Reactor, thread_usage};
 
@@ -59,11 +56,12 @@ pub struct Worker {
     router: Router,
     mailbox: Mailbox<Message>,
     mail: Vec<Message>,
-    nbd: NbdServer,
+    /// In the order of the host's list, each with its kind.
+    frontends: Vec<(&'static FrontendKind, Box<dyn Frontend>)>,
     peers: NodeServer,
     devices: BTreeMap<DeviceId, Device>,
     nodes: BTreeMap<u32, LocalNode>,
-    listeners: Vec<(Listener, Service)>,
+    listeners: Vec<(Listener, Destination)>,
     next_accept: usize,
     /// When [`Kind::Watch`] is due, if it is set.
     watch_at: Option<Nanos>,
@@ -83,26 +81,27 @@ const SLOW_CHORE_MS: u64 = 1_000;
 const LATE_MS: u64 = 500;
 
 impl Worker {
-    /// A core with its in-process nodes, by their numbers. `bounds` are those of its connections, NBD or of nodes.
-    /// All payloads and replies of NBD clients are held against `budget`; those of the clients of
-    /// nodes, which are all on one core, take as much.
+    /// A core with its in-process nodes, by their numbers, and its front-ends. The bounds of `setup`
+    /// are those of the connections of each front-end, and of nodes. All payloads and replies of
+    /// front-ends are held against the budget; those of the clients of nodes, which are all on one
+    /// core, take as much.
     #[must_use]
     pub fn new(
         reactor: Reactor,
         router: Router,
         mailbox: Mailbox<Message>,
         nodes: BTreeMap<u32, LocalNode>,
-        bounds: Bounds,
-        budget: Arc<Budget>,
+        kinds: &[&'static FrontendKind],
+        setup: &FrontendSetup,
     ) -> Self {
-        let memory_bytes = budget.total_bytes();
+        let frontends = kinds.iter().map(|kind| (*kind, (kind.make)(setup.clone()))).collect();
         Self {
             reactor,
             router,
             mailbox,
             mail: Vec::new(),
-            nbd: NbdServer::new(bounds, budget),
-            peers: NodeServer::new(bounds, memory_bytes),
+            frontends,
+            peers: NodeServer::new(setup.bounds, setup.budget.total_bytes()),
             devices: BTreeMap::new(),
             nodes,
             listeners: Vec::new(),
@@ -139,8 +138,13 @@ impl Worker {
         match kind {
             Kind::Mail => self.take_mail(now),
             Kind::Accept => self.accepted(index, event, now),
-            Kind::NbdReceive => self.nbd.received(index, &event, now),
-            Kind::NbdSend => self.nbd.sent(index, &event, now),
+            Kind::Frontend => {
+                if let Ok(place) = u8::try_from(scope) {
+                    self.frontend(FrontendId(place), now, |frontend, io| {
+                        frontend.event(index, event, io);
+                    });
+                }
+            }
             Kind::Disk => {
                 if let Some(node) = self.nodes.get_mut(&scope) {
                     node.disk_event(index, event, now);
@@ -186,7 +190,7 @@ impl Worker {
     fn watch(&mut self, now: Nanos) {
         // A process that was stopped for a while has much to do before it is to blame.
         let late = self.watch_at.take().is_some_and(|at| now.since(at) > Nanos::from_ms(LATE_MS));
-        self.nbd.watch(now, &mut self.reactor, &mut self.notices);
+        self.each_frontend(now, |frontend, io| frontend.watch(io));
         self.peers.watch(now, &mut self.notices);
         if !late {
             for device in self.devices.values_mut() {
@@ -198,9 +202,13 @@ impl Worker {
 
     /// Sets the timer for the next [`Worker::watch`], if there is anything to watch.
     fn set_watch(&mut self) {
-        let ((nbd_waits, nbd_holds), (peer_waits, peer_holds)) =
-            (self.nbd.pressure(), self.peers.pressure());
-        let soon_ms = match (nbd_waits || peer_waits, nbd_holds || peer_holds) {
+        let (waits, holds) = self.peers.pressure();
+        let mut all = Pressure { waits, holds };
+        for (_, frontend) in &self.frontends {
+            let Pressure { waits, holds } = frontend.pressure();
+            all = Pressure { waits: all.waits | waits, holds: all.holds | holds };
+        }
+        let soon_ms = match (all.waits, all.holds) {
             (true, _) => Some(LOOK_FOR_ROOM_MS),
             (false, true) => Some(LOOK_FOR_STALLED_MS),
             (false, false) => None,
@@ -208,8 +216,8 @@ impl Worker {
         let soon = soon_ms.map(|ms| self.reactor.now().plus(Nanos::from_ms(ms)));
         let now = self.reactor.now();
         let device = self.devices.values().find_map(|device| device.watch_deadline(now));
-        let deadlines =
-            [soon, device, self.nbd.deadline(), self.peers.deadline(), self.notices.deadline()];
+        let frontend = self.frontends.iter().filter_map(|(_, frontend)| frontend.deadline()).min();
+        let deadlines = [soon, device, frontend, self.peers.deadline(), self.notices.deadline()];
         let Some(next) = deadlines.into_iter().flatten().min() else { return };
         if self.watch_at.is_none_or(|at| next < at) {
             self.watch_at = Some(next);
@@ -236,7 +244,19 @@ impl Worker {
                     self.router.send(origin.core, Message::Complete { origin, completion });
                 }
             },
-            Message::Complete { origin, completion } => self.nbd.complete(origin, completion),
+            Message::Complete { origin, completion } => {
+                if let Some((_, frontend)) = self.frontends.get_mut(usize::from(origin.frontend.0))
+                {
+                    frontend.complete(origin.submitter, completion);
+                }
+            }
+            Message::ToFrontend { frontend, mail, taken } => {
+                self.frontend(frontend, now, |frontend, io| frontend.mail(mail, io));
+                drop(taken);
+            }
+            Message::WakeFrontend { frontend, index } => {
+                self.frontend(frontend, now, |frontend, io| frontend.wake(index, io));
+            }
             Message::ToNode { node, link, request } => {
                 if let Some(node) = self.nodes.get_mut(&node.number) {
                     node.request(link, request, now, &mut self.router);
@@ -278,7 +298,7 @@ impl Worker {
     fn pump(&mut self) {
         loop {
             let now = self.reactor.fresh_now();
-            let mut busy = self.nbd.pump_requests(&mut self.router);
+            let mut busy = self.pump_frontends(now, |frontend, io| frontend.submit(io));
             while let Some(message) = self.router.next_local() {
                 self.deliver(message, now);
                 busy = true;
@@ -293,9 +313,8 @@ impl Worker {
                 continue;
             }
             self.peers.pump(&mut self.router, &mut self.reactor, now, &mut self.notices);
-            if !self.nbd.pump_sockets(&mut self.reactor, &mut self.notices)
-                && self.router.is_quiet()
-            {
+            let again = self.pump_frontends(now, |frontend, io| frontend.flush(io));
+            if !again && self.router.is_quiet() {
                 break;
             }
         }
@@ -308,16 +327,15 @@ impl Worker {
     }
 
     fn accepted(&mut self, index: u32, event: Event, now: Nanos) {
-        let Some((listener, service)) = self.listeners.get(index as usize).cloned() else { return };
+        let Some((listener, to)) = self.listeners.get(index as usize).cloned() else { return };
         match (event.result, event.payload) {
             (Ok(_), Payload::Socket(socket)) => {
-                let accepted = Accepted { socket, service };
-                let to = match service {
-                    Service::Nbd => Core(self.next_accept % self.router.cores()),
-                    Service::Node(node) => node.core(self.router.cores()),
+                let core = match to {
+                    Destination::Frontend(_) => Core(self.next_accept % self.router.cores()),
+                    Destination::Node(node) => node.core(self.router.cores()),
                 };
                 self.next_accept += 1;
-                self.router.send(to, Message::Accepted(accepted));
+                self.router.send(core, Message::Accepted(Accepted { socket, to }));
             }
             (Ok(_), Payload::Timer) => self.reactor.accept(&listener, event.token),
             (Ok(_), _) => {}
@@ -327,7 +345,7 @@ impl Worker {
                     format_args!("cannot accept connections on {}: {error}", listener.address());
                 self.notices.say(Cause::Accept, now, line);
                 // Most likely there are no descriptors left.
-                self.nbd.give_way(GIVE_WAY, &mut self.reactor);
+                self.each_frontend(now, |frontend, io| frontend.give_way(GIVE_WAY, io));
                 self.peers.give_way(GIVE_WAY);
                 let again = now.plus(Nanos::from_ms(RETRY_ACCEPT_MS));
                 self.reactor.timer(again, event.token);
@@ -336,14 +354,53 @@ impl Worker {
     }
 
     fn take_over(&mut self, accepted: Accepted, now: Nanos) {
-        let Accepted { socket, service } = accepted;
-        let notices = &mut self.notices;
-        match service {
-            Service::Nbd => self.nbd.accept(socket, &mut self.reactor, now, notices),
-            Service::Node(node) => {
-                self.peers.accept(socket, node, &mut self.router, now, notices);
+        let Accepted { socket, to } = accepted;
+        match to {
+            Destination::Frontend(id) => {
+                self.frontend(id, now, |frontend, io| frontend.accept(socket, io));
+            }
+            Destination::Node(node) => {
+                self.peers.accept(socket, node, &mut self.router, now, &mut self.notices);
             }
         }
+    }
+
+    /// Calls a front-end. What is for one that the host does not have is dropped.
+    fn frontend(
+        &mut self,
+        id: FrontendId,
+        now: Nanos,
+        call: impl FnOnce(&mut dyn Frontend, &mut FrontendIo<'_>),
+    ) {
+        if let Some((_, frontend)) = self.frontends.get_mut(usize::from(id.0)) {
+            let (reactor, router) = (&mut self.reactor, &mut self.router);
+            let notices = &mut self.notices;
+            call(&mut **frontend, &mut FrontendIo { frontend: id, now, reactor, router, notices });
+        }
+    }
+
+    /// Calls every front-end.
+    fn each_frontend(
+        &mut self,
+        now: Nanos,
+        mut call: impl FnMut(&mut dyn Frontend, &mut FrontendIo<'_>),
+    ) {
+        for ((_, frontend), id) in self.frontends.iter_mut().zip((0..).map(FrontendId)) {
+            let (reactor, router) = (&mut self.reactor, &mut self.router);
+            let notices = &mut self.notices;
+            call(&mut **frontend, &mut FrontendIo { frontend: id, now, reactor, router, notices });
+        }
+    }
+
+    /// Calls every front-end. True if one of them answers so.
+    fn pump_frontends(
+        &mut self,
+        now: Nanos,
+        mut call: impl FnMut(&mut dyn Frontend, &mut FrontendIo<'_>) -> bool,
+    ) -> bool {
+        let mut any = false;
+        self.each_frontend(now, |frontend, io| any |= call(frontend, io));
+        any
     }
 
     fn control(&mut self, control: Control, now: Nanos) {
@@ -362,14 +419,10 @@ impl Worker {
                     device.release(&mut self.router, &mut self.reactor);
                 }
             }
-            Control::Offer { exports, taken } => {
-                self.nbd.offer(exports);
-                drop(taken);
-            }
-            Control::Listen { listener, service } => {
+            Control::Listen { listener, to } => {
                 let index = u32::try_from(self.listeners.len()).expect("from a command line");
                 self.reactor.accept(&listener, token(Kind::Accept, 0, index));
-                self.listeners.push((listener, service));
+                self.listeners.push((listener, to));
             }
             Control::Snapshot { with_stats, reply } => {
                 drop(reply.send(self.snapshot(with_stats)));
@@ -404,7 +457,7 @@ impl Worker {
                 }
             }
             Control::Drain(reply) => {
-                self.nbd.shut_down();
+                self.frontends.iter_mut().for_each(|(_, frontend)| frontend.drain());
                 self.devices.values_mut().for_each(Device::drain);
                 self.refusing = true;
                 for index in 0..self.listeners.len() {
@@ -420,7 +473,7 @@ impl Worker {
 
     fn answer_drain(&mut self) {
         if self.draining.is_some()
-            && self.nbd.in_flight() == 0
+            && self.frontends.iter().all(|(_, frontend)| frontend.in_flight() == 0)
             && let Some(reply) = self.draining.take()
         {
             let _ = reply.send(());
@@ -433,8 +486,7 @@ impl Worker {
             core: self.router.me.0,
             devices: self.devices.values().map(|device| device.snapshot(with_stats, now)).collect(),
             nodes: self.nodes.values().map(LocalNode::status).collect(),
-            connections: self.nbd.connections(),
-            accepted: self.nbd.accepted(),
+            frontends: self.frontends.iter().map(snapshot_of).collect(),
             ring: self.reactor.counters(),
             usage: thread_usage(),
         }
@@ -442,7 +494,8 @@ impl Worker {
 
     /// Ends connections and lets disk operations under way come back.
     fn finish(mut self, events: &mut Vec<Event>) -> io::Result<()> {
-        self.nbd.close_all(&mut self.reactor);
+        let now = self.reactor.now();
+        self.each_frontend(now, |frontend, io| frontend.close(io));
         self.peers.close_all(&mut self.reactor);
         self.listeners.clear();
         let deadline = self.reactor.fresh_now().plus(Nanos::from_ms(FINISH_PATIENCE_MS));
@@ -472,4 +525,9 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+fn snapshot_of((kind, frontend): &(&'static FrontendKind, Box<dyn Frontend>)) -> FrontendSnapshot {
+    let in_flight = frontend.in_flight();
+    FrontendSnapshot { kind: kind.name, counts: frontend.counts(), in_flight }
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use fieldstone_console::signals::Signals;
 use fieldstone_host::folder::Announcer;
 use fieldstone_host::{
-    FolderError, Host, HostConfig, LocalNodeConfig, LocalNodeId, Service, look_up,
+    Destination, FolderError, Host, HostConfig, LocalNodeConfig, LocalNodeId, look_up,
 };
 use fieldstone_proto::NodeIndex;
 use fieldstone_server::engine::{command_deadline, open_patiently};
@@ -66,12 +66,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         caching: if args.direct { Caching::Direct } else { Caching::Buffered },
         verify_payload: true,
         payload_memory_bytes: args.payload_memory,
+        frontends: Vec::new(),
         nodes: vec![LocalNodeConfig { opening, folder: Ok(folder), late: None }],
     })
     .context("cannot start")?;
     say!("{index} of pool {} listens on {}", pool.id, listener.address());
     std::io::stdout().flush()?;
-    host.handle().listen(listener, Service::Node(LocalNodeId { number: 0, index }));
+    host.handle().listen(listener, Destination::Node(LocalNodeId { number: 0, index }));
     let ended = wait(&host, &signals, || door.announce(&address));
     door.withdraw();
     let stopped = host.stop().context("the node failed");

@@ -62,6 +62,7 @@ pub fn start(nodes: Vec<LocalNodeConfig>) -> Host {
         caching: Caching::Buffered,
         verify_payload: false,
         payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+        frontends: Vec::new(),
         nodes,
     };
     Host::start(config).expect("started")

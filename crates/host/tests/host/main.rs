@@ -3,4 +3,5 @@
 mod common;
 mod example;
 mod folders;
+mod frontends;
 mod sessions;

@@ -1,5 +1,6 @@
 //! From what the host tells to what is reported.
 
+use fieldstone_host::frontends::nbd;
 use fieldstone_host::{CoreSnapshot, DeviceSnapshot};
 use fieldstone_proto::PoolId;
 use fieldstone_volume::{NodeHealth, Phase, Progress, Status};
@@ -90,12 +91,14 @@ impl ServerReport {
                 operations: core.ring.sqes,
             })
             .collect();
+        let nbd =
+            || cores.iter().filter_map(|core| core.frontend(nbd::KIND.name)).map(|nbd| nbd.counts);
         Self {
             pid: std::process::id(),
             uptime_ns,
             listen,
-            connections: cores.iter().map(|core| core.connections as u64).sum(),
-            connections_total: cores.iter().map(|core| core.accepted).sum(),
+            connections: nbd().map(|nbd| nbd.connections as u64).sum(),
+            connections_total: nbd().map(|nbd| nbd.accepted).sum(),
             cpu_ns: reports.iter().map(|core| core.user_ns + core.system_ns).sum(),
             cores: reports,
         }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use fieldstone_host::Exports;
+use fieldstone_host::frontends::nbd::{self, Exports};
 
 use super::{Runtime, Stage};
 
@@ -13,7 +13,7 @@ impl Runtime {
     /// As [`Runtime::exports`].
     pub fn offer_exports(&self, read_only: bool) -> anyhow::Result<()> {
         let _one_at_a_time = self.offering.lock().unwrap_or_else(PoisonError::into_inner);
-        self.handle().offer(self.exports(read_only)?);
+        nbd::offer(self.handle(), self.exports(read_only)?)?;
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{Info, Settings};
 use fieldstone_host::{
     CoreSnapshot, DeviceId, DeviceSpec, Handle, Host, HostConfig, LocalNodeConfig,
-    PAYLOAD_MEMORY_BYTES, StoreSpec, VolumeCall,
+    PAYLOAD_MEMORY_BYTES, StoreSpec, VolumeCall, frontends,
 };
 use fieldstone_proto::{PoolId, VolumeId};
 use fieldstone_uring::{Caching, Holder};
@@ -138,6 +138,7 @@ impl Runtime {
             caching: options.caching,
             verify_payload: false,
             payload_memory_bytes: options.payload_memory_bytes,
+            frontends: frontends::KINDS.to_vec(),
             nodes: local,
         })
         .context("cannot start")?;

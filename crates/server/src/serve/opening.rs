@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use fieldstone_block::layers::LayerOptions;
-use fieldstone_host::{Service, StoreOptions, StoreTarget};
+use fieldstone_host::frontends::nbd;
+use fieldstone_host::{Destination, StoreOptions, StoreTarget};
 use fieldstone_uring::Listener;
 
 use super::Announce;
@@ -103,8 +104,9 @@ impl Door {
         let (size, addresses) = (units::size(open.info.size_bytes), self.addresses.join(" "));
         let mut text = format!("serving {} ({size}) on {addresses}\n", open.export);
         if let Some(Inside { listeners, metrics_url }) = inside.take() {
+            let nbd = Destination::Frontend(self.runtime.handle().frontend(nbd::KIND.name)?);
             for listener in listeners {
-                self.runtime.handle().listen(listener, Service::Nbd);
+                self.runtime.handle().listen(listener, nbd);
             }
             if let Some(url) = metrics_url {
                 text.push_str(&format!("metrics on {url}\n"));

@@ -22,6 +22,11 @@
 //!
 //! Every connection of an export reaches the one queue of its device, so the promise of
 //! `NBD_FLAG_CAN_MULTI_CONN` holds: a flush on one covers what completed on any.
+//!
+//! # Names of operations
+//!
+//! Operation `2 * place` is the receive of the connection in this place, and `2 * place + 1` its
+//! send.
 
 use std::sync::Arc;
 
@@ -31,34 +36,25 @@ use fieldstone_buf::Budget;
 use fieldstone_nbd::{ExportList, Limits, Phase, Session};
 use slab::Slab;
 
-use crate::message::{DeviceId, LocalNodeId, Message, Origin, Router};
-use crate::notices::{Cause, Notices};
-use crate::strangers::{Admission, Bounds, Guests, Patience, SEND_BYTES_MAX, STRANGER_AGE_MS};
-use crate::token::{Kind, token};
+use crate::frontend::{
+    Frontend, FrontendCounts, FrontendIo, FrontendKind, FrontendSetup, NoFrontend, Pressure,
+    Submitter,
+};
+use crate::handle::Handle;
+use crate::message::DeviceId;
+use crate::notices::Cause;
+use crate::store::Mail;
+use crate::strangers::{Admission, Guests, Patience, SEND_BYTES_MAX, STRANGER_AGE_MS};
 use crate::wire_socket::cut;
 use fieldstone_uring::{Event, Reactor, Socket, Want};
+
+/// Block devices over NBD.
+pub const KIND: FrontendKind =
+    FrontendKind { name: "nbd", make: |setup| Box::new(NbdServer::new(setup)) };
 
 /// NBD connections of one core; more are closed at once. Each has a receive buffer and
 /// [`fieldstone_nbd::OWN_BYTES`] for requests, half a MiB together; the rest is of the budget.
 pub const CONNECTIONS_MAX: usize = 1024;
-
-/// What a listener is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Service {
-    /// Block devices over NBD.
-    Nbd,
-    /// This storage node.
-    Node(LocalNodeId),
-}
-
-/// A connection that was just accepted.
-#[derive(Debug)]
-pub struct Accepted {
-    /// The connection.
-    pub socket: Socket,
-    /// What for.
-    pub service: Service,
-}
 
 /// What is offered to clients, and which device stands behind each export.
 #[derive(Debug)]
@@ -68,6 +64,22 @@ pub struct Exports {
     /// Their devices, in the same order.
     pub devices: Vec<DeviceId>,
 }
+
+/// Offers exports to connections that come after the return: every core has taken them by then, or
+/// has ended, or hangs.
+///
+/// # Errors
+/// The host has no NBD front-end.
+pub fn offer(handle: &Handle, exports: Exports) -> Result<(), NoFrontend> {
+    let exports = Arc::new(exports);
+    if !handle.tell_frontend(handle.frontend(KIND.name)?, || Box::new(Arc::clone(&exports))) {
+        tracing::warn!("a core does not take the exports: it hangs");
+    }
+    Ok(())
+}
+
+/// What is added to the name of a connection's receive to name its send.
+const SEND: u32 = 1;
 
 struct Connection {
     socket: Option<Socket>,
@@ -92,7 +104,7 @@ struct Connection {
 }
 
 /// The NBD connections of one core.
-pub struct NbdServer {
+struct NbdServer {
     exports: Option<Arc<Exports>>,
     connections: Slab<Connection>,
     generation: u32,
@@ -112,9 +124,9 @@ pub struct NbdServer {
 
 impl NbdServer {
     /// A server without exports; connections are refused until there are some. Payloads and replies
-    /// are held against `budget`.
-    #[must_use]
-    pub fn new(bounds: Bounds, budget: Arc<Budget>) -> Self {
+    /// are held against the budget.
+    fn new(setup: FrontendSetup) -> Self {
+        let FrontendSetup { bounds, budget } = setup;
         Self {
             guests: Guests::new(bounds.at_most(CONNECTIONS_MAX)),
             budget,
@@ -129,84 +141,6 @@ impl NbdServer {
             shutting_down: false,
             accepted: 0,
         }
-    }
-
-    /// Offers these exports to connections that come from now on.
-    pub fn offer(&mut self, exports: Arc<Exports>) {
-        self.exports = Some(exports);
-    }
-
-    /// Number of connections.
-    #[must_use]
-    pub fn connections(&self) -> usize {
-        self.connections.len()
-    }
-
-    /// Connections accepted since start.
-    #[must_use]
-    pub fn accepted(&self) -> u64 {
-        self.accepted
-    }
-
-    /// Requests submitted and not yet answered.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.connections.iter().map(|(_, connection)| connection.session.in_flight()).sum()
-    }
-
-    /// Takes a connection over.
-    pub fn accept(
-        &mut self,
-        socket: Socket,
-        reactor: &mut Reactor,
-        now: Nanos,
-        notices: &mut Notices,
-    ) {
-        let Some(exports) = self.exports.clone() else { return };
-        match self.guests.admit() {
-            Admission::Welcome => {}
-            Admission::InPlaceOf(oldest) => {
-                let line = format_args!(
-                    "closed an NBD connection that had not chosen an export: others came"
-                );
-                notices.say(Cause::GaveWay, now, line);
-                self.dismiss(oldest, reactor);
-            }
-            Admission::Full => {
-                let count = self.guests.count();
-                let line = format_args!(
-                    "refused an NBD connection: {count} clients are connected to this core, and a \
-                     core takes {CONNECTIONS_MAX}, or its share of half the limit on open files \
-                     (ulimit -n)"
-                );
-                notices.say(Cause::Full, now, line);
-                return;
-            }
-        }
-        self.accepted += 1;
-        self.generation = self.generation.wrapping_add(1);
-        let session = Session::new(Arc::clone(&exports.list), Limits::default());
-        let mut session = session.with_budget(&self.budget);
-        if self.shutting_down {
-            session.shut_down();
-        }
-        let index = self.connections.insert(Connection {
-            socket: Some(socket),
-            session,
-            exports,
-            generation: self.generation,
-            receiving: false,
-            sending: false,
-            unsent: Vec::new(),
-            dirty: false,
-            stranger: true,
-            gone: false,
-            waiting: false,
-            progress: now,
-            dripped_bytes: 0,
-        });
-        self.guests.arrived(name_of(index), now);
-        self.mark(index);
     }
 
     /// Closes a connection, whatever is under way on it.
@@ -230,84 +164,151 @@ impl NbdServer {
         }
     }
 
-    /// A receive came back.
-    pub fn received(&mut self, index: u32, event: &Event, now: Nanos) {
-        let index = index as usize;
-        let Some(connection) = self.connections.get_mut(index) else { return };
-        connection.receiving = false;
-        let owes = connection.session.awaits_payload();
-        match event.result {
-            Ok(len_bytes) => {
-                connection.session.received(len_bytes as usize, now);
-                connection.dripped_bytes += len_bytes as usize;
+    /// Lets those try again that wait for room, if some has come back.
+    fn try_again(&mut self) {
+        if self.waiting.is_empty() || self.returns == self.budget.returns() {
+            return;
+        }
+        self.returns = self.budget.returns();
+        for index in std::mem::take(&mut self.waiting) {
+            if let Some(connection) = self.connections.get_mut(index as usize) {
+                connection.waiting = false;
+                self.mark(index as usize);
             }
-            // The peer is gone; an orderly end would have been zero bytes.
-            Err(_) => connection.session.disconnect(),
         }
-        let paid = !(owes && connection.session.awaits_payload());
-        // A client that takes nothing makes no progress by what it sends.
-        if !connection.sending && (paid || connection.dripped_bytes >= SEND_BYTES_MAX) {
-            connection.progress = now;
-            connection.dripped_bytes = 0;
+    }
+
+    /// Closes the connections that keep memory from others and are silent for too long.
+    fn dismiss_stalled(&mut self, io: &mut FrontendIo<'_>) {
+        if !std::mem::take(&mut self.holding) {
+            return;
         }
+        let limit = self.patience.limit(self.budget.is_wanted(), io.now);
+        let mut stalled = Vec::new();
+        for (index, connection) in &self.connections {
+            self.holding |= connection.session.holds_room();
+            if limit.is_some_and(|limit| connection.is_stalled(limit, io.now)) {
+                stalled.push(name_of(index));
+            }
+        }
+        for index in stalled {
+            let line = format_args!(
+                "closed an NBD connection: it kept memory that others wait for, and was silent"
+            );
+            io.say(Cause::Stalled, line);
+            self.dismiss(index, io.reactor);
+        }
+    }
+}
+
+impl Frontend for NbdServer {
+    fn counts(&self) -> FrontendCounts {
+        FrontendCounts { connections: self.connections.len(), accepted: self.accepted }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.connections.iter().map(|(_, connection)| connection.session.in_flight()).sum()
+    }
+
+    fn accept(&mut self, socket: Socket, io: &mut FrontendIo<'_>) {
+        let Some(exports) = self.exports.clone() else { return };
+        match self.guests.admit() {
+            Admission::Welcome => {}
+            Admission::InPlaceOf(oldest) => {
+                let line = format_args!(
+                    "closed an NBD connection that had not chosen an export: others came"
+                );
+                io.say(Cause::GaveWay, line);
+                self.dismiss(oldest, io.reactor);
+            }
+            Admission::Full => {
+                let count = self.guests.count();
+                let line = format_args!(
+                    "refused an NBD connection: {count} clients are connected to this core, and a \
+                     core takes {CONNECTIONS_MAX}, or its share of half the limit on open files \
+                     (ulimit -n)"
+                );
+                io.say(Cause::Full, line);
+                return;
+            }
+        }
+        self.accepted += 1;
+        self.generation = self.generation.wrapping_add(1);
+        let session = Session::new(Arc::clone(&exports.list), Limits::default());
+        let mut session = session.with_budget(&self.budget);
+        if self.shutting_down {
+            session.shut_down();
+        }
+        let index = self.connections.insert(Connection {
+            socket: Some(socket),
+            session,
+            exports,
+            generation: self.generation,
+            receiving: false,
+            sending: false,
+            unsent: Vec::new(),
+            dirty: false,
+            stranger: true,
+            gone: false,
+            waiting: false,
+            progress: io.now,
+            dripped_bytes: 0,
+        });
+        self.guests.arrived(name_of(index), io.now);
         self.mark(index);
     }
 
-    /// A send came back.
-    pub fn sent(&mut self, index: u32, event: &Event, now: Nanos) {
-        let index = index as usize;
-        let Some(connection) = self.connections.get_mut(index) else { return };
-        connection.sending = false;
-        connection.progress = now;
-        if event.result.is_err() {
-            connection.session.disconnect();
-            connection.unsent.clear();
+    fn event(&mut self, index: u32, event: Event, io: &mut FrontendIo<'_>) {
+        let (place, is_send) = ((index / 2) as usize, index % 2 == SEND);
+        let Some(connection) = self.connections.get_mut(place) else { return };
+        if is_send {
+            connection.sent(&event, io.now);
+        } else {
+            connection.received(&event, io.now);
         }
-        if connection.unsent.is_empty() {
-            connection.session.sent();
-        }
-        self.mark(index);
+        self.mark(place);
     }
 
-    /// A device answered.
-    pub fn complete(&mut self, origin: Origin, completion: Completion) {
-        let index = origin.connection as usize;
+    /// Exports to offer to connections that come from now on.
+    fn mail(&mut self, mail: Mail, _: &mut FrontendIo<'_>) {
+        if let Ok(exports) = mail.downcast::<Arc<Exports>>() {
+            self.exports = Some(*exports);
+        }
+    }
+
+    fn complete(&mut self, to: Submitter, completion: Completion) {
+        let index = to.place as usize;
         let Some(connection) = self.connections.get_mut(index) else { return };
-        if connection.generation == origin.generation {
+        if connection.generation == to.generation {
             connection.session.complete(completion);
             self.mark(index);
         }
     }
 
-    /// Hands the requests of all changed connections to their devices. True if there were any.
-    pub fn pump_requests(&mut self, router: &mut Router) -> bool {
+    fn submit(&mut self, io: &mut FrontendIo<'_>) -> bool {
         self.try_again();
         let mut any = false;
         for index in &self.dirty {
             let connection = &mut self.connections[*index as usize];
-            let generation = connection.generation;
-            let origin = Origin { core: router.me, connection: *index, generation };
+            let from = Submitter { place: *index, generation: connection.generation };
             while let Some((export, request)) = connection.session.next_request() {
                 let Some(device) = connection.exports.devices.get(export.0 as usize) else {
                     connection.session.disconnect();
                     break;
                 };
-                let to = device.core(router.cores());
-                router.send(to, Message::Submit { device: *device, origin, request });
+                io.submit(from, *device, request);
                 any = true;
             }
         }
         any
     }
 
-    /// Sends what is ready, receives what is wanted, closes what is over. True if that made room
-    /// for requests that were held back.
-    pub fn pump_sockets(&mut self, reactor: &mut Reactor, notices: &mut Notices) -> bool {
+    fn flush(&mut self, io: &mut FrontendIo<'_>) -> bool {
         let mut again = Vec::new();
         for index in std::mem::take(&mut self.dirty) {
             let connection = &mut self.connections[index as usize];
             connection.dirty = false;
-            if connection.start_io(index, reactor, notices) {
+            if connection.start_io(index, io) {
                 again.push(index);
             }
             if connection.stranger && matches!(connection.session.phase(), Phase::Transmission(_)) {
@@ -334,85 +335,49 @@ impl NbdServer {
         !again.is_empty()
     }
 
-    /// Lets those try again that wait for room, if some has come back.
-    fn try_again(&mut self) {
-        if self.waiting.is_empty() || self.returns == self.budget.returns() {
-            return;
-        }
-        self.returns = self.budget.returns();
-        for index in std::mem::take(&mut self.waiting) {
-            if let Some(connection) = self.connections.get_mut(index as usize) {
-                connection.waiting = false;
-                self.mark(index as usize);
-            }
-        }
-    }
-
-    /// Makes room for descriptors: closes strangers, the oldest first.
-    pub fn give_way(&mut self, count: usize, reactor: &mut Reactor) {
-        for _ in 0..count {
-            let Some(oldest) = self.guests.oldest() else { return };
-            self.dismiss(oldest, reactor);
-        }
-    }
-
-    /// Closes the connections whose time is over.
-    pub fn watch(&mut self, now: Nanos, reactor: &mut Reactor, notices: &mut Notices) {
-        while let Some(index) = self.guests.overdue(now) {
-            let seconds = STRANGER_AGE_MS / 1000;
-            let line =
-                format_args!("closed an NBD connection: no export was chosen within {seconds} s");
-            notices.say(Cause::Silent, now, line);
-            self.dismiss(index, reactor);
-        }
-        if !std::mem::take(&mut self.holding) {
-            return;
-        }
-        let limit = self.patience.limit(self.budget.is_wanted(), now);
-        let mut stalled = Vec::new();
-        for (index, connection) in &self.connections {
-            self.holding |= connection.session.holds_room();
-            if limit.is_some_and(|limit| connection.is_stalled(limit, now)) {
-                stalled.push(name_of(index));
-            }
-        }
-        for index in stalled {
-            let line = format_args!(
-                "closed an NBD connection: it kept memory that others wait for, and was silent"
-            );
-            notices.say(Cause::Stalled, now, line);
-            self.dismiss(index, reactor);
-        }
-    }
-
-    /// When strangers must have gone; the owner watches then.
-    #[must_use]
-    pub fn deadline(&self) -> Option<Nanos> {
-        self.guests.deadline()
-    }
-
-    /// Whether a connection waits for room, and whether a connection holds room.
-    #[must_use]
-    pub fn pressure(&self) -> (bool, bool) {
-        (!self.waiting.is_empty(), self.holding)
-    }
-
-    /// Refuses requests from now on; those in flight are still answered.
-    pub fn shut_down(&mut self) {
+    fn drain(&mut self) {
         self.shutting_down = true;
         for (_, connection) in &mut self.connections {
             connection.session.shut_down();
         }
     }
 
-    /// Ends every connection.
-    pub fn close_all(&mut self, reactor: &mut Reactor) {
+    fn close(&mut self, io: &mut FrontendIo<'_>) {
         for (_, connection) in &mut self.connections {
             connection.session.disconnect();
             if let Some(socket) = connection.socket.take() {
-                reactor.close(socket);
+                io.reactor.close(socket);
             }
         }
+    }
+
+    /// Closes strangers, the oldest first.
+    fn give_way(&mut self, count: usize, io: &mut FrontendIo<'_>) {
+        for _ in 0..count {
+            let Some(oldest) = self.guests.oldest() else { return };
+            self.dismiss(oldest, io.reactor);
+        }
+    }
+
+    /// Closes the connections whose time is over.
+    fn watch(&mut self, io: &mut FrontendIo<'_>) {
+        while let Some(index) = self.guests.overdue(io.now) {
+            let seconds = STRANGER_AGE_MS / 1000;
+            let line =
+                format_args!("closed an NBD connection: no export was chosen within {seconds} s");
+            io.say(Cause::Silent, line);
+            self.dismiss(index, io.reactor);
+        }
+        self.dismiss_stalled(io);
+    }
+
+    /// When strangers must have gone.
+    fn deadline(&self) -> Option<Nanos> {
+        self.guests.deadline()
+    }
+
+    fn pressure(&self) -> Pressure {
+        Pressure { waits: !self.waiting.is_empty(), holds: self.holding }
     }
 }
 
@@ -422,8 +387,41 @@ fn name_of(index: usize) -> u32 {
 }
 
 impl Connection {
+    /// A receive came back.
+    fn received(&mut self, event: &Event, now: Nanos) {
+        self.receiving = false;
+        let owes = self.session.awaits_payload();
+        match event.result {
+            Ok(len_bytes) => {
+                self.session.received(len_bytes as usize, now);
+                self.dripped_bytes += len_bytes as usize;
+            }
+            // The peer is gone; an orderly end would have been zero bytes.
+            Err(_) => self.session.disconnect(),
+        }
+        let paid = !(owes && self.session.awaits_payload());
+        // A client that takes nothing makes no progress by what it sends.
+        if !self.sending && (paid || self.dripped_bytes >= SEND_BYTES_MAX) {
+            self.progress = now;
+            self.dripped_bytes = 0;
+        }
+    }
+
+    /// A send came back.
+    fn sent(&mut self, event: &Event, now: Nanos) {
+        self.sending = false;
+        self.progress = now;
+        if event.result.is_err() {
+            self.session.disconnect();
+            self.unsent.clear();
+        }
+        if self.unsent.is_empty() {
+            self.session.sent();
+        }
+    }
+
     /// True if output was taken, after which the session may go on decoding.
-    fn start_io(&mut self, index: u32, reactor: &mut Reactor, notices: &mut Notices) -> bool {
+    fn start_io(&mut self, place: u32, io: &mut FrontendIo<'_>) -> bool {
         let Some(socket) = &self.socket else { return false };
         let mut took = false;
         if !self.sending {
@@ -434,21 +432,22 @@ impl Connection {
             }
             if !out.is_empty() {
                 self.unsent = cut(&mut out, SEND_BYTES_MAX);
-                reactor.send(socket, out, token(Kind::NbdSend, 0, index));
+                let token = io.token(2 * place + SEND);
+                io.reactor.send(socket, out, token);
                 self.sending = true;
-                self.progress = reactor.now();
+                self.progress = io.now;
             }
         }
         if !self.receiving && self.session.wants_input() {
             let space = self.session.receive_space();
             let len_bytes = u32::try_from(space.len()).unwrap_or(u32::MAX);
-            let place = space.as_mut_ptr();
-            let token = token(Kind::NbdReceive, 0, index);
+            let start = space.as_mut_ptr();
+            let token = io.token(2 * place);
             // SAFETY: the session promises that the space stays where it is and untouched until
             // `received` is called, however it is moved, as long as it is not dropped. It is called
             // only with this receive's event, and the connection is removed only when `receiving`
             // is false. The worker drops the reactor first, which waits for the receive to end.
-            unsafe { reactor.recv_raw(socket, place, len_bytes, Want::Any, token) };
+            unsafe { io.reactor.recv_raw(socket, start, len_bytes, Want::Any, token) };
             self.receiving = true;
         }
         if self.session.phase() == Phase::Closed
@@ -457,9 +456,9 @@ impl Connection {
         {
             if let Some(violation) = self.session.violation() {
                 let line = format_args!("closed an NBD connection: {violation}");
-                notices.say(Cause::BadMessage, reactor.now(), line);
+                io.say(Cause::BadMessage, line);
             }
-            reactor.close(socket);
+            io.reactor.close(socket);
         }
         took
     }

@@ -1,0 +1,194 @@
+//! A device: opened, used by any number of threads, closed once.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+use std::time::Duration;
+
+use fieldstone_c_abi::{Error, array, reference, write};
+use fieldstone_embed::{
+    Bounds, CompletionQueue, Device, Error as EmbedError, Options, is_in_callback,
+};
+
+use crate::aio::Aio;
+use crate::status::{Failure, Status, guarded};
+
+/// Layers that options name at most.
+const LAYERS_MAX: usize = 64;
+/// Requests that options allow at most.
+const REQUESTS_MAX: usize = 1 << 16;
+
+/// `fieldstone_block` of the header.
+pub struct Block {
+    pub(crate) device: Device,
+    pub(crate) aio: Aio,
+}
+
+/// `fieldstone_block_options` of the header.
+#[repr(C)]
+pub struct BlockOptions {
+    read_only: c_int,
+    direct: c_int,
+    layers: *const *const c_char,
+    layer_count: usize,
+    requests: usize,
+    bytes: usize,
+}
+
+impl BlockOptions {
+    /// # Safety
+    /// The layers are texts, as the header asks.
+    unsafe fn read(&self) -> Result<Options, Failure> {
+        let mut bounds = Bounds::default();
+        if self.requests > REQUESTS_MAX {
+            let message = format!("{} requests are more than {REQUESTS_MAX}", self.requests);
+            return Err(Failure::new(Status::OutOfRange, message));
+        }
+        if self.requests > 0 {
+            bounds.requests = self.requests;
+        }
+        if self.bytes > 0 {
+            bounds.bytes = self.bytes;
+        }
+        let mut layers = Vec::new();
+        // SAFETY: the header asks for the array.
+        for &text in unsafe { array("layers", self.layers, self.layer_count, LAYERS_MAX) }? {
+            // SAFETY: the header asks for the texts.
+            layers.push(unsafe { text_of("layers", text) }?);
+        }
+        let (read_only, direct) = (self.read_only != 0, self.direct != 0);
+        Ok(Options { read_only, direct, layers, bounds })
+    }
+}
+
+/// # Safety
+/// The pointer is null or that of a text that ends with a zero.
+unsafe fn text_of(name: &str, text: *const c_char) -> Result<String, Failure> {
+    // SAFETY: as the caller says.
+    unsafe { reference(name, text) }?;
+    // SAFETY: as the caller says; it is not null.
+    let text = unsafe { CStr::from_ptr(text) };
+    match text.to_str() {
+        Ok(text) => Ok(text.to_owned()),
+        Err(_) => Err(Failure::new(Status::BadTarget, format!("{name} is not UTF-8: {text:?}"))),
+    }
+}
+
+/// Opens a device.
+///
+/// # Safety
+/// `target` ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_open(
+    target: *const c_char,
+    options: *const BlockOptions,
+    device: *mut *mut Block,
+    error: *mut Error,
+) -> c_int {
+    let body = || {
+        // SAFETY: the header asks for these pointers; a failure leaves null behind.
+        unsafe { write("device", device, ptr::null_mut()) }?;
+        // SAFETY: as above.
+        let target = unsafe { text_of("target", target) }?;
+        // SAFETY: as above; null stands for the defaults.
+        let options = match unsafe { options.as_ref() } {
+            // SAFETY: as above.
+            Some(options) => unsafe { options.read() }?,
+            None => Options::default(),
+        };
+        let completions = CompletionQueue::new(options.bounds.requests);
+        let completions =
+            completions.map_err(|error| Failure::new(Status::CannotOpen, error.to_string()))?;
+        let opened = Device::open(&target, &options)?;
+        let made = Box::into_raw(Box::new(Block { device: opened, aio: Aio::new(completions) }));
+        // SAFETY: as above.
+        Ok(unsafe { write("device", device, made) }?)
+    };
+    // SAFETY: the header asks for null or room for an error.
+    unsafe { guarded(error, body) }
+}
+
+/// Closes a device and frees it.
+///
+/// # Safety
+/// Null, or a device that was not closed yet and that no other call uses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_close(device: *mut Block, error: *mut Error) -> c_int {
+    let body = || {
+        if device.is_null() {
+            return Ok(());
+        }
+        // Nothing has changed then.
+        if is_in_callback() {
+            return Err(EmbedError::OnCore.into());
+        }
+        // SAFETY: it came from Box::into_raw, and the caller gives it back.
+        let block = unsafe { Box::from_raw(device) };
+        Ok(block.device.close()?)
+    };
+    // SAFETY: the header asks for null or room for an error.
+    unsafe { guarded(error, body) }
+}
+
+/// The size; 0 for null.
+///
+/// # Safety
+/// Null, or a device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_size(device: *const Block) -> u64 {
+    // SAFETY: the header asks for a device or null.
+    unsafe { device.as_ref() }.map_or(0, |block| block.device.size_bytes())
+}
+
+/// The eventfd of the completion queue; -1 for null.
+///
+/// # Safety
+/// Null, or a device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_eventfd(device: *const Block) -> c_int {
+    // SAFETY: the header asks for a device or null.
+    unsafe { device.as_ref() }.map_or(-1, |block| block.aio.completions.as_fd().as_raw_fd())
+}
+
+/// `fieldstone_block_completion` of the header.
+#[repr(C)]
+pub struct Completion {
+    arg: *mut c_void,
+    status: c_int,
+}
+
+/// Takes answers out of the completion queue.
+///
+/// # Safety
+/// `completions` has room for `max` of them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_completions(
+    device: *mut Block,
+    completions: *mut Completion,
+    max: usize,
+    timeout_ms: c_uint,
+) -> usize {
+    let mut count = 0;
+    let body = || {
+        // SAFETY: the header asks for a device or null.
+        let block = unsafe { reference("device", device) }?;
+        if completions.is_null() {
+            return Ok(());
+        }
+        let mut done = Vec::new();
+        let patience = Duration::from_millis(u64::from(timeout_ms));
+        block.aio.completions.wait(patience, max, &mut done);
+        for (at, done) in done.into_iter().enumerate() {
+            let status = done.answer.err().map_or(Status::Ok, |error| Status::of(&error));
+            // The tag is the address that the caller gave.
+            let arg = ptr::with_exposed_provenance_mut(done.tag as usize);
+            // SAFETY: the header asks for room for `max`, and `at` is less.
+            unsafe { completions.add(at).write(Completion { arg, status: status as c_int }) };
+            count += 1;
+        }
+        Ok(())
+    };
+    // SAFETY: there is no error to fill.
+    unsafe { guarded(ptr::null_mut(), body) };
+    count
+}

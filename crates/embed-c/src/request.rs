@@ -1,0 +1,352 @@
+//! The calls that read, write and so on. Each is there twice: one waits for the answer, and `aio`
+//! returns at once.
+
+use std::ffi::{c_int, c_void};
+
+use fieldstone_c_abi::{Error, reference};
+use fieldstone_embed::Operation;
+use libc::iovec;
+
+use crate::aio::{Callback, Told};
+use crate::device::Block;
+use crate::memory::Buffers;
+use crate::status::{Failure, Status, guarded};
+
+/// `FIELDSTONE_BLOCK_FUA` of the header.
+const FUA: c_int = 1;
+/// `FIELDSTONE_BLOCK_NO_HOLE` of the header.
+const NO_HOLE: c_int = 2;
+
+/// What a call asks for, as C passes it.
+enum Asked {
+    Read { offset: u64, iov: *const iovec, count: usize },
+    Write { offset: u64, iov: *const iovec, count: usize, flags: c_int },
+    Flush,
+    Discard { offset: u64, len: u64 },
+    WriteZeroes { offset: u64, len: u64, flags: c_int },
+}
+
+/// Refuses flags that the call does not know.
+fn check_flags(flags: c_int, known: c_int) -> Result<(), Failure> {
+    if flags & !known == 0 {
+        return Ok(());
+    }
+    Err(Failure::new(Status::OutOfRange, format!("flags {flags:#x} are not known here")))
+}
+
+impl Asked {
+    /// The operation, and the buffers that are read into.
+    ///
+    /// # Safety
+    /// The buffers are as the header asks.
+    unsafe fn operation(self) -> Result<(Operation, Buffers), Failure> {
+        Ok(match self {
+            Self::Read { offset, iov, count } => {
+                // SAFETY: as the caller says.
+                let buffers = unsafe { Buffers::of(iov, count) }?;
+                let len_bytes = buffers.len_bytes();
+                (Operation::Read { offset_bytes: offset, len_bytes }, buffers)
+            }
+            Self::Write { offset, iov, count, flags } => {
+                check_flags(flags, FUA)?;
+                // SAFETY: as the caller says.
+                let data = unsafe { Buffers::of(iov, count)?.gather() }.freeze();
+                let fua = flags & FUA != 0;
+                (Operation::Write { offset_bytes: offset, data, fua }, Buffers::default())
+            }
+            Self::Flush => (Operation::Flush, Buffers::default()),
+            Self::Discard { offset, len } => {
+                let operation = Operation::Discard { offset_bytes: offset, len_bytes: len };
+                (operation, Buffers::default())
+            }
+            Self::WriteZeroes { offset, len, flags } => {
+                check_flags(flags, FUA | NO_HOLE)?;
+                let (fua, no_hole) = (flags & FUA != 0, flags & NO_HOLE != 0);
+                let (offset_bytes, len_bytes) = (offset, len);
+                let zeroes = Operation::WriteZeroes { offset_bytes, len_bytes, no_hole, fua };
+                (zeroes, Buffers::default())
+            }
+        })
+    }
+}
+
+/// Asks, and waits for the answer.
+///
+/// # Safety
+/// The pointers are as the header asks.
+unsafe fn wait(device: *const Block, asked: Asked, error: *mut Error) -> c_int {
+    let body = || {
+        // SAFETY: as the caller says.
+        let block = unsafe { reference("device", device) }?;
+        // SAFETY: as the caller says.
+        let (operation, buffers) = unsafe { asked.operation() }?;
+        let data = block.device.ask(&operation)?;
+        // SAFETY: as the caller says, until this call returns.
+        unsafe { buffers.scatter(&data) };
+        Ok(())
+    };
+    // SAFETY: the header asks for null or room for an error.
+    unsafe { guarded(error, body) }
+}
+
+/// Asks; the answer is told to `told`.
+///
+/// # Safety
+/// The pointers are as the header asks.
+unsafe fn submit(device: *const Block, asked: Asked, told: Told, error: *mut Error) -> c_int {
+    let body = || {
+        // SAFETY: as the caller says.
+        let block = unsafe { reference("device", device) }?;
+        // SAFETY: as the caller says, until the answer is told.
+        let (operation, buffers) = unsafe { asked.operation() }?;
+        let submit = |then| block.device.submit(operation, then);
+        Ok(block.aio.submit(told, buffers, submit)?)
+    };
+    // SAFETY: the header asks for null or room for an error.
+    unsafe { guarded(error, body) }
+}
+
+/// One buffer as an array.
+fn single(buffer: *const c_void, len: usize) -> iovec {
+    iovec { iov_base: buffer.cast_mut(), iov_len: len }
+}
+
+/// Reads, and waits.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_read(
+    device: *mut Block,
+    offset: u64,
+    buffer: *mut c_void,
+    len: usize,
+    error: *mut Error,
+) -> c_int {
+    let iov = single(buffer, len);
+    // SAFETY: as the header says.
+    unsafe { wait(device, Asked::Read { offset, iov: &raw const iov, count: 1 }, error) }
+}
+
+/// Reads into several buffers, and waits.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_readv(
+    device: *mut Block,
+    offset: u64,
+    iov: *const iovec,
+    iov_count: usize,
+    error: *mut Error,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { wait(device, Asked::Read { offset, iov, count: iov_count }, error) }
+}
+
+/// Writes, and waits.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_write(
+    device: *mut Block,
+    offset: u64,
+    buffer: *const c_void,
+    len: usize,
+    flags: c_int,
+    error: *mut Error,
+) -> c_int {
+    let iov = single(buffer, len);
+    // SAFETY: as the header says.
+    unsafe { wait(device, Asked::Write { offset, iov: &raw const iov, count: 1, flags }, error) }
+}
+
+/// Writes several buffers, and waits.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_writev(
+    device: *mut Block,
+    offset: u64,
+    iov: *const iovec,
+    iov_count: usize,
+    flags: c_int,
+    error: *mut Error,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { wait(device, Asked::Write { offset, iov, count: iov_count, flags }, error) }
+}
+
+/// Makes stable what was written, and waits.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_flush(device: *mut Block, error: *mut Error) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { wait(device, Asked::Flush, error) }
+}
+
+/// Discards a range, and waits.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_discard(
+    device: *mut Block,
+    offset: u64,
+    len: u64,
+    error: *mut Error,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { wait(device, Asked::Discard { offset, len }, error) }
+}
+
+/// Zeroes a range, and waits.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_write_zeroes(
+    device: *mut Block,
+    offset: u64,
+    len: u64,
+    flags: c_int,
+    error: *mut Error,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { wait(device, Asked::WriteZeroes { offset, len, flags }, error) }
+}
+
+/// Reads.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_aio_read(
+    device: *mut Block,
+    offset: u64,
+    buffer: *mut c_void,
+    len: usize,
+    callback: Option<Callback>,
+    arg: *mut c_void,
+    error: *mut Error,
+) -> c_int {
+    let iov = single(buffer, len);
+    let asked = Asked::Read { offset, iov: &raw const iov, count: 1 };
+    // SAFETY: as the header says.
+    unsafe { submit(device, asked, Told { callback, arg }, error) }
+}
+
+/// Reads into several buffers.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_aio_readv(
+    device: *mut Block,
+    offset: u64,
+    iov: *const iovec,
+    iov_count: usize,
+    callback: Option<Callback>,
+    arg: *mut c_void,
+    error: *mut Error,
+) -> c_int {
+    let asked = Asked::Read { offset, iov, count: iov_count };
+    // SAFETY: as the header says.
+    unsafe { submit(device, asked, Told { callback, arg }, error) }
+}
+
+/// Writes.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_aio_write(
+    device: *mut Block,
+    offset: u64,
+    buffer: *const c_void,
+    len: usize,
+    flags: c_int,
+    callback: Option<Callback>,
+    arg: *mut c_void,
+    error: *mut Error,
+) -> c_int {
+    let iov = single(buffer, len);
+    let asked = Asked::Write { offset, iov: &raw const iov, count: 1, flags };
+    // SAFETY: as the header says.
+    unsafe { submit(device, asked, Told { callback, arg }, error) }
+}
+
+/// Writes several buffers.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_aio_writev(
+    device: *mut Block,
+    offset: u64,
+    iov: *const iovec,
+    iov_count: usize,
+    flags: c_int,
+    callback: Option<Callback>,
+    arg: *mut c_void,
+    error: *mut Error,
+) -> c_int {
+    let asked = Asked::Write { offset, iov, count: iov_count, flags };
+    // SAFETY: as the header says.
+    unsafe { submit(device, asked, Told { callback, arg }, error) }
+}
+
+/// Makes stable what was written.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_aio_flush(
+    device: *mut Block,
+    callback: Option<Callback>,
+    arg: *mut c_void,
+    error: *mut Error,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { submit(device, Asked::Flush, Told { callback, arg }, error) }
+}
+
+/// Discards a range.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_aio_discard(
+    device: *mut Block,
+    offset: u64,
+    len: u64,
+    callback: Option<Callback>,
+    arg: *mut c_void,
+    error: *mut Error,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { submit(device, Asked::Discard { offset, len }, Told { callback, arg }, error) }
+}
+
+/// Zeroes a range.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fieldstone_block_aio_write_zeroes(
+    device: *mut Block,
+    offset: u64,
+    len: u64,
+    flags: c_int,
+    callback: Option<Callback>,
+    arg: *mut c_void,
+    error: *mut Error,
+) -> c_int {
+    let asked = Asked::WriteZeroes { offset, len, flags };
+    // SAFETY: as the header says.
+    unsafe { submit(device, asked, Told { callback, arg }, error) }
+}

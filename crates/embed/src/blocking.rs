@@ -1,0 +1,144 @@
+//! Calls that wait. They may be mixed freely with [`Queue::submit`], and called from any thread
+//! but the core's.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use fieldstone_buf::AlignedBuf;
+
+use crate::answer::{Answer, Complete, Error, Then, is_in_callback};
+use crate::queue::{Operation, Queue, REQUEST_BYTES_MAX};
+
+/// How soon a queue that is full is tried again, if nothing tells of room.
+const RETRY: Duration = Duration::from_millis(10);
+/// How long a caller rests whose request a core does not take, although the queue has room.
+const REST: Duration = Duration::from_millis(1);
+
+impl Queue {
+    /// Reads into `buffer`.
+    ///
+    /// # Errors
+    /// The device refuses or fails, or the queue is closed.
+    pub fn read(&self, offset_bytes: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        self.read_vectored(offset_bytes, &mut [IoSliceMut::new(buffer)])
+    }
+
+    /// Reads into several buffers, one after the other.
+    ///
+    /// # Errors
+    /// As [`Queue::read`].
+    pub fn read_vectored(
+        &self,
+        offset_bytes: u64,
+        buffers: &mut [IoSliceMut<'_>],
+    ) -> Result<(), Error> {
+        let len_bytes = buffers.iter().map(|buffer| buffer.len()).sum();
+        let data = self.ask(&Operation::Read { offset_bytes, len_bytes })?;
+        data.scatter(buffers);
+        Ok(())
+    }
+
+    /// Writes. The bytes are copied once.
+    ///
+    /// # Errors
+    /// As [`Queue::read`].
+    pub fn write(&self, offset_bytes: u64, data: &[u8]) -> Result<(), Error> {
+        self.write_vectored(offset_bytes, &[IoSlice::new(data)])
+    }
+
+    /// Writes several buffers, one after the other.
+    ///
+    /// # Errors
+    /// As [`Queue::read`].
+    pub fn write_vectored(&self, offset_bytes: u64, data: &[IoSlice<'_>]) -> Result<(), Error> {
+        let len_bytes: usize = data.iter().map(|part| part.len()).sum();
+        if len_bytes > REQUEST_BYTES_MAX {
+            let (len_bytes, max_bytes) = (len_bytes as u64, REQUEST_BYTES_MAX as u64);
+            return Err(Error::TooLong { len_bytes, max_bytes });
+        }
+        let data = AlignedBuf::concat(data.iter().map(|part| &part[..])).freeze();
+        self.ask(&Operation::Write { offset_bytes, data, fua: false }).map(drop)
+    }
+
+    /// Makes everything stable that was written before.
+    ///
+    /// # Errors
+    /// As [`Queue::read`].
+    pub fn flush(&self) -> Result<(), Error> {
+        self.ask(&Operation::Flush).map(drop)
+    }
+
+    /// Forgets the content of a range: whole blocks read as zeroes afterwards.
+    ///
+    /// # Errors
+    /// As [`Queue::read`].
+    pub fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Error> {
+        self.ask(&Operation::Discard { offset_bytes, len_bytes }).map(drop)
+    }
+
+    /// Makes every byte of a range zero.
+    ///
+    /// # Errors
+    /// As [`Queue::read`].
+    pub fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Error> {
+        let (no_hole, fua) = (false, false);
+        self.ask(&Operation::WriteZeroes { offset_bytes, len_bytes, no_hole, fua }).map(drop)
+    }
+
+    /// Submits when there is room, and waits for the answer.
+    ///
+    /// # Errors
+    /// As [`Queue::read`].
+    pub fn ask(&self, operation: &Operation) -> Answer {
+        thread_local! {
+            static WAITER: Arc<Waiter> = Arc::default();
+        }
+        if is_in_callback() {
+            return Err(Error::OnCore);
+        }
+        let waiter = WAITER.with(Arc::clone);
+        let to: Arc<dyn Complete> = Arc::<Waiter>::clone(&waiter);
+        let then = Then::new(to, 0);
+        loop {
+            match self.submit(operation.clone(), then.clone()) {
+                Ok(()) => return waiter.wait(),
+                Err(Error::Full) => {}
+                Err(error) => return Err(error),
+            }
+            match self.wait_for_room(operation.held_bytes(), RETRY) {
+                Ok(()) => std::thread::sleep(REST),
+                Err(Error::Full) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Where a thread waits for the one request that it has under way.
+#[derive(Default)]
+struct Waiter {
+    answer: Mutex<Option<Answer>>,
+    answered: Condvar,
+}
+
+impl Waiter {
+    fn wait(&self) -> Answer {
+        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match answer.take() {
+                Some(answer) => return answer,
+                None => {
+                    answer = self.answered.wait(answer).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+}
+
+impl Complete for Waiter {
+    fn complete(&self, _: u64, answer: Answer) {
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        self.answered.notify_one();
+    }
+}

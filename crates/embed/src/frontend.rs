@@ -1,0 +1,118 @@
+//! The front-end: what a core does for the queues of its devices.
+
+use std::collections::BTreeMap;
+
+use fieldstone_block::{BlockError, Completion, Request};
+use fieldstone_host::{
+    Frontend, FrontendCounts, FrontendIo, FrontendKind, FrontendSetup, Submitter, store,
+};
+
+use crate::queue::Attached;
+
+/// Devices for callers within the process.
+pub const KIND: FrontendKind =
+    FrontendKind { name: "embed", make: |setup| Box::new(EmbedFrontend::new(setup)) };
+
+/// What a core is told.
+pub(crate) enum Mail {
+    /// A queue for a device of this core.
+    Attach(Attached),
+    /// The queue of this place is closed, and everything in it is answered.
+    Detach(u32),
+}
+
+/// The queues of one core's devices.
+struct EmbedFrontend {
+    queues: BTreeMap<u32, Attached>,
+    /// Those that have woken the core since it last looked.
+    woken: Vec<u32>,
+    answered: Vec<(u32, Completion)>,
+    /// Kept for its memory.
+    requests: Vec<Request>,
+    in_flight: usize,
+    attached: u64,
+    /// Requests are refused: the host goes down.
+    draining: bool,
+}
+
+impl EmbedFrontend {
+    /// The memory of requests is bounded by their queues ([`crate::Bounds`]).
+    fn new(_: FrontendSetup) -> Self {
+        Self {
+            queues: BTreeMap::new(),
+            woken: Vec::new(),
+            answered: Vec::new(),
+            requests: Vec::new(),
+            in_flight: 0,
+            attached: 0,
+            draining: false,
+        }
+    }
+}
+
+impl Frontend for EmbedFrontend {
+    fn counts(&self) -> FrontendCounts {
+        FrontendCounts { connections: self.queues.len(), accepted: self.attached }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn mail(&mut self, mail: store::Mail, _: &mut FrontendIo<'_>) {
+        match mail.downcast::<Mail>().map(|mail| *mail) {
+            Ok(Mail::Attach(queue)) => {
+                self.attached += 1;
+                self.queues.insert(queue.0.submitter.place, queue);
+            }
+            Ok(Mail::Detach(place)) => drop(self.queues.remove(&place)),
+            Err(_) => {}
+        }
+    }
+
+    fn wake(&mut self, index: u32, _: &mut FrontendIo<'_>) {
+        self.woken.push(index);
+    }
+
+    fn complete(&mut self, to: Submitter, completion: Completion) {
+        self.answered.push((to.place, completion));
+    }
+
+    fn submit(&mut self, io: &mut FrontendIo<'_>) -> bool {
+        let mut any = false;
+        for place in self.woken.drain(..) {
+            let Some(Attached(queue)) = self.queues.get(&place) else { continue };
+            queue.take(&mut self.requests);
+            any |= !self.requests.is_empty();
+            self.in_flight += self.requests.len();
+            for request in self.requests.drain(..) {
+                if self.draining {
+                    let refused = Completion::of(&request, Err(BlockError::ShuttingDown));
+                    self.answered.push((place, refused));
+                } else {
+                    io.submit(queue.submitter, queue.device, request);
+                }
+            }
+        }
+        any
+    }
+
+    /// Tells the answers. A callback may submit: that wakes the core anew.
+    fn flush(&mut self, _: &mut FrontendIo<'_>) -> bool {
+        for (place, completion) in self.answered.drain(..) {
+            self.in_flight -= 1;
+            if let Some(Attached(queue)) = self.queues.get(&place) {
+                queue.answer(completion);
+            }
+        }
+        false
+    }
+
+    fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    fn close(&mut self, _: &mut FrontendIo<'_>) {
+        self.queues.clear();
+    }
+}

@@ -1,0 +1,66 @@
+//! A store opened inside the caller's process: the same store, behind the same layers, that
+//! `fieldstone serve` serves over NBD.
+//!
+//! ```
+//! use fieldstone_embed::{Device, Options};
+//!
+//! let device = Device::open("ram:64M", &Options::default())?;
+//! device.write(4096, b"stone")?;
+//! device.flush()?;
+//! let mut back = [0; 5];
+//! device.read(4096, &mut back)?;
+//! assert_eq!(&back, b"stone");
+//! device.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Two ways to ask
+//!
+//! *Blocking*: [`Queue::read`], [`Queue::write`] and so on wait for room and for the answer.
+//!
+//! *Asynchronous*: [`Queue::submit`] takes an [`Operation`] and a [`Then`], and returns at once.
+//! The answer goes to whatever the `Then` names: a closure, a [`CompletionQueue`] with an eventfd,
+//! or a [`Complete`] of the caller's own. Any number of threads may submit.
+//!
+//! ```text
+//!  caller's threads                        the core's thread
+//! +------------------+   bounded queue   +-------------------------+
+//! | submit, read, …  | ----------------> | front-end `embed`       |
+//! |                  |  one wake-up for  |   | requests            |
+//! |                  |  many requests    |   v                     |
+//! |                  | <---------------- | layers, store           |
+//! +------------------+   Complete        +-------------------------+
+//! ```
+//!
+//! # Rules
+//!
+//! - A `Complete` runs on the core's thread and must not block: while it runs, no request of any
+//!   device of the core moves. It may submit. Blocking calls and `close` refuse to work there
+//!   ([`Error::OnCore`]).
+//! - Answers come in any order. A read that is submitted after a write was answered sees the write.
+//!   A flush covers the writes that were answered before it was submitted.
+//! - A queue has a bound on requests and on bytes ([`Bounds`]). When it is full, `submit` returns
+//!   [`Error::Full`], and [`Queue::wait_for_room`] waits.
+//! - [`Queue::close`] refuses requests from then on, and returns when every request is answered.
+//! - A child process after `fork` must not use a device of its parent.
+//!
+//! # The crate as a front-end
+//!
+//! [`KIND`] is a [`FrontendKind`](fieldstone_host::FrontendKind) like NBD, outside the host's
+//! crate. [`Device::open`] starts a host with it. A program that runs a host already names it in
+//! [`HostConfig::frontends`](fieldstone_host::HostConfig::frontends) and calls [`Queue::attach`],
+//! for any device of that host.
+
+mod answer;
+mod blocking;
+mod completions;
+mod device;
+mod frontend;
+mod queue;
+
+pub use answer::{Answer, Complete, Data, Error, Then, is_in_callback};
+pub use completions::{CompletionQueue, Done};
+pub use device::{CloseError, Device, OpenError, Options};
+pub use fieldstone_block::BlockError;
+pub use frontend::KIND;
+pub use queue::{AttachError, Bounds, DISCARD_BYTES_MAX, Operation, Queue, REQUEST_BYTES_MAX};

@@ -1,0 +1,324 @@
+//! A store in the test's own process, through every way to ask.
+
+use std::collections::BTreeSet;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fieldstone_block::layers::LayerOptions;
+use fieldstone_embed::{
+    Answer, AttachError, BlockError, Bounds, CompletionQueue, DISCARD_BYTES_MAX, Device, Error,
+    KIND, OpenError, Operation, Options, Queue, REQUEST_BYTES_MAX, Then,
+};
+use fieldstone_host::{
+    DeviceSpec, FrontendCounts, FrontendKind, Host, HostConfig, PAYLOAD_MEMORY_BYTES, RamSpec,
+    frontends,
+};
+use fieldstone_uring::Caching;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn ram(options: &Options) -> Device {
+    Device::open("ram:1M", options).expect("memory opens")
+}
+
+/// Every request takes so long.
+fn slow(delay: &str, bounds: Bounds) -> Device {
+    ram(&Options {
+        layers: vec![format!("delay:read={delay},flush={delay}")],
+        bounds,
+        ..Options::default()
+    })
+}
+
+fn write(offset_bytes: u64, data: &'static [u8]) -> Operation {
+    Operation::Write { offset_bytes, data: Bytes::from_static(data), fua: false }
+}
+
+fn read(offset_bytes: u64, len_bytes: usize) -> Operation {
+    Operation::Read { offset_bytes, len_bytes }
+}
+
+#[test]
+fn what_is_written_to_a_file_is_there_when_it_is_opened_again() {
+    let folder = tempfile::tempdir().expect("temp");
+    let path = folder.path().join("disk");
+    std::fs::File::create(&path).and_then(|file| file.set_len(1 << 20)).expect("room");
+    let target = format!("file:{}", path.display());
+    let device = Device::open(&target, &Options::default()).expect("it opens");
+    assert_eq!(device.size_bytes(), 1 << 20);
+    // No range begins or ends at a block.
+    let parts = [IoSlice::new(b"field"), IoSlice::new(b""), IoSlice::new(b"stone")];
+    device.write_vectored(4093, &parts).expect("written");
+    device.write(9000, &[0x55; 30_000]).expect("written");
+    device.write_zeroes(10_001, 98).expect("zeroed");
+    device.discard(16_384, 4096).expect("discarded");
+    device.flush().expect("stable");
+    let second = Device::open(&target, &Options::default());
+    assert!(matches!(second, Err(OpenError::Store { .. })), "the file is locked");
+    device.close().expect("stable");
+
+    let options = Options { read_only: true, ..Options::default() };
+    let device = Device::open(&target, &options).expect("it opens again");
+    let (mut head, mut tail) = ([0; 3], [0; 9]);
+    let mut buffers = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut tail)];
+    device.read_vectored(4092, &mut buffers).expect("read");
+    assert_eq!((&head, &tail), (b"\0fi", b"eldstone\0"));
+    let mut all = vec![1; 30_000];
+    device.read(9000, &mut all).expect("read");
+    let zeroes = |at: usize| (10_001..10_099).contains(&at) || (16_384..20_480).contains(&at);
+    for (at, byte) in (9000..).zip(&all) {
+        assert_eq!(*byte, if zeroes(at) { 0 } else { 0x55 }, "at {at}");
+    }
+    assert_eq!(device.write(0, b"x"), Err(Error::Device(BlockError::ReadOnly)));
+}
+
+#[test]
+fn what_cannot_be_done_has_a_typed_error() {
+    let open = |target: &str, layers: &[&str]| {
+        let layers = layers.iter().map(|text| (*text).to_owned()).collect();
+        Device::open(target, &Options { layers, ..Options::default() }).err().expect("refused")
+    };
+    assert!(matches!(open("rum:1M", &[]), OpenError::Target { .. }));
+    assert!(matches!(open("ram:100", &[]), OpenError::Target { .. }));
+    assert!(matches!(open("ram:1M", &["cachet:on=1"]), OpenError::Layer(_)));
+    assert!(matches!(open("file:/nowhere/at/all", &[]), OpenError::Store { .. }));
+
+    let device = ram(&Options::default());
+    let past = device.read((1 << 20) - 1, &mut [0; 2]);
+    assert!(matches!(past, Err(Error::Device(BlockError::OutOfRange { .. }))), "{past:?}");
+    let far = device.write(u64::MAX, b"xy");
+    assert!(matches!(far, Err(Error::Device(BlockError::OutOfRange { .. }))), "{far:?}");
+    let long = device.submit(read(0, REQUEST_BYTES_MAX + 1), Then::call(|_| panic!("refused")));
+    assert!(matches!(long, Err(Error::TooLong { .. })), "{long:?}");
+    assert!(matches!(device.discard(0, DISCARD_BYTES_MAX + 1), Err(Error::TooLong { .. })));
+    assert_eq!(device.read(7, &mut []), Ok(()), "nothing is read at once");
+
+    Queue::close(&device).expect("closed");
+    assert_eq!(device.flush(), Err(Error::Closed));
+    assert_eq!(device.submit(Operation::Flush, Then::call(|_| ())), Err(Error::Closed));
+    assert_eq!(device.wait_for_room(0, PATIENCE), Err(Error::Closed));
+    device.close().expect("twice is well");
+}
+
+#[test]
+fn a_queue_takes_as_much_as_it_is_bound_to_and_closing_answers_it() {
+    let device = slow("300ms", Bounds { requests: 3, bytes: 10_000 });
+    let answered = Arc::new(AtomicUsize::new(0));
+    let then = || {
+        let answered = Arc::clone(&answered);
+        Then::call(move |answer: Answer| {
+            assert_eq!(answer.map(|data| data.len_bytes()), Ok(4000));
+            answered.fetch_add(1, Ordering::Relaxed);
+        })
+    };
+    for at in [0, 1] {
+        device.submit(read(at, 4000), then()).expect("room");
+    }
+    let large = device.submit(read(0, 4000), then());
+    assert_eq!(large, Err(Error::Full), "12,000 bytes");
+    assert_eq!(device.wait_for_room(4000, Duration::from_millis(1)), Err(Error::Full));
+    device.wait_for_room(4000, PATIENCE).expect("those before are answered");
+    assert!(answered.load(Ordering::Relaxed) >= 1 || device.wait_for_room(0, PATIENCE).is_ok());
+    device.submit(read(2, 4000), then()).expect("room");
+    Queue::close(&device).expect("closed");
+    assert_eq!(answered.load(Ordering::Relaxed), 3, "closing waits for answers");
+
+    let device = slow("300ms", Bounds { requests: 3, bytes: 10_000 });
+    for _ in 0..3 {
+        device.submit(Operation::Flush, Then::call(drop)).expect("room");
+    }
+    device.close().expect("all is answered");
+}
+
+#[test]
+fn many_threads_share_a_queue_and_blocking_callers_wait_for_room() {
+    let device =
+        ram(&Options { bounds: Bounds { requests: 2, bytes: 1 << 20 }, ..Options::default() });
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let device = &device;
+            scope.spawn(move || {
+                let base = u64::from(thread) * 65_536;
+                for round in 0..200u8 {
+                    let bytes = [thread ^ round; 700];
+                    device.write(base + u64::from(round), &bytes).expect("written");
+                    let mut back = [0; 700];
+                    device.read(base + u64::from(round), &mut back).expect("read");
+                    assert_eq!(back, bytes);
+                }
+            });
+        }
+    });
+    device.close().expect("closed");
+}
+
+#[test]
+fn a_callback_may_submit_and_must_not_wait() {
+    const ROUNDS: usize = 1000;
+    let device = Arc::new(ram(&Options::default()));
+    let (done, all_done) = channel();
+    /// Submits the next one from the callback of the one before.
+    fn step(device: &Arc<Device>, left: usize, done: std::sync::mpsc::Sender<Answer>) {
+        let again = Arc::clone(device);
+        let then = Then::call(move |answer| {
+            assert_eq!(again.flush(), Err(Error::OnCore));
+            assert_eq!(Queue::close(&again), Err(Error::OnCore));
+            if left == 0 {
+                drop(done.send(answer));
+            } else {
+                step(&again, left - 1, done);
+            }
+        });
+        device.submit(write(left as u64, b"x"), then).expect("room");
+    }
+    step(&device, ROUNDS, done);
+    let last = all_done.recv_timeout(PATIENCE).expect("the last one");
+    assert_eq!(last.map(|data| data.len_bytes()), Ok(0));
+    device.submit(Operation::Flush, Then::call(|_| panic!("of the test"))).expect("room");
+    device.flush().expect("the core goes on");
+    // The last owner is a callback.
+    let (done, is_done) = channel();
+    let weak = Arc::downgrade(&device);
+    let owner = Arc::clone(&device);
+    let then = Then::call(move |_| {
+        drop(owner);
+        let _ = done.send(());
+    });
+    device.submit(read(0, 1), then).expect("room");
+    drop(device);
+    is_done.recv_timeout(PATIENCE).expect("no core waits for itself");
+    assert!(weak.upgrade().is_none());
+}
+
+#[test]
+fn a_completion_queue_is_readable_while_answers_wait() {
+    let readable = |queue: &CompletionQueue, wait_ms: i32| {
+        let fd = queue.as_fd().as_raw_fd();
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry is given.
+        unsafe { libc::poll(&raw mut poll, 1, wait_ms) == 1 }
+    };
+    let device = ram(&Options::default());
+    device.write(0, b"0123456789").expect("written");
+    let queue = CompletionQueue::new(3).expect("descriptors");
+    assert!(!readable(&queue, 0));
+    for tag in [5, 6, 7] {
+        device.submit(read(tag, 1), queue.then(tag)).expect("a place");
+    }
+    assert_eq!(device.submit(read(0, 1), queue.then(8)), Err(Error::Full), "three are not taken");
+    let mut done = Vec::new();
+    let began = Instant::now();
+    while done.len() < 3 {
+        assert!(began.elapsed() < PATIENCE && readable(&queue, 30_000));
+        assert!(queue.take(2, &mut done) <= 2);
+    }
+    assert!(!readable(&queue, 0), "all are taken");
+    let tags: BTreeSet<u64> = done.iter().map(|done| done.tag).collect();
+    assert_eq!(tags, BTreeSet::from([5, 6, 7]));
+    for done in &done {
+        let mut byte = [0];
+        let copied =
+            done.answer.as_ref().map(|data| data.scatter(&mut [IoSliceMut::new(&mut byte)]));
+        assert_eq!((copied, u64::from(byte[0] - b'0')), (Ok(1), done.tag));
+    }
+    assert_eq!(queue.wait(Duration::from_millis(1), 9, &mut done), 0);
+    device.submit(Operation::Flush, queue.then(9)).expect("there is room again");
+    assert_eq!(queue.wait(PATIENCE, 9, &mut done), 1);
+    device.close().expect("closed");
+}
+
+fn host(frontends: Vec<&'static FrontendKind>) -> Host {
+    Host::start(HostConfig {
+        cores: 2,
+        pin: false,
+        caching: Caching::Buffered,
+        verify_payload: false,
+        payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+        frontends,
+        nodes: Vec::new(),
+    })
+    .expect("started")
+}
+
+fn attach(host: &Host, layers: &str) -> Result<Queue, AttachError> {
+    let mut options = LayerOptions::default();
+    options.add(layers).expect("layers");
+    let store = Box::new(RamSpec { size_bytes: 1 << 20 });
+    let spec = DeviceSpec { name: "ram".to_owned(), store, layers: options };
+    let (device, opened) = host.handle().open_device(spec);
+    let info = opened.recv_timeout(PATIENCE).expect("answered").expect("opened");
+    Queue::attach(host.handle(), device, info, Bounds::default())
+}
+
+#[test]
+fn queues_of_a_running_host_stand_beside_its_other_front_ends() {
+    let host = host(vec![&frontends::nbd::KIND, &KIND]);
+    let queues: Vec<Queue> =
+        (0..4).map(|_| attach(&host, "cache:off").expect("it has the front-end")).collect();
+    for (queue, byte) in queues.iter().zip(1..) {
+        queue.write(77, &[byte]).expect("written");
+    }
+    for (queue, byte) in queues.iter().zip(1..) {
+        let mut back = [0];
+        queue.read(77, &mut back).expect("read");
+        assert_eq!(back, [byte], "each has its own device");
+    }
+    let cores = host.handle().snapshot(false);
+    let counts = |core: usize| cores[core].frontend(KIND.name).expect("it tells").counts;
+    assert_eq!([counts(0), counts(1)], [FrontendCounts { connections: 2, accepted: 2 }; 2]);
+    assert!(host.handle().drain(PATIENCE), "nothing is in flight");
+    assert_eq!(queues[0].flush(), Err(Error::Device(BlockError::ShuttingDown)));
+    drop(queues);
+    host.stop().expect("no core failed");
+}
+
+#[test]
+fn a_host_that_ends_answers_what_is_under_way() {
+    let host = host(vec![&KIND]);
+    let queue = attach(&host, "delay:read=1000s").expect("it has the front-end");
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    for _ in 0..5 {
+        let answers = Arc::clone(&answers);
+        let then = Then::call(move |answer| answers.lock().expect("no panic").push(answer));
+        queue.submit(read(0, 10), then).expect("room");
+    }
+    host.stop().expect("no core failed");
+    assert_eq!(*answers.lock().expect("no panic"), vec![Err(Error::Closed); 5]);
+    assert_eq!(queue.flush(), Err(Error::Closed));
+    queue.close().expect("nothing is under way");
+}
+
+#[test]
+fn a_host_without_the_front_end_says_so() {
+    let host = host(frontends::KINDS.to_vec());
+    let error = attach(&host, "cache:off").err().expect("NBD alone");
+    assert_eq!(error.to_string(), "this host has no front-end \"embed\"");
+    host.stop().expect("no core failed");
+}
+
+#[path = "../examples/checksum.rs"]
+mod checksum;
+
+#[test]
+fn the_example_reads_every_byte_in_order() {
+    let folder = tempfile::tempdir().expect("temp");
+    let sum = |bytes: &[u8]| {
+        let path = folder.path().join("disk");
+        std::fs::write(&path, bytes).expect("room");
+        checksum::checksum(&format!("file:{}", path.display()), &[]).expect("read")
+    };
+    let mut bytes = vec![7u8; (20 << 20) + 512];
+    let before = sum(&bytes);
+    assert_eq!((before.0, before), (bytes.len() as u64, sum(&bytes)));
+    bytes.swap(0, (20 << 20) + 511);
+    assert_eq!(before, sum(&bytes), "both were the same");
+    bytes[(20 << 20) + 511] = 8;
+    assert_ne!(before, sum(&bytes));
+    // The test binary has another one.
+    let _its_main: fn() -> Result<(), Box<dyn std::error::Error>> = checksum::main;
+}
