@@ -36,7 +36,8 @@ struct State {
 
 impl CompletionQueue {
     /// A queue for `capacity` requests, under way or answered and not yet taken. A request that
-    /// finds no place is refused with [`Error::Full`](crate::Error::Full).
+    /// finds no place is refused with [`Error::Full`](crate::Error::Full). The answer to a read
+    /// holds its data, so `capacity` bounds that memory too.
     ///
     /// # Errors
     /// The process has no descriptor left.

@@ -71,7 +71,8 @@ pub struct Device {
 
 impl Device {
     /// Opens a store by the target that `fieldstone serve` takes: `ram:SIZE` or `file:PATH`. Starts
-    /// a thread, the core that runs it. Waits until the store serves.
+    /// a thread, the core that runs it, and raises the process's soft limit on open files, as the
+    /// server does. Waits until the store serves.
     ///
     /// # Errors
     /// There is no such store, or it does not open.

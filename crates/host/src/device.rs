@@ -340,3 +340,29 @@ impl Device {
         self.opening.is_none() && self.closing.is_none()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::frontend::{FRONTENDS_MAX, FrontendId, Submitter};
+    use crate::message::Core;
+
+    /// Rates are shared among queues, so no two submitters have the same one.
+    #[test]
+    fn submitters_of_all_front_ends_and_cores_have_queues_of_their_own() {
+        let mut queues = BTreeSet::new();
+        let last = u8::try_from(FRONTENDS_MAX - 1).expect("few");
+        for core in [0, 1, 4095] {
+            for frontend in [0, 1, last] {
+                for place in [0, 1, 0xffff] {
+                    let submitter = Submitter { place, generation: 9 };
+                    let (core, frontend) = (Core(core), FrontendId(frontend));
+                    queues.insert(queue_of(Origin { core, frontend, submitter }));
+                }
+            }
+        }
+        assert_eq!(queues.len(), 27);
+    }
+}
