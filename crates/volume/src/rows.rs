@@ -45,8 +45,8 @@ use crate::core::{Core, Ctx};
 use crate::segment::{Handle, Segment, State};
 use crate::status::{NodeHealth, Phase};
 
-/// A write of at least this many blocks may go into rows; so may a write of a whole row, however
-/// small.
+/// A write of at least this many blocks may go into rows. If a row is smaller, a write of a row may
+/// too.
 const LARGE_BLOCKS: u32 = 16;
 
 /// The node that keeps the rows of a shard.
