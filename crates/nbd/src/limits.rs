@@ -18,7 +18,7 @@ pub const OWN_BYTES: usize = 256 << 10;
 /// The size of one lease from the shared budget.
 pub const LEASE_GRAIN_BYTES: usize = 1 << 20;
 
-/// One session holds at most this fraction of the shared budget, or one request.
+/// One session holds at most the shared budget divided by this number, or one request.
 pub const BUDGET_SHARE: usize = 4;
 
 /// A write of at least this length, and any write while half of the shared budget is in use, gets
