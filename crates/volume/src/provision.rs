@@ -1,10 +1,9 @@
 //! Reservations: the slots that the volume keeps for itself on every node.
 //!
 //! Volumes of one pool share its nodes. A node lets a volume take slots up to the volume's
-//! reservation there. For slots that volumes have reserved and do not hold, the node keeps as many
-//! slots free (the node's `store/shares`). So the room of a volume is its own: `space` counts with
-//! it, and no other volume can take slots that collection, checkpoints, trims or the next opening
-//! need.
+//! reservation there. It keeps as many slots free as volumes have reserved and do not hold (the
+//! node's `store/shares`). So the room of a volume is its own: `space` counts with it, and no other
+//! volume can take slots that collection, checkpoints, trims or the next opening need.
 //!
 //! - A *thick* volume reserves the slots for its whole size when it is created or grows. If a node
 //!   does not have that many, the volume is not created, or does not grow. It asks for a few more

@@ -15,8 +15,6 @@
 //!   wrong with rows, the volume moves the journal. After the move nothing depends on the rows.
 //! - *Node.* The shards are open until the segment is sealed. The node notes them, so they outlive
 //!   its process and their writer. A sync makes them stable (`node/src/store`).
-//! - *Node.* The shards are open until the segment is sealed; the node notes them, so they
-//!   outlive its process and its writer, and a sync makes them stable (`node/src/store`).
 //! - *Flush.* A sync of the journal also syncs the nodes with rows of segments that are not
 //!   durable.
 //! - *Sealing* writes the rows that are not on the shards yet, among them those with the footer.

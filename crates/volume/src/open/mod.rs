@@ -10,13 +10,13 @@
 //!    ended. The opening verifies shards that the checkpoint does not name (see `vouch`). A segment
 //!    with fewer than k good shards ends the chain, unless it is known to have been durable.
 //! 4. *Journal*: valid records of the generation, from any of its nodes, give further chains.
-//!    Replay starts at the segment boundary from which the records reach furthest, and at the
-//!    latest of several such boundaries. So it does not replay the contents of good segments. This
-//!    matters because trimmed records may survive in fewer rings than a loss of nodes takes. If the
-//!    log does not reach as far as the root or a record says that it was trimmed, the opening
-//!    refuses, and has deleted nothing. The opening makes segments whole if the earlier writer may
-//!    not have written all their shards. Records without their blocks (see `rows`) get them from
-//!    the shards first.
+//!    Replay starts at the segment boundary from which the records reach furthest, or at the latest
+//!    of them if there are several. So it does not replay the contents of good segments. This
+//!    matters because trimmed records may survive in few rings, and a loss of nodes may take all of
+//!    these rings. If the log does not reach as far as the root or a record says that it was
+//!    trimmed, the opening refuses, and has deleted nothing. The opening makes segments whole if
+//!    the earlier writer may not have written all their shards. Records without their blocks (see
+//!    `rows`) get them from the shards first.
 //! 5. *New start*: a new generation at fresh log positions takes the replayed records. The opening
 //!    writes a new checkpoint and a root. Only that root makes the opening count: a crash before it
 //!    finds everything as it was. Then the opening deletes whatever the new root does not name.
