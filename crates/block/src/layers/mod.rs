@@ -43,7 +43,7 @@ use crate::settings::{SettingError, Settings};
 
 /// A kind of layer.
 pub struct Kind {
-    /// What it does, in one line.
+    /// Its name on the command line and in `status`.
     pub name: &'static str,
     /// What it does, in one line.
     pub summary: &'static str,
