@@ -353,7 +353,7 @@ impl Atlas {
         impairment.own = true;
     }
 
-    /// Notes that a fault strikes all nodes, including `node`.
+    /// Notes that a fault of all nodes strikes `node`.
     pub fn begins_for_all(&mut self, node: NodeIndex) {
         self.impaired.entry(node).or_default().ongoing += 1;
     }

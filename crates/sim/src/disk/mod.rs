@@ -1,9 +1,8 @@
 //! A node's disk: files with a page cache, latencies that reorder completions, and faults.
 //!
 //! An operation takes effect when it completes, and operations in flight together complete in any
-//! order. What a fault may do:
-//! An operation takes effect when it completes, and operations in flight together complete in any
 //! order. The effects of faults:
+//!
 //! - **kill** (the process dies, the machine stays): completed writes stay in the page cache;
 //!   writes in flight happen in full, in part (first pages), or not at all;
 //! - **power loss**: per file, everything that no successful sync covered is independently kept,

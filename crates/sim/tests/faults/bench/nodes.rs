@@ -50,7 +50,7 @@ impl Bench {
         self.start_node(node);
     }
 
-    /// Takes all faults of the node away.
+    /// Ends the node's faults: from now on its operations succeed.
     pub fn lift(&mut self, node: usize) {
         let host = &mut self.nodes[node];
         let hangs = host.delay_ns > HOST_RETRY_NS || host.troubles.iter().any(Trouble::outlasts);
