@@ -67,7 +67,8 @@ pub enum RequestBody {
     },
     /// Replaces the volume's root record with the payload, atomically and durably.
     PutRoot {
-        /// Rises with every root. The node refuses a version below the stored one as invalid.
+        /// Rises with every root. The node refuses a version that is not above the stored one as
+        /// invalid, except a repetition of the stored root.
         version: u64,
     },
     /// Makes a journal ring of `ring_bytes` for a generation.
