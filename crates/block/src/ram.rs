@@ -9,8 +9,8 @@
 //! The device is cut into pages of 64 KiB. A two-level table finds them: an ordered map of leaves
 //! of 512 pages, so a device of any size takes no memory until a client writes to it. Within a
 //! page, two bit masks say for each 4 KiB block whether it holds *data* or is *reserved*
-//! (allocated, reads as zeroes). A block that is neither is a *hole*. So extents are exact to 4
-//! KiB, and a read of anything but data gives [`Piece::Zeroes`], which needs no memory at all.
+//! (allocated, reads as zeroes). A block that is neither is a *hole*. So extents are exact to
+//! 4 KiB, and a read of anything but data gives [`Piece::Zeroes`], which needs no memory at all.
 //!
 //! # Reads do not copy
 //!

@@ -5,8 +5,9 @@
 //! stage that the request passed before it, so the intervals of one request sum to its total.
 //!
 //! The histograms are `hdrhistogram`s with two significant digits from 1 ns to 1000 s, which do not
-//! grow. Each takes 34 KiB. Each kind of operation that occurred has six, so all take at most 1.2
-//! MiB. Recording changes one counter of each histogram, tens of nanoseconds for a whole request.
+//! grow. Each takes 34 KiB. Each kind of operation that occurred has six, so all take at most
+//! 1.2 MiB. Recording changes one counter of each histogram, tens of nanoseconds for a whole
+//! request.
 
 use hdrhistogram::Histogram;
 

@@ -7,10 +7,10 @@
 //! # Look-ups and kept lines
 //!
 //! A read is a hit if the cache has every line that it touches. Otherwise the whole read goes to
-//! the backend, widened to whole lines, so that small reads fill lines for later ones. Reads of 64
-//! KiB and more (a stream, or a stream's small reads that the scheduler merged) are looked up, but
-//! the cache does not keep their lines: these would evict more useful lines, and keeping them costs
-//! more than reading them again. Reads and writes longer than 256 KiB bypass the cache.
+//! the backend, widened to whole lines, so that small reads fill lines for later ones. The cache
+//! also looks up reads of 64 KiB and more (a stream, or a stream's small reads that the scheduler
+//! merged), but does not keep their lines: these would evict more useful lines, and keeping them
+//! costs more than reading them again. Reads and writes longer than 256 KiB bypass the cache.
 //!
 //! A write updates the lines that the cache has (all lines, with [`CacheOptions::write_allocate`]).
 //! Lines hold [`Bytes`]. The cache keeps the bytes of a small read without a copy. It copies a line
