@@ -1,8 +1,8 @@
 //! The extent map: where each block of the device lies.
 //!
-//! A flat two-level table with one 8-byte [`Location`] per 4 KiB block. Its leaves of 512 blocks (2
-//! MiB of device, one 4 KiB page of memory) exist only where the volume stores blocks. That is 2
-//! MiB of memory per GiB of device at worst, however random the writes were. A tree of extents
+//! A flat two-level table with one 8-byte [`Location`] per 4 KiB block. Its leaves of 512 blocks
+//! (2 MiB of device, one 4 KiB page of memory) exist only where the volume stores blocks. That is
+//! 2 MiB of memory per GiB of device at worst, however random the writes were. A tree of extents
 //! would be smaller for sequential data, several times larger for random data, and slower to
 //! search. Reading the map merges neighbouring blocks into runs.
 
