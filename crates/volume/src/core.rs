@@ -166,7 +166,7 @@ pub struct Core {
     pub rebuild: Progress,
     pub scrub: Progress,
     /// Shards that the volume found damaged since the scrub began. A verdict may arrive after the
-    /// volume has made the shard anew; it must not count again.
+    /// volume has rebuilt the shard; it must not count again.
     pub damaged: HashSet<(SegmentId, u32)>,
     /// Where damaged shards still lie.
     pub damage: Damage,

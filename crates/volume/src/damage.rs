@@ -1,6 +1,6 @@
 //! Shards that a read or a scrub found bad, until the volume has deleted them.
 //!
-//! A shard that a read or a scrub found bad no longer counts. Rebuild makes it anew, perhaps on
+//! A shard that a read or a scrub found bad no longer counts. Rebuild makes it again, perhaps on
 //! another node. Its first node still lists the bad copy, and a later opening could take that for
 //! good. So the volume deletes the bad copy as soon as the segment has all its shards again, not
 //! before. The sync that ends the rebuild makes the deletion stable: when the volume is whole, no

@@ -8,11 +8,10 @@
 //! - A *thick* volume reserves the slots for its whole size when it is created or grows. If a node
 //!   does not have that many, the volume is not created, or does not grow. It asks for a few more
 //!   where there are more: for segments that are being written, and for shards of lost nodes that
-//!   it makes anew on the others.
-//!   When nodes have nothing left for others, volumes give back slots beyond their needs
-//!   (`slots_needed`), half of them each second. When a volume that is created or grows lacks slots
-//!   on a node, the others give back as many at once. A volume that closes keeps the slots that it
-//!   needs.
+//!   it rebuilds on the others. When nodes have nothing left for others, volumes give back slots
+//!   beyond their needs (`slots_needed`), half of them each second. When a volume that is created
+//!   or grows lacks slots on a node, the others give back as many at once. A volume that closes
+//!   keeps the slots that it needs.
 //! - A *thin* volume reserves the slots that it holds, those that it needs to go on, and a few to
 //!   grow into. It asks for more as it fills, and with each checkpoint it gives back those that it
 //!   no longer needs. When nodes refuse, it works with the slots that it has: it collects, and its
@@ -78,7 +77,7 @@ impl Core {
     }
 
     /// Slots on each node beyond which the volume never asks for more: its whole size takes them
-    /// when it makes the shards of lost nodes anew on the others, plus segments that are being
+    /// when it rebuilds the shards of lost nodes on the others, plus segments that are being
     /// written.
     pub fn slots_most(&self) -> u32 {
         let blocks = self.geometry.size_bytes / BLOCK_BYTES as u64;

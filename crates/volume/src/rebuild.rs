@@ -18,7 +18,7 @@ use crate::seal::Shard;
 use crate::segment::{Handle, State};
 use crate::status::{NodeHealth, Phase, Progress};
 
-/// How long a node may be away before the volume makes its shards anew elsewhere.
+/// How long a node may be away before the volume rebuilds its shards on other nodes.
 const OUT_AFTER_MS: u64 = 30_000;
 /// How often the volume asks a busy node again for its shards, and the pause before each time.
 const LIST_BUSY_MAX: u32 = 50;
@@ -115,8 +115,8 @@ impl Core {
         }
     }
 
-    /// A node went down. If the volume does not use it again within a while, it makes the node's
-    /// shards anew elsewhere, as far as there is room. A node that the volume can reach but not use
+    /// A node went down. If the volume does not use it again within a while, it rebuilds the node's
+    /// shards on other nodes, as far as there is room. A node that the volume can reach but not use
     /// is no better than an absent one.
     pub fn watch_absence(&mut self, node: NodeIndex) {
         if self.phase != Phase::Serving {

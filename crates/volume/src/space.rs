@@ -183,7 +183,7 @@ impl Shape {
     }
 
     /// As [`Self::slots_for`], with the largest permitted loss of nodes for good: the other nodes
-    /// also hold the shards of the lost nodes, made anew.
+    /// also hold the rebuilt shards of the lost nodes.
     #[must_use]
     pub fn slots_for_with_losses(self, blocks: u64) -> u64 {
         let (total, checkpoint) = self.segments_for(blocks);

@@ -27,7 +27,7 @@
 //! An opening *leaves a node out* if the node answers with an error, with nonsense, too late, or
 //! again and again that it is busy, or if its connection is lost several times. The opening then
 //! starts over as if the node were lost, and reports the reason. When the volume serves, it tries
-//! the node again, compares its shards, and makes missing ones anew (`nodes`). If too few nodes
+//! the node again, compares its shards, and rebuilds missing ones (`nodes`). If too few nodes
 //! remain, all nodes that were left out get another chance, because errors may pass. An opening
 //! that still cannot go on after all its attempts ends with the reason of each node.
 //!

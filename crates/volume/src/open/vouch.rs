@@ -2,10 +2,10 @@
 //!
 //! A node lists the contents of its slot headers, and that proves little. The header of a shard
 //! that was not synced may have survived a power loss without its data. A shard that was found
-//! damaged and made anew on another node is still there if its node was away, or if the power
-//! failed before its deletion was stable. The earlier writer knew all that. The next one must not
-//! trust such a shard. Otherwise it takes a damaged segment for whole, and the next loss of a node
-//! loses data.
+//! damaged and rebuilt on another node is still there if its node was away, or if the power failed
+//! before its deletion was stable. The earlier writer knew all that. The next one must not trust
+//! such a shard. Otherwise it takes a damaged segment for whole, and the next loss of a node loses
+//! data.
 //!
 //! So the checkpoint *names* the node of every shard that was known to be stable when the
 //! checkpoint was written. A listed copy of a shard is *sure* if the checkpoint names it and no
