@@ -5,8 +5,7 @@
 //!   the process dies before that, the volume has the old size or the new one.
 //! - A size that a process has shown lasts, whatever happens: every later process of the volume
 //!   shows it.
-//! - No volume has a size that nobody asked for: it has its first size, or one of the requested
-//!   sizes.
+//! - Every volume has its first size, or one of the requested sizes.
 //! - Users write and read behind the old end as soon as the volume is larger.
 //!
 //! If an earlier change of its reservation never ends, a process does not grow either. So at the
