@@ -288,7 +288,7 @@ impl Core {
         let (now, serves) = (self.now, self.phase != Phase::Opening);
         let state = self.node_mut(node);
         let soon = now.since(state.connected_at) < Nanos::from_ms(STEADY_AFTER_MS);
-        // An opening may depend on this very node, so it does not wait longer.
+        // An opening may depend on this very node, so the pause does not grow in an opening.
         let again = serves && soon;
         let after = if again { state.reconnect_after.clamp(least, most) } else { least };
         state.reconnect_after = Nanos(after.0 * 2);

@@ -117,8 +117,8 @@ impl Core {
                 .is_some_and(|s| s.detached && s.state < State::Durable);
             let index = usize::from(info.shard.0);
             // Of a segment that is being sealed, two kinds of shards count: those that the node has
-            // acknowledged, and whole ones that no other node has. The volume lost such a node
-            // before it noted the node's answer.
+            // acknowledged, and whole ones that no other node has. In the second case the volume
+            // lost the node before it noted the node's answer.
             let counts = |s: &&mut Segment| {
                 let placed = s.shards.get(index).copied().flatten();
                 s.state >= State::Sealed

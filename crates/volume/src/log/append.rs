@@ -69,9 +69,9 @@ impl Core {
         any
     }
 
-    /// The ring has room for the next record. A record that does not fit before the end of the ring
-    /// starts at its beginning. In an opening a record is no larger than the changes in it, because
-    /// a ring has room for all records that a ring held.
+    /// The ring has room for the next record. A record that does not fit before the ring's end
+    /// starts at the ring's beginning. In an opening a record is no larger than the changes in it,
+    /// because a ring has room for all records that a ring held.
     pub fn ring_has_room(&self) -> bool {
         let most = self.log.record_blocks();
         let blocks = match self.phase {

@@ -207,9 +207,9 @@ async fn agree_on_root(
 
 /// Writes the recovered state to a new checkpoint. Returns its length in bytes, and its segments.
 ///
-/// The checkpoint vouches for the shards that it names: they must be stable, and bad shards must
-/// not come back with a power loss. If a node of `nodes` was lost meanwhile, shards that it listed
-/// may be gone.
+/// Later openings trust the shards that the checkpoint names: these shards must be stable, and bad
+/// shards must not come back with a power loss. If a node of `nodes` was lost meanwhile, shards
+/// that it listed may be gone.
 async fn write_checkpoint(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(u64, Vec<Handle>), Failure> {
     let bytes = ctx.with(|core| {
         core.placement_changed = false;
