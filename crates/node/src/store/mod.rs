@@ -508,8 +508,8 @@ impl Store {
         Ok(Some(slot))
     }
 
-    /// The checksums to check a read against. Empty for blocks of an open shard that the node
-    /// cannot vouch for.
+    /// The checksums to check a read against. Empty for blocks of an open shard whose state the
+    /// node does not know.
     ///
     /// # Errors
     /// The shard was completed meanwhile, and is shorter than the range.
