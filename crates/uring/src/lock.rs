@@ -272,7 +272,7 @@ mod tests {
         };
         let (life, text) = refused(child.id());
         assert!(life == Life::Runs && text.ends_with(&child.id().to_string()), "{text}");
-        // The process stays until a process waits for its end, like one that hangs in the kernel.
+        // The child stays until its parent waits for it, like a process that hangs in the kernel.
         child.kill().expect("ours");
         while refused(child.id()).0 == Life::Runs {
             std::thread::yield_now();
