@@ -1,4 +1,4 @@
-//! What an engine has done so far, for status pages.
+//! The counters of an engine, for status pages.
 
 use crate::JobKind;
 
@@ -7,13 +7,13 @@ use crate::JobKind;
 pub struct KindCounters {
     /// Jobs accepted.
     pub jobs: u64,
-    /// Bytes they read.
+    /// Bytes that they read.
     pub bytes: u64,
     /// Jobs given to the device.
     pub device_jobs: u64,
-    /// Jobs that the device took but software had to repeat.
+    /// Jobs that the device took and software had to repeat.
     pub device_failures: u64,
-    /// Jobs that the device would do but had no room for.
+    /// Jobs that the device can do but had no room for.
     pub device_full: u64,
 }
 

@@ -1,28 +1,28 @@
-//! The seam to accelerators.
+//! The interface to accelerators.
 
 use crate::{Job, JobError, JobId, JobOutput, QueueId};
 
 /// A finished job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobCompletion {
-    /// The number under which it was submitted.
+    /// The number that the submitter gave the job.
     pub job: JobId,
-    /// What came of it.
+    /// Its result.
     pub result: Result<JobOutput, JobError>,
 }
 
-/// Something that executes jobs, with exactly the bits that software would give.
+/// A device that executes jobs, with exactly the bits of software.
 pub trait Device: Send {
     /// A short name for status pages.
     fn name(&self) -> &str;
 
-    /// True when the device can do this job at all; whether it has room is told by `submit`.
+    /// True when the device can do this kind of job. `submit` says whether the device has room.
     fn takes(&self, job: &Job) -> bool;
 
-    /// Accepts a job, or gives it back because the queue is full.
+    /// Accepts a job, or returns it because the queue is full.
     fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job>;
 
-    /// Appends the jobs of `queue` that have finished since the last call. Never blocks; a simulated
-    /// device may use the call to make progress.
+    /// Appends the jobs of `queue` that have finished since the last call. Never blocks. A
+    /// simulated device may use the call to make progress.
     fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>);
 }

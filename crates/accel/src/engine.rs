@@ -1,4 +1,4 @@
-//! A device and the CPU behind one door.
+//! A device and the CPU behind one interface.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,21 +8,21 @@ use crate::{
     execute,
 };
 
-/// Polls without a completion after which [`Engine::run`] gives the device up. The last resort: a
-/// device's driver watches over it, and ends jobs that get nowhere long before that.
+/// Polls without a completion after which [`Engine::run`] gives the device up. This is the last
+/// resort: long before that, the device's driver ends jobs that make no progress.
 pub const MAX_EMPTY_POLLS: u64 = 1 << 26;
 
-/// The queue of [`Engine::run`]: its completions must not mix with those that others poll for.
+/// The queue of [`Engine::run`]. Its completions must not mix with those that other code polls for.
 const BLOCKING_QUEUE: QueueId = QueueId(u16::MAX);
 
-/// Executes jobs on a device where it can, in software where it must.
+/// Executes jobs on a device where possible, in software otherwise.
 ///
-/// An engine belongs to one reactor or one state machine; nothing in it is shared.
+/// An engine belongs to one reactor or one state machine. It shares no state.
 #[derive(Default)]
 pub struct Engine {
     device: Option<Box<dyn Device>>,
     software: SoftwareEngine,
-    /// Jobs that the device has, kept so that software can repeat them.
+    /// Jobs on the device. The engine keeps them so that software can repeat them.
     on_device: BTreeMap<(QueueId, JobId), Job>,
     counters: Counters,
     blocking_jobs: u64,
@@ -47,20 +47,20 @@ impl Engine {
         Self { device: Some(device), ..Self::default() }
     }
 
-    /// The name of what does the work: the device's, or "software".
+    /// The name of the worker: the device's name, or "software".
     #[must_use]
     pub fn name(&self) -> &str {
         self.device.as_ref().map_or(self.software.name(), |device| device.name())
     }
 
-    /// What has been done so far.
+    /// The counters so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Accepts a job, or gives it back because the queue holds too many completions: poll first.
-    /// The last queue number belongs to [`Engine::run`]; jobs for it are given back, too.
+    /// Accepts a job, or returns it because the queue holds too many completions: poll first. The
+    /// last queue number belongs to [`Engine::run`]; the engine returns jobs for it, too.
     pub fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
         if queue == BLOCKING_QUEUE {
             return Err(job);
@@ -84,15 +84,15 @@ impl Engine {
         for completion in &mut completions[first..] {
             let Some(job) = self.on_device.remove(&(queue, completion.job)) else { continue };
             if completion.result.is_err() {
-                // Software has the last word, on errors as well.
+                // Software decides in the end, on errors too.
                 self.counters.kind_mut(job.kind()).device_failures += 1;
                 completion.result = execute(&job);
             }
         }
     }
 
-    /// Does one job to its end: on the device if it takes it (polling until it is done), otherwise
-    /// in software at once.
+    /// Does one job to its end: on the device if the device takes it (polling until it is done),
+    /// otherwise at once in software.
     pub fn run(&mut self, job: Job) -> Result<JobOutput, JobError> {
         let counters = self.counters.kind_mut(job.kind());
         counters.jobs += 1;
@@ -116,9 +116,8 @@ impl Engine {
         }
     }
 
-    /// Gives the device up, for good, and does in software what it has not finished. The results
-    /// wait in their queues (which may for once hold more than their bound). Without a device this
-    /// does nothing.
+    /// Gives the device up, for good, and does its unfinished jobs in software. The results wait in
+    /// their queues (which may exceed their bound this once). Without a device this does nothing.
     pub fn abandon_device(&mut self) {
         self.device = None;
         for ((queue, id), job) in std::mem::take(&mut self.on_device) {
@@ -127,7 +126,7 @@ impl Engine {
         }
     }
 
-    /// Gives the job to the device if there is one that takes it and has room.
+    /// Gives the job to the device, if there is one that takes the job and has room.
     fn submit_to_device(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
         let Some(device) = self.device.as_mut().filter(|device| device.takes(&job)) else {
             return Err(job);

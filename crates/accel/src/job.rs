@@ -1,4 +1,4 @@
-//! What can be asked for, and what comes back.
+//! Jobs and their results.
 
 use std::sync::Arc;
 
@@ -26,12 +26,12 @@ pub enum JobKind {
     Checksum,
 }
 
-/// One heavy step. Cloning is cheap: all bulk data is shared.
+/// One heavy step. Cloning is cheap, because clones share all bulk data.
 #[derive(Clone, Debug)]
 pub enum Job {
     /// Compute all outputs of `map` from `inputs`.
     Code {
-        /// What to compute.
+        /// The linear map.
         map: Arc<LinearMap>,
         /// One buffer per input shard of the map, of lengths that fit its shape.
         inputs: Vec<Bytes>,
@@ -42,7 +42,7 @@ pub enum Job {
         map: Arc<Map>,
         /// One of its rules.
         rule: RuleId,
-        /// Devices wanted for each input.
+        /// Number of devices for each input.
         width: usize,
         /// The inputs.
         xs: Vec<u32>,
@@ -69,7 +69,7 @@ impl Job {
         }
     }
 
-    /// Bytes that the job reads; a placement reads four per input.
+    /// Bytes that the job reads. A placement reads four per input.
     #[must_use]
     pub fn input_bytes(&self) -> u64 {
         match self {
@@ -80,7 +80,7 @@ impl Job {
     }
 }
 
-/// The result of a job, of the job's kind.
+/// The result of a job, of the same kind as the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobOutput {
     /// One buffer per output shard of the map, aligned for direct I/O when made in software.
@@ -117,14 +117,14 @@ pub enum JobError {
     /// The buffers do not fit the linear map.
     #[error("coding: {0}")]
     Shape(#[from] ShapeError),
-    /// The map cannot answer.
+    /// The map gave an error.
     #[error("placement: {0}")]
     Crush(#[from] CrushError),
-    /// Blocks of zero bytes.
+    /// The block size is zero.
     #[error("checksum: a block must have at least one byte")]
     ZeroBlock,
-    /// The device could not finish the job. An [`Engine`](crate::Engine) repeats it in software,
-    /// so its users never see this.
+    /// The device could not finish the job. An [`Engine`](crate::Engine) repeats it in software, so
+    /// its users never see this error.
     #[error("device: {0}")]
     Device(String),
 }

@@ -1,8 +1,8 @@
 //! Job queues for the heavy steps of the data path.
 //!
 //! Coding, placement and checksums are *jobs*. A [`Device`] (an FPGA design, a GPU, a SmartNIC)
-//! takes the jobs it can do; the [`SoftwareEngine`] does all of them. An [`Engine`] puts the two
-//! together: what the device does not take, has no room for, or fails at, software does. The
+//! takes the jobs that it can do. The [`SoftwareEngine`] does all of them. An [`Engine`] combines
+//! the two: software does the jobs that the device does not take, has no room for, or fails at. The
 //! bits are the same either way.
 //!
 //! ```text
@@ -14,14 +14,15 @@
 //! ```
 //!
 //! Rules of the queues:
-//! - A [`JobId`] is the submitter's, and unique among the jobs of its queue that are under way.
+//! - The submitter chooses a [`JobId`]. It is unique among the jobs of its queue that are under
+//!   way.
 //! - Every accepted job completes exactly once, on the queue it was submitted to, in any order.
-//! - Queues are bounded. A full queue gives the job back; polling makes room.
-//! - Nothing here blocks, waits or reads a clock, except [`Engine::run`], which polls until its one
-//!   job is done.
+//! - Queues are bounded. A full queue returns the job; polling makes room.
+//! - No call blocks, waits or reads a clock, except [`Engine::run`], which polls until its one job
+//!   is done.
 //!
-//! Jobs own what they need by reference count ([`bytes::Bytes`], [`std::sync::Arc`]), so a job can
-//! be given to a device and still be repeated in software if the device fails.
+//! Jobs own their data by reference count ([`bytes::Bytes`], [`std::sync::Arc`]), so software can
+//! repeat a job that a device fails.
 
 mod counters;
 mod device;

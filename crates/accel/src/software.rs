@@ -10,7 +10,7 @@ use fieldstone_gf::{LinearMap, ShapeError};
 
 use crate::{Device, Job, JobCompletion, JobError, JobId, JobOutput, QueueId};
 
-/// Finished jobs that one queue holds until it is polled.
+/// The largest number of finished jobs that one queue holds until its next poll.
 pub const MAX_WAITING_COMPLETIONS: usize = 1024;
 
 /// CRC32C (iSCSI polynomial), the checksum of all formats of this project.
@@ -20,7 +20,7 @@ pub fn crc32c(data: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, data) as u32
 }
 
-/// Does a job, now, on this core.
+/// Executes a job now, on this core.
 pub fn execute(job: &Job) -> Result<JobOutput, JobError> {
     match job {
         Job::Code { map, inputs } => Ok(JobOutput::Code(code(map, inputs)?)),
@@ -44,7 +44,7 @@ fn code(map: &Arc<LinearMap>, inputs: &[Bytes]) -> Result<Vec<Bytes>, ShapeError
     Ok(outputs.into_iter().map(AlignedBuf::freeze).collect())
 }
 
-/// Executes each job when it is submitted, and completes it when its queue is polled.
+/// Executes each job at its submission, and completes it when its queue is polled.
 #[derive(Debug, Default)]
 pub struct SoftwareEngine {
     finished: BTreeMap<QueueId, VecDeque<JobCompletion>>,
@@ -57,7 +57,7 @@ impl SoftwareEngine {
         Self::default()
     }
 
-    /// Executes a job without regard to the bound of its queue.
+    /// Executes a job, regardless of its queue's bound.
     pub(crate) fn finish(&mut self, queue: QueueId, id: JobId, job: &Job) {
         let completion = JobCompletion { job: id, result: execute(job) };
         self.finished.entry(queue).or_default().push_back(completion);

@@ -1,5 +1,5 @@
-//! Whatever a device does (takes some kinds only, is full, fails, answers late and out of order,
-//! or dies), every job completes once, on its queue, with the bits of software.
+//! A device may take only some kinds, be full, fail, answer late and out of order, or die. Whatever
+//! it does, every job completes once, on its queue, with the bits of software.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// A device with the manners of its seed.
+/// A device whose seed decides its behaviour.
 struct Moody {
     rng: ChaCha8Rng,
     waiting: BTreeMap<QueueId, Vec<JobCompletion>>,
@@ -54,7 +54,7 @@ fn random_bytes(rng: &mut ChaCha8Rng, len: usize) -> Bytes {
     (0..len).map(|_| rng.random::<u8>()).collect()
 }
 
-/// A job of any kind, sometimes one that is an error.
+/// A job of any kind; some jobs give an error.
 fn random_job(rng: &mut ChaCha8Rng, code: &dyn Code, pool: &PoolMap) -> Job {
     match rng.random_range(0..3) {
         0 => {
@@ -104,7 +104,7 @@ proptest! {
             }
             expected.insert((queue, id), execute(&job));
             engine.submit(queue, id, job).expect("the queues are far from full");
-            // Blocking jobs in between disturb no other job.
+            // Blocking jobs in between do not disturb other jobs.
             let blocking = random_job(&mut rng, &*code, &pool);
             prop_assert_eq!(engine.run(blocking.clone()), execute(&blocking));
             collect(&mut engine, QueueId(rng.random_range(0..3)), &mut done);
@@ -200,7 +200,7 @@ fn a_full_queue_gives_the_job_back_and_polling_makes_room() {
 
 #[test]
 fn counters_tell_where_jobs_went() {
-    /// Takes everything; full on every third, fails every third.
+    /// A device that takes everything, is full on every third job, and fails every third.
     struct Thirds(u64, Vec<JobCompletion>);
     impl Device for Thirds {
         fn name(&self) -> &str {

@@ -1,6 +1,7 @@
-//! What each layer costs per request, in nanoseconds of CPU: 4 KiB random at depth 32 over memory.
+//! The cost of each layer per request, in nanoseconds of CPU: 4 KiB random at depth 32 over memory.
 //!
-//! CPU time of the thread, not elapsed time, so that a busy machine disturbs it little.
+//! The example measures CPU time of the thread, not elapsed time, so a busy machine disturbs it
+//! little.
 //!
 //! `cargo run --release -p fieldstone-block --example cost`
 
@@ -17,7 +18,7 @@ const DEVICE_BYTES: u64 = 1 << 30;
 const DEPTH: u64 = 32;
 const REQUESTS: u64 = 1 << 20;
 
-/// Answers at once with nothing: the floor that a layer's cost is measured from.
+/// Answers at once with nothing: the base from which the example measures a layer's cost.
 struct Null(Vec<Completion>, u32, Bytes);
 
 impl Backend for Null {
@@ -109,7 +110,7 @@ fn filled_ram() -> Ram {
     ram
 }
 
-/// Copying 4 KiB to a random page of 1 GiB: what `Ram` cannot be faster than at writing.
+/// Copying 4 KiB to a random page of 1 GiB: a lower bound for the cost of a write to `Ram`.
 fn copy_cost() -> f64 {
     let mut pages: Vec<Vec<u8>> = (0..DEVICE_BYTES >> 16).map(|_| vec![1; 65536]).collect();
     let (source, mut state) = (std::hint::black_box(vec![7u8; 4096]), 1u64);

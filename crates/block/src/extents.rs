@@ -1,8 +1,9 @@
-//! Building and cutting extent lists, which the contract wants merged: neighbours differ in kind.
+//! Builds and cuts extent lists. The contract asks for merged lists: adjacent extents differ in
+//! kind.
 
 use crate::{Extent, ExtentKind};
 
-/// Appends a run, merging it with the last extent when that is of the same kind.
+/// Appends a run. Merges it with the last extent if both have the same kind.
 pub(crate) fn push_extent(extents: &mut Vec<Extent>, len_bytes: u64, kind: ExtentKind) {
     if len_bytes == 0 {
         return;
@@ -13,7 +14,7 @@ pub(crate) fn push_extent(extents: &mut Vec<Extent>, len_bytes: u64, kind: Exten
     }
 }
 
-/// Drops `skip_bytes` from the front and everything behind `len_bytes` after that.
+/// Drops `skip_bytes` from the front, and everything more than `len_bytes` behind that.
 pub(crate) fn cut_extents(extents: &[Extent], skip_bytes: u64, len_bytes: u64) -> Vec<Extent> {
     let mut result = Vec::with_capacity(extents.len());
     let (mut skip, mut left) = (skip_bytes, len_bytes);

@@ -14,15 +14,16 @@
 //! ```
 //!
 //! The [`Stack`](crate::Stack) owns the layers and moves requests and completions between them
-//! through a [`Flow`]. A layer does no I/O, reads no clock, and knows none of its neighbours.
+//! through a [`Flow`]. A layer does no I/O, reads no clock, and does not know the layers next to
+//! it.
 //!
 //! # Names of requests
 //!
-//! The stack names a request once, where the request enters; every layer and the store see that
-//! name. A layer that needs a request of its own (a merged request, the read of an edge block)
-//! names that request by an index into a table of its own ([`Flow::pass_own`]). The completion of
-//! such a request comes back to this layer alone ([`Layer::complete_own`]). So layers that only
-//! look on keep no table of requests in flight.
+//! The stack names a request once, where the request enters. Every layer and the store see that
+//! name. A layer may need its own request (a merged request, the read of an edge block). It names
+//! that request by an index into its own table ([`Flow::pass_own`]). The completion of such a
+//! request comes back only to this layer ([`Layer::complete_own`]). So a layer that only observes
+//! keeps no table of requests in flight.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -30,17 +31,17 @@ use std::collections::VecDeque;
 use crate::settings::{SettingError, Settings};
 use crate::{Completion, Info, Nanos, Request, RequestId};
 
-/// Bits of a [`RequestId`] that hold an index; those above hold the layer that the request is of,
+/// Bits of a [`RequestId`] that hold an index. The bits above hold the layer that made the request,
 /// counted from 1, or 0 for a request that entered the stack.
 const INDEX_BITS: u32 = 56;
 
-/// Layers of one stack at most.
+/// The largest number of layers in one stack.
 pub(crate) const LAYERS_MAX: usize = (1 << (64 - INDEX_BITS)) - 1;
 
-/// A number that a layer counts, for `status` and the metrics.
+/// A counter of a layer, for `status` and the metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// Its name, of lower-case words with underscores and with its unit, such as `held_bytes`.
+    /// Its name: lower-case words with underscores and the unit, such as `held_bytes`.
     pub name: &'static str,
     /// Its present value.
     pub value: u64,
@@ -49,55 +50,56 @@ pub struct Counter {
 /// An entry of a device's ordered list of layers.
 ///
 /// The contract of [`Backend`](crate::Backend) holds at the top of a layer if it holds below. When
-/// [`Layer::submit`], [`Layer::complete`] and [`Layer::turn`] return, nothing that could go on is
-/// kept back, unless [`Layer::deadline`] says when to come back.
+/// [`Layer::submit`], [`Layer::complete`] and [`Layer::turn`] return, the layer has passed on every
+/// request that can go on, unless [`Layer::deadline`] says when to call it again.
 pub trait Layer: Any + Send {
     /// The name of its kind, as in the list of kinds ([`crate::layers::KINDS`]).
     fn name(&self) -> &'static str;
 
-    /// What the device is at the top of this layer, given what it is below. The stack asks before
+    /// The device's properties at the top of this layer, given those below. The stack asks before
     /// the first request, and again when the store has changed, in its size for example.
     fn info(&mut self, below: Info) -> Info {
         below
     }
 
-    /// A request comes from above.
+    /// Takes a request from above.
     fn submit(&mut self, request: Request, flow: &mut Flow<'_>) {
         flow.pass(request);
     }
 
-    /// The completion of a request that a layer above passed down, or that entered the stack, comes
-    /// from below.
+    /// Takes a completion from below, of a request that a layer above passed down or that entered
+    /// the stack.
     fn complete(&mut self, completion: Completion, flow: &mut Flow<'_>) {
         flow.answer(completion);
     }
 
-    /// The completion of this layer's own request `index` comes from below.
+    /// Takes the completion from below of this layer's own request `index`.
     fn complete_own(&mut self, index: usize, completion: Completion, flow: &mut Flow<'_>) {
         let _ = (completion, flow);
         debug_assert!(false, "{} made no request of its own: {index}", self.name());
     }
 
-    /// The stack has refused a request, which no layer gets to see otherwise: its range lies
-    /// outside the device, say.
+    /// The stack has refused a request, because its range lies outside the device for example.
+    /// Layers see such a request only here.
     fn refused(&mut self, request: &Request) {
         let _ = request;
     }
 
-    /// Every completion that was ready has passed. Work that is due at [`Flow::now`] is done here.
+    /// The stack has passed every ready completion. The layer now does the work that is due at
+    /// [`Flow::now`].
     fn turn(&mut self, flow: &mut Flow<'_>) {
         let _ = flow;
     }
 
-    /// When [`Layer::turn`] must come even if nothing else happens.
+    /// When the stack must call [`Layer::turn`] even if nothing else happens.
     fn deadline(&self) -> Option<Nanos> {
         None
     }
 
-    /// No request comes any more: those that are held back for later pass at once.
+    /// No more requests will come: the layer passes held requests on at once.
     fn drain(&mut self) {}
 
-    /// What keeps requests back here, for people; `None` if nothing does.
+    /// The reason why requests wait here, as text for people; `None` if none wait.
     fn waits_for(&self) -> Option<String> {
         None
     }
@@ -107,32 +109,33 @@ pub trait Layer: Any + Send {
         Vec::new()
     }
 
-    /// What the layer has counted.
+    /// The layer's counters.
     fn counters(&self) -> Vec<Counter> {
         Vec::new()
     }
 
-    /// Changes options while the device serves. Options that `settings` does not name stay.
+    /// Changes options while the device serves. Options that `settings` does not name keep their
+    /// values.
     ///
     /// # Errors
-    /// The layer takes no such option, or cannot change the option now; nothing has changed then.
+    /// The layer has no such option, or cannot change it now. Then nothing has changed.
     fn change(&mut self, settings: &mut Settings) -> Result<(), SettingError> {
         Err(SettingError::Fixed { layer: self.name().to_owned(), text: settings.to_string() })
     }
 }
 
-/// What moves between the layers, one step at a time, first in, first out.
+/// A step between layers. The stack takes steps one at a time, first in, first out.
 pub(crate) enum Step {
-    /// A request goes to the layer `to`, or to the store behind the last one.
+    /// A request goes to the layer `to`, or to the store if `to` is behind the last layer.
     Down { to: usize, request: Request },
-    /// A completion leaves the layer `from` upwards; the store is behind the last layer.
+    /// A completion leaves the layer `from` upwards. The store counts as the layer behind the last.
     Up { from: usize, completion: Completion },
 }
 
-/// A layer's way to its neighbours, and the time.
+/// A layer's connection to the layers next to it, and the time.
 pub struct Flow<'a> {
     pub(crate) now: Nanos,
-    /// The layer that it belongs to.
+    /// The layer that this flow belongs to.
     pub(crate) layer: usize,
     pub(crate) size_bytes: u64,
     pub(crate) steps: &'a mut VecDeque<Step>,
@@ -145,37 +148,38 @@ impl Flow<'_> {
         self.now
     }
 
-    /// The size of the device, as its front-ends see it.
+    /// The size of the device that front-ends see.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Passes a request on under the name that it came with.
+    /// Passes a request on under its present name.
     pub fn pass(&mut self, request: Request) {
         self.steps.push_back(Step::Down { to: self.layer + 1, request });
     }
 
-    /// Passes on a request that this layer makes, named by an index into a table of the layer's.
-    /// No two requests in flight may have the same index.
+    /// Passes on a request of this layer's own, named by an index into the layer's table. No two
+    /// requests in flight may have the same index.
     pub fn pass_own(&mut self, index: usize, mut request: Request) {
         request.id = own_id(self.layer, index);
         self.pass(request);
     }
 
-    /// Answers a request that came from above.
+    /// Answers a request from above.
     pub fn answer(&mut self, completion: Completion) {
         self.steps.push_back(Step::Up { from: self.layer, completion });
     }
 }
 
-/// The name of the request `index` that `layer` makes.
+/// The name of the request `index` of `layer`.
 fn own_id(layer: usize, index: usize) -> RequestId {
     debug_assert!(layer < LAYERS_MAX && (index as u64) < 1 << INDEX_BITS);
     RequestId((layer as u64 + 1) << INDEX_BITS | index as u64)
 }
 
-/// The layer whose own request this is, and its index there; no layer if the request has entered.
+/// The layer that made this request, and its index there. No layer if the request entered the
+/// stack.
 pub(crate) fn owner_of(id: RequestId) -> (Option<usize>, usize) {
     let layer = usize::try_from(id.0 >> INDEX_BITS).expect("8 bits");
     let index = usize::try_from(id.0 & ((1 << INDEX_BITS) - 1)).expect("64-bit machines only");

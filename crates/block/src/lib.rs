@@ -1,7 +1,7 @@
-//! Block requests, the trait that every store implements, and the layers that stand before a store.
+//! Block requests, the trait that every store implements, and the layers in front of a store.
 //!
-//! A front-end turns wire bytes into a [`Request`]; a [`Backend`] answers with a [`Completion`]. A
-//! device is a [`Stack`]: an ordered list of [`layers`] over one backend. [`layer`] tells how a
+//! A front-end turns wire bytes into a [`Request`]. A [`Backend`] answers with a [`Completion`]. A
+//! device is a [`Stack`]: an ordered list of [`layers`] over one backend. [`layer`] says how a
 //! layer works and how to write another one.
 
 mod extents;

@@ -1,4 +1,4 @@
-//! Cutting, joining and flattening what reads gave, without copying where it can be avoided.
+//! Cuts, joins and flattens the pieces of reads, without copying where possible.
 
 use bytes::Bytes;
 use fieldstone_buf::{AlignedBuf, zeroes};
@@ -46,10 +46,10 @@ pub(crate) fn cut_pieces(pieces: &mut Pieces, skip: u32, len: u32) {
     push_window(pieces, &source, skip, len);
 }
 
-/// Deals the pieces of one read out to the requests it was made of, in order, in one pass.
+/// Deals the pieces of one read out to the requests that share the read, in order, in one pass.
 pub(crate) struct Splitter {
     rest: smallvec::IntoIter<[Piece; 1]>,
-    /// What is left of the piece that the last request ended in.
+    /// The rest of the piece in which the last request ended.
     current: Option<Piece>,
 }
 
@@ -58,7 +58,7 @@ impl Splitter {
         Splitter { rest: pieces.into_iter(), current: None }
     }
 
-    /// The next `len` bytes; fewer only if the pieces end.
+    /// The next `len` bytes. Fewer only if the pieces end.
     pub(crate) fn take(&mut self, len: u32) -> Pieces {
         let mut taken = Pieces::new();
         let mut left = len;

@@ -1,33 +1,34 @@
 //! A sparse device in memory: the reference backend.
 //!
-//! It is what `serve --backend ram` measures the front-ends with and what tests compare against,
-//! so it does the least that the contract allows: every request is carried out inside `submit`,
-//! and `poll` hands the completions over.
+//! `serve ram:SIZE` measures the front-ends with it, and tests compare against it. So it does only
+//! the work that the contract asks for: `submit` carries every request out, and `poll` hands the
+//! completions over.
 //!
 //! # Layout
 //!
-//! The device is cut into pages of 64 KiB, found through a two-level table: an ordered map of
-//! leaves of 512 pages, so a device of any size costs nothing until it is written to. Within a
-//! page two bit masks say for each 4 KiB block whether it holds *data* or is *reserved* (allocated,
-//! reads as zeroes); a block that is neither is a *hole*. Extents are therefore exact to 4 KiB, and
-//! a read of anything but data gives [`Piece::Zeroes`], which needs no memory at all.
+//! The device is cut into pages of 64 KiB. A two-level table finds them: an ordered map of leaves
+//! of 512 pages, so a device of any size takes no memory until a client writes to it. Within a
+//! page, two bit masks say for each 4 KiB block whether it holds *data* or is *reserved*
+//! (allocated, reads as zeroes). A block that is neither is a *hole*. So extents are exact to
+//! 4 KiB, and a read of anything but data gives [`Piece::Zeroes`], which needs no memory at all.
 //!
 //! # Reads do not copy
 //!
-//! A read returns slices of the pages themselves. A write to a page that a slice still refers to
-//! copies the page first (copy on write), so a slice is immutable for as long as it lives. Front-ends
-//! drop a slice when it is on the wire, so the copy is rare; a cache that keeps slices makes it
-//! common and pins whole pages, which is why a cache over a `Ram` should be switched off.
+//! A read returns slices of the pages themselves. A write to a page with live slices copies the
+//! page first (copy on write), so a slice is immutable while it lives. Front-ends drop a slice when
+//! it is on the wire, so the copy is rare. A cache that keeps slices makes the copy common and pins
+//! whole pages, so a device over a `Ram` should have no cache.
 //!
-//! Writes are copied in: keeping the caller's buffer would be faster, but one block would then pin
-//! the whole receive buffer it is a slice of, and memory would have no bound. A random write costs
-//! what copying 4 KiB to a cold page costs, and little above it (`examples/cost.rs` prints both).
+//! `Ram` copies the bytes of a write. Keeping the caller's buffer would be faster, but one block
+//! would then pin the whole receive buffer that it is a slice of, and memory would have no bound. A
+//! random write costs little more than copying 4 KiB to a cold page (`examples/cost.rs` prints both
+//! costs).
 //!
 //! # Invariants
 //!
 //! - `data` and `reserved` of a page are disjoint.
 //! - `memory` is empty exactly when `data` is zero.
-//! - The memory of a block that is not data is garbage: it is zeroed when the block becomes data.
+//! - The memory of a block that is not data is garbage. It is zeroed when the block becomes data.
 
 use std::collections::BTreeMap;
 
@@ -43,11 +44,11 @@ use crate::{
 const PAGE_BYTES: usize = 64 * 1024;
 const BLOCK_BYTES: usize = 4096;
 const PAGES_PER_LEAF: usize = 512;
-/// Pages that one question for extents looks at.
+/// Pages that one request for extents visits.
 const EXTENT_PARTS_MAX: usize = 16_384;
 const LEAF_BYTES: u64 = (PAGE_BYTES * PAGES_PER_LEAF) as u64;
 
-/// What a range becomes when its content is forgotten.
+/// The state of a range after a request empties it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Emptied {
     Hole,
@@ -75,12 +76,12 @@ impl Part {
         self.end - self.start
     }
 
-    /// The blocks the part touches, also partly.
+    /// The blocks that the part touches, including blocks that it covers only in part.
     fn touched(self) -> std::ops::Range<usize> {
         self.start / BLOCK_BYTES..self.end.div_ceil(BLOCK_BYTES)
     }
 
-    /// What the part covers of `block`, within the page.
+    /// The part's range inside `block`, as offsets within the page.
     fn within(self, block: usize) -> std::ops::Range<usize> {
         self.start.max(block * BLOCK_BYTES)..self.end.min((block + 1) * BLOCK_BYTES)
     }
@@ -197,7 +198,7 @@ impl Page {
         self.data &= !whole_mask;
         match into {
             Emptied::Hole => self.reserved &= !whole_mask,
-            // A hole at an edge becomes reserved as a whole: it reads as zeroes either way.
+            // A hole at an edge becomes reserved as a whole, because it reads as zeroes either way.
             Emptied::Reserved => self.reserved |= (whole_mask | edges) & !self.data,
         }
         if self.data == 0 {
@@ -220,7 +221,7 @@ impl Ram {
         Ram { size_bytes, leaves: BTreeMap::new(), ready: Vec::new() }
     }
 
-    /// How many bytes of memory hold data, in whole pages.
+    /// Bytes of memory that hold data, in whole pages.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let pages = self.leaves.values().flat_map(|leaf| leaf.iter());

@@ -1,9 +1,9 @@
-//! Requests, completions and the [`Backend`] trait: the seam between front-ends and stores.
+//! Requests, completions and the [`Backend`] trait: the interface between front-ends and stores.
 //!
-//! Offsets and lengths are in bytes and need no alignment at the front; a backend states in
-//! [`Info::block_bytes`] what it wants, and the `Align` decorator bridges the two.
-//! Nothing here reads a clock: the caller passes the time in, so the same code runs in the real
-//! and in the seeded world.
+//! Offsets and lengths are in bytes and need no alignment at the front. A backend states the
+//! alignment that it needs in [`Info::block_bytes`], and the `Align` layer bridges the two. No code
+//! here reads a clock: the caller passes the time in, so the same code runs in the real and in the
+//! seeded world.
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -32,29 +32,29 @@ impl Nanos {
     }
 }
 
-/// Names a request within the queue of the submitter that made it; unique among those in flight.
+/// The name of a request in its submitter's queue; unique among those in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
 /// The queue of a device that a request comes from: one for each connection or virtual queue.
-/// Layers that share something out, such as a rate, share it out among queues.
+/// Layers that divide something, such as a rate, divide it among queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u32);
 
-/// What a request asks for. `offset` and `len` of [`Request`] apply to all but `Flush`.
+/// The operation of a request. `offset` and `len` of [`Request`] apply to all but `Flush`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Read `len_bytes` bytes.
     Read,
     /// Write `data`, whose length equals `len_bytes`.
     Write,
-    /// Make every write completed before this request was submitted stable.
+    /// Make stable every write that completed before this request was submitted.
     Flush,
-    /// Forget the content: reads give zeroes afterwards, and space is released. Only the backend's
-    /// whole blocks inside the range are trimmed: where `Align` stands in front of larger blocks,
-    /// the bytes of a block that the range covers in part keep their content.
+    /// Forget the content: later reads give zeroes, and the backend releases the space. Only the
+    /// backend's whole blocks inside the range are trimmed: if `Align` stands in front of larger
+    /// blocks, the bytes of a block that the range covers in part keep their content.
     Trim,
-    /// Reads give zeroes afterwards; `no_hole` keeps space reserved.
+    /// Later reads give zeroes; `no_hole` keeps the space reserved.
     WriteZeroes,
     /// List the extents of the range.
     Extents,
@@ -79,7 +79,8 @@ pub struct RequestFlags {
     pub fast_zero: bool,
 }
 
-/// The stages of a request's life at which it is stamped, in order (DESIGN.md "life of a write").
+/// The stages of a request's life, in order; each gets a time stamp (ARCHITECTURE.md, "The life of
+/// a write").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
 pub enum Stage {
@@ -87,13 +88,13 @@ pub enum Stage {
     Received = 0,
     /// The scheduler passed it on.
     Scheduled = 1,
-    /// The backend took it: after cache and alignment.
+    /// The backend took the request, after cache and alignment.
     Submitted = 2,
-    /// The first message for it left for a node, or memory answered.
+    /// The request's first message left for a node, or memory answered.
     Sent = 3,
-    /// The last node reply it needed came in.
+    /// The last node reply that the request needed arrived.
     Replied = 4,
-    /// Its completion was handed to the front-end.
+    /// The front-end got its completion.
     Completed = 5,
 }
 
@@ -122,7 +123,7 @@ impl Stage {
     }
 }
 
-/// When a request passed each stage; zero where it did not.
+/// When a request passed each stage; zero for a stage that it did not pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamps([Nanos; 6]);
 
@@ -138,8 +139,8 @@ impl Stamps {
         self.0[stage as usize]
     }
 
-    /// Takes over the stages that a backend stamps (submitted, sent, replied) from the request
-    /// that a decorator made in place of this one.
+    /// Copies the stages that a backend stamps (submitted, sent, replied) from the request that a
+    /// layer made in place of this one.
     pub fn adopt_backend(&mut self, inner: &Stamps) {
         for stage in [Stage::Submitted, Stage::Sent, Stage::Replied] {
             self.0[stage as usize] = inner.0[stage as usize];
@@ -150,9 +151,9 @@ impl Stamps {
 /// One request to a block device.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The submitter's name for it, returned in the completion.
+    /// The submitter's name for the request. The completion returns it.
     pub id: RequestId,
-    /// What to do.
+    /// The operation.
     pub op: Op,
     /// First byte, from the start of the device.
     pub offset_bytes: u64,
@@ -160,24 +161,24 @@ pub struct Request {
     pub len_bytes: u32,
     /// Modifiers.
     pub flags: RequestFlags,
-    /// What to write, for [`Op::Write`]; empty otherwise.
+    /// The bytes to write, for [`Op::Write`]; empty otherwise.
     pub data: Bytes,
-    /// The queue that it comes from.
+    /// The queue that the request comes from.
     pub queue: QueueId,
-    /// When it passed each stage.
+    /// When the request passed each stage.
     pub stamps: Stamps,
 }
 
 impl Request {
-    /// The first byte behind the range. Cannot overflow for a request that was range-checked.
+    /// The first byte behind the range. Cannot overflow for a request with a checked range.
     #[must_use]
     pub fn end_bytes(&self) -> u64 {
         self.offset_bytes + u64::from(self.len_bytes)
     }
 
-    /// Checks everything a device of this kind may refuse without doing anything: the range, its
-    /// alignment, the length of the data, and writes to a read-only device. The
-    /// [`Stack`](crate::Stack) calls it once for each request; layers and stores rely on it.
+    /// Checks all reasons for which a device of this kind refuses a request without any work: the
+    /// range, its alignment, the length of the data, and writes to a read-only device. The
+    /// [`Stack`](crate::Stack) calls this once for each request; layers and stores rely on it.
     ///
     /// # Errors
     /// Why the device refuses the request.
@@ -206,8 +207,8 @@ impl Request {
         Ok(())
     }
 
-    /// What a request of this kind that did its work on nothing produces: an empty list of pieces
-    /// or extents, or no payload.
+    /// The result of a request of this kind over an empty range: an empty list of pieces or
+    /// extents, or no payload.
     #[must_use]
     pub fn empty_payload(&self) -> Payload {
         match self.op {
@@ -218,12 +219,12 @@ impl Request {
     }
 }
 
-/// A part of what was read.
+/// A part of the bytes of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// Bytes of the device.
     Data(Bytes),
-    /// That many zero bytes, not backed by memory.
+    /// This many zero bytes, not backed by memory.
     Zeroes(u32),
 }
 
@@ -249,7 +250,7 @@ pub enum ExtentKind {
     Hole,
 }
 
-/// A run of bytes that are stored alike.
+/// A run of bytes of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Length in bytes.
@@ -258,31 +259,32 @@ pub struct Extent {
     pub kind: ExtentKind,
 }
 
-/// What a request produced.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// Nothing: writes, flushes, trims.
     None,
     /// The bytes read, in order; the lengths sum to the request's length.
     Data(SmallVec<[Piece; 1]>),
-    /// Extents that cover the request's range from its start, in order. Neighbours differ in kind.
-    /// The list may end before the range does: it has [`EXTENTS_MAX`] extents at most, and a
+    /// Extents that cover the request's range from its start, in order. Adjacent extents differ in
+    /// kind. The list may end before the range does: it has at most [`EXTENTS_MAX`] extents, and a
     /// backend may stop before the end of a long range.
     Extents(Vec<Extent>),
 }
 
-/// Extents of one answer at most. Clients ask for many answers at once, so each has to be small.
+/// The largest number of extents in one answer. Clients ask for many answers at once, so each has
+/// to be small.
 pub const EXTENTS_MAX: usize = 1024;
 
-/// Why a request failed. Front-ends map it to their own error numbers.
+/// Why a request failed. Front-ends map these errors to their own numbers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
     /// The range ends behind the device, or is not allowed.
     #[error("range {offset_bytes}+{len_bytes} is outside the device of {size_bytes} bytes")]
     OutOfRange {
-        /// First byte asked for.
+        /// First byte of the range.
         offset_bytes: u64,
-        /// Length asked for.
+        /// Length of the range.
         len_bytes: u32,
         /// Size of the device.
         size_bytes: u64,
@@ -290,13 +292,13 @@ pub enum BlockError {
     /// No space is left in the pool; trimming or more nodes help.
     #[error("the pool is full")]
     NoSpace,
-    /// The device does not do this, or not fast.
+    /// The device does not support the operation, or only slowly.
     #[error("not supported: {0}")]
     NotSupported(&'static str),
     /// The data cannot be read or written: too many nodes are missing, or a device failed.
     #[error("input/output error: {0}")]
     Io(String),
-    /// Another writer took the volume over (its epoch is newer); this one may no longer write.
+    /// Another writer took the volume over (its epoch is newer). This one may no longer write.
     #[error("fenced: {0}")]
     Fenced(String),
     /// The device is read-only.
@@ -312,18 +314,18 @@ pub enum BlockError {
 pub struct Completion {
     /// The request's id.
     pub id: RequestId,
-    /// What the request asked for.
+    /// The request's operation.
     pub op: Op,
     /// The request's length in bytes.
     pub len_bytes: u32,
-    /// What it produced, or why it failed.
+    /// The result of the request, or the reason why it failed.
     pub result: Result<Payload, BlockError>,
-    /// When it passed each stage.
+    /// When the request passed each stage.
     pub stamps: Stamps,
 }
 
 impl Completion {
-    /// The completion of `request` with `result`, with the stamps the request has so far.
+    /// The completion of `request` with `result`, with the request's present stamps.
     #[must_use]
     pub fn of(request: &Request, result: Result<Payload, BlockError>) -> Self {
         let Request { id, op, len_bytes, stamps, .. } = *request;
@@ -331,23 +333,23 @@ impl Completion {
     }
 }
 
-/// What a backend is and can do.
+/// The properties of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Size of the device.
     pub size_bytes: u64,
     /// Requests must start and end on multiples of this (a power of two, 1 = any).
     pub block_bytes: u32,
-    /// The request size that suits it best.
+    /// The best request size for this backend.
     pub preferred_bytes: u32,
-    /// Writes are refused.
+    /// The device refuses writes.
     pub read_only: bool,
 }
 
-/// A store of blocks: requests go in, completions come out, in any order.
+/// A store of blocks: it takes requests, and gives completions in any order.
 ///
-/// Implementations do no I/O and read no clock; what they need from the world they state through
-/// their own, wider interface (the volume's node messages, say). Contract:
+/// Implementations do no I/O and read no clock. They state their needs to the world through their
+/// own, wider interface (the volume's node messages, say). Contract:
 /// - every request is valid for the device ([`Request::validate`]), and its id is the only one of
 ///   that value in flight;
 /// - every submitted request completes exactly once, with success or an error;
@@ -355,16 +357,16 @@ pub struct Info {
 /// - of a read and a write in flight together, the read sees each block before or after the write;
 /// - a flush covers the writes that completed before it was submitted.
 pub trait Backend {
-    /// What the device is.
+    /// The properties of the device.
     fn info(&self) -> Info;
 
     /// Takes a request at time `now`. Completions may be ready at once, through [`Backend::poll`].
     fn submit(&mut self, request: Request, now: Nanos);
 
-    /// Moves the completions that are ready into `out`, and lets timed work due at `now` happen.
+    /// Moves the ready completions into `out`, and does timed work that is due at `now`.
     fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>);
 
-    /// When `poll` must be called again even if nothing else happens; `None` if not at all.
+    /// When to call `poll` again even if nothing else happens; `None` if that is not necessary.
     fn deadline(&self) -> Option<Nanos>;
 }
 

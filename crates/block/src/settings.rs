@@ -1,7 +1,7 @@
 //! A layer's options as text: `cache:capacity=64M,bypass=128K`.
 //!
-//! A layer asks for each option that it knows, by its name and with the variable that takes the
-//! value. What is left then is unknown, and the error lists the options that were asked for. So the
+//! A layer asks for each option that it knows, by its name and with the variable for the value. An
+//! option that remains is unknown, and the error lists the options that the layer asked for. So the
 //! code that reads the options is the only place that names them.
 
 use std::fmt;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use crate::Nanos;
 
-/// Why options were refused.
+/// Why a layer refused options.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
     /// The text is not of the form `LAYER:OPTION=VALUE,…`.
@@ -23,7 +23,7 @@ pub enum SettingError {
     UnknownLayer {
         /// The name given.
         layer: String,
-        /// The names that there are.
+        /// The names of all layers.
         known: String,
     },
     /// The layer has no such option.
@@ -33,7 +33,7 @@ pub enum SettingError {
         layer: String,
         /// The name given.
         option: String,
-        /// The names that there are.
+        /// The names of the layer's options.
         known: String,
     },
     /// The value cannot be read.
@@ -43,7 +43,7 @@ pub enum SettingError {
         layer: String,
         /// The option.
         option: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// The layer's options cannot be changed while the device serves.
@@ -51,7 +51,7 @@ pub enum SettingError {
     Fixed {
         /// The layer.
         layer: String,
-        /// What was asked for.
+        /// The requested options.
         text: String,
     },
 }
@@ -60,9 +60,9 @@ pub enum SettingError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     layer: String,
-    /// Options that nothing has asked for yet.
+    /// Options that the layer has not asked for yet.
     values: Vec<(String, String)>,
-    /// Options that were asked for.
+    /// Options that the layer has asked for.
     known: Vec<&'static str>,
 }
 
@@ -73,11 +73,11 @@ impl Settings {
         Self { layer: layer.to_owned(), values: Vec::new(), known: Vec::new() }
     }
 
-    /// Reads `LAYER` or `LAYER:OPTION=VALUE,OPTION=VALUE`. Of an option that is given twice the
-    /// last value counts.
+    /// Reads `LAYER` or `LAYER:OPTION=VALUE,OPTION=VALUE`. If an option is given twice, the last
+    /// value counts.
     ///
     /// # Errors
-    /// The text is not of this form.
+    /// The text does not have this form.
     pub fn parse(text: &str) -> Result<Self, SettingError> {
         let malformed = || SettingError::Malformed { text: text.to_owned() };
         let (layer, list) = text.split_once(':').unwrap_or((text, ""));
@@ -98,7 +98,7 @@ impl Settings {
         self.values.push((option.to_owned(), value.to_owned()));
     }
 
-    /// Takes over the options of `other`, which count where both give one.
+    /// Adds the options of `other`. If both give an option, the value of `other` counts.
     pub fn merge(&mut self, other: Settings) {
         for (option, value) in other.values {
             self.set(&option, &value);
@@ -111,7 +111,7 @@ impl Settings {
         &self.layer
     }
 
-    /// Reads an option with `parse`, if it is there.
+    /// Reads an option with `parse`, if it is given.
     ///
     /// # Errors
     /// The value cannot be read.
@@ -135,7 +135,7 @@ impl Settings {
     /// A whole number.
     ///
     /// # Errors
-    /// The value is none, or too large.
+    /// The value is no number, or too large.
     pub fn number<T: FromStr>(
         &mut self,
         option: &'static str,
@@ -149,7 +149,7 @@ impl Settings {
     /// A count such as `20k`; 0 for no limit.
     ///
     /// # Errors
-    /// The value is none.
+    /// The value is no count.
     pub fn count(&mut self, option: &'static str, value: &mut u64) -> Result<(), SettingError> {
         self.read(option, value, fieldstone_units::parse_count)
     }
@@ -157,7 +157,7 @@ impl Settings {
     /// A size in bytes, such as `64M`.
     ///
     /// # Errors
-    /// The value is none.
+    /// The value is no size.
     pub fn size(&mut self, option: &'static str, value: &mut u64) -> Result<(), SettingError> {
         self.read(option, value, fieldstone_units::parse_size)
     }
@@ -165,7 +165,7 @@ impl Settings {
     /// A size in bytes below 4 GiB.
     ///
     /// # Errors
-    /// The value is none.
+    /// The value is no size, or too large.
     pub fn small_size(
         &mut self,
         option: &'static str,
@@ -180,7 +180,7 @@ impl Settings {
     /// A duration such as `10ms`.
     ///
     /// # Errors
-    /// The value is none.
+    /// The value is no duration.
     pub fn duration(
         &mut self,
         option: &'static str,
@@ -192,7 +192,7 @@ impl Settings {
     /// One of several words.
     ///
     /// # Errors
-    /// The value is none of them.
+    /// The value is none of the words.
     pub fn choice<T: Copy>(
         &mut self,
         option: &'static str,
@@ -207,7 +207,7 @@ impl Settings {
         })
     }
 
-    /// Every option has been asked for.
+    /// Checks that the layer has asked for every option.
     ///
     /// # Errors
     /// An option is left that the layer does not know.

@@ -1,12 +1,12 @@
 //! A device: an ordered list of layers over a store.
 //!
-//! The stack is the one place that knows every request of the device. A request is named here,
-//! once, and its range is checked here, once; layers and stores may rely on both. The completion
-//! carries the name that the submitter had chosen, and goes back to where the request came from.
+//! The stack is the one place that knows every request of the device. It names a request once and
+//! checks its range once; layers and stores may rely on both. The completion carries the
+//! submitter's own name for the request, and goes back to the request's origin.
 //!
 //! Requests and completions move from layer to layer in steps, first in, first out. So requests
-//! reach the store in the order in which the layer above sent them, and no layer is ever entered
-//! twice at a time.
+//! reach the store in the order in which the layer above sent them, and the stack never calls a
+//! layer while the layer is running.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -19,39 +19,39 @@ use crate::{Backend, Completion, Info, Nanos, Op, Request, RequestId, Stage};
 /// A request that has not been answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unanswered {
-    /// What it asks for.
+    /// The operation.
     pub op: Op,
     /// First byte of its range.
     pub offset_bytes: u64,
-    /// When it came.
+    /// When the request arrived.
     pub since: Nanos,
 }
 
-/// A request in flight, and where its completion goes.
+/// A request in flight, and the receiver of its completion.
 struct Entered<T> {
     origin: T,
     id: RequestId,
     request: Unanswered,
 }
 
-/// Layers over a store `B`. `T` says where a request came from; the stack only hands it back.
+/// Layers over a store `B`. `T` identifies the origin of a request; the stack only hands it back.
 pub struct Stack<B, T = ()> {
     layers: Vec<Box<dyn Layer>>,
     store: B,
-    /// What the store and the device were when last asked.
+    /// The store's and the device's properties when last read.
     below: Info,
     info: Info,
     entered: Slab<Entered<T>>,
     steps: VecDeque<Step>,
     ready: Vec<(T, Completion)>,
-    /// Kept for its memory.
+    /// Kept between polls to reuse its memory.
     answers: Vec<Completion>,
-    /// The store got requests since it was last polled.
+    /// The store got requests since its last poll.
     submitted: bool,
 }
 
 impl<B: Backend, T> Stack<B, T> {
-    /// Puts `layers` over `store`; the first one is the next to the front-ends.
+    /// Puts `layers` over `store`. The first layer is next to the front-ends.
     ///
     /// # Panics
     /// There are more than 255 layers.
@@ -74,7 +74,7 @@ impl<B: Backend, T> Stack<B, T> {
         stack
     }
 
-    /// What the device is to its front-ends.
+    /// The properties of the device for its front-ends.
     #[must_use]
     pub fn info(&self) -> &Info {
         &self.info
@@ -85,7 +85,7 @@ impl<B: Backend, T> Stack<B, T> {
         self.below = below;
     }
 
-    /// Takes note of what the store is now: it has opened, or has grown.
+    /// Reads the store's properties again: the store has opened, or has grown.
     pub fn refresh_info(&mut self) {
         let below = self.store.info();
         if below != self.below {
@@ -98,8 +98,8 @@ impl<B: Backend, T> Stack<B, T> {
         &self.store
     }
 
-    /// The store, to hand it its own events. Poll the stack after. Data must not be changed past
-    /// the layers.
+    /// The store, to hand it its own events. Poll the stack afterwards. The caller must not change
+    /// data without going through the layers.
     pub fn store_mut(&mut self) -> &mut B {
         &mut self.store
     }
@@ -110,7 +110,7 @@ impl<B: Backend, T> Stack<B, T> {
         &self.layers
     }
 
-    /// The first layer of a name, to change its options.
+    /// The first layer with this name, to change its options.
     pub fn layer_mut(&mut self, name: &str) -> Option<&mut dyn Layer> {
         let found = self.layers.iter_mut().find(|layer| layer.name() == name);
         found.map(|layer| &mut **layer)
@@ -122,20 +122,20 @@ impl<B: Backend, T> Stack<B, T> {
         self.layers.iter().find_map(|layer| (&**layer as &dyn Any).downcast_ref())
     }
 
-    /// Requests that are not answered.
+    /// Number of requests without an answer.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.entered.len() + self.ready.len()
     }
 
-    /// The oldest request that is not answered.
+    /// The oldest request without an answer.
     #[must_use]
     pub fn oldest(&self) -> Option<Unanswered> {
         let oldest = self.entered.iter().min_by_key(|(_, entered)| entered.request.since);
         oldest.map(|(_, entered)| entered.request)
     }
 
-    /// No request comes any more: layers hold none back for later.
+    /// No more requests will come: layers hold none back.
     pub fn drain(&mut self) {
         self.layers.iter_mut().for_each(|layer| layer.drain());
     }
@@ -163,7 +163,7 @@ impl<B: Backend, T> Stack<B, T> {
         self.run(now);
     }
 
-    /// Moves the completions that are ready into `out`, each with where its request came from.
+    /// Moves the ready completions into `out`, each with the origin of its request.
     pub fn poll_into(&mut self, now: Nanos, out: &mut Vec<(T, Completion)>) {
         loop {
             self.submitted = false;
@@ -194,7 +194,7 @@ impl<B: Backend, T> Stack<B, T> {
         layers.chain(self.store.deadline()).min()
     }
 
-    /// Takes every step that can be taken.
+    /// Takes all possible steps.
     fn run(&mut self, now: Nanos) {
         while let Some(step) = self.steps.pop_front() {
             match step {

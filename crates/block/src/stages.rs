@@ -1,24 +1,25 @@
-//! Where the time of a request went: a histogram per kind of operation and stage.
+//! The time that requests spent per stage: a histogram per kind of operation and stage.
 //!
-//! DeLiBA-2 breaks latency down by stage (its figures of user space, network and hardware time);
-//! here every request carries [`Stamps`], and the interval that ends at a stage counts from the last
-//! stage the request passed before it, so the intervals of one request sum to its total.
+//! DeLiBA-2 breaks latency down by stage (its figures of user space, network and hardware time).
+//! Here every request carries [`Stamps`]. The interval that ends at a stage begins at the last
+//! stage that the request passed before it, so the intervals of one request sum to its total.
 //!
 //! The histograms are `hdrhistogram`s with two significant digits from 1 ns to 1000 s, which do not
-//! grow: 34 KiB each, six for each kind of operation that was seen, at most 1.2 MiB in all.
-//! Recording touches one counter of each, tens of nanoseconds for a whole request.
+//! grow. Each takes 34 KiB. Each kind of operation that occurred has six, so all take at most
+//! 1.2 MiB. Recording changes one counter of each histogram, tens of nanoseconds for a whole
+//! request.
 
 use hdrhistogram::Histogram;
 
 use crate::{Nanos, Op, Stage, Stamps};
 
-/// Longer times are counted as this long.
+/// A longer time counts as this long.
 const LONGEST_NS: u64 = 1_000_000_000_000;
 
 /// Relative error of a quantile: one hundredth.
 const SIGNIFICANT_DIGITS: u8 = 2;
 
-/// What a histogram measures.
+/// The interval that a histogram measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Interval {
     /// From the first stamp of a request to its last.
@@ -55,7 +56,7 @@ impl Interval {
     }
 }
 
-/// What a histogram says.
+/// The summary of a histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {
     /// How many requests passed the stage.
@@ -103,7 +104,7 @@ impl StageStats {
         Self::default()
     }
 
-    /// Takes in one completed request.
+    /// Adds one completed request.
     pub fn record(&mut self, op: Op, stamps: &Stamps) {
         let stats = self.ops[op as usize].get_or_insert_with(|| Box::new(OpStats::new()));
         let mut first = None;
@@ -117,8 +118,8 @@ impl StageStats {
                 stats.intervals[stage as usize].saturating_record(at.since(last).0);
             }
             first.get_or_insert(at);
-            // A stamp that lies before the one in front of it adds nothing, so that the parts
-            // still sum to the total.
+            // A stamp that lies before the stamp in front of it adds nothing, so the parts still
+            // sum to the total.
             last = last.max(at);
         }
         if let Some(first) = first {
@@ -126,7 +127,7 @@ impl StageStats {
         }
     }
 
-    /// Adds what `other` has seen.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &StageStats) {
         for (mine, theirs) in self.ops.iter_mut().zip(&other.ops) {
             let Some(theirs) = theirs else { continue };
@@ -137,7 +138,7 @@ impl StageStats {
         }
     }
 
-    /// What is known of one interval; `None` if no such request passed it.
+    /// The summary of one interval; `None` if no such request passed it.
     #[must_use]
     pub fn summary(&self, op: Op, interval: Interval) -> Option<Summary> {
         let histogram = &self.ops[op as usize].as_ref()?.intervals[interval.index()];
@@ -152,14 +153,14 @@ impl StageStats {
         })
     }
 
-    /// Every interval that was seen, in the order of the tables.
+    /// Every interval with requests, in the order of the tables.
     pub fn rows(&self) -> impl Iterator<Item = (Op, Interval, Summary)> + '_ {
         OPS.into_iter()
             .flat_map(|op| Interval::ALL.map(|interval| (op, interval)))
             .filter_map(|(op, interval)| Some((op, interval, self.summary(op, interval)?)))
     }
 
-    /// Forgets everything, as when a new period of measurement begins.
+    /// Clears all histograms, for a new period of measurement.
     pub fn clear(&mut self) {
         for stats in self.ops.iter_mut().flatten() {
             stats.intervals.iter_mut().for_each(Histogram::reset);

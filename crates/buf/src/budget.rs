@@ -1,23 +1,23 @@
-//! A bound on memory that many users share, who do not know each other.
+//! A memory bound for many users that do not know each other.
 //!
 //! A server promises a total for the payloads that clients announce, send and do not fetch. Each
-//! connection has a [`Lease`] on the [`Budget`] of its process: it grows before memory is taken and
-//! shrinks after memory is given back. A lease that cannot grow changes nothing; its owner stops
-//! reading and tries again later.
+//! connection has a [`Lease`] on the [`Budget`] of its process. The lease grows before the
+//! connection takes memory, and shrinks after it gives memory back. A lease that cannot grow
+//! changes nothing; its owner stops reading and tries again later.
 //!
-//! # Who is next
+//! # The order of waiting leases
 //!
-//! Small requests would pass a large one for ever: they take freed memory before the large
-//! one fits. So the first lease that fails to grow stands first in line. Until that lease has grown
+//! Small requests would overtake a large one for ever: they take freed memory before the large one
+//! fits. So the first lease that fails to grow is first in the queue. Until that lease has grown
 //! (or is dropped) no other lease grows. All other leases wait in no particular order. No lease has
 //! to grow before it can give memory back, so the first lease gets its memory as long as clients
-//! send and fetch. The owner of a lease decides about clients that do neither;
-//! [`Budget::is_wanted`] says when a decision is needed.
+//! send and fetch. The owner of a lease decides about clients that do neither.
+//! [`Budget::is_wanted`] says when it has to decide.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// No lease stands in line; no lease has this id.
+/// The value for an empty queue. No lease has this id.
 const NOBODY: u64 = 0;
 
 /// A number of bytes that leases share, on any thread.
@@ -25,14 +25,14 @@ const NOBODY: u64 = 0;
 pub struct Budget {
     total_bytes: usize,
     used_bytes: AtomicUsize,
-    /// The lease that stands first in line.
+    /// The lease that is first in the queue.
     first: AtomicU64,
     last_id: AtomicU64,
     returns: AtomicU64,
 }
 
 impl Budget {
-    /// A budget of `total_bytes`, of which nothing is used.
+    /// A budget of `total_bytes`, all of it unused.
     #[must_use]
     pub fn new(total_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -56,8 +56,8 @@ impl Budget {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// True when with `more_bytes` over half of it would be in use: time to ask a client for a sign
-    /// of life before it gets any.
+    /// True when, with `more_bytes`, more than half of the budget would be in use. Then a client
+    /// has to send data before it gets memory.
     #[must_use]
     pub fn is_scarce(&self, more_bytes: usize) -> bool {
         self.used_bytes().saturating_add(more_bytes) > self.total_bytes / 2
@@ -69,8 +69,8 @@ impl Budget {
         self.first.load(Ordering::Relaxed) != NOBODY
     }
 
-    /// How often bytes came back, or the line moved on: a lease that could not grow need not try
-    /// again before this changes.
+    /// How often leases gave bytes back or the first lease changed. A lease that could not grow
+    /// need not try again before this number changes.
     #[must_use]
     pub fn returns(&self) -> u64 {
         self.returns.load(Ordering::Acquire)
@@ -86,7 +86,7 @@ impl Budget {
         self.returns.fetch_add(1, Ordering::Release);
     }
 
-    /// Lets the next one in line.
+    /// Lets another lease be first in the queue.
     fn step_aside(&self, id: u64) {
         if id != NOBODY
             && self.first.load(Ordering::Relaxed) == id
@@ -97,38 +97,38 @@ impl Budget {
     }
 }
 
-/// What one user holds of a [`Budget`]; given back when dropped.
+/// One user's part of a [`Budget`]. Dropping it gives the bytes back.
 #[derive(Debug)]
 pub struct Lease {
     budget: Arc<Budget>,
-    /// The name of the lease in the line; [`NOBODY`] for a lease that never waits.
+    /// The id of the lease in the queue; [`NOBODY`] for a lease that never waits.
     id: u64,
     held_bytes: usize,
 }
 
 impl Lease {
-    /// A lease on nothing yet.
+    /// A lease that holds no bytes yet.
     #[must_use]
     pub fn new(budget: &Arc<Budget>) -> Self {
         let id = budget.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         Self { budget: Arc::clone(budget), id, held_bytes: 0 }
     }
 
-    /// The budget that it is on.
+    /// The lease's budget.
     #[must_use]
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
 
-    /// Bytes held.
+    /// Bytes that the lease holds.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
-    /// Holds `bytes` in all, if there is room, and never less than before. False if there is no
-    /// room, or another lease stands first in line; if none does, this lease stands there now. More
-    /// than the whole budget never fits: check that before.
+    /// Makes the lease hold `bytes` in total, if there is room, and never less than before. False
+    /// if there is no room, or another lease is first in the queue. If no lease is first, this one
+    /// now is. A number larger than the whole budget never fits: check that before.
     pub fn grow_to(&mut self, bytes: usize) -> bool {
         let Some(more) = bytes.checked_sub(self.held_bytes).filter(|more| *more > 0) else {
             self.budget.step_aside(self.id);
@@ -145,7 +145,7 @@ impl Lease {
         false
     }
 
-    /// Holds at most `bytes`.
+    /// Makes the lease hold at most `bytes`.
     pub fn shrink_to(&mut self, bytes: usize) {
         if let Some(less) = self.held_bytes.checked_sub(bytes).filter(|less| *less > 0) {
             self.held_bytes = bytes;
@@ -153,7 +153,7 @@ impl Lease {
         }
     }
 
-    /// Leaves the line: what it waited for is not wanted any more.
+    /// Leaves the queue: the owner no longer needs the memory that the lease waited for.
     pub fn stop_waiting(&mut self) {
         self.budget.step_aside(self.id);
     }
@@ -219,8 +219,8 @@ mod tests {
     }
 
     proptest! {
-        /// The total is never passed, what leases hold is what is used, and once everything was
-        /// given back, a lease that waits can have it all.
+        /// The total is never exceeded. The leases' bytes sum to the used bytes. Once all bytes
+        /// were given back, a waiting lease can have all of them.
         #[test]
         fn the_books_agree(steps in proptest::collection::vec((0usize..4, 0usize..120, 0u8..3), 0..200)) {
             let budget = Budget::new(100);

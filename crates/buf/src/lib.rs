@@ -1,8 +1,9 @@
-//! Aligned, reference-counted buffers: the currency of the data path.
+//! Aligned, reference-counted buffers for the data path.
 //!
 //! Every payload travels as [`bytes::Bytes`], so that sending it to three nodes, keeping it in the
-//! cache and coding it later share one allocation. Buffers made here start on a 4 KiB boundary,
-//! which `O_DIRECT` demands and which costs nothing elsewhere; freezing one keeps the alignment.
+//! cache and coding it later share one allocation. The buffers of this crate start on a 4 KiB
+//! boundary. `O_DIRECT` demands that, and it costs nothing elsewhere. Freezing a buffer keeps the
+//! alignment.
 
 mod budget;
 mod pool;
@@ -38,9 +39,9 @@ impl AlignedBuf {
         buffer
     }
 
-    /// A buffer of `len_bytes` bytes of some earlier buffer: for a reader that overwrites all of
-    /// them, or cuts off or clears what it did not. Nothing else may be done with it, as the bytes
-    /// may be another user's.
+    /// A buffer of `len_bytes` bytes with old content, for a reader that overwrites all bytes, or
+    /// cuts off or clears the rest. Any other use is wrong, because the bytes may be another
+    /// user's.
     #[must_use]
     pub fn stale(len_bytes: usize) -> Self {
         let capacity_bytes = pool::capacity_for(len_bytes);
@@ -81,14 +82,14 @@ impl AlignedBuf {
         Bytes::from_owner(self)
     }
 
-    /// As [`AlignedBuf::freeze`]; the lease ends when the last of the bytes is dropped.
+    /// As [`AlignedBuf::freeze`]. The lease ends when the last of the bytes is dropped.
     #[must_use]
     pub fn freeze_leased(self, lease: Lease) -> Bytes {
         Bytes::from_owner(Leased { buffer: self, _lease: lease })
     }
 }
 
-/// A buffer with the lease on a budget that its memory is from.
+/// A buffer with the lease for its memory.
 struct Leased {
     buffer: AlignedBuf,
     _lease: Lease,
@@ -117,7 +118,8 @@ impl Deref for AlignedBuf {
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the pool's memory is initialised; the first len_bytes bytes are exclusively owned.
+        // SAFETY: the pool's memory is initialised; this buffer owns the first len_bytes bytes
+        // exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len_bytes) }
     }
 }
@@ -134,13 +136,13 @@ impl std::fmt::Debug for AlignedBuf {
     }
 }
 
-/// True when `data` may be handed to `O_DIRECT` I/O as it is.
+/// True when `O_DIRECT` I/O can use `data` directly.
 #[must_use]
 pub fn is_aligned(data: &[u8]) -> bool {
     data.as_ptr().addr().is_multiple_of(ALIGN_BYTES) && data.len().is_multiple_of(ALIGN_BYTES)
 }
 
-/// One buffer of several: a single one as it is, more of them copied.
+/// Joins several buffers into one. A single buffer stays as it is; more are copied.
 #[must_use]
 pub fn join(parts: &[Bytes]) -> Bytes {
     match parts {

@@ -1,15 +1,15 @@
 //! Freed buffers, kept for the next allocation of their size.
 //!
 //! The data path allocates and frees page-aligned buffers for every request. The general allocator
-//! is slow at that (it splits and merges chunks to find the alignment) and hands large buffers back
-//! to the system, which then clears fresh pages for the next one. So each thread keeps some freed
-//! buffers in lists by size class; a buffer freed on another thread than it was made on simply joins
-//! that thread's lists. A thread keeps at most [`LISTS_BYTES_MAX`]: a volume holds what it wrote until
-//! a segment is durable, so buffers come back by the megabyte. When that is reached, the class that
-//! holds the most gives way.
+//! is slow at that (it splits and merges chunks to find the alignment). It also returns large
+//! buffers to the system, which then clears fresh pages for the next one. So each thread keeps some
+//! freed buffers in lists by size class. A buffer that is freed on a different thread joins that
+//! thread's lists. A thread keeps at most [`LISTS_BYTES_MAX`]: a volume holds its written data
+//! until a segment is durable, so buffers come back by the megabyte. At the limit, the class that
+//! holds the most bytes frees a buffer.
 //!
-//! All of this memory is initialised, always: it is cleared once, when it comes from the allocator,
-//! and holds some earlier buffer's bytes after that. So what is about to be overwritten need not be
+//! All of this memory is always initialised: it is cleared once, when it comes from the allocator,
+//! and holds an earlier buffer's bytes after that. So memory that will be overwritten need not be
 //! cleared again ([`AlignedBuf::stale`](crate::AlignedBuf::stale)), and that is sound.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -18,9 +18,9 @@ use std::ptr::NonNull;
 
 use crate::ALIGN_BYTES;
 
-/// Sizes that are kept: [`ALIGN_BYTES`] times powers of two up to this.
+/// The largest kept size. Kept sizes are [`ALIGN_BYTES`] times powers of two.
 const KEPT_BYTES_MAX: usize = 2 << 20;
-/// Most bytes that a thread keeps.
+/// The largest number of bytes that a thread keeps.
 const LISTS_BYTES_MAX: usize = 64 << 20;
 const CLASSES: usize = (KEPT_BYTES_MAX / ALIGN_BYTES).ilog2() as usize + 1;
 
@@ -73,7 +73,7 @@ fn layout(capacity_bytes: usize) -> Layout {
     Layout::from_size_align(capacity_bytes, ALIGN_BYTES).expect("buffer sizes fit in isize")
 }
 
-/// The capacity that a buffer of `len_bytes` is allocated with.
+/// The allocated capacity of a buffer of `len_bytes`.
 pub fn capacity_for(len_bytes: usize) -> usize {
     let pages = len_bytes.next_multiple_of(ALIGN_BYTES).max(ALIGN_BYTES);
     if pages <= KEPT_BYTES_MAX { pages.next_power_of_two() } else { pages }
@@ -83,7 +83,7 @@ fn class_of(capacity_bytes: usize) -> Option<usize> {
     (capacity_bytes <= KEPT_BYTES_MAX).then(|| (capacity_bytes / ALIGN_BYTES).ilog2() as usize)
 }
 
-/// Initialised memory of a capacity that [`capacity_for`] gave; its content is arbitrary.
+/// Initialised memory with a capacity from [`capacity_for`]. Its content is arbitrary.
 pub fn take(capacity_bytes: usize) -> NonNull<u8> {
     let kept = class_of(capacity_bytes)
         .and_then(|class| LISTS.try_with(|lists| lists.borrow_mut().take(class)).ok().flatten());
@@ -98,9 +98,9 @@ pub fn take(capacity_bytes: usize) -> NonNull<u8> {
 /// Gives memory back.
 ///
 /// # Safety
-/// `pointer` came from [`take`] with this capacity, and nothing uses it any more.
+/// `pointer` came from [`take`] with this capacity, and no code uses it any more.
 pub unsafe fn give(pointer: NonNull<u8>, capacity_bytes: usize) {
-    // A thread that is ending has no lists any more.
+    // A thread that is ending no longer has lists.
     let kept = class_of(capacity_bytes).is_some_and(|class| {
         LISTS.try_with(|lists| lists.borrow_mut().give(class, pointer)).is_ok()
     });

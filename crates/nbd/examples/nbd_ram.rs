@@ -5,7 +5,8 @@
 //! nbdinfo nbd+unix:///?socket=/tmp/ram.sock
 //! ```
 //!
-//! One thread per connection, blocking; meant for trying clients by hand (docs/nbd.md), not for use.
+//! One blocking thread per connection. It is for trying clients by hand (docs/nbd.md), not for
+//! production.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -110,7 +111,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let size_bytes = mib.parse::<u64>()? << 20;
     let info = Info { size_bytes, block_bytes: 1, preferred_bytes: 4096, read_only: false };
-    // One Ram behind one lock serves all connections, so the promise holds.
+    // One `Ram` behind one lock serves all connections, so the promise holds.
     let export = Export {
         description: "memory, forgotten when the server ends".into(),
         can_multi_conn: true,

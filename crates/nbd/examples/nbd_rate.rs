@@ -1,12 +1,13 @@
-//! How many requests per second one core pushes through a session, without sockets and backend.
+//! The number of requests per second that one core moves through a session, without sockets and
+//! backend.
 //!
 //! ```text
 //! cargo run --release -p fieldstone-nbd --example nbd_rate
 //! ```
 //!
-//! Each turn receives a batch of requests in one piece, completes them in order and takes the
-//! replies as one gather list, as a server with a deep queue does. Every turn therefore includes
-//! what the real path includes: copying the received bytes once, the payload buffer, the reply.
+//! Each round receives a batch of requests in one piece, completes them in order and takes the
+//! replies as one gather list, like a server with a deep queue. So every round includes the costs
+//! of the real path: copying the received bytes once, the payload buffer, the reply.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ fn receive(session: &mut Session, bytes: &[u8]) {
         space[..len].copy_from_slice(&left[..len]);
         session.received(len, Nanos(1));
         left = &left[len..];
-        // A large write's header must be decoded before its payload has a place.
+        // The session must decode a large write's header before its payload has a place.
         if !left.is_empty() {
             assert!(session.next_request().is_none(), "batches end with their last byte");
         }

@@ -1,11 +1,11 @@
-//! Error numbers of the protocol, the one table that maps block errors to them, and the reasons
-//! for which a session ends.
+//! Error numbers of the protocol, the one table that maps block errors to them, and the reasons why
+//! a session ends.
 
 use fieldstone_block::BlockError;
 
 use crate::slots::Kind;
 
-/// An error number as it travels on the wire; the specification allows these eight.
+/// An error number on the wire. The specification allows these eight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Errno {
@@ -13,8 +13,8 @@ pub enum Errno {
     Perm = 1,
     /// `NBD_EIO`: input/output error.
     Io = 5,
-    /// `NBD_ENOMEM`: out of memory: the request is longer than all the memory that the server
-    /// has for payloads.
+    /// `NBD_ENOMEM`: out of memory: the request is longer than the server's whole memory for
+    /// payloads.
     NoMem = 12,
     /// `NBD_EINVAL`: invalid argument.
     Inval = 22,
@@ -48,17 +48,17 @@ impl Errno {
     }
 
     /// The error with this number. An unexpected number counts as `EINVAL`, as the specification
-    /// advises clients.
+    /// tells clients.
     #[must_use]
     pub fn from_code(code: u32) -> Errno {
         Self::ALL.into_iter().find(|errno| errno.code() == code).unwrap_or(Errno::Inval)
     }
 
-    /// The table: which number tells the client about `error`, given what it asked for.
+    /// The table: the error number for `error`, given the client's command.
     ///
-    /// Two entries depend on the command because the specification says so: a range past the end
-    /// is `ENOSPC` for commands that write and `EINVAL` for others, and `ENOTSUP` is reserved for
-    /// fast zeroing.
+    /// Two entries depend on the command, because the specification says so. A range past the end
+    /// is `ENOSPC` for commands that write and `EINVAL` for others. Only fast zeroing may get
+    /// `ENOTSUP`.
     pub(crate) fn for_block_error(error: &BlockError, kind: Kind) -> Errno {
         match (error, kind) {
             (BlockError::OutOfRange { .. }, Kind::Write | Kind::WriteZeroes { .. }) => Errno::NoSpc,
@@ -73,19 +73,20 @@ impl Errno {
     }
 }
 
-/// Why a session was ended by the server: the client broke the protocol where no reply can tell.
+/// Why the server ended a session: the client broke the protocol in a place that has no error
+/// reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// The client flags hold a bit that was not offered.
+    /// The client flags have a bit that the server did not offer.
     #[error("client flags {flags:#010x} hold bits that were not offered")]
     ClientFlags {
-        /// What the client sent.
+        /// The client's flags.
         flags: u32,
     },
     /// An option did not start with `IHAVEOPT`.
     #[error("option magic {magic:#018x}, expected IHAVEOPT")]
     OptionMagic {
-        /// What the client sent.
+        /// The client's magic number.
         magic: u64,
     },
     /// A client without fixed newstyle sent an option other than `EXPORT_NAME`.
@@ -94,51 +95,51 @@ pub enum Violation {
         /// The option.
         option: u32,
     },
-    /// The client negotiates without end.
+    /// The client sends options without end.
     #[error("more than {limit} options in one negotiation")]
     OptionFlood {
-        /// The bound it passed.
+        /// The bound.
         limit: u32,
     },
-    /// An option is so long that even skipping it is too much.
+    /// An option is too long even to skip.
     #[error("option {option} with {len_bytes} bytes of data, at most {limit_bytes} are read")]
     OptionTooLong {
         /// The option.
         option: u32,
         /// Its length.
         len_bytes: u32,
-        /// The bound it passed.
+        /// The bound.
         limit_bytes: u32,
     },
-    /// `EXPORT_NAME` asked for an export that does not exist; it has no error reply.
+    /// `EXPORT_NAME` asked for an export that does not exist. This option has no error reply.
     #[error("unknown export {name:?}")]
     UnknownExport {
-        /// The name, made printable.
+        /// The name, in printable form.
         name: String,
     },
-    /// `EXPORT_NAME` came while the server shuts down.
+    /// `EXPORT_NAME` arrived while the server shuts down.
     #[error("the server is shutting down")]
     ShuttingDown,
     /// A request did not start with the request magic.
     #[error("request magic {magic:#010x}, expected 0x25609513")]
     RequestMagic {
-        /// What the client sent.
+        /// The client's magic number.
         magic: u32,
     },
-    /// A write announces a payload so long that even skipping it is too much.
+    /// A write has a payload that is too long even to skip.
     #[error("write payload of {len_bytes} bytes, at most {limit_bytes} are read")]
     PayloadTooLong {
         /// Its length.
         len_bytes: u32,
-        /// The bound it passed.
+        /// The bound.
         limit_bytes: u32,
     },
 }
 
-/// Why a list of exports cannot be served.
+/// Why a server cannot serve a list of exports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExportError {
-    /// There is none, so nothing could be the default.
+    /// The list is empty, so it has no default export.
     #[error("no export is given")]
     None,
     /// Two exports have one name.
@@ -162,7 +163,7 @@ pub enum ExportError {
     PreferredBlock {
         /// The export.
         name: String,
-        /// What it prefers.
+        /// The preferred block size.
         bytes: u32,
     },
     /// The size does not fit the signed 64-bit offsets that clients use.

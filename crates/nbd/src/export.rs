@@ -1,8 +1,8 @@
-//! What a server offers: exports, each one block device under a name.
+//! The exports of a server: each is one block device with a name.
 //!
-//! The host states every promise here, above all [`Export::can_multi_conn`]: it may be true only
-//! if all connections to the export submit to one backend queue, so that a flush sent on one
-//! connection covers the writes completed on any other.
+//! The host makes every promise here. The most important is [`Export::can_multi_conn`]. It may be
+//! true only if all connections to the export submit to one backend queue, so that a flush on one
+//! connection covers the writes that completed on any other.
 
 use fieldstone_block::Info;
 
@@ -10,7 +10,7 @@ use crate::errors::ExportError;
 use crate::limits::MAX_PAYLOAD_BYTES;
 use crate::wire::{MAX_STRING_BYTES, flag};
 
-/// The preferred block size told to clients when the backend has no wish of its own.
+/// The preferred block size for clients when the backend states none.
 const DEFAULT_PREFERRED_BYTES: u32 = 4096;
 
 /// The position of an export in its [`ExportList`].
@@ -20,17 +20,17 @@ pub struct ExportIndex(pub u32);
 /// One block device offered to clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// The name clients ask for; may be empty.
+    /// The name that clients ask for; may be empty.
     pub name: String,
     /// A line for humans; may be empty.
     pub description: String,
     /// Size of the device.
     pub size_bytes: u64,
-    /// Writes, trims and zeroings are refused with `EPERM`.
+    /// The server refuses writes, trims and zeroings with `EPERM`.
     pub read_only: bool,
     /// All connections to this export reach one backend queue (see the module's head).
     pub can_multi_conn: bool,
-    /// The block size that suits the device best: a power of two, at least 512.
+    /// The best block size for the device: a power of two, at least 512.
     pub preferred_block_bytes: u32,
 }
 
@@ -54,7 +54,7 @@ impl Export {
         }
     }
 
-    /// The transmission flags for a client that did or did not negotiate structured replies.
+    /// The transmission flags for a client with or without structured replies.
     #[must_use]
     pub fn transmission_flags(&self, structured: bool) -> u16 {
         let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
@@ -91,8 +91,8 @@ impl Export {
     }
 }
 
-/// The exports of a server, shared by its sessions. Never empty; the first is the default, unless
-/// there is none.
+/// The exports of a server, shared by its sessions. Never empty. The first export is the default,
+/// unless there is no default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportList {
     exports: Vec<Export>,
@@ -118,7 +118,8 @@ impl ExportList {
         Ok(Self { exports, has_default: true })
     }
 
-    /// The same list, of which none is the default: the one that should be is not there yet.
+    /// The same list without a default export: the export that should be the default does not exist
+    /// yet.
     #[must_use]
     pub fn without_default(self) -> Self {
         Self { has_default: false, ..self }
@@ -136,7 +137,8 @@ impl ExportList {
         self.exports.get(index.0 as usize)
     }
 
-    /// The export named `name`; the empty name means the default one if none bears it.
+    /// The export named `name`. If no export has the empty name, the empty name means the default
+    /// export.
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Option<ExportIndex> {
         let exact = self.exports.iter().position(|export| export.name.as_bytes() == name);

@@ -1,13 +1,13 @@
-//! Where received bytes land: one fixed buffer, or the payload of a large write itself.
+//! The place for received bytes: one fixed buffer, or the payload of a large write itself.
 //!
-//! A socket layer on io_uring holds a raw pointer into the space it was given until the receive
-//! completes. So from [`Inbox::space`] until [`Inbox::received`] that space stays where it is:
-//! bytes before it may be parsed and consumed, but nothing is moved, reset or freed.
+//! A socket layer on io_uring holds a raw pointer into its receive space until the receive
+//! completes. So from [`Inbox::space`] until [`Inbox::received`] that space stays in its place. The
+//! session may parse and consume the bytes before it, but it moves, resets and frees nothing.
 //!
-//! After a large write the space is cut to what is missing of one request header. A stream of
-//! large writes is then received alternately as header and payload, each payload straight into
-//! its place; without this the head of every payload would land in the buffer behind the header
-//! and be copied. Any other request widens the space again.
+//! After a large write, the inbox cuts the space to the missing bytes of one request header. So a
+//! stream of large writes arrives alternately as header and payload, each payload straight in its
+//! place. Otherwise the head of every payload would land in the buffer behind the header, and would
+//! have to be copied. Any other request widens the space again.
 
 use bytes::Bytes;
 use fieldstone_buf::AlignedBuf;
@@ -35,7 +35,7 @@ pub(crate) struct Inbox {
     payload: Option<Payload>,
     armed: Armed,
     header_only: bool,
-    /// The size that the buffer gets as soon as no receive writes to it.
+    /// The future size of the buffer: it gets this size as soon as no receive writes to it.
     capacity_bytes: usize,
 }
 
@@ -57,7 +57,7 @@ impl Inbox {
         self.capacity_bytes = capacity_bytes;
     }
 
-    /// Where the next bytes go; empty only when the buffer is full of unconsumed bytes.
+    /// The space for the next bytes. Empty only when the buffer is full of unconsumed bytes.
     pub fn space(&mut self) -> &mut [u8] {
         if self.armed == Armed::No {
             let payload_open = self.payload.as_ref().is_some_and(|p| p.filled < p.buffer.len());
@@ -82,7 +82,7 @@ impl Inbox {
             || self.payload.is_some()
     }
 
-    /// `len_bytes` bytes were written to the start of the space.
+    /// Notes that `len_bytes` bytes were written to the start of the space.
     pub fn received(&mut self, len_bytes: usize) {
         match (std::mem::replace(&mut self.armed, Armed::No), &mut self.payload) {
             (Armed::Payload, Some(payload)) => {
@@ -106,7 +106,7 @@ impl Inbox {
         debug_assert!(self.head <= self.tail, "consumed more than received");
     }
 
-    /// Consumes up to `len_bytes` bytes and says how many.
+    /// Consumes up to `len_bytes` bytes. Returns their number.
     pub fn discard(&mut self, len_bytes: usize) -> usize {
         let len_bytes = len_bytes.min(self.tail - self.head);
         self.head += len_bytes;
@@ -123,9 +123,9 @@ impl Inbox {
     /// The payload opened, once it is complete.
     pub fn take_payload(&mut self) -> Option<Bytes> {
         let payload = self.payload.as_mut()?;
-        // What landed in the buffer belongs to the payload: it was received with the header, or by a
-        // receive that was under way when the header was decoded. The buffer is emptied here before
-        // the payload's own space is given out, so the two never mix.
+        // Bytes in the buffer belong to the payload: they arrived with the header, or in a receive
+        // that was under way when the header was decoded. This empties the buffer before it gives
+        // out the payload's own space, so the two never mix.
         let have = (payload.buffer.len() - payload.filled).min(self.tail - self.head);
         payload.buffer[payload.filled..payload.filled + have]
             .copy_from_slice(&self.buffer[self.head..self.head + have]);

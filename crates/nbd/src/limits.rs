@@ -4,47 +4,49 @@ use fieldstone_block::EXTENTS_MAX;
 
 use crate::wire::{OPTION_HEADER_BYTES, REQUEST_HEADER_BYTES};
 
-/// The longest payload of a read or write: what the specification asks every server to take.
+/// The longest payload of a read or write: the length that the specification asks every server to
+/// accept.
 pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
 
-/// Writes at least this long are received straight into their own buffer; shorter ones are copied.
+/// The session receives writes of at least this length straight into their own buffer. It copies
+/// shorter ones.
 pub const LARGE_WRITE_BYTES: u32 = 32 << 10;
 
-/// Memory for requests and replies that each session has for itself, beside the budget that all
-/// share.
+/// Each session's own memory for requests and replies, in addition to the shared budget.
 pub const OWN_BYTES: usize = 256 << 10;
 
-/// What is leased from the shared budget at a time.
+/// The size of one lease from the shared budget.
 pub const LEASE_GRAIN_BYTES: usize = 1 << 20;
 
-/// One session holds at most one in this many parts of the shared budget, or one request.
+/// One session holds at most the shared budget divided by this number, or one request.
 pub const BUDGET_SHARE: usize = 4;
 
-/// A write at least this long, and any write while half of the shared budget is in use, gets memory
-/// only when its first [`LARGE_WRITE_BYTES`] have arrived: a header alone takes nothing then.
+/// A write of at least this length, and any write while half of the shared budget is in use, gets
+/// memory only when its first [`LARGE_WRITE_BYTES`] have arrived. So a header alone takes no memory
+/// then.
 pub const SIGN_OF_LIFE_BYTES: usize = 4 << 20;
 
 /// The bounds of a session. The defaults suit a server on a LAN; tests shrink them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests submitted and not yet completed.
+    /// Requests that were submitted and have not completed.
     pub max_in_flight: u32,
-    /// Payload bytes of requests in flight and of queued replies, together. One request is always
-    /// let through, however long.
+    /// Payload bytes of requests in flight and of queued replies, together. The session always
+    /// accepts one request, however long.
     pub max_memory_bytes: usize,
-    /// Bytes of queued replies, beyond which nothing more is decoded.
+    /// Bytes of queued replies. At this bound the session decodes no more.
     pub max_output_bytes: usize,
     /// Options in one negotiation; one more ends the session.
     pub max_options: u32,
-    /// Data of one option; a longer one is answered with `ERR_TOO_BIG`.
+    /// Data of one option. The session answers a longer one with `ERR_TOO_BIG`.
     pub max_option_bytes: u32,
-    /// The most that is read and thrown away for the sake of answering an error; a longer option
-    /// or write payload ends the session.
+    /// The most bytes that the session skips in order to answer with an error. A longer option or
+    /// write payload ends the session.
     pub max_discard_bytes: u32,
-    /// Descriptors in one block status reply. A device gives no more than [`EXTENTS_MAX`].
+    /// Descriptors in one block status reply. A device gives at most [`EXTENTS_MAX`].
     pub max_extents: u32,
-    /// Size of the receive buffer once options are exchanged; until then it holds one option.
-    /// Raised if it could not hold an option or a short write.
+    /// Size of the receive buffer after the options; until then it holds one option. The session
+    /// raises a size that could not hold an option or a short write.
     pub receive_bytes: usize,
 }
 
@@ -64,7 +66,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// These limits with those values corrected that would let a session never move on.
+    /// These limits, with corrections of values that would block a session for ever.
     pub(crate) fn corrected(mut self) -> Self {
         let option = OPTION_HEADER_BYTES + self.max_option_bytes as usize;
         let write = REQUEST_HEADER_BYTES + LARGE_WRITE_BYTES as usize;

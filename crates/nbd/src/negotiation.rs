@@ -1,14 +1,14 @@
-//! Option haggling: from the client's flags to the start of transmission.
+//! Negotiation of options: from the client's flags to the start of transmission.
 //!
-//! Every option but `EXPORT_NAME` is answered by replies that name the option; errors carry a
-//! sentence for humans. The session finds the options in the stream and bounds their number and
-//! length; this module only answers them. Rules worth knowing:
+//! The server answers every option except `EXPORT_NAME` with replies that name the option. Errors
+//! carry a sentence for people. The session finds the options in the stream and bounds their number
+//! and length; this module only answers them. Important rules:
 //!
-//! - `SET_META_CONTEXT` replaces the earlier selection even when it fails, and counts only if it
-//!   named the export that transmission starts with.
-//! - `base:` lists contexts but selects none; unknown namespaces and leaves are ignored.
-//! - TLS is refused with `ERR_POLICY`: run NBD on a UNIX socket, or behind a tunnel.
-//! - While shutting down every option but `ABORT` gets `ERR_SHUTDOWN`.
+//! - `SET_META_CONTEXT` replaces the earlier selection even when it fails. It counts only if it
+//!   names the export with which transmission starts.
+//! - `base:` lists contexts but selects none. The server ignores unknown namespaces and leaves.
+//! - The server refuses TLS with `ERR_POLICY`: run NBD on a UNIX socket, or behind a tunnel.
+//! - While the server shuts down, every option except `ABORT` gets `ERR_SHUTDOWN`.
 
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
@@ -22,10 +22,10 @@ use crate::wire::{
     OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionReplyHeader, handshake, info, opt, rep,
 };
 
-/// The id under which `base:allocation` is reported; any number would do.
+/// The id of `base:allocation` in replies; any number works.
 pub(crate) const ALLOCATION_CONTEXT_ID: u32 = 1;
 
-/// What was agreed on when transmission starts.
+/// The agreed options when transmission starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
     pub export: ExportIndex,
@@ -34,14 +34,14 @@ pub(crate) struct Agreed {
     pub allocation: bool,
 }
 
-/// What follows an option.
+/// The next step after an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     /// More options.
     Continue,
     /// Requests.
     Start(Agreed),
-    /// Nothing: the client said goodbye.
+    /// Nothing: the client ends the session.
     Abort,
 }
 
@@ -81,7 +81,7 @@ impl Negotiation {
         Ok(())
     }
 
-    /// May this client use `option` at all?
+    /// Checks that this client may use `option` at all.
     pub fn check_style(&self, option: u32) -> Result<(), Violation> {
         if self.fixed_newstyle || option == opt::EXPORT_NAME {
             Ok(())
@@ -196,7 +196,7 @@ impl Negotiation {
         let query = ContextQuery::parse(data)?;
         find(exports, query.export)?;
         if query.count == 0 || query.wildcard || query.allocation {
-            // The id is reserved in this reply.
+            // This reply reserves the id.
             replies.send(rep::META_CONTEXT, &[&0u32.to_be_bytes(), BASE_ALLOCATION.as_bytes()]);
         }
         Ok(After::Continue)
@@ -239,14 +239,15 @@ fn list(data: &[u8], exports: &ExportList, replies: &mut Replies) -> Result<Afte
     Ok(After::Continue)
 }
 
-/// Which optional pieces of information the client asked for.
+/// The optional pieces of information that the client asked for.
 #[derive(Clone, Copy, Default)]
 struct Wanted {
     name: bool,
     description: bool,
 }
 
-/// The data of `LIST_META_CONTEXT` and `SET_META_CONTEXT`, boiled down to what we can serve.
+/// The data of `LIST_META_CONTEXT` and `SET_META_CONTEXT`, reduced to the parts that the server
+/// supports.
 struct ContextQuery<'a> {
     export: &'a [u8],
     count: u32,
@@ -260,7 +261,7 @@ impl<'a> ContextQuery<'a> {
         let export = fields.string().ok_or(TRUNCATED)?;
         let count = fields.u32().ok_or(TRUNCATED)?;
         let mut parsed = Self { export, count, wildcard: false, allocation: false };
-        // The count is the client's word; each turn takes at least four bytes or ends the loop.
+        // The client chose the count. Each round takes at least four bytes or ends the loop.
         for _ in 0..count {
             let query = fields.string().ok_or(TRUNCATED)?;
             if query.len() > MAX_STRING_BYTES {
@@ -283,7 +284,7 @@ pub(crate) struct Replies<'a> {
 }
 
 impl Replies<'_> {
-    /// One reply whose data is `parts` in a row.
+    /// Sends one reply whose data is `parts` in a row.
     pub fn send(&mut self, reply_type: u32, parts: &[&[u8]]) {
         let length = wire_len(parts.iter().map(|part| part.len()).sum());
         self.outbox.push(&OptionReplyHeader {
@@ -306,7 +307,8 @@ impl Replies<'_> {
         if wanted.description && !export.description.is_empty() {
             self.info(info::DESCRIPTION, &[export.description.as_bytes()]);
         }
-        // Sent unasked too: the values are advice, not conditions, since any alignment is served.
+        // Sent even if the client did not ask: the values are advice, not conditions, because the
+        // server accepts any alignment.
         let sizes = [1, export.preferred_block_bytes, MAX_PAYLOAD_BYTES].map(u32::to_be_bytes);
         self.info(info::BLOCK_SIZE, &[sizes.as_flattened()]);
     }

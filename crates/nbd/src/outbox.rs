@@ -1,13 +1,14 @@
 //! Bytes to send, as a gather list: headers packed into one buffer, data by reference.
 //!
-//! Headers are appended to a `BytesMut` that is cut only where data must follow; the cut pieces
-//! share its allocation, which is taken back once they have been sent. So a batch of replies costs
-//! no allocation, and one `writev` sends it.
+//! Headers go to the end of a `BytesMut`, which is cut only where data must follow. The pieces
+//! share its allocation, and the `BytesMut` gets the allocation back once they have been sent. So a
+//! batch of replies allocates nothing, and one `writev` sends it.
 
 use bytes::{Bytes, BytesMut};
 use zerocopy::{Immutable, IntoBytes};
 
-/// Data up to this length is copied between the headers: cheaper than one more gather entry.
+/// Data up to this length is copied between the headers: a copy is cheaper than one more gather
+/// entry.
 const INLINE_BYTES: usize = 256;
 const HEADER_BUFFER_BYTES: usize = 16 << 10;
 const ZERO_RUN_BYTES: usize = 64 << 10;
@@ -31,7 +32,7 @@ impl Outbox {
 
     pub fn copy(&mut self, bytes: &[u8]) {
         if self.headers.capacity() - self.headers.len() < bytes.len() {
-            // reserve() would move what is already there; cutting it off first moves nothing.
+            // `reserve` would move the bytes in the buffer. After the cut there are none to move.
             self.seal();
             self.headers.reserve(bytes.len().max(HEADER_BUFFER_BYTES));
         }

@@ -1,12 +1,12 @@
-//! From completions to reply bytes.
+//! Makes reply bytes from completions.
 //!
-//! Without structured replies every request gets a simple reply. With them, reads, block status
-//! and all errors get chunks; other successes keep the simple reply, which is shorter and allowed.
-//! A successful reply's last chunk carries the DONE flag: everything is known to be right before
-//! the first byte is queued, so no closing chunk is needed.
+//! Without structured replies every request gets a simple reply. With them, reads, block status and
+//! all errors get chunks. Other successes keep the simple reply, which is shorter and allowed. The
+//! last chunk of a successful reply has the DONE flag. The session knows that the whole reply is
+//! right before it queues the first byte, so it needs no closing chunk.
 //!
-//! A backend that breaks its own contract (wrong length, no extents) costs the client an `EIO`,
-//! never the server its life.
+//! If a backend breaks its own contract (wrong length, no extents), the client gets an `EIO` and
+//! the server goes on.
 
 use fieldstone_block::{BlockError, Extent, ExtentKind, Payload, Piece};
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
@@ -17,14 +17,14 @@ use crate::outbox::Outbox;
 use crate::slots::{Kind, Slot};
 use crate::wire::{CHUNK_MAGIC, ChunkHeader, SIMPLE_REPLY_MAGIC, SimpleReply, chunk, state};
 
-/// Holes shorter than this are sent as zero bytes: the specification asks for chunks in multiples
-/// of 512, and a chunk of its own would hardly be shorter.
+/// A hole shorter than this is sent as zero bytes: the specification asks for chunks in multiples
+/// of 512, and a separate chunk would hardly be shorter.
 const MIN_HOLE_BYTES: u32 = 512;
 
-/// The longest error message sent; the specification allows 4096.
+/// The longest error message in a reply; the specification allows 4096.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
-/// Queues replies in the form that was agreed on.
+/// Queues replies in the agreed form.
 pub(crate) struct Replier<'a> {
     pub outbox: &'a mut Outbox,
     pub structured: bool,
@@ -52,7 +52,7 @@ impl Replier<'_> {
         }
     }
 
-    /// A request that succeeds without doing anything.
+    /// Answers a request that succeeds without any work.
     pub fn done(&mut self, cookie: u64, kind: Kind) {
         if self.structured && matches!(kind, Kind::Read { .. }) {
             self.chunk(cookie, chunk::NONE, true, 0);
@@ -112,7 +112,8 @@ impl Replier<'_> {
             };
             let (run, rest) = left.split_at(count);
             let run_len: u64 = run.iter().map(piece_len).sum();
-            // A run of empty pieces is no chunk, but the last chunk must be the last one sent.
+            // A run of empty pieces makes no chunk, but the last chunk must be the last one in the
+            // reply.
             let last = rest.iter().all(|piece| piece_len(piece) == 0);
             if run_len > 0 {
                 self.content_chunk(slot.cookie, offset, run, hole, last);
@@ -176,7 +177,7 @@ impl Replier<'_> {
     }
 }
 
-/// The longest start of `text` that has at most `max_bytes` bytes and whole characters.
+/// The longest prefix of `text` that has at most `max_bytes` bytes and whole characters.
 fn cut(text: &str, max_bytes: usize) -> &str {
     let mut end = max_bytes.min(text.len());
     while !text.is_char_boundary(end) {
@@ -185,7 +186,7 @@ fn cut(text: &str, max_bytes: usize) -> &str {
     &text[..end]
 }
 
-/// The length of a piece, also of one that breaks the 32 MiB contract.
+/// The length of a piece, even of one that breaks the 32 MiB contract.
 fn piece_len(piece: &Piece) -> u64 {
     match piece {
         Piece::Data(data) => data.len() as u64,

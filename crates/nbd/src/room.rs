@@ -1,10 +1,10 @@
 //! A session's part of the memory that all connections of a server share.
 //!
-//! Every session has [`OWN_BYTES`] of its own: requests up to that much in flight never touch the
-//! shared [`Budget`], so small requests cost nothing here and are served while others hold or wait for
-//! the rest. What goes beyond is leased, in grains, before a request is accepted, and given back as
-//! replies are taken by the client. A request that finds no room stays undecoded; the session stops
-//! reading until there is some.
+//! Every session has [`OWN_BYTES`] of its own. Requests in flight up to that size never use the
+//! shared [`Budget`]. So small requests cost nothing here, and the server serves them while other
+//! sessions hold the rest or wait for it. The session leases memory beyond that, in grains, before
+//! it accepts a request, and gives it back as the client takes replies. A request that finds no
+//! room stays undecoded. The session stops reading until there is room.
 
 use std::sync::Arc;
 
@@ -33,23 +33,24 @@ impl Room {
         self.waiting
     }
 
-    /// True if shared memory is held.
+    /// True if the session holds shared memory.
     pub fn is_held(&self) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.held_bytes() > 0)
     }
 
-    /// The most that this session may hold at a time.
+    /// The most memory that this session may hold at a time.
     pub fn share_bytes(&self) -> usize {
         self.lease.as_ref().map_or(usize::MAX, |lease| lease.budget().total_bytes() / BUDGET_SHARE)
     }
 
-    /// False for a request that would not fit even if no other session held anything.
+    /// False for a request that would not fit even if no other session held memory.
     pub fn fits_ever(&self, bytes: usize) -> bool {
         bytes <= OWN_BYTES
             || self.lease.as_ref().is_none_or(|lease| bytes <= lease.budget().total_bytes())
     }
 
-    /// True if the first bytes of a payload must be there before `bytes` in all are held for it.
+    /// True if the first bytes of a payload must arrive before the session holds `bytes` in total
+    /// for it.
     pub fn wants_sign_of_life(&self, payload_bytes: usize, bytes: usize) -> bool {
         self.lease.as_ref().is_some_and(|lease| {
             let more = bytes.saturating_sub(OWN_BYTES).saturating_sub(lease.held_bytes());
@@ -57,7 +58,7 @@ impl Room {
         })
     }
 
-    /// Makes room for `bytes` in all; false if it must be waited for.
+    /// Makes room for `bytes` in total; false if the session must wait for it.
     pub fn cover(&mut self, bytes: usize) -> bool {
         let Some(lease) = &mut self.lease else { return true };
         let shared = bytes.saturating_sub(OWN_BYTES);
@@ -70,8 +71,8 @@ impl Room {
         !self.waiting
     }
 
-    /// Gives back what is more than `bytes` in all need. A grain too much is kept while any is in
-    /// use, so that a steady load does not lease and give back for every request.
+    /// Gives back the room beyond `bytes` in total. While any room is in use, the session keeps one
+    /// grain too many, so that a steady load does not lease and give back for every request.
     pub fn settle(&mut self, bytes: usize) {
         let Some(lease) = &mut self.lease else { return };
         if lease.held_bytes() == 0 {
@@ -83,7 +84,7 @@ impl Room {
         }
     }
 
-    /// The connection ends: nothing more is wanted.
+    /// The connection ends: the session needs no more room.
     pub fn stop_waiting(&mut self) {
         if std::mem::take(&mut self.waiting)
             && let Some(lease) = &mut self.lease

@@ -6,10 +6,10 @@
 //!      +-------------------------------+-----violation-------+
 //! ```
 //!
-//! Decoding is pulled: [`Session::received`] only notes that bytes came, [`Session::next_request`]
-//! decodes one message after the other until one of them is a request for the backend. So a
-//! request leaves at once or stays undecoded in the receive buffer, and the bounds of [`Limits`]
-//! need no queue of decoded requests.
+//! The caller drives decoding: [`Session::received`] only notes that bytes arrived.
+//! [`Session::next_request`] decodes one message after another until one of them is a request for
+//! the backend. So a request leaves at once or stays undecoded in the receive buffer, and the
+//! bounds of [`Limits`] need no queue of decoded requests.
 
 use std::sync::Arc;
 
@@ -32,20 +32,20 @@ use crate::wire::{
     OPTION_HEADER_BYTES, OPTION_MAGIC, OptionHeader, REQUEST_HEADER_BYTES, opt, rep,
 };
 
-/// Where a session stands.
+/// The phase of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Options are being exchanged.
+    /// Client and server exchange options.
     Negotiating,
-    /// Requests to this export are being served.
+    /// The session serves requests to this export.
     Transmission(ExportIndex),
-    /// Nothing more is read; replies are still to be completed or taken.
+    /// The session reads no more. Some replies are not completed or not taken yet.
     Closing,
-    /// Nothing is left to do: close the socket once what was taken is sent.
+    /// No work is left: close the socket once the taken output is sent.
     Closed,
 }
 
-/// What the next bytes are.
+/// The kind of the next bytes.
 #[derive(Debug)]
 enum Expect {
     ClientFlags,
@@ -56,7 +56,7 @@ enum Expect {
         command: Command,
         flags: RequestFlags,
     },
-    /// Bytes to skip before an error is answered.
+    /// Bytes to skip before the session answers with an error.
     Skip {
         left_bytes: u32,
         then: Deferred,
@@ -72,15 +72,15 @@ enum Deferred {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaving {
     No,
-    /// The client said goodbye; requests in flight are still answered.
+    /// The client ends the session. Requests in flight still get answers.
     Drain,
-    /// The connection is lost or broken; completions are dropped.
+    /// The connection is lost or broken. The session drops completions.
     Drop,
 }
 
-/// What one decoding step did.
+/// The result of one decoding step.
 pub(crate) enum Step {
-    /// Nothing: bytes are missing, or a bound is reached.
+    /// No step: bytes are missing, or a bound is reached.
     Idle,
     /// A message was handled.
     Progress,
@@ -105,17 +105,17 @@ pub struct Session {
     options_seen: u32,
     /// Payload bytes of the requests in flight.
     charged_bytes: usize,
-    /// Bytes of output that was taken and is not sent yet; counted where memory is shared.
+    /// Bytes of taken output that are not sent yet. Counted only where sessions share memory.
     sending_bytes: usize,
-    /// What is held of the memory that sessions share.
+    /// This session's part of the shared memory.
     room: Room,
-    /// The last step ended at a bound, not for want of bytes.
+    /// The last step ended at a bound, not because bytes were missing.
     stalled: bool,
     shutting_down: bool,
 }
 
 impl Session {
-    /// A session that offers `exports`; its greeting is ready to be taken.
+    /// A session that offers `exports`. Its greeting is ready to take.
     #[must_use]
     pub fn new(exports: Arc<ExportList>, limits: Limits) -> Self {
         let limits = limits.corrected();
@@ -142,15 +142,16 @@ impl Session {
         }
     }
 
-    /// The same, of which payloads and replies beyond [`OWN_BYTES`](crate::OWN_BYTES) are held
-    /// against a budget that sessions share. Then [`Session::sent`] must be called.
+    /// The same session with a shared budget: payloads and replies beyond
+    /// [`OWN_BYTES`](crate::OWN_BYTES) count against it. The caller must then call
+    /// [`Session::sent`].
     #[must_use]
     pub fn with_budget(mut self, budget: &Arc<Budget>) -> Self {
         self.room = Room::of(budget);
         self
     }
 
-    /// Where the session stands.
+    /// The session's phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
         let drained = self.outbox.pending_bytes() == 0;
@@ -163,65 +164,67 @@ impl Session {
         }
     }
 
-    /// Why the session was ended, if the client broke the protocol.
+    /// Why the server ended the session, if the client broke the protocol.
     #[must_use]
     pub fn violation(&self) -> Option<&Violation> {
         self.violation.as_ref()
     }
 
-    /// Requests submitted and not yet completed.
+    /// Requests that were submitted and have not completed.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.slots.in_flight()
     }
 
-    /// Payload bytes of requests in flight and queued reply bytes: what [`Limits`] bounds.
+    /// Payload bytes of requests in flight and queued reply bytes, which [`Limits`] bounds.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.charged_bytes + self.outbox.pending_bytes()
     }
 
-    /// True while a request is not decoded because the shared budget has no room for it. Call
-    /// [`Session::next_request`] again when [`Budget::returns`] has changed.
+    /// True while the session does not decode a request because the shared budget has no room for
+    /// it. Call [`Session::next_request`] again when [`Budget::returns`] has changed.
     #[must_use]
     pub fn waits_for_room(&self) -> bool {
         self.room.is_waiting()
     }
 
-    /// True if memory of the shared budget is held.
+    /// True if the session holds memory of the shared budget.
     #[must_use]
     pub fn holds_room(&self) -> bool {
         self.room.is_held()
     }
 
-    /// True while the rest of a payload is awaited that memory is held for: it is the client's turn.
+    /// True while the session holds memory for a payload that is not complete: it waits for the
+    /// client.
     #[must_use]
     pub fn awaits_payload(&self) -> bool {
         matches!(self.expect, Expect::Payload { .. })
     }
 
-    /// Whether to receive more now. False at a bound of [`Limits`] and when closing; ask again
+    /// Whether to receive more now. False at a bound of [`Limits`] and when closing. Check again
     /// after the next [`Session::next_request`].
     #[must_use]
     pub fn wants_input(&self) -> bool {
         self.leaving == Leaving::No && !self.stalled && self.inbox.has_space()
     }
 
-    /// Where to receive into: the receive buffer, or the payload of a large write itself.
+    /// The space for received bytes: the receive buffer, or the payload of a large write itself.
     ///
-    /// The bytes stay where they are until [`Session::received`] is called, whatever else is called
-    /// in between, and however the session itself is moved; asking again gives the same place. So
-    /// a receive may run asynchronously on a raw pointer to them, as long as the session is not
-    /// dropped before it ends.
+    /// The bytes stay in their place until [`Session::received`] is called, no matter which other
+    /// methods are called in between, and even if the session itself is moved. A second call gives
+    /// the same place. So a receive may run asynchronously on a raw pointer to them, as long as the
+    /// session is not dropped before the receive ends.
     pub fn receive_space(&mut self) -> &mut [u8] {
         self.inbox.space()
     }
 
-    /// `len_bytes` bytes were received into the start of [`Session::receive_space`] at `now`; zero
-    /// means that the client closed the connection. Continue with [`Session::next_request`].
+    /// Notes that `len_bytes` bytes were received into the start of [`Session::receive_space`] at
+    /// `now`. Zero means that the client closed the connection. Continue with
+    /// [`Session::next_request`].
     ///
     /// # Panics
-    /// If `len_bytes` exceeds the space given: the caller wrote out of bounds.
+    /// If `len_bytes` is larger than the space: the caller wrote out of bounds.
     pub fn received(&mut self, len_bytes: usize, now: Nanos) {
         self.now = now;
         self.inbox.received(len_bytes);
@@ -230,23 +233,23 @@ impl Session {
         }
     }
 
-    /// The connection is lost: forget queued replies, drop the completions still to come.
+    /// The connection is lost: drops queued replies and all later completions.
     pub fn disconnect(&mut self) {
         self.leaving = Leaving::Drop;
         self.outbox.take_into(&mut Vec::new());
         self.room.stop_waiting();
     }
 
-    /// The server shuts down: from now on requests are answered with `ESHUTDOWN` and options with
-    /// `ERR_SHUTDOWN`; those in flight are still completed. Closing the connection is up to the
-    /// host.
+    /// The server shuts down. From now on the session answers requests with `ESHUTDOWN` and options
+    /// with `ERR_SHUTDOWN`. Requests in flight still complete. The host decides when to close the
+    /// connection.
     pub fn shut_down(&mut self) {
         self.shutting_down = true;
     }
 
     /// The next request for the backend of an export; `None` if bytes are missing or a bound is
-    /// reached. Call it until `None` after [`Session::received`], [`Session::complete`] and
-    /// [`Session::output`].
+    /// reached. Call this until it gives `None`, after each [`Session::received`],
+    /// [`Session::complete`] and [`Session::output`].
     pub fn next_request(&mut self) -> Option<(ExportIndex, Request)> {
         loop {
             match self.step() {
@@ -257,8 +260,8 @@ impl Session {
         }
     }
 
-    /// Queues the reply to a request. A completion of a request that is not in flight, or that
-    /// comes after the connection was lost, is dropped.
+    /// Queues the reply to a request. Drops a completion of a request that is not in flight, or
+    /// that comes after the connection was lost.
     pub fn complete(&mut self, completion: Completion) {
         let Some(slot) = self.slots.remove(completion.id) else { return };
         self.charged_bytes -= slot.charge_bytes;
@@ -269,10 +272,10 @@ impl Session {
         self.room.settle(self.held_bytes());
     }
 
-    /// Appends the bytes to send to `out`, in order, as a gather list, and forgets them.
+    /// Moves the bytes to send to the end of `out`, in order, as a gather list.
     ///
-    /// Take output only when the last output is sent: what is taken no longer counts for [`Limits`]. For
-    /// a shared budget it counts until [`Session::sent`].
+    /// Take output only when the last output is sent: taken output no longer counts for [`Limits`].
+    /// For a shared budget it counts until [`Session::sent`].
     pub fn output(&mut self, out: &mut Vec<Bytes>) {
         if self.room.is_shared() {
             self.sending_bytes = self.outbox.pending_bytes();
@@ -281,14 +284,14 @@ impl Session {
         self.stalled = false;
     }
 
-    /// The output that was taken last is sent, or will never be.
+    /// The last taken output is sent, or will never be.
     pub fn sent(&mut self) {
         self.sending_bytes = 0;
         self.stalled = false;
         self.room.settle(self.held_bytes());
     }
 
-    /// What is held against a shared budget.
+    /// Bytes that count against a shared budget.
     fn held_bytes(&self) -> usize {
         self.memory_bytes() + self.sending_bytes
     }
@@ -440,7 +443,7 @@ impl Session {
         Ok(self.skip(left_bytes, then))
     }
 
-    /// Throws away received bytes; when none is left to throw away, answers.
+    /// Skips received bytes. When all are skipped, answers.
     fn skip(&mut self, left_bytes: u32, then: Deferred) -> Step {
         let skipped = self.inbox.discard(left_bytes as usize);
         let left_bytes = left_bytes - u32::try_from(skipped).expect("at most left_bytes");
@@ -542,7 +545,7 @@ impl Session {
             len_bytes: command.len_bytes,
             flags,
             data,
-            // The host says which connection this is.
+            // The host sets the queue of this connection.
             queue: QueueId::default(),
             stamps,
         };

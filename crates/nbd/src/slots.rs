@@ -1,11 +1,11 @@
-//! The table of requests in flight: what to remember so that a completion becomes a reply.
+//! The table of requests in flight: the data that makes a reply from a completion.
 //!
 //! A request id is a slot's index (low half) and its generation (high half). The generation grows
-//! whenever a slot is freed, so a completion that arrives twice or too late finds nothing.
+//! whenever a slot is freed, so a completion that arrives twice or too late finds no request.
 
 use fieldstone_block::{EXTENTS_MAX, Extent, RequestId};
 
-/// What was asked, as far as the reply depends on it.
+/// The part of the request that decides the form of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Reply with data; `whole`: in one content chunk.
@@ -16,7 +16,7 @@ pub(crate) enum Kind {
     Flush,
     /// Reply with success only.
     Trim,
-    /// Reply with success only; `fast`: "not supported" is an answer the client waits for.
+    /// Reply with success only; `fast`: the client also accepts "not supported" as an answer.
     WriteZeroes { fast: bool },
     /// Read, and reply with success only.
     Cache,
@@ -25,8 +25,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What a request of `len_bytes` counts for in the memory bound: the payload it brings or asks
-    /// for, or the extents of its answer.
+    /// The size of a request of `len_bytes` in the memory bound: its payload, the bytes that it
+    /// reads, or the extents of its answer.
     pub fn charge_bytes(self, len_bytes: u32) -> usize {
         match self {
             Kind::Read { .. } | Kind::Write | Kind::Cache => len_bytes as usize,
@@ -43,7 +43,7 @@ pub(crate) struct Slot {
     pub offset_bytes: u64,
     pub len_bytes: u32,
     pub kind: Kind,
-    /// What the request counts for in the memory bound.
+    /// The size of the request in the memory bound.
     pub charge_bytes: usize,
 }
 
@@ -53,7 +53,7 @@ struct Entry {
     slot: Option<Slot>,
 }
 
-/// The table. It grows to the bound the caller keeps and never shrinks.
+/// The table. It grows up to the caller's bound and never shrinks.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     entries: Vec<Entry>,

@@ -1,8 +1,8 @@
-//! Judging requests: what a header asks for and whether it may.
+//! Checks requests: finds what a header asks for, and whether it is allowed.
 //!
-//! [`judge`] is a pure function from a header, the export and what was agreed on to a [`Verdict`].
-//! The order of the checks decides which error a request with several faults gets: unknown command,
-//! flag, read-only export, reserved fields, length, range.
+//! [`judge`] is a pure function from a header, the export and the agreed options to a [`Verdict`].
+//! If a request has several faults, the order of the checks decides which error it gets: unknown
+//! command, flag, read-only export, reserved fields, length, range.
 //!
 //! | fault | error |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! | range past the end: write, write-zeroes | `ENOSPC` |
 //! | range past the end: all others | `EINVAL` |
 //!
-//! FUA is valid on every command, as the specification demands; it changes nothing on those that do
-//! not write. Requests of zero bytes that pass the checks succeed at once.
+//! FUA is valid on every command, as the specification demands. It changes nothing on commands that
+//! do not write. Requests of zero bytes that pass the checks succeed at once.
 
 use fieldstone_block::{Op, RequestFlags};
 use zerocopy::FromBytes;
@@ -59,20 +59,20 @@ impl Command {
     }
 }
 
-/// What to do with a request.
+/// The result of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Pass the request on.
     Submit { op: Op, kind: Kind, flags: RequestFlags },
-    /// The request succeeds without anything to do.
+    /// The request succeeds without any work.
     Done(Kind),
     /// The request fails.
     Fail(Failure),
-    /// The client says goodbye.
+    /// The client ends the session.
     Disconnect,
 }
 
-/// A failure that the session itself finds.
+/// A failure that the session itself detects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub errno: Errno,

@@ -1,7 +1,7 @@
 //! The bytes of the protocol: magic numbers, option, reply and command codes, flags, headers.
 //!
-//! Names follow the specification (`NBD_OPT_GO` is [`opt::GO`]), so that the two can be read side
-//! by side. Headers are big-endian, unpadded, and may lie at any address.
+//! Names follow the specification (`NBD_OPT_GO` is [`opt::GO`]), so that a reader can compare the
+//! two. Headers are big-endian and unpadded, and may lie at any address.
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -10,26 +10,26 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// Second eight bytes of the greeting and first of every option, ASCII `IHAVEOPT`.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Opens every reply to an option.
+/// Begins every reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Opens every request.
+/// Begins every request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Opens every simple reply.
+/// Begins every simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Opens every chunk of a structured reply.
+/// Begins every chunk of a structured reply.
 pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
 /// The longest string the specification allows.
 pub const MAX_STRING_BYTES: usize = 4096;
 /// Zero bytes after the answer to `EXPORT_NAME`, unless the client declined them.
 pub const EXPORT_NAME_ZEROES: usize = 124;
-/// The only metadata context we serve.
+/// The only metadata context that the server supports.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 
 /// Handshake flags; server and client use the same two bits.
 pub mod handshake {
-    /// Options other than `EXPORT_NAME` may be used.
+    /// The client may use options other than `EXPORT_NAME`.
     pub const FIXED_NEWSTYLE: u16 = 1;
-    /// The 124 zero bytes after `EXPORT_NAME` are left out.
+    /// The server leaves out the 124 zero bytes after `EXPORT_NAME`.
     pub const NO_ZEROES: u16 = 2;
 }
 
@@ -97,7 +97,7 @@ pub mod info {
 pub mod flag {
     /// Always set.
     pub const HAS_FLAGS: u16 = 1;
-    /// Writes are refused.
+    /// The server refuses writes.
     pub const READ_ONLY: u16 = 1 << 1;
     /// `FLUSH` works.
     pub const SEND_FLUSH: u16 = 1 << 2;
@@ -165,7 +165,7 @@ pub mod chunk {
     pub const BLOCK_STATUS: u16 = 5;
     /// Error and message.
     pub const ERROR: u16 = (1 << 15) | 1;
-    /// Error, message and offset; parsed by the client, not sent by us.
+    /// Error, message and offset. The client parses it; the server never sends it.
     pub const ERROR_OFFSET: u16 = (1 << 15) | 2;
 }
 
@@ -189,7 +189,7 @@ pub struct Greeting {
     pub flags: U16,
 }
 
-/// Opens an option; `length` bytes follow.
+/// The header of an option; `length` bytes follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct OptionHeader {
@@ -201,13 +201,13 @@ pub struct OptionHeader {
     pub length: U32,
 }
 
-/// Opens a reply to an option; `length` bytes follow.
+/// The header of a reply to an option; `length` bytes follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct OptionReplyHeader {
     /// [`OPTION_REPLY_MAGIC`].
     pub magic: U64,
-    /// The option answered.
+    /// The option that the reply answers.
     pub option: U32,
     /// A type of [`rep`].
     pub reply_type: U32,
@@ -273,7 +273,7 @@ const _: () = assert!(REQUEST_HEADER_BYTES == 28);
 const _: () = assert!(size_of::<SimpleReply>() == 16);
 const _: () = assert!(size_of::<ChunkHeader>() == 20);
 
-/// A cursor over the data of an option: every read is checked against what is left.
+/// A cursor over the data of an option. Every read is checked against the rest of the data.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a>(pub &'a [u8]);
 

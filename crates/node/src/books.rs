@@ -1,5 +1,4 @@
-//! The slots and volumes of a node as the node believes them to be: for tests that compare them
-//! with the disk.
+//! The node's own view of its slots and volumes, for tests that compare it with the disk.
 
 use fieldstone_proto::{JournalGen, SegmentId, ShardIndex, VolumeId};
 
@@ -11,14 +10,14 @@ use crate::volumes::JournalStage;
 pub struct Books {
     /// Every slot, in the order of the data file.
     pub slots: Vec<SlotUse>,
-    /// Every volume of which the node knows anything, in the order of their ids.
+    /// Every volume that the node has any data about, in the order of their ids.
     pub volumes: Vec<VolumeBooks>,
 }
 
 /// The state of a slot, with its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotUse {
-    /// Nothing: the slot may be taken, and no loss of power brings anything back.
+    /// No shard. The node may take the slot, and no power loss brings a shard back.
     Free,
     /// A shard that is being written.
     Open(SlotShard),
@@ -26,11 +25,11 @@ pub enum SlotUse {
     Complete(SlotShard),
     /// A shard whose header is being written.
     Sealing(SlotShard),
-    /// An older form of a shard, until the newer form is stable.
+    /// An older copy of a shard, until the newer copy is stable.
     Superseded(SlotShard),
-    /// Nothing: the header is erased, and the erasure may not be stable yet.
+    /// No shard. The header is erased, and the erasure may not be stable yet.
     Erased,
-    /// Nothing that counts, but its header may still be there.
+    /// No shard that counts. The header may still be there.
     Leaving,
     /// The slot is out of use until the next start.
     Bad,
@@ -45,32 +44,32 @@ pub struct SlotShard {
     pub segment: SegmentId,
     /// The place in the segment.
     pub shard: ShardIndex,
-    /// Number of the header or note in the order in which the node wrote them; 0 without either.
+    /// Number of the header or note in the order of the node's writes; 0 without either.
     pub sequence: u64,
-    /// Of an open shard: its note is written.
+    /// For an open shard: its note is written.
     pub noted: bool,
 }
 
-/// A volume, as the node accounts for it.
+/// The node's account of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeBooks {
     /// The volume.
     pub volume: VolumeId,
-    /// Its record is stored, or cannot be read.
+    /// The node stores its record, or cannot read it.
     pub known: bool,
-    /// Slots that count as held by it.
+    /// Slots that count as held by the volume.
     pub slots_held: u32,
-    /// Slots that are kept for it, with those that it holds.
+    /// Slots that the node keeps for the volume, including those that the volume holds.
     pub slots_reserved: u32,
-    /// Its journals that can be used.
+    /// Its usable journals.
     pub journals: Vec<JournalGen>,
-    /// A request on it is under way, or one of its journals is being made or removed.
+    /// A request on the volume is under way, or the node is making or removing one of its journals.
     pub busy: bool,
 }
 
 impl Node {
-    /// For tests: what the node believes that it holds; `None` unless it serves requests. It is
-    /// dear: its cost grows with the number of slots.
+    /// For tests: the node's own view of its slots and volumes; `None` unless it serves requests.
+    /// The cost grows with the number of slots.
     #[doc(hidden)]
     #[must_use]
     pub fn books(&self) -> Option<Books> {

@@ -1,4 +1,4 @@
-//! Disk operations on their way: pairs each completion with what it is for, and lets syncs share.
+//! Disk operations in flight: pairs each completion with its purpose, and lets syncs share.
 
 use std::collections::VecDeque;
 
@@ -11,16 +11,16 @@ use crate::seam::{Action, DiskError, DiskId, DiskOp};
 use crate::start::StartOp;
 use crate::store::SlotIndex;
 
-/// What a disk operation is for.
+/// The purpose of a disk operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Finding out what is on the disk.
+    /// Reading the disk at the start.
     Start(StartOp),
     /// Payload of a shard.
     ShardData(EntryId),
     /// The header that seals a slot.
     ShardHeader(SlotIndex),
-    /// The note of what an open slot was taken for.
+    /// The note that says which shard an open slot was taken for.
     OpenNote(SlotIndex),
     /// A part of a shard, for a reader.
     ShardRead(EntryId),
@@ -32,19 +32,19 @@ pub(crate) enum Purpose {
     Erase(SlotIndex),
     /// Giving a slot's space back.
     Discard(SlotIndex),
-    /// The data file.
+    /// A sync of the data file.
     SyncData,
-    /// The slots file.
+    /// A sync of the slots file.
     SyncSlots,
     /// An append to or a read of a journal.
     JournalIo(EntryId),
-    /// A journal.
+    /// A sync of a journal.
     JournalSync(VolumeId, JournalGen),
     /// A step of making a journal.
     JournalCreate(EntryId, CreateStep),
     /// Removing a journal for the entry.
     JournalRemove(EntryId, JournalGen),
-    /// Removing what is left of a journal that could not be made.
+    /// Removing the rest of a journal that could not be made.
     JournalCleanup(VolumeId, JournalGen),
     /// A step of replacing a volume's record.
     Record(VolumeId, CreateStep),
@@ -100,7 +100,7 @@ impl DiskQueue {
         self.actions.push_back(Action::Disk { id, op });
     }
 
-    /// What a completed operation was for; `None` for one that was never asked for.
+    /// The purpose of a completed operation; `None` for an operation that was never submitted.
     pub(crate) fn take(&mut self, id: DiskId) -> Option<Purpose> {
         let key = usize::try_from(id.0 & 0xffff_ffff).ok()?;
         let (sequence, _) = self.pending.get(key)?;
@@ -120,9 +120,9 @@ pub(crate) fn node_error(error: &DiskError, what: &str) -> NodeError {
     }
 }
 
-/// Lets requests for syncing one file share: one sync is in flight, later requests wait for the
-/// next, which covers all of them. A request is never served by a sync that was in flight when it
-/// came, because that one need not cover what the request is about.
+/// Lets requests to sync one file share syncs. One sync is in flight. Later requests wait for the
+/// next sync, which covers all of them. A sync that was in flight when a request arrived never
+/// serves this request, because it need not cover the request's writes.
 #[derive(Debug)]
 pub(crate) struct SyncGroup<W> {
     running: bool,
@@ -156,13 +156,13 @@ impl<W> SyncGroup<W> {
         true
     }
 
-    /// The sync in flight ended; whom it covers. Call [`Self::begin`] after.
+    /// The sync in flight ended. Returns the waiters that it covers. Call [`Self::begin`] next.
     pub(crate) fn finish(&mut self) -> Vec<W> {
         self.running = false;
         std::mem::take(&mut self.covered)
     }
 
-    /// Takes the waiters of the sync that has not begun.
+    /// Removes the waiters of the sync that has not begun.
     pub(crate) fn take_waiting(&mut self) -> Vec<W> {
         std::mem::take(&mut self.waiting)
     }

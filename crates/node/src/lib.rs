@@ -1,13 +1,13 @@
 //! The storage node: policy handlers, request table and chunk store, as one state machine.
 //!
-//! Purpose: keep shards and journals for volumes, refuse access to them without a valid capability,
-//! refuse the writes of a writer that was fenced off, and hand out no byte that does not match its
-//! checksum.
+//! Purpose: the node keeps shards and journals for volumes. It refuses access without a valid
+//! capability. It refuses the writes of a fenced writer. It gives out no byte that does not match
+//! its checksum.
 //!
 //! # Structure (network-accelerated DFS, sections III to V)
-//! The paper puts a file system's policies into three handlers that run on the packets of a
-//! request, around a bounded request table. The same three handlers and the same table are the
-//! node's modules:
+//! The paper puts a file system's policies into three handlers. They run on the packets of a
+//! request, around a bounded request table. The node has the same three handlers and the same table
+//! as modules:
 //!
 //! | module                  | what                                                              |
 //! |-------------------------|-------------------------------------------------------------------|
@@ -21,9 +21,9 @@
 //! | `start`                 | what is read, checked and repaired before the first request       |
 //! | `limits`                | every bound                                                       |
 //!
-//! Replication (section V) is driven by the client here: the volume sends an append to each journal
-//! node itself, the paper's flat schedule. Forwarding among nodes would be one more action of the
-//! payload handler.
+//! Here the client drives replication (section V): the volume itself sends an append to each
+//! journal node, which is the paper's flat schedule. Forwarding among nodes would be one more
+//! action of the payload handler.
 //!
 //! The node does no I/O and reads no clock: see [`seam`].
 

@@ -1,36 +1,36 @@
 //! Every bound of the node in one place.
 //!
-//! Memory follows from them: a request table entry is about 150 bytes, the disk operations in
-//! flight are bounded by the entries and slots that they serve, and what is parked or queued is
-//! an entry of the table. Payloads in flight are the connections' bound, not the node's.
+//! The bounds bound the memory. An entry of the request table takes about 150 bytes. The entries
+//! and slots bound the disk operations in flight that serve them. A parked or queued request is an
+//! entry of the table. The connections bound the payloads in flight; the node does not.
 
-/// Requests in the table; one more is answered [`fieldstone_proto::NodeError::Busy`].
+/// Requests in the table. The node answers one more with [`fieldstone_proto::NodeError::Busy`].
 pub const REQUESTS_MAX: usize = 4096;
 
-/// Requests in the table from which on reads of shards are answered
-/// [`fieldstone_proto::NodeError::Busy`]: however much is read, writes find room.
+/// With this many requests in the table, the node answers reads of shards with
+/// [`fieldstone_proto::NodeError::Busy`]. So writes find room, no matter how much clients read.
 pub const REQUESTS_FOR_READS_MAX: usize = REQUESTS_MAX / 4 * 3;
 
-/// Volumes that a node knows.
+/// Volumes that a node may know.
 pub const VOLUMES_MAX: usize = 4096;
 
 /// Journals of one volume on a node.
 pub const JOURNALS_MAX: usize = 64;
 
-/// Rings that a node keeps room for on its disk, at most one for each volume.
+/// Rings for which a node keeps room on its disk, at most one for each volume.
 pub const RINGS_KEPT_MAX: usize = 4;
 
 /// Largest journal ring.
 pub const RING_BYTES_MAX: u64 = 1 << 40;
 
-/// Shards in one answer to a list request, give or take one segment.
+/// Shards in one answer to a list request. The last segment may exceed it.
 pub const SHARDS_PER_PAGE: usize = 4096;
 
 /// Segments in one delete request.
 pub const SEGMENTS_PER_DELETE: usize = 4096;
 
-/// Bytes of roots in one answer to a request for the list of volumes; the roots that do not fit
-/// are left out and can be had by fencing the volume.
+/// Bytes of roots in one answer to a request for the list of volumes. The node leaves out the roots
+/// that do not fit; a client gets them by fencing the volume.
 pub const LISTED_ROOT_BYTES_MAX: usize = 2 << 20;
 
 /// Bytes that the verification of a shard reads at a time.
@@ -42,12 +42,12 @@ pub const START_OPS_MAX: usize = 16;
 /// Slot headers read at a time while starting.
 pub const START_HEADERS_PER_READ: u32 = 256;
 
-/// Times that a slot's header is read at the start before the slot is out of use: the first time
-/// together with others.
+/// How often a start reads a slot's header before it takes the slot out of use. The first read
+/// covers several headers.
 pub const START_READS_MAX: u8 = 6;
 
-/// What a start writes anew after a failed sync, it reads and writes in pieces of this size.
+/// After a failed sync, a start reads and rewrites data in pieces of this size.
 pub const START_REWRITE_BYTES: u32 = 1 << 20;
 
-/// Freed slots are made reusable by a sync of their own once one in this many slots waits for it.
+/// When one in this many slots is freed and waits for a sync, the node syncs them to reuse them.
 pub const RECLAIM_FRACTION: usize = 16;

@@ -17,7 +17,7 @@ use crate::start::{Phase, Start};
 use crate::store::Store;
 use crate::volumes::Volumes;
 
-/// What is counted since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) read_bytes: u64,
@@ -37,8 +37,8 @@ pub(crate) struct Counters {
 ///   }
 /// ```
 ///
-/// Until [`Node::is_ready`], requests other than [`RequestBody::Identify`] are answered
-/// [`NodeError::Busy`]; if the start failed, with [`NodeError::Io`] and the reason.
+/// Until [`Node::is_ready`], the node answers requests other than [`RequestBody::Identify`] with
+/// [`NodeError::Busy`]. If the start failed, it answers with [`NodeError::Io`] and the reason.
 #[derive(Debug)]
 pub struct Node {
     pub(crate) config: NodeConfig,
@@ -48,15 +48,15 @@ pub struct Node {
     pub(crate) store: Store,
     pub(crate) volumes: Volumes,
     pub(crate) doubt: Doubt,
-    /// Entries that wait for something to change in the store, in order.
+    /// Entries that wait until the store changes, in order.
     pub(crate) parked: VecDeque<EntryId>,
     pub(crate) counters: Counters,
-    /// Where the last request came from whose capability was accepted.
+    /// The connection of the last request whose capability the node accepted.
     pub(crate) accepted: Option<PeerId>,
 }
 
 impl Node {
-    /// A node that has not looked at its disk yet.
+    /// A node that has not read its disk yet.
     #[must_use]
     pub fn new(config: NodeConfig) -> Self {
         Self {
@@ -73,13 +73,13 @@ impl Node {
         }
     }
 
-    /// Begins to find out what is on the disk. Call once.
+    /// Begins to read the disk. Call once.
     pub fn start(&mut self, _now_ns: u64) {
         self.phase = Phase::Starting(Start::new());
         self.start_list();
     }
 
-    /// True once requests are served.
+    /// True once the node serves requests.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         matches!(self.phase, Phase::Ready)
@@ -94,14 +94,15 @@ impl Node {
         }
     }
 
-    /// True if the last request whose capability was accepted came on this connection. Asked right
-    /// after a request was handed in, it tells whether the connection is one of an entitled client.
+    /// True if the last request whose capability the node accepted came on this connection. Right
+    /// after the caller hands in a request, this says whether the connection's client holds a valid
+    /// capability.
     #[must_use]
     pub fn has_accepted(&self, peer: PeerId) -> bool {
         self.accepted == Some(peer)
     }
 
-    /// Takes an event. `now_ns` is the nodes' clock, against which capabilities expire.
+    /// Takes an event. `now_ns` is the nodes' clock, which decides when capabilities expire.
     pub fn handle(&mut self, now_ns: u64, event: Event) {
         match event {
             Event::Request { peer, request } => self.request(now_ns, peer, request),
@@ -118,18 +119,18 @@ impl Node {
         self.settle();
     }
 
-    /// The next thing that the node wants done; ask until `None` after every event.
+    /// The next action for the world. After every event, ask until `None`.
     pub fn next_action(&mut self) -> Option<Action> {
         self.disk.actions.pop_front()
     }
 
-    /// Requests and disk operations under way; both zero when the node rests.
+    /// Requests and disk operations under way. Both are zero when the node is idle.
     #[must_use]
     pub fn in_flight(&self) -> (usize, usize) {
         (self.table.len(), self.disk.in_flight())
     }
 
-    /// Who the node is, its space and its counters.
+    /// The node's identity, its space and its counters.
     #[must_use]
     pub fn stat(&self) -> NodeStat {
         NodeStat {
@@ -147,10 +148,10 @@ impl Node {
         }
     }
 
-    /// For tests: panics unless the node's books agree with each other.
+    /// For tests: panics unless the node's accounts agree with each other.
     ///
     /// # Panics
-    /// When a slot is lost or counted twice, or a request that has ended is still waited for.
+    /// When a slot is lost or counted twice, or something still waits for a request that has ended.
     pub fn assert_consistent(&self) {
         if self.is_ready() {
             self.store.check();
@@ -186,8 +187,8 @@ impl Node {
         self.disk.actions.push_back(Action::Reply { peer, reply });
     }
 
-    /// What an answer says of the slots that the request's volume may still take; for requests on
-    /// no volume, of those that no volume has reserved.
+    /// The number of free slots in an answer: slots that the request's volume may still take. For a
+    /// request on no volume, slots that no volume has reserved.
     pub(crate) fn slots_for(&self, volume: VolumeId) -> u32 {
         match self.volumes.contains_key(&volume) {
             true => self.store.slots_left(volume),
@@ -202,14 +203,15 @@ impl Node {
                 volume.holder = None;
                 self.store.forget_wishes(volume.record.volume);
                 if !volume.claims() {
-                    // Its making came to nothing: it keeps no slots from others.
+                    // The volume was not created after all, so it keeps no slots from others.
                     self.store.reserve(volume.record.volume, 0);
                 }
             }
         }
     }
 
-    /// Ends what ended in the store and lets parked requests try again, until nothing changes.
+    /// Ends the entries whose work in the store ended, and retries parked requests, until nothing
+    /// changes.
     fn settle(&mut self) {
         loop {
             while !self.store.done.is_empty() {
@@ -235,7 +237,7 @@ impl Node {
         let mut volumes: Vec<VolumeSummary> = self
             .volumes
             .values()
-            // A file without a record is what a creation left that did not get far.
+            // A file without a record is the rest of an unfinished creation.
             .filter(|volume| volume.known || volume.damaged.is_some() || volume.has_file)
             .map(|volume| match volume.damaged {
                 None => VolumeSummary {

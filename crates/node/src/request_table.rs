@@ -1,14 +1,14 @@
-//! The request table: one entry per request that the node is working on.
+//! The request table: one entry per request under way.
 //!
-//! Network-accelerated DFS, section III-B2: a write needs state on the node for as long as it
-//! lasts, an entry of the request table with what its header carried and later stages need. The
-//! table is bounded; a request that finds it full is denied and the client retries later
-//! ([`NodeError::Busy`]).
+//! Network-accelerated DFS, section III-B2: a write needs state on the node while it lasts. This
+//! state is an entry of the request table. It holds the header's fields that later stages need. The
+//! table is bounded. The node denies a request that finds the table full, and the client retries
+//! later ([`NodeError::Busy`]).
 //!
 //! Invariants:
-//! - an entry is opened by the header handler and closed by the completion handler, once;
-//! - it stays open while disk operations of it are in flight, even when its peer is gone, so an
-//!   [`EntryId`] held by an operation is never another request's.
+//! - The header handler opens an entry, and the completion handler closes it, once.
+//! - An entry stays open while its disk operations are in flight, even when its peer is gone. So an
+//!   [`EntryId`] in an operation never names another request.
 
 use bytes::Bytes;
 use slab::Slab;
@@ -28,31 +28,31 @@ pub(crate) struct EntryId(u32);
 /// One request under way: the write descriptor of the paper.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Whom to answer.
+    /// The peer that gets the answer.
     pub(crate) peer: PeerId,
-    /// The peer is gone: finish, but do not answer.
+    /// The peer is gone: finish the request, but do not answer.
     pub(crate) peer_lost: bool,
     /// The request's tag.
     pub(crate) tag: Tag,
-    /// The volume it acts on.
+    /// The request's volume.
     pub(crate) volume: VolumeId,
     /// The writer's epoch.
     pub(crate) epoch: Epoch,
-    /// Fencing and removing the volume wait for this entry to close.
+    /// Fences and removals of the volume wait until this entry closes.
     pub(crate) counted: bool,
-    /// What it waits for: disk operations, or slots that are being freed for it.
+    /// What the entry waits for: disk operations, or slots that are being freed for it.
     pub(crate) outstanding: u32,
-    /// The first thing that went wrong.
+    /// The first error.
     pub(crate) error: Option<NodeError>,
-    /// What is being done.
+    /// The entry's work.
     pub(crate) task: Task,
 }
 
-/// What an entry is doing, with what its completion needs to know.
+/// The work of an entry, with the data that its completion needs.
 #[derive(Debug)]
 pub(crate) enum Task {
-    /// Admitted, or waiting for a slot or for an operation on the same blocks to end; runs again
-    /// when anything changed in the store.
+    /// The request is admitted, or waits for a slot or for the end of an operation on the same
+    /// blocks. It runs again after any change in the store.
     Parked(Box<(RequestBody, Vec<Bytes>)>),
     /// See [`RequestBody::Fence`].
     Fence { takeover: bool },
@@ -84,10 +84,10 @@ pub(crate) enum Task {
     ShardDelete,
 }
 
-/// How far the removal of a volume is.
+/// The progress of a volume's removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RemoveStep {
-    /// Waiting for its turn.
+    /// Waiting in the queue.
     Queued,
     /// Erasing the slot headers.
     Shards,
@@ -110,7 +110,7 @@ impl RequestTable {
         Self { entries: Slab::with_capacity(REQUESTS_MAX / 16) }
     }
 
-    /// Opens an entry, or says that the node is busy.
+    /// Opens an entry, or returns that the node is busy.
     pub(crate) fn open(&mut self, entry: Entry) -> Result<EntryId, NodeError> {
         if self.entries.len() >= REQUESTS_MAX {
             return Err(NodeError::Busy);
@@ -119,14 +119,14 @@ impl RequestTable {
         Ok(EntryId(u32::try_from(key).expect("keys are below REQUESTS_MAX")))
     }
 
-    /// The table takes no more requests of this kind.
+    /// The table accepts no more requests of this kind.
     pub(crate) fn is_full_for(&self, body: &RequestBody) -> bool {
         let reads = matches!(body, RequestBody::ShardRead { .. } | RequestBody::ShardVerify { .. });
         let limit = if reads { REQUESTS_FOR_READS_MAX } else { REQUESTS_MAX };
         self.entries.len() >= limit
     }
 
-    /// A shard of the volume is being written for another peer.
+    /// A write of a shard of the volume is under way for another peer.
     pub(crate) fn writes_for_others(&self, volume: VolumeId, peer: PeerId) -> bool {
         let writes = |entry: &Entry| match &entry.task {
             Task::Parked(request) => matches!(request.0, RequestBody::ShardWrite { .. }),
@@ -136,12 +136,12 @@ impl RequestTable {
         self.entries.iter().any(|(_, entry)| others(entry) && writes(entry))
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub(crate) fn close(&mut self, id: EntryId) -> Entry {
         self.entries.remove(id.0 as usize)
     }
 
-    /// Notes that a peer needs no answers any more.
+    /// Notes that a peer is gone and needs no answers.
     pub(crate) fn lose_peer(&mut self, peer: PeerId) {
         for (_, entry) in &mut self.entries {
             entry.peer_lost |= entry.peer == peer;
@@ -166,7 +166,7 @@ impl std::ops::IndexMut<EntryId> for RequestTable {
     }
 }
 
-/// What a request that may be parked is about; such requests on one target stay in order.
+/// The target of a request that may be parked. Such requests on one target stay in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Shard(SegmentId, ShardIndex),

@@ -1,13 +1,13 @@
-//! What a node needs from its world: files, peers and a clock.
+//! The interface between a node and its world: files, peers and a clock.
 //!
-//! A `Node` is fed [`Event`]s and asked for [`Action`]s. The real world carries disk
+//! The world hands a `Node` [`Event`]s and asks it for [`Action`]s. The real world carries disk
 //! operations out through io_uring, the seeded world through a simulated disk with faults. A node
 //! addresses its files by name ([`FileId`]); the world maps names to files in the node's folder.
 
 use bytes::Bytes;
 use fieldstone_proto::{JournalGen, MasterKey, NodeIndex, PoolId, Reply, Request, VolumeId};
 
-/// A connection on which requests come in; chosen by the world, never reused within a run.
+/// A connection for requests. The world chooses the number, and never reuses it within a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u64);
 
@@ -18,7 +18,7 @@ pub struct DiskId(pub u64);
 /// A file of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileId {
-    /// Who the node is; written once at creation by the world.
+    /// The node's identity. The world writes it once, at the node's creation.
     Superblock,
     /// The slot headers, one 4 KiB block each: `slots`.
     Slots,
@@ -26,7 +26,7 @@ pub enum FileId {
     Data,
     /// A volume's epoch and root record: `volume.<id>`.
     Volume(VolumeId),
-    /// Empty; exists while a failed sync leaves contents in doubt: `doubt`.
+    /// An empty file that exists while a failed sync leaves contents in doubt: `doubt`.
     Doubt,
     /// A journal ring: `journal.<id>.<generation>`.
     Journal(VolumeId, JournalGen),
@@ -37,7 +37,7 @@ pub enum FileId {
 pub enum DiskOp {
     /// Lists the files that exist ([`DiskOutput::Files`]).
     List,
-    /// Reads; past the end of the file reads zeroes.
+    /// Reads. Bytes past the end of the file are zeroes.
     Read {
         /// The file.
         file: FileId,
@@ -52,7 +52,7 @@ pub enum DiskOp {
         file: FileId,
         /// First byte.
         offset_bytes: u64,
-        /// What to write.
+        /// The bytes to write.
         data: Vec<Bytes>,
     },
     /// Makes all completed writes of the file stable.
@@ -60,8 +60,8 @@ pub enum DiskOp {
         /// The file.
         file: FileId,
     },
-    /// Creates the file with this length if it does not exist, with its name stable. Preallocates
-    /// when `allocate`, otherwise sparse.
+    /// Creates the file with this length if it does not exist, and makes its name stable.
+    /// Preallocates the file when `allocate` is set, otherwise leaves it sparse.
     Create {
         /// The file.
         file: FileId,
@@ -70,12 +70,12 @@ pub enum DiskOp {
         /// Reserve the space now.
         allocate: bool,
     },
-    /// Removes the file, with its removal stable.
+    /// Removes the file, and makes the removal stable.
     Remove {
         /// The file.
         file: FileId,
     },
-    /// Gives the range's space back to the file system; it reads as zeroes or old data after.
+    /// Gives the range's space back to the file system. Later reads give zeroes or old data.
     Discard {
         /// The file.
         file: FileId,
@@ -86,7 +86,7 @@ pub enum DiskOp {
     },
 }
 
-/// What a disk operation produced.
+/// The result of a disk operation.
 #[derive(Clone, Debug)]
 pub enum DiskOutput {
     /// Success without data.
@@ -106,43 +106,43 @@ pub enum DiskError {
     /// The device is full.
     #[error("no space on the device")]
     NoSpace,
-    /// Anything else, with the system's words.
+    /// Another error, in the system's words.
     #[error("{0}")]
     Io(String),
 }
 
-/// What happens to a node.
+/// Events for a node.
 #[derive(Debug)]
 pub enum Event {
-    /// A request came in.
+    /// A request arrived.
     Request {
-        /// On which connection.
+        /// The connection.
         peer: PeerId,
         /// The request.
         request: Request,
     },
     /// A disk operation completed.
     Disk {
-        /// Which.
+        /// The operation.
         id: DiskId,
-        /// How.
+        /// Its result.
         result: Result<DiskOutput, DiskError>,
     },
     /// A connection is gone; its unanswered requests need no reply.
     PeerLost {
-        /// Which.
+        /// The connection.
         peer: PeerId,
     },
-    /// The file system tells how much the node may use. Slots beyond it count as taken, until a
-    /// later event says otherwise. A world that never tells promises room for every slot.
+    /// The file system reports how much space the node may use. Slots beyond it count as taken,
+    /// until a later event. A world that never sends this event promises room for every slot.
     Room {
-        /// How long the parts of the data file that take space may be in all: what it takes now,
-        /// and what the file system has left for it.
+        /// The largest total length of the data file's allocated parts: the space that they take
+        /// now, plus the space that the file system has left for them.
         room_bytes: u64,
     },
 }
 
-/// What a node wants done.
+/// Actions that a node asks its world for.
 #[derive(Debug)]
 pub enum Action {
     /// Carry out a disk operation; operations in flight together may complete in any order.
@@ -154,19 +154,19 @@ pub enum Action {
     },
     /// Answer a request.
     Reply {
-        /// On which connection.
+        /// The connection.
         peer: PeerId,
         /// The answer.
         reply: Reply,
     },
 }
 
-/// What a node is made with; from its superblock.
+/// The configuration of a node, from its superblock.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     /// The pool.
     pub pool: PoolId,
-    /// The place in it.
+    /// The node's place in the pool.
     pub node: NodeIndex,
     /// Distinguishes this node from an empty replacement at the same place.
     pub incarnation: u64,
@@ -176,6 +176,6 @@ pub struct NodeConfig {
     pub slot_bytes: u32,
     /// Number of slots.
     pub slots: u32,
-    /// Check payload checksums on arrival too: for peers behind a network.
+    /// Check payload checksums on arrival too, for peers behind a network.
     pub verify_payload: bool,
 }

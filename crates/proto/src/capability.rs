@@ -1,9 +1,9 @@
-//! Capabilities: what entitles a request (network-accelerated DFS paper, section IV).
+//! Capabilities: signed rights of requests (network-accelerated DFS paper, section IV).
 //!
-//! A capability says who may do what, until when: volume, epoch, rights, a range of segments and an
-//! expiry time. It is signed with SipHash-2-4-128 under a key that is derived per volume and
-//! epoch from the pool's master key, so raising the epoch invalidates every capability of the
-//! epoch before. Threat model, as in the paper: clients are not trusted, the network is.
+//! A capability names a volume, an epoch, rights, a range of segments and an expiry time.
+//! SipHash-2-4-128 signs it. The signing key is derived per volume and epoch from the pool's master
+//! key, so a higher epoch invalidates every capability of the epoch before. Threat model, as in the
+//! paper: clients are not trusted, the network is.
 //!
 //! Layout of the signed bytes, little endian: volume 16, epoch 8, rights 4, segment_first 8,
 //! segment_last 8, expires_ns 8 (52 bytes).
@@ -15,7 +15,7 @@ use subtle::ConstantTimeEq;
 
 use crate::ids::{Epoch, SegmentId, VolumeId};
 
-/// What a capability allows, as a set of bits.
+/// The rights that a capability grants, as a set of bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rights(pub u32);
 
@@ -26,7 +26,7 @@ impl Rights {
     pub const WRITE: Rights = Rights(2);
     /// Fence, replace the root, remove the volume, list volumes.
     pub const ADMIN: Rights = Rights(4);
-    /// All of them.
+    /// All three rights.
     pub const ALL: Rights = Rights(7);
 
     /// True when every bit of `needed` is in `self`.
@@ -36,7 +36,7 @@ impl Rights {
     }
 }
 
-/// The pool's secret, known to its nodes and to those who may issue capabilities.
+/// The pool's secret. The pool's nodes know it, and every program that may issue capabilities.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct MasterKey(pub [u8; 16]);
 
@@ -71,15 +71,15 @@ impl MasterKey {
 /// A signed right to act on a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capability {
-    /// The volume it is for.
+    /// The volume that it applies to.
     pub volume: VolumeId,
     /// The writer's epoch.
     pub epoch: Epoch,
-    /// What it allows.
+    /// The granted rights.
     pub rights: Rights,
-    /// First segment that it covers.
+    /// The first segment in its range.
     pub segment_first: SegmentId,
-    /// Last segment that it covers.
+    /// The last segment in its range.
     pub segment_last: SegmentId,
     /// When it expires, in nanoseconds of the nodes' clock; `u64::MAX` for never.
     pub expires_ns: u64,
@@ -87,19 +87,19 @@ pub struct Capability {
     pub mac: [u8; 16],
 }
 
-/// Why a capability was refused.
+/// Why a node refused a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CapabilityError {
-    /// The signature does not match: forged, or made with another pool's or epoch's key.
+    /// The signature does not match: it is forged, or made with the key of another pool or epoch.
     #[error("the signature does not match")]
     Forged,
-    /// Its time is over.
+    /// The capability has expired.
     #[error("it has expired")]
     Expired,
-    /// It lacks a right that the operation needs.
+    /// The capability lacks a right that the operation needs.
     #[error("it does not allow this operation")]
     Rights,
-    /// It does not cover the segment.
+    /// The segment is outside the capability's range.
     #[error("it does not cover the segment")]
     Range,
 }
@@ -149,7 +149,8 @@ impl Capability {
     /// Checks the signature (in constant time), the expiry and the rights.
     ///
     /// # Errors
-    /// The first check that fails; the signature comes first, so that nothing else leaks.
+    /// The first check that fails. The signature comes first, so that a wrong one reveals nothing
+    /// else.
     pub fn check(
         &self,
         key: &CapabilityKey,
@@ -168,10 +169,10 @@ impl Capability {
         Ok(())
     }
 
-    /// Checks that the capability covers `segment`.
+    /// Checks that the capability's range includes `segment`.
     ///
     /// # Errors
-    /// [`CapabilityError::Range`] if not.
+    /// [`CapabilityError::Range`] if it does not.
     pub fn check_segment(&self, segment: SegmentId) -> Result<(), CapabilityError> {
         if self.segment_first <= segment && segment <= self.segment_last {
             Ok(())

@@ -1,17 +1,16 @@
-//! Fuzzing the decoder of the wire: any bytes in, and the properties that must hold whatever they
-//! are.
+//! Fuzzing of the wire decoder: it gets any bytes, and the properties below must hold.
 //!
-//! The input's first byte says from which side the bytes come, the second how the stream is cut,
-//! and whether its frames are mended: checksums and lengths put right, for a fuzzer does not guess
-//! checksums, and would never get past the header. The rest is what the peer sends. Checked:
+//! The input's first byte says which side sends the bytes. The second byte says how the stream is
+//! cut, and whether its frames are mended: checksums and lengths become correct, because a fuzzer
+//! cannot guess checksums and would never get past the header. The rest are the peer's bytes. The
+//! properties:
 //!
-//! - nothing panics, and every byte is taken or the stream has failed for good;
-//! - however the stream is cut, the same messages come out of it, and the same error at the same
-//!   byte;
-//! - a message that was understood can be said again, and means the same then.
+//! - no panic; the decoder takes every byte, or the stream has failed for good;
+//! - every way to cut the stream gives the same messages, and the same error at the same byte;
+//! - encoding a decoded message and decoding it again gives the same message.
 //!
-//! [`wire`] is used by the cargo-fuzz target in the repository's `fuzz/` folder and by a property
-//! test; [`seeds`] gives valid streams to start from.
+//! The cargo-fuzz target in the repository's `fuzz/` folder and a property test use [`wire`].
+//! [`seeds`] gives valid streams to start from.
 
 use bytes::Bytes;
 use zerocopy::{FromBytes, IntoBytes};
@@ -24,13 +23,14 @@ use crate::{
     VolumeId, VolumeState, VolumeSummary,
 };
 
-/// Bits of the second byte: mend the frames, and the length of the pieces above it.
+/// The lowest bit of the second byte: mend the frames. The bits above hold the length of the
+/// pieces.
 const MEND: u8 = 1;
 
-/// How far an input came, so that a test can tell whether its inputs are any good.
+/// The progress of the decoder in an input, so that a test can judge its inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// Messages that were understood.
+    /// Number of decoded messages.
     pub messages: u32,
     /// The stream ended with an error.
     pub failed: bool,
@@ -39,7 +39,7 @@ pub struct Survey {
 /// Feeds `input` to a decoder.
 ///
 /// # Panics
-/// If a property does not hold: that is the finding.
+/// If a property does not hold. This is the finding.
 pub fn wire(input: &[u8]) -> Survey {
     let (options, stream) = input.split_at(input.len().min(2));
     let [from_node, schedule] = [0, 1].map(|at| options.get(at).copied().unwrap_or(0));
@@ -63,7 +63,8 @@ where
     let whole = decode::<M>(&stream, stream.len().max(1));
     let cut = decode::<M>(&stream, usize::from(schedule >> 1) + 1);
     assert_eq!(whole.0, cut.0, "the messages depend on how the stream is cut");
-    // Where it is and which it is: a wrong magic is told as soon as its first byte is there.
+    // Compares position and kind: the decoder reports a wrong magic as soon as its first byte is
+    // there.
     let place = |error: WireError| (error.at_byte, std::mem::discriminant(&error.kind));
     let (messages, error) = whole;
     assert_eq!(error.clone().map(place), cut.1.map(place), "the error depends on it");
@@ -71,7 +72,7 @@ where
         let said = encode(message).expect("what came in a message fits in one").concat();
         let (again, error) = decode::<M>(&said, said.len());
         assert_eq!((again.len(), &error), (1, &None), "{message:?} is not understood");
-        // Not the message itself: a text that is no UTF-8 is put right when it is read.
+        // Compares encodings, not messages: decoding corrects a text that is not UTF-8.
         let again = encode(&again[0]).expect("it was a message").concat();
         assert_eq!(again, said, "{message:?} changes when it is said again");
     }
@@ -79,7 +80,7 @@ where
     Survey { messages: count, failed: error.is_some() }
 }
 
-/// All messages of a stream that comes in pieces of `piece_bytes`, and the error that ends it.
+/// All messages of a stream in pieces of `piece_bytes`, and the error that ends it.
 fn decode<M: Message>(stream: &[u8], piece_bytes: usize) -> (Vec<M>, Option<WireError>) {
     let mut decoder = Decoder::new();
     let mut messages = Vec::new();
@@ -99,7 +100,7 @@ fn decode<M: Message>(stream: &[u8], piece_bytes: usize) -> (Vec<M>, Option<Wire
     (messages, None)
 }
 
-/// Makes whole frames of a stream: what is wrong with it afterwards is in the bodies.
+/// Makes all frames of a stream valid, so that the remaining errors are in the bodies.
 fn mend<M: Message>(stream: &mut [u8]) {
     let mut rest = stream;
     while let Some((header, behind)) = rest.split_at_mut_checked(WIRE_HEADER_BYTES) {
@@ -222,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Changes, cuts or doubles a stretch behind the first two bytes.
+    /// Changes, cuts or doubles a range behind the first two bytes.
     fn mutate(input: &mut Vec<u8>, kind: u8, at: usize, len: usize, byte: u8) {
         let end = (at + len).min(input.len());
         match kind % 5 {

@@ -1,4 +1,4 @@
-//! A newtype for every name, so that no two can be mixed up.
+//! A newtype for every id, so that code cannot mix two of them up.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ macro_rules! id {
 }
 
 id!(
-    /// A pool: a set of nodes made together. Random.
+    /// A pool: a set of nodes that were created together. Random.
     PoolId(u128), "{:032x}");
 id!(
     /// A volume of a pool. Random.
@@ -26,10 +26,11 @@ id!(
     /// A node's place in its pool, from 0.
     NodeIndex(u16), "node.{}");
 id!(
-    /// Counts the writers of a volume: each open raises it, and nodes refuse lower ones.
+    /// Counts the writers of a volume: each opening raises it, and nodes refuse lower ones.
     Epoch(u64), "{}");
 id!(
-    /// Numbers the journals of a volume; a new one is started at each open and node failure.
+    /// Numbers the journals of a volume. The volume starts a new one at each opening and node
+    /// failure.
     JournalGen(u64), "{}");
 
 impl JournalGen {
@@ -41,13 +42,14 @@ impl JournalGen {
 }
 
 id!(
-    /// A byte position in a volume's log, never reused. The journal ring stores it modulo its size.
+    /// A byte position in a volume's log, never reused. The journal ring stores the byte at the
+    /// position modulo the ring's size.
     Lsn(u64), "{}");
 id!(
-    /// A segment of a volume: k data and m parity shards coded together. Numbered upwards from 1.
+    /// A segment of a volume: k data and m parity shards, coded together. Numbered upwards from 1.
     SegmentId(u64), "{}");
 id!(
-    /// Which shard of a segment: 0..k are data, k..k+m parity.
+    /// The number of a shard in its segment: 0..k are data, k..k+m parity.
     ShardIndex(u8), "{}");
 
 impl Lsn {

@@ -1,12 +1,12 @@
 //! The messages between a volume and its storage nodes, and the formats on the wire and on disk.
 //!
-//! No logic lives here: types, their encodings and the checks that an encoding needs. A message
-//! exists in two forms. In memory it is a [`Request`] or [`Reply`], which is what state machines
-//! exchange, and what in-process nodes are handed without any copying. On a socket it is the byte
-//! form that `wire` defines. Files of a node follow `disk`.
+//! This crate has no logic: only types, their encodings and the checks that an encoding needs. A
+//! message has two forms. In memory it is a [`Request`] or [`Reply`]: state machines exchange
+//! these, and nodes in the same process get them without a copy. On a socket it has the byte form
+//! that `wire` defines. The files of a node follow `disk`.
 //!
-//! Versioning: every byte form opens with a magic number and a version; a reader that meets a
-//! newer version says so and touches nothing.
+//! Versioning: every byte form begins with a magic number and a version. A reader that finds a
+//! newer version reports it and changes nothing.
 
 pub mod capability;
 pub mod disk;
@@ -25,20 +25,20 @@ pub use message::{
 /// The unit of addressing, checksumming and allocation, in bytes.
 pub const BLOCK_BYTES: usize = 4096;
 
-/// Most payload bytes that one message carries.
+/// The largest payload of one message, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 4 << 20;
 
-/// Most bytes of a volume's root record.
+/// The largest root record of a volume, in bytes.
 pub const ROOT_BYTES_MAX: usize = 60 << 10;
 
-/// CRC-32C (Castagnoli; RFC 3720 appendix B.4) of `data`, the checksum of everything stored here.
+/// CRC-32C (Castagnoli; RFC 3720 appendix B.4) of `data`: the checksum of everything stored here.
 #[must_use]
 pub fn crc32c(data: &[u8]) -> u32 {
     u32::try_from(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, data))
         .expect("a 32-bit checksum fits in 32 bits")
 }
 
-/// CRC-32C of each [`BLOCK_BYTES`] block of `data`; a shorter last block is taken as it is.
+/// CRC-32C of each [`BLOCK_BYTES`] block of `data`. The last block may be shorter.
 #[must_use]
 pub fn crc32c_blocks(data: &[u8]) -> Vec<u32> {
     data.chunks(BLOCK_BYTES).map(crc32c).collect()

@@ -1,7 +1,7 @@
-//! What a volume asks of a node, and what the node answers.
+//! The requests of a volume to a node, and the node's answers.
 //!
-//! One request is one policy-checked operation (network-accelerated DFS paper, section III): its
-//! capability is checked in the node's header handler before any byte of payload is stored.
+//! One request is one policy-checked operation (network-accelerated DFS paper, section III): the
+//! node's header handler checks its capability before the node stores any byte of payload.
 
 use bytes::Bytes;
 
@@ -15,9 +15,9 @@ pub struct Tag(pub u64);
 /// A request to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Pairs the reply with it.
+    /// Pairs the reply with the request.
     pub tag: Tag,
-    /// What entitles the sender; names the volume and the epoch.
+    /// The sender's right to the operation. It names the volume and the epoch.
     pub capability: Capability,
     /// The operation.
     pub body: RequestBody,
@@ -36,7 +36,7 @@ pub enum SegmentKind {
     Checkpoint = 1,
 }
 
-/// What a shard's slot header records once the shard is complete and immutable.
+/// Metadata in the slot header of a complete, immutable shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SealMeta {
     /// What the segment holds.
@@ -49,41 +49,43 @@ pub struct SealMeta {
     pub shard_bytes: u32,
 }
 
-/// The operations. All name the volume and epoch through the request's capability.
+/// The operations. The request's capability names the volume and the epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestBody {
-    /// Who are you? Needs no valid capability.
+    /// Asks for the node's identity. Needs no valid capability.
     Identify,
-    /// Lists the volumes that the node knows (`Rights::ADMIN`; the capability's volume is ignored).
+    /// Lists the volumes that the node knows (`Rights::ADMIN`). The node ignores the capability's
+    /// volume.
     ListVolumes,
-    /// Raises the volume's epoch to the capability's, durably, making the volume known if it is
-    /// not; from then on lower epochs are refused. Answers with [`ReplyBody::VolumeState`].
-    /// Refused with [`NodeError::InUse`] while another peer that fenced the volume is connected,
-    /// unless `takeover`.
+    /// Raises the volume's epoch to the capability's, durably. From then on the node refuses lower
+    /// epochs. If the node did not know the volume, it does now. The answer is
+    /// [`ReplyBody::VolumeState`]. While another peer that fenced the volume is connected, the node
+    /// refuses with [`NodeError::InUse`], unless `takeover` is set.
     Fence {
         /// Fence even a writer that is still connected.
         takeover: bool,
     },
-    /// Replaces the volume's root record by the payload, atomically and durably.
+    /// Replaces the volume's root record with the payload, atomically and durably.
     PutRoot {
-        /// Rises with every root; a lower one than stored is refused as invalid.
+        /// Rises with every root. The node refuses a version that is not above the stored one as
+        /// invalid, except a repetition of the stored root.
         version: u64,
     },
-    /// Makes a journal ring of `ring_bytes` for generation `gen`.
+    /// Makes a journal ring of `ring_bytes` for a generation.
     JournalCreate {
         /// The generation.
         generation: JournalGen,
         /// Size of the ring; a multiple of the block size.
         ring_bytes: u64,
     },
-    /// Writes the payload at `lsn % ring_bytes`; must not run over the ring's end.
+    /// Writes the payload at `lsn % ring_bytes`. It must not run over the ring's end.
     JournalAppend {
         /// The generation.
         generation: JournalGen,
         /// Position of the first byte; a multiple of the block size.
         lsn: Lsn,
     },
-    /// Makes what this generation's completed appends wrote stable.
+    /// Makes the completed appends of this generation stable.
     JournalSync {
         /// The generation.
         generation: JournalGen,
@@ -99,16 +101,16 @@ pub enum RequestBody {
     },
     /// Removes every generation from `first` on and below `below`.
     JournalDelete {
-        /// The first generation that goes.
+        /// The first generation to remove.
         first: JournalGen,
-        /// The first generation that stays.
+        /// The first generation to keep.
         below: JournalGen,
     },
-    /// Writes the payload into a shard at `offset_bytes`, taking a slot at the first write of the
-    /// shard. With `seal`, the shard's slot header is written once the data is, which makes the
-    /// shard complete; it becomes stable with the next [`RequestBody::ShardSync`]. Without, the
-    /// shard is open: what was written to it outlives the node's process and its writer, and
-    /// becomes stable with the next sync like a complete shard.
+    /// Writes the payload into a shard at `offset_bytes`. The first write of the shard takes a
+    /// slot. With `seal`, the node writes the shard's slot header after the data. That completes
+    /// the shard; the next [`RequestBody::ShardSync`] makes it stable. Without `seal`, the shard
+    /// stays open: its data outlives the node's process and the writer, and the next sync makes it
+    /// stable like a complete shard.
     ShardWrite {
         /// The segment.
         segment: SegmentId,
@@ -116,18 +118,19 @@ pub enum RequestBody {
         shard: ShardIndex,
         /// Offset within the shard; a multiple of the block size, as is the payload's length.
         offset_bytes: u32,
-        /// CRC-32C of each block of the payload, computed where the data was made.
+        /// CRC-32C of each block of the payload, computed by the writer that made the data.
         checksums: Vec<u32>,
         /// Completes the shard.
         seal: Option<SealMeta>,
-        /// The slot header waits until the data is stable, so that a power loss never leaves a
-        /// shard that is listed without its data. For shards that no journal stands behind.
+        /// The node writes the slot header only after the data is stable, so that a power loss
+        /// never leaves a listed shard without its data. For shards that no journal backs.
         data_first: bool,
     },
     /// Makes all completed shard writes and seals of the node stable.
     ShardSync,
-    /// Reads a part of a shard, checked against its checksums. Block-aligned. Of an open shard
-    /// that the node found at its start it knows no checksums: the reader has to check the blocks.
+    /// Reads a block-aligned part of a shard and checks it against the shard's checksums. For an
+    /// open shard that the node found at its start, it has no checksums: the reader has to check
+    /// the blocks.
     ShardRead {
         /// The segment.
         segment: SegmentId,
@@ -145,36 +148,38 @@ pub enum RequestBody {
         /// Which of its shards.
         shard: ShardIndex,
     },
-    /// Frees the slots of this volume's shards of these segments; unknown ones are fine.
+    /// Frees the slots of this volume's shards of these segments. Unknown segments are no error.
     ShardDelete {
         /// The segments.
         segments: Vec<SegmentId>,
     },
     /// Lists the volume's shards, complete and open, with a segment id of at least `from`,
-    /// ascending. The writer is told [`NodeError::Busy`] while writes of its former connections go
-    /// on.
+    /// ascending. The volume's writer gets [`NodeError::Busy`] while writes of its former
+    /// connections go on.
     ShardList {
-        /// The first segment id asked for.
+        /// The first segment id to list.
         from: SegmentId,
     },
-    /// Forgets the volume: root, journals and shards.
+    /// Removes the volume: root, journals and shards.
     RemoveVolume,
-    /// Entitles the volume to hold `slots` slots of the node in all, durably; 0 gives up every
-    /// claim. The node keeps slots free for what volumes are entitled to and do not hold yet. More
-    /// than before is granted in full or refused: with [`NodeError::NoSpace`] if other volumes have
-    /// reserved them, with [`NodeError::Busy`] if the other volumes can give enough of them back
-    /// (see `spare`), with [`NodeError::Io`] if the disk has no room for them. Fewer is always
-    /// granted. A volume without a reservation takes slots that no other volume is entitled to.
+    /// Reserves `slots` slots of the node in total for the volume, durably; 0 ends the reservation.
+    /// The node keeps slots free that volumes have reserved and do not hold yet. It grants a larger
+    /// reservation in full, or refuses it: with [`NodeError::NoSpace`] if other volumes have
+    /// reserved the slots, with [`NodeError::Busy`] if the other volumes can give enough of them
+    /// back (see `spare`), with [`NodeError::Io`] if the disk has no room for them. It always
+    /// grants a smaller one. A volume without a reservation takes slots that no other volume has
+    /// reserved.
     Reserve {
-        /// Slots in all, those that the volume holds already among them.
+        /// Slots in total, including those that the volume already holds.
         slots: u32,
         /// How many of `slots` the volume can do without. It gives them back when the node lacks
         /// slots for another volume ([`NodeStat::slots_lacking`]).
         spare: u32,
     },
-    /// Replaces a damaged record of the volume by one with the capability's epoch and without a
-    /// root. Answers with [`ReplyBody::VolumeState`]. Refused as invalid unless the record is
-    /// damaged: only a writer that serves may ask, for the record may have held any epoch.
+    /// Replaces a damaged record of the volume with one that has the capability's epoch and no
+    /// root. The answer is [`ReplyBody::VolumeState`]. The node refuses as invalid unless the
+    /// record is damaged. Only a serving writer may ask, because the record may have held any
+    /// epoch.
     RenewRecord,
     /// Space and counters.
     Stat,
@@ -185,13 +190,13 @@ pub enum RequestBody {
 pub struct Reply {
     /// The request's tag.
     pub tag: Tag,
-    /// What it produced.
+    /// The result of the request.
     pub result: Result<ReplyBody, NodeError>,
-    /// Slots of the node that the volume of the request may still take, sent with every answer.
+    /// Slots of the node that the request's volume may still take. Every answer has this number.
     pub slots_free: u32,
 }
 
-/// What a successful request produced.
+/// The result of a successful request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyBody {
     /// Nothing beyond success.
@@ -208,12 +213,12 @@ pub enum ReplyBody {
     Shards {
         /// The shards, ascending by segment.
         shards: Vec<ShardInfo>,
-        /// Where to ask on, if there are more.
+        /// The segment for the next request, if there are more shards.
         next: Option<SegmentId>,
     },
 }
 
-/// Who a node is, its space and its counters.
+/// A node's identity, its space and its counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeStat {
     /// The pool it belongs to.
@@ -224,11 +229,11 @@ pub struct NodeStat {
     pub incarnation: u64,
     /// Size of a slot, which bounds a shard.
     pub slot_bytes: u32,
-    /// Slots there are.
+    /// Number of slots of the node.
     pub slots_total: u32,
     /// Slots that are free and that no volume has reserved.
     pub slots_free: u32,
-    /// Slots that volumes need, asked for, and were refused ([`RequestBody::Reserve`]).
+    /// Slots that volumes need, and that the node refused to them ([`RequestBody::Reserve`]).
     pub slots_lacking: u32,
     /// Bytes of shards read since start.
     pub read_bytes: u64,
@@ -240,12 +245,12 @@ pub struct NodeStat {
     pub corrupt_blocks: u64,
 }
 
-/// A volume as a node knows it.
+/// A node's record of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeSummary {
     /// The volume.
     pub volume: VolumeId,
-    /// Its writer's epoch.
+    /// The epoch of the volume's writer.
     pub epoch: Epoch,
     /// Version of the stored root; 0 if there is none, [`VolumeSummary::UNUSABLE`] if the node
     /// cannot use its record of the volume.
@@ -255,7 +260,7 @@ pub struct VolumeSummary {
 }
 
 impl VolumeSummary {
-    /// The root version of a record that is damaged, or of a later release.
+    /// The root version that stands for a damaged record, or for one of a later release.
     pub const UNUSABLE: u64 = u64::MAX;
 
     /// The node can use its record of the volume.
@@ -274,7 +279,7 @@ pub struct JournalInfo {
     pub ring_bytes: u64,
 }
 
-/// What a node holds of a volume, besides its shards.
+/// A node's data about a volume, besides its shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeState {
     /// The epoch before this fence.
@@ -296,7 +301,7 @@ pub struct ShardInfo {
     pub segment: SegmentId,
     /// Which of its shards.
     pub shard: ShardIndex,
-    /// What its slot header records; all zero while the shard is open.
+    /// The metadata in its slot header; all zero while the shard is open.
     pub meta: SealMeta,
 }
 
@@ -311,7 +316,7 @@ impl ShardInfo {
 /// Why a node refused or failed a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NodeError {
-    /// The capability does not allow this.
+    /// The capability does not allow the operation.
     #[error("capability refused: {0}")]
     Capability(crate::CapabilityError),
     /// A writer with a newer epoch has taken over.
@@ -340,7 +345,7 @@ pub enum NodeError {
     /// No slot is free.
     #[error("no space on the node")]
     NoSpace,
-    /// The request table is full: try again later.
+    /// The request table is full, or the node waits for something else: try again later.
     #[error("the node is busy")]
     Busy,
     /// The request contradicts itself or the node's state.
@@ -349,7 +354,8 @@ pub enum NodeError {
     /// The node's storage failed.
     #[error("storage error: {0}")]
     Io(String),
-    /// The connection to the node is gone, or it did not answer in time. Made by the sender's side.
+    /// The connection to the node is gone, or the node did not answer in time. The sender's side
+    /// makes this error.
     #[error("the node is unreachable")]
     Unreachable,
 }

@@ -1,6 +1,6 @@
-//! Runs seeds of the seeded world: `seeds A..B [THREADS]`, or `seeds N` for one with its trace.
-//! The environment variable `CODE` gives a code to use instead of those that the seeds draw. With
-//! `THIN` set, all volumes are thin.
+//! Runs seeds of the seeded world: `seeds A..B [THREADS]`, or `seeds N` for one seed with its
+//! trace. The environment variable `CODE` replaces the codes that the seeds draw. With `THIN` set,
+//! all volumes are thin.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

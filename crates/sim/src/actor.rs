@@ -1,37 +1,37 @@
-//! What the world runs: volume processes and node processes, behind two small traits.
+//! The processes of the world: volumes and nodes, behind two small traits.
 //!
-//! The traits exist so that the world's own tests can run other actors, broken ones above all:
-//! a checker that has never refused anything proves nothing.
+//! The traits let the world's own tests run other actors, especially broken ones: a checker that
+//! has never refused anything proves nothing.
 
 use fieldstone_block::{Backend, Nanos};
 use fieldstone_node::{Action as NodeAction, Books, Event as NodeEvent, NodeConfig};
 use fieldstone_volume::Phase;
 use fieldstone_volume::{Action, Event, VolumeConfig};
 
-/// How a volume says it is.
+/// The state that a volume reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// Where it is in its life.
+    /// The phase of its life.
     pub phase: Phase,
-    /// Every node is up, every shard is in its place, nothing is being rebuilt.
+    /// Every node is up, every shard is in its place, and no rebuild runs.
     pub whole: bool,
     /// A scrub runs.
     pub scrubbing: bool,
-    /// Shards that the last scrub could not check.
+    /// Number of shards that the last scrub could not check.
     pub scrub_failed: u64,
     /// Every node, in the order of their indices.
     pub nodes: Vec<NodeView>,
-    /// Segments that miss shards.
+    /// Number of segments that miss shards.
     pub degraded: u64,
-    /// The shards that they miss.
+    /// Number of shards that they miss.
     pub missing: u64,
-    /// Segments that miss more shards than the code repairs.
+    /// Number of segments that miss more shards than the code repairs.
     pub lost: u64,
-    /// Shards are being made anew.
+    /// A rebuild runs.
     pub rebuilding: bool,
     /// The journal is on as many nodes as it should be.
     pub journal_whole: bool,
-    /// For people: what is missing.
+    /// What is missing, as text for people.
     pub text: String,
 }
 
@@ -40,41 +40,41 @@ pub struct Health {
 pub struct NodeView {
     /// The volume uses the node.
     pub up: bool,
-    /// Shards of the volume on the node that count.
+    /// Number of the volume's shards on the node that count.
     pub shards: u64,
 }
 
 /// A volume process.
 pub trait VolumeProcess: Backend {
-    /// Something happened to a connection.
+    /// Takes an event of a connection.
     fn handle(&mut self, event: Event, now: Nanos);
-    /// What it wants done.
+    /// The next action for the world.
     fn next_action(&mut self) -> Option<Action>;
-    /// Where it is in its life. Asked after every event, so it must be cheap.
+    /// The phase of its life. The world reads it after every event, so it must be cheap.
     fn phase(&self) -> Phase;
-    /// How it is.
+    /// The state that it reports.
     fn health(&self) -> Health;
-    /// Asks it to close in good order.
+    /// Asks the volume to close properly.
     fn request_close(&mut self);
-    /// Asks it to check every shard.
+    /// Asks the volume to check every shard.
     fn request_scrub(&mut self);
-    /// Asks it to become so large.
+    /// Asks the volume to grow to this size.
     fn request_grow(&mut self, size_bytes: u64);
-    /// Why it did not, if it says so.
+    /// Why the volume did not grow, if it gives a reason.
     fn grow_refused(&self) -> Option<String>;
 }
 
 /// A node process.
 pub trait NodeProcess {
-    /// A request, a disk completion or the loss of a connection.
+    /// Takes a request, a disk completion or the loss of a connection.
     fn handle(&mut self, event: NodeEvent, now: Nanos);
-    /// What it wants done.
+    /// The next action for the world.
     fn next_action(&mut self) -> Option<NodeAction>;
-    /// It has looked at its disk, and serves requests.
+    /// The node has read its disk, and serves requests.
     fn is_ready(&self) -> bool;
-    /// What it believes that it holds; `None` for one that keeps no books, or does not serve.
+    /// The node's own account of its contents. `None` if it keeps none, or does not serve.
     fn books(&self) -> Option<Books>;
-    /// Panics if what it believes contradicts itself.
+    /// Panics if the node's state contradicts itself.
     fn check(&self);
 }
 

@@ -1,9 +1,9 @@
-//! The fault atlas: which faults may come together, so that the code must survive them.
+//! The fault atlas: the faults that may come together, and that the code must therefore survive.
 //!
 //! Let `m` be the losses that the volume's profile repairs. At any time at most `m` nodes are
 //! **impaired**. A node is impaired from the moment when one of these faults strikes it until the
-//! fault is over *and* every volume has said, over connections made since, that it is whole (every
-//! node up, no shard missing, nothing being rebuilt, the journal on all the nodes it should be on):
+//! fault is over *and* every volume has reported, over newer connections, that it is whole (every
+//! node up, no shard missing, no rebuild running, the journal on all its nodes):
 //!
 //! | fault             | what happens                                                            |
 //! |-------------------|-------------------------------------------------------------------------|
@@ -16,11 +16,12 @@
 //! | `BitFlip`         | a bit at rest flips. In shard data: until every volume scrubbed. In its  |
 //! |                   | other files: until the node is wiped, which the world does after a while |
 //! | `DiskErrors`      | some reads, writes and syncs fail for a while; then its process restarts |
-//! | `DiskFull`        | new space is not to be had for a while; then its process restarts        |
+//! | `DiskFull`        | the disk refuses new space for a while; then its process restarts        |
 //!
-//! Some faults **stay**: the world never heals them, so their nodes are impaired to the end of the
-//! run, and what a run demands at its end is demanded with them present. Of `m` nodes at most, they
-//! strike nodes that no other fault has impaired, and the files of such a node are not replaced.
+//! Some faults **stay**: the world never heals them. So their nodes are impaired to the end of the
+//! run, and the run's final checks must hold with these faults present. They strike at most `m`
+//! nodes, and only nodes that no other fault has impaired. The world does not replace the files of
+//! such a node.
 //!
 //! | fault             | what stays                                                               |
 //! |-------------------|--------------------------------------------------------------------------|
@@ -28,18 +29,19 @@
 //! |                   | headers, notes, shards, journals                                         |
 //! | `ErrorsStay`      | all operations of the disk fail, or all of a kind, or all on files of a  |
 //! |                   | kind                                                                     |
-//! | `FullStays`       | no new space is to be had                                                |
-//! | `ReadOnlyStays`   | whatever changes a file fails, and changes nothing                       |
+//! | `FullStays`       | the disk refuses new space                                               |
+//! | `ReadOnlyStays`   | every operation that changes a file fails, and changes nothing           |
 //! | `SlowStays`       | each operation of the disk takes a large part of the time after which a  |
 //! |                   | node counts as down, or longer than that                                 |
 //! | `SilenceStays`    | the process takes connections and requests, and never answers            |
-//! | `StaleCopy`       | the node goes on with the files that it had some time ago                |
+//! | `StaleCopy`       | the node goes on with its files of some time ago                         |
 //!
-//! While a fault that stays is in place, another node is sound again when the volumes say that they
-//! are as whole as they can be without the nodes of such faults: these nodes are down or have no
-//! shards, every other node is up, no segment lacks more than one shard, the journal is whole.
+//! While a fault that stays is in place, another node is sound again when the volumes report that
+//! they are as whole as they can be without the nodes of such faults: these nodes are down or have
+//! no shards, every other node is up, no segment lacks more than one shard, and the journal is
+//! whole.
 //!
-//! Faults that impair no node, and may come at any time, whatever is impaired:
+//! Faults that impair no node. They may come at any time, whatever else is impaired:
 //!
 //! | fault        | what happens                                                               |
 //! |--------------|----------------------------------------------------------------------------|
@@ -51,31 +53,32 @@
 //! |              | there. Nodes that it is cut off from count as impaired, unless they are     |
 //! |              | more than `m`                                                               |
 //!
-//! Where there are several volumes, `VolumeKill`, `Usurp`, `Partition` and `ConnectionLoss` strike
-//! one of them, or all.
+//! With several volumes, `VolumeKill`, `Usurp`, `Partition` and `ConnectionLoss` strike one of
+//! them, or all.
 //!
-//! An impaired node is struck at most a few more times before the volumes are whole, and all
-//! processes die at most a few times before one serves: opening and rebuilding have to get on at
-//! some time.
+//! Faults strike an impaired node at most a few more times before the volumes are whole, and all
+//! processes die at most a few times before one serves. Otherwise opening and rebuilding might
+//! never make progress.
 //!
 //! After `KillAll` and `PowerAll`, and after all disks were full, every node counts as impaired
-//! until the volumes are whole, so no node-impairing fault follows before. The nodes come back one
-//! by one; but no volume is opened before all are back that no fault of their own had impaired: a
-//! volume that opened without them would go on without what only they have, as if they were the
-//! nodes that are lost for good.
+//! until the volumes are whole, so no fault that impairs nodes strikes before that. The nodes come
+//! back one by one. But the world opens no volume before all nodes are back that no fault of their
+//! own had impaired. A volume that opened without such nodes would go on without data that only
+//! they have, as if these nodes were lost for good.
 //!
-//! In a scenario *beyond* (only in pools of more than 2m nodes, where any two sets of nodes that a
-//! volume opens with have a node in common), `NodeKill`, `Partition` and `ConnectionLoss` ignore
-//! the bound of `m`, unless a fault that destroys something has impaired a node: an opening does not
-//! wait for ever for nodes that are away, and to go on without them would be to lose more than `m`
-//! nodes. A request may fail if at any time since it was made more than `m` nodes were
-//! impaired by faults of their own; every other request must succeed. Every request must be
-//! answered, nothing wrong may be read, and no volume that serves may fail. These faults destroy
-//! nothing: when the nodes are back, every volume opens and every block is read. Bits flip in shard
-//! data only: a node with another file damaged is lost in the end, and by then it may be one of few
-//! that have what was written.
+//! In a scenario *beyond*, `NodeKill`, `Partition` and `ConnectionLoss` ignore the bound of `m`,
+//! unless a fault that destroys something has impaired a node. (These scenarios have pools of more
+//! than 2m nodes, where any two sets of nodes that a volume opens with have a node in common.) An
+//! opening does not wait for ever for absent nodes, and going on without them would mean losing
+//! more than `m` nodes. A request may fail if, at any time since it was made, faults of their own
+//! had impaired more than `m` nodes; every other request must succeed. Every request must get an
+//! answer, no read may give wrong data, and no serving volume may fail. These faults destroy
+//! nothing: when the nodes are back, every volume opens and every block can be read. Bits flip in
+//! shard data only: a node with another damaged file is lost in the end, and by then it may be one
+//! of few nodes that have the written data.
+//!
 //! In a scenario *full* or *crowded*, requests may fail for lack of space while the pool is short
-//! of it, and trimming must help.
+//! of space, and trimming must help.
 
 use std::collections::BTreeMap;
 
@@ -111,7 +114,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Those that pass, or that end with the recovery from them.
+    /// Faults that pass, or that end with the recovery from them.
     pub const PASSING: [Fault; 13] = [
         Fault::NodeKill,
         Fault::NodePower,
@@ -128,7 +131,7 @@ impl Fault {
         Fault::Usurp,
     ];
 
-    /// Those that stay to the end of a run.
+    /// Faults that stay to the end of a run.
     pub const STAYING: [Fault; 7] = [
         Fault::DamageStays,
         Fault::ErrorsStay,
@@ -166,13 +169,13 @@ impl Fault {
         }
     }
 
-    /// It strikes one node.
+    /// True for a fault that strikes one node.
     #[must_use]
     pub fn impairs(self) -> bool {
         !matches!(self, Fault::VolumeKill | Fault::KillAll | Fault::PowerAll | Fault::Usurp)
     }
 
-    /// It may take something from a node's disk that was acknowledged.
+    /// True for a fault that may take acknowledged data from a node's disk.
     #[must_use]
     pub fn destroys(self) -> bool {
         matches!(
@@ -192,7 +195,7 @@ impl Fault {
     }
 }
 
-/// How often each fault that passes is chosen, relative to the others.
+/// How often the world chooses each passing fault, relative to the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weights([u32; Fault::PASSING.len()]);
 
@@ -203,27 +206,27 @@ impl Weights {
         Self(std::array::from_fn(|_| if dice.chance(450) { 0 } else { dice.between(1, 10) as u32 }))
     }
 
-    /// These only, equally often.
+    /// Only these faults, equally often.
     #[must_use]
     pub fn only(faults: &[Fault]) -> Self {
         Self(Fault::PASSING.map(|fault| u32::from(faults.contains(&fault))))
     }
 
-    /// One of them, or `None` if all are off.
+    /// A random fault, or `None` if all are off.
     pub fn pick(&self, dice: &mut Dice) -> Option<Fault> {
         dice.weighted(&self.0).map(|index| Fault::PASSING[index])
     }
 }
 
-/// Faults that strike one node before the volume is whole again.
+/// The largest number of faults that strike one node before the volume is whole again.
 const STRIKES_MAX: u32 = 6;
 
-/// What is wrong with a node.
+/// The state of an impaired node.
 #[derive(Clone, Copy, Debug, Default)]
 struct Impairment {
-    /// Faults that struck the node since it was sound.
+    /// Faults that struck the node since it was last sound.
     strikes: u32,
-    /// Faults that are not over.
+    /// Faults that are still in effect.
     ongoing: u32,
     ended_at: Nanos,
     needs_scrub: bool,
@@ -231,25 +234,26 @@ struct Impairment {
     own: bool,
     /// The node was struck by a fault that stays.
     stays: bool,
-    /// The node may have lost something that was acknowledged.
+    /// The node may have lost acknowledged data.
     lossy: bool,
 }
 
-/// Keeps account of impaired nodes.
+/// Records the impaired nodes.
 #[derive(Clone, Debug)]
 pub struct Atlas {
     impaired: BTreeMap<NodeIndex, Impairment>,
     impaired_max: usize,
-    /// More than `impaired_max` are allowed for harmless faults.
+    /// More than `impaired_max` nodes may have harmless faults.
     beyond: bool,
-    /// When more nodes were last struck than the code survives, if that is over.
+    /// When the number of struck nodes last exceeded the code's limit, if that is over.
     exceeded_until: Option<Nanos>,
-    /// When a node was last impaired, if none is now.
+    /// When a node was last impaired, if none is impaired now.
     impaired_until: Option<Nanos>,
 }
 
 impl Atlas {
-    /// An atlas that allows `impaired_max` nodes, or any number of harmless faults if `beyond`.
+    /// An atlas for `impaired_max` impaired nodes, or for any number of harmless faults if
+    /// `beyond`.
     #[must_use]
     pub fn new(impaired_max: usize, beyond: bool) -> Self {
         let impaired = BTreeMap::new();
@@ -267,24 +271,24 @@ impl Atlas {
             || (self.beyond && fault.is_harmless_to_data() && !self.is_lossy())
     }
 
-    /// Nodes may have lost something that was acknowledged, and volumes have not made up for it.
+    /// Nodes may have lost acknowledged data that the volumes have not restored.
     fn is_lossy(&self) -> bool {
         self.impaired.values().any(|impairment| impairment.lossy)
     }
 
-    /// A fault strikes `node` that destroys something there.
+    /// Notes that a fault destroys something on `node`.
     pub fn destroys(&mut self, node: NodeIndex) {
         self.impaired.entry(node).or_default().lossy = true;
     }
 
-    /// True when a fault that stays may strike `node` now: nothing else is wrong with it, and it is
-    /// one of few enough.
+    /// True when a fault that stays may strike `node` now: no other fault has impaired the node,
+    /// and few enough nodes are impaired.
     #[must_use]
     pub fn allows_staying(&self, node: NodeIndex) -> bool {
         !self.impaired.contains_key(&node) && self.impaired.len() < self.impaired_max
     }
 
-    /// A fault strikes `node` and stays.
+    /// Notes that a fault strikes `node` and stays.
     pub fn begins_to_stay(&mut self, node: NodeIndex) {
         let impairment = self.impaired.entry(node).or_default();
         impairment.own = true;
@@ -297,26 +301,26 @@ impl Atlas {
         self.impaired.get(&node).is_some_and(|impairment| impairment.stays)
     }
 
-    /// Nodes struck by faults that stay.
+    /// Number of nodes that faults struck to stay.
     #[must_use]
     pub fn staying(&self) -> usize {
         self.impaired.values().filter(|impairment| impairment.stays).count()
     }
 
-    /// Nodes struck by a fault of their own, which may have cost the pool their room.
+    /// Number of nodes that a fault of their own struck. The pool may have lost their room.
     #[must_use]
     pub fn struck(&self) -> usize {
         self.impaired.values().filter(|impairment| impairment.own).count()
     }
 
-    /// True when all of `nodes` may be impaired together, with those that are.
+    /// True when all of `nodes` may be impaired together, in addition to the impaired ones.
     #[must_use]
     pub fn allows_all(&self, nodes: &[NodeIndex]) -> bool {
         let added = nodes.iter().filter(|node| !self.impaired.contains_key(node)).count();
         self.impaired.len() + added <= self.impaired_max
     }
 
-    /// How many nodes may be impaired.
+    /// The largest number of impaired nodes.
     #[must_use]
     pub fn impaired_max(&self) -> usize {
         self.impaired_max
@@ -341,7 +345,7 @@ impl Atlas {
         self.is_exceeded() || self.exceeded_until.is_some_and(|until| until >= at)
     }
 
-    /// A fault strikes `node`.
+    /// Notes that a fault strikes `node`.
     pub fn begins(&mut self, node: NodeIndex) {
         let impairment = self.impaired.entry(node).or_default();
         impairment.ongoing += 1;
@@ -349,18 +353,18 @@ impl Atlas {
         impairment.own = true;
     }
 
-    /// The same befalls all nodes, and `node` with them.
+    /// Notes that a fault of all nodes strikes `node`.
     pub fn begins_for_all(&mut self, node: NodeIndex) {
         self.impaired.entry(node).or_default().ongoing += 1;
     }
 
-    /// A volume may be opened although `node` is away.
+    /// True if a volume may be opened while `node` is away.
     #[must_use]
     pub fn may_be_missed(&self, node: NodeIndex) -> bool {
         self.impaired.get(&node).is_some_and(|impairment| impairment.own)
     }
 
-    /// A fault of `node` is over at this time, now or soon; its consequences need not be.
+    /// Notes that a fault of `node` is over at this time, now or soon. Its consequences may go on.
     pub fn ends(&mut self, node: NodeIndex, at: Nanos) {
         if let Some(impairment) = self.impaired.get_mut(&node) {
             impairment.ongoing = impairment.ongoing.saturating_sub(1);
@@ -368,7 +372,7 @@ impl Atlas {
         }
     }
 
-    /// Shards on `node` are damaged until a scrub repaired them.
+    /// Notes that shards on `node` are damaged until a scrub repairs them.
     pub fn needs_scrub(&mut self, node: NodeIndex) {
         self.impaired.entry(node).or_default().needs_scrub = true;
     }
@@ -379,14 +383,14 @@ impl Atlas {
         self.impaired.values().any(|impairment| impairment.needs_scrub)
     }
 
-    /// A scrub that began after the last damage has ended.
+    /// Notes that a scrub has ended that began after the last damage.
     pub fn scrubbed(&mut self) {
         for impairment in self.impaired.values_mut() {
             impairment.needs_scrub = false;
         }
     }
 
-    /// The volume says it is whole, at `now`, and its connections are sound.
+    /// Notes that the volume reports at `now` that it is whole, and that its connections are sound.
     pub fn whole(&mut self, now: Nanos) {
         if self.is_exceeded() {
             self.exceeded_until = Some(now);
@@ -400,7 +404,7 @@ impl Atlas {
         });
     }
 
-    /// Nodes impaired.
+    /// The impaired nodes.
     #[must_use]
     pub fn impaired(&self) -> Vec<NodeIndex> {
         self.impaired.keys().copied().collect()

@@ -1,9 +1,9 @@
-//! Where every random decision of the world comes from.
+//! The source of every random decision of the world.
 //!
-//! One seed names a run. Each component draws from a stream of its own, keyed by the seed, the
-//! component's name and an index, so that one more draw in one component leaves every other
-//! component's draws as they were: a change in the disk model does not reshuffle the workload,
-//! and a failing seed stays comparable while a bug is chased.
+//! One seed names a run. Each component draws from its own stream, keyed by the seed, the
+//! component's name and an index. So one more draw in one component changes no draw of any other: a
+//! change in the disk model does not reshuffle the workload, and a failing seed stays comparable
+//! during a bug hunt.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -1,18 +1,19 @@
 //! The seeded world: virtual clock, network and disks with faults, and checkers.
 //!
-//! Volumes and nodes are state machines that do no I/O, so a whole pool, its users and its
-//! misfortunes run here in one thread on a virtual clock, and one seed reproduces a run exactly: the
-//! same requests, the same faults, the same interleaving, the same trace.
+//! Volumes and nodes are state machines that do no I/O. So a whole pool, its users and its faults
+//! run here in one thread on a virtual clock. One seed reproduces a run exactly: the same requests,
+//! the same faults, the same interleaving, the same trace.
 //!
-//! - [`scenario`] draws from a seed what a run is like: profile, nodes, sizes, speeds, users, faults;
-//! - [`world`] plays it; [`schedule`] is its clock, [`dice`] its only source of chance;
-//! - [`disk`] and [`network`] are what actors see of it, with their faults;
-//! - [`atlas`] states which faults may come together, so that the code must survive them;
-//! - [`workload`] is what the users want, [`checker`] judges what they get;
-//! - [`mod@run`] runs one seed or many, [`trace`] tells what happened.
+//! - [`scenario`] draws a run's parameters from its seed: profile, nodes, sizes, speeds, users,
+//!   faults;
+//! - [`world`] plays it; [`schedule`] is its clock, and [`dice`] its only source of chance;
+//! - [`disk`] and [`network`] are the actors' disk and network, with their faults;
+//! - [`atlas`] states which faults may come together, and that the code must therefore survive;
+//! - [`workload`] makes the users' requests, and [`checker`] judges the answers;
+//! - [`mod@run`] runs one seed or many, and [`trace`] writes down the events.
 //!
 //! The actors stand behind the traits of [`actor`], so that the world's own tests can run broken
-//! ones and prove that the checker notices.
+//! actors and prove that the checker detects them.
 
 pub mod actor;
 pub mod atlas;

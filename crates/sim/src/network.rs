@@ -1,15 +1,16 @@
 //! The network: one connection per volume process and node, in order in both directions.
 //!
 //! A connection carries frames: messages, and at its end `Closed`. Frames of one direction arrive
-//! in the order in which they were sent; frames of different connections overtake each other.
+//! in the order in which they were sent. Frames of different connections overtake each other.
 //!
-//! - **Loss** of a connection cuts each direction at a random frame: what is before the cut still
-//!   arrives, then the side is told. The two sides are told at different times, so a node may
-//!   carry out requests whose sender has long given up, or sits on a new connection already.
-//! - **Partition** of a link is silent: frames stall, no side is told, new connections are not
-//!   made. When it heals, stalled frames arrive late, or the connection is lost.
-//! - A **process that dies** has its frames in flight delivered up to a random cut; a **node that
-//!   dies silently** (its machine vanished) tells no client until it is back.
+//! - **Loss** of a connection cuts each direction at a random frame. The frames before the cut
+//!   still arrive; then that side learns of the loss. The two sides learn at different times, so a
+//!   node may carry out requests whose sender has long given up, or already has a new connection.
+//! - **Partition** of a link is silent: frames stall, neither side learns of it, and no new
+//!   connection is made. When the link heals, stalled frames arrive late, or the connection is
+//!   lost.
+//! - When a **process dies**, its frames in flight arrive up to a random cut. A **node that dies
+//!   silently** (its machine vanished) tells no client until it is back.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,11 +20,11 @@ use fieldstone_proto::{NodeIndex, Reply, Request};
 
 use crate::dice::Dice;
 
-/// A volume process, numbered from 0 in the order of their starts.
+/// A volume process, numbered from 0 in the order of the starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u32);
 
-/// Which way a frame goes.
+/// The direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the volume process to the node.
@@ -32,18 +33,18 @@ pub enum Direction {
     ToClient,
 }
 
-/// What arrives.
+/// The content of a frame that arrives.
 #[derive(Debug)]
 pub enum Arrival {
     /// A request, at a node.
     Request(Request),
     /// A reply, at a volume process.
     Reply(Reply),
-    /// The connection is gone, as this side now knows.
+    /// The connection is gone; this side now knows.
     Closed,
 }
 
-/// Where something arrives.
+/// The place where a frame arrives.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
     /// The connection.
@@ -61,11 +62,11 @@ enum Frame<T> {
 
 struct Lane<T> {
     frames: VecDeque<Frame<T>>,
-    /// The receiving side still listens.
+    /// The receiver still reads.
     open: bool,
-    /// `Closed` is in the lane, or was: nothing can follow.
+    /// `Closed` is in the lane, or was. No frame can follow.
     ending: bool,
-    /// Deliveries that came due while the link was partitioned.
+    /// Frames that came due while the link was partitioned.
     stalled: u32,
     last_due: Nanos,
 }
@@ -96,27 +97,27 @@ struct Connection {
     to_client: Lane<Reply>,
 }
 
-/// How slow the network is; means of randomly distributed times.
+/// The speed of the network; means of random times.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkSpeed {
-    /// From one side to the other.
+    /// The delay from one side to the other.
     pub delay_ns: u64,
-    /// Until a side notices that a connection was lost.
+    /// The delay until a side notices that a connection was lost.
     pub notice_ns: u64,
 }
 
 /// A frame will arrive: the world calls [`Network::arrive`] at `at`.
 #[derive(Clone, Copy, Debug)]
 pub struct Due {
-    /// When.
+    /// The time.
     pub at: Nanos,
-    /// On which connection.
+    /// The connection.
     pub peer: PeerId,
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
 }
 
-/// All connections. What it wants scheduled it leaves in [`Network::take_due`].
+/// All connections. [`Network::take_due`] gives the frames to schedule.
 pub struct Network {
     connections: BTreeMap<PeerId, Connection>,
     partitioned: BTreeSet<(ClientId, NodeIndex)>,
@@ -140,7 +141,7 @@ impl Network {
         }
     }
 
-    /// What is to be scheduled since the last call.
+    /// The frames to schedule since the last call.
     pub fn take_due(&mut self) -> std::vec::Drain<'_, Due> {
         self.due.drain(..)
     }
@@ -151,7 +152,7 @@ impl Network {
         self.partitioned.contains(&(client, node))
     }
 
-    /// True when the connection is open on both sides, and neither has anything to learn.
+    /// True when the connection is open on both sides, and neither side has yet to learn of a loss.
     #[must_use]
     pub fn is_sound(&self, peer: PeerId) -> bool {
         self.connections.get(&peer).is_some_and(|connection| {
@@ -164,7 +165,7 @@ impl Network {
         })
     }
 
-    /// The volume process of a connection, as long as either side listens.
+    /// The volume process of a connection, as long as either side reads.
     #[must_use]
     pub fn client_of(&self, peer: PeerId) -> Option<ClientId> {
         self.connections.get(&peer).map(|connection| connection.client)
@@ -179,7 +180,7 @@ impl Network {
         peer
     }
 
-    /// Sends a request; lost if the connection is.
+    /// Sends a request. It is lost if the connection is lost.
     pub fn send_request(&mut self, now: Nanos, peer: PeerId, request: Request) {
         if let Some(connection) = self.connections.get_mut(&peer)
             && !connection.to_node.ending
@@ -190,7 +191,7 @@ impl Network {
         }
     }
 
-    /// Sends a reply; lost if the connection is.
+    /// Sends a reply. It is lost if the connection is lost.
     pub fn send_reply(&mut self, now: Nanos, peer: PeerId, reply: Reply) {
         if let Some(connection) = self.connections.get_mut(&peer)
             && !connection.to_client.ending
@@ -213,7 +214,8 @@ impl Network {
         self.due.push(Due { at, peer, direction });
     }
 
-    /// A frame is due: what arrives, and where. `None` if it stalls or its receiver is gone.
+    /// A frame is due. Returns its content and its receiver; `None` if it stalls or its receiver is
+    /// gone.
     pub fn arrive(&mut self, peer: PeerId, direction: Direction) -> Option<(Ends, Arrival)> {
         let connection = self.connections.get_mut(&peer)?;
         let ends = Ends { peer, client: connection.client, node: connection.node };
@@ -228,7 +230,8 @@ impl Network {
         arrival.map(|arrival| (ends, arrival))
     }
 
-    /// The volume process closes its side: the node gets what was sent, or a part, then is told.
+    /// The volume process closes its side. The node gets the sent frames, or a part of them, and
+    /// then learns of the end.
     pub fn close_by_client(&mut self, now: Nanos, peer: PeerId, abrupt: bool) {
         let Some(connection) = self.connections.get_mut(&peer) else { return };
         connection.to_client.deafen();
@@ -256,7 +259,7 @@ impl Network {
         }
     }
 
-    /// Loses the connection: both directions are cut, both sides are told in their time.
+    /// Loses the connection: cuts both directions. Each side learns of it in its own time.
     pub fn lose(&mut self, now: Nanos, peer: PeerId) {
         let Some(connection) = self.connections.get_mut(&peer) else { return };
         connection.to_node.cut(&mut self.dice);
@@ -265,7 +268,7 @@ impl Network {
         self.end_to_client(now, peer);
     }
 
-    /// The node died. Unless `silent`, the volume processes are told; if so,
+    /// The node died. The volume processes learn of it, unless `silent`: then
     /// [`Self::node_is_back`] tells them.
     pub fn node_died(&mut self, now: Nanos, node: NodeIndex, silent: bool) {
         for peer in self.peers_of_node(node) {
@@ -280,7 +283,7 @@ impl Network {
         self.connections.retain(|_, c| c.to_node.open || c.to_client.open);
     }
 
-    /// The node's machine is back, and refuses what belongs to connections from before.
+    /// The node's machine is back, and refuses frames of earlier connections.
     pub fn node_is_back(&mut self, now: Nanos, node: NodeIndex) {
         for peer in self.peers_of_node(node) {
             if !self.connections[&peer].to_node.open {
@@ -289,7 +292,8 @@ impl Network {
         }
     }
 
-    /// The volume process died: the nodes get what was in flight, or a part, and are told.
+    /// The volume process died. The nodes get its frames in flight, or a part of them, and then
+    /// learn of the end.
     pub fn client_died(&mut self, now: Nanos, client: ClientId) {
         let peers = self.connections.iter().filter(|(_, c)| c.client == client);
         for peer in peers.map(|(peer, _)| *peer).collect::<Vec<_>>() {
@@ -302,7 +306,7 @@ impl Network {
         self.partitioned.insert((client, node));
     }
 
-    /// Heals a link: stalled frames arrive, or, if `lossy`, the connection turns out to be lost.
+    /// Heals a link: stalled frames arrive, or, if `lossy`, the connection is lost.
     pub fn heal(&mut self, now: Nanos, client: ClientId, node: NodeIndex, lossy: bool) {
         if !self.partitioned.remove(&(client, node)) {
             return;
@@ -326,7 +330,7 @@ impl Network {
         }
     }
 
-    /// The links that are partitioned.
+    /// The partitioned links.
     #[must_use]
     pub fn partitions(&self) -> Vec<(ClientId, NodeIndex)> {
         self.partitioned.iter().copied().collect()
@@ -381,7 +385,7 @@ mod tests {
         Reply { tag: Tag(tag), result: Ok(ReplyBody::Done), slots_free: 0 }
     }
 
-    /// Delivers everything in order of time; gives the tags per direction, `u64::MAX` for closed.
+    /// Delivers all frames in order of time. Returns the tags per direction, `u64::MAX` for closed.
     fn deliver(network: &mut Network) -> (Vec<u64>, Vec<u64>) {
         let (mut at_node, mut at_client) = (Vec::new(), Vec::new());
         let mut due: Vec<Due> = network.take_due().collect();

@@ -13,39 +13,39 @@ use crate::scenario::Scenario;
 use crate::trace::Trace;
 use crate::world::{Failure, World};
 
-/// How to run.
+/// The options of a run.
 #[derive(Default)]
 pub struct Options<'a> {
-    /// Where to write the trace.
+    /// The writer for the trace.
     pub trace: Option<&'a mut dyn Write>,
-    /// Protect the data with this code and not with the one that the seed draws.
+    /// The code that protects the data, in place of the one that the seed draws.
     pub code: Option<Profile>,
-    /// All volumes are thin, and none grows. So were the worlds of older seeds.
+    /// All volumes are thin, and none grows. The worlds of older seeds were like this.
     pub thin: bool,
 }
 
-/// How a run went.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The seed.
     pub seed: u64,
-    /// What it was about, in one line.
+    /// The scenario, in one line.
     pub scenario: String,
-    /// Block requests made.
+    /// Number of block requests.
     pub ops: u64,
-    /// Of those, answered with an error that was allowed.
+    /// Number of requests that got a permitted error.
     pub ops_failed: u64,
-    /// Events that happened.
+    /// Number of events.
     pub events: u64,
-    /// Virtual time that passed.
+    /// Virtual time of the run.
     pub virtual_time: Nanos,
-    /// Volume processes started.
+    /// Number of volume processes started.
     pub volumes_started: u32,
     /// Faults injected, by kind.
     pub faults: Vec<(&'static str, u64)>,
     /// Hash of the trace: equal for equal runs.
     pub trace_hash: u64,
-    /// What went wrong, if anything.
+    /// The first failure, if there is one.
     pub failure: Option<Failure>,
 }
 
@@ -53,7 +53,7 @@ pub struct Outcome {
 pub fn run_cast<'a, C: Cast>(scenario: Scenario, cast: &'a C, options: Options<'a>) -> Outcome {
     let (seed, summary) = (scenario.seed, scenario.summary());
     let mut world = World::new(scenario, cast, Trace::new(options.trace));
-    // A panic of an actor is a finding like any other, with the time it happened.
+    // A panic of an actor is a finding like any other, with its time.
     let result = catch_unwind(AssertUnwindSafe(|| world.play()));
     if let Err(panic) = result {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -63,7 +63,7 @@ pub fn run_cast<'a, C: Cast>(scenario: Scenario, cast: &'a C, options: Options<'
     world.outcome(seed, summary)
 }
 
-/// Runs `seeds` on `threads` threads; `progress` gets each outcome as it comes, in any order, and
+/// Runs `seeds` on `threads` threads. `progress` gets each outcome as it comes, in any order, and
 /// says whether to go on.
 pub fn run_many(
     seeds: std::ops::Range<u64>,

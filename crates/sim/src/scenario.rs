@@ -1,7 +1,7 @@
-//! A scenario: everything about a run that is decided before it starts, drawn from its seed.
+//! A scenario: all parameters of a run that are fixed before it starts, drawn from its seed.
 //!
-//! Sizes are small on purpose: with shards of 32 to 64 KiB and rings of a few hundred, segments
-//! seal, collection runs and checkpoints are written many times in a second of virtual time.
+//! Sizes are small on purpose: with shards of 32 to 64 KiB and rings of a few hundred KiB, segments
+//! are sealed, collection runs and checkpoints are written many times in a second of virtual time.
 
 use fieldstone_codes::Profile;
 use fieldstone_proto::NodeIndex;
@@ -13,21 +13,22 @@ use crate::disk::DiskKind;
 use crate::network::NetworkSpeed;
 use crate::workload::Plan;
 
-/// What a run is about; decides which answers are allowed.
+/// The kind of a run. It decides which answers are permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Faults within the atlas: every request must succeed.
     Within,
-    /// Now and then more nodes are away than the code survives: requests may fail meanwhile, data
-    /// may not.
+    /// Sometimes more nodes are away than the code survives. Requests may fail meanwhile, but no
+    /// data may be lost.
     Beyond,
-    /// The pool is too small for what is written: requests may fail for lack of space.
+    /// The pool is too small for the written data. Requests may fail for lack of space.
     Full,
-    /// Several volumes want a little more than the pool has, or just so much: the same.
+    /// Several volumes need all of the pool's space or a little more. Requests may fail for lack of
+    /// space.
     Crowded,
 }
 
-/// What is decided about one volume of the pool.
+/// The plan for one volume of the pool.
 #[derive(Clone, Debug)]
 pub struct VolumePlan {
     /// Its sizes.
@@ -36,18 +37,18 @@ pub struct VolumePlan {
     pub plan: Plan,
     /// Whether the volume is thick or thin.
     pub provisioning: Provisioning,
-    /// When the volume is made larger, if it is.
+    /// When the volume grows, if it grows.
     pub growth: Option<Growth>,
-    /// It is removed, and made again, after so many requests of its users, if it is.
+    /// If set: after this many requests of its users the volume is removed, and created again.
     pub removed_at_request: Option<u32>,
-    /// Blocks by which the volume is made larger when the users are done; 0 if it is not.
+    /// Blocks by which the volume grows when the users are done; 0 if it does not grow.
     pub more_blocks_at_end: u64,
 }
 
-/// When a volume is made larger.
+/// When a volume grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
-    /// After so many requests of its users.
+    /// The number of requests of its users after which it grows.
     pub at_request: u32,
     /// Its size from then on.
     pub size_bytes: u64,
@@ -60,31 +61,32 @@ pub struct StayingPlan {
     pub node: NodeIndex,
     /// The fault, one of [`Fault::STAYING`].
     pub fault: Fault,
-    /// It strikes when users have made so many requests, or as soon after as the atlas allows.
+    /// It strikes when users have made this many requests, or as soon after that as the atlas
+    /// allows.
     pub at_request: u32,
-    /// A stale copy is one of the files when users had made so many.
+    /// For a stale copy: the number of requests after which the world copies the files.
     pub copy_at_request: u32,
 }
 
-/// When the disks of all nodes are filled by another program.
+/// When another program fills the disks of all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SqueezePlan {
-    /// When users have made so many requests, or as soon after as no node is impaired.
+    /// When users have made this many requests, or as soon after that as no node is impaired.
     pub at_request: u32,
-    /// For how long.
+    /// How long the disks are full.
     pub for_ns: u64,
-    /// What is left on each disk.
+    /// The space that is left on each disk.
     pub left_bytes: u64,
 }
 
 /// A scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The seed it was drawn from.
+    /// The seed of the scenario.
     pub seed: u64,
-    /// What it is about.
+    /// The kind of run.
     pub kind: Kind,
-    /// How data is protected.
+    /// The code that protects the data.
     pub profile: Profile,
     /// Nodes of the pool.
     pub nodes: u16,
@@ -92,42 +94,43 @@ pub struct Scenario {
     pub volumes: Vec<VolumePlan>,
     /// Slots per node; a slot is a shard.
     pub slots: u32,
-    /// How often each fault happens.
+    /// How often each fault strikes.
     pub weights: Weights,
     /// Mean time between faults; 0 for never.
     pub fault_gap_ns: u64,
     /// Faults that stay.
     pub staying: Vec<StayingPlan>,
-    /// When all disks are full, if they are.
+    /// When all disks are full, if they are in this run.
     pub squeeze: Option<SqueezePlan>,
-    /// Disks.
+    /// The disks.
     pub disk: DiskKind,
-    /// Network.
+    /// The network.
     pub network: NetworkSpeed,
-    /// After which silence a volume takes a node for down.
+    /// The silence after which a volume counts a node as down.
     pub node_timeout_ms: u64,
-    /// The nodes' clock minus the world's.
+    /// The nodes' clock minus the world's clock.
     pub wall_offset_ns: u64,
 }
 
 /// Size of a block.
 const BLOCK_BYTES: u64 = 4096;
-/// How many volumes share a pool, where several do; a run costs more with each.
+/// How many volumes share a pool, in scenarios with several. A run costs more with each.
 const VOLUMES: [u64; 5] = [2, 2, 2, 3, 4];
-/// Fewest requests of each of several volumes.
+/// Fewest requests of each volume, where there are several.
 const SHARED_OPS_MIN: u32 = 60;
-/// Shards that a node must have room for, for each volume and whatever its size: those of open
-/// segments and of checkpoints, and those that wait to be freed.
+/// Shards that a node must have room for, for each volume of any size: shards of open segments and
+/// of checkpoints, and shards that wait to be freed.
 const SLOTS_SPARE: u64 = 24;
-/// The same where volumes crowd: enough for what each must keep for itself, and little more.
+/// The same in a crowded pool: enough for the slots that each volume must keep for itself, and few
+/// more.
 const SLOTS_SPARE_CROWDED: [u64; 3] = [12, 16, 24];
-/// Most blocks by which a volume is made larger at the end of a run.
+/// Most blocks by which a volume grows at the end of a run.
 const BLOCKS_AT_END_MAX: u64 = 128;
-/// Slots that thick volumes leave to each volume beside what they reserve.
+/// Slots that thick volumes leave to each volume in addition to those that they reserve.
 const SLOTS_OF_THIN: u64 = 12;
 
 impl Scenario {
-    /// The scenario of `seed`; with `code` instead of the code that it draws, if one is given.
+    /// The scenario of `seed`. Uses `code`, if given, in place of the code that the seed draws.
     #[must_use]
     pub fn from_seed(seed: u64, code: Option<Profile>) -> Self {
         let mut scenario = Self::thin(seed, code);
@@ -138,7 +141,7 @@ impl Scenario {
         scenario
     }
 
-    /// The same with thin volumes only, none of which grows.
+    /// The same with only thin volumes, none of which grows.
     #[must_use]
     pub fn thin(seed: u64, code: Option<Profile>) -> Self {
         let mut scenario = Self::alone(seed, code);
@@ -175,7 +178,7 @@ impl Scenario {
             plan.fill();
         }
         let disk = draw_disk(&mut dice);
-        // A node that is merely slow as usual must not be taken for dead.
+        // A node that is as slow as usual must not count as down.
         let node_timeout_ms =
             if disk.sync_ns > 5_000_000 { 3000 } else { dice.pick(&[200, 1000, 3000]) };
         Self {
@@ -196,7 +199,7 @@ impl Scenario {
         }
     }
 
-    /// In half of the runs the volume gets neighbours, and all of them other sizes and users.
+    /// In half of the runs the pool gets more volumes, and all volumes get other sizes and users.
     fn draw_neighbours(&mut self) {
         let mut dice = Dice::new(self.seed, "volumes", 0);
         if dice.chance(500) {
@@ -230,8 +233,8 @@ impl Scenario {
         self.slots = (needed * per_cent / 100 + spare * count) as u32;
     }
 
-    /// In a part of the runs faults stay, on as many nodes as the code survives at most. While more
-    /// nodes may be away than that, every node is needed.
+    /// In a part of the runs faults stay, on at most as many nodes as the code survives. In a
+    /// scenario *beyond*, where more nodes may be away, every node is needed, so no fault stays.
     fn draw_staying(&mut self) {
         let mut dice = Dice::new(self.seed, "staying", 0);
         if self.kind == Kind::Beyond || self.profile.m() == 0 || !dice.chance(400) {
@@ -249,8 +252,8 @@ impl Scenario {
         }
     }
 
-    /// A part of the volumes are thick, as many as the pool has room for. Some grow, whether there
-    /// is room for that or not.
+    /// A part of the volumes are thick, as many as the pool has room for. Some volumes grow,
+    /// whether the pool has room for that or not.
     fn draw_provisioning(&mut self) {
         let mut dice = Dice::new(self.seed, "provisioning", 0);
         let count = self.volumes.len() as u64;
@@ -271,7 +274,7 @@ impl Scenario {
         }
     }
 
-    /// In half of the runs each volume is made a little larger at the end.
+    /// In half of the runs each volume grows a little at the end.
     fn draw_growth_at_end(&mut self) {
         let mut dice = Dice::new(self.seed, "growth at end", 0);
         if dice.chance(500) {
@@ -281,10 +284,10 @@ impl Scenario {
         }
     }
 
-    /// In a part of the runs one volume is removed, and made again. A node that cannot forget the
-    /// volume may have no slots for the new one, so no fault stays in these runs. Where the pool is
-    /// short of room, thin volumes may have grown into the room of a thick one that was removed, and
-    /// volumes that were made larger into that of any.
+    /// In a part of the runs one volume is removed, and created again. A node that cannot remove
+    /// the volume may have no slots for the new one, so no fault stays in these runs. In a pool
+    /// that is short of room, thin volumes may have grown into the room of a removed thick volume,
+    /// and volumes that grew may have taken the room of any volume.
     fn draw_removal(&mut self) {
         let mut dice = Dice::new(self.seed, "removal", 0);
         if dice.chance(250) && self.staying.is_empty() {
@@ -300,7 +303,7 @@ impl Scenario {
         }
     }
 
-    /// In a part of the runs all disks are full for a while, and nothing else is wrong meanwhile.
+    /// In a part of the runs all disks are full for a while. No other fault is in effect meanwhile.
     fn draw_squeeze(&mut self) {
         let mut dice = Dice::new(self.seed, "squeeze", 0);
         let alone = self.volumes.iter().all(|volume| volume.removed_at_request.is_none());
@@ -314,7 +317,7 @@ impl Scenario {
         self.squeeze = Some(SqueezePlan { at_request, for_ns, left_bytes });
     }
 
-    /// A scenario without any fault, for tests that plant their own.
+    /// A scenario without any fault, for tests that plant their own faults.
     #[must_use]
     pub fn calm(seed: u64) -> Self {
         let mut scenario = Self::alone(seed, None);
@@ -323,7 +326,7 @@ impl Scenario {
         scenario
     }
 
-    /// One with `count` volumes in a pool that has room for all of them, without any fault.
+    /// A scenario with `count` volumes in a pool that has room for all of them, without any fault.
     #[must_use]
     pub fn shared(seed: u64, count: usize) -> Self {
         let mut scenario = Self::calm(seed);
@@ -333,7 +336,7 @@ impl Scenario {
         scenario
     }
 
-    /// One with these faults only.
+    /// A scenario with only these faults.
     #[must_use]
     pub fn with_faults(seed: u64, faults: &[Fault], gap_ns: u64) -> Self {
         let mut scenario = Self::calm(seed);
@@ -348,7 +351,7 @@ impl Scenario {
         self.volumes.iter().map(|volume| volume.geometry.shard_bytes).max().unwrap_or_default()
     }
 
-    /// In one line.
+    /// A summary in one line.
     #[must_use]
     pub fn summary(&self) -> String {
         let volumes: Vec<String> = self.volumes.iter().map(VolumePlan::summary).collect();
@@ -424,7 +427,7 @@ fn draw_geometry(dice: &mut Dice, profile: &Profile, device_blocks: u64) -> Geom
         size_bytes: device_blocks * BLOCK_BYTES,
         shard_bytes,
         unit_bytes,
-        // A smaller ring would close segments before they are full, which wastes slots.
+        // A smaller ring would close segments before they are full, and so waste slots.
         ring_bytes: (segment_bytes * dice.pick(&[2, 4, 8])).max(128 << 10),
     }
 }

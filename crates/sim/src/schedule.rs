@@ -1,7 +1,7 @@
-//! The virtual clock: a heap of what happens when.
+//! The virtual clock: a heap of future events with their times.
 //!
-//! Events at the same nanosecond happen in the order in which they were put in, so a run has
-//! exactly one order. Time moves only by taking events out.
+//! Events at the same nanosecond happen in the order of insertion, so a run has exactly one order.
+//! Time moves only when an event is taken out.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,7 +31,7 @@ impl<E> Ord for Entry<E> {
     }
 }
 
-/// What is still to happen, and the time.
+/// The future events, and the time.
 pub struct Schedule<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
     now: Nanos,
@@ -46,31 +46,31 @@ impl<E> Default for Schedule<E> {
 }
 
 impl<E> Schedule<E> {
-    /// The time.
+    /// The present time.
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.now
     }
 
-    /// How many events have happened.
+    /// Number of events that have happened.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Lets `event` happen at `at`, or now if that is past.
+    /// Schedules `event` at `at`, or now if that time is past.
     pub fn at(&mut self, at: Nanos, event: E) {
         let at = at.max(self.now);
         self.pushed += 1;
         self.heap.push(Reverse(Entry { at, order: self.pushed, event }));
     }
 
-    /// Lets `event` happen `delay_ns` from now.
+    /// Schedules `event` `delay_ns` from now.
     pub fn after(&mut self, delay_ns: u64, event: E) {
         self.at(self.now.plus(Nanos(delay_ns)), event);
     }
 
-    /// Moves on to the next event.
+    /// Advances to the next event and returns it.
     pub fn next_event(&mut self) -> Option<E> {
         let Reverse(entry) = self.heap.pop()?;
         self.now = entry.at;
@@ -92,7 +92,7 @@ mod tests {
         let mut seen = String::new();
         while let Some(name) = schedule.next_event() {
             if name == 'b' {
-                // Past times mean now.
+                // A past time means now.
                 schedule.at(Nanos(2), 'x');
             }
             seen.push(name);

@@ -1,8 +1,8 @@
-//! The trace: what happened, in fixed columns, and its hash.
+//! The trace: the events of a run, in fixed columns, and their hash.
 //!
-//! The hash is taken over every line whether or not the text is written, so two runs can be
-//! compared for equality at the price of a few multiplications per event; text is only made when
-//! there is a writer.
+//! The hash covers every line, whether or not the text is written. So two runs can be compared for
+//! equality at the price of a few multiplications per event. Text is made only if there is a
+//! writer.
 //!
 //! ```text
 //!       time_us who  what       detail
@@ -22,7 +22,7 @@ pub const LEGEND: &str = "\
 #     time_us who  what     detail
 ";
 
-/// Who a line is about.
+/// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// A volume process.
@@ -68,10 +68,10 @@ pub struct Trace<'a> {
 }
 
 impl<'a> Trace<'a> {
-    /// A trace that is written to `writer`, if given, behind the legend.
+    /// A trace. If `writer` is given, the legend and then the lines go to it.
     pub fn new(mut writer: Option<&'a mut dyn Write>) -> Self {
         if let Some(writer) = writer.as_mut() {
-            // A trace that cannot be written is no reason to fail the run it describes.
+            // A failure to write the trace is no reason to fail the run.
             let _ = writer.write_all(LEGEND.as_bytes());
         }
         Self { writer, hash: 0x9e37_79b9_7f4a_7c15 }
@@ -89,7 +89,7 @@ impl<'a> Trace<'a> {
         self.writer.is_some()
     }
 
-    /// Adds a line. `key` goes into the hash in place of `detail`, and should tell as much.
+    /// Adds a line. The hash covers `key` instead of `detail`, so `key` should tell as much.
     pub fn line(
         &mut self,
         now: Nanos,

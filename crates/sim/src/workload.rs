@@ -1,32 +1,32 @@
-//! The workload: what the users of the device ask for.
+//! The workload: the requests of the device's users.
 //!
-//! A plan is drawn from the seed: the mix of operations, how many are in flight, and how places
-//! are chosen. The manner changes every so often within a run (uniform, a hot spot, sequential
-//! runs, bursts with pauses), since the bugs live in the changes.
+//! The seed draws a plan: the mix of operations, the number in flight, and how places are chosen.
+//! The manner changes every so often within a run (uniform, a hot spot, sequential runs, bursts
+//! with pauses), because bugs hide in the changes.
 
 use fieldstone_block::{Op, RequestFlags};
 
 use crate::checker::Span;
 use crate::dice::Dice;
 
-/// What a workload is like.
+/// The parameters of a workload.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Size of the device in blocks.
     pub device_blocks: u64,
-    /// Operations in all.
+    /// Number of operations.
     pub ops: u32,
-    /// Most requests in flight.
+    /// The largest number of requests in flight.
     pub depth: usize,
     /// Weights of read, write, trim, zeroes, flush and extents.
     pub mix: [u32; 6],
-    /// Writes with FUA, of a thousand.
+    /// Writes with FUA, per thousand.
     pub fua_per_mille: u32,
     /// Longest request in blocks.
     pub span_blocks_max: u64,
     /// Mean pause between requests.
     pub think_ns: u64,
-    /// The part of the device that is written to, of a thousand.
+    /// The part of the device that users write to, per thousand.
     pub reach_per_mille: u64,
 }
 
@@ -55,7 +55,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// Makes it fill the device.
+    /// Changes the plan so that it fills the device.
     pub(crate) fn fill(&mut self) {
         self.mix = [20, 70, 4, 2, 3, 1];
         self.span_blocks_max = 32;
@@ -63,7 +63,7 @@ impl Plan {
     }
 }
 
-/// How places are chosen at present.
+/// How places are chosen now.
 #[derive(Clone, Copy, Debug)]
 enum Manner {
     Uniform,
@@ -74,9 +74,9 @@ enum Manner {
 /// One operation to submit.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft {
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// Where; for a flush, the first block.
+    /// The range; for a flush, the first block.
     pub span: Span,
     /// Modifiers.
     pub flags: RequestFlags,
@@ -95,7 +95,7 @@ pub struct Workload {
 const OPS: [Op; 6] = [Op::Read, Op::Write, Op::Trim, Op::WriteZeroes, Op::Flush, Op::Extents];
 
 impl Workload {
-    /// A workload after `plan`.
+    /// A workload with this plan.
     #[must_use]
     pub fn new(plan: Plan, dice: Dice) -> Self {
         Self { plan, dice, manner: Manner::Uniform, manner_left: 0, drawn: 0, burst: false }
@@ -143,7 +143,7 @@ impl Workload {
 
     fn blocks(&mut self, op: Op) -> u64 {
         let max = match op {
-            // Trims and zeroes cost little however long they are.
+            // Trims and zeroes are cheap even when they are long.
             Op::Trim | Op::WriteZeroes | Op::Extents if self.dice.chance(200) => {
                 self.plan.device_blocks / 4
             }

@@ -1,5 +1,5 @@
-//! Every seed that once failed runs again; so does a handful that never did, twice, to show that a
-//! seed reproduces its run.
+//! Runs every seed again that once failed. Also runs a few seeds that never failed, twice, to show
+//! that a seed reproduces its run.
 
 use fieldstone_sim::{Options, run};
 
@@ -11,7 +11,7 @@ struct Listed {
     seed: u64,
     /// The world has thin volumes only.
     thin: bool,
-    /// The seed finds a known defect that is not mended yet.
+    /// The seed finds a known defect that is not fixed yet.
     parked: bool,
 }
 

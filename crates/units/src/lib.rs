@@ -1,4 +1,4 @@
-//! Quantities as people write and read them: sizes, rates, counts, durations.
+//! Quantities in the form that people write and read: sizes, rates, counts, durations.
 //!
 //! Sizes take the suffixes K, M, G, T and P as powers of 1024, with or without `iB` or `B`, and
 //! fractions (`1.5G`). Output uses the unambiguous KiB, MiB, GiB. Counts take k and M as powers of
@@ -11,7 +11,7 @@ const SUFFIXES: [(&str, u32); 6] = [("", 0), ("K", 10), ("M", 20), ("G", 30), ("
 /// Parses a size such as `4096`, `64K`, `1.5GiB`.
 ///
 /// # Errors
-/// A sentence that says what is wrong, for the command line.
+/// A sentence for the command line that gives the reason.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
     let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
@@ -49,7 +49,7 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
 /// Parses a count such as `500`, `20k`, `1M`; 0 means no limit.
 ///
 /// # Errors
-/// A sentence that says what is wrong, for the command line.
+/// A sentence for the command line that gives the reason.
 pub fn parse_count(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
     let (number, factor) = match trimmed.char_indices().next_back() {
@@ -68,7 +68,7 @@ const DURATIONS: [(&str, u64); 5] =
 /// Parses a duration such as `250us`, `1.5s`, `2min` into nanoseconds.
 ///
 /// # Errors
-/// A sentence that says what is wrong, for the command line.
+/// A sentence for the command line that gives the reason.
 pub fn parse_duration_ns(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a duration (e.g. 250us, 10ms, 1.5s)");
     let trimmed = text.trim();
@@ -134,7 +134,7 @@ pub fn rate(bytes: u64, elapsed: Duration) -> String {
     format!("{}/s", size((bytes as f64 / seconds) as u64))
 }
 
-/// A duration with a unit that suits it: `850 ns`, `12.3 us`, `4.56 ms`, `7.8 s`.
+/// A duration in a suitable unit: `850 ns`, `12.3 us`, `4.56 ms`, `7.8 s`.
 pub fn duration_ns(ns: u64) -> String {
     let value = ns as f64;
     let (scaled, unit) = match ns {

@@ -1,13 +1,13 @@
-//! What an operation costs through the ring, compared with the plain system call.
+//! The cost of an operation through the ring, compared with the plain system call.
 //!
 //! ```text
 //! cargo run --release -p fieldstone-uring --example batch_io -- FOLDER
 //! ```
 //!
 //! Reads and writes 4 KiB at random places of a 64 MiB file in the page cache, in batches of 32:
-//! through a reactor, and by `pread`/`pwrite` in a loop. The contenders take turns; printed are
-//! the medians per operation and their ratio. The plain calls are the limit: the ring cannot copy
-//! a cached page faster, it can only save system calls.
+//! through a reactor, and by `pread`/`pwrite` in a loop. The two contenders alternate. The output
+//! has the medians per operation and their ratio. The plain calls are the limit: the ring cannot
+//! copy a cached page faster, it can only save system calls.
 
 use std::error::Error;
 use std::os::unix::fs::FileExt;
@@ -24,7 +24,7 @@ const BATCH: u64 = 32;
 const BATCHES_PER_ROUND: u64 = 500;
 const ROUNDS: usize = 21;
 
-/// A cheap walk over the file's blocks that defeats read-ahead.
+/// A cheap walk over the file's blocks that makes read-ahead useless.
 struct Places(u64);
 
 impl Places {

@@ -1,4 +1,4 @@
-//! An echo server on one reactor: how to drive one, and what a turn costs.
+//! An echo server on one reactor: how to drive a reactor, and what a turn costs.
 //!
 //! ```text
 //! cargo run --release -p fieldstone-uring --example echo -- unix:/tmp/echo.sock
@@ -20,7 +20,7 @@ use fieldstone_uring::{
 
 const ACCEPT: Token = Token(0);
 const REPORT: Token = Token(1);
-/// Connections count from here; a connection's receive and send share its token.
+/// Tokens of connections start here. A connection's receive and send share its token.
 const FIRST_CONNECTION: u64 = 2;
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -81,7 +81,7 @@ impl Echo {
         Ok(())
     }
 
-    /// A timer runs only while there is something to report.
+    /// A timer runs only while there are counters to report.
     fn report_soon(&mut self) {
         if !self.reporting {
             self.reporting = true;

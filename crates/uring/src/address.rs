@@ -1,8 +1,9 @@
-//! Where a server listens and a client connects: `unix:/path` or `tcp:host:port`.
+//! The address at which a server listens and to which a client connects: `unix:/path` or
+//! `tcp:host:port`.
 //!
-//! An [`Address`] is what the user wrote; an [`Endpoint`] is what the kernel takes. Between the
-//! two lies name resolution, which may block on DNS for host names (not for literal addresses) and
-//! therefore is a step of its own that happens before the data path runs.
+//! An [`Address`] has the user's form; an [`Endpoint`] has the kernel's form. Name resolution lies
+//! between the two. It may block on DNS for host names (not for literal addresses), so it is a
+//! separate step before the data path runs.
 
 use std::fmt;
 use std::io;
@@ -12,10 +13,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The longest path of a unix socket, in bytes; the kernel's field holds one more, for the NUL.
+/// The longest path of a unix socket, in bytes. The kernel's field has one more byte, for the NUL.
 const UNIX_PATH_MAX_BYTES: usize = 107;
 
-/// A place to listen on or connect to, as users write it.
+/// An address to listen on or connect to, in the user's form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// `unix:/path`: a stream socket in the file system.
@@ -32,7 +33,7 @@ pub enum Address {
 /// Why a text is not an [`Address`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// It does not begin with a known scheme.
+    /// The text does not begin with a known scheme.
     #[error("address \"{0}\": expected unix:/path or tcp:host:port")]
     Scheme(String),
     /// The path is empty.
@@ -112,10 +113,10 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Resolves an address; host names may block on DNS, and the first address found is taken.
+    /// Resolves an address. A host name may block on DNS; the endpoint is its first address.
     ///
     /// # Errors
-    /// The name does not resolve, or the path is too long; the text names the address.
+    /// The name does not resolve, or the path is too long. The text names the address.
     pub fn resolve(address: &Address) -> io::Result<Self> {
         match address {
             Address::Unix(path) => Self::unix(path, address),
@@ -133,7 +134,7 @@ impl Endpoint {
         }
     }
 
-    /// The address this was resolved from.
+    /// The address that this endpoint was resolved from.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.name
@@ -143,7 +144,7 @@ impl Endpoint {
         libc::c_int::from(self.storage.ss_family)
     }
 
-    /// As the system calls take it: a pointer that is good as long as the endpoint, and a length.
+    /// The form of system calls: a pointer that is valid as long as the endpoint, and a length.
     #[must_use]
     pub fn as_raw(&self) -> (*const libc::sockaddr, libc::socklen_t) {
         ((&raw const self.storage).cast(), self.len_bytes)

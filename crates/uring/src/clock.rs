@@ -2,7 +2,7 @@
 
 use fieldstone_block::Nanos;
 
-/// The time now. Costs a few tens of nanoseconds (no system call).
+/// The present time. A call costs a few tens of nanoseconds (no system call).
 #[must_use]
 pub fn now() -> Nanos {
     read(libc::CLOCK_MONOTONIC)

@@ -1,12 +1,12 @@
 //! Files that the reactor reads and writes.
 //!
-//! Opening, sizing and removing are plain blocking calls: they happen when a volume or node
-//! starts, not on the data path. What happens per request (read, write, sync, discard) goes
-//! through the [`Reactor`](crate::Reactor).
+//! Opening, sizing and removing are plain blocking calls, because they happen when a volume or node
+//! starts, not on the data path. The operations of requests (read, write, sync, discard) go through
+//! the [`Reactor`](crate::Reactor).
 //!
-//! `Direct` files (`O_DIRECT`) bypass the page cache; the kernel then demands that offset, length
+//! `Direct` files (`O_DIRECT`) bypass the page cache. The kernel then demands that offset, length
 //! and memory address are multiples of the device's logical block size. 4096 always works, and an
-//! [`AlignedBuf`](fieldstone_buf::AlignedBuf) satisfies it.
+//! [`AlignedBuf`](fieldstone_buf::AlignedBuf) satisfies this.
 
 use std::fs;
 use std::io;
@@ -16,17 +16,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the page cache takes part.
+/// Whether transfers use the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Caching {
     /// Through the page cache.
     #[default]
     Buffered,
-    /// Around it (`O_DIRECT`): transfers must be aligned.
+    /// Around the page cache (`O_DIRECT`): transfers must be aligned.
     Direct,
 }
 
-/// What happens if the file does or does not exist.
+/// Whether to create a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Creation {
     /// The file must exist.
@@ -43,24 +43,24 @@ pub enum Creation {
 pub struct FileOptions {
     /// Open for writing as well as reading.
     pub write: bool,
-    /// Create it?
+    /// Whether to create the file.
     pub creation: Creation,
-    /// Page cache or not?
+    /// Whether to use the page cache.
     pub caching: Caching,
 }
 
-/// An open file. Clones share the descriptor, which closes with the last handle or operation.
+/// An open file. Clones share the descriptor. It closes with the last handle or operation.
 #[derive(Clone, Debug)]
 pub struct File {
     open: Arc<Open>,
     caching: Caching,
 }
 
-/// What the handles of a file share.
+/// The state that the handles of a file share.
 #[derive(Debug)]
 struct Open {
     file: fs::File,
-    /// Its file system cannot be asked not to block (`RWF_NOWAIT`).
+    /// The file's system does not support writes that must not block (`RWF_NOWAIT`).
     refuses_nowait: AtomicBool,
 }
 
@@ -74,8 +74,8 @@ impl File {
     /// Opens a file.
     ///
     /// # Errors
-    /// The system's reason, with the path in the text; `EINVAL` for a direct file on a file system
-    /// that cannot do it. The error's kind is kept.
+    /// The system's reason, with the path in the text. `EINVAL` for a direct file on a file system
+    /// without direct I/O. The error keeps its kind.
     pub fn open(path: &Path, options: FileOptions) -> io::Result<Self> {
         let mut open = fs::OpenOptions::new();
         open.read(true).write(options.write || options.creation != Creation::Existing);
@@ -95,13 +95,13 @@ impl File {
         Ok(Self { open: Open::new(file), caching: options.caching })
     }
 
-    /// Takes over an open file; `caching` must tell the truth about its `O_DIRECT` flag.
+    /// Wraps an open file. `caching` must match its `O_DIRECT` flag.
     #[must_use]
     pub fn from_descriptor(descriptor: OwnedFd, caching: Caching) -> Self {
         Self { open: Open::new(descriptor.into()), caching }
     }
 
-    /// How it was opened.
+    /// The caching with which the file was opened.
     #[must_use]
     pub fn caching(&self) -> Caching {
         self.caching
@@ -142,8 +142,8 @@ impl File {
         self.open.refuses_nowait.load(Ordering::Relaxed)
     }
 
-    /// Writes to the file never try `RWF_NOWAIT` again: its file system cannot promise not to
-    /// block.
+    /// Makes writes to the file never try `RWF_NOWAIT` again, because its file system cannot
+    /// promise not to block.
     pub fn note_refuses_nowait(&self) {
         self.open.refuses_nowait.store(true, Ordering::Relaxed);
     }
@@ -155,15 +155,16 @@ impl AsFd for File {
     }
 }
 
-/// Opens a file that has to be a regular one, such as those of a node's folder. Opening or reading
-/// a FIFO waits for its other end, which may never come; here it is refused, and so are sockets and
-/// devices. A directory is left to the caller's next call, for whose error the system has words.
+/// Opens a file that must be a regular one, such as the files of a node's folder. Opening or
+/// reading a FIFO waits for its other end, which may never come. So this function refuses FIFOs,
+/// sockets and devices. It does not refuse a directory: the caller's next call fails on it, with
+/// the system's own error text.
 ///
-/// For plain calls only: the ring fails operations on a descriptor that was opened like this where
-/// it should wait.
+/// For plain calls only: on a descriptor that was opened like this, the ring fails operations that
+/// should wait.
 ///
 /// # Errors
-/// The system's reason, or that it is no regular file.
+/// The system's reason, or that the file is not regular.
 pub fn open_regular(path: &Path, options: &mut fs::OpenOptions) -> io::Result<fs::File> {
     let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
     let kind = file.metadata()?.file_type();
@@ -173,7 +174,7 @@ pub fn open_regular(path: &Path, options: &mut fs::OpenOptions) -> io::Result<fs
     Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file: move it away first"))
 }
 
-/// Makes the names in a folder stable: after creating, renaming or removing a file in it.
+/// Makes the names in a folder stable, after creating, renaming or removing a file in it.
 ///
 /// # Errors
 /// The system's reason, with the path in the text.

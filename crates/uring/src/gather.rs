@@ -1,17 +1,17 @@
-//! The bytes of a write or send: a list of shared parts and how far the kernel has got with it.
+//! The bytes of a write or send: a list of shared parts, and how many bytes the kernel has taken.
 //!
-//! The kernel may take any prefix of what it is offered. A [`Gather`] remembers the prefix and
-//! offers the rest, at most `IOV_MAX` parts at a time. A single remaining part is offered as a
-//! plain pointer and length; several go as an I/O vector, which must stay where it is until the
-//! kernel has read it, so it lives in an [`IoList`] on the heap. Lists are recycled through a
-//! [`ListPool`]: the steady state allocates nothing.
+//! The kernel may take any prefix of the offered bytes. A [`Gather`] remembers the prefix and
+//! offers the rest, at most `IOV_MAX` parts at a time. It offers a single remaining part as a plain
+//! pointer and length, and several parts as an I/O vector. The vector must stay in its place until
+//! the kernel has read it, so it lives in an [`IoList`] on the heap. A [`ListPool`] recycles the
+//! lists, so the steady state allocates nothing.
 
 use bytes::Bytes;
 use std::ptr;
 
-/// Most parts that the kernel takes in one vector (`UIO_MAXIOV`).
+/// The largest number of parts that the kernel takes in one vector (`UIO_MAXIOV`).
 pub(crate) const IOV_MAX: usize = 1024;
-/// Most lists kept for reuse.
+/// The largest number of lists kept for reuse.
 const POOLED_LISTS: usize = 256;
 
 /// An I/O vector and the message header that points to it. Boxed, because the header must not move
@@ -41,12 +41,12 @@ impl ListPool {
     }
 }
 
-/// What to offer to the kernel next.
+/// The next bytes for the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Window {
     /// One run of bytes.
     Run(*const u8, u32),
-    /// Several: the vector and its length.
+    /// Several runs: the vector and its length.
     Vectors(*const libc::iovec, u32),
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Gather {
     parts: Vec<Bytes>,
     /// The first part that is not done.
     part: usize,
-    /// Bytes of it that are done.
+    /// Bytes of this part that are done.
     part_done_bytes: usize,
     done_bytes: u32,
     total_bytes: u32,
@@ -63,7 +63,7 @@ pub(crate) struct Gather {
 }
 
 impl Gather {
-    /// `total_bytes` is the sum of the parts' lengths, which the caller has bounded.
+    /// `total_bytes` is the sum of the parts' lengths. The caller has checked its bound.
     pub(crate) fn new(parts: Vec<Bytes>, total_bytes: u32, pool: &mut ListPool) -> Self {
         let list = if parts.len() > 1 { Some(pool.take()) } else { None };
         let mut gather =
@@ -80,8 +80,8 @@ impl Gather {
         self.done_bytes == self.total_bytes
     }
 
-    /// The bytes not yet taken, as much as fits one system call. The pointers are valid until the
-    /// gather is changed or dropped.
+    /// The bytes that the kernel has not taken, as many as fit one system call. The pointers are
+    /// valid until the gather is changed or dropped.
     pub(crate) fn window(&mut self) -> Window {
         let rest = &self.parts[self.part..];
         match (&mut self.list, rest) {
@@ -102,7 +102,7 @@ impl Gather {
         }
     }
 
-    /// The message header for the vector that [`Gather::window`] just made.
+    /// The message header for the vector from the last [`Gather::window`].
     pub(crate) fn header(&mut self) -> *const libc::msghdr {
         let list = self.list.as_mut().expect("only called for a window of vectors");
         list.header.msg_iov = list.vectors.as_mut_ptr();
@@ -110,7 +110,7 @@ impl Gather {
         &raw const *list.header
     }
 
-    /// Records that the kernel took the next `taken_bytes`.
+    /// Notes that the kernel took the next `taken_bytes`.
     pub(crate) fn advance(&mut self, taken_bytes: u32) {
         assert!(taken_bytes <= self.total_bytes - self.done_bytes, "taken more than was offered");
         self.done_bytes += taken_bytes;
@@ -127,7 +127,7 @@ impl Gather {
         }
     }
 
-    /// Gives the parts back, and the list to the pool.
+    /// Returns the parts, and puts the list back into the pool.
     pub(crate) fn dissolve(self, pool: &mut ListPool) -> Vec<Bytes> {
         if let Some(list) = self.list {
             pool.give_back(list);
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Copies out what a window points to.
+    /// Copies the bytes of a window.
     fn offered(gather: &mut Gather) -> Vec<u8> {
         match gather.window() {
             // SAFETY: the window is valid until the gather changes.
@@ -168,7 +168,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the kernel cuts it, the bytes come out whole and in order.
+        /// However the kernel cuts the transfer, the bytes arrive whole and in order.
         #[test]
         fn any_sequence_of_short_transfers_delivers_all_bytes(
             lens in proptest::collection::vec(0usize..40, 0..3000),

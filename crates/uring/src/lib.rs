@@ -1,27 +1,27 @@
 //! The real world: one io_uring reactor per core.
 //!
-//! Everything that reads a clock, opens a file or touches a socket lives here. The state machines
-//! of the other crates see only events and actions; a [`Reactor`] turns their actions into
-//! io_uring operations and the kernel's completions back into events.
+//! All code that reads a clock, opens a file or touches a socket lives here. The state machines of
+//! the other crates see only events and actions. A [`Reactor`] turns their actions into io_uring
+//! operations, and the kernel's completions back into events.
 //!
-//! # Rules of the house
+//! # Rules
 //!
-//! - **One reactor per core, one ring per reactor, nothing shared.** A [`Reactor`] is not `Send`.
+//! - **One reactor per core, one ring per reactor, no shared state.** A [`Reactor`] is not `Send`.
 //!   Cores talk through [`Mailbox`]es.
 //! - **One system call per turn.** Operations are queued in user space; [`Reactor::turn`] hands
 //!   all of them to the kernel and waits for the first completion in a single `io_uring_enter`.
-//! - **Idle costs nothing.** The wait is bounded only by the nearest timer the caller set. There
-//!   is no spinning and no timer of the reactor's own; an idle server does not wake up.
-//! - **Operations own what the kernel touches.** Buffers, gather lists and descriptors move into
-//!   the reactor and come back in the [`Event`]; see [`reactor`] for what happens at shutdown.
-//! - **Every queue is bounded.** The bounds stand in [`ReactorOptions`] and in
-//!   [`Reactor::mailbox`].
+//! - **Idle costs nothing.** Only the nearest timer of the caller bounds the wait. The reactor does
+//!   not spin and has no timer of its own, so an idle server does not wake up.
+//! - **Operations own the memory that the kernel touches.** Buffers, gather lists and descriptors
+//!   move into the reactor and come back in the [`Event`]. [`reactor`] says what happens at
+//!   shutdown.
+//! - **Every queue is bounded.** [`ReactorOptions`] and [`Reactor::mailbox`] give the bounds.
 //!
 //! # Kernels
 //!
-//! Linux 5.15 is the oldest that works. Newer kernels save system calls and interrupts: the ring
-//! is set up with the best flags that the kernel takes (`ring`), accepting is multishot from
-//! 5.19, and waiting does not count as I/O wait from 6.15.
+//! The oldest kernel that works is Linux 5.15. Newer kernels save system calls and interrupts. The
+//! reactor sets the ring up with the best flags that the kernel supports (`ring`). Accepting is
+//! multishot from 5.19 on, and waiting does not count as I/O wait from 6.15 on.
 
 mod address;
 mod clock;

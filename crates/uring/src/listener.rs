@@ -1,11 +1,12 @@
 //! Listening sockets.
 //!
-//! A unix listener owns a name in the file system. A server that was killed leaves the name
-//! behind, and the next bind fails with "address in use" although no server listens. So on that
-//! error we knock: if the connection is refused, the name is a leftover and is removed; if it is
-//! taken, or would be, a server lives there and we leave it alone. Two servers that start on the
-//! same leftover at the same instant may both remove it, and the later bind wins; what guards the
-//! data is the volume's lock, not this name. On drop the name is removed only if it still is ours.
+//! A unix listener owns a name in the file system. A server that was killed leaves the name behind,
+//! and the next bind fails with "address in use" although no server listens. So on that error the
+//! listener tries to connect. If the connection is refused, the name is a leftover, and the
+//! listener removes it. If the connection succeeds, or the backlog is full, a server listens there,
+//! and the listener leaves the name alone. Two servers that start on the same leftover at the same
+//! instant may both remove it; then the later bind wins. The volume's lock guards the data, not
+//! this name. On drop, the listener removes the name only if it still is its own.
 
 use std::fs;
 use std::io;
@@ -18,27 +19,27 @@ use std::sync::Arc;
 
 use crate::address::{Address, Endpoint};
 
-/// Why a listener could not be made.
+/// Why a listener cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Another server listens there.
     #[error("cannot listen on {0}: the address is in use by a running server")]
     InUse(Address),
-    /// The path of a unix address names something that is not a socket; it is left alone.
+    /// The path of a unix address names a file that is not a socket. The listener leaves it alone.
     #[error("cannot listen on {0}: the path exists and is not a socket")]
     NotASocket(Address),
-    /// Anything else, with the system's words.
+    /// Another error, in the system's words.
     #[error("cannot listen on {address}: {source}")]
     Io {
-        /// Where.
+        /// The address.
         address: Address,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
 }
 
-/// A socket that connections come in on. Clones share it, also between reactors: each connection
-/// goes to one of those that accept.
+/// A socket for incoming connections. Clones share it, also between reactors: each connection goes
+/// to one of the reactors that accept.
 #[derive(Clone, Debug)]
 pub struct Listener {
     inner: Arc<Inner>,
@@ -52,7 +53,7 @@ struct Inner {
 }
 
 impl Listener {
-    /// Listens on an address; a host name is resolved and the first address that works is taken.
+    /// Listens on an address. For a host name, on the first resolved address that works.
     ///
     /// # Errors
     /// [`ListenError`] names the address and the reason.
@@ -85,7 +86,7 @@ impl Listener {
         Self { inner: Arc::new(Inner { descriptor, address, name }) }
     }
 
-    /// The address it listens on, with the real port where port 0 was asked for.
+    /// The address, with the real port if the caller asked for port 0.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.inner.address
@@ -116,7 +117,7 @@ fn explain(address: &Address, source: io::Error) -> ListenError {
     }
 }
 
-/// Removes the name of a dead server; an error if it belongs to anything else.
+/// Removes the name of a dead server. An error if the name belongs to anything else.
 fn remove_leftover(path: &Path, address: &Address) -> Result<(), ListenError> {
     let found = fs::symlink_metadata(path).map_err(|error| explain(address, error))?;
     if !found.file_type().is_socket() {
@@ -127,7 +128,7 @@ fn remove_leftover(path: &Path, address: &Address) -> Result<(), ListenError> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             fs::remove_file(path).map_err(|error| explain(address, error))
         }
-        // Taken, or the server's backlog is full: a server is there.
+        // The connection succeeded, or the server's backlog is full: a server is there.
         Ok(()) => Err(ListenError::InUse(address.clone())),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(ListenError::InUse(address.clone()))
@@ -136,7 +137,7 @@ fn remove_leftover(path: &Path, address: &Address) -> Result<(), ListenError> {
     }
 }
 
-/// Tries to connect without waiting.
+/// Tries to connect, without waiting.
 fn knock(endpoint: &Endpoint) -> io::Result<()> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: socket() takes no pointers.
@@ -152,7 +153,7 @@ fn knock(endpoint: &Endpoint) -> io::Result<()> {
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A name in the file system and the inode that we gave it to.
+/// A name in the file system, and the inode that it had when this listener bound it.
 #[derive(Debug)]
 struct BoundName {
     path: PathBuf,
@@ -161,7 +162,8 @@ struct BoundName {
 
 impl BoundName {
     fn of(path: &Path) -> io::Result<Self> {
-        // Absolute, so that a later change of the working directory cannot mislead the removal.
+        // The path is absolute, so that a later change of the working directory cannot mislead the
+        // removal.
         let path = std::path::absolute(path)?;
         let inode = inode_of(&path)?;
         Ok(Self { path, inode })

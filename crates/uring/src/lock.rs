@@ -1,9 +1,9 @@
 //! One process per folder: a lock file that knows its holder.
 //!
-//! The lock is the kernel's (`flock`), so it goes when the process goes, however it dies; the file
-//! stays. The holder writes its process number and its kind into it, only so that a process that
-//! is refused can say which one is in the way, and decide whether to wait. What a dead process left
-//! is never believed: only a refusal reads it.
+//! The lock is the kernel's (`flock`), so it ends with the process, however the process dies. The
+//! file stays. The holder writes its process number and its kind into the file. A process that is
+//! refused reads them, to name the holder and to decide whether to wait. Only a refusal reads the
+//! file, so the entries of a dead process do no harm.
 //!
 //! ```text
 //! 4711           \n     the process number, filled up with blanks to 15 bytes, and a line feed
@@ -11,15 +11,15 @@
 //! \n\n\n...             line feeds up to 64 bytes
 //! ```
 //!
-//! The file is overwritten in place, so that a process can take the lock on a full disk. Only its
-//! owner may open it: a lock needs no more than a file that is open for reading, so any user could
-//! keep a node from starting.
+//! The holder overwrites the file in place, so that a process can take the lock on a full disk.
+//! Only its owner may open the file: a process can lock any file that it can open for reading, so
+//! otherwise any user could keep a node from starting.
 //!
-//! A process that was killed may be kept by the kernel until a disk that hangs answers, and its
-//! locks with it. Then it is no use to stop the process, and the refusal says so ([`Life`]).
+//! If a disk hangs, the kernel may keep a killed process until the disk answers, and keep its locks
+//! too. Then stopping the process does not help, and the refusal says so ([`Life`]).
 //!
-//! Releases that write no kind read the first 16 bytes only, and find the number there. A file
-//! with a number and without a kind is theirs.
+//! Older releases write no kind. They read only the first 16 bytes, and find the number there. A
+//! file with a number and without a kind is from such a release.
 
 use std::fs;
 use std::io::{self, Read};
@@ -29,18 +29,18 @@ use std::path::{Path, PathBuf};
 
 use crate::file::open_regular;
 
-/// Width of the process number, so that it and its line feed fill the 16 bytes that older releases
+/// Width of the process number. The number and its line feed fill the 16 bytes that older releases
 /// read.
 const PID_BYTES: usize = 15;
 /// Length of the content.
 const CONTENT_BYTES: usize = 64;
 
-/// What kind of process holds a lock.
+/// The kind of process that holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// A server: it holds the lock until it is stopped.
+    /// A server: it holds the lock until a user stops it.
     Server,
-    /// A node process: likewise.
+    /// A node process: the same.
     Node,
     /// A command that does its work and ends.
     Command,
@@ -49,7 +49,7 @@ pub enum Holder {
 impl Holder {
     const ALL: [Self; 3] = [Self::Server, Self::Node, Self::Command];
 
-    /// How the lock file names it.
+    /// The kind's name in the lock file.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -60,19 +60,20 @@ impl Holder {
     }
 }
 
-/// Whether the holder of a lock runs, as far as the system tells.
+/// Whether the holder of a lock runs, as far as the system shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It runs.
+    /// The process runs.
     Runs,
-    /// It was killed, or has ended, and the kernel does not let it go yet.
+    /// The process was killed or has ended, and the kernel does not release it yet.
     Killed,
-    /// There is no process with this number: it has ended, or runs in another container.
+    /// No process has this number: the process has ended, or runs in another container.
     Unseen,
 }
 
 impl Life {
-    /// Of the process with this number. A process whose number is not known is taken to run.
+    /// The state of the process with this number. A process without a known number counts as
+    /// running.
     #[must_use]
     pub fn of(pid: Option<u32>) -> Self {
         let Some(pid) = pid else { return Self::Runs };
@@ -92,13 +93,13 @@ impl Life {
         };
         let is_killed =
             |name| u64::from_str_radix(field(name), 16).is_ok_and(|pending| pending & SIGKILL != 0);
-        // The first thread of a process that still has others stays as a zombie.
+        // The first thread of a process with other threads stays as a zombie.
         let has_ended = field("State:").starts_with(['Z', 'X']);
         let killed = has_ended || is_killed("SigPnd:") || is_killed("ShdPnd:");
         if killed { Self::Killed } else { Self::Runs }
     }
 
-    /// What to add to the number of a process that does not run and holds `thing`.
+    /// A note for the number of a process that does not run and holds `thing`.
     #[must_use]
     pub fn note(self, thing: &str) -> Option<String> {
         match self {
@@ -115,10 +116,10 @@ impl Life {
     }
 }
 
-/// Why a lock was not taken.
+/// Why a process did not get a lock.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// The lock has a holder already.
+    /// Another process holds the lock.
     #[error(
         "{} is in use by {}{}",
         path.display(),
@@ -130,9 +131,9 @@ pub enum LockError {
         path: PathBuf,
         /// The holder's process number, if it could be read.
         pid: Option<u32>,
-        /// What kind of process it is, if that could be read.
+        /// The kind of process, if it could be read.
         holder: Option<Holder>,
-        /// Whether it runs.
+        /// Whether the holder runs.
         life: Life,
     },
     /// The file could not be opened or locked.
@@ -140,7 +141,7 @@ pub enum LockError {
     Io {
         /// The lock file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
 }
@@ -149,14 +150,14 @@ fn holder_text(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
 
-/// A lock held until this is dropped.
+/// A lock. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct LockFile {
     _file: fs::File,
 }
 
 impl LockFile {
-    /// Takes the lock without waiting; creates the file if it does not exist.
+    /// Takes the lock without waiting. Creates the file if it does not exist.
     ///
     /// # Errors
     /// [`LockError::Held`] names the holder; [`LockError::Io`] the reason.
@@ -182,14 +183,14 @@ impl LockFile {
         if file.metadata().map_err(fail)?.len() > CONTENT_BYTES as u64 {
             file.set_len(CONTENT_BYTES as u64).map_err(fail)?;
         }
-        // Older releases made it readable for all. Whoever may write it may lack the right to say
-        // who else may.
+        // Older releases made the file readable for all users. A process with write access may
+        // still lack the right to change the permissions.
         let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
         Ok(Self { _file: file })
     }
 }
 
-/// The number and the kind of the process that holds the lock, as far as the file tells.
+/// The number and the kind of the lock's holder, as far as the file has them.
 fn read_holder(file: &mut fs::File) -> (Option<u32>, Option<Holder>) {
     let mut text = String::new();
     if file.take(CONTENT_BYTES as u64).read_to_string(&mut text).is_err() {
@@ -220,7 +221,7 @@ mod tests {
         LockFile::acquire(&path, Holder::Server).expect("free again");
     }
 
-    /// On a full disk a file that is cut short may not grow again.
+    /// On a full disk, a file that was cut short may not grow again.
     #[test]
     fn the_file_is_overwritten_in_place_and_is_its_owners() {
         let folder = tempfile::tempdir().expect("temp");
@@ -246,7 +247,7 @@ mod tests {
             let refused = LockFile::acquire(&path, Holder::Command).expect_err("held");
             let LockError::Held { pid, holder: told, .. } = refused else { panic!("{refused}") };
             assert_eq!((pid, told), (Some(std::process::id()), Some(holder)));
-            // What older releases read: 16 bytes that are a number.
+            // The part that older releases read: 16 bytes that are a number.
             let bytes = fs::read(&path).expect("readable");
             let number = std::str::from_utf8(&bytes[..16]).expect("text").trim().parse::<u32>();
             assert_eq!(number, Ok(std::process::id()));
@@ -271,7 +272,7 @@ mod tests {
         };
         let (life, text) = refused(child.id());
         assert!(life == Life::Runs && text.ends_with(&child.id().to_string()), "{text}");
-        // As long as no process waits for its end, it stays, as one does that hangs in the kernel.
+        // The child stays until its parent waits for it, like a process that hangs in the kernel.
         child.kill().expect("ours");
         while refused(child.id()).0 == Life::Runs {
             std::thread::yield_now();
@@ -280,7 +281,7 @@ mod tests {
         assert_eq!(life, Life::Killed);
         assert!(text.contains("was killed and still waits for a disk"), "{text}");
         child.wait().expect("ours");
-        // Beyond the largest number that a process can have.
+        // This is beyond the largest process number.
         let (life, text) = refused(1 << 30);
         assert!(life == Life::Unseen && text.contains("not seen here"), "{text}");
         // The first thread itself hangs.

@@ -1,7 +1,7 @@
-//! Messages between cores: a bounded queue with many senders, one receiver, and a bell.
+//! Messages between cores: a bounded queue with many senders and one receiver, and a bell.
 //!
 //! A sender takes a short lock, appends, and rings the receiving reactor's bell if the queue was
-//! empty. The receiver takes everything at once by swapping vectors. So a busy pair of cores pays
+//! empty. The receiver takes all messages at once by swapping vectors. So a busy pair of cores pays
 //! one uncontended lock per message, one atomic operation per batch, and no system call.
 //!
 //! # The bell
@@ -9,23 +9,23 @@
 //! One word per reactor with three states:
 //!
 //! ```text
-//!   IDLE    nothing rang since the reactor last looked; it is awake
+//!   IDLE    no sender rang since the reactor's last look; the reactor is awake
 //!   RUNG    some mailbox became non-empty; no further sender needs to ring
 //!   ASLEEP  the reactor is about to block in the kernel, or does
 //!
 //!   ring:    old = swap(RUNG);  if old == ASLEEP, write to the eventfd
 //!   sleep:   compare_exchange(IDLE -> ASLEEP); on failure do not sleep
-//!   look:    old = swap(IDLE);  if old == RUNG, look into every mailbox
+//!   look:    old = swap(IDLE);  if old == RUNG, check every mailbox
 //! ```
 //!
-//! No wake-up is lost: a message is in its queue before the bell rings. If the ring comes before
-//! `sleep`, the compare-exchange fails; if it comes after, the swap sees `ASLEEP` and the eventfd
-//! ends the wait, even if the reactor has not reached the kernel yet. And a sender that finds
-//! the queue non-empty may stay silent, because the sender that made the queue non-empty rings, and
-//! the receiver takes everything.
+//! No wake-up is lost, because a message is in its queue before the bell rings. If the ring comes
+//! before `sleep`, the compare-exchange fails. If it comes after, the swap finds `ASLEEP` and the
+//! eventfd ends the wait, even if the reactor has not reached the kernel yet. A sender that finds
+//! the queue non-empty need not ring: the sender that made the queue non-empty rings, and the
+//! receiver takes all messages.
 //!
-//! The eventfd is watched with one multishot poll per ring, edge triggered: no code ever reads
-//! it, so a wake-up costs one `write` on the sender's side and one completion on the receiver's.
+//! One multishot poll per ring watches the eventfd, edge triggered. No code ever reads the eventfd,
+//! so a wake-up costs one `write` on the sender's side and one completion on the receiver's.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -68,21 +68,21 @@ impl Bell {
         }
     }
 
-    /// Announces that the reactor blocks; false if it must not because the bell rang.
+    /// Announces that the reactor is about to block. False if it must not, because the bell rang.
     pub(crate) fn try_sleep(&self) -> bool {
         let change = self.state.compare_exchange(IDLE, ASLEEP, Ordering::AcqRel, Ordering::Acquire);
         change.is_ok()
     }
 
-    /// Announces that the reactor is awake; true if the bell rang since the last look.
+    /// Announces that the reactor is awake. True if the bell rang since the last look.
     pub(crate) fn look(&self) -> bool {
-        // The plain load keeps the cache line shared while nothing happens.
+        // The plain load keeps the cache line shared while no sender rings.
         self.state.load(Ordering::Acquire) != IDLE
             && self.state.swap(IDLE, Ordering::AcqRel) == RUNG
     }
 }
 
-/// A mailbox as the reactor sees it, whatever its messages are.
+/// A mailbox as the reactor sees it, for any type of message.
 pub(crate) trait Inbox {
     /// True if messages wait.
     fn is_waiting(&self) -> bool;
@@ -105,7 +105,7 @@ struct Shared<T> {
 
 impl<T> Shared<T> {
     fn lock(&self) -> MutexGuard<'_, Queue<T>> {
-        // Nothing that runs under the lock can leave the queue half changed.
+        // No code under the lock can leave the queue in an inconsistent state.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -120,7 +120,7 @@ impl<T> Inbox for Shared<T> {
     }
 }
 
-/// Makes a mailbox that rings `bell`.
+/// Makes a mailbox with `bell`.
 pub(crate) fn make<T: Send + 'static>(
     capacity: usize,
     bell: Arc<Bell>,
@@ -131,10 +131,10 @@ pub(crate) fn make<T: Send + 'static>(
     (Sender { shared: Arc::clone(&shared) }, Mailbox { shared }, inbox)
 }
 
-/// Why a message was not sent; gives it back.
+/// Why a message was not sent. The error returns the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError<T> {
-    /// The receiver has as many messages waiting as it was made for. Try again later.
+    /// The mailbox holds as many messages as its capacity. Try again later.
     #[error("the mailbox is full")]
     Full(T),
     /// The receiver is gone.
@@ -142,7 +142,7 @@ pub enum SendError<T> {
     Closed(T),
 }
 
-/// The sending end of a mailbox; clone it freely, send from any thread.
+/// The sending end of a mailbox. It can be cloned, and any thread can send.
 #[derive(Debug)]
 pub struct Sender<T> {
     shared: Arc<Shared<T>>,
@@ -155,11 +155,11 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Puts a message into the mailbox and wakes the receiver if it sleeps. Messages of one sender
+    /// Puts a message into the mailbox, and wakes the receiver if it sleeps. Messages of one sender
     /// arrive in order.
     ///
     /// # Errors
-    /// The mailbox is full or closed; the message comes back.
+    /// The mailbox is full or closed. The error returns the message.
     pub fn send(&self, message: T) -> Result<(), SendError<T>> {
         let was_empty = {
             let mut queue = self.shared.lock();
@@ -180,16 +180,16 @@ impl<T> Sender<T> {
     }
 }
 
-/// The receiving end of a mailbox. Its reactor reports [`Payload::Mail`](crate::Payload::Mail)
-/// when it became non-empty. Dropping it drops the messages and closes the mailbox.
+/// The receiving end of a mailbox. Its reactor reports [`Payload::Mail`](crate::Payload::Mail) when
+/// the mailbox became non-empty. Dropping this end drops the messages and closes the mailbox.
 #[derive(Debug)]
 pub struct Mailbox<T> {
     shared: Arc<Shared<T>>,
 }
 
 impl<T> Mailbox<T> {
-    /// Moves all messages to the end of `into` and returns how many. Must be called for every mail
-    /// event: there is no second event for messages left behind.
+    /// Moves all messages to the end of `into` and returns their number. Call it for every mail
+    /// event: messages left behind cause no second event.
     pub fn drain(&self, into: &mut Vec<T>) -> usize {
         let mut queue = self.shared.lock();
         let count = queue.messages.len();
@@ -209,7 +209,7 @@ impl<T> Drop for Mailbox<T> {
             queue.closed = true;
             std::mem::take(&mut queue.messages)
         };
-        // Outside the lock: a message may own a sender of this very mailbox.
+        // Outside the lock, because a message may own a sender of this mailbox.
         drop(messages);
     }
 }

@@ -1,10 +1,10 @@
-//! One operation in flight: what it owns, how it is put to the kernel, and what a result means.
+//! One operation in flight: its memory, its entry for the kernel, and the meaning of a result.
 //!
-//! An operation is a small state machine. [`Op::entry`] describes the next step for the kernel;
-//! [`Op::advance`] takes the step's result and says whether the operation is done or goes on, which
-//! is how short reads, writes and sends are continued without the caller noticing. Everything the
-//! kernel dereferences (buffers, vectors, headers, addresses) is on the heap and owned by the
-//! operation, so moving an `Op` moves nothing that the kernel can see.
+//! An operation is a small state machine. [`Op::entry`] describes the next step for the kernel.
+//! [`Op::advance`] takes the step's result and says whether the operation is done or goes on. So
+//! short reads, writes and sends continue without the caller's help. All memory that the kernel
+//! dereferences (buffers, vectors, headers, addresses) is on the heap and belongs to the operation.
+//! So moving an `Op` moves nothing that the kernel can see.
 
 use std::io;
 
@@ -21,13 +21,13 @@ use crate::socket::{Shutdown, Socket};
 /// When a receive is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// As soon as anything came in.
+    /// As soon as any bytes arrived.
     Any,
-    /// When the whole length came in, or the stream ended.
+    /// When the whole length arrived, or the stream ended.
     All,
 }
 
-/// Where received bytes go.
+/// The memory for received bytes.
 pub(crate) enum Target {
     Owned(AlignedBuf),
     /// Memory that the caller of `recv_raw` keeps valid.
@@ -55,15 +55,15 @@ pub(crate) enum Op {
     Connect { socket: Socket, endpoint: Box<Endpoint> },
 }
 
-/// What a result from the kernel means for the operation.
+/// The next action after a result from the kernel.
 pub(crate) enum Step {
-    /// Put the next step to the kernel.
+    /// Give the next step to the kernel.
     Again,
     /// The operation is over.
     Done(io::Result<u32>),
 }
 
-/// `O_DIRECT` moves whole sectors; a count that is no multiple of this is the end of the file.
+/// `O_DIRECT` moves whole sectors. A count that is no multiple of this means the end of the file.
 const SECTOR_BYTES: u32 = 512;
 
 impl Op {
@@ -114,7 +114,7 @@ impl Op {
             }
             Op::Recv { socket, target, want, done_bytes } => {
                 let (start, len_bytes) = target.place();
-                // The place after the bytes that came in already; never past the end.
+                // The place after the bytes that have already arrived; never past the end.
                 let place = start.wrapping_add(*done_bytes as usize);
                 let flags = if *want == Want::All { libc::MSG_WAITALL } else { 0 };
                 opcode::Recv::new(types::Fd(socket.raw()), place, len_bytes - *done_bytes)
@@ -129,7 +129,7 @@ impl Op {
         }
     }
 
-    /// Takes the kernel's result of the last step. Not for accepts, which may have many results.
+    /// Takes the kernel's result of the last step. Not for accepts: they may have many results.
     pub(crate) fn advance(&mut self, result: i32) -> Step {
         let count = match u32::try_from(result) {
             Ok(count) => count,
@@ -171,12 +171,12 @@ impl Op {
         }
     }
 
-    /// True if a step that failed with `EINTR` or `EAGAIN` may simply be repeated.
+    /// True if a step that failed with `EINTR` or `EAGAIN` can be repeated.
     pub(crate) fn is_repeatable(&self) -> bool {
         !matches!(self, Op::Connect { .. } | Op::Accept { .. })
     }
 
-    /// The socket whose sends must follow each other, if this is a send.
+    /// The socket whose sends must follow each other, if this operation is a send.
     pub(crate) fn send_lane(&self) -> Option<usize> {
         match self {
             Op::Send { socket, .. } => {
@@ -201,7 +201,7 @@ impl Op {
         }
     }
 
-    /// Takes the finished operation apart: recycles what it used and gives back what it owned.
+    /// Takes the finished operation apart: recycles its list and returns its memory.
     pub(crate) fn finish(self, result: &io::Result<u32>, pool: &mut ListPool) -> Payload {
         match self {
             Op::Read { buffer, .. } | Op::Recv { target: Target::Owned(buffer), .. } => {
@@ -210,8 +210,8 @@ impl Op {
             Op::Write { gather, .. } => Payload::Parts(gather.dissolve(pool)),
             Op::Send { socket, gather } => {
                 if result.is_err() && gather.done_bytes() > 0 {
-                    // Part of a message is on the wire. Nothing may follow it as if it were whole.
-                    // An error means that the connection is gone already.
+                    // A part of a message is on the wire. No other message may follow it as if it
+                    // were whole. An error means that the connection is already gone.
                     let _ = socket.shutdown(Shutdown::Write);
                 }
                 Payload::Parts(gather.dissolve(pool))
@@ -227,7 +227,7 @@ impl Op {
 }
 
 fn send_entry(socket: &Socket, gather: &mut Gather) -> squeue::Entry {
-    // With MSG_WAITALL newer kernels go on after a short send by themselves.
+    // With `MSG_WAITALL`, newer kernels themselves continue after a short send.
     const FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
     let fd = types::Fd(socket.raw());
     match gather.window() {

@@ -1,49 +1,50 @@
-//! The reactor: one ring, the operations in flight on it, timers and mailboxes.
+//! The reactor: one ring, its operations in flight, timers and mailboxes.
 //!
 //! # A turn
 //!
-//! The caller starts operations at any time; they are written to the submission queue and nothing
-//! else happens. [`Reactor::turn`] then makes one `io_uring_enter`, which submits all of them and
-//! waits for the first completion, the nearest timer, or a message from another core. Everything
-//! that has completed by then comes back as [`Event`]s, in one batch.
+//! The caller starts operations at any time. Starting only writes them to the submission queue.
+//! [`Reactor::turn`] then makes one `io_uring_enter`, which submits all of them and waits for the
+//! first completion, the nearest timer, or a message from another core. All operations that have
+//! completed by then come back as [`Event`]s, in one batch.
 //!
 //! ```text
 //!    start ops ──> submission queue ──┐               ┌──> events ──> state machines ──> start ops
 //!                  (backlog if full)  └─ enter, once ─┘
 //! ```
 //!
-//! An operation that the kernel finished only in part (a short read, a partial send) is continued
-//! in the next turn and reported once, when it is whole.
+//! If the kernel finishes an operation only in part (a short read, a partial send), the reactor
+//! continues it in the next turn. It reports the operation once, when it is whole.
 //!
-//! # Who owns what
+//! # Ownership
 //!
-//! Everything the kernel may touch belongs to the operation: its buffers, its vectors, and a
-//! handle on its file or socket, so that neither memory nor a descriptor's number can be reused
-//! under the kernel's hands. Safe code cannot take it away: it comes back only in the event.
-//! [`Reactor::recv_raw`] is the one exception, and `unsafe` for it.
+//! All memory that the kernel may touch belongs to the operation: its buffers, its vectors, and a
+//! handle on its file or socket. So neither memory nor a descriptor's number can be reused while
+//! the kernel uses it. Safe code cannot take the memory away: it comes back only in the event.
+//! [`Reactor::recv_raw`] is the one exception, and therefore `unsafe`.
 //!
-//! Dropping a reactor cancels what is in flight and waits until the kernel has let go. Operations
-//! that were started but not yet submitted may or may not have happened. Disk operations
-//! cannot be cancelled once they run; if some have not returned after [`DRAIN_LIMIT_MS`] (a dead
-//! device) their memory is leaked on purpose, which is always safe. For raw receives there is no
-//! such limit: their memory is the caller's, and cancelling a receive always succeeds.
+//! Dropping a reactor cancels the operations in flight and waits until the kernel has ended them.
+//! Operations that were started but not yet submitted may or may not have happened. A disk
+//! operation cannot be cancelled once it runs. If some have not returned after [`DRAIN_LIMIT_MS`]
+//! (a dead device), the reactor leaks their memory on purpose, which is always safe. Raw receives
+//! have no such limit: their memory is the caller's, and cancelling a receive always succeeds.
 //!
 //! # Order
 //!
-//! Operations in flight together may complete in any order, with one exception: sends on one
-//! socket go out one after the other, in the order they were started. A send that fails after
-//! part of it went out ends the sending side of its socket, so that nothing can follow half a
-//! message. Two receives on one socket at a time would share the stream in an unspecified way.
+//! Operations in flight together may complete in any order, with one exception: sends on one socket
+//! go out one after the other, in the order in which they were started. If a send fails after a
+//! part of it went out, the reactor ends the sending side of its socket, so that no message can
+//! follow a half one. Two receives on one socket at a time would share the stream in an unspecified
+//! way.
 //!
 //! # Bounds
 //!
 //! | what | bound | when reached |
 //! |---|---|---|
 //! | submission queue | [`ReactorOptions::entries`] | the rest waits in the backlog |
-//! | operations in flight, backlog included | [`ReactorOptions::max_operations`] | fails with `ENOBUFS` |
-//! | bytes of one operation | [`MAX_TRANSFER_BYTES`] | fails with `EINVAL` |
+//! | operations in flight, with the backlog | [`ReactorOptions::max_operations`] | `ENOBUFS` |
+//! | bytes of one operation | [`MAX_TRANSFER_BYTES`] | `EINVAL` |
 //! | completions | none needed: the kernel keeps what does not fit its queue | |
-//! | messages in a mailbox | chosen in [`Reactor::mailbox`] | [`SendError::Full`](crate::SendError::Full) |
+//! | messages in a mailbox | [`Reactor::mailbox`] | [`SendError::Full`](crate::SendError::Full) |
 //! | repeats of a step that failed with `EINTR` or `EAGAIN` | 16 in a row | the error is reported |
 
 mod drain;
@@ -72,24 +73,24 @@ use crate::timer::Timers;
 pub use inline::{Inlined, Unsure};
 pub use start::Space;
 
-/// Most bytes of one operation.
+/// The largest number of bytes of one operation.
 pub const MAX_TRANSFER_BYTES: usize = 1 << 30;
-/// How long dropping a reactor waits for disk operations that do not return.
+/// How long the drop of a reactor waits for disk operations that do not return.
 pub const DRAIN_LIMIT_MS: u64 = 10_000;
-/// Most completions that the ring itself holds, as a multiple of its submission entries.
+/// The completions that the ring itself holds, as a multiple of its submission entries.
 const COMPLETIONS_PER_ENTRY: u32 = 8;
 
-/// How to make a reactor.
+/// Options for a reactor.
 #[derive(Clone, Copy, Debug)]
 pub struct ReactorOptions {
-    /// Entries of the submission queue: the most that one system call submits. Rounded up to a
-    /// power of two, at most 32768.
+    /// Entries of the submission queue: the largest number that one system call submits. Rounded up
+    /// to a power of two, at most 32768.
     pub entries: u32,
     /// Pin the calling thread to this CPU.
     pub cpu: Option<usize>,
-    /// Most operations in flight, those included that wait for a place in the queue.
+    /// The largest number of operations in flight, including those that wait for the queue.
     pub max_operations: usize,
-    /// The best way of running completions to try; lower it only to test the others.
+    /// The best completion mode to try. Lower it only to test the other modes.
     pub task_run: TaskRun,
 }
 
@@ -99,12 +100,12 @@ impl Default for ReactorOptions {
     }
 }
 
-/// What a reactor has done so far.
+/// The counters of a reactor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// System calls: `io_uring_enter`.
     pub enters: u64,
-    /// Those of them that were allowed to sleep.
+    /// System calls that were allowed to sleep.
     pub waits: u64,
     /// Entries handed to the kernel.
     pub sqes: u64,
@@ -114,13 +115,13 @@ pub struct Counters {
     pub continuations: u64,
     /// Writes made without the ring.
     pub inline_writes: u64,
-    /// Times the eventfd woke this reactor for mail.
+    /// How often the eventfd woke this reactor for mail.
     pub wakes: u64,
-    /// Most operations that ever waited for a place in the submission queue.
+    /// The largest number of operations that ever waited for the submission queue.
     pub backlog_peak: u64,
 }
 
-/// Where an operation is.
+/// The place of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// In the submission queue or in the kernel: a completion will come.
@@ -135,15 +136,15 @@ enum Place {
 struct Flight {
     op: Op,
     token: Token,
-    /// Tells this flight from earlier ones in the same slot.
+    /// Distinguishes this flight from earlier ones in the same slot.
     generation: u32,
     place: Place,
     cancelled: bool,
-    /// `EINTR` and `EAGAIN` in a row.
+    /// Number of `EINTR` and `EAGAIN` in a row.
     repeats: u8,
 }
 
-/// Something that waits for room in the submission queue.
+/// An entry that waits for room in the submission queue.
 #[derive(Clone, Copy)]
 enum Queued {
     /// The next step of the flight in this slot.
@@ -154,16 +155,16 @@ enum Queued {
     WatchBell,
 }
 
-/// One core's connection to the kernel. Not `Send`: it lives and dies on the thread that made it.
+/// One core's connection to the kernel. Not `Send`: it stays on the thread that made it.
 pub struct Reactor {
     ring: IoUring,
     task_run: TaskRun,
     max_operations: usize,
     flights: Slab<Flight>,
     generation: u32,
-    /// In order; nothing is put to the submission queue while this is not empty.
+    /// In order. While this is not empty, no other entry goes to the submission queue.
     backlog: VecDeque<Queued>,
-    /// Sends per descriptor number: the front one is under way, the others wait.
+    /// Sends per descriptor number. The front one is under way, the others wait.
     lanes: Vec<VecDeque<usize>>,
     lists: ListPool,
     timers: Timers,
@@ -180,10 +181,11 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    /// Sets up a ring for the calling thread, pins the thread if asked to, and sharpens its timers.
+    /// Sets up a ring for the calling thread, pins the thread if `cpu` is set, and makes its timers
+    /// precise.
     ///
     /// # Errors
-    /// The CPU does not exist, or the kernel refuses the ring; the text says why.
+    /// The CPU does not exist, or the kernel refuses the ring. The text gives the reason.
     pub fn new(options: ReactorOptions) -> io::Result<Self> {
         if let Some(cpu) = options.cpu {
             thread::pin_to_cpu(cpu).map_err(|error| {
@@ -215,7 +217,7 @@ impl Reactor {
         })
     }
 
-    /// The time at which the current turn's events were collected. Cheap; use it to stamp them.
+    /// The time at which the current turn collected its events. Cheap; use it to stamp them.
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.now
@@ -227,7 +229,7 @@ impl Reactor {
         self.now
     }
 
-    /// What the reactor has done so far.
+    /// The counters so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -239,26 +241,27 @@ impl Reactor {
         self.task_run
     }
 
-    /// Operations in flight, those included that wait for a place in the queue.
+    /// Operations in flight, including those that wait for the queue.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.flights.len()
     }
 
-    /// Sets the token's timer; a token has one, so this moves it if it was set. When it is due
-    /// (not earlier than `deadline`), a turn reports [`Payload::Timer`](crate::Payload::Timer).
+    /// Sets the token's timer. A token has one timer, so this moves a timer that was set. When the
+    /// timer is due (not earlier than `deadline`), a turn reports
+    /// [`Payload::Timer`](crate::Payload::Timer).
     pub fn timer(&mut self, deadline: Nanos, token: Token) {
         self.timers.set(deadline, token);
     }
 
-    /// Takes the token's timer back; false if it had none. No event follows.
+    /// Removes the token's timer; false if it had none. No event follows.
     pub fn cancel_timer(&mut self, token: Token) -> bool {
         self.timers.cancel(token)
     }
 
-    /// Makes a mailbox that holds up to `capacity` messages from any thread. When it becomes
-    /// non-empty, a turn reports [`Payload::Mail`](crate::Payload::Mail) with this token, waking up
-    /// if it must.
+    /// Makes a mailbox for up to `capacity` messages from any thread. When the mailbox becomes
+    /// non-empty, a turn reports [`Payload::Mail`](crate::Payload::Mail) with this token. The mail
+    /// wakes a sleeping reactor.
     ///
     /// # Errors
     /// No descriptors are left (the first mailbox of a reactor takes one).

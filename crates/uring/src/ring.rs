@@ -1,30 +1,30 @@
-//! Sets a ring up with the best flags the kernel takes, and knows what it got.
+//! Sets a ring up with the best flags that the kernel supports, and notes which ones they are.
 //!
-//! Completions of sockets and disks are posted by "task work" that the kernel runs in the context
-//! of the thread that submitted. When it runs is the difference between the rungs of this ladder:
+//! The kernel posts completions of sockets and disks in "task work", which it runs in the context
+//! of the submitting thread. The three modes below differ in when it runs:
 //!
-//! 1. `DEFER_TASKRUN | SINGLE_ISSUER` (6.1): only inside `io_uring_enter`. A whole turn's
-//!    completions are posted together and nothing interrupts the state machines.
+//! 1. `DEFER_TASKRUN | SINGLE_ISSUER` (6.1): only inside `io_uring_enter`. The kernel posts a whole
+//!    turn's completions together, and does not interrupt the state machines.
 //! 2. `COOP_TASKRUN` (5.19): at the next system call, without an inter-processor interrupt.
-//! 3. Nothing (5.15): whenever the kernel likes, by interrupting the thread.
+//! 3. Neither flag (5.15): at any time, by interrupting the thread.
 //!
-//! `TASKRUN_FLAG` makes the kernel raise a bit in shared memory while work waits, so that
-//! [`Reactor::turn_nowait`](crate::Reactor::turn_nowait) knows without a system call whether one
-//! is worth it. `SUBMIT_ALL` (5.18) keeps one bad entry from holding up those behind it.
+//! With `TASKRUN_FLAG` the kernel sets a bit in shared memory while work waits, so that
+//! [`Reactor::turn_nowait`](crate::Reactor::turn_nowait) knows without a system call whether a
+//! system call is useful. With `SUBMIT_ALL` (5.18) one bad entry does not hold up those behind it.
 //!
 //! # Kernel threads
 //!
-//! The kernel makes calls that block (a sync, a buffered write) in threads of its own. By default a
-//! ring has as many of them for files as it has submission entries, and at most four for each CPU.
-//! All disks of a core share that ring: a disk that hangs with so many syncs under way would keep
-//! every other disk of the core from syncing. So the ring asks for [`FILE_THREADS`], which is more
-//! than the disks that may hang have operations under way.
+//! The kernel makes blocking calls (a sync, a buffered write) in its own threads. By default a ring
+//! has as many of these threads for files as it has submission entries, and at most four for each
+//! CPU. All disks of a core share that ring: with so many syncs under way on one hanging disk, no
+//! other disk of the core could sync. So the ring asks for [`FILE_THREADS`], which is more than the
+//! number of operations under way on the disks that may hang.
 
 use std::io;
 
 use io_uring::IoUring;
 
-/// When the kernel posts completions to the ring, best first.
+/// When the kernel posts completions to the ring, best mode first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskRun {
     /// Only inside `io_uring_enter` (`DEFER_TASKRUN`, Linux 6.1).
@@ -35,15 +35,16 @@ pub enum TaskRun {
     Interrupting,
 }
 
-/// The ladder, best first.
+/// The modes, best first.
 const RUNGS: [TaskRun; 3] = [TaskRun::Deferred, TaskRun::Cooperative, TaskRun::Interrupting];
 
-/// Kernel threads that a ring may have at a time for calls on files that block (Linux 5.15). They
-/// exist only while they are needed. The kernel takes less if the user may have fewer processes.
+/// Kernel threads that a ring may have at a time for blocking calls on files (Linux 5.15). They
+/// exist only while the kernel needs them. If the user's limit of processes is lower, the kernel
+/// uses fewer.
 const FILE_THREADS: u32 = 512;
 
-/// Makes a ring with `entries` submission entries and `completions` completion entries, with the
-/// first rung at or below `best` that the kernel accepts.
+/// Makes a ring with `entries` submission entries and `completions` completion entries, in the
+/// first mode at or below `best` that the kernel accepts.
 pub(crate) fn set_up(
     entries: u32,
     completions: u32,
@@ -69,7 +70,7 @@ pub(crate) fn set_up(
                 allow_file_threads(&ring);
                 return Ok((ring, rung));
             }
-            // Flags that the kernel does not know; anything else is a real refusal.
+            // The kernel does not know these flags. Any other error is a real refusal.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refusal = error,
             Err(error) => return Err(explain(&error)),
         }
@@ -77,7 +78,7 @@ pub(crate) fn set_up(
     Err(explain(&refusal))
 }
 
-/// What the reactor cannot do without; all of it is in Linux 5.15.
+/// Checks the features that the reactor needs. Linux 5.15 has all of them.
 fn require_features(ring: &IoUring) -> io::Result<()> {
     let have = ring.params();
     if have.is_feature_ext_arg() && have.is_feature_nodrop() && have.is_feature_submit_stable() {
@@ -90,9 +91,10 @@ fn require_features(ring: &IoUring) -> io::Result<()> {
     }
 }
 
-/// Without it the ring works, but one disk that hangs may stop the others of its core.
+/// Raises the number of threads. Without this the ring works, but one hanging disk may stop the
+/// others of its core.
 fn allow_file_threads(ring: &IoUring) {
-    // Zero leaves the number of threads for sockets as it is.
+    // Zero leaves the number of threads for sockets unchanged.
     if let Err(error) = ring.submitter().register_iowq_max_workers(&mut [FILE_THREADS, 0]) {
         tracing::debug!("the ring has the kernel's default number of threads: {error}");
     }
@@ -133,7 +135,7 @@ mod tests {
         ring.submit().expect("submitted");
     }
 
-    /// The opening of a FIFO hangs in the same threads as a sync, until a writer opens it.
+    /// Opening a FIFO hangs in the same threads as a sync, until a writer opens the FIFO.
     #[test]
     fn calls_that_hang_do_not_stop_a_sync_of_another_file() {
         const HANGING: usize = 100;
@@ -153,7 +155,8 @@ mod tests {
         let patience = Timespec::from(Duration::from_secs(10));
         let waited = ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&patience));
         let first = ring.completion().next().map(|done| (done.user_data(), done.result()));
-        // They come back one after the other: each writer lets in those that wait at that time.
+        // They come back one after another: each writer lets in the openings that wait at that
+        // time.
         let mut back = usize::from(first.is_some());
         while back <= HANGING {
             let _writer = std::fs::OpenOptions::new().read(true).write(true).open(&fifo);

@@ -1,27 +1,27 @@
 //! A connected stream socket.
 //!
-//! A [`Socket`] is a handle: clones share one descriptor, which closes when the last handle and
-//! the last operation in flight on it are gone. Dropping the handles therefore never pulls a
-//! descriptor (whose number could be reused) from under an operation; to end operations that wait
-//! for the peer, use [`Reactor::close`](crate::Reactor::close) or [`Socket::shutdown`].
+//! A [`Socket`] is a handle. Clones share one descriptor, which closes when the last handle and the
+//! last operation in flight on it are gone. So dropping the handles never takes a descriptor (whose
+//! number could be reused) away from an operation. To end operations that wait for the peer, use
+//! [`Reactor::close`](crate::Reactor::close) or [`Socket::shutdown`].
 
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-/// After such a silence the kernel asks whether the peer's machine is still there, so often and so
-/// many times: a peer whose machine lost its power is gone after 90 s.
+/// After this silence the kernel checks whether the peer's machine is still there, at this interval
+/// and with this many probes: a peer whose machine lost its power counts as gone after 90 s.
 const KEEPALIVE_IDLE_SECONDS: libc::c_int = 60;
 const KEEPALIVE_EVERY_SECONDS: libc::c_int = 10;
 const KEEPALIVE_PROBES: libc::c_int = 3;
 
-/// Which direction of a connection to end.
+/// The direction of a connection to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
     /// Receives end with zero bytes.
     Read,
-    /// The peer sees the end of the stream after what was sent.
+    /// The peer sees the end of the stream after the sent bytes.
     Write,
     /// Both.
     Both,
@@ -34,12 +34,11 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Takes over a stream socket. It is switched to blocking mode, which the reactor expects: this
-    /// mode makes the kernel wait for readiness instead of failing with `EAGAIN`, and blocks no
-    /// thread.
+    /// Wraps a stream socket and switches it to blocking mode, which the reactor expects. In this
+    /// mode the kernel waits for readiness instead of failing with `EAGAIN`, and blocks no thread.
     ///
     /// # Errors
-    /// The descriptor is not one that has file flags.
+    /// The descriptor has no file flags.
     pub fn new(descriptor: OwnedFd) -> io::Result<Self> {
         // SAFETY: the descriptor is open, and these commands take no pointer.
         let flags = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_GETFL) };
@@ -65,7 +64,7 @@ impl Socket {
         Ok((Self::new(left.into())?, Self::new(right.into())?))
     }
 
-    /// A fresh, unconnected socket of an address family.
+    /// A new, unconnected socket of an address family.
     pub(crate) fn unconnected(family: libc::c_int) -> io::Result<Self> {
         // SAFETY: socket() takes no pointers.
         let raw = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
@@ -86,8 +85,8 @@ impl Socket {
     }
 
     /// Sets a TCP connection up: it sends small messages at once (`TCP_NODELAY`), and it breaks
-    /// when the peer's machine is gone (`SO_KEEPALIVE`). While the program sends nothing, no other
-    /// sign of that comes.
+    /// when the peer's machine is gone (`SO_KEEPALIVE`). While the program sends nothing, there is
+    /// no other sign of that.
     ///
     /// # Errors
     /// The socket is not a TCP socket.
@@ -99,7 +98,7 @@ impl Socket {
         self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_PROBES)
     }
 
-    /// Asks for kernel buffers of these sizes; the kernel doubles them and has bounds of its own.
+    /// Asks for kernel buffers of these sizes. The kernel doubles them and has its own bounds.
     ///
     /// # Errors
     /// The descriptor is not a socket.
@@ -124,10 +123,10 @@ impl Socket {
         if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Ends a direction of the connection, for every handle. Operations waiting on it complete.
+    /// Ends a direction of the connection, for every handle. Operations that wait on it complete.
     ///
     /// # Errors
-    /// `ENOTCONN` if the peer is gone already, which callers usually ignore.
+    /// `ENOTCONN` if the peer is already gone; callers usually ignore this.
     pub fn shutdown(&self, which: Shutdown) -> io::Result<()> {
         let how = match which {
             Shutdown::Read => libc::SHUT_RD,

@@ -1,4 +1,4 @@
-//! The thread and process around a reactor: pinning, the limit on open files, CPU usage.
+//! The thread and process of a reactor: pinning, the limit on open files, CPU usage.
 
 use std::io;
 use std::mem::{self, MaybeUninit};
@@ -41,8 +41,8 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     Ok((0..libc::CPU_SETSIZE as usize).filter(allowed).collect())
 }
 
-/// Raises the soft limit on open files to `wanted`, or as far as the hard limit lets it, and
-/// returns the limit now in force. Never lowers it.
+/// Raises the soft limit on open files to `wanted`, or to the hard limit if that is lower. Returns
+/// the limit now in force. Never lowers it.
 ///
 /// # Errors
 /// Whatever `getrlimit` or `setrlimit` reports.
@@ -63,28 +63,28 @@ pub fn raise_open_files(wanted: u64) -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// Lets the calling thread's timers fire within a microsecond of their deadline; the default of
-/// 50 us is longer than the delays of the coalescing scheduler. Failure only costs precision.
+/// Lets the calling thread's timers fire within a microsecond of their deadline. The default slack
+/// of 50 us is longer than the delays of the coalescing scheduler. A failure only costs precision.
 pub(crate) fn sharpen_timers() {
     const SLACK_NANOS: libc::c_ulong = 1_000;
     // SAFETY: PR_SET_TIMERSLACK takes one integer and changes nothing but the thread's slack.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, SLACK_NANOS) };
 }
 
-/// What the calling thread has used since it started; for benchmarks.
+/// The calling thread's usage since its start, for benchmarks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadUsage {
     /// CPU time in user mode.
     pub user: Nanos,
     /// CPU time in the kernel.
     pub system: Nanos,
-    /// Times the thread went to sleep by itself.
+    /// How often the thread went to sleep by itself.
     pub voluntary_switches: u64,
-    /// Times the kernel took the CPU from it.
+    /// How often the kernel took the CPU from the thread.
     pub involuntary_switches: u64,
 }
 
-/// What the calling thread has used so far.
+/// The calling thread's usage so far.
 #[must_use]
 pub fn thread_usage() -> ThreadUsage {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();

@@ -1,8 +1,8 @@
 //! Timers in user space: at most one per token, ordered by deadline.
 //!
-//! Nothing here reaches the kernel: the nearest deadline bounds the wait of the next turn. Setting
-//! a token's timer again moves it, which is what a state machine with one `deadline()` wants, and
-//! leaves no garbage behind.
+//! No timer reaches the kernel: the nearest deadline bounds the wait of the next turn. Setting a
+//! token's timer again moves it, which is the behaviour that a state machine with one `deadline()`
+//! needs. It leaves no old entry behind.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -18,7 +18,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Sets the token's timer, replacing the one it had.
+    /// Sets the token's timer. Replaces its old timer.
     pub(crate) fn set(&mut self, deadline: Nanos, token: Token) {
         if let Some(old) = self.by_token.insert(token, deadline) {
             if old == deadline {
@@ -60,7 +60,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a plain map: the same timers fire, in order of deadline, at the right time.
+        /// Compares with a plain map: the same timers fire, in order of deadline, at the right
+        /// time.
         #[test]
         fn behaves_like_a_map(steps in proptest::collection::vec((0u8..3, 0u64..8, 0u64..50), 1..200)) {
             let mut timers = Timers::default();

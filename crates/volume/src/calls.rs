@@ -1,9 +1,10 @@
-//! Calls to nodes: requests that wait for their answers, and nodes that are given up because an
-//! answer does not come.
+//! Calls to nodes: requests that wait for their answers, and nodes that the volume gives up because
+//! an answer does not come.
 //!
 //! Every call ends, and only once: with the node's answer, or with `Unreachable` when the node is
-//! not connected, is lost, or has not answered in time. Who waits is told by what waits: a task is
-//! woken; the hot paths (reads, the journal, rows) are called with their own numbers.
+//! not connected, is lost, or has not answered in time. The kind of the waiter decides how it
+//! learns the end: a task is woken; the hot paths (reads, the journal, rows) are called with their
+//! own numbers.
 
 use std::collections::btree_map;
 
@@ -22,26 +23,26 @@ use crate::status::{NodeHealth, Phase};
 /// What a call to a node gives.
 pub type CallResult = Result<ReplyBody, NodeError>;
 
-/// How long a failed node is left alone before a new connection is tried.
+/// How long the volume leaves a failed node alone before it tries a new connection.
 const RECONNECT_AFTER_MS: u64 = 500;
 
-/// How long at most, when it fails again and again: each return of a node starts a rebuild,
-/// collection and reservations anew.
+/// The longest such pause, for a node that fails again and again: each return of a node starts a
+/// rebuild, collection and reservations anew.
 const RECONNECT_AFTER_MS_MAX: u64 = 8_000;
 
-/// A node that failed so soon after it connected fails again and again.
+/// A node that fails sooner than this after it connected counts as failing again and again.
 const STEADY_AFTER_MS: u64 = 10_000;
 
-/// From such a delay on, the volume was stopped.
+/// With a delay of at least this much, the volume itself was stopped.
 const DELAY_MS_MAX: u64 = 200;
 
-/// From so few slots on, that are left on a node, its disk may be what limits the volume.
+/// When a node has at most this many slots left, its disk may be what limits the volume.
 pub const SHORT_SLOTS: u32 = 8;
 
-/// Bits of a tag that are its call's key.
+/// Bits of a tag that hold its call's key.
 const KEY_BITS: u32 = 24;
 
-/// Who waits for a reply.
+/// The receiver of a reply.
 pub enum Waiter {
     /// A task.
     Task(Filler<CallResult>),
@@ -49,35 +50,35 @@ pub enum Waiter {
     Read {
         /// The read.
         read: usize,
-        /// Which of its pieces.
+        /// Number of the piece in the read.
         piece: usize,
     },
     /// A record of the journal.
     Append {
-        /// The journal it was sent to.
+        /// The journal that the record went to.
         generation: JournalGen,
         /// Sequence number of the batch.
         batch: u64,
     },
     /// Rows of a detached record.
     Row {
-        /// The journal that its header was sent to.
+        /// The journal that the record's header went to.
         generation: JournalGen,
         /// Sequence number of the batch.
         batch: u64,
         /// The segment.
         segment: SegmentId,
-        /// Which of its shards.
+        /// Number of the shard.
         shard: usize,
     },
 }
 
-/// A request that was sent, or could not be.
+/// A request that the volume sent, or could not send.
 struct Call {
     node: NodeIndex,
     tag: Tag,
     waiter: Waiter,
-    /// The segment whose shard it writes.
+    /// The segment whose shard the request writes.
     writes: Option<SegmentId>,
 }
 
@@ -86,12 +87,12 @@ struct Call {
 pub struct Calls {
     entries: Slab<Call>,
     made: u64,
-    /// Calls to nodes that are not connected; they fail at the next turn.
+    /// Calls to nodes that are not connected. They fail at the next poll.
     unsendable: Vec<Tag>,
 }
 
 impl Calls {
-    /// Makes a call, whose tag holds its key and a number that no other has.
+    /// Makes a call. Its tag holds its key and a number that no other call has.
     fn add(&mut self, node: NodeIndex, waiter: Waiter, writes: Option<SegmentId>) -> Tag {
         self.made += 1;
         let entry = self.entries.vacant_entry();
@@ -100,12 +101,12 @@ impl Calls {
         tag
     }
 
-    /// The call of a tag, if it still waits.
+    /// The call with this tag, if it still waits.
     fn get(&self, tag: Tag) -> Option<&Call> {
         self.entries.get(key(tag)).filter(|call| call.tag == tag)
     }
 
-    /// Takes a call out that is answered or given up.
+    /// Removes a call that is answered or given up.
     fn take(&mut self, tag: Tag) -> Option<Call> {
         self.get(tag)?;
         Some(self.entries.remove(key(tag)))
@@ -117,7 +118,8 @@ fn key(tag: Tag) -> usize {
 }
 
 impl Core {
-    /// Sends a request. A node that is not connected answers `Unreachable` at the next turn.
+    /// Sends a request. For a node that is not connected, the answer `Unreachable` comes at the
+    /// next poll.
     pub fn send(
         &mut self,
         node: NodeIndex,
@@ -134,7 +136,7 @@ impl Core {
         }
         let tag = self.calls.add(node, waiter, writes);
         if !self.node(node).connected {
-            // Not inside this call: who makes it holds state.
+            // The call must not fail inside this function: its caller still holds state.
             self.calls.unsendable.push(tag);
             return;
         }
@@ -145,7 +147,7 @@ impl Core {
         self.actions.push_back(Action::Send { node, request });
     }
 
-    /// Answers the calls that could not be sent.
+    /// Answers the calls that the volume could not send.
     pub fn fail_unsendable(&mut self) -> bool {
         let tags = std::mem::take(&mut self.calls.unsendable);
         for tag in &tags {
@@ -218,7 +220,7 @@ impl Core {
         }
     }
 
-    /// A write of a shard of the segment was answered.
+    /// The node answered a write of a shard of the segment.
     fn end_claim(&mut self, node: NodeIndex, segment: SegmentId) {
         if let btree_map::Entry::Occupied(mut claim) =
             self.node_mut(node).slots_claimed.entry(segment)
@@ -230,8 +232,8 @@ impl Core {
         }
     }
 
-    /// The connection to a node is gone, or is to be given up: every call to it fails, and what
-    /// depends on it is moved elsewhere.
+    /// The connection to a node is gone, or the volume gives the node up. Every call to the node
+    /// fails, and the work that depends on the node moves elsewhere.
     pub fn node_lost(&mut self, node: NodeIndex, reason: &str) {
         let state = self.node_mut(node);
         if !state.connected && state.health == NodeHealth::Down {
@@ -252,12 +254,12 @@ impl Core {
         if self.log.nodes.contains(&node) {
             self.journal_broken();
         } else if self.has_rows(node) {
-            // A move that is under way writes every record whole: it need not begin anew.
+            // A move under way writes every record whole, so it need not begin anew.
             self.log.moving = true;
         }
     }
 
-    /// Gives a node up that answered with an error of its storage, or not at all.
+    /// Gives up a node that answered with an error of its storage, or not at all.
     pub fn give_up_node(&mut self, node: NodeIndex, reason: &str) {
         if !self.node(node).connected {
             return;
@@ -279,22 +281,22 @@ impl Core {
         });
     }
 
-    /// How long to leave a node alone that fails now.
+    /// How long the volume leaves a node alone that fails now.
     fn reconnect_after(&mut self, node: NodeIndex) -> Nanos {
         let (least, most) =
             (Nanos::from_ms(RECONNECT_AFTER_MS), Nanos::from_ms(RECONNECT_AFTER_MS_MAX));
         let (now, serves) = (self.now, self.phase != Phase::Opening);
         let state = self.node_mut(node);
         let soon = now.since(state.connected_at) < Nanos::from_ms(STEADY_AFTER_MS);
-        // An opening may depend on this very node.
+        // An opening may depend on this very node, so the pause does not grow in an opening.
         let again = serves && soon;
         let after = if again { state.reconnect_after.clamp(least, most) } else { least };
         state.reconnect_after = Nanos(after.0 * 2);
         after
     }
 
-    /// This volume was not run when it wanted to be: its process was stopped for a while, say.
-    /// Nodes are not to blame for that time, in which their answers may have come.
+    /// The world did not run this volume when it was due: its process was stopped for a while, say.
+    /// The nodes may have answered in that time, so it does not count against them.
     pub fn forgive_own_delay(&mut self, due: Option<Nanos>) {
         let Some(due) = due else { return };
         let delay = self.now.since(due);
@@ -308,7 +310,7 @@ impl Core {
         }
     }
 
-    /// Gives up the nodes that have left a call unanswered for too long.
+    /// Gives up the nodes that have not answered a call for too long.
     pub fn check_timeouts(&mut self) {
         let limit = Nanos::from_ms(self.config.node_timeout_ms);
         for index in 0..self.config.nodes {
@@ -341,9 +343,9 @@ impl Ctx {
         self.wait_all(calls).await
     }
 
-    /// Waits for the answers to several calls that were just made. An error of a node that was lost
-    /// and is back when the last answer comes in says nothing of the node as it is now: it counts
-    /// as unreachable.
+    /// Waits for the answers to several calls that were just made. A node may be lost and come back
+    /// before the last answer arrives. An error from such a node tells nothing about its present
+    /// state, so the error counts as `Unreachable`.
     pub async fn wait_all(
         &self,
         calls: Vec<(NodeIndex, Awaited<CallResult>)>,

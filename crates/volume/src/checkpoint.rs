@@ -1,8 +1,9 @@
 //! The checkpoint: the map and the list of segments at one position of the log.
 //!
-//! It is written into segments of its own, coded like data, and named by the root. Opening loads
-//! it and replays only what the log says after it. Runs of the map are stored as differences in
-//! 7-bit groups: sequential data shrinks to almost nothing, random data to about 6 bytes a block.
+//! The volume writes it into segments of its own, coded like data; the root names these segments.
+//! An opening loads the checkpoint and replays only the log after it. Runs of the map are stored as
+//! differences in 7-bit groups: sequential data shrinks to almost nothing, random data to about 6
+//! bytes a block.
 //!
 //! Layout: magic 8, version 4, crc32c 4 (of everything with this field zero), blocks of the device
 //! 8, then the number of segments and each one's id, lsn_first, lsn_end, shard_bytes, number of
@@ -34,7 +35,8 @@ pub struct SegmentRecord {
     pub lsn_end: Lsn,
     /// Length of each shard in bytes.
     pub shard_bytes: u32,
-    /// The node on which each shard is known to be stable. What other nodes list is to be verified.
+    /// The node on which each shard is known to be stable. An opening verifies copies that other
+    /// nodes list.
     pub shards: SmallVec<[Option<NodeIndex>; 8]>,
 }
 
@@ -45,7 +47,7 @@ pub struct RunRecord {
     pub block: u64,
     /// Number of blocks.
     pub count: u32,
-    /// Index of the segment and first block in it; `None` if only reserved.
+    /// Index of the segment and first block in it; `None` if the run is only reserved.
     pub place: Option<(u32, u32)>,
 }
 
@@ -54,13 +56,13 @@ pub struct RunRecord {
 pub struct Checkpoint {
     /// Blocks of the device.
     pub blocks: u64,
-    /// The segments that its runs refer to.
+    /// The segments that the runs refer to.
     pub segments: Vec<SegmentRecord>,
     /// The runs, ascending.
     pub runs: Vec<RunRecord>,
 }
 
-/// Encodes the map with the segments that are alive in it.
+/// Encodes the map and the segments that have live blocks.
 #[must_use]
 pub fn encode(map: &Map, segments: &SegmentTable, blocks: u64) -> Vec<u8> {
     let mut w = Writer::default();
@@ -81,7 +83,7 @@ pub fn encode(map: &Map, segments: &SegmentTable, blocks: u64) -> Vec<u8> {
         w.varint(segment.lsn_end.0);
         w.varint(u64::from(segment.shard_bytes));
         w.varint(segment.shards.len() as u64);
-        // A shard of a segment that is not durable may yet lose its data.
+        // A shard of a segment that is not durable may still lose its data.
         let stable = segment.state == State::Durable;
         for node in segment.shards.iter().map(|node| node.filter(|_| stable)) {
             w.varint(node.map_or(0, |node| 1 + u64::from(node.0)));
@@ -168,7 +170,7 @@ fn decode_shards(r: &mut Reader<'_>) -> Result<SmallVec<[Option<NodeIndex>; 8]>,
             .map(NodeIndex)
             .map_err(|_| FormatError::Value(format!("there is no node {value}")))
     };
-    // The count is checked by the reads themselves: each value takes a byte of the input.
+    // The reads check the count: each value takes a byte of the input.
     (0..r.varint()?)
         .map(|_| match r.varint()? {
             0 => Ok(None),

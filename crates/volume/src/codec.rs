@@ -1,7 +1,8 @@
-//! Reading and writing little-endian fields, for the formats a volume stores: root, journal
-//! records, footers, checkpoints. Reading never panics: a short input is an error with its place.
+//! Reads and writes little-endian fields for the formats that a volume stores: root, journal
+//! records, footers, checkpoints. Reading never panics: a short input gives an error with its
+//! position.
 
-/// What is wrong with stored bytes.
+/// The reason why stored bytes cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The input ends before the field.
@@ -10,17 +11,17 @@ pub enum FormatError {
         /// Where the field begins.
         at: usize,
     },
-    /// Not this kind of record at all.
+    /// A different kind of record.
     #[error("not a {0}")]
     Magic(&'static str),
-    /// Made by a newer release.
+    /// A newer release made the record.
     #[error("{what} has format version {found}, this release knows up to {known}")]
     Version {
         /// The record's kind.
         what: &'static str,
         /// Its version.
         found: u32,
-        /// The newest one known here.
+        /// The newest version that this release knows.
         known: u32,
     },
     /// The checksum does not match.

@@ -1,9 +1,9 @@
-//! The state of a volume, and the plumbing that its procedures share: timers and tasks
-//! here, [calls](crate::calls) beside it.
+//! The state of a volume, and what its procedures share: timers and tasks here, and calls in
+//! [`calls`](crate::calls).
 //!
-//! Everything lives in one [`Core`] behind an `Rc<RefCell>`: the machine and its tasks run on one
-//! core, never at the same time, and never hold a borrow across an `await`. The hot paths (reading,
-//! appending, acknowledging) are plain methods; procedures that wait are tasks over a [`Ctx`].
+//! One [`Core`] behind an `Rc<RefCell>` holds all state. The machine and its tasks run on one core,
+//! never at the same time, and never hold a borrow across an `await`. The hot paths (reading,
+//! appending, acknowledging) are plain methods. Procedures that wait are tasks over a [`Ctx`].
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -31,7 +31,7 @@ use crate::seam::{Action, Geometry, VolumeConfig};
 use crate::segment::SegmentTable;
 use crate::status::{NodeHealth, Phase, Progress};
 
-/// How long an issued capability is valid; it is renewed at half of this.
+/// How long an issued capability is valid. The volume renews it after half of this time.
 const CAPABILITY_NS: u64 = 3_600_000_000_000;
 
 /// A node as the volume sees it.
@@ -40,30 +40,30 @@ pub struct Node {
     pub health: NodeHealth,
     /// A connection is open.
     pub connected: bool,
-    /// What it last said of itself.
+    /// The last state that the node reported.
     pub stat: NodeStat,
-    /// Slots that the volume may still take there, from its last reply.
+    /// Slots that the volume may still take on the node, from the node's last reply.
     pub slots_free: u32,
-    /// The segments whose shards are on their way there, and how many requests of each: the answers
-    /// that say how many slots are left do not count with them yet.
+    /// The segments whose shards are on their way to the node, and the number of requests for each.
+    /// The node's reports of free slots do not count these requests yet.
     pub slots_claimed: BTreeMap<SegmentId, u32>,
-    /// Slots that the volume has reserved there, as far as it knows; 0 for none.
+    /// Slots that the volume has reserved on the node, as far as the volume knows; 0 for none.
     pub slots_reserved: u32,
-    /// The node said itself that no slot is free.
+    /// The node reported that no slot is free.
     pub full: bool,
     /// The node did not grant a reservation because its disk has no room. See
     /// [`Core::is_limited_by_disk`].
     pub disk_limited: bool,
     /// The node granted less than the volume has reserved on the other nodes.
     pub granted_less: bool,
-    /// When it was last told that it is short.
+    /// When the log last reported that the node has no room left.
     pub short_told_at: Option<Nanos>,
-    /// Nothing is left of it because its disk is full, or other volumes have its room, not because
-    /// the volume holds it.
+    /// The volume has no room left on the node because the node's disk is full, or because other
+    /// volumes have the room. The volume's own shards are not the reason.
     pub short: bool,
-    /// The same because its disk is full.
+    /// The volume has no room left on the node because the node's disk is full.
     pub disk_full: bool,
-    /// Why it is down.
+    /// Why the node is down.
     pub reason: String,
     /// Calls in the order in which they were made, to find those that take too long.
     pub in_flight: VecDeque<(Nanos, Tag)>,
@@ -75,24 +75,24 @@ pub struct Node {
     pub session: u64,
     /// When the last connection opened.
     pub connected_at: Nanos,
-    /// How long it is left alone when it fails next.
+    /// How long the volume leaves the node alone after its next failure.
     pub reconnect_after: Nanos,
-    /// Version of the root that it took last in this session; 0 for none.
+    /// Version of the root that the node took last in this session; 0 for none.
     pub root_version: u64,
-    /// Since when it is not used, while the volume serves.
+    /// Since when the volume does not use the node; only while the volume serves.
     pub down_since: Option<Nanos>,
-    /// Why this opening goes on without it.
+    /// Why this opening goes on without the node.
     pub left_out: Option<String>,
-    /// Times that it answered this opening that it is busy.
+    /// How often the node answered this opening that it is busy.
     pub busy_answers: u32,
-    /// Times that its connection was lost during this opening.
+    /// How often the node's connection was lost during this opening.
     pub losses: u32,
-    /// A journal could not be made on it: others are preferred.
+    /// The node could not make a journal. The volume prefers other nodes.
     pub refuses_journals: bool,
 }
 
 impl Node {
-    /// The volume is about to have no more than `slots` slots reserved there.
+    /// The volume is about to reduce its reservation on the node to `slots` slots.
     pub fn give_up_slots(&mut self, slots: u32) {
         let given = self.slots_reserved.saturating_sub(slots);
         self.slots_reserved -= given;
@@ -132,12 +132,12 @@ pub struct Core {
     pub opening_began: Nanos,
     pub opened_at: Nanos,
     pub phase: Phase,
-    /// It failed because another writer took the volume over.
+    /// The opening failed because another writer took the volume over.
     pub fenced_out: bool,
-    /// What an opening or closing waits for, for people; empty if it gets on.
+    /// The reason why an opening or closing waits, as text for people; empty if it makes progress.
     pub waits_for: String,
     pub closing: bool,
-    /// An attempt to create the volume began: roots that nodes have are its own.
+    /// An attempt to create the volume began, so this volume itself wrote the roots on the nodes.
     pub creating: bool,
     pub epoch: Epoch,
     capability: Capability,
@@ -152,43 +152,43 @@ pub struct Core {
     pub map: Map,
     pub segments: SegmentTable,
     pub segments_made: u64,
-    /// Highest journal generation that was ever begun.
+    /// Highest generation of a journal that the volume ever began.
     pub journals_made: u64,
     pub log: Log,
     pub reads: Reads,
     pub root_version: u64,
     pub root: Option<crate::root::Root>,
-    /// One at a time replaces the root or moves the journal.
+    /// The holder replaces the root or moves the journal. There is one at a time.
     pub root_lock: Lock,
-    /// One at a time collects or writes checkpoints.
+    /// The holder collects or writes a checkpoint. There is one at a time.
     pub maintenance_lock: Lock,
     pub counters: Counters,
     pub rebuild: Progress,
     pub scrub: Progress,
-    /// Shards that were found damaged since the scrub began: a verdict that comes late, after the
-    /// shard was made anew, must not count again.
+    /// Shards that the volume found damaged since the scrub began. A verdict may arrive after the
+    /// volume has rebuilt the shard; it must not count again.
     pub damaged: HashSet<(SegmentId, u32)>,
-    /// Where shards that were found bad still lie.
+    /// Where damaged shards still lie.
     pub damage: Damage,
-    /// Shards lie where the last checkpoint does not name them.
+    /// Some shards lie on other nodes than the last checkpoint says.
     pub placement_changed: bool,
     pub rebuild_running: bool,
-    /// A rebuild is to start in a while.
+    /// A rebuild will start after a pause.
     pub rebuild_retries: bool,
-    /// The last rebuild left shards missing for which no node has room.
+    /// The last rebuild left shards missing because no node has room for them.
     pub rebuild_lacks_room: bool,
-    /// Something changed while a rebuild ran: it makes another pass.
+    /// Something changed while a rebuild ran. The rebuild makes another pass.
     pub rebuild_again: bool,
-    /// Segments that are taken out of the table and not yet known to be gone from the nodes.
+    /// Segments that the table no longer has, but that the nodes may still have.
     pub segments_freeing: u64,
     /// What the volume has reserved on the nodes.
     pub reservation: Reservation,
-    /// Why the device was last not made larger.
+    /// Why the volume last refused to grow the device.
     pub grow_refused: Option<String>,
     pub gc_running: bool,
-    /// Collection gained nothing: it is not worth another try before.
+    /// Collection gained nothing. It does not try again before this time.
     pub gc_rests_until: Nanos,
-    /// Collection found nothing more to gain although space is short.
+    /// Collection found nothing more to free although space is short.
     pub gc_stuck: bool,
     pub sync_running: bool,
     pub segments_since_checkpoint: u64,
@@ -197,8 +197,8 @@ pub struct Core {
 }
 
 impl Core {
-    /// The state of a volume that is about to be opened. Profile and geometry are placeholders
-    /// until the root is read, unless the volume is being created.
+    /// The state of a volume that starts to open. Profile and geometry are placeholders until the
+    /// volume reads the root, unless it creates the volume.
     pub fn new(
         config: VolumeConfig,
         engine: Engine,
@@ -320,7 +320,7 @@ impl Core {
         self.now.0.saturating_add(self.config.wall_offset_ns)
     }
 
-    /// The capability that requests carry, renewed in good time.
+    /// The capability for requests, renewed in good time.
     pub fn current_capability(&mut self) -> Capability {
         if self.wall_ns() + CAPABILITY_NS / 2 > self.capability.expires_ns {
             self.renew_capability();
@@ -341,7 +341,7 @@ impl Core {
         self.nodes.iter().filter(|node| node.health == NodeHealth::Up).count()
     }
 
-    /// Fewest nodes with which the volume takes writes.
+    /// The number of nodes that the volume needs to take writes.
     #[must_use]
     pub fn nodes_needed(&self) -> usize {
         usize::from(self.config.nodes.saturating_sub(self.config.missing_max)).max(1)
@@ -430,7 +430,7 @@ impl Core {
         self.fail_everything();
     }
 
-    /// A node has a newer writer, of epoch `current`: this one ends.
+    /// A node has a newer writer, of epoch `current`. This writer ends.
     pub fn fence_out(&mut self, current: Epoch) {
         self.fenced_out = true;
         self.fail(format!("another writer took the volume over (epoch {current})"));
@@ -449,7 +449,7 @@ pub fn layout_of(code: &dyn Code, geometry: &Geometry) -> Layout {
     }
 }
 
-/// A task's way to the state: borrowed for the length of a closure, never across an `await`.
+/// A task's access to the state: a closure borrows it, never across an `await`.
 #[derive(Clone)]
 pub struct Ctx(pub Rc<RefCell<Core>>);
 

@@ -1,12 +1,13 @@
-//! Shards that were found bad, until they are gone.
+//! Shards that a read or a scrub found bad, until the volume has deleted them.
 //!
-//! A shard that a read or a scrub found bad no longer counts, and rebuild makes it anew, perhaps on
-//! another node. Its node still lists the bad form, and a later opening could take it for good. So
-//! it is deleted as soon as its segment has all its shards again, not before, and the sync that
-//! ends the rebuild makes the deletion stable: when the volume is whole, no power loss brings the
-//! bad form back. A node that is away meanwhile is compared when it joins (see `nodes`).
+//! A shard that a read or a scrub found bad no longer counts. Rebuild makes it again, perhaps on
+//! another node. Its first node still lists the bad copy, and a later opening could take that for
+//! good. So the volume deletes the bad copy as soon as the segment has all its shards again, not
+//! before. The sync that ends the rebuild makes the deletion stable: when the volume is whole, no
+//! power loss brings the bad copy back. If the node is away meanwhile, the volume compares its
+//! shards when it joins (see `nodes`).
 //!
-//! Bound: one note per shard found bad, gone with the rebuild that it starts.
+//! Bound: one note per bad shard. The rebuild that the shard starts removes the note.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ use fieldstone_proto::{NodeIndex, RequestBody, SegmentId};
 use crate::core::{Core, Ctx};
 use crate::segment::Segment;
 
-/// Where shards that were found bad still lie.
+/// Where bad shards still lie.
 #[derive(Default)]
 pub struct Damage(BTreeSet<(SegmentId, NodeIndex)>);
 
@@ -37,7 +38,7 @@ impl Core {
         self.damage.0.contains(&(segment, node))
     }
 
-    /// The bad shards that are superseded: their segments have all shards, on other nodes.
+    /// Takes the bad shards that are superseded: their segments have all shards, on other nodes.
     fn take_superseded(&mut self) -> Vec<(SegmentId, NodeIndex)> {
         let segments = &self.segments;
         let find = |id| segments.find(id).and_then(|handle| segments.get(handle));
@@ -45,7 +46,7 @@ impl Core {
             .into_iter()
             .partition(|(id, _)| find(*id).is_none_or(|segment| segment.missing() == 0));
         self.damage.0 = kept;
-        // Where the shard was written anew on its own node, the bad form is gone.
+        // If the shard was written anew on its own node, the bad copy is gone.
         let elsewhere =
             |segment: &Segment, node: &NodeIndex| !segment.shards.contains(&Some(*node));
         settled
@@ -67,12 +68,12 @@ pub async fn delete_superseded(ctx: &Ctx) {
             })
             .collect()
     });
-    // A node that misses this has been lost, and is compared when it joins.
+    // A node that misses this was lost, and the volume compares its shards when it joins.
     ctx.wait_all(calls).await;
 }
 
-/// Makes way for a shard on a node that may have a bad one of the same segment: a node deletes all
-/// shards of a segment together, so afterwards it would be too late.
+/// Deletes a bad shard of the segment on a node that is to get a shard of the same segment. A node
+/// deletes all shards of a segment together, so it would be too late afterwards.
 pub async fn clear_the_way(ctx: &Ctx, segment: SegmentId, node: NodeIndex) {
     if !ctx.with(|core| core.has_bad(segment, node)) {
         return;

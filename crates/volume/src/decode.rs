@@ -1,12 +1,12 @@
-//! Decoding: shards, or a range of one, made from the other shards of their segment.
+//! Decoding: makes shards, or a range of one, from the other shards of their segment.
 //!
-//! A repair plan says which parts of which shards to read and how to compute the lost ones from
-//! them. One plan and one set of reads give all the lost shards that are asked for, so that two
-//! shards cost no more reading than one. Coding works byte by byte within elements, so a few bytes
-//! of an element need the same few bytes of the elements that it depends on, and no more.
+//! A repair plan says which parts of which shards to read, and how to compute the lost shards from
+//! them. One plan and one set of reads give all lost shards that the caller asks for, so two shards
+//! cost no more reading than one. Coding works byte by byte within elements, so a few bytes of an
+//! element need only the same few bytes of the elements that it depends on.
 //!
-//! Reading takes time, in which the segment may be collected and its handle be given to another
-//! one. So all of this goes by the segment's name, which is never given again.
+//! Reading takes time. Meanwhile collection may free the segment, and its handle may pass to
+//! another segment. So this module uses the segment's name, which no other segment ever gets.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,19 +26,19 @@ use crate::exec::{Awaited, all};
 use crate::layout::ShardRange;
 use crate::status::NodeHealth;
 
-/// What decoding gave.
+/// The result of decoding.
 pub struct Decoded {
-    /// The shards, in the order in which they were asked for.
+    /// The shards, in the order of the request.
     pub shards: Vec<Bytes>,
-    /// Bytes that were read for them, those of attempts that failed included.
+    /// Bytes that were read for them, including failed attempts.
     pub read_bytes: u64,
 }
 
-/// What to read for an attempt, and what to make of it.
+/// The reads of one attempt, and the computation over them.
 struct Attempt {
     plan: Arc<RepairPlan>,
     segment: SegmentId,
-    /// The shards that looked available, and where they are.
+    /// The shards that looked available, and their nodes.
     available: Vec<(usize, NodeIndex)>,
     element_bytes: u32,
     /// The bytes of each element to work on.
@@ -55,7 +55,7 @@ struct Part {
 type Reads = (usize, NodeIndex, Vec<Awaited<CallResult>>);
 
 impl Core {
-    /// The shards of a segment that can be read now, other than `except`.
+    /// The shards of a segment that the volume can read now, other than `except`.
     fn available(&self, id: SegmentId, except: &[usize]) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.named(id) else { return Vec::new() };
         segment
@@ -87,7 +87,7 @@ impl Core {
         Ok(Attempt { plan, segment: id, available, element_bytes, columns })
     }
 
-    /// The parts of a shard of the segment that make up the bytes `bytes` of it.
+    /// The parts of a shard of the segment that make up its bytes `bytes`.
     fn parts(&self, id: SegmentId, bytes: &Range<u32>) -> Result<Vec<Part>, BlockError> {
         let segment = self.segments.named(id).ok_or_else(gone)?;
         let elements = self.code.elements();
@@ -133,12 +133,12 @@ impl Attempt {
         runs.flatten().map(|element| body(element..element + 1)).collect()
     }
 
-    /// True when `inputs` is everything that the plan reads.
+    /// True when `inputs` holds everything that the plan reads.
     fn complete(&self, inputs: &[Bytes]) -> bool {
         self.plan.reads.iter().zip(inputs).all(|(read, input)| self.fits(read, input))
     }
 
-    /// True when `input` is as long as what is read of the shard.
+    /// True when `input` has the length that the plan reads of the shard.
     fn fits(&self, read: &ShardRead, input: &Bytes) -> bool {
         let columns = (self.columns.end - self.columns.start) as usize;
         read.element_count() as usize * columns == input.len()
@@ -148,7 +148,7 @@ impl Attempt {
 /// Makes a range of a shard from other shards.
 ///
 /// # Errors
-/// Too few shards are there.
+/// Too few shards are readable.
 pub async fn decode_range(
     ctx: &Ctx,
     id: SegmentId,
@@ -163,7 +163,7 @@ pub async fn decode_range(
 /// Makes the same bytes of each of the shards `lost` from other shards.
 ///
 /// # Errors
-/// Too few shards are there.
+/// Too few shards are readable.
 pub async fn decode(
     ctx: &Ctx,
     id: SegmentId,
@@ -190,7 +190,7 @@ async fn decode_part(
     part: &Part,
 ) -> Result<Decoded, BlockError> {
     let mut read_bytes = 0;
-    // Each attempt loses at least one shard that looked available, so this ends.
+    // Each attempt loses at least one shard that looked available, so the loop ends.
     loop {
         let attempt = ctx.with(|core| core.plan_attempt(id, lost, part))?;
         let inputs = gather(ctx, &attempt).await;
@@ -206,13 +206,13 @@ async fn decode_part(
             return Ok(Decoded { shards, read_bytes });
         }
         if ctx.with(|core| core.available(id, lost).len()) >= attempt.available.len() {
-            // Nothing became known to be bad: wait for the cause (a busy node) to pass.
+            // No shard is known to be bad: wait until the cause (a busy node) passes.
             return Err(BlockError::Io("a node did not deliver a shard".into()));
         }
     }
 }
 
-/// Reads what the plan asks for, all at once; an input comes out short where a node failed.
+/// Reads everything that the plan needs at once. An input is too short where a node failed.
 async fn gather(ctx: &Ctx, attempt: &Attempt) -> Vec<Bytes> {
     let sent = ctx.with(|core| core.send_reads(attempt));
     let mut inputs = Vec::with_capacity(sent.len());
@@ -239,12 +239,12 @@ async fn gather(ctx: &Ctx, attempt: &Attempt) -> Vec<Bytes> {
     inputs
 }
 
-/// What is wrong with a node that answers a read with more or less than it was asked for.
+/// The error of a node that answers a read with more or fewer bytes than the read asked for.
 pub fn wrong_length() -> NodeError {
     NodeError::Io("its answer is not the part of a shard that was asked for".into())
 }
 
-/// The error for a segment that was freed while it was being read.
+/// The error for a segment that was freed while a read of it was under way.
 pub fn gone() -> BlockError {
     BlockError::Io("the segment is gone".into())
 }

@@ -1,10 +1,10 @@
 //! A tiny executor, so that long procedures read top to bottom and still do no I/O.
 //!
-//! Recovery, sealing, collection and rebuild each wait for many node replies in turn. Written as
-//! callbacks they would be unreadable; written as `async fn` they are the procedure itself. The
-//! futures here wait only for things that [`crate::Volume::handle`] delivers (replies, time), are
-//! polled in a fixed order, and never touch a thread or a clock, so a run remains a function of
-//! its events: the seeded world relies on that.
+//! Recovery, sealing, collection and rebuild each wait for many node replies, one after another. As
+//! callbacks they would be unreadable; as `async fn`s they read like the procedure itself. The
+//! futures here wait only for replies and for time, which [`crate::Volume::handle`] delivers. The
+//! executor polls them in a fixed order; they touch no thread and no clock. So a run remains a
+//! function of its events, and the seeded world relies on that.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use slab::Slab;
 /// A task: a procedure that runs until it has to wait.
 pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Tasks that can go on, in the order in which they became able to.
+/// Tasks that can go on, in the order in which they were woken.
 #[derive(Default)]
 struct ReadyQueue(Mutex<VecDeque<usize>>);
 
@@ -75,8 +75,8 @@ impl Executor {
     pub fn run(&mut self) -> bool {
         let mut ran = false;
         while let Some(key) = self.ready.pop() {
-            // A wake may come for a task that has ended, or whose key a newer task took over;
-            // polling that one once more than needed is harmless.
+            // A wake may arrive for a task that has ended, or for a key that a newer task has now.
+            // One more poll of that task does no harm.
             let Some(entry) = self.tasks.get_mut(key) else { continue };
             let Some(mut task) = entry.task.take() else { continue };
             let waker = entry.waker.clone();
@@ -113,7 +113,7 @@ pub struct Filler<T>(Rc<RefCell<SlotState<T>>>);
 /// The waiting side: a future of the value.
 pub struct Awaited<T>(Rc<RefCell<SlotState<T>>>);
 
-/// A value that will be there later: one side fills it, the other awaits it.
+/// A value that arrives later: one side fills it, the other side awaits it.
 pub fn slot<T>() -> (Filler<T>, Awaited<T>) {
     let state = Rc::new(RefCell::new(SlotState { value: None, waker: None }));
     (Filler(Rc::clone(&state)), Awaited(state))
@@ -147,8 +147,8 @@ impl<T> Future for Awaited<T> {
 
 /// Awaits all futures of a list and gives their results in the list's order.
 pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
-    // The futures here wait for replies that arrive by themselves, so awaiting them one after
-    // another costs nothing: every request is already on its way.
+    // Every request is already on its way, so it costs nothing to await the replies one after
+    // another.
     let mut results = Vec::with_capacity(futures.len());
     for future in futures {
         results.push(future.await);
@@ -156,7 +156,7 @@ pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     results
 }
 
-/// Lets one task at a time into a critical section that spans waits. First come, first served.
+/// Lets one task at a time into a critical section that spans waits, first come, first served.
 #[derive(Clone, Default)]
 pub struct Lock(Rc<RefCell<LockState>>);
 

@@ -1,8 +1,8 @@
-//! The footer of a segment: what its blocks are, stored in its own last blocks.
+//! The footer of a segment: it describes the segment's blocks, in the segment's own last blocks.
 //!
-//! The footer is coded with the data, so it survives as many lost shards. Recovery replays footers
-//! instead of journal records for segments that are sealed, and collection reads them to learn
-//! which blocks of the device may still lie in the segment.
+//! The footer is coded with the data, so it survives the loss of as many shards. Recovery replays
+//! footers instead of journal records for sealed segments. Collection reads them to learn which
+//! blocks of the device may still lie in the segment.
 //!
 //! Layout: entries of 24 bytes ([`Entry`]) from the footer's first block on, and in the segment's
 //! very last block, at its end, a 64-byte trailer: magic 8, version 4, crc32c 4 (of all footer
@@ -18,18 +18,18 @@ const MAGIC: &[u8; 8] = b"FSFOOTR\x01";
 const VERSION: u32 = 1;
 const TRAILER_BYTES: usize = 64;
 
-/// What a segment's blocks are.
+/// The description of a segment's blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footer {
     /// The volume.
     pub volume: VolumeId,
     /// The segment.
     pub segment: SegmentId,
-    /// Log position of its first record.
+    /// Log position of the segment's first record.
     pub lsn_first: Lsn,
-    /// Log position behind its last record.
+    /// Log position behind the segment's last record.
     pub lsn_end: Lsn,
-    /// Every change of the map that its records made, in order.
+    /// Every change of the map by the segment's records, in order.
     pub entries: Vec<Entry>,
 }
 
@@ -66,7 +66,7 @@ impl Footer {
         w.0
     }
 
-    /// How many blocks the footer that ends with `last_block` has.
+    /// Number of blocks of the footer that ends with `last_block`.
     ///
     /// # Errors
     /// The block does not end with a trailer that this release can read.

@@ -1,14 +1,15 @@
-//! Garbage collection and checkpoints: how space comes back.
+//! Garbage collection and checkpoints: how the volume frees space.
 //!
-//! Collection takes the durable segment with the fewest live blocks, reads its footer to learn
-//! which blocks of the device may lie in it, and appends those that still do to the log again. The
-//! segment is dead then, and is deleted once a checkpoint no longer needs its footer. One segment
-//! is moved at a time and its blocks go through the log like any write, so users' writes go on in
-//! between; the longest time that one had to wait is counted.
+//! Collection takes the durable segment with the fewest live blocks. It reads the segment's footer
+//! to learn which blocks of the device may lie in it, and appends the live ones to the log again.
+//! The segment is then dead, and the volume deletes it once a checkpoint no longer needs its
+//! footer. Collection moves one segment at a time, and its blocks go through the log like any
+//! write, so users' writes go on in between. A counter keeps the longest time that such a write
+//! waited.
 //!
-//! A checkpoint closes the open segment, notes the map as it is at that position of the log, waits
-//! until everything before the position is durable, writes the map to segments of its own and
-//! names them in the root. Then the old checkpoint and the segments that were dead are deleted.
+//! A checkpoint closes the open segment, notes the map at that position of the log, waits until
+//! everything before the position is durable, writes the map to segments of its own and names them
+//! in the root. Then the volume deletes the old checkpoint and the segments that were dead.
 
 use fieldstone_block::{BlockError, Nanos};
 use fieldstone_buf::{AlignedBuf, join};
@@ -30,28 +31,28 @@ use crate::seam::Provisioning;
 use crate::segment::{Handle, Segment, State, segment_id};
 use crate::status::Phase;
 
-/// Pause before collection that was disturbed begins anew.
+/// Pause before disturbed collection begins anew.
 const RETRY_MS: u64 = 20;
-/// How long users wait at most for collection that is disturbed again and again, or for nodes that
-/// have no room. A request may have waited for its turn before that: together it is 12 s at most
+/// How long users wait at most for collection that is disturbed again and again, or for nodes
+/// without room. A request may have waited in a queue before that: together it is 12 s at most
 /// (`docs/faults.md`).
 const STARVED_MS_MAX: u64 = 8_000;
 /// Blocks that one step of collection moves.
 const STEP_BLOCKS: u32 = 64;
-/// Times that a node is asked to delete segments while it is busy.
+/// How often the volume asks a busy node to delete segments.
 const DELETE_TRIES: u32 = 50;
 /// Dead segments after which collection writes a checkpoint to free them.
 const DEAD_BATCH: usize = 8;
-/// A thin volume writes a checkpoint when one in so many of its segments has died.
+/// A thin volume writes a checkpoint when one in this many of its segments has died.
 const GIVE_BACK_FRACTION: u64 = 4;
-/// How soon a volume that serves looks again whether there is something to collect or to give back,
-/// when there was; twice as late each time that there was nothing.
+/// Pause before a serving volume checks again for something to collect or to give back, when the
+/// last check found something. The pause doubles after each check that found nothing.
 const HOUSEKEEPING_MS: u64 = 1_000;
-/// How often it looks when it rests.
+/// The longest such pause.
 const RESTING_MS: u64 = 16_000;
-/// The same when it has room that others may need.
+/// The longest such pause when the volume has room that other volumes may need.
 const SPARING_MS: u64 = 2_000;
-/// Fewest segments sealed between two checkpoints that only shorten recovery.
+/// Fewest segments between two checkpoints that only shorten recovery.
 const CHECKPOINT_EVERY: u64 = 64;
 
 impl Core {
@@ -69,10 +70,11 @@ impl Core {
         }
     }
 
-    /// A checkpoint lets go of segments of trims that are not stored, or would shorten the next
-    /// opening: the log behind the last one is long, or the last one does not name shards that
-    /// were made or came back since, so that an opening would verify them. The latter is not worth
-    /// the room that a checkpoint takes where space is short.
+    /// Whether a checkpoint is worth its cost. It forgets segments of trims that are not stored. Or
+    /// it shortens the next opening: the log behind the last checkpoint is long, or the last
+    /// checkpoint does not name shards that were made or came back since, so an opening would
+    /// verify them. The last reason does not count where space is short, because a checkpoint takes
+    /// room.
     fn checkpoint_pays(&self) -> bool {
         let long = CHECKPOINT_EVERY.max(self.checkpoint_segments() * 32);
         let settled = self.placement_changed && !self.rebuild_running;
@@ -82,13 +84,13 @@ impl Core {
             || (settled && self.segments_free() >= self.marks().low)
     }
 
-    /// A thin volume holds many dead segments, and its neighbours may need their room.
+    /// A thin volume holds many dead segments, and other volumes may need their room.
     fn gives_back(&self) -> bool {
         let many = (DEAD_BATCH as u64).max(self.segments.len() as u64 / GIVE_BACK_FRACTION);
         self.reservation.provisioning == Provisioning::Thin && self.segments_died >= many
     }
 
-    /// Starts collection, if it does not run.
+    /// Starts collection, if it does not run already.
     pub fn start_gc(&mut self) {
         if self.gc_running || self.phase != Phase::Serving {
             return;
@@ -97,7 +99,7 @@ impl Core {
         let written = self.counters.user_written_bytes;
         self.spawn_with(move |ctx| async move {
             let ended = collect(&ctx).await;
-            // A request that still waits for space asks again at once.
+            // A request that still waits for space starts collection again at once.
             let (idle, short) = ctx.with(|core| {
                 let idle = core.counters.user_written_bytes == written;
                 (idle, core.segments_free() < core.marks().low)
@@ -107,28 +109,28 @@ impl Core {
             ctx.with(|core| {
                 core.gc_running = false;
                 if idle && ended == Ended::NothingLeft && core.segments_free() < core.marks().low {
-                    // The same again would gain nothing either, unless users wait for it.
+                    // Another run would gain nothing either, unless users wait for it.
                     core.gc_rests_until = core.now.plus(Nanos::from_ms(HOUSEKEEPING_MS));
                 }
-                // Users that wait for space are told that there is none, until something changes.
-                // If some were served meanwhile there was: others may get theirs the same way.
+                // Users that wait for space get an error, until something changes. But if a user's
+                // write got space meanwhile, others may get some in the same way.
                 let vain = core.starved() && idle;
                 core.gc_stuck = vain && (ended == Ended::NothingLeft || core.starved_too_long());
             });
         });
     }
 
-    /// Users have waited for space longer than they should.
+    /// Users have waited for space for too long.
     fn starved_too_long(&self) -> bool {
         self.is_too_long(self.log.starved_since)
     }
 
-    /// Users wait since then, which is longer than they should.
+    /// Users have waited since then, and that is too long.
     pub fn is_too_long(&self, since: Option<Nanos>) -> bool {
         since.is_some_and(|since| self.now.since(since) >= Nanos::from_ms(STARVED_MS_MAX))
     }
 
-    /// Closed segments are not durable yet.
+    /// Some closed segments are not durable yet.
     fn sealing(&self) -> bool {
         let sealing = |s: &Segment| matches!(s.state, State::Closed | State::Sealed) && !s.shelved;
         self.segments.iter().any(|(_, s)| sealing(s))
@@ -143,8 +145,8 @@ impl Core {
             .collect()
     }
 
-    /// The durable segment with the fewest live blocks, if moving them gains anything, and there
-    /// is room for that.
+    /// The durable segment with the fewest live blocks, if moving them gains space and there is
+    /// room for the move.
     fn victim(&self, tried: &[SegmentId]) -> Option<Handle> {
         let full = self.layout.segment_blocks();
         self.segments
@@ -157,8 +159,8 @@ impl Core {
     }
 }
 
-/// Sees to it, as long as the volume serves, that it also collects and gives back what it does not
-/// need when it is idle.
+/// Periodic work of a serving volume: it collects and gives slots back also when the volume is
+/// idle.
 pub async fn keep_house(ctx: Ctx) {
     let mut pause_ms = HOUSEKEEPING_MS;
     while ctx.with(|core| core.phase == Phase::Serving) {
@@ -182,7 +184,7 @@ pub async fn keep_house(ctx: Ctx) {
 /// How collection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// There is room enough, or nothing more to gain.
+    /// There is enough room, or nothing more to gain.
     NothingLeft,
     /// A node was lost, or a segment could not be read: there may be more to gain.
     Disturbed,
@@ -192,9 +194,9 @@ async fn collect(ctx: &Ctx) -> Ended {
     let lock = ctx.with(|core| core.maintenance_lock.clone());
     let _guard = lock.acquire().await;
     let mut tried = Vec::new();
-    // Free segments after the last checkpoint, and what users had written until then.
+    // Free segments after the last checkpoint, and the bytes that users had written until then.
     let mut last_checkpoint = None;
-    // Every round frees a segment, moves one, or ends: the bound is a safeguard against a bug.
+    // Every round frees a segment, moves one, or ends. The bound is a safeguard against a bug.
     for _ in 0..100_000 {
         let (free, marks, dead, serving, victim) = ctx.with(|core| {
             let dead = core.dead_segments().len();
@@ -207,8 +209,8 @@ async fn collect(ctx: &Ctx) -> Ended {
         let long = ctx.with(|core| core.checkpoint_pays());
         let plenty = free + dead as u64 >= marks.high;
         let urgent = free < marks.low && dead > 0;
-        // A checkpoint closes the open segment, however little is in it, and takes room for itself
-        // until the one before is gone: it pays only after several segments have died.
+        // A checkpoint closes the open segment, even if it holds little, and takes room until the
+        // old checkpoint is gone. So it is worth its cost only after several segments have died.
         let tight = victim.is_none();
         if long || (urgent && (dead >= DEAD_BATCH || plenty || tight)) {
             if !write_checkpoint(ctx, false).await {
@@ -230,7 +232,7 @@ async fn collect(ctx: &Ctx) -> Ended {
             return ended(&tried);
         }
         if victim.is_none() && ctx.with(|core| core.sealing()) {
-            // Segments that are being written may leave blocks to move once they are durable.
+            // Segments that are being written may have blocks to move once they are durable.
             sync_segments(ctx).await;
             continue;
         }
@@ -250,7 +252,7 @@ async fn collect(ctx: &Ctx) -> Ended {
         };
         let id = ctx.with(|core| core.segments.get(victim).map(|s| s.id));
         if move_segment(ctx, victim).await.is_err() {
-            // Too many shards are missing to read it now: leave it to rebuild.
+            // Too many shards are missing to read the segment now. Leave it to rebuild.
             tried.extend(id);
         }
     }
@@ -261,7 +263,7 @@ fn ended(not_moved: &[SegmentId]) -> Ended {
     if not_moved.is_empty() { Ended::NothingLeft } else { Ended::Disturbed }
 }
 
-/// Appends what is alive in a segment to the log again.
+/// Appends the live blocks of a segment to the log again.
 async fn move_segment(ctx: &Ctx, handle: Handle) -> Result<(), BlockError> {
     let footer = read_footer(ctx, handle).await?;
     let mut waiting = std::collections::VecDeque::new();
@@ -293,7 +295,7 @@ async fn move_segment(ctx: &Ctx, handle: Handle) -> Result<(), BlockError> {
     Ok(())
 }
 
-/// The blocks of an entry that still lie where the entry says, in runs of at most a step.
+/// The live blocks of an entry, which still lie where the entry says, in runs of at most a step.
 fn alive_runs(core: &Core, handle: Handle, entry: &Entry) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for i in 0..entry.count {
@@ -319,7 +321,7 @@ fn alive_runs(core: &Core, handle: Handle, entry: &Entry) -> Vec<Run> {
 /// Reads the footer of a sealed segment.
 ///
 /// # Errors
-/// Too few shards are there, or the footer is damaged.
+/// Too few shards are readable, or the footer is damaged.
 pub async fn read_footer(ctx: &Ctx, handle: Handle) -> Result<Footer, BlockError> {
     let gone = || BlockError::Io("the segment is gone".into());
     let (id, total) = ctx
@@ -344,8 +346,8 @@ pub async fn read_footer(ctx: &Ctx, handle: Handle) -> Result<Footer, BlockError
     Footer::decode(&bytes, volume, id).map_err(bad)
 }
 
-/// Writes a checkpoint and frees what it makes superfluous. `clean`: the volume is being closed.
-/// The caller holds the maintenance lock. Returns false if the volume failed meanwhile.
+/// Writes a checkpoint and frees the segments that it makes superfluous. `clean`: the volume is
+/// closing. The caller holds the maintenance lock. Returns false if the volume failed meanwhile.
 pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
     let (lsn, bytes, dead) = ctx.with(|core| {
         core.close_for_checkpoint();
@@ -380,7 +382,7 @@ pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
     true
 }
 
-/// Waits until every data segment that begins before `lsn` is durable, but for those that are not
+/// Waits until every data segment that begins before `lsn` is durable, except segments that are not
 /// to be stored.
 async fn wait_durable(ctx: &Ctx, lsn: Lsn) -> bool {
     loop {
@@ -401,7 +403,7 @@ async fn wait_durable(ctx: &Ctx, lsn: Lsn) -> bool {
     }
 }
 
-/// A new segment with a part of a checkpoint, coded.
+/// Makes a new segment with a part of a checkpoint, and codes it.
 fn checkpoint_segment(core: &mut Core, part: &[u8]) -> (Handle, Vec<Shard>, SealMeta) {
     let layout = core.layout;
     let mut data = AlignedBuf::zeroed(part.len().next_multiple_of(BLOCK_BYTES));
@@ -433,7 +435,8 @@ fn checkpoint_segment(core: &mut Core, part: &[u8]) -> (Handle, Vec<Shard>, Seal
     (handle, shards, meta)
 }
 
-/// Writes a checkpoint's bytes to new segments, stable. `None` if the volume failed meanwhile.
+/// Writes a checkpoint's bytes to new segments and makes them stable. `None` if the volume failed
+/// meanwhile.
 pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<Handle>> {
     let capacity = ctx.with(|core| core.layout.segment_blocks() as usize * BLOCK_BYTES);
     let mut handles = Vec::new();
@@ -451,7 +454,7 @@ pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<Handle>> {
     }
     loop {
         sync_segments(ctx).await;
-        // Its blocks are in no journal: what syncing lost is written again from here.
+        // No journal has these blocks: if a sync loses them, they are written again from here.
         for (handle, shards, meta) in &written {
             let short = ctx.with(|core| {
                 let k = core.code.k();
@@ -467,7 +470,7 @@ pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<Handle>> {
             };
             let over = match core.phase {
                 Phase::Failed(_) | Phase::Closed => true,
-                // Nodes come back to a volume that serves only.
+                // Nodes come back only to a volume that serves.
                 Phase::Opening => !core.writable(),
                 _ => false,
             };
@@ -482,7 +485,7 @@ pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<Handle>> {
     }
 }
 
-/// Names a checkpoint in the root; gives the segments of the one before.
+/// Names a checkpoint in the root. Returns the segments of the old checkpoint.
 async fn name_checkpoint(
     ctx: &Ctx,
     lsn: Lsn,
@@ -514,8 +517,8 @@ async fn name_checkpoint(
     }
 }
 
-/// Deletes segments from nodes. A node that misses this has been lost, or is given up here: when it
-/// joins, it lists what the table lacks.
+/// Deletes segments from nodes. A node that misses this was lost, or this function gives it up.
+/// When the node joins, its list shows segments that the table lacks.
 async fn delete_segments(ctx: &Ctx, mut nodes: Vec<NodeIndex>, segments: &[SegmentId]) {
     let body = RequestBody::ShardDelete { segments: segments.to_vec() };
     for _ in 0..DELETE_TRIES {
@@ -555,6 +558,6 @@ pub async fn free_segments(ctx: &Ctx, handles: &[Handle]) {
     ctx.with(|core| {
         core.segments_freeing -= ids.len() as u64;
         core.gc_stuck = false;
-        core.start_rebuild(); // shards may have waited for room
+        core.start_rebuild(); // a missing shard may have waited for this room
     });
 }

@@ -1,9 +1,9 @@
-//! Looking after the journal: making it stable, and moving it when one of its nodes fails.
+//! The care of the journal: making it stable, and moving it when one of its nodes fails.
 //!
-//! Moving starts a new generation on nodes that are up: the records that are still needed are
-//! written there at their old positions and synced, then the root is replaced; only then are
-//! appends acknowledged again. A crash before that finds the old generation, which has everything
-//! that was acknowledged on the nodes that were not lost.
+//! A move starts a new generation on nodes that are up. It writes the records that are still needed
+//! there, at their old positions, syncs them, and then replaces the root. Only then does the volume
+//! acknowledge appends again. A crash before that finds the old generation: its surviving nodes
+//! have every acknowledged record.
 
 use bytes::Bytes;
 use fieldstone_block::{BlockError, Nanos};
@@ -14,13 +14,13 @@ use crate::core::{Core, Ctx, Node};
 use crate::root::Root;
 use crate::status::{NodeHealth, Phase};
 
-/// Pause before looking again for enough nodes.
+/// Pause before the mover checks again whether enough nodes are up.
 const WAIT_MS: u64 = 50;
 
-/// How long a node that has no room for a journal is left alone.
+/// How long the volume leaves a node alone that has no room for a journal.
 const REFUSED_MS: u64 = 30_000;
 
-/// Makes the journal stable for those who wait for it.
+/// Makes the journal stable for the requests that wait for this.
 pub async fn sync_journal(ctx: Ctx) {
     loop {
         let (wanted, ready, target, generation, nodes) = ctx.with(|core| {
@@ -69,7 +69,7 @@ pub async fn sync_journal(ctx: Ctx) {
 }
 
 impl Core {
-    /// Starts moving the journal, if that is not under way.
+    /// Starts to move the journal, if no task moves it already.
     pub fn start_mover(&mut self) {
         if self.log.mover_running || !matches!(self.phase, Phase::Serving | Phase::Closing) {
             return;
@@ -78,7 +78,7 @@ impl Core {
         self.spawn_with(move_journal);
     }
 
-    /// The journal is on as many nodes as it should be, and stays there.
+    /// The journal is on as many nodes as it should be, and does not have to move.
     pub fn journal_whole(&self) -> bool {
         let wanted = (self.code.m() + 1).min(self.nodes.len());
         !self.log.moving && self.log.nodes.len() >= wanted
@@ -90,8 +90,8 @@ impl Core {
         counts > 0 && self.node(node).root_version >= counts
     }
 
-    /// A node has no room for a journal. It may have some later: a journal that lacks a copy moves
-    /// again then.
+    /// A node has no room for a journal. It may have room later: then a journal that lacks a copy
+    /// moves again.
     fn journal_refused(&mut self, node: NodeIndex) {
         if std::mem::replace(&mut self.node_mut(node).refuses_journals, true) {
             return;
@@ -109,10 +109,11 @@ impl Core {
         });
     }
 
-    /// Journal nodes for a generation: m + 1 of those that are up and have room for a journal, or
-    /// as many as there are. Each node that is lost or has no room may cost the journal a copy, as
-    /// long as these are no more than may be lost. If more have no room, these are tried again:
-    /// writes with fewer copies would not survive what they should.
+    /// Journal nodes for a generation: m + 1 of the nodes that are up and have room for a journal,
+    /// or as many as there are. Each node that is lost or has no room may cost the journal a copy,
+    /// as long as these nodes are at most `missing_max`. If more nodes have no room, the volume
+    /// tries them again: with fewer copies, writes would not survive the losses that they must
+    /// survive.
     pub fn choose_journal_nodes(&mut self, generation: JournalGen) -> Vec<NodeIndex> {
         let up = |node: &Node| node.health == NodeHealth::Up;
         let willing = |node: &Node| up(node) && !node.refuses_journals;
@@ -125,8 +126,8 @@ impl Core {
         placed.into_iter().filter_map(|n| Some(NodeIndex(u16::try_from(n).ok()?))).collect()
     }
 
-    /// So many nodes have no room for a journal that one on the others would not survive what it
-    /// should.
+    /// So many nodes have no room for a journal that a journal on the others would not survive the
+    /// losses that it must survive.
     fn too_few_take_journals(&self) -> bool {
         let willing = |node: &&Node| node.health == NodeHealth::Up && !node.refuses_journals;
         let m = self.code.m();
@@ -136,7 +137,7 @@ impl Core {
         taking < (m + 1).min(self.nodes.len()).saturating_sub(excused).max(1)
     }
 
-    /// Why a journal could not be made, for people.
+    /// Why the volume could not make a journal, as text for people.
     pub fn why_no_journal(&self) -> String {
         let full = self.nodes_that(|node| node.refuses_journals);
         let full: Vec<String> = full.iter().map(ToString::to_string).collect();
@@ -146,8 +147,8 @@ impl Core {
         }
     }
 
-    /// Nodes have no room for the journal that is to be made, so nothing can be written: after a
-    /// while since `since` users are told. True from then on.
+    /// Nodes have no room for the new journal, so the volume can write nothing. Some time after
+    /// `since`, it refuses the writes of users. True from then on.
     fn refuse_without_journal(&mut self, since: Nanos) -> bool {
         let long = self.is_too_long(Some(since));
         if long {
@@ -212,9 +213,9 @@ async fn try_move(ctx: &Ctx) -> bool {
         core.journals_made = core.journals_made.max(core.log.generation.0) + 1;
         let generation = JournalGen(core.journals_made);
         let nodes = core.choose_journal_nodes(generation);
-        core.log.generation = generation; // answers of the old one no longer count
+        core.log.generation = generation; // answers of the old generation no longer count
         core.log.nodes.clone_from(&nodes);
-        // A loss from here on asks for another move; the flag is raised again by it.
+        // A loss from here on sets the flag again, and so asks for another move.
         core.log.moving_again = false;
         (generation, nodes)
     });
@@ -247,12 +248,12 @@ async fn try_move(ctx: &Ctx) -> bool {
     true
 }
 
-/// Creates a generation on `nodes` and writes every record that is still needed to it, stable. If
-/// that fails, nothing of the generation is left on the nodes that can be reached.
+/// Creates a generation on `nodes` and writes to it, stable, every record that is still needed. If
+/// that fails, deletes the generation on the nodes that it can reach.
 pub async fn write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIndex]) -> bool {
     let written = try_write_generation(ctx, generation, nodes).await;
     if !written {
-        // No root names it.
+        // No root names the generation.
         let body = RequestBody::JournalDelete { first: generation, below: generation.next() };
         ctx.call_all(nodes, &body).await;
     }
@@ -273,8 +274,8 @@ async fn try_write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIn
     }
     let mut from = Lsn(0);
     loop {
-        // A few records at a time bound what is in flight. Meanwhile the front of the log may be
-        // trimmed, so the place in it is a position of the log, not a count of records.
+        // Sending a few records at a time bounds the records in flight. The front of the log may be
+        // trimmed meanwhile, so the loop remembers a position of the log, not a count of records.
         let calls: Vec<_> = ctx.with(|core| {
             let (epoch, trimmed) = (core.epoch, core.log.trimmed);
             let mut calls = Vec::new();

@@ -1,10 +1,11 @@
 //! Which byte of which shard holds which block of a segment.
 //!
-//! The blocks of a segment are dealt to its k data shards in units: unit u lies on shard u mod k,
-//! at position u div k. A segment that is closed early has shorter shards, cut to whole units, so
-//! the layout depends only on k and the unit, and not on the segment's length. Codes that cut
-//! shards into elements need elements of whole blocks, so that reads of elements are reads of blocks:
-//! their shards are multiples of that too, with zeroes at the end.
+//! The layout deals the blocks of a segment to its k data shards in units: unit u lies on shard u
+//! mod k, at position u div k. A segment that the volume closes early has shorter shards, cut to
+//! whole units, so the layout depends only on k and the unit, and not on the segment's length. Some
+//! codes cut shards into elements. Their elements are whole blocks, so that reads of elements are
+//! reads of blocks. So the shards of these codes are also multiples of the elements, with zeroes at
+//! the end.
 //!
 //! ```text
 //! shard 0: unit 0 | unit k   | unit 2k   | ...
@@ -22,7 +23,8 @@ pub struct Layout {
     pub m: u32,
     /// Blocks per unit.
     pub unit_blocks: u32,
-    /// Lengths of shards are multiples of so many blocks: whole units, and elements of whole blocks.
+    /// Lengths of shards are multiples of this many blocks: whole units, and elements of whole
+    /// blocks.
     pub step_blocks: u32,
     /// Blocks per full shard, a multiple of the step.
     pub shard_blocks: u32,
@@ -91,7 +93,8 @@ impl Layout {
     }
 }
 
-/// The least common multiple of a unit and the elements of a shard, in blocks; zero if it is absurd.
+/// The least common multiple of a unit and the elements of a shard, in blocks; zero if the sizes
+/// are absurd.
 #[must_use]
 pub fn step_blocks(unit_blocks: u32, elements: u32) -> u32 {
     let (mut a, mut b) = (unit_blocks, elements);

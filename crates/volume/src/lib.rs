@@ -1,22 +1,25 @@
 //! The log-structured volume: a block device whose data is a log, protected by codes.
 //!
-//! Read in this order: [`seam`] (what it needs from its world), `log` (how a write becomes a
-//! record), `rows` (how large writes go around the journal), `seal` (how records become shards),
-//! `read` and `decode`, `open` (recovery, a folder of its own), `gc` (how space comes back),
-//! `space` and `provision` (how much room there is, and whose it is), `rebuild`, `scrub`, `damage`,
-//! `journal` and `nodes` (what happens when nodes fail and return). The formats are in `record`,
-//! `footer`, `checkpoint` and `root`; `core` holds the state and the plumbing.
+//! Read in this order: [`seam`] (the interface between the volume and its world), `log` (how a
+//! write becomes a record), `rows` (how large writes go around the journal), `seal` (how records
+//! become shards), `read` and `decode`, `open` (recovery, in its own folder), `gc` (how collection
+//! frees space), `space` and `provision` (how much room a volume has, and how nodes share room
+//! between volumes), `rebuild`, `scrub`, `damage`, `journal` and `nodes` (how the volume handles
+//! nodes that fail and return). The formats are in `record`, `footer`, `checkpoint` and `root`.
+//! `core` holds the state, the timers and the tasks.
 //!
 //! # How to drive it
-//! Give it [`Event`]s and block requests, call [`fieldstone_block::Backend::poll`] after each batch
-//! of them and when its deadline is due, then carry out what [`Volume::next_action`] gives.
+//! The world hands the volume [`Event`]s and block requests. It calls
+//! [`fieldstone_block::Backend::poll`] after each batch, and when the volume's deadline is due.
+//! Then it carries out the actions that [`Volume::next_action`] gives.
 //!
 //! # What it promises
 //! - A completed write survives the loss of the serving process, and of any m nodes.
 //! - A completed flush covers all writes completed before it: they survive a power loss as well.
-//! - A read gives the last completed write, or one in flight; never anything else, whatever m
-//!   nodes lose or damage.
-//! - There is one writer: nodes refuse every older one from the moment a newer one has opened.
+//! - A read gives the last completed write, or one in flight. It never gives anything else, no
+//!   matter which m nodes lose or damage data.
+//! - There is one writer. As soon as a newer writer has opened the volume, the nodes refuse every
+//!   older one.
 
 mod calls;
 mod checkpoint;
@@ -57,18 +60,18 @@ pub use space::slots_whole;
 pub use status::{NodeHealth, NodeStatus, Phase, Progress, Status};
 pub use volume::Volume;
 
-/// What a stored root says, for listings.
+/// The contents of a stored root, for listings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootSummary {
     /// The volume's name.
     pub name: String,
-    /// Its profile, as on the command line.
+    /// Its profile, written as on the command line.
     pub profile: String,
     /// Its sizes.
     pub geometry: Geometry,
     /// The writer or opening that put the root on the nodes.
     pub epoch: fieldstone_proto::Epoch,
-    /// Rises with every root written.
+    /// Rises with every root that a writer stores.
     pub version: u64,
     /// The last writer closed the volume properly.
     pub clean: bool,

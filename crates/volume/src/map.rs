@@ -1,17 +1,17 @@
 //! The extent map: where each block of the device lies.
 //!
-//! A flat two-level table with one 8-byte [`Location`] per 4 KiB block, in leaves of 512 blocks
-//! (2 MiB of device, one 4 KiB page of memory) that exist only where something is stored. That is
-//! 2 MiB of memory per GiB of device at worst, however random the writes were; a tree of extents
-//! would be smaller for sequential data and several times larger for random data, and slower to
-//! search. Neighbouring blocks are merged into runs when the map is read.
+//! A flat two-level table with one 8-byte [`Location`] per 4 KiB block. Its leaves of 512 blocks
+//! (2 MiB of device, one 4 KiB page of memory) exist only where the volume stores blocks. That is
+//! 2 MiB of memory per GiB of device at worst, however random the writes were. A tree of extents
+//! would be smaller for sequential data, several times larger for random data, and slower to
+//! search. Reading the map merges neighbouring blocks into runs.
 
 use std::ops::Range;
 
 /// Blocks per leaf.
 const LEAF_BLOCKS: usize = 512;
 
-/// Most blocks in one segment, by the width of the field in [`Location`].
+/// The largest number of blocks in one segment, by the width of the field in [`Location`].
 pub const SEGMENT_BLOCKS_MAX: u32 = 1 << 24;
 
 /// Where a block lies: nowhere, nowhere but reserved, or at a block of a segment.
@@ -53,7 +53,7 @@ impl Location {
     }
 }
 
-/// Blocks of the device that lie at consecutive locations (or are alike in not being stored).
+/// Blocks of the device that lie at consecutive locations, or that are all holes or all reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// First block of the device.
@@ -154,8 +154,8 @@ impl Map {
         before
     }
 
-    /// Sets `range` to a location that is not stored (hole or reserved), telling `gone` about every
-    /// stored location that this ends. Leaves that do not exist are skipped when punching holes.
+    /// Sets `range` to a location that is not stored (hole or reserved). Calls `gone` for every
+    /// stored location that this ends. Punching holes skips leaves that do not exist.
     pub fn clear(&mut self, range: Range<u64>, to: Location, mut gone: impl FnMut(Location)) {
         let mut block = range.start;
         while block < range.end {
@@ -186,7 +186,8 @@ impl Map {
                 let at = block + u64::from(count);
                 let (leaf, index) = Self::split(at);
                 if location == Location::HOLE && self.leaves.get(leaf).is_none_or(Option::is_none) {
-                    // A whole absent leaf at once: an empty terabyte is not walked block by block.
+                    // Skips a whole absent leaf at once: the loop does not walk an empty terabyte
+                    // block by block.
                     let skip = ((LEAF_BLOCKS - index) as u64).min(range.end - at);
                     let skip = u32::try_from(skip).expect("at most a leaf");
                     let Some(longer) = count.checked_add(skip) else { break };
@@ -274,7 +275,7 @@ mod tests {
         let blocks = (1u64 << 30) / 4096;
         let mut map = Map::new(blocks);
         for i in 0..blocks {
-            // Every block at an unrelated place.
+            // Puts every block at an unrelated place.
             let scattered = (i.wrapping_mul(2_654_435_761)) % blocks;
             map.set(scattered, Location::at((i % 300) as u32, (i / 300) as u32));
         }

@@ -1,14 +1,16 @@
-//! Nodes that come (back) while the volume serves: fenced, told the root, compared, and used again.
+//! Nodes that come (back) while the volume serves: it fences them, writes the root to them,
+//! compares their shards, and uses them again.
 //!
-//! A node that was away may have missed anything: roots, deletions, new segments. So it is fenced
-//! again (which is refused, and fine, if it still has our epoch), gets the root, and lists its
-//! shards: known ones count again, others are deleted, and those that should be there and are not
-//! count as missing. A blank replacement is just a node where everything is missing.
+//! A node that was away may have missed anything: roots, deletions, new segments. So the volume
+//! fences it again (the node refuses that, and rightly, if it still has our epoch), writes the root
+//! to it, and lists its shards. Known shards count again, the volume deletes others, and shards
+//! that should be there and are not count as missing. A blank replacement is just a node where
+//! everything is missing.
 //!
 //! A listed shard need not be whole: if the node lost power before the shard was synced, its header
-//! may be there without its data. Only shards that were known to be stable on the node when it was
-//! lost count as they are; all others are verified first, and the bad ones are deleted, stably,
-//! before the node counts.
+//! may be there without its data. A shard counts unverified only if the volume knew, when the node
+//! was lost, that the shard was stable there. The node verifies all others first. The volume
+//! deletes the bad ones, stably, before the node counts.
 
 use std::collections::HashSet;
 
@@ -42,7 +44,7 @@ impl Core {
         self.start_join(node);
     }
 
-    /// Brings a connected node in, once the volume serves.
+    /// Makes a connected node join, once the volume serves.
     pub fn start_join(&mut self, node: NodeIndex) {
         let serving = matches!(self.phase, Phase::Serving | Phase::Closing);
         let state = self.node_mut(node);
@@ -69,9 +71,9 @@ impl Core {
                 state.refuses_journals = false;
                 self.gc_stuck = false;
                 if self.log.nodes.len() <= self.code.m() {
-                    // The journal was short of a copy; it moves to have it again.
+                    // The journal lacked a copy. It moves to have one again.
                     self.log.moving = true;
-                    self.log.moving_again = true; // the move under way does not know of the node
+                    self.log.moving_again = true; // the move under way does not know the node
                     self.start_mover();
                 }
                 self.start_rebuild();
@@ -94,28 +96,29 @@ impl Core {
             })
     }
 
-    /// Sends the requests that delete segments from a node, all at once: a shard of such a segment
-    /// that is written to the node after them stays.
+    /// Sends the requests that delete segments from a node, all at once. A shard of such a segment
+    /// that the volume writes to the node after these requests stays.
     fn delete_from(&mut self, node: NodeIndex, segments: &[SegmentId]) -> Vec<Awaited<CallResult>> {
         let chunks = segments.chunks(DELETED_AT_ONCE);
         let body = |chunk: &[SegmentId]| RequestBody::ShardDelete { segments: chunk.to_vec() };
         chunks.map(|chunk| self.call(node, body(chunk), Vec::new())).collect()
     }
 
-    /// Compares what a node has with what it should have. Returns what it should delete.
+    /// Compares a node's shards with those that it should have. Returns the segments to delete.
     fn reconcile(&mut self, node: NodeIndex, listed: &[ShardInfo]) -> Vec<SegmentId> {
         let mut extra = Vec::new();
         let mut found: HashSet<SegmentId> = HashSet::new();
         for info in listed {
             let known = self.segments.find(info.segment);
-            // Rows may be needed by an opening until the journal has their records whole, whether
+            // Until the journal has their records whole, an opening may need these rows, whether
             // the shard was completed since or not.
             let needed = known
                 .and_then(|handle| self.segments.get(handle))
                 .is_some_and(|s| s.detached && s.state < State::Durable);
             let index = usize::from(info.shard.0);
-            // Of a segment that is being sealed, what the node has acknowledged counts, and what
-            // was found whole and is nowhere else: the node was lost before its answer was noted.
+            // Of a segment that is being sealed, two kinds of shards count: those that the node has
+            // acknowledged, and whole ones that no other node has. In the second case the volume
+            // lost the node before it noted the node's answer.
             let counts = |s: &&mut Segment| {
                 let placed = s.shards.get(index).copied().flatten();
                 s.state >= State::Sealed
@@ -142,7 +145,7 @@ impl Core {
             self.placement_changed |= segment.shards[index] != Some(node);
             segment.shards[index] = Some(node);
         }
-        // Deleting takes every shard of the segment from the node, those that fit included.
+        // A deletion takes every shard of the segment from the node, including those that fit.
         for id in &extra {
             found.remove(id);
         }
@@ -161,7 +164,7 @@ impl Core {
     }
 }
 
-/// The state of the node for this volume is brought up to date.
+/// Brings the node's state for this volume up to date.
 async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError> {
     let epoch = ctx.with(|core| core.epoch);
     match ctx.call(node, RequestBody::Fence { takeover: true }).await {
@@ -169,8 +172,8 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
             check_place(node, &state.stat)?;
             ctx.with(|core| {
                 core.node_mut(node).stat = state.stat;
-                // The node may have a root of an earlier writer that never counted. The node takes
-                // only higher versions.
+                // The node may have a root of an earlier writer that was never committed. The node
+                // takes only higher versions.
                 core.root_version = core.root_version.max(state.root_version);
             });
         }
@@ -187,8 +190,8 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         Err(NodeError::Capability(_)) => {
             return Err(NodeError::Invalid(who_answers(ctx, node).await));
         }
-        // Its record of the volume is damaged, perhaps. The volume serves with the other nodes, so
-        // the record may begin anew; anything else that is wrong with it stays.
+        // Perhaps the node's record of the volume is damaged. The volume serves with the other
+        // nodes, so the record may begin anew. Any other fault of the node stays.
         Err(error @ NodeError::Io(_)) => match ctx.call(node, RequestBody::RenewRecord).await {
             Ok(ReplyBody::VolumeState(state)) => {
                 check_place(node, &state.stat)?;
@@ -205,25 +208,25 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         }
         Err(error) => return Err(error),
     }
-    // The shards that the node lists count as stable from then on, synced before or not.
+    // From then on the listed shards count as stable, whether they were synced before or not.
     ctx.call(node, RequestBody::ShardSync).await?;
     let mut listed = list_shards(ctx, node).await?;
     let bad = verify_unsure(ctx, node, &listed).await?;
     if !bad.is_empty() {
-        // Bad shards are gone for good before the node counts: a power loss must not bring them
+        // Bad shards must be gone for good before the node counts: a power loss must not bring them
         // back.
         delete(ctx, node, bad.iter().copied().collect()).await?;
         ctx.call(node, RequestBody::ShardSync).await?;
         listed.retain(|info| !bad.contains(&info.segment));
     }
-    // From the comparison on the node takes part in everything, so nothing can slip between.
+    // From the comparison on, the node takes part in everything, so no change is missed.
     let deletions = ctx.with(|core| {
         if core.node(node).session != session {
             return Vec::new();
         }
         let extra = core.reconcile(node, &listed);
-        // The node is asked next what it has reserved for the volume. It may be another node
-        // than before.
+        // The volume next asks the node for its reservation. It may be a different node than
+        // before.
         let state = core.node_mut(node);
         state.health = NodeHealth::Up;
         state.slots_reserved = 0;
@@ -234,8 +237,8 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     for answer in crate::exec::all(deletions).await {
         answer?;
     }
-    // A node that was replaced does not know the volume until it has a root, and an opening does
-    // not count it.
+    // A replaced node does not know the volume until it has a root, and an opening does not count
+    // it.
     let lacks_root = |core: &mut Core| {
         let state = core.node(node);
         let here = state.session == session && state.health == NodeHealth::Up;
@@ -247,7 +250,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
             ctx.sleep_ms(20).await;
         }
     }
-    // While the journal moves, the generation that the root names is still the one that counts.
+    // While the journal moves, the generation that the root names still counts.
     let committed = ctx.with(|core| core.root.as_ref().map(|root| root.generation));
     if let Some(below) = committed {
         let first = JournalGen(0);
@@ -264,7 +267,7 @@ fn fenced_out(ctx: &Ctx, current: Epoch) -> NodeError {
     })
 }
 
-/// Another node of the pool may answer where this one should.
+/// A different node of the pool may answer in this node's place.
 fn check_place(node: NodeIndex, stat: &NodeStat) -> Result<(), NodeError> {
     if stat.node == node {
         return Ok(());
@@ -272,7 +275,7 @@ fn check_place(node: NodeIndex, stat: &NodeStat) -> Result<(), NodeError> {
     Err(NodeError::Invalid(format!("{} answers in its place", stat.node)))
 }
 
-/// Of a node that does not know the pool's secret: who says that it is there.
+/// For a node that does not know the pool's secret: the identity that it reports.
 async fn who_answers(ctx: &Ctx, node: NodeIndex) -> String {
     let who = match ctx.call(node, RequestBody::Identify).await {
         Ok(ReplyBody::Stat(stat)) => format!("{} of the pool {}", stat.node, stat.pool),
@@ -286,7 +289,7 @@ async fn delete(ctx: &Ctx, node: NodeIndex, segments: Vec<SegmentId>) -> Result<
     crate::exec::all(calls).await.into_iter().try_for_each(|answer| answer.map(drop))
 }
 
-/// Verifies the listed shards that may lack their data. Returns the segments of those that do.
+/// Verifies the listed shards that may lack their data. Returns the segments of bad ones.
 async fn verify_unsure(
     ctx: &Ctx,
     node: NodeIndex,
@@ -308,11 +311,11 @@ async fn verify_unsure(
     Ok(bad)
 }
 
-/// Waits until enough nodes are connected to open the volume. Those that the opening goes on
-/// without do not count, unless too few are there without them: then each gets another chance.
+/// Waits until enough nodes are connected to open the volume. Nodes that the opening leaves out do
+/// not count. If too few nodes remain without them, each of them gets another chance.
 ///
 /// # Errors
-/// Too few are, after the time that a node has to answer.
+/// Too few nodes are connected after the time that a node has to answer.
 pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, String> {
     loop {
         let (usable, left_out, all, needed, waited, limit) = ctx.with(|core| {
@@ -330,7 +333,7 @@ pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, 
             ctx.with(Core::let_all_in);
         }
         let missing = ctx.with(|core| {
-            // Connected ones among them answered badly, which is their reason.
+            // A connected node among these answered badly; that is its reason.
             let mut down = core.nodes_that(|_| true);
             down.retain(|node| !usable.contains(node));
             let text = |node: &NodeIndex| format!("{node} ({})", core.node(*node).reason);

@@ -1,5 +1,5 @@
-//! Where shards and journals go: drawn by the engine, so that a device can do it, and filled up by the
-//! pool's map.
+//! Placement of shards and journals. The engine draws the nodes, so that a device can do it; the
+//! pool's map then fills the result up.
 
 use fieldstone_accel::Job;
 use fieldstone_crush::{Osds, PoolMap, RuleId};

@@ -1,22 +1,23 @@
 //! Reservations: the slots that the volume keeps for itself on every node.
 //!
 //! Volumes of one pool share its nodes. A node lets a volume take slots up to the volume's
-//! reservation there, and keeps slots free for what volumes have reserved and do not hold (the
-//! node's `store/shares`). So the room of a volume is its own: `space` counts with it, and no
-//! neighbour can take what collection, checkpoints, trims or the next opening need.
+//! reservation there. It keeps as many slots free as volumes have reserved and do not hold (the
+//! node's `store/shares`). So the room of a volume is its own: `space` counts with it, and no other
+//! volume can take slots that collection, checkpoints, trims or the next opening need.
 //!
-//! - A *thick* volume reserves what its whole size takes, when it is made or grown. If a node has
-//!   not that much, the volume is not made, or does not grow. It asks for a little more where there
-//!   is more: for segments that are being written, and for shards of lost nodes that are made anew
-//!   on the others.
-//!   When nodes have nothing left for others, volumes give back what they have beyond their needs
-//!   (`slots_needed`), half of it each second. When a volume that is made or grown lacks slots on a
-//!   node, the others give back as many at once. A volume that closes keeps what it needs.
-//! - A *thin* volume reserves what it holds, what it needs to go on, and a little to grow into. It
-//!   asks for more as it fills, and gives back what it no longer needs with each checkpoint. When
-//!   nodes refuse, it lives with what it has: it collects, and tells users that there is no space.
+//! - A *thick* volume reserves the slots for its whole size when it is created or grows. If a node
+//!   does not have that many, the volume is not created, or does not grow. It asks for a few more
+//!   where there are more: for segments that are being written, and for shards of lost nodes that
+//!   it rebuilds on the others. When nodes have nothing left for others, volumes give back slots
+//!   beyond their needs (`slots_needed`), half of them each second. When a volume that is created
+//!   or grows lacks slots on a node, the others give back as many at once. A volume that closes
+//!   keeps the slots that it needs.
+//! - A *thin* volume reserves the slots that it holds, those that it needs to go on, and a few to
+//!   grow into. It asks for more as it fills, and with each checkpoint it gives back those that it
+//!   no longer needs. When nodes refuse, it works with the slots that it has: it collects, and its
+//!   users get the error that there is no space.
 //!
-//! How the volume asks for slots and gives them back is in `reserve`.
+//! The module `reserve` asks nodes for slots and gives slots back.
 
 use fieldstone_block::Nanos;
 use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
@@ -26,32 +27,32 @@ use crate::reserve::{reserve_at_start, reserve_missing, reserve_more, reserve_on
 use crate::seam::Provisioning;
 use crate::status::{NodeHealth, Phase};
 
-/// How long a refusal counts before nodes are asked again.
+/// How long a refusal counts before the volume asks nodes again.
 const ASK_AGAIN_MS: u64 = 200;
 /// Fewest segments that a volume grows by.
 const GROW_SEGMENTS_MIN: u64 = 2;
-/// A volume grows by one in so many of its segments.
+/// A volume grows by one in this many of its segments.
 const GROW_FRACTION: u64 = 8;
-/// How long a volume that gave back room for others asks for no more than it needs.
+/// How long a volume that gave back room for others asks only for slots that it needs.
 const YIELD_MS: u64 = 5_000;
 
-/// What the volume has reserved.
+/// The volume's reservation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reservation {
-    /// Whether it is for the volume's whole size.
+    /// Whether the reservation covers the volume's whole size.
     pub provisioning: Provisioning,
     /// Slots on each node; 0 until the volume serves.
     pub slots: u32,
-    /// Every node was asked for `slots`. Until then `slots` is what the volume wishes for.
+    /// The volume has asked every node for `slots`. Until then `slots` is only its wish.
     pub agreed: bool,
-    /// Nodes are being asked for more, or given some back.
+    /// The volume is asking nodes for more slots, or giving some back.
     pub changing: bool,
     /// When nodes last refused.
     refused_at: Option<Nanos>,
-    /// When rebuild last asked for slots that nodes keep too few of, in vain. Such a refusal does
-    /// not count for the volume: rebuild asks again and again, and the volume would never grow.
+    /// When nodes last refused rebuild slots that they keep too few of. Such a refusal does not
+    /// count for the volume: rebuild asks again and again, and the volume would never grow.
     rebuild_refused_at: Option<Nanos>,
-    /// When the volume last gave back room because others had none.
+    /// When the volume last gave back room because other volumes had none.
     yielded_at: Option<Nanos>,
 }
 
@@ -62,8 +63,8 @@ impl Core {
         u32::try_from(slots).unwrap_or(u32::MAX)
     }
 
-    /// Segments that the journal holds at most: so many are being written when users write as fast
-    /// as they can.
+    /// Segments that the journal holds at most. This many are being written when users write as
+    /// fast as they can.
     fn ring_segments(&self) -> u64 {
         let segment_bytes = u64::from(self.layout.segment_blocks()) * BLOCK_BYTES as u64;
         self.geometry.ring_bytes.div_ceil(segment_bytes.max(1))
@@ -75,8 +76,9 @@ impl Core {
         GROW_SEGMENTS_MIN.max(own / GROW_FRACTION).max(self.ring_segments() / 2)
     }
 
-    /// Slots on each node beyond which the volume never asks for more: what it takes whole when
-    /// the shards of lost nodes are made anew on the others, and what is being written.
+    /// Slots on each node beyond which the volume never asks for more: its whole size takes them
+    /// when it rebuilds the shards of lost nodes on the others, plus segments that are being
+    /// written.
     pub fn slots_most(&self) -> u32 {
         let blocks = self.geometry.size_bytes / BLOCK_BYTES as u64;
         let writing = self.shape().slots(2 * self.ring_segments());
@@ -95,11 +97,12 @@ impl Core {
         }
     }
 
-    /// Slots on each node with which the volume can go on for ever: a thick volume with all of its
+    /// Slots on each node with which the volume can go on for ever: a thick volume with its whole
     /// size, a thin volume with the data that it holds. While a node is lost, or its disk is full,
-    /// the other nodes take the shards of that node: the volume needs more slots on each. A node
-    /// that granted less because of other volumes does not change the number. In a full pool all
-    /// volumes would need more slots for that reason, and no volume would give any back.
+    /// the other nodes take the shards of that node: the volume needs more slots on each of them. A
+    /// node that granted less because of other volumes does not change the number. Otherwise, in a
+    /// full pool, all volumes would need more slots for that reason, and no volume would give any
+    /// back.
     pub fn slots_needed(&self) -> u32 {
         let full = |node: &Node| node.disk_limited || node.disk_full;
         let lost = |node: &Node| node.health != NodeHealth::Up || full(node);
@@ -118,7 +121,7 @@ impl Core {
         u32::try_from(slots).unwrap_or(u32::MAX)
     }
 
-    /// Blocks that the volume has to have room for.
+    /// Blocks that the volume must have room for.
     fn blocks_provisioned(&self) -> u64 {
         match self.reservation.provisioning {
             Provisioning::Thick => self.geometry.size_bytes / BLOCK_BYTES as u64,
@@ -136,9 +139,9 @@ impl Core {
         self.slots_surplus() > 0
     }
 
-    /// Gives back what the volume has beyond its needs: the `lacking` slots that others wait for,
-    /// or half of it if nodes merely have nothing left. Collection makes the volume small enough
-    /// for that.
+    /// Gives back slots beyond the volume's needs: the `lacking` slots that other volumes wait for,
+    /// or half of the surplus if nodes merely have nothing left. Collection makes the volume small
+    /// enough for that.
     pub fn yield_room(&mut self, lacking: u32) {
         let surplus = self.slots_surplus();
         if surplus == 0 || self.reservation_changes() || self.phase != Phase::Serving {
@@ -152,8 +155,9 @@ impl Core {
         }
     }
 
-    /// Slots on each node below which the volume never goes: what it holds or is about to hold,
-    /// garbage included, with what it always leaves free. An opening may have to do with it.
+    /// The volume never reserves fewer slots on each node: the slots that it holds or is about to
+    /// hold, with garbage, and those that it always leaves free. An opening may have to work with
+    /// this number.
     pub fn slots_least(&self) -> u32 {
         let held = |node: &Node| node.slots_reserved.saturating_sub(node.slots_free);
         let up = self.nodes.iter().filter(|node| node.health == NodeHealth::Up);
@@ -162,14 +166,14 @@ impl Core {
         least.max(held.saturating_add(u32::try_from(self.slots_always_free()).unwrap_or(u32::MAX)))
     }
 
-    /// Sets the reservation on all nodes: to `slots` slots on each, but never to fewer than the
-    /// volume holds.
+    /// Sets the reservation to `slots` slots on every node, but never to fewer than the volume
+    /// holds.
     pub fn set_reservation(&mut self, slots: u32) {
         let slots = slots.max(self.slots_least());
         self.reservation.changing = true;
         self.reservation.slots = slots;
         self.reservation.agreed = true;
-        // From here on users count with what will be left.
+        // From here on users can only count on the remaining slots.
         for node in self.nodes.iter_mut().filter(|node| node.health == NodeHealth::Up) {
             node.give_up_slots(slots);
         }
@@ -189,23 +193,23 @@ impl Core {
         });
     }
 
-    /// The volume begins to serve: it reserves what it wants by its present state.
+    /// The volume begins to serve: it reserves the slots that its present state asks for.
     pub fn start_reservation(&mut self) {
         self.reservation.slots = self.slots_wanted();
         self.reservation.changing = true;
         self.spawn_with(reserve_at_start);
     }
 
-    /// A node keeps fewer slots for the volume than the volume needs: a node that came back empty
-    /// grants first what others ask for first.
+    /// A node keeps fewer slots for the volume than the volume needs. A node that came back empty
+    /// grants slots to the volumes that ask first.
     pub fn lacks_promised_slots(&self) -> bool {
         let promised = self.slots_needed_without_losses().min(self.reservation.slots);
         let lacks = |node: &Node| node.slots_reserved < promised && !node.disk_limited;
         self.nodes.iter().any(|node| node.health == NodeHealth::Up && lacks(node))
     }
 
-    /// Asks the nodes for slots that they keep too few of, however much room is left: what another
-    /// volume can spare today, it may need tomorrow.
+    /// Asks the nodes for slots that they keep too few of, however much room is left: another
+    /// volume may need tomorrow the slots that it can spare today.
     pub fn claim_promised_slots(&mut self) {
         let asks = self.reservation_changes() || self.was_refused_lately();
         if asks || self.phase != Phase::Serving || !self.lacks_promised_slots() {
@@ -227,20 +231,20 @@ impl Core {
         u64::from(more.min(node.stat.slots_free))
     }
 
-    /// Nodes are being asked for more room, or are given some back. One change of the reservation
+    /// The volume is asking nodes for more room, or giving some back. One change of the reservation
     /// ends before the next begins.
     pub fn reservation_changes(&self) -> bool {
         self.reservation.changing
     }
 
-    /// Does what can be done against a lack of room: collects, and asks nodes for more.
+    /// Acts against a lack of room: collects, and asks nodes for more.
     pub fn make_room(&mut self) {
         self.grow_reservation();
         self.start_gc();
     }
 
-    /// Asks nodes for more room, if there may be more and none has refused just now: first those
-    /// that have granted less than the others, then all.
+    /// Asks nodes for more room, if there may be more and no node has refused just now. It first
+    /// asks the nodes that have granted less than the others, then all.
     pub fn grow_reservation(&mut self) {
         if self.reservation_changes() || self.was_refused_lately() || self.phase != Phase::Serving {
             return;
@@ -266,35 +270,35 @@ impl Core {
         u32::try_from(self.shape().slots(self.grow_segments())).unwrap_or(u32::MAX)
     }
 
-    /// The volume may ask all nodes for more. After it gave back room it asks only for what it
-    /// cannot do without.
+    /// The volume may ask all nodes for more. After it gave back room, it asks only for slots that
+    /// it cannot do without.
     fn may_grow(&self) -> bool {
         let yielded = self.reservation.yielded_at;
         let yields = yielded.is_some_and(|at| self.now.since(at) < Nanos::from_ms(YIELD_MS));
-        // A thick volume can do with what it needs as soon as collection has made room; a thin one
-        // grows with its data.
+        // A thick volume can work with the slots that it needs as soon as collection has made room.
+        // A thin one grows with its data.
         let thick = self.reservation.provisioning == Provisioning::Thick;
         let can_wait = self.slots_surplus() >= self.step() || (thick && !self.starved());
         self.reservation.slots < self.slots_most() && !(yields && can_wait)
     }
 
-    /// Nodes have refused to grant more, and are not asked again yet.
+    /// Nodes have refused to grant more, and the volume does not ask again yet.
     pub fn was_refused_lately(&self) -> bool {
         self.is_lately(self.reservation.refused_at)
     }
 
-    /// A refusal at this time was too short ago to ask again.
+    /// The refusal at this time was too recent to ask again.
     fn is_lately(&self, refused_at: Option<Nanos>) -> bool {
         refused_at.is_some_and(|at| self.now.since(at) < Nanos::from_ms(ASK_AGAIN_MS))
     }
 
-    /// Rebuild lacks room, and nodes keep fewer slots for the volume than the others.
+    /// Rebuild lacks room, and some nodes keep fewer slots for the volume than the others.
     pub fn rebuild_asks_for_room(&self) -> bool {
         let asks = self.rebuild_lacks_room && !self.nodes_with_less().is_empty();
         asks && !self.reservation_changes() && !self.is_lately(self.reservation.rebuild_refused_at)
     }
 
-    /// Nodes have answered that were asked for room for rebuild.
+    /// The nodes have answered a request for rebuild's room.
     pub fn rebuild_asked_for_room(&mut self, gained: bool) {
         self.reservation.rebuild_refused_at = (!gained).then_some(self.now);
         match gained {
@@ -303,7 +307,7 @@ impl Core {
         }
     }
 
-    /// Nodes have answered that were asked for more.
+    /// The nodes have answered a request for more slots.
     pub fn asked_for_more(&mut self, gained: bool) {
         self.reservation.changing = false;
         self.reservation.refused_at = (!gained).then_some(self.now);

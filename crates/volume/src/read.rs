@@ -1,14 +1,15 @@
-//! Reading: from memory while a segment is unsealed, else one range from one node, else decoded.
+//! Reading: the volume reads blocks from memory while their segment is unsealed, then as one range
+//! from one node, and else decodes them.
 //!
-//! A read is cut into pieces, one per run of blocks that lie together on a shard. Pieces that a
-//! node does not deliver (down, shard missing, checksum wrong) are fetched again by a task, which
-//! looks the blocks up anew: collection may have moved them meanwhile, and otherwise decodes
-//! them from the other shards.
+//! The volume cuts a read into pieces, one per run of blocks that lie together on a shard. A node
+//! may fail to deliver a piece (node down, shard missing, checksum wrong). Then a task fetches the
+//! piece again. The task looks the blocks up anew, because collection may have moved them
+//! meanwhile, and otherwise decodes them from the other shards.
 //!
 //! A few large reads of scattered blocks are thousands of pieces. So many requests at once would
-//! fill a node's table, and the last of them would be answered so late that the node looked hung.
-//! So only a bounded number of pieces is under way to each node, and a bounded number of tasks
-//! fetches pieces again; the others wait in line.
+//! fill a node's table, and the node would answer the last ones so late that it looked hung. So a
+//! bounded number of pieces is under way to each node, and a bounded number of tasks fetches pieces
+//! again. The other pieces wait in a queue.
 
 use std::collections::VecDeque;
 
@@ -33,7 +34,7 @@ use crate::status::NodeHealth;
 const ATTEMPTS_MAX: u32 = 8;
 /// Pause between attempts, for a node to come back or a move to end.
 const RETRY_MS: u64 = 20;
-/// Times that a node is asked for a range while it says that it is busy.
+/// How often the volume asks a node for a range while the node answers that it is busy.
 const BUSY_MAX: u32 = 10;
 /// Pieces of users' reads under way to one node.
 const READS_PER_NODE_MAX: u32 = 256;
@@ -42,7 +43,7 @@ const RETRIES_MAX: u32 = 64;
 
 enum Slot {
     Ready(Piece),
-    /// Being fetched: the blocks of the device that it holds.
+    /// The piece is being fetched. It holds these blocks of the device.
     Waiting {
         block: u64,
         count: u32,
@@ -56,7 +57,7 @@ struct Read {
     error: Option<BlockError>,
 }
 
-/// A piece whose turn to be asked for has not come.
+/// A piece that the volume has not asked for yet.
 pub struct QueuedPiece {
     read: usize,
     piece: usize,
@@ -71,19 +72,19 @@ pub struct Reads {
     reads: Slab<Read>,
     /// Pieces that are to be fetched again: their reads and numbers.
     retries: VecDeque<(usize, usize)>,
-    /// Tasks that do so.
+    /// Tasks that fetch these pieces.
     retrying: u32,
 }
 
 impl Reads {
-    /// Nothing is being read.
+    /// No read is under way.
     pub fn idle(&self) -> bool {
         self.reads.is_empty()
     }
 }
 
 impl Core {
-    /// Takes a user's read, block-aligned and in range.
+    /// Takes a user's read. The range is block-aligned and inside the device.
     pub fn start_read(&mut self, mut request: Request) {
         request.stamps.stamp(Stage::Sent, self.now);
         let first = request.offset_bytes / BLOCK_BYTES as u64;
@@ -126,7 +127,7 @@ impl Core {
         }
     }
 
-    /// The node that holds a range, if it can be asked.
+    /// The node that holds a range, if the volume can ask it.
     fn source(&self, segment: &Segment, range: ShardRange) -> Option<NodeIndex> {
         segment.shards[range.shard as usize]
             .filter(|node| self.node(*node).health == NodeHealth::Up)
@@ -157,12 +158,12 @@ impl Core {
         self.send(node, body, Vec::new(), waiter);
     }
 
-    /// Asks a node for pieces that wait for their turn, as far as bounds allow.
+    /// Asks a node for queued pieces, as far as bounds allow.
     fn send_waiting(&mut self, node: NodeIndex) {
         while self.node(node).reads_in_flight < READS_PER_NODE_MAX {
             let Some(queued) = self.node_mut(node).reads_waiting.pop_front() else { break };
             let QueuedPiece { read, piece, handle, segment, range } = queued;
-            // Meanwhile the shard may have moved, or the segment may be gone.
+            // The shard may have moved since the piece was queued, or the segment may be gone.
             let there =
                 |found: &Segment| found.id == segment && self.source(found, range) == Some(node);
             match self.segments.get(handle).is_some_and(there) {
@@ -173,7 +174,7 @@ impl Core {
     }
 
     fn retry_piece(&mut self, read: usize, piece: usize) {
-        // A reply to a read that was already answered, because the volume failed, is dropped.
+        // Drops a reply to a read that was already answered because the volume failed.
         let slot = self.reads.reads.get(read).and_then(|read| read.pieces.get(piece));
         if !matches!(slot, Some(Slot::Waiting { .. })) {
             return;
@@ -257,7 +258,7 @@ impl Core {
         self.completions.push(completion);
     }
 
-    /// The volume has failed: reads that wait are answered with an error.
+    /// The volume has failed: answers every waiting read with an error.
     pub fn fail_reads(&mut self, why: &str) {
         for read in self.reads.reads.drain() {
             let result = Err(BlockError::Io(why.to_owned()));
@@ -266,7 +267,7 @@ impl Core {
     }
 }
 
-/// A piece that is fetched again.
+/// A piece to fetch again.
 struct Retry {
     read: usize,
     piece: usize,
@@ -290,10 +291,10 @@ fn read_body(segment: SegmentId, range: ShardRange) -> RequestBody {
     }
 }
 
-/// Reads blocks of the device with every means there is.
+/// Reads blocks of the device, by decoding if necessary.
 ///
 /// # Errors
-/// Too few shards are there, after several attempts.
+/// Too few shards are readable, after several attempts.
 pub async fn read_blocks(ctx: &Ctx, block: u64, count: u32) -> Result<Vec<Bytes>, BlockError> {
     let mut parts = Vec::new();
     let mut at = block;
@@ -322,7 +323,7 @@ pub async fn read_blocks(ctx: &Ctx, block: u64, count: u32) -> Result<Vec<Bytes>
 /// Reads consecutive blocks of one segment (or zeroes).
 ///
 /// # Errors
-/// Too few shards are there.
+/// Too few shards are readable.
 pub async fn read_location(
     ctx: &Ctx,
     location: Location,
@@ -337,7 +338,7 @@ pub async fn read_location(
 /// Reads consecutive blocks of a segment.
 ///
 /// # Errors
-/// Too few shards are there.
+/// Too few shards are readable.
 pub async fn read_segment(
     ctx: &Ctx,
     handle: Handle,
@@ -354,7 +355,7 @@ pub async fn read_segment(
         return Ok(parts);
     }
     let mut parts = Vec::new();
-    // While one part is read the segment may go and its handle be given to another one.
+    // While one part is being read, the segment may go, and its handle may pass to another segment.
     let id =
         ctx.with(|core| core.segments.get(handle).map(|segment| segment.id)).ok_or_else(gone)?;
     let ranges: Vec<ShardRange> = ctx.with(|core| core.layout.ranges(block, count).collect());
@@ -388,7 +389,8 @@ async fn read_range(ctx: &Ctx, id: SegmentId, range: ShardRange) -> Result<Bytes
 }
 
 impl Core {
-    /// A shard could not be read: remember what is wrong with it, so that it is rebuilt.
+    /// The volume could not read a shard. Notes the reason, so that a rebuild makes the shard
+    /// again.
     pub fn shard_failed(&mut self, id: SegmentId, shard: u32, node: NodeIndex, error: &NodeError) {
         match error {
             NodeError::Corrupt { .. } | NodeError::NotFound => {

@@ -1,10 +1,10 @@
 //! Rebuild: making missing shards again.
 //!
-//! Rebuild goes over the segments with missing shards, oldest first, makes each missing shard from
-//! the others (the repair plan says what to read) and writes it to a node that holds no shard of
-//! the segment and has room beyond what users and collection need (`space`), preferably the one
-//! that placement names. It ends when a pass makes no progress, so it always ends. It starts again
-//! when a node joins, when a shard turns out bad, and when nodes may have more room.
+//! Rebuild goes over the segments with missing shards, oldest first. It makes each missing shard
+//! from the others (the repair plan says what to read). It writes the shard to a node that holds no
+//! shard of the segment and has room beyond the needs of users and collection (`space`), preferably
+//! the node that placement names. It ends when a pass makes no progress, so it always ends. It
+//! starts again when a node joins, when a shard turns out bad, and when nodes may have more room.
 
 use fieldstone_proto::{
     NodeError, NodeIndex, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex, crc32c_blocks,
@@ -18,18 +18,19 @@ use crate::seal::Shard;
 use crate::segment::{Handle, State};
 use crate::status::{NodeHealth, Phase, Progress};
 
-/// How long a node may be away before its shards are made anew elsewhere.
+/// How long a node may be away before the volume rebuilds its shards on other nodes.
 const OUT_AFTER_MS: u64 = 30_000;
-/// Times that a node is asked again for its shards while it is busy, and the pause before.
+/// How often the volume asks a busy node again for its shards, and the pause before each time.
 const LIST_BUSY_MAX: u32 = 50;
 const LIST_BUSY_PAUSE_MS: u64 = 20;
-/// Longest sleep of a rebuild that is to be slow.
+/// Longest sleep of a rebuild with a rate limit.
 const THROTTLE_SLICE_NS: u64 = 100_000_000;
-/// Pause before shards are tried again that could not be made although there is a place for them.
+/// Pause before rebuild tries shards again that it could not make although there is a place for
+/// them.
 const RETRY_MS: u64 = 2_000;
 
 impl Core {
-    /// Starts rebuild if shards are missing, it is wanted, and it does not run.
+    /// Starts rebuild if shards are missing, the configuration asks for it, and it does not run.
     pub fn start_rebuild(&mut self) {
         let wanted = self.config.auto_rebuild && self.phase == Phase::Serving;
         if !wanted {
@@ -42,7 +43,7 @@ impl Core {
         }
     }
 
-    /// Starts rebuild, wanted or not.
+    /// Starts rebuild even if the configuration does not ask for it.
     pub fn begin_rebuild(&mut self) {
         if self.rebuild_running || self.phase != Phase::Serving {
             return;
@@ -70,26 +71,26 @@ impl Core {
         self.segments.iter().filter(|(_, s)| s.degraded()).map(|(handle, _)| handle).collect()
     }
 
-    /// Nodes for the missing shards of a segment, without those that have no room beyond what users
-    /// and collection need to go on.
+    /// Nodes for the missing shards of a segment, without nodes that have no room beyond the needs
+    /// of users and collection.
     fn rebuild_targets(&mut self, handle: Handle) -> Vec<(usize, NodeIndex)> {
         let Some(id) = self.segments.get(handle).map(|segment| segment.id) else {
             return Vec::new();
         };
-        // Where a bad shard makes way for the new one, nothing is taken.
+        // Where the new shard replaces a bad one, it takes no further slot.
         let has_room =
             |core: &Self, node| core.has_room_for_rebuild(node) || core.has_bad(id, node);
         self.place_missing_on(handle, 0, has_room)
     }
 
-    /// The shard is still missing, and the node has none of the segment.
+    /// The shard is still missing, and the node has no shard of the segment.
     fn takes_shard(&self, handle: Handle, shard: usize, node: NodeIndex) -> bool {
         self.segments.get(handle).is_some_and(|segment| {
             segment.shards[shard].is_none() && !self.has_or_gets_shard(segment, node)
         })
     }
 
-    /// A node is up that holds no shard of the segment.
+    /// Some node is up and holds no shard of the segment.
     fn has_idle_node(&self, handle: Handle) -> bool {
         let Some(segment) = self.segments.get(handle) else { return false };
         self.up_nodes().iter().any(|node| !segment.shards.contains(&Some(*node)))
@@ -114,16 +115,16 @@ impl Core {
         }
     }
 
-    /// A node went down: if it is not used again for a while, its shards are made anew elsewhere,
-    /// as far as there is room. A node that can be reached but not used is no better than one that
-    /// is away.
+    /// A node went down. If the volume does not use it again within a while, it rebuilds the node's
+    /// shards on other nodes, as far as there is room. A node that the volume can reach but not use
+    /// is no better than an absent one.
     pub fn watch_absence(&mut self, node: NodeIndex) {
         if self.phase != Phase::Serving {
             return;
         }
         let long = fieldstone_block::Nanos::from_ms(OUT_AFTER_MS);
         if let Some(since) = self.node(node).down_since {
-            // It was almost used again, which counted its shards again.
+            // The node may have almost joined again, which counted its shards again.
             if self.now.since(since) >= long {
                 self.declare_out(node);
                 self.start_rebuild();
@@ -148,7 +149,7 @@ impl Core {
 async fn rebuild(ctx: Ctx) {
     let began = ctx.with(|core| core.now);
     loop {
-        // A node that was full may have room again; it tells with any answer.
+        // A node that was full may have room again. Any of its answers says so.
         let full =
             ctx.with(|core| core.nodes_that(|n| (n.full || n.short) && n.health == NodeHealth::Up));
         ctx.call_all(&full, &RequestBody::Stat).await;
@@ -180,7 +181,7 @@ async fn rebuild(ctx: Ctx) {
         }
     }
     delete_superseded(&ctx).await;
-    // What was written and deleted becomes stable before the rebuild is called done.
+    // Before the rebuild ends, its writes and deletions become stable.
     let nodes = ctx.with(|core| core.up_nodes());
     for (node, result) in ctx.call_all(&nodes, &RequestBody::ShardSync).await {
         if let Err(error) = result
@@ -194,8 +195,8 @@ async fn rebuild(ctx: Ctx) {
         core.rebuild.elapsed_ns = core.now.since(began).0;
         core.rebuild_running = false;
         core.drop_left_rows();
-        // Shards that failed for a passing reason are tried again; shards without a place wait for
-        // a node.
+        // Rebuild tries shards again that failed for a passing reason. Shards without a place wait
+        // for a node.
         let again = std::mem::take(&mut core.rebuild_again);
         let degraded = core.degraded();
         let place = degraded.iter().any(|handle| !core.rebuild_targets(*handle).is_empty());
@@ -209,7 +210,7 @@ async fn rebuild(ctx: Ctx) {
     });
 }
 
-/// Makes missing shards of a segment, each on its node. True if at least one was made.
+/// Makes missing shards of a segment, each on its own node. True if it made at least one.
 pub async fn rebuild_segment(ctx: &Ctx, handle: Handle, targets: Vec<(usize, NodeIndex)>) -> bool {
     let missing = ctx.with(|core| core.segments.get(handle).map_or(0, |s| s.missing()));
     ctx.with(|core| core.rebuild.shards_failed += missing.saturating_sub(targets.len()) as u64);
@@ -265,7 +266,7 @@ async fn write_shard(
         offset_bytes: 0,
         checksums: made.checksums,
         seal: Some(meta),
-        // No journal stands behind it: it may be listed only with its data.
+        // No journal backs this shard, so the node may list it only with its data.
         data_first: true,
     };
     clear_the_way(ctx, id, node).await;
@@ -274,8 +275,8 @@ async fn write_shard(
     let result = call.await;
     ctx.with(|core| {
         let good = result.is_ok();
-        // The segment may have been freed, and its handle taken over, meanwhile. The node may have
-        // deleted the segment before the shard came.
+        // Meanwhile the segment may have been freed, and its handle may belong to another segment.
+        // The node may have deleted the segment before the shard arrived.
         if core.segments.get(handle).is_some_and(|segment| segment.id == id) {
             core.shard_written(handle, shard, (node, session), result.map(|_| ()));
         } else if good && core.node(node).session == session {
@@ -293,12 +294,12 @@ async fn write_shard(
     })
 }
 
-/// Waits as long as `bytes` take at the rate that is allowed.
+/// Waits as long as `bytes` take at the permitted rate.
 pub async fn throttle(ctx: &Ctx, bytes: u64) {
     let limit_now = |core: &mut Core| core.config.rebuild_limit_bytes_per_second;
     let limit = ctx.with(limit_now);
     let mut rest_ns = (bytes * 1_000_000_000).checked_div(limit).unwrap_or(0);
-    // A volume that closes waits for its rebuild, and a new limit counts at once.
+    // A closing volume waits for its rebuild, and a new limit takes effect at once.
     let goes_on = |core: &mut Core| core.phase == Phase::Serving && limit_now(core) == limit;
     while rest_ns > 0 && ctx.with(goes_on) {
         let slice_ns = rest_ns.min(THROTTLE_SLICE_NS);
@@ -311,7 +312,7 @@ pub async fn throttle(ctx: &Ctx, bytes: u64) {
 /// All shards of the volume on a node, page by page.
 ///
 /// # Errors
-/// What the node answered, or that it lists more shards than it has slots.
+/// The node's error, or the node lists more shards than it has slots.
 pub async fn list_shards(
     ctx: &Ctx,
     node: NodeIndex,
@@ -323,7 +324,7 @@ pub async fn list_shards(
     loop {
         let answer = ctx.call(node, RequestBody::ShardList { from }).await;
         if answer == Err(NodeError::Busy) && busy < LIST_BUSY_MAX {
-            // Writes of a lost connection are still under way there.
+            // The node may still be handling writes of a lost connection.
             busy += 1;
             ctx.sleep_ms(LIST_BUSY_PAUSE_MS).await;
             continue;

@@ -1,10 +1,11 @@
 //! The journal record: the unit of appending to a volume's log.
 //!
-//! A record is one header block and the blocks it carries, written to the rings of all journal
-//! nodes at `lsn % ring_bytes` in one message. It belongs to one segment, whose next blocks are
-//! exactly the record's payload, so sealing a segment stores the same blocks once more, coded, and
-//! the record can be forgotten. A record never runs over the ring's end: the writer skips to the
-//! next turn of the ring instead, and `previous_end` lets a reader tell a skip from a gap.
+//! A record is one header block and the payload blocks after it. The volume writes it to the rings
+//! of all journal nodes at `lsn % ring_bytes` in one message. A record belongs to one segment,
+//! whose next blocks are exactly the record's payload. Sealing a segment stores the same blocks
+//! once more, coded; then the volume can forget the record. A record never runs over the ring's
+//! end: the writer skips to the beginning of the ring instead, and `previous_end` lets a reader
+//! tell a skip from a gap.
 //!
 //! Header block, little endian: magic 8, version 4, crc32c 4 (of the whole block with this field
 //! zero), volume 16, epoch 8, generation 8, lsn 8, previous_end 8, trimmed 8, segment 8,
@@ -23,9 +24,10 @@ const FIXED_BYTES: usize = 96;
 
 /// Bytes of a record's header.
 pub const HEADER_BYTES: usize = BLOCK_BYTES;
-/// Most payload blocks of a record: half a mebibyte, so that a record is a good disk write.
+/// The largest number of payload blocks in a record: half a mebibyte, so that a record is a good
+/// disk write.
 pub const RECORD_BLOCKS_MAX: u32 = 128;
-/// Most entries of a record, so that the header always fits in one block.
+/// The largest number of entries in a record, so that the header always fits in one block.
 pub const RECORD_ENTRIES_MAX: usize = 128;
 
 const _: () = assert!(
@@ -99,16 +101,17 @@ pub struct Header {
     pub lsn: Lsn,
     /// Where the record before this one ended.
     pub previous_end: Lsn,
-    /// Everything before was stored in durable segments when this was written: a log that does not
-    /// reach back to here has lost data.
+    /// Durable segments held everything before this position when the writer made the record. A log
+    /// that does not reach back to here has lost data.
     pub trimmed: Lsn,
-    /// The segment that its blocks belong to.
+    /// The segment that the record's blocks belong to.
     pub segment: SegmentId,
-    /// The segment's block where its payload begins.
+    /// The segment's block where the record's payload begins.
     pub segment_block: u32,
-    /// Its blocks are not behind the header but in rows of the segment's shards (see `rows`).
+    /// The record's blocks do not follow the header. They are in rows of the segment's shards (see
+    /// `rows`).
     pub detached: bool,
-    /// What it changes, in order.
+    /// The changes of the map, in order.
     pub entries: Vec<Entry>,
     /// CRC-32C of each payload block.
     pub checksums: Vec<u32>,
@@ -161,7 +164,7 @@ impl Header {
     /// Reads a header block.
     ///
     /// # Errors
-    /// Anything that keeps it from being a record of `volume` that this release can read.
+    /// An error if the block is not a record of `volume` that this release can read.
     pub fn decode(block: &[u8], volume: VolumeId) -> Result<Self, FormatError> {
         let mut r = Reader::new(block);
         if r.bytes(8)? != MAGIC {

@@ -1,11 +1,11 @@
-//! Asking nodes for slots, and giving slots back.
+//! Requests to nodes for slots, and the return of slots.
 //!
-//! `provision` says how many slots the volume wants. Here the volume asks for them: for the same
-//! number on every node, since a segment takes one slot of each of its nodes. A node that grants
-//! more than others gives it back, so that two volumes that grow at the same time do not each end
-//! with half of what a segment takes. A node that cannot grant what the others have (it came back
-//! after they were asked, say) grants what it can, counts with that, and is asked for the rest when
-//! room is short.
+//! `provision` says how many slots the volume wants. This module asks for them: for the same number
+//! on every node, because a segment takes one slot on each of its nodes. If a node grants more than
+//! the others, the volume gives the excess back, so that two volumes that grow at the same time do
+//! not each end with half of the slots that a segment takes. A node may not be able to grant what
+//! the others have (it came back after the volume had asked them, say). It then grants what it can.
+//! The volume counts with that, and asks for the rest when room is short.
 
 use std::collections::BTreeMap;
 
@@ -17,27 +17,27 @@ use crate::core::{Core, Ctx, Node};
 use crate::segment::Segment;
 use crate::status::{NodeHealth, Phase};
 
-/// How often it is told that a node's disk is full.
+/// How often the log repeats that a node's disk is full.
 const TELL_AGAIN_MS: u64 = 60_000;
-/// Times that a reservation between what the volume wants and what it may have already is tried
-/// where a node refuses.
+/// How many numbers of slots the volume tries on a node that refuses, between the number that it
+/// wants and the number that it may have already.
 const TRIES_MAX: u32 = 8;
-/// How long a volume that is made or grown waits while no other gives back what it can spare. The
-/// others look every 2 s, and may have to collect before they can give back.
+/// How long a volume that is created or grows waits while no other volume gives back spare slots.
+/// The others check every 2 s, and may have to collect before they can give back.
 const GIVE_BACK_MS_MAX: u64 = 20_000;
 /// How often it asks meanwhile.
 const GIVE_BACK_POLL_MS: u64 = 500;
-/// How often a change looks whether the one before has ended.
+/// How often a change checks whether the change before it has ended.
 const CHANGE_POLL_MS: u64 = 5;
 
 impl Core {
-    /// What the volume asks a node when it wants `slots` slots. It can do without those that hold
-    /// garbage, too, once it has collected.
+    /// The volume's request to a node when it wants `slots` slots. `spare` includes the slots that
+    /// hold garbage: once it has collected, the volume can do without them.
     fn request_for(&self, slots: u32) -> RequestBody {
         RequestBody::Reserve { slots, spare: slots.saturating_sub(self.slots_needed()) }
     }
 
-    /// The node said that the volume has reserved `slots` slots there.
+    /// A node answered that the volume has reserved `slots` slots there.
     fn note_reserved(&mut self, node: NodeIndex, slots: u32) {
         let state = self.node_mut(node);
         let taken = slots.saturating_sub(state.slots_reserved);
@@ -49,8 +49,8 @@ impl Core {
     }
 
     /// The node has granted less than the volume has reserved on the other nodes, and its disk has
-    /// no room for more. Where the disks of all nodes refuse more, none is limited by its disk: the
-    /// volume has what it has on each of them.
+    /// no room for more. If the disks of all nodes refuse more, none of them is limited by its
+    /// disk: the volume has the same number on each.
     pub fn is_limited_by_disk(&self, node: &Node) -> bool {
         node.disk_limited && node.slots_reserved < self.reservation.slots
     }
@@ -61,7 +61,7 @@ impl Core {
         self.note_short(node);
     }
 
-    /// Notes what nodes answered that were asked for `slots` slots.
+    /// Notes the answers of nodes to a request for `slots` slots.
     fn note_answers(&mut self, answers: &[(NodeIndex, CallResult)], slots: u32) {
         for (node, answer) in answers {
             match answer {
@@ -75,17 +75,18 @@ impl Core {
         }
     }
 
-    /// So many nodes have granted slots that the volume can do without the others.
+    /// Enough nodes have granted slots that the volume can do without the others.
     fn is_enough(&self, nodes: usize) -> bool {
         nodes + usize::from(self.config.missing_max) >= self.nodes.len()
     }
 
-    /// A node says that nothing is left of what the volume has reserved there. The node takes no
-    /// shards then, as if it were lost, if that is not because the volume holds as much:
+    /// A node reports that nothing is left of the volume's reservation there. If the volume's own
+    /// shards are not the reason, the node takes no shards, as if it were lost. There are two such
+    /// cases:
     /// - its disk is full: its file system has less room than the size of the node says; or
     /// - it granted less than the others, because other volumes have reserved its slots. That is no
-    ///   fault of the node, so no segment may have fewer shards for that reason: the node is left
-    ///   out only if a segment still finds enough other nodes.
+    ///   fault of the node, so no segment may have fewer shards for this reason: the volume leaves
+    ///   the node out only if a segment still finds enough other nodes.
     pub fn note_short(&mut self, node: NodeIndex) {
         let state = self.node(node);
         let claimed = state.slots_claimed.len() as u64;
@@ -117,10 +118,10 @@ impl Core {
         self.node_mut(node).short = short;
     }
 
-    /// Between which two numbers of slots the present reservation on a node lies, the larger one
-    /// first; neither is more than `wanted`. Both are what the node has granted. If the node has
-    /// granted nothing since it was connected, they are what the volume knows that it holds there,
-    /// with and without what may be on its way.
+    /// Two bounds of the present reservation on a node, the larger one first; neither is more than
+    /// `wanted`. If the node has granted slots since it connected, both are that number. Otherwise
+    /// they are the number of slots that the volume knows it has there, with and without slots that
+    /// shards under way may take.
     fn slots_granted_before(&mut self, node: NodeIndex, wanted: u32) -> (u32, u32) {
         let moving = self.segments.unsealed() + self.segments_freeing;
         let moving = u32::try_from(moving).unwrap_or(u32::MAX);
@@ -128,14 +129,14 @@ impl Core {
         let state = self.node_mut(node);
         let granted = state.slots_reserved;
         if granted > 0 {
-            // Answers tell what is left of a smaller reservation from here on.
+            // From here on, answers say how much is left of a smaller reservation.
             state.give_up_slots(wanted);
             return (granted.min(wanted), granted.min(wanted));
         }
         (least.saturating_add(moving).min(wanted), least.min(wanted))
     }
 
-    /// Slots that the volume holds on a node, and may still take there.
+    /// Slots that the volume holds on a node, plus slots that it may still take there.
     fn slots_known(&self, node: NodeIndex) -> u32 {
         let holds = |segment: &Segment| segment.shards.contains(&Some(node));
         let held = self.segments.iter().filter(|(_, segment)| holds(segment)).count();
@@ -144,7 +145,7 @@ impl Core {
 }
 
 /// Reserves the same number of slots on all nodes that have granted as much as the others:
-/// `wanted`, or as much of it as all of them have. True if it is more than before.
+/// `wanted`, or as many of these as all nodes have. True if it is more than before.
 pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
     let (nodes, before) = ctx.with(|core| {
         let slots = core.reservation.slots;
@@ -167,20 +168,20 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
             core.is_enough(answers.iter().filter(|(_, answer)| answer.is_ok()).count())
         });
         if !refused {
-            // A disk that is full is like a node that is lost: the others go on.
+            // A full disk is like a lost node: the other nodes go on.
             if !enough {
                 break;
             }
             ctx.with(|core| {
                 core.reservation.slots = slots;
-                // Those that did not grant it have less than the others from here on.
+                // From here on, nodes that did not grant it have less than the others.
                 nodes.iter().for_each(|node| core.note_short(*node));
             });
             return true;
         }
         slots = before + (slots - before) / 2;
     }
-    // What some have granted beyond the others is of no use.
+    // Slots that only some nodes have granted are of no use.
     for node in nodes {
         let more = ctx.with(|core| core.node(node).slots_reserved > before);
         if more {
@@ -191,10 +192,11 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
     false
 }
 
-/// What to ask for after a node has refused `slots` slots the `attempt`th time. What the volume has
-/// on the node lies between `least` and `most`. Down to `most` each try halves the rest. From there
-/// on each try is one slot smaller: a node grants what the volume has, and any smaller number, and
-/// with a smaller number the volume gives slots away that segments in flight need.
+/// The next number to ask for after a node has refused `slots` slots the `attempt`th time. The
+/// volume's present reservation on the node lies between `least` and `most`. Down to `most`, each
+/// try halves the rest. From there on, each try is one slot smaller. A node grants the present
+/// reservation, and any smaller number. With a smaller number the volume gives slots away that
+/// segments in flight need.
 fn next_try(slots: u32, attempt: u32, most: u32, least: u32) -> u32 {
     if slots <= most {
         return slots.saturating_sub(1).max(least);
@@ -202,11 +204,11 @@ fn next_try(slots: u32, attempt: u32, most: u32, least: u32) -> u32 {
     if attempt + 1 >= TRIES_MAX { most } else { most + (slots - most) / 2 }
 }
 
-/// Reserves `wanted` slots on one node, or as many as it grants.
+/// Reserves `wanted` slots on one node, or as many as the node grants.
 pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
     let (most, least) = ctx.with(|core| core.slots_granted_before(node, wanted));
     let mut slots = wanted;
-    // Why the node refused one slot more than it grants.
+    // Whether the node's disk is the reason for the last refusal.
     let mut by_disk = false;
     for attempt in 1.. {
         let body = ctx.with(|core| core.request_for(slots));
@@ -229,7 +231,7 @@ pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
     }
 }
 
-/// Asks the nodes that have granted less than the others for the rest. True if any has granted
+/// Asks the nodes that have granted less than the others for the rest. True if any node has granted
 /// more.
 pub async fn reserve_missing(ctx: &Ctx) -> bool {
     let (nodes, slots) = ctx.with(|core| (core.nodes_with_less(), core.reservation.slots));
@@ -253,7 +255,7 @@ async fn learn_room(ctx: &Ctx, node: NodeIndex) {
     }
 }
 
-/// Reserves on a node that has joined what the volume has reserved on the others.
+/// Reserves on a node that has joined as many slots as on the others.
 pub async fn reserve_joined(ctx: &Ctx, node: NodeIndex) {
     begin_change(ctx).await;
     let slots = ctx.with(|core| core.reservation.slots);
@@ -264,7 +266,7 @@ pub async fn reserve_joined(ctx: &Ctx, node: NodeIndex) {
     ctx.with(|core| core.reservation.changing = false);
 }
 
-/// Reserves on all nodes the most that all of them grant, when the volume begins to serve.
+/// Reserves the largest number that all nodes grant, when the volume begins to serve.
 pub async fn reserve_at_start(ctx: Ctx) {
     let nodes = ctx.with(|core| core.up_nodes());
     let wanted = ctx.with(|core| core.reservation.slots);
@@ -272,7 +274,8 @@ pub async fn reserve_at_start(ctx: Ctx) {
         reserve_on(&ctx, *node, wanted).await;
         learn_room(&ctx, *node).await;
     }
-    // What one node grants beyond the others is of no use to this volume, and may be to others.
+    // Slots that one node grants beyond the others are of no use to this volume, but other volumes
+    // may need them.
     ctx.with(|core| {
         let granted = |node: &NodeIndex| {
             let state = core.node(*node);
@@ -284,15 +287,15 @@ pub async fn reserve_at_start(ctx: Ctx) {
     });
 }
 
-/// An opening asks for the slots of its checkpoint where it finds fewer: the writer before may have
-/// died while a node was being asked. `held` says how many slots the volume held at most.
+/// An opening asks for the slots of its checkpoint on nodes that have fewer: the earlier writer may
+/// have died while it asked a node. `held` says how many slots the volume held at most.
 pub async fn reserve_for_checkpoint(ctx: &Ctx, held: &BTreeMap<NodeIndex, u32>) {
     for node in ctx.with(|core| core.up_nodes()) {
         let slots = ctx.with(|core| {
             let checkpoint = u32::try_from(core.checkpoint_segments()).unwrap_or(u32::MAX);
             let state = core.node(node);
-            // A node with slots that no volume has reserved has room on its disk for all that is
-            // reserved. So fewer slots are left only because fewer are reserved, and to ask for
+            // If a node has slots that no volume has reserved, its disk has room for all reserved
+            // slots. So fewer slots are left only because fewer are reserved, and a request for
             // this many makes no reservation smaller.
             let lacks = state.slots_free < checkpoint && state.stat.slots_free > 0;
             let held = held.get(&node).copied().unwrap_or(0);
@@ -305,22 +308,22 @@ pub async fn reserve_for_checkpoint(ctx: &Ctx, held: &BTreeMap<NodeIndex, u32>) 
     }
 }
 
-/// Asks the nodes that had no room how much they have now: a volume that sends such a node nothing
-/// would never learn of it. True if there are any.
+/// Asks the nodes that had no room how much they have now: a volume that sends nothing to such a
+/// node would never learn of new room. True if there are any such nodes.
 pub async fn ask_full_nodes(ctx: &Ctx) -> bool {
     let full = |node: &Node| node.full || node.short || node.disk_limited;
     let nodes = ctx.with(|core| core.nodes_that(|n| n.health == NodeHealth::Up && full(n)));
     for node in &nodes {
         learn_room(ctx, *node).await;
-        // Nothing may be on its way any more that the last answers counted.
+        // Shards that the last answers counted as under way may have arrived.
         ctx.with(|core| core.note_short(*node));
     }
     ask_limited_nodes(ctx).await;
     !nodes.is_empty()
 }
 
-/// Asks the nodes again whose disks had no room for what the others have reserved: no answer tells
-/// that such a disk has room again.
+/// Asks nodes again whose disks had no room for as many slots as the others reserved: no other
+/// answer reports that such a disk has room again.
 async fn ask_limited_nodes(ctx: &Ctx) {
     let nodes = ctx.with(|core| {
         if core.reservation_changes() || core.phase != Phase::Serving {
@@ -353,7 +356,7 @@ pub async fn yield_if_needed(ctx: &Ctx) {
         let up = |node: &&Node| node.health == NodeHealth::Up;
         let up: Vec<&Node> = core.nodes.iter().filter(up).collect();
         let lacking = up.iter().map(|node| node.stat.slots_lacking).max().unwrap_or(0);
-        // Where the disk is full, giving back makes no room.
+        // If the disk is full, giving slots back makes no room.
         let full = |node: &&Node| node.stat.slots_free == 0 && !node.disk_limited && !node.short;
         let nothing_left = up.iter().any(full);
         if lacking > 0 || nothing_left {
@@ -362,8 +365,8 @@ pub async fn yield_if_needed(ctx: &Ctx) {
     });
 }
 
-/// Gives back what the volume can do without, when it closes: nobody could ask it for that later.
-/// The next opening asks for more again if nodes are lost then.
+/// Gives back slots that the volume can do without when it closes: later no other volume could ask
+/// for them. The next opening asks for more again if nodes are lost then.
 pub async fn give_back_spare(ctx: &Ctx) {
     begin_change(ctx).await;
     let (nodes, slots) = ctx.with(|core| {
@@ -371,31 +374,33 @@ pub async fn give_back_spare(ctx: &Ctx) {
         let more = |node: &Node| node.health == NodeHealth::Up && node.slots_reserved > slots;
         (core.nodes_that(more), slots)
     });
-    // All of it is needed from now on: there is no writer whom others could ask.
+    // The volume needs all of these from now on: it has no writer to give any back.
     ctx.call_all(&nodes, &RequestBody::Reserve { slots, spare: 0 }).await;
     ctx.with(|core| core.reservation.changing = false);
 }
 
-/// Waits until no other change of the reservation is under way, and begins one. The caller ends it.
+/// Waits until no other change of the reservation is under way, and begins one. The caller ends the
+/// change.
 pub async fn begin_change(ctx: &Ctx) {
     while ctx.with(|core| std::mem::replace(&mut core.reservation.changing, true)) {
         ctx.sleep_ms(CHANGE_POLL_MS).await;
     }
 }
 
-/// Why a size cannot be reserved.
+/// Why the volume cannot reserve a size.
 pub struct Refused {
     /// The reason, for people.
     pub why: String,
-    /// Nodes were lost on the way: it may work without them, or when they are back.
+    /// Nodes were lost on the way. The reservation may succeed without them, or when they are back.
     pub nodes_lost: bool,
 }
 
-/// Reserves what a thick volume of `size_bytes` takes, or what a thin one takes that is made. Waits
-/// for other volumes if they can spare what is lacking. The caller has begun a change.
+/// Reserves the slots of a thick volume of `size_bytes`, or of a thin one that is being created.
+/// Waits for other volumes if they can spare the lacking slots. The caller has begun a change.
 ///
 /// # Errors
-/// A node has not that much: which, and what it has. A volume that serves has then what it had.
+/// A node does not have that many: which one, and how many it has. A serving volume then has its
+/// old reservation.
 pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<(), Refused> {
     let (nodes, before, wanted) = ctx.with(|core| {
         let wanted = if thin { core.slots_wanted() } else { core.slots_whole(size_bytes) };
@@ -405,14 +410,14 @@ pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<
     let result = ask_for(ctx, nodes, wanted).await;
     ctx.with(|core| match &result {
         Ok(()) => core.reservation.slots = wanted,
-        // A volume that is being made is removed.
+        // A volume whose creation fails is removed.
         Err(_) if core.phase == Phase::Opening => {}
         Err(_) => core.set_reservation(before),
     });
     result
 }
 
-/// Asks nodes for `wanted` slots, all of which the volume needs, until they grant them.
+/// Asks nodes for `wanted` slots until they grant them. The volume needs all of these slots.
 async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Refused> {
     let body = RequestBody::Reserve { slots: wanted, spare: 0 };
     let mut asked = nodes;
@@ -445,7 +450,7 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
         ctx.sleep_ms(GIVE_BACK_POLL_MS).await;
         let lacking = |node: &NodeIndex| ctx.with(|core| core.node(*node).stat.slots_lacking);
         let lacking = asked.iter().map(lacking).max().unwrap_or(0);
-        // As long as others give back, there may be more.
+        // As long as other volumes give slots back, more may come.
         vain_ms = if lacking < lacking_least { 0 } else { vain_ms + GIVE_BACK_POLL_MS };
         lacking_least = lacking_least.min(lacking);
     }
@@ -459,7 +464,8 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
 }
 
 impl Core {
-    /// What a node lacks that refused `wanted` slots; `later`: others were to give some back.
+    /// The reason why a node refused `wanted` slots. `later`: other volumes should have given some
+    /// back.
     fn why_refused(&self, node: NodeIndex, wanted: u32, later: bool) -> String {
         let state = self.node(node);
         let bytes = |slots: u32| u64::from(slots) * u64::from(state.stat.slot_bytes);
@@ -483,7 +489,8 @@ impl Core {
 mod tests {
     use super::*;
 
-    /// Whatever the node has reserved for the volume, the volume ends with just that.
+    /// No matter how many slots the node has reserved for the volume, the volume ends with this
+    /// number.
     #[test]
     fn no_slot_is_given_away_by_asking() {
         for (wanted, most, least) in [(47, 40, 34), (47, 47, 34), (40, 34, 34), (6, 5, 0)] {

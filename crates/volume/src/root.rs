@@ -1,25 +1,25 @@
 //! The root record: the one small thing that a volume replaces in place, kept on every node.
 //!
-//! It names the newest checkpoint and the journal. Replacing it is the commit point of opening, of
-//! a journal move and of a checkpoint. A reader takes the newest among the nodes it reaches; it
-//! must reach all but `missing_max` of them, so it meets at least one that has the last committed
-//! one.
+//! It names the newest checkpoint and the journal. Replacing it is the commit point of an opening,
+//! of a journal move and of a checkpoint. A reader takes the newest root among the nodes that it
+//! reaches. It must reach all but `missing_max` nodes, so at least one of them has the last
+//! committed root.
 //!
-//! Of two roots the newer is the one that a later epoch put, and of one epoch that of the higher
-//! version. (A version alone would not do: a writer that was cut off may have counted further on
-//! the few nodes it had left than its successor did.) A root that too few nodes took was never
-//! committed, but a reader cannot always know. So an opening puts the root that it goes on from
-//! once more, by its own epoch, before it deletes anything (`open/recover`): from then on no root
-//! that an absent node may still have is the newest.
+//! Of two roots, the one with the later epoch is newer; in one epoch, the one with the higher
+//! version. (The version alone is not enough: a writer that was cut off may have counted further on
+//! its few nodes than its successor did on the others.) A root that too few nodes took was never
+//! committed, but a reader cannot always know that. So before an opening deletes anything, it
+//! writes the root that it goes on from once more, in its own epoch (`open/recover`). From then on,
+//! no root that an absent node may still have is the newest.
 //!
 //! That holds in pools of more than `2 * missing_max` nodes. In a smaller pool, two copies on two
-//! nodes say, a reader that reaches `missing_max` nodes or fewer may miss all that have the last
+//! nodes say, a reader that reaches `missing_max` nodes or fewer may miss every node with the last
 //! root: each of the two nodes may have been away while the other served. Such a reader cannot
-//! tell. It goes on, because the loss of these nodes is what the code makes up for, and warns.
+//! tell. It goes on, because the code makes up for the loss of these nodes, and warns.
 //!
-//! It also says how far the log was trimmed when it was written, which no record may be left to
-//! tell: a journal that has just moved can be empty. A log that does not reach so far has lost
-//! data.
+//! The root also says how far the log was trimmed when the root was written. Perhaps no record is
+//! left that tells this: a journal that has just moved can be empty. A log that does not reach that
+//! far has lost data.
 //!
 //! Layout, little endian: magic 8, version 4, crc32c 4 (of everything with this field zero), root
 //! version 8, volume 16, epoch 8, geometry 8+4+4+8, generation 8, checkpoint lsn 8, checkpoint
@@ -42,43 +42,43 @@ const CLEAN: u32 = 1;
 /// Flag: the volume has reserved its whole size.
 const THICK: u32 = 2;
 
-/// What the root of a volume says.
+/// The contents of a volume's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
-    /// Rises by one with every root written.
+    /// Rises by one with every root that a writer stores.
     pub version: u64,
     /// The volume.
     pub volume: VolumeId,
-    /// The writer whose log it names.
+    /// The writer whose log the root names.
     pub epoch: Epoch,
-    /// The writer or opening that put it on the nodes.
+    /// The writer or opening that put the root on the nodes.
     pub put_by: Epoch,
     /// The volume's sizes.
     pub geometry: Geometry,
     /// The journal in use.
     pub generation: JournalGen,
-    /// The nodes that hold it.
+    /// The nodes that hold the journal.
     pub journal_nodes: Vec<NodeIndex>,
     /// The log position that the checkpoint covers; the chain of segments starts here.
     pub checkpoint_lsn: Lsn,
     /// Length of the checkpoint's encoding in bytes; zero if there is none yet.
     pub checkpoint_bytes: u64,
-    /// Everything before was stored in durable segments when the root was written.
+    /// Durable segments held everything before this position when the root was written.
     pub trimmed: Lsn,
     /// The segments that hold the checkpoint, in order.
     pub checkpoint_segments: Vec<SegmentId>,
     /// The last writer closed the volume: the journal holds nothing that the checkpoint lacks.
     pub clean: bool,
-    /// How much of the pool it reserves.
+    /// How much of the pool the volume reserves.
     pub provisioning: Provisioning,
     /// The volume's name.
     pub name: String,
-    /// Its profile, as on the command line.
+    /// The volume's profile, written as on the command line.
     pub profile: String,
 }
 
 impl Root {
-    /// Of two roots of a volume, the one with the higher rank is newer.
+    /// A rank for comparison: of two roots of a volume, the one with the higher rank is newer.
     #[must_use]
     pub fn rank(&self) -> (Epoch, u64) {
         (self.put_by, self.version)
@@ -163,7 +163,7 @@ impl Root {
         };
         let name = text(r.bytes16()?)?;
         let profile = text(r.bytes16()?)?;
-        // The counts are checked by the reads themselves: each value takes bytes of the input.
+        // The reads check the counts: each value takes bytes of the input.
         let mut journal_nodes = Vec::new();
         for _ in 0..r.u32()? {
             journal_nodes.push(NodeIndex(r.u16()?));
@@ -197,9 +197,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Where the encoding says how far the log was trimmed.
+    /// Offset of the trimmed position in the encoding.
     const TRIMMED_AT: usize = 96;
-    /// Where it says which epoch put it.
+    /// Offset of the epoch that put the root.
     const PUT_BY_AT: usize = 108;
 
     fn sample() -> Root {

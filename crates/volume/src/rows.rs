@@ -1,29 +1,31 @@
 //! Rows: large writes go to their shards at once, and not through the journal.
 //!
-//! A row is one unit on each data shard and one on each parity shard. A write through the journal
-//! is stored m + 1 times there and (k + m) / k times in its segment; one that fills rows need only
-//! be stored in the segment. So when enough data of large writes waits, whole rows of the open
-//! segment are coded and written to all its shards as they are, and the journal gets the record's
-//! header alone: where the record would be in the log, what it changes, and the checksums of its
-//! blocks. Such a record is *detached*. It is acknowledged when the header is on every journal node
-//! and the rows are on every shard, so it survives the loss of any m nodes like any other.
+//! A row is one unit on each data shard and one on each parity shard. The volume stores a write
+//! through the journal m + 1 times in the journal and (k + m) / k times in its segment. It needs to
+//! store a write that fills rows only in the segment. So when enough data of large writes waits,
+//! the volume codes whole rows of the open segment and writes them to all its shards as they are.
+//! The journal gets only the record's header: the record's position in the log, its changes, and
+//! the checksums of its blocks. Such a record is *detached*. The volume acknowledges it when every
+//! journal node has the header and every shard has the rows, so the record survives the loss of any
+//! m nodes like any other.
 //!
-//! - *Place in the log.* A detached record takes the positions that it would take with its blocks,
-//!   which stay unwritten in the ring. So it can be sent again whole at the same position: a
-//!   journal move does that with every record. Whatever goes wrong with rows, the answer is to move
-//!   the journal, after which nothing depends on them.
-//! - *Node.* The shards are open until the segment is sealed; the node notes them, so they
-//!   outlive its process and its writer, and a sync makes them stable (`node/src/store`).
-//! - *Flush.* The nodes with rows of segments that are not durable are synced with the journal.
-//! - *Sealing* writes the rows that are not there yet, those with the footer among them.
+//! - *Place in the log.* A detached record takes the positions that it would take with its blocks;
+//!   the ring keeps the positions of the blocks unwritten. So the volume can send the record again
+//!   whole at the same position, and a journal move does that with every record. Whatever goes
+//!   wrong with rows, the volume moves the journal. After the move nothing depends on the rows.
+//! - *Node.* The shards are open until the segment is sealed. The node notes them, so they outlive
+//!   its process and their writer. A sync makes them stable (`node/src/store`).
+//! - *Flush.* A sync of the journal also syncs the nodes with rows of segments that are not
+//!   durable.
+//! - *Sealing* writes the rows that are not on the shards yet, among them those with the footer.
 //! - *Opening* reads the blocks of detached records from the shards, checks them against the
-//!   header, and makes those that are missing from the other shards (`detached`). A record whose
-//!   blocks cannot be had ends the log there: it was never acknowledged.
+//!   header, and decodes missing ones from the other shards (`detached`). If the opening cannot get
+//!   a record's blocks, the log ends there: that record was never acknowledged.
 //!
-//! Rows are only written while all nodes that the segment needs are up and there is plenty of room:
-//! a degraded or full pool writes through the journal. Less than a row is held back for more only
-//! while other records are in flight and no small write waits behind it, so nothing waits for data
-//! that may not come.
+//! The volume writes rows only while all nodes that the segment needs are up and there is plenty of
+//! room. A degraded or full pool writes through the journal. The volume holds less than a row back
+//! for more data only while other records are in flight and no small write waits behind it. So
+//! nothing waits for data that may not come.
 
 use std::ops::Range;
 
@@ -41,26 +43,28 @@ use crate::core::{Core, Ctx};
 use crate::segment::{Handle, Segment, State};
 use crate::status::{NodeHealth, Phase};
 
-/// A write of at least so many blocks may go into rows, and one of a row in any case.
+/// A write of at least this many blocks may go into rows. If a row is smaller, a write of a row may
+/// too.
 const LARGE_BLOCKS: u32 = 16;
 
-/// Who keeps the rows of a shard.
+/// The node that keeps the rows of a shard.
 #[derive(Clone, Copy)]
 struct Keeper {
     node: NodeIndex,
-    /// The connection that the rows went over; what came over an earlier one may be gone.
+    /// The connection over which the volume sent the rows. Rows from an earlier connection may be
+    /// gone.
     session: u64,
     /// The node did not take some of the rows.
     lost: bool,
 }
 
-/// Where the shards of an unsealed segment are that rows were written to.
+/// Where the shards of an unsealed segment are that already have rows.
 pub struct Rows {
     /// The keeper of each shard.
     keepers: SmallVec<[Keeper; 8]>,
     /// Which rows were written.
     written: Vec<bool>,
-    /// Nothing went wrong with any of them: more may follow.
+    /// No write of rows went wrong: more rows may follow.
     intact: bool,
 }
 
@@ -70,7 +74,7 @@ impl Rows {
     }
 }
 
-/// What the next record is to be.
+/// The shape of the next record.
 pub enum Shape {
     /// Through the journal, with at most so many blocks.
     Whole(u32),
@@ -78,19 +82,19 @@ pub enum Shape {
     Detached(u32),
     /// Nothing yet: more data makes a row, and other records are in flight.
     Hold,
-    /// Rows, at the beginning of the next segment: this one has no room for a row any more. To fill
-    /// it with a part of one would shift all rows of the next.
+    /// Rows, at the beginning of the next segment: this one has no room for a row any more. Filling
+    /// this segment with a part of a row would shift all rows of the next.
     Close,
 }
 
 impl Core {
-    /// True if a write of `blocks` blocks is worth putting into rows.
+    /// True if it pays to put a write of `blocks` blocks into rows.
     pub fn is_large(&self, blocks: u32) -> bool {
         blocks >= LARGE_BLOCKS.min(self.layout.row_blocks())
     }
 
-    /// What the next record of the open segment is to be, with `queued` blocks of large writes at
-    /// the front of the queue and room for `room` blocks in the segment.
+    /// The shape of the next record of the open segment. `queued` blocks of large writes are at the
+    /// front of the queue, and the segment has room for `room` blocks.
     pub fn record_shape(&mut self, handle: Handle, queued: u32, room: u32) -> Shape {
         let most = self.log.record_blocks();
         let row = self.layout.row_blocks();
@@ -121,7 +125,7 @@ impl Core {
         Shape::Detached((rows * row).min(most / row * row))
     }
 
-    /// Whether what waits, less than a row, is held back for more.
+    /// Whether the volume holds waiting data of less than a row back for more data.
     fn hold_back(&self) -> bool {
         self.log.records_in_flight() && self.log.only_large_waits()
     }
@@ -135,7 +139,7 @@ impl Core {
         self.segments_free() > self.marks().reserve + self.segments.row_backed() + 2
     }
 
-    /// Finds a node for every shard, if that was not done yet.
+    /// Chooses a node for every shard, unless the segment already has them.
     fn rows_ready(&mut self, handle: Handle) -> bool {
         let Some(segment) = self.segments.get(handle) else { return false };
         if let Some(rows) = &segment.rows {
@@ -227,7 +231,7 @@ impl Core {
         (segment, shard): (SegmentId, usize),
         result: CallResult,
     ) {
-        // Once the journal has moved it has the record whole.
+        // A moved journal has the record whole.
         let counts = generation == self.log.generation;
         let Err(error) = result else {
             if counts {
@@ -258,7 +262,7 @@ impl Core {
         })
     }
 
-    /// The nodes that have to be synced for the log to be stable, beside those of the journal.
+    /// The nodes that the volume has to sync for a stable log, in addition to the journal's nodes.
     pub fn row_nodes(&self) -> Vec<NodeIndex> {
         let mut nodes: Vec<NodeIndex> = Vec::new();
         for (_, segment) in self.segments.iter().filter(|(_, s)| s.detached) {
@@ -273,7 +277,7 @@ impl Core {
         nodes
     }
 
-    /// The journal has every record whole: nothing depends on rows any more.
+    /// The journal has every record whole. Nothing depends on rows any more.
     pub fn forget_rows(&mut self) {
         for handle in self.segments.handles() {
             let Some(segment) = self.segments.get_mut(handle) else { continue };
@@ -288,8 +292,8 @@ impl Core {
         }
     }
 
-    /// The shards of a closed segment that rows were written to and are still there, and for each
-    /// run of rows that is not there yet its first row and its shards.
+    /// The shards of a closed segment that rows were written to and that still exist. Also, for
+    /// each run of rows that is not written yet, its first row and its shards.
     fn rest_of_rows(&mut self, handle: Handle) -> Option<RestOfRows> {
         let segment = self.segments.get(handle)?;
         let rows = segment.rows.as_ref()?;
@@ -313,7 +317,7 @@ impl Core {
         Some(RestOfRows { there, shards })
     }
 
-    /// The shard's keeper did not take some of its rows.
+    /// The shard's keeper did not take some of the shard's rows.
     fn row_lost(&self, handle: Handle, shard: usize) -> bool {
         let rows = self.segments.get(handle).and_then(|segment| segment.rows.as_ref());
         rows.is_some_and(|rows| rows.keepers[shard].lost)
@@ -332,7 +336,7 @@ impl Core {
         !keeper.lost && state.health == NodeHealth::Up && state.session == keeper.session
     }
 
-    /// The node that a shard of the segment is best written to because it has a slot for it.
+    /// The best node for a shard of the segment: the node that already has a slot for the shard.
     pub fn row_node(&self, segment: &Segment, shard: usize) -> Option<NodeIndex> {
         let keeper = segment.rows.as_ref().map(|rows| rows.keepers[shard])?;
         let node = self.node(keeper.node);
@@ -340,7 +344,7 @@ impl Core {
         (usable && !segment.shards.contains(&Some(keeper.node))).then_some(keeper.node)
     }
 
-    /// Rebuild has ended: rows that could not be dropped meanwhile are.
+    /// Rebuild has ended: drops the rows that the volume could not drop meanwhile.
     pub fn drop_left_rows(&mut self) {
         let holds = |s: &Segment| s.rows.is_some() || !s.left_on.is_empty();
         let left = self.segments.iter().filter(|(_, s)| s.state >= State::Sealed && holds(s));
@@ -350,16 +354,16 @@ impl Core {
         }
     }
 
-    /// The segment is sealed: what rows are left on nodes that its shards are not on goes. If it
-    /// lacks shards, the journal has to have its records whole again first.
+    /// The segment is sealed: deletes rows on nodes that hold none of its shards. If the segment
+    /// lacks shards, the journal first has to have the segment's records whole again.
     pub fn drop_rows(&mut self, handle: Handle) {
         let Some(segment) = self.segments.get_mut(handle) else { return };
         if segment.detached && segment.missing() > 0 && segment.state < State::Durable {
-            self.log.moving = true; // one that is under way will do
+            self.log.moving = true; // a move under way is enough
             return;
         }
         if self.rebuild_running {
-            return; // it may just be writing the shard there; it ends with `drop_left_rows`
+            return; // a rebuild may be writing the shard there; it ends with `drop_left_rows`
         }
         let Some(segment) = self.segments.get_mut(handle) else { return };
         let (id, shards) = (segment.id, segment.shards.clone());
@@ -371,7 +375,7 @@ impl Core {
         }
         for node in nodes {
             if shards.contains(&Some(node)) || !self.node(node).connected {
-                continue; // a node that is away is compared when it joins
+                continue; // when this node joins, the volume compares its shards
             }
             let body = RequestBody::ShardDelete { segments: vec![id] };
             drop(self.call(node, body, Vec::new()));
@@ -384,7 +388,7 @@ struct RestOfRows {
     shards: Vec<(u32, Vec<crate::seal::Shard>)>,
 }
 
-/// Completes the shards of a closed segment that rows were written to.
+/// Completes the shards of a closed segment that already have rows.
 pub async fn complete_rows(ctx: &Ctx, handle: Handle, meta: SealMeta) {
     let Some(rest) = ctx.with(|core| core.rest_of_rows(handle)) else { return };
     let calls: Vec<_> = ctx.with(|core| {
@@ -414,8 +418,7 @@ pub async fn complete_rows(ctx: &Ctx, handle: Handle, meta: SealMeta) {
         let result = call.await;
         ctx.with(|core| match result {
             Ok(_) if !seals => {}
-            // The shard lacks rows that the node did not take: that was dealt with when it
-            // refused them.
+            // The shard lacks rows that the node refused. `row_replied` handled that refusal.
             Err(NodeError::Invalid(_)) if core.row_lost(handle, shard) => {}
             result => {
                 if result.is_err() {

@@ -1,7 +1,7 @@
-//! Scrub: looking for damaged shards before a read or a rebuild needs them.
+//! Scrub: finds damaged shards before a read or a rebuild needs them.
 //!
-//! Every node checks its own shards against their checksums; only verdicts pass the network. What is
-//! bad is rebuilt before the scrub ends.
+//! Every node checks its own shards against their checksums; only verdicts pass the network. The
+//! volume rebuilds bad shards before the scrub ends.
 
 use fieldstone_proto::{NodeError, RequestBody, SegmentId, ShardIndex};
 
@@ -10,11 +10,11 @@ use crate::rebuild::throttle;
 use crate::segment::State;
 use crate::status::{Phase, Progress};
 
-/// How long a scrub waits for segments to be sealed of which rows are stored.
+/// How long a scrub waits until segments with stored rows are sealed.
 const SEAL_WAIT_MS: u64 = 10_000;
 
-/// Checks every shard against its checksums on its node, and has damaged ones rebuilt. Rows of
-/// segments that are not sealed yet are stored as well: those segments are sealed first.
+/// Makes every node check its shards against their checksums, and rebuilds damaged ones. Segments
+/// that are not sealed yet may have stored rows. The scrub seals these segments first.
 pub async fn scrub(ctx: Ctx) {
     let began = ctx.with(|core| core.now);
     ctx.with(|core| core.scrub = Progress { running: true, ..Progress::default() });
@@ -48,7 +48,8 @@ pub async fn scrub(ctx: Ctx) {
             match result {
                 Ok(_) => core.scrub.shards_done += 1,
                 Err(error) if alive => {
-                    // Damage is found and mended; whatever else went wrong, it was not checked.
+                    // The node checked the shard if the error is damage, which rebuild repairs.
+                    // With any other error the shard was not checked.
                     let checked = matches!(error, NodeError::Corrupt { .. } | NodeError::NotFound);
                     core.scrub.shards_failed += u64::from(!checked);
                     let shard = u32::try_from(shard).expect("at most 255 shards");
@@ -76,7 +77,7 @@ pub async fn scrub(ctx: Ctx) {
     });
 }
 
-/// Has the segments sealed that have rows. Returns the number of shards that could not be.
+/// Seals the segments that have rows. Returns the number of shards that could not be sealed.
 async fn seal_rows(ctx: &Ctx) -> u64 {
     let with_rows: Vec<SegmentId> = ctx.with(|core| {
         let unsealed = core.segments.iter().filter(|(_, s)| s.state < State::Sealed);

@@ -1,11 +1,13 @@
-//! Sealing: a closed segment becomes k + m shards on as many nodes; syncing makes them durable.
+//! Sealing: a closed segment becomes k + m shards on as many nodes. Syncing makes the shards
+//! durable.
 //!
-//! Data blocks keep the checksums that were computed when they were written, so a bit that flips
-//! anywhere between then and a read is noticed. A shard whose node fails is left missing (the
-//! segment is degraded and rebuilt later); a segment with fewer than k shards written is retried
-//! until nodes come back, and its records stay in the journal as long. Its blocks stay in memory
-//! until it is durable: should syncing fail on so many nodes that fewer than k shards are left, it
-//! is sealed again. What is held in memory is bounded by the ring, since the ring keeps the same.
+//! Data blocks keep the checksums that the volume computed when it wrote them, so a read notices a
+//! bit that flips anywhere in between. If a node fails, its shard stays missing: the segment is
+//! degraded, and a rebuild restores the shard later. If fewer than k shards are written, the volume
+//! retries until nodes come back, and the journal keeps the segment's records meanwhile. The
+//! segment's blocks stay in memory until it is durable: if syncs fail on so many nodes that fewer
+//! than k shards are left, the volume seals the segment again. The ring keeps the same blocks, so
+//! the ring bounds this memory.
 
 use std::ops::Range;
 
@@ -25,15 +27,15 @@ use crate::rows::complete_rows;
 use crate::segment::{Handle, Segment, State};
 use crate::status::{NodeHealth, Phase};
 
-/// Pause before shards that could not be written are tried on other nodes.
+/// Pause before the volume tries failed shards on other nodes.
 const RETRY_MS: u64 = 50;
 
-/// Times that an opening tries to write a segment.
+/// How often an opening tries to write a segment.
 const OPENING_ATTEMPTS: u64 = 20;
-/// Times that shards are tried on nodes that can take them although k are written.
+/// How often the volume tries missing shards on nodes that can take them although k are written.
 const WHOLE_ATTEMPTS: u64 = 3;
 
-/// A shard ready to be written.
+/// A shard that is ready to write.
 #[derive(Clone)]
 pub struct Shard {
     /// Its bytes.
@@ -68,8 +70,8 @@ pub async fn seal(ctx: Ctx, handle: Handle) {
     });
 }
 
-/// Writes the shards of a segment that are not written yet, until at least k are, and as many as
-/// there are nodes for. Returns false if the volume failed meanwhile.
+/// Writes the missing shards of a segment until at least k are written, and as many as there are
+/// nodes for. Returns false if the volume failed meanwhile.
 pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) -> bool {
     let mut asked = false;
     for attempt in 0u64.. {
@@ -103,7 +105,7 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
             {
                 return Some(false);
             }
-            // Lost nodes come back only to a volume that serves: an opening starts over instead.
+            // Lost nodes come back only to a volume that serves. An opening starts over instead.
             if core.phase == Phase::Opening && attempt >= OPENING_ATTEMPTS {
                 return Some(false);
             }
@@ -125,7 +127,7 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
 }
 
 /// Asks each node that had no room for a missing shard of the segment how much room it has now. Its
-/// last answer may be as old as the wait for the other shards. The wait for the answers is short,
+/// last answer may be as old as the wait for the other shards. The wait for these answers is short,
 /// because a node may hang. Returns whether any node had no room.
 async fn ask_for_room(ctx: &Ctx, handle: Handle) -> bool {
     let full = ctx.with(|core| {
@@ -142,16 +144,16 @@ async fn ask_for_room(ctx: &Ctx, handle: Handle) -> bool {
     true
 }
 
-/// Makes sealed segments durable, and forgets the records that they make superfluous.
+/// Makes sealed segments durable, and forgets the records that are then superfluous.
 pub async fn sync_segments_task(ctx: Ctx) {
     sync_segments(&ctx).await;
     ctx.with(|core| core.sync_running = false);
 }
 
-/// A segment that is being synced, and where its shards were when that began.
+/// A segment under sync, and where its shards were when the sync began.
 type Synced = (Handle, SegmentId, SmallVec<[Option<NodeIndex>; 8]>);
 
-/// Makes the segments that are sealed now durable.
+/// Makes the segments durable that are sealed now.
 pub async fn sync_segments(ctx: &Ctx) {
     let sealed: Vec<Synced> = ctx.with(|core| {
         let sealed = core.segments.iter().filter(|(_, s)| s.state == State::Sealed);
@@ -166,7 +168,7 @@ pub async fn sync_segments(ctx: &Ctx) {
         sealed.iter().flat_map(|(_, _, shards)| shards.iter().flatten().copied()).collect();
     nodes.sort_unstable();
     nodes.dedup();
-    // What a node that is about to join has lost with its power, no sync of its present life tells.
+    // A sync of a node's present life does not tell which data a joining node lost with its power.
     ctx.with(|core| nodes.retain(|node| core.node(*node).health == NodeHealth::Up));
     let sessions: Vec<u64> =
         ctx.with(|core| nodes.iter().map(|node| core.node(*node).session).collect());
@@ -174,14 +176,15 @@ pub async fn sync_segments(ctx: &Ctx) {
     let answers = results.into_iter().zip(sessions).collect();
     let progress = ctx.with(|core| core.synced_segments(&sealed, answers));
     if !progress {
-        // Too few shards are left for any of them: rebuild or a node has to help first.
+        // Too few shards are left of every segment. A rebuild or a returning node has to help
+        // first.
         ctx.sleep_ms(RETRY_MS).await;
     }
 }
 
 impl Core {
-    /// Enough shards of the segment are written that it can be relied on. With fewer nodes than an
-    /// opening needs, nothing is.
+    /// So many shards of the segment are written that the volume can rely on it. With fewer nodes
+    /// than an opening needs, it relies on no segment.
     fn stored(&self, handle: Handle) -> bool {
         let written = |s: &Segment| s.shards.len() - s.missing() >= self.code.k();
         self.segments.get(handle).is_some_and(written) && self.writable()
@@ -199,14 +202,14 @@ impl Core {
         nodes
     }
 
-    /// As [`Self::stored`], and no node could take a shard that is missing.
+    /// As [`Self::stored`], and no node could take a missing shard.
     fn stored_well(&mut self, handle: Handle) -> bool {
         let whole = self.segments.get(handle).is_some_and(|segment| segment.missing() == 0);
         self.stored(handle) && (whole || self.place_missing(handle, 0).is_empty())
     }
 
-    /// The nodes answered the sync of `sealed` segments, whose shards were then where is said, in
-    /// the sessions given. True if at least one of the segments is durable now.
+    /// The nodes answered the sync of the `sealed` segments, whose shards were then on the nodes
+    /// given, in the sessions given. True if at least one of the segments is durable now.
     fn synced_segments(
         &mut self,
         sealed: &[Synced],
@@ -220,8 +223,8 @@ impl Core {
             };
             let state = self.node(node);
             if state.session != session && state.health == NodeHealth::Up {
-                // The node was lost and has joined since, and then told which shards it has. To
-                // forget these would leave shards on the node that the volume does not know of.
+                // The node was lost and has joined since, and then reported its shards. If the
+                // volume forgot these, the node would keep shards that the volume does not know.
                 continue;
             }
             failed.push(node);
@@ -237,7 +240,7 @@ impl Core {
             if segment.id != *id || segment.state != State::Sealed {
                 continue;
             }
-            // The sync did not cover shards that came to a node since then.
+            // The sync did not cover shards that reached a node since the sync began.
             let mut stable = 0;
             for (shard, before) in segment.shards.iter_mut().zip(before) {
                 match *shard {
@@ -248,8 +251,8 @@ impl Core {
             }
             let left = segment.shards.len() - segment.missing();
             if stable >= k && writable {
-                // A node that has joined since then has told which shards it has. One that is away
-                // or about to join tells then.
+                // A node that has joined since then has reported its shards. A node that is lost or
+                // about to join reports them when it joins.
                 let counts = |node: &NodeIndex| up.contains(node) || synced.contains(node);
                 for shard in &mut segment.shards {
                     *shard = shard.filter(counts);
@@ -268,7 +271,7 @@ impl Core {
         progress
     }
 
-    /// The segments that are complete and whose shards are still to be written.
+    /// The complete segments whose shards are still to be written.
     pub fn closed_segments(&self) -> Vec<Handle> {
         let closed = |s: &Segment| s.state == State::Closed && !s.shelved;
         self.segments.iter().filter(|(_, s)| closed(s)).map(|(handle, _)| handle).collect()
@@ -279,7 +282,7 @@ impl Core {
         self.segments.get(handle).is_some_and(|segment| segment.state == State::Durable)
     }
 
-    /// What the headers of a closed segment's shards are to say.
+    /// The contents of the headers of a closed segment's shards.
     fn seal_meta(&self, handle: Handle) -> Option<SealMeta> {
         let segment = self.segments.get(handle)?;
         Some(SealMeta {
@@ -333,8 +336,8 @@ impl Core {
         shards
     }
 
-    /// A node for each shard of the segment that is not written yet, as far as there are nodes with
-    /// room. What is kept for checkpoints is no room for data.
+    /// Chooses a node for each shard of the segment that is not written yet, as far as nodes have
+    /// room. Room that is kept for checkpoints is no room for data.
     pub fn place_missing(&mut self, handle: Handle, attempt: u64) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
         let (id, kind) = (segment.id, segment.kind);
@@ -345,14 +348,14 @@ impl Core {
         })
     }
 
-    /// The node holds a shard of the segment, or a write of a shard of the segment is under way to
-    /// it. Rebuild gives the node no second one: the node could not delete one of them alone.
+    /// The node holds a shard of the segment, or a write of such a shard to the node is under way.
+    /// Rebuild gives such a node no second shard: the node could not delete one of two alone.
     pub fn has_or_gets_shard(&self, segment: &Segment, node: NodeIndex) -> bool {
         segment.shards.contains(&Some(node))
             || self.node(node).slots_claimed.contains_key(&segment.id)
     }
 
-    /// As [`Self::place_missing`], on nodes of a choice only.
+    /// As [`Self::place_missing`], on some of the nodes only.
     pub fn place_missing_on(
         &mut self,
         handle: Handle,
@@ -377,7 +380,7 @@ impl Core {
             .map(|(index, _)| (self.slots_beyond(index), index))
             .collect();
         if self.is_tight() {
-            // The roomiest nodes only: so many segments fit as `space` counts.
+            // Uses only the nodes with most room, so that as many segments fit as `space` counts.
             usable.sort_unstable_by_key(|(slots, _)| std::cmp::Reverse(*slots));
             usable.truncate((0..kept.len()).filter(|s| missing(s) && kept[*s].is_none()).count());
         }
@@ -392,8 +395,9 @@ impl Core {
         let key = (id.0 ^ attempt << 56).wrapping_add((volume as u64) ^ ((volume >> 64) as u64));
         let placed = self.place_shards(key, kept.len(), &weights);
         let node = |placed: usize| NodeIndex(u16::try_from(placed).expect("nodes are 16 bits"));
-        // A missing shard goes where placement puts it; what placement offers for shards that are
-        // there already serves those that it left without a node.
+        // A missing shard goes to the node that placement gives it. Placement may leave a missing
+        // shard without a node; it then takes a node that placement gave to a shard that is already
+        // written.
         let settled = |shard: &usize| !missing(shard) || kept[*shard].is_some();
         let mut spare = (0..placed.len()).filter(settled).filter_map(|shard| placed[shard]);
         let mut other = |shard: usize| Some(node(placed[shard].or_else(|| spare.next())?));
@@ -403,7 +407,7 @@ impl Core {
             .collect()
     }
 
-    /// A node answered the write of a shard that it was sent in `session`.
+    /// A node answered the write of a shard from the session `session`.
     pub fn shard_written(
         &mut self,
         handle: Handle,
@@ -412,14 +416,14 @@ impl Core {
         result: Result<(), NodeError>,
     ) {
         match result {
-            // The node was lost after it answered: what it has is for its joining to tell, which
-            // may have deleted this very shard.
+            // The node was lost after it answered. Its next join reports its shards, and may have
+            // deleted this very shard.
             Ok(()) if self.node(node).session != session => {}
             Ok(()) => {
                 let Some(segment) = self.segments.get_mut(handle) else { return };
                 match segment.shards[shard] {
-                    // A node came back with it meanwhile. Two of one shard are one too many: which
-                    // of them counts must never be in doubt.
+                    // Another node came back with the same shard meanwhile. Only one copy may
+                    // exist, so that there is never a doubt which one counts.
                     Some(other) if other != node => {
                         if !segment.shards.contains(&Some(node)) {
                             let body = RequestBody::ShardDelete { segments: vec![segment.id] };
@@ -440,7 +444,7 @@ impl Core {
 pub struct ShardBuilder {
     layout: crate::layout::Layout,
     buffers: Vec<AlignedBuf>,
-    /// How much of each buffer is laid out; what is behind that is stale.
+    /// The length of each buffer that is laid out. Bytes after that are stale.
     ends: Vec<usize>,
     checksums: Vec<Vec<u32>>,
 }
@@ -478,7 +482,7 @@ impl ShardBuilder {
         }
     }
 
-    /// Makes zeroes of what lies between the end of a shard, as far as it is laid out, and `to`.
+    /// Zeroes the bytes between the laid-out end of a shard and `to`.
     fn extend(&mut self, shard: usize, to: usize) {
         if let Some(gap) = self.buffers[shard].get_mut(self.ends[shard]..to) {
             gap.fill(0);

@@ -1,18 +1,18 @@
-//! What a volume needs from its world: connections to nodes, and a clock.
+//! The interface between a volume and its world: connections to nodes, and a clock.
 //!
-//! Towards its users a [`crate::Volume`] is a [`fieldstone_block::Backend`]. Towards its nodes it
-//! is fed [`Event`]s and asked for [`Action`]s. The world keeps one connection to each node, in
-//! order in both directions; it may break at any time, which the world reports once.
+//! To its users a [`crate::Volume`] is a [`fieldstone_block::Backend`]. For its nodes, the world
+//! hands it [`Event`]s and asks it for [`Action`]s. The world keeps one connection to each node, in
+//! order in both directions. A connection may break at any time; the world reports that once.
 
 use fieldstone_codes::Profile;
 use fieldstone_proto::{MasterKey, NodeIndex, Reply, Request, VolumeId};
 
-/// What happens to a volume, besides block requests.
+/// Events for a volume, besides block requests.
 #[derive(Debug)]
 pub enum Event {
     /// A connection to the node is open.
     NodeUp(NodeIndex),
-    /// The connection to the node is gone, and with it every unanswered request.
+    /// The connection to the node is gone, and with it all unanswered requests.
     NodeDown(NodeIndex),
     /// A node answered.
     Reply {
@@ -23,7 +23,7 @@ pub enum Event {
     },
 }
 
-/// What a volume wants done.
+/// Actions that a volume asks its world for.
 #[derive(Debug)]
 pub enum Action {
     /// Send a request over the node's connection.
@@ -33,16 +33,16 @@ pub enum Action {
         /// The request.
         request: Request,
     },
-    /// Close the node's connection, if any, and open a new one; [`Event::NodeUp`] tells when it is.
-    /// The world retries at its own pace until then; it does nothing of the kind unasked. No
-    /// [`Event::NodeDown`] follows the closing.
+    /// Close the node's connection, if any, and open a new one. [`Event::NodeUp`] reports the new
+    /// connection; until then the world retries at its own pace. The world never does this unasked.
+    /// No [`Event::NodeDown`] follows the closing.
     Reconnect {
         /// Which node.
         node: NodeIndex,
     },
 }
 
-/// Sizes that a volume is created with, and keeps.
+/// Sizes that a volume gets at its creation and keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Size of the device in bytes; a multiple of 4096.
@@ -58,10 +58,11 @@ pub struct Geometry {
 /// How much of the pool's space a volume keeps for itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Provisioning {
-    /// All that its size takes, from its creation on: no neighbour can make it run out of space.
+    /// All slots that its size takes, from its creation on. No other volume can make it run out of
+    /// space.
     Thick,
-    /// What it holds and what it needs to go on; more as it fills. It may run out of space before
-    /// it is full, when its neighbours have taken it.
+    /// The slots that its data takes and that it needs to go on, and more as it fills. It may run
+    /// out of space before it is full, when other volumes have taken the space.
     #[default]
     Thin,
 }
@@ -69,27 +70,27 @@ pub enum Provisioning {
 /// What to do with the volume when opening it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// Make it; fails if it exists.
+    /// Create it; fails if it exists.
     Create {
         /// Its name, up to 255 bytes.
         name: String,
-        /// How its data is protected.
+        /// The code that protects its data.
         profile: Profile,
         /// Its sizes.
         geometry: Geometry,
         /// How much of the pool it reserves.
         provisioning: Provisioning,
     },
-    /// Open it and take up serving.
+    /// Open it and serve it.
     Open {
-        /// Take it over even from a writer that is still connected to its nodes.
+        /// Take it over, even from a writer that is still connected to its nodes.
         takeover: bool,
     },
-    /// Find out how it is, and write nothing. The volume never serves.
+    /// Find out its state, and write nothing. The volume never serves.
     Look,
 }
 
-/// What a volume is opened with.
+/// The configuration of an opening.
 #[derive(Clone, Debug)]
 pub struct VolumeConfig {
     /// The volume.
@@ -102,11 +103,11 @@ pub struct VolumeConfig {
     pub missing_max: u16,
     /// The pool's secret, to issue capabilities with.
     pub key: MasterKey,
-    /// What to add to the world's clock to get the nodes' clock, for the expiry of capabilities.
+    /// The nodes' clock minus the world's clock, for the expiry of capabilities.
     pub wall_offset_ns: u64,
     /// A node that does not answer for this long counts as down.
     pub node_timeout_ms: u64,
-    /// Rebuild missing shards without being asked.
+    /// Start a rebuild of missing shards without a request.
     pub auto_rebuild: bool,
     /// Largest rate of rebuild and scrub reads, bytes per second; 0 for no limit.
     pub rebuild_limit_bytes_per_second: u64,

@@ -1,9 +1,11 @@
-//! The table of segments: where their shards lie, how much of them is alive, what is in memory.
+//! The table of segments: where their shards lie, how many of their blocks are live, and which
+//! blocks are in memory.
 //!
-//! A segment is open (taking blocks from the log), then closed (its shards are being made and
-//! sent), then sealed (its shards are written), then durable (its shards are stable, so the journal
-//! may forget its records). Until it is sealed its blocks are read from memory. It dies when no
-//! block of the map lies in it, and its shards are deleted once a checkpoint no longer needs it.
+//! A segment is open (it takes blocks from the log), then closed (the volume makes and sends its
+//! shards), then sealed (its shards are written), then durable (its shards are stable, so the
+//! journal may forget its records). Until a segment is sealed, the volume reads its blocks from
+//! memory. A segment is dead when no block of the map lies in it. Its shards are deleted once a
+//! checkpoint no longer needs them.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +21,9 @@ pub type Handle = u32;
 
 const COUNTER_BITS: u32 = 40;
 
-/// The name of a writer's `counter`-th segment. The epoch is part of it, so two writers never make
-/// the same name, even where one's traces survive on a node that missed the other.
+/// The name of a writer's `counter`-th segment. The epoch is part of the name, so two writers never
+/// make the same name, even where a node that missed the second writer still has shards of the
+/// first.
 #[must_use]
 pub fn segment_id(epoch: Epoch, counter: u64) -> SegmentId {
     SegmentId(epoch.0 << COUNTER_BITS | counter)
@@ -53,7 +56,7 @@ pub struct Contents {
     blocks: u32,
     /// Checksums of the blocks.
     pub checksums: Vec<u32>,
-    /// What the records changed, in order.
+    /// The changes of the records, in order.
     pub entries: Vec<Entry>,
 }
 
@@ -94,37 +97,38 @@ impl Contents {
 pub struct Segment {
     /// Its name.
     pub id: SegmentId,
-    /// What it holds.
+    /// What the segment holds.
     pub kind: SegmentKind,
     /// Where it is in its life; [`SegmentTable::set_state`] changes it.
     pub state: State,
     /// Where its part of the log begins.
     pub lsn_first: Lsn,
-    /// Where its part of the log ends; grows while it is open.
+    /// Where its part of the log ends; grows while the segment is open.
     pub lsn_end: Lsn,
-    /// Length of each shard in bytes; zero until it is closed.
+    /// Length of each shard in bytes; zero until the segment is closed.
     pub shard_bytes: u32,
     /// The node of each shard; `None` where it is missing.
     pub shards: SmallVec<[Option<NodeIndex>; 8]>,
-    /// Blocks of the map that lie in it.
+    /// Blocks of the map that lie in the segment.
     pub live_blocks: u32,
-    /// Its blocks, until it is durable.
+    /// The segment's blocks, until it is durable.
     pub contents: Option<Contents>,
-    /// Where rows of it were written before it is sealed, if any were.
+    /// Where the volume wrote rows of the segment before sealing, if it wrote any.
     pub rows: Option<Rows>,
     /// The journal has records of the segment without their blocks;
     /// [`SegmentTable::set_detached`] changes this.
     pub detached: bool,
-    /// The segment is made of trims alone and is not to be stored: the next checkpoint says what
-    /// they say. [`SegmentTable::shelve`] changes this.
+    /// The segment has only trims and is not to be stored: the next checkpoint records their
+    /// effect. [`SegmentTable::shelve`] changes this.
     pub shelved: bool,
-    /// Nodes that joined with rows or a shard of it that an opening might have needed, until it is
-    /// durable. Those that its shards are not on are then told to delete them.
+    /// Nodes that joined with rows or a shard of the segment that an opening might have needed.
+    /// When the segment is durable, the volume tells those nodes that hold none of its shards to
+    /// delete theirs.
     pub left_on: SmallVec<[NodeIndex; 1]>,
 }
 
 impl Segment {
-    /// Number of blocks that it has in memory.
+    /// Number of the segment's blocks in memory.
     #[must_use]
     pub fn contents_blocks(&self) -> u32 {
         self.contents.as_ref().map_or(0, Contents::blocks)
@@ -136,7 +140,7 @@ impl Segment {
         self.shards.iter().filter(|node| node.is_none()).count()
     }
 
-    /// What a node lists can be one of its shards.
+    /// A shard in a node's listing can be one of the segment's shards.
     #[must_use]
     pub fn fits(&self, info: &ShardInfo) -> bool {
         usize::from(info.shard.0) < self.shards.len()
@@ -148,12 +152,12 @@ impl Segment {
         self.detached && matches!(self.state, State::Closed | State::Sealed)
     }
 
-    /// Its shards are still to be written.
+    /// The segment's shards are still to be written.
     fn unsealed(&self) -> bool {
         self.state < State::Sealed && !self.shelved
     }
 
-    /// Its shards are written, and some are missing.
+    /// The segment's shards are written, and some are missing.
     #[must_use]
     pub fn degraded(&self) -> bool {
         self.state >= State::Sealed && self.missing() > 0
@@ -192,7 +196,7 @@ impl SegmentTable {
         handle
     }
 
-    /// Removes a segment; nothing may refer to its handle any more.
+    /// Removes a segment. No reference to its handle may remain.
     pub fn remove(&mut self, handle: Handle) -> Option<Segment> {
         let segment = self.slots.get_mut(handle as usize)?.take()?;
         self.by_id.remove(&segment.id);
@@ -214,7 +218,7 @@ impl SegmentTable {
         self.slots.get_mut(handle as usize)?.as_mut()
     }
 
-    /// Takes a segment on to the next state of its life.
+    /// Moves a segment to the next state of its life.
     pub fn set_state(&mut self, handle: Handle, state: State) {
         let Some(segment) = self.slots.get_mut(handle as usize).and_then(Option::as_mut) else {
             return;
@@ -237,7 +241,7 @@ impl SegmentTable {
         self.shelved += 1;
     }
 
-    /// Some segments wait for the next checkpoint, to be forgotten then.
+    /// Some segments wait for the next checkpoint, which lets the volume forget them.
     #[must_use]
     pub fn any_shelved(&self) -> bool {
         self.shelved > 0
@@ -253,7 +257,8 @@ impl SegmentTable {
         self.row_backed += usize::from(segment.row_backed());
     }
 
-    /// Number of complete segments whose blocks only their own shards hold, not yet stable.
+    /// Number of complete segments that are not stable yet and whose blocks only their own shards
+    /// hold.
     #[must_use]
     pub fn row_backed(&self) -> u64 {
         self.row_backed as u64

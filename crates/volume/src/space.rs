@@ -1,24 +1,24 @@
 //! Space: how much is left, when collection starts, when users have to wait, when the volume is
 //! full.
 //!
-//! A segment takes one slot on each of its nodes. Each node says with every answer how many more
-//! slots this volume may take: those that it has reserved there and does not hold (see
-//! `provision`). No other volume changes that number, so all that follows holds for each volume of
-//! a pool by itself.
+//! A segment takes one slot on each of its nodes. Each answer of a node says how many more slots
+//! this volume may take: the slots that the volume has reserved there and does not hold (see
+//! `provision`). No other volume changes that number, so the rest of this text holds for each
+//! volume of a pool by itself.
 //!
 //! # Each node keeps slots for the next checkpoint
 //! Let `C` be the number of segments that a checkpoint takes. No segment of data takes one of the
-//! last `C` slots of a node. So a checkpoint always finds its slots, whichever nodes are there: it
-//! takes at most `C` slots of a node, and needs k nodes. The slots of the checkpoint before come
-//! back when the new one is named by the root, so the next one finds `C` slots again.
+//! last `C` slots of a node. So a checkpoint always finds its slots, no matter which nodes are
+//! there: it takes at most `C` slots of a node, and needs k nodes. When the root names the new
+//! checkpoint, the slots of the old one become free, so the next checkpoint finds `C` slots again.
 //!
-//! What is left beyond those slots makes room for segments of data. Their number follows from the
-//! slots of each node, if the nodes with the most room are taken when room gets short. It counts
-//! with the nodes that are left after as many more losses as the code survives, the roomiest ones
-//! first: what is begun now must fit also then.
+//! The slots beyond those make room for segments of data. Their number follows from the free slots
+//! of each node, if segments go to the nodes with the most room when room gets short. The count
+//! assumes that as many more nodes are lost as the code survives, and first those with the most
+//! room: a segment that begins now must fit also then.
 //!
-//! Collection may go on with less. With each node that is lost a segment may have a shard less: it
-//! survives the losses that may still come. So collection moves data to a node that came back empty
+//! Collection may go on with less room. With each lost node, a segment may have one shard less: it
+//! still survives the losses that may come. So collection moves data to a node that came back empty
 //! in a pool whose other nodes are full, although that node may be lost again.
 //!
 //! # Marks
@@ -29,44 +29,43 @@
 //!       users wait           collection        it ends
 //! ```
 //!
-//! - Below `reserve` only collection opens segments. A user opens the last one at `reserve`, which
-//!   leaves what two moves of a segment take. A segment that was moved gives its slots back with
-//!   the next checkpoint, so collection goes on with the last one as well.
-//! - Users wait while fewer than `reserve` are free, until collection has freed a segment, and are
-//!   told that there is no space when collection finds nothing more to free.
-//! - Rebuild leaves as many as `low`, so that users can go on to overwrite.
+//! - Below `reserve` only collection opens segments. A user's write opens the last segment at
+//!   `reserve`; the rest is enough for two moves of a segment. A moved segment gives its slots back
+//!   with the next checkpoint, so collection also goes on with the last one.
+//! - Users wait while fewer than `reserve` segments are free, until collection has freed one. When
+//!   collection finds nothing more to free, users get the error that there is no space.
+//! - Rebuild leaves `low` segments free, so that users can still overwrite.
 //!
-//! A trim needs no segment. Its record goes into the journal. A segment that is made of trims alone
-//! is stored only if there is room; if not, the next checkpoint says what the trims say, and the
-//! segment is forgotten (`gc`).
+//! A trim needs no segment. Its record goes into the journal. The volume stores a segment that has
+//! only trims if there is room. If there is none, the next checkpoint records the effect of the
+//! trims, and the volume forgets the segment (`gc`).
 //!
 //! # Why an opening never needs more room than it finds
 //! Let a writer die at any moment. The next opening finds on the nodes:
 //!
-//! - what the last root names: the segments in use, and one checkpoint;
-//! - shards of a checkpoint that no root names. It deletes them before it writes anything, so each
-//!   node has `C` slots again;
-//! - dead segments whose deletion was lost, and segments whose records the journal still has. It
-//!   deletes both before it writes anything.
+//! - the segments that the last root names: the segments in use, and one checkpoint;
+//! - shards of a checkpoint that no root names. The opening deletes them before it writes anything,
+//!   so each node has `C` slots again;
+//! - dead segments whose deletion was lost, and segments whose records the journal still has. The
+//!   opening deletes both before it writes anything.
 //!
-//! It then writes a checkpoint, which takes those `C` slots, and copies the records that it replays
-//! to a new journal, which has a place of its own on the node. A ring takes all that a ring held,
-//! so no segment has to be stored before the volume serves. When it serves, those segments are
-//! stored as they would have been by the writer before, who had counted them as taken. There are no
-//! more of them than before, for the records are packed as densely as they can be. Nodes that were
-//! lost in between were counted as lost.
+//! The opening then writes a checkpoint, which takes those `C` slots. It copies the records that it
+//! replays to a new journal, which has its own place on the node. A ring has room for all records
+//! that a ring held, so no segment has to be stored before the volume serves. When the volume
+//! serves, it stores those segments. The earlier writer would also have stored them, and had
+//! counted their slots as taken. Their number does not grow, because the opening packs the records
+//! as densely as possible. Nodes that were lost in between had been counted as lost.
 //!
-//! One kind of record is larger in the new journal than it was in the old one: those whose blocks
-//! only the shards of their segment hold (`rows`). The opening stores as many segments as do not
-//! fit into the ring, while the segments that the blocks come from are still there. For those,
-//! users leave as many segments free beside the reserve ([`Core::room_is_lent`]).
+//! One kind of record is larger in the new journal than in the old one: a record whose blocks only
+//! the shards of its segment hold (`rows`). The opening stores as many segments as do not fit into
+//! the ring, while the segments with these blocks still exist. For this, users leave as many
+//! segments free in addition to the reserve ([`Core::room_is_lent`]).
 //!
-//! An opening that dies leaves nothing that a root names, and the argument begins anew.
+//! If an opening dies, no root names its leftovers, and the argument begins anew.
 //!
-//! A node may have reserved less than the argument takes for granted: it came back empty, and the
-//! writer died before it had asked the node. An opening asks such a node for the `C` slots. If the
-//! neighbours have reserved them, the node takes no shard of the checkpoint, like a node that is
-//! lost.
+//! A node may have less reserved than the argument assumes: it came back empty, and the writer died
+//! before it had asked the node. An opening asks such a node for the `C` slots. If other volumes
+//! have reserved them, the node takes no shard of the checkpoint, like a lost node.
 
 use fieldstone_codes::Profile;
 use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
@@ -78,12 +77,12 @@ use crate::record::RECORD_ENTRIES_MAX;
 use crate::seam::Geometry;
 use crate::status::{NodeHealth, Phase};
 
-/// Free segments that users leave alone.
+/// Free segments that users' writes do not take.
 const RESERVE_SEGMENTS: u64 = 3;
-/// Fewest segments beyond the reserve that hold no data when the volume is full: collection lives
-/// on the garbage in them.
+/// Fewest segments beyond the reserve that hold no data when the volume is full. Collection needs
+/// the garbage in them to make progress.
 const SLACK_SEGMENTS_MIN: u64 = 2;
-/// One in so many segments is kept for garbage in large volumes.
+/// In large volumes, one in this many segments is kept for garbage.
 const SLACK_FRACTION: u64 = 12;
 
 /// Free-segment marks.
@@ -97,7 +96,7 @@ pub struct Marks {
     pub high: u64,
 }
 
-/// What a volume's room follows from, beside the free slots.
+/// The parameters that, with the free slots, decide how much room a volume has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Nodes of the pool.
@@ -111,26 +110,26 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Blocks of users that fit into a segment with the worst footer that it may have.
+    /// Blocks of users that fit into a segment with the largest possible footer.
     fn data_blocks(self) -> u64 {
         let blocks = self.segment_blocks;
         u64::from(blocks - footer_blocks(blocks as usize).min(blocks / 2))
     }
 
-    /// Segments that a checkpoint of so many blocks and segments takes at most.
+    /// Segments that a checkpoint of this many blocks and segments takes at most.
     fn checkpoint_segments(self, blocks: u64, segments: u64) -> u64 {
         let bytes = blocks * 8 + segments * (24 + 3 * self.width) + 4096;
         bytes.div_ceil(u64::from(self.segment_blocks) * 4096)
     }
 
-    /// Nodes that are left when as many as may be are lost, and that make room for segments: with
+    /// Nodes that remain after the largest permitted loss, and that make room for segments. With
     /// fewer nodes than a segment has shards, segments are narrower instead.
     fn nodes_left(self) -> u64 {
         let left = self.nodes.saturating_sub(self.missing_max);
         left.max(self.width.min(self.nodes)).max(1)
     }
 
-    /// The marks of a volume that has `total` segments, free ones included.
+    /// The marks of a volume that has `total` segments, including free ones.
     fn marks(total: u64) -> Marks {
         let slack = slack(total);
         Marks {
@@ -141,24 +140,24 @@ impl Shape {
     }
 
     /// Segments that hold no data when a volume of `total` segments is full: its checkpoint, and
-    /// the garbage that collection lives on, which is worth less when nodes are lost.
+    /// the garbage that collection needs. When nodes are lost, that garbage gives less room.
     fn overhead(self, checkpoint: u64, total: u64) -> u64 {
         checkpoint + (slack(total) * self.nodes).div_ceil(self.nodes_left())
     }
 
-    /// Slots on each node that no data takes: those for the next checkpoint, and `free` segments
-    /// also when nodes are lost.
+    /// Slots on each node that no data takes: those for the next checkpoint, and enough for `free`
+    /// segments even when nodes are lost.
     fn slots_left(self, checkpoint: u64, free: u64) -> u64 {
         checkpoint + (free * self.width).div_ceil(self.nodes_left())
     }
 
-    /// Segments in use when a volume of `blocks` blocks is full, and those of its checkpoint.
+    /// Segments in use when a volume of `blocks` blocks is full, and segments of its checkpoint.
     fn segments_for(self, blocks: u64) -> (u64, u64) {
         let data = blocks.div_ceil(self.data_blocks().max(1));
         let mut total = data;
         loop {
             let checkpoint = self.checkpoint_segments(blocks, total);
-            // It names every segment that there can be, free slots included.
+            // A checkpoint names every segment that can exist, including those in free slots.
             let slots = self.slots(total) + self.slots_left(checkpoint, RESERVE_SEGMENTS);
             let checkpoint = self.checkpoint_segments(blocks, slots * self.nodes / self.width);
             let wanted = data + self.overhead(checkpoint, total);
@@ -169,22 +168,22 @@ impl Shape {
         }
     }
 
-    /// Slots on each node that hold so many segments.
+    /// Slots on each node that hold this many segments.
     #[must_use]
     pub fn slots(self, segments: u64) -> u64 {
         (segments * self.width).div_ceil(self.nodes.max(1))
     }
 
-    /// Slots on each node with which a volume of `blocks` blocks can be filled and overwritten for
-    /// ever.
+    /// Slots on each node with which users can fill a volume of `blocks` blocks and overwrite it
+    /// for ever.
     #[must_use]
     pub fn slots_for(self, blocks: u64) -> u64 {
         let (total, checkpoint) = self.segments_for(blocks);
         self.slots(total) + self.slots_left(checkpoint, RESERVE_SEGMENTS)
     }
 
-    /// As [`Self::slots_for`], with as many nodes lost for good as may be: what they had is made
-    /// anew on the others.
+    /// As [`Self::slots_for`], with the largest permitted loss of nodes for good: the other nodes
+    /// also hold the rebuilt shards of the lost nodes.
     #[must_use]
     pub fn slots_for_with_losses(self, blocks: u64) -> u64 {
         let (total, checkpoint) = self.segments_for(blocks);
@@ -192,22 +191,22 @@ impl Shape {
         slots + self.slots_left(checkpoint, RESERVE_SEGMENTS)
     }
 
-    /// Blocks that fit into nodes that have so many slots each.
+    /// Blocks that fit into nodes with these numbers of slots.
     fn capacity_blocks(self, slots: &[u64], checkpoint: u64) -> u64 {
         let left = self.slots_left(checkpoint, RESERVE_SEGMENTS);
         let slots: SmallVec<[u64; 16]> =
             slots.iter().map(|slots| slots.saturating_sub(left)).collect();
         let total = segments_fitting(&slots, self.width);
-        // Garbage grows in steps. At a step one more segment takes more room for garbage than the
-        // segment gives: the volume does without that segment.
+        // Garbage grows in steps. At a step, one more segment takes more room for garbage than it
+        // gives. So the volume does not use that segment.
         let before_step = (total / SLACK_FRACTION * SLACK_FRACTION).saturating_sub(1);
         let data = |total: u64| total.saturating_sub(self.overhead(checkpoint, total));
         data(total).max(data(before_step)) * self.data_blocks()
     }
 
-    /// Segments that fit into the free slots of the nodes that are left, now and after as many more
-    /// losses as the code survives, of the nodes with the most room. With each node that is lost,
-    /// a segment may do with `fewer_shards_per_loss` shards less.
+    /// Segments that fit into the free slots of the remaining nodes, now and after as many more
+    /// losses as the code survives, where the nodes with the most room are lost first. With each
+    /// lost node, a segment may have `fewer_shards_per_loss` shards less.
     fn segments_fitting_after_losses(
         self,
         mut free: SmallVec<[u64; 16]>,
@@ -227,8 +226,8 @@ impl Shape {
     }
 }
 
-/// Segments of `width` shards, or of as many as there are nodes, that fit into the free slots of
-/// nodes: each takes at most one slot of a node.
+/// Segments that fit into the free slots of nodes, with `width` shards each, or with one shard per
+/// node if there are fewer nodes. Each segment takes at most one slot of a node.
 fn segments_fitting(free: &[u64], width: u64) -> u64 {
     let width = width.min(free.len() as u64);
     if width == 0 {
@@ -249,8 +248,8 @@ fn slack(total: u64) -> u64 {
     SLACK_SEGMENTS_MIN.max(total / SLACK_FRACTION)
 }
 
-/// Slots on each node with which a volume of these sizes can be filled and overwritten for ever, in
-/// a pool of `nodes` nodes: what a thick volume reserves.
+/// Slots on each node with which users can fill a volume of these sizes and overwrite it for ever,
+/// in a pool of `nodes` nodes. A thick volume reserves this number.
 #[must_use]
 pub fn slots_whole(geometry: &Geometry, profile: Profile, nodes: u16) -> u64 {
     let code = profile.code();
@@ -265,11 +264,11 @@ pub fn slots_whole(geometry: &Geometry, profile: Profile, nodes: u16) -> u64 {
     shape.slots_for(geometry.size_bytes / BLOCK_BYTES as u64)
 }
 
-/// Says of a node whether it belongs to a set.
+/// A predicate that decides whether a node belongs to a set.
 type NodeSet<'a> = &'a dyn Fn(&Node) -> bool;
 
 impl Core {
-    /// What room follows from.
+    /// The parameters of this volume's room.
     #[must_use]
     pub fn shape(&self) -> Shape {
         Shape {
@@ -280,14 +279,14 @@ impl Core {
         }
     }
 
-    /// Segments of data that still fit on the nodes that are up, also after as many more losses as
+    /// Segments of data that still fit on the nodes that are up, even after as many more losses as
     /// the code survives.
     #[must_use]
     pub fn segments_free(&self) -> u64 {
         self.segments_free_after_losses(0)
     }
 
-    /// The same for collection: with each node that is lost, segments may have a shard less.
+    /// The same for collection: with each lost node, segments may have one shard less.
     #[must_use]
     pub fn segments_free_to_move(&self) -> u64 {
         self.segments_free_after_losses(1)
@@ -306,13 +305,13 @@ impl Core {
         fitting.saturating_sub(begun)
     }
 
-    /// The most that `fits` says when nodes that are short of room are left out, or are not.
+    /// The largest value of `fits`, with and without the nodes that are short of room.
     ///
     /// A node whose disk is full takes no shards, as if it were lost. A node that granted less than
     /// the others, or whose disk has less room than the others, takes shards until its slots are
-    /// used up: with it segments are wider or find more room, without it the nodes that are left
-    /// may have more room in common. No more nodes are left out than may be lost, because more such
-    /// nodes make the volume full.
+    /// used up. With such a node, segments are wider or find more room; without it, the remaining
+    /// nodes may have more room in common. The volume leaves out at most `missing_max` nodes,
+    /// because more such nodes make the volume full.
     fn fitting_on_most(&self, fits: impl Fn(NodeSet) -> u64) -> u64 {
         let full: NodeSet = &|node| node.disk_full;
         let short: NodeSet = &|node| node.short;
@@ -322,25 +321,25 @@ impl Core {
         without.fold(with_most, u64::max)
     }
 
-    /// The open segment has no blocks: it may never be stored.
+    /// The open segment has no blocks. The volume may never store it.
     #[must_use]
     pub fn log_is_of_trims(&self) -> bool {
         let open = self.log.open.and_then(|open| self.segments.get(open));
         open.is_some_and(|segment| segment.contents_blocks() == 0)
     }
 
-    /// A node has a slot for a shard of data: one that is not kept for the next checkpoint, and
-    /// that no shard is on its way to.
+    /// A node has a slot for a shard of data: a slot that is not kept for the next checkpoint, and
+    /// that no shard under way takes.
     #[must_use]
     pub fn has_room_for_data(&self, node: NodeIndex) -> bool {
-        // An opening that has written its checkpoint has taken them. It gets those of the one
-        // before.
+        // An opening that has written its checkpoint has used these slots. It gets the slots of the
+        // old checkpoint.
         let taken = self.phase == Phase::Opening && !self.log.nodes.is_empty();
         let kept = if taken { 0 } else { self.checkpoint_segments() };
         self.slots_beyond(node) > kept
     }
 
-    /// A node has a slot for a shard that rebuild makes: see the marks.
+    /// A node has a slot for a shard that rebuild makes: see the marks in the module's essay.
     #[must_use]
     pub fn has_room_for_rebuild(&self, node: NodeIndex) -> bool {
         let total = self.segments.len() as u64 + self.segments_free();
@@ -348,14 +347,14 @@ impl Core {
         self.slots_beyond(node) > self.shape().slots_left(self.checkpoint_segments(), low)
     }
 
-    /// Slots that are left on a node when the shards that are on their way have arrived.
+    /// Slots that remain on a node when the shards under way have arrived.
     #[must_use]
     pub fn slots_beyond(&self, node: NodeIndex) -> u64 {
         let state = self.node(node);
         u64::from(state.slots_free).saturating_sub(state.slots_claimed.len() as u64)
     }
 
-    /// There are such nodes, and with those that are lost they are no more than may be lost.
+    /// Some nodes are `such`, and together with the lost nodes they are at most `missing_max`.
     fn leaves_out(&self, such: impl Fn(&Node) -> bool) -> bool {
         let lost = |node: &&Node| node.health != NodeHealth::Up || such(node);
         self.nodes.iter().any(&such)
@@ -368,7 +367,7 @@ impl Core {
         self.shape().checkpoint_segments(self.map.used_blocks(), self.segments.len() as u64)
     }
 
-    /// The marks at present. Where rebuild lacks room, collection begins earlier.
+    /// The present marks. When rebuild lacks room, collection begins earlier.
     #[must_use]
     pub fn marks(&self) -> Marks {
         let marks = Shape::marks(self.segments.len() as u64 + self.segments_free());
@@ -376,8 +375,8 @@ impl Core {
         Marks { low, ..marks }
     }
 
-    /// Slots on each node that the volume takes with so many more segments than it has, and with
-    /// what it leaves free.
+    /// Slots on each node that the volume takes with `more` segments more than it has, and with the
+    /// slots that it leaves free.
     #[must_use]
     pub fn slots_with(&self, more: u64) -> u64 {
         let shape = self.shape();
@@ -393,15 +392,15 @@ impl Core {
         self.shape().slots_left(self.checkpoint_segments(), RESERVE_SEGMENTS)
     }
 
-    /// Slots on each node that the volume takes with what it has begun, as far as it knows, and
-    /// with what it always leaves free.
+    /// Slots on each node that the volume takes with segments that it has begun, as far as it
+    /// knows, and with the slots that it always leaves free.
     #[must_use]
     pub fn slots_least_known(&self) -> u64 {
         let begun = self.shape().slots(self.segments.unsealed() + self.segments_freeing);
         self.slots_held_most() + begun + self.slots_always_free()
     }
 
-    /// Slots that the volume holds on the node where it holds the most.
+    /// The volume's slots on the node where it holds the most.
     fn slots_held_most(&self) -> u64 {
         let mut held: SmallVec<[u64; 16]> = SmallVec::from_elem(0, self.nodes.len());
         for (_, segment) in self.segments.iter() {
@@ -412,16 +411,16 @@ impl Core {
         held.into_iter().max().unwrap_or(0)
     }
 
-    /// Blocks may be appended: there is an open segment that takes them, or room for one. An
-    /// opening may always: the module's essay says why there is room.
+    /// The log may append blocks: an open segment takes them, or there is room for a new one. An
+    /// opening always may: the module's essay says why there is room.
     #[must_use]
     pub fn room_for_blocks(&self) -> bool {
         let open = self.log.open.is_some() && !self.log_is_of_trims();
         self.phase == Phase::Opening || open || self.segments_not_lent() > 0
     }
 
-    /// A segment with so many live blocks may be moved: they take at most one new segment, or none
-    /// if they fit into the open one.
+    /// Collection may move a segment with `live_blocks` live blocks. They take at most one new
+    /// segment, or none if they fit into the open one.
     #[must_use]
     pub fn room_to_move(&self, live_blocks: u32) -> bool {
         let entries = live_blocks as usize;
@@ -434,21 +433,22 @@ impl Core {
         self.segments_free_to_move().saturating_sub(self.segments.row_backed())
     }
 
-    /// Blocks that the volume can hold in all before it is full: with what it has reserved, and
-    /// what it could still reserve.
+    /// Blocks that the volume can hold in all before it is full, in the slots that it has reserved
+    /// and those that it could still reserve.
     #[must_use]
     pub fn capacity_blocks(&self) -> u64 {
         self.fitting_on_most(|left_out| self.capacity_without(left_out))
     }
 
-    /// The same on the nodes that are not left out.
+    /// The same, on the nodes that are not left out.
     fn capacity_without(&self, left_out: NodeSet) -> u64 {
         let granted = |node: &Node| match node.slots_reserved {
             0 => u64::from(self.reservation.slots),
             slots => u64::from(slots) + self.slots_to_gain(node),
         };
-        // Nodes that are away count as well: the volume does not become smaller by it. Nor does it
-        // stay small when the others grant more: an absent node is asked when it is back.
+        // Absent nodes count too: their absence does not make the volume smaller. Nor does it keep
+        // the volume small when the other nodes grant more: the volume asks an absent node for the
+        // same when it is back.
         let is_up = |node: &&Node| node.health == NodeHealth::Up;
         let most = self.nodes.iter().filter(is_up).map(granted).max().unwrap_or(0);
         let slots =
@@ -464,23 +464,23 @@ impl Core {
         self.capacity_blocks().saturating_sub(self.map.used_blocks())
     }
 
-    /// What is left beyond the reserve is lent to segments whose blocks only their own shards hold:
-    /// an opening stores those once more before it gives them up. They need to become durable,
-    /// which takes no room, before more is written.
+    /// Room beyond the reserve is lent to segments whose blocks only their own shards hold: an
+    /// opening stores these blocks once more before it deletes the segments. So these segments have
+    /// to become durable, which takes no room, before the volume writes more.
     #[must_use]
     pub fn room_is_lent(&self) -> bool {
         let lent = self.segments.row_backed();
         lent > 0 && !self.starved() && self.segments_free() < self.marks().reserve + lent
     }
 
-    /// Collection runs, or will soon: shards go where there is most room, not where placement has
-    /// them.
+    /// Collection runs, or will run soon. Shards go to the nodes with the most room, not to the
+    /// nodes that placement gives.
     #[must_use]
     pub fn is_tight(&self) -> bool {
         self.segments_free() < self.marks().high
     }
 
-    /// Only the reserve is left.
+    /// Less than the reserve is left.
     #[must_use]
     pub fn starved(&self) -> bool {
         self.segments_free() < self.marks().reserve
@@ -515,7 +515,7 @@ mod tests {
         let strict = |free: &[u64]| copies.segments_fitting_after_losses(free.into(), 0);
         assert_eq!(strict(&[3, 3, 0, 3, 30]), 0, "users wait until collection has moved data");
         assert_eq!(strict(&[6, 6, 6, 6, 6]), 6);
-        // Where a segment has a shard on every node, each node has to have room.
+        // If a segment has a shard on every node, every node has to have room.
         for free in [&[5, 5, 5, 5, 5, 2][..], &[5, 5, 5, 2]] {
             assert_eq!(RS42.segments_fitting_after_losses(free.into(), 0), 2);
             assert_eq!(RS42.segments_fitting_after_losses(free.into(), 1), 2);
@@ -551,7 +551,7 @@ mod tests {
                 let slots = shape.slots_for(blocks);
                 let all = vec![slots; usize::try_from(nodes).expect("few")];
                 assert!(shape.capacity_blocks(&all, checkpoint) >= blocks, "{nodes} {blocks}");
-                // When it is full, the reserve is left, also after m losses.
+                // When the volume is full, the reserve is left, even after m losses.
                 let used = shape.slots(total) + checkpoint;
                 let left = vec![slots - used; usize::try_from(shape.nodes_left()).expect("few")];
                 let fitting = segments_fitting(&left, shape.width);
@@ -579,7 +579,7 @@ mod tests {
                 for blocks in (1..300 * step).step_by(step as usize) {
                     let slots = shape.slots_for(blocks);
                     let all = vec![slots; usize::try_from(nodes).expect("few")];
-                    // The volume may have as many segments as there are slots.
+                    // The volume may have as many segments as fit into the slots.
                     let checkpoint = shape.checkpoint_segments(blocks, slots * nodes / width);
                     let capacity = shape.capacity_blocks(&all, checkpoint);
                     assert!(capacity >= blocks, "{blocks} blocks, but {capacity} fit: {shape:?}");

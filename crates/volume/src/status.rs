@@ -1,11 +1,11 @@
-//! What a volume tells about itself: state, space, protection, work in progress.
+//! The status that a volume reports: state, space, protection, work in progress.
 
 use fieldstone_accel::Counters;
 use fieldstone_proto::{Epoch, NodeIndex, VolumeId};
 
 use crate::seam::Provisioning;
 
-/// Where a volume is in its life.
+/// The phases of a volume's life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Fencing nodes, loading the checkpoint, replaying the log.
@@ -14,20 +14,20 @@ pub enum Phase {
     Serving,
     /// Writing the last checkpoint.
     Closing,
-    /// Looked at, as [`crate::Opening::Look`] wants it: what the status says is what was found.
+    /// A look is complete, as [`crate::Opening::Look`] asks for: the status says what it found.
     Looked,
-    /// Closed: everything is stable, no node is written to any more.
+    /// Closed: everything is stable, and the volume writes to no node any more.
     Closed,
-    /// It cannot go on, for this reason. Requests fail.
+    /// The volume cannot go on, for this reason. Requests fail.
     Failed(String),
 }
 
-/// How a node stands with this volume.
+/// The state of a node for this volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeHealth {
-    /// It takes part in everything, and holds the volume's root.
+    /// The node takes part in everything, and holds the volume's root.
     Up,
-    /// Connected, being brought in: an opening would not count it yet.
+    /// The node is connected and joins. An opening would not count it yet.
     Joining,
     /// Not connected or failed.
     Down,
@@ -40,17 +40,17 @@ pub struct NodeStatus {
     pub node: NodeIndex,
     /// Its health.
     pub health: NodeHealth,
-    /// Slots there are.
+    /// Slots of the node.
     pub slots_total: u32,
-    /// Slots that the volume has reserved there; 0 for none, or while they are not known.
+    /// Slots that the volume has reserved on the node; 0 for none, or while they are not known.
     pub slots_reserved: u32,
-    /// Slots that the volume may still take there.
+    /// Slots that the volume may still take on the node.
     pub slots_free: u32,
     /// Size of a slot.
     pub slot_bytes: u32,
-    /// Shards of this volume on it.
+    /// Shards of this volume on the node.
     pub shards: u32,
-    /// Why it is down, if it is.
+    /// Why the node is down, if it is.
     pub reason: String,
 }
 
@@ -59,25 +59,25 @@ pub struct NodeStatus {
 pub struct Progress {
     /// It runs now.
     pub running: bool,
-    /// Shards to do, as known at present.
+    /// Shards to do, as far as known now.
     pub shards_total: u64,
     /// Shards done.
     pub shards_done: u64,
-    /// Shards that could not be done (no room, or too many missing).
+    /// Shards that could not be done (no room, or too many shards missing).
     pub shards_failed: u64,
-    /// Bytes read from nodes for it.
+    /// Bytes read from nodes for this work.
     pub read_bytes: u64,
     /// Bytes that Reed-Solomon with as many data shards would have read (rebuild).
     pub reed_solomon_bytes: u64,
-    /// Bytes written to nodes for it.
+    /// Bytes written to nodes for this work.
     pub written_bytes: u64,
     /// Shards found damaged (scrub).
     pub damaged: u64,
-    /// Nanoseconds of the world's clock since it began, or that it took.
+    /// Nanoseconds of the world's clock since it began, or its duration if it has ended.
     pub elapsed_ns: u64,
 }
 
-/// A volume's state in full. Cheap enough to take once a second, not once a request.
+/// A volume's state in full. Cheap enough to take once a second, but not for every request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Its name.
@@ -86,15 +86,16 @@ pub struct Status {
     pub volume: VolumeId,
     /// The profile, as on the command line.
     pub profile: String,
-    /// Where it is in its life.
+    /// The phase of the volume's life.
     pub phase: Phase,
-    /// What an opening, a closing or users' requests wait for, for people; empty if they get on.
+    /// Why an opening, a closing or users' requests wait, as text for people; empty if they make
+    /// progress.
     pub waits_for: String,
-    /// Why the device was last not made larger.
+    /// Why the volume last refused to grow the device.
     pub grow_refused: Option<String>,
-    /// Slots that it has reserved on each node.
+    /// Slots that the volume has reserved on each node.
     pub slots_reserved: u32,
-    /// How much of the pool it keeps for itself.
+    /// How much of the pool the volume keeps for itself.
     pub provisioning: Provisioning,
     /// The writer's epoch.
     pub epoch: Epoch,
@@ -120,8 +121,8 @@ pub struct Status {
     pub journal_used_bytes: u64,
     /// Size of the journal ring.
     pub journal_ring_bytes: u64,
-    /// As many nodes as the profile asks for hold the journal, and it is not being moved. Until
-    /// then the loss of fewer nodes than that is too much.
+    /// The journal is on as many nodes as the profile asks for, and it is not moving. Otherwise the
+    /// volume may not survive the loss of that many nodes.
     pub journal_whole: bool,
     /// The nodes that hold the journal.
     pub journal_nodes: Vec<NodeIndex>,
@@ -137,11 +138,11 @@ pub struct Status {
     pub degraded_reads: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
-    /// Longest time that garbage collection held a write up.
+    /// The longest time that a write waited for garbage collection.
     pub gc_pause_max_ns: u64,
-    /// What places, codes and sums for it.
+    /// The engine that places, codes and sums for the volume.
     pub engine: String,
-    /// What that has done.
+    /// The engine's counters.
     pub engine_counters: Counters,
     /// Rebuild.
     pub rebuild: Progress,

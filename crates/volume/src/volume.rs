@@ -1,4 +1,4 @@
-//! The volume as its world sees it: a backend for blocks, a client of nodes.
+//! The volume as its world sees it: a backend for block requests, and a client of nodes.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,27 +21,27 @@ use crate::seam::{Action, Event, Geometry, Opening, Provisioning, VolumeConfig};
 use crate::segment::State;
 use crate::status::{NodeHealth, NodeStatus, Phase, Status};
 
-/// Pause before a root is written again that too few nodes took.
+/// Pause before the volume writes a root again that too few nodes took.
 const ROOT_RETRY_MS: u64 = 20;
-/// Blocks of the map that one question for extents walks at most, and in one step.
+/// Blocks of the map that one request for extents walks at most, and that one step of it walks.
 const WALKED_BLOCKS_MAX: u64 = 32_768;
 const WALK_BLOCKS: u64 = 4096;
 
-/// A volume. See the crate's documentation for how it works and how it is driven.
+/// A volume. The crate's documentation says how it works and how a caller drives it.
 pub struct Volume {
     core: Rc<RefCell<Core>>,
     executor: Executor,
 }
 
 impl Volume {
-    /// A volume that begins to open; it needs [`Event::NodeUp`] for its nodes to get on.
+    /// Starts to open a volume. The opening goes on when [`Event::NodeUp`] reports the nodes.
     #[must_use]
     pub fn new(config: VolumeConfig, now: Nanos) -> Self {
         Self::with_engine(config, Engine::software(), now)
     }
 
-    /// As [`Volume::new`], with an engine that may have a device: it places and codes for the
-    /// volume.
+    /// As [`Volume::new`], with an engine that may have a device. The engine places shards and
+    /// codes them for the volume.
     #[must_use]
     pub fn with_engine(config: VolumeConfig, engine: Engine, now: Nanos) -> Self {
         let (name, profile, geometry) = match &config.opening {
@@ -61,7 +61,7 @@ impl Volume {
         volume
     }
 
-    /// Takes an event. What follows from it is done by the next [`Backend::poll`].
+    /// Takes an event. The next [`Backend::poll`] does the work that follows from it.
     pub fn handle(&mut self, event: Event, now: Nanos) {
         let mut core = self.core.borrow_mut();
         core.now = core.now.max(now);
@@ -75,18 +75,19 @@ impl Volume {
         }
     }
 
-    /// The next thing to do for it; ask until there is none after each `poll`.
+    /// The next action for the world to carry out. After each `poll`, ask until there is none.
     pub fn next_action(&mut self) -> Option<Action> {
         self.core.borrow_mut().actions.pop_front()
     }
 
-    /// Where it is in its life.
+    /// The phase of the volume's life.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.core.borrow().phase.clone()
     }
 
-    /// Closes it: what is queued is finished, everything is made stable, a checkpoint is written.
+    /// Closes the volume: it finishes queued requests, makes everything stable, and writes a
+    /// checkpoint.
     pub fn request_close(&mut self) {
         let mut core = self.core.borrow_mut();
         if core.closing {
@@ -96,7 +97,8 @@ impl Volume {
         core.spawn_with(close);
     }
 
-    /// Rebuilds missing shards now, also those of nodes that are down if there is room elsewhere.
+    /// Rebuilds missing shards now. If other nodes have room, this includes the shards of down
+    /// nodes.
     pub fn request_rebuild(&mut self, limit_bytes_per_second: u64) {
         let mut core = self.core.borrow_mut();
         core.config.rebuild_limit_bytes_per_second = limit_bytes_per_second;
@@ -117,9 +119,9 @@ impl Volume {
         }
     }
 
-    /// Grows the device to `size_bytes`, rounded up to a block. Smaller sizes change nothing. It is
-    /// larger as soon as the root that says so is stable. With `thin` it reserves only what it
-    /// needs from then on.
+    /// Grows the device to `size_bytes`, rounded up to a block. Smaller sizes change nothing. The
+    /// device is larger as soon as the root with the new size is stable. With `thin`, the volume
+    /// from then on reserves only the slots that it needs.
     pub fn request_grow(&mut self, size_bytes: u64, thin: bool) {
         let mut core = self.core.borrow_mut();
         let size_bytes = size_bytes.next_multiple_of(BLOCK_BYTES as u64);
@@ -129,20 +131,21 @@ impl Volume {
         }
     }
 
-    /// What keeps requests waiting, for people; empty if nothing does for longer than usual.
+    /// The reason why requests wait, as text for people. Empty if no request waits longer than
+    /// usual.
     #[must_use]
     pub fn waits_for(&self) -> String {
         self.core.borrow().what_is_waited_for()
     }
 
-    /// What it tells about itself.
+    /// The status of the volume.
     #[must_use]
     pub fn status(&self) -> Status {
         let core = self.core.borrow();
         status(&core)
     }
 
-    /// Lets everything happen that can without another event.
+    /// Runs all work that needs no further event.
     fn advance(&mut self, now: Nanos) {
         {
             let mut core = self.core.borrow_mut();
@@ -254,7 +257,7 @@ fn check(core: &Core, request: &Request) -> Result<(), BlockError> {
     Ok(())
 }
 
-/// How the blocks of a range are stored, up to the bounds of one answer.
+/// How the volume stores the blocks of a range, up to the bounds of one answer.
 fn extents(core: &Core, request: &Request) -> Vec<Extent> {
     let mut next = request.offset_bytes / BLOCK_BYTES as u64;
     let end = next + u64::from(request.len_bytes) / BLOCK_BYTES as u64;
@@ -268,7 +271,7 @@ fn extents(core: &Core, request: &Request) -> Vec<Extent> {
                 Location::RESERVED => ExtentKind::Zero,
                 _ => ExtentKind::Data,
             };
-            // Where nothing is stored the map is not walked block by block.
+            // An extent of holes needs no walk block by block.
             let cheap = kind == ExtentKind::Hole && u64::from(run.count) == stop - next;
             walked_blocks += if cheap { 1 } else { u64::from(run.count) };
             let len_bytes = u64::from(run.count) * BLOCK_BYTES as u64;
@@ -283,8 +286,9 @@ fn extents(core: &Core, request: &Request) -> Vec<Extent> {
     extents
 }
 
-/// Makes the device larger. The root comes first: were a write behind the old end acknowledged
-/// before it, a crash could leave the old size, and with it no place for what was written.
+/// Makes the device larger. The volume writes the root first. Otherwise it could acknowledge a
+/// write behind the old end, and a crash could then leave the old size, with no place for that
+/// write.
 async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
     begin_change(&ctx).await;
     let before = ctx.with(|core| core.reservation.provisioning);
@@ -306,12 +310,12 @@ async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
             core.geometry.size_bytes = core.geometry.size_bytes.max(size_bytes);
             core.map.grow(core.geometry.size_bytes / BLOCK_BYTES as u64);
         }
-        // Nodes are told what can be spared of it.
+        // Tells the nodes which reserved slots the volume can spare.
         core.set_reservation(core.reservation.slots);
     });
 }
 
-/// Says in the root how large the device is. False if the volume does not serve any more.
+/// Writes the device's size into the root. False if the volume does not serve any more.
 async fn place_size(ctx: &Ctx, size_bytes: u64, provisioning: Provisioning) -> bool {
     while ctx.with(|core| core.phase == Phase::Serving) {
         let placed = crate::journal::put_root(ctx, |root| {
@@ -327,7 +331,7 @@ async fn place_size(ctx: &Ctx, size_bytes: u64, provisioning: Provisioning) -> b
 }
 
 async fn close(ctx: Ctx) {
-    // What was taken is finished; new requests are refused from now on.
+    // The volume finishes the requests that it took, and refuses new ones from now on.
     loop {
         let (idle, phase) =
             ctx.with(|core| (core.log.idle() && core.reads.idle(), core.phase.clone()));
@@ -337,7 +341,7 @@ async fn close(ctx: Ctx) {
         ctx.sleep_ms(1).await;
     }
     if ctx.with(|core| core.phase == Phase::Serving) {
-        // From here on rebuild and collection end by themselves; wait for them.
+        // In this phase rebuild and collection end by themselves. Wait for them.
         ctx.with(|core| core.phase = Phase::Closing);
         let lock = ctx.with(|core| core.maintenance_lock.clone());
         let _guard = lock.acquire().await;

@@ -1,4 +1,5 @@
-//! What users' requests wait for, in words: for the operator of a volume that does not answer.
+//! The reasons why users' requests wait, in words for the operator of a volume that does not
+//! answer.
 
 use fieldstone_block::Nanos;
 use fieldstone_proto::NodeIndex;
@@ -7,11 +8,11 @@ use crate::core::Core;
 use crate::segment::State;
 use crate::status::Phase;
 
-/// From this time on, a node that has not answered is named.
+/// The text names a node that has not answered for this long.
 const SLOW_MS: u64 = 1_000;
 
 impl Core {
-    /// What keeps requests waiting; empty if nothing does for longer than usual.
+    /// The reasons why requests wait; empty if no request waits longer than usual.
     #[must_use]
     pub fn what_is_waited_for(&self) -> String {
         if !self.waits_for.is_empty() || self.phase != Phase::Serving {
@@ -51,7 +52,7 @@ impl Core {
         None
     }
 
-    /// Nodes that have left a call unanswered for a while.
+    /// Nodes that have not answered a call for a while.
     fn slow_nodes(&self) -> Vec<NodeIndex> {
         self.nodes_that(|node| {
             let oldest = node.in_flight.front();

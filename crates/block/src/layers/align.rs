@@ -1,34 +1,36 @@
-//! Makes a store that wants whole blocks accept any range of bytes.
+//! Makes a store of whole blocks accept any range of bytes.
 //!
-//! # What happens to an unaligned range
+//! # Unaligned ranges
 //!
-//! - *Read*: widened to whole blocks; the completion's pieces are cut to what was asked for.
-//! - *Extents*: widened likewise; the list is clipped.
-//! - *Write*: read-modify-write. The edge blocks are read (in one read when they are neighbours or
-//!   the same), the write's bytes are laid over them, and the whole is written in one request.
-//! - *`WriteZeroes`*: the whole blocks inside are zeroed as such, first, so that a `fast_zero` that
-//!   the backend refuses has changed nothing; then the edges are read-modify-written.
+//! - *Read*: widened to whole blocks. The completion's pieces are cut to the requested range.
+//! - *Extents*: widened too. The list is clipped.
+//! - *Write*: read-modify-write. The layer reads the edge blocks (in one read when they are
+//!   adjacent or the same), lays the write's bytes over them, and writes the whole in one request.
+//! - *`WriteZeroes`*: the layer first zeroes the whole blocks inside, so that a `fast_zero` that
+//!   the backend refuses has changed nothing. Then it does a read-modify-write of the edges.
 //! - *Trim*: shrunk to the whole blocks inside; **the edges keep their content**. A trim is a hint
-//!   that the content is not needed, and reading and writing two blocks to honour it at the edges
-//!   would cost more than it gives. A client that needs zeroes asks for `WriteZeroes`. What
-//!   front-ends promise about trimmed bytes must allow for this.
+//!   that the client does not need the content. To honour it at the edges, the layer would have to
+//!   read and write two blocks, which costs more than it gains. A client that needs zeroes asks for
+//!   `WriteZeroes`. A front-end's promise about trimmed bytes must allow for this.
 //!
-//! FUA travels with every request that changes data, so the last of them to complete is stable.
+//! FUA goes with every request that changes data, so the last of them to complete is stable.
 //!
 //! # Ordering
 //!
-//! A read-modify-write writes back bytes that its request did not name. Were another write to the
-//! same block in flight, those bytes could be the ones from before that write, and a completed
-//! write would be lost. So of two requests that overlap in whole blocks, both change data, and at
-//! least one of them is a read-modify-write, the later one waits for the earlier. Waiting requests
-//! start in their order of arrival, and a request also waits for a waiting one in front of it, so
-//! none starves. Two aligned writes are never ordered: the contract does not ask for it. Flushes
-//! pass: they cover what has completed, and a waiting write has not.
+//! A read-modify-write writes back bytes that its request did not name. If another write to the
+//! same block were in flight, these bytes could be those from before that write, and a completed
+//! write would be lost. So the layer orders two requests that overlap in whole blocks if both
+//! change data and at least one of them is a read-modify-write: the later one waits for the
+//! earlier. Waiting requests start in their order of arrival, and a request also waits for a
+//! waiting one in front of it, so none starves. The layer never orders two aligned writes, because
+//! the contract does not ask for it. Flushes pass: they cover completed writes, and a waiting write
+//! has not completed.
 //!
 //! # Cost
 //!
-//! With one-byte blocks below, requests pass untouched. Otherwise an aligned change costs an entry
-//! in the table of changes in flight; overlaps are searched only while a read-modify-write exists.
+//! With one-byte blocks below, requests pass unchanged. Otherwise an aligned change costs an entry
+//! in the table of changes in flight. The layer searches for overlaps only while a
+//! read-modify-write exists.
 
 use std::collections::VecDeque;
 
@@ -59,7 +61,7 @@ impl Span {
     }
 }
 
-/// A request of this layer's own, and what its completion is for.
+/// A request of this layer's own, and the purpose of its completion.
 enum Flight {
     /// An aligned request that changes `span`, in place of `id`.
     Change { id: RequestId, span: Span },
@@ -85,13 +87,13 @@ struct Job {
     span: Span,
     /// Steps in flight.
     pending: u32,
-    /// What the edge reads gave, by offset.
+    /// The bytes of the edge reads, by offset.
     edges: SmallVec<[(u64, Bytes); 2]>,
     error: Option<BlockError>,
     started: bool,
 }
 
-/// What the decorator did so far.
+/// The layer's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AlignStats {
     /// Writes that had to read and write back edge blocks.
@@ -103,7 +105,7 @@ pub struct AlignStats {
 /// Makes a store byte-granular; see the module's text.
 #[derive(Default)]
 pub struct Align {
-    /// Bytes of a block below; 0 until the store is known.
+    /// Bytes per block below; 0 until the layer knows the store.
     block: u64,
     flights: Slab<Flight>,
     jobs: Slab<Job>,
@@ -118,13 +120,13 @@ enum Waiting {
 }
 
 impl Align {
-    /// A layer that learns the size of blocks from the store.
+    /// A layer that takes the size of blocks from the store.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What it did so far.
+    /// The layer's counters so far.
     #[must_use]
     pub fn stats(&self) -> AlignStats {
         self.stats
@@ -152,7 +154,7 @@ impl Align {
         flow.pass_own(self.flights.insert(flight), request);
     }
 
-    /// Sends an aligned request, unless it changes data that a read-modify-write is about.
+    /// Sends an aligned request, unless it changes data that a read-modify-write uses.
     fn submit_aligned(&mut self, request: Request, flow: &mut Flow<'_>) {
         if !request.op.changes_data() {
             return flow.pass(request);
@@ -189,7 +191,7 @@ impl Align {
         by_job || by_change() || by_waiting()
     }
 
-    /// Starts the waiting requests that nothing blocks any more, in order.
+    /// Starts the waiting requests that no longer have to wait, in order.
     fn start_waiting(&mut self, flow: &mut Flow<'_>) {
         let mut at = 0;
         while at < self.waiting.len() {
@@ -293,7 +295,8 @@ impl Align {
         self.send(request, Flight::Step { job, step }, flow);
     }
 
-    /// The edge blocks of a range: those it covers in part. Neighbours come as one span.
+    /// The edge blocks of a range: blocks that the range covers in part. Adjacent ones form one
+    /// span.
     fn edge_spans(&self, request: &Request) -> SmallVec<[Span; 2]> {
         let (outer, middle) = (self.outer_span(request), self.inner_span(request));
         let mut spans = SmallVec::new();
@@ -316,7 +319,7 @@ impl Align {
         }
     }
 
-    /// Lays the job's bytes over what its edge blocks held and writes the result.
+    /// Lays the job's bytes over the content of its edge blocks and writes the result.
     fn store(&mut self, job: usize, flow: &mut Flow<'_>) {
         let owner = &mut self.jobs[job];
         let mut edges = std::mem::take(&mut owner.edges);
@@ -341,7 +344,7 @@ impl Align {
         }
     }
 
-    /// Takes in the completion of one step and does the next when it was the last of its kind.
+    /// Handles the completion of one step. If it was the last of its kind, starts the next kind.
     fn step_done(&mut self, job: usize, step: Step, completion: Completion, flow: &mut Flow<'_>) {
         let owner = &mut self.jobs[job];
         owner.pending -= 1;

@@ -1,32 +1,32 @@
 //! A read cache in front of a backend: least recently used lines of 4 KiB, 32 MiB by default.
 //!
-//! DeLiBA-2 §3.1 gives user-space block I/O the cache that the kernel's page cache cannot be for it:
-//! LRU, 32 MiB, the size of the kernel's RBD driver. This one is write-through, so the backend
-//! is always at least as new as the cache and losing the cache loses nothing.
+//! DeLiBA-2 §3.1: block I/O in user space cannot use the kernel's page cache, so it gets its own
+//! cache: LRU, 32 MiB, the size of the kernel's RBD driver. This cache is write-through, so the
+//! backend is always at least as new as the cache, and losing the cache loses nothing.
 //!
-//! # What is looked up and what is kept
+//! # Look-ups and kept lines
 //!
-//! A read is a hit if every line it touches is there; else the whole of it goes to the backend,
-//! widened to whole lines, so that small reads fill lines for those that follow. Reads of 64 KiB and
-//! more (a stream, or a stream's small reads that the scheduler merged) are looked up, but what they
-//! bring is not kept: it would push out what is worth keeping, and keeping it costs more than reading
-//! it again. Reads and writes longer than 256 KiB pass by.
+//! A read is a hit if the cache has every line that it touches. Otherwise the whole read goes to
+//! the backend, widened to whole lines, so that small reads fill lines for later ones. The cache
+//! also looks up reads of 64 KiB and more (a stream, or a stream's small reads that the scheduler
+//! merged), but does not keep their lines: these would evict more useful lines, and keeping them
+//! costs more than reading them again. Reads and writes longer than 256 KiB bypass the cache.
 //!
-//! A write updates the lines that were there (all lines, with
-//! [`CacheOptions::write_allocate`]). Lines hold [`Bytes`]: what a small read gave is kept as it is,
-//! without a copy; a line out of a piece of more than four lines is copied, or one line would pin
-//! all of the piece; so is what a write brought, since a front-end may have received many requests
-//! into one buffer. A backend whose small reads are slices of much larger memory (`Ram`) should go
-//! without a cache.
+//! A write updates the lines that the cache has (all lines, with [`CacheOptions::write_allocate`]).
+//! Lines hold [`Bytes`]. The cache keeps the bytes of a small read without a copy. It copies a line
+//! out of a piece of more than four lines, because one line would otherwise pin the whole piece. It
+//! also copies the bytes of a write, because a front-end may have received many requests into one
+//! buffer. A backend whose small reads are slices of much larger memory (`Ram`) should have no
+//! cache.
 //!
 //! # Never stale
 //!
-//! The promise: a hit is never older than a completed change, and what reads give never goes back
-//! in time. A change therefore drops its lines when it is *submitted*; until it completes its lines
-//! are not cached at all, and reads of them are answered by the backend alone. What a read brought
-//! is kept only if no change of that line was in flight at any time since the read was sent, and
-//! what a write wrote only if no other change was in flight beside it (`versions`). A change that
-//! fails leaves nothing.
+//! The promise: a hit is never older than a completed change, and reads never go back in time. So a
+//! change drops its lines when it is *submitted*. Until it completes, the cache does not keep these
+//! lines, and only the backend answers reads of them. The cache keeps the lines of a read only if
+//! no change of that line was in flight at any time since the read was sent. It keeps the lines of
+//! a write only if no other change was in flight at the same time (`versions`). After a change that
+//! fails, the cache keeps none of its lines.
 
 use bytes::Bytes;
 use slab::Slab;
@@ -43,22 +43,22 @@ pub const LINE_BYTES: u32 = 4096;
 
 const LINE: u64 = LINE_BYTES as u64;
 
-/// A line out of a piece longer than this is copied.
+/// The cache copies a line out of a piece longer than this.
 const KEEP_BYTES: u32 = 4 * LINE_BYTES;
 
-/// Lines that a request of at most [`CacheOptions::bypass_bytes`] can cover as a whole.
+/// Lines that a request of at most [`CacheOptions::bypass_bytes`] can cover completely.
 const MAX_LINES: u64 = 64;
 
-/// How the cache behaves.
+/// The cache's options.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheOptions {
-    /// How much it may hold; zero switches it off.
+    /// Bytes that the cache may hold. Zero switches it off.
     pub capacity_bytes: u64,
-    /// Longer requests neither look up nor insert. At most 256 KiB.
+    /// Longer requests bypass the cache. At most 256 KiB.
     pub bypass_bytes: u32,
-    /// Reads of this length and longer insert nothing.
+    /// Reads of at least this length insert nothing.
     pub stream_bytes: u32,
-    /// A write also inserts lines that were not there.
+    /// A write also inserts lines that the cache does not have.
     pub write_allocate: bool,
 }
 
@@ -74,7 +74,7 @@ impl Default for CacheOptions {
 }
 
 impl CacheOptions {
-    /// Takes the options that `settings` names; the others stay.
+    /// Takes the options that `settings` names. The others keep their values.
     ///
     /// # Errors
     /// A value cannot be read.
@@ -87,42 +87,42 @@ impl CacheOptions {
     }
 }
 
-/// What the cache did so far.
+/// The cache's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Reads answered from the cache.
     pub hits: u64,
-    /// Reads that went to the backend, without those that passed by.
+    /// Reads that went to the backend, except those that bypassed the cache.
     pub misses: u64,
     /// Bytes of the reads that hit.
     pub hit_bytes: u64,
-    /// Bytes asked for by the reads that missed.
+    /// Bytes of the reads that missed.
     pub miss_bytes: u64,
-    /// Reads too long to be looked up.
+    /// Reads too long for a look-up.
     pub bypassed: u64,
-    /// Lines taken in.
+    /// Lines inserted.
     pub inserted: u64,
-    /// Lines pushed out by newer ones.
+    /// Lines evicted for newer ones.
     pub evicted: u64,
-    /// Lines dropped because their content was changed.
+    /// Lines dropped because a change touched them.
     pub invalidated: u64,
-    /// Lines that were read but not kept, as a change met the read.
+    /// Lines of reads that the cache did not keep, because a change touched them meanwhile.
     pub refused: u64,
     /// Bytes held now.
     pub held_bytes: u64,
-    /// Bytes it may hold.
+    /// Bytes that the cache may hold.
     pub capacity_bytes: u64,
 }
 
 impl CacheStats {
-    /// The share of reads that hit, of those that were looked up; zero before the first.
+    /// The share of hits among the looked-up reads; zero before the first one.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         self.hits as f64 / (self.hits + self.misses).max(1) as f64
     }
 }
 
-/// A request of the cache's own, in place of one that came from above.
+/// A request of the cache's own, in place of one from above.
 enum Flight {
     Read(ReadFlight),
     Change(ChangeFlight),
@@ -134,7 +134,7 @@ struct ReadFlight {
     asked_bytes: u32,
     /// The widened range.
     offset: u64,
-    /// What to cut off the front.
+    /// Bytes to cut off the front.
     skip: u32,
     began: Moment,
 }
@@ -144,9 +144,9 @@ struct ChangeFlight {
     offset: u64,
     len: u32,
     began: Moment,
-    /// What is written; empty if it is not to be kept.
+    /// The written bytes; empty if the cache does not keep them.
     data: Bytes,
-    /// The wholly covered lines to keep, counted from the first of them.
+    /// One bit for each completely covered line, from the first on: keep this line.
     keep: u64,
 }
 
@@ -155,7 +155,7 @@ fn touched(offset: u64, len: u32) -> std::ops::Range<u64> {
     offset / LINE..(offset + u64::from(len)).div_ceil(LINE)
 }
 
-/// The lines that a range covers as a whole.
+/// The lines that a range covers completely.
 fn covered(offset: u64, len: u32) -> std::ops::Range<u64> {
     let start = offset.div_ceil(LINE);
     start..((offset + u64::from(len)) / LINE).max(start)
@@ -185,7 +185,7 @@ impl Cache {
         }
     }
 
-    /// What it did so far, and how full it is.
+    /// The cache's counters so far, and its fill level.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         CacheStats {
@@ -195,10 +195,10 @@ impl Cache {
         }
     }
 
-    /// The pieces of the range if every line is there.
+    /// The pieces of the range, if the cache has every line.
     fn look_up(&mut self, offset: u64, len: u32) -> Option<Pieces> {
         let lines = touched(offset, len);
-        // The first line decides most misses; no line's age changes for a read that misses.
+        // The first line decides most misses. A read that misses changes no line's age.
         if !lines.clone().all(|line| self.lines.contains(line)) {
             return None;
         }
@@ -227,7 +227,7 @@ impl Cache {
         if let Some(pieces) = self.look_up(offset, len) {
             self.stats.hits += 1;
             self.stats.hit_bytes += u64::from(len);
-            // Memory answered: the backend's stages took no time.
+            // Memory answered, so the backend's stages took no time.
             for stage in [Stage::Submitted, Stage::Sent, Stage::Replied] {
                 request.stamps.stamp(stage, flow.now());
             }
@@ -272,14 +272,14 @@ impl Cache {
         self.stats.evicted += u64::from(self.lines.insert(line, data));
     }
 
-    /// Keeps what a read brought.
+    /// Keeps the lines of a read.
     fn fill(&mut self, read: &ReadFlight, pieces: &Pieces) {
         let total: u32 = pieces.iter().map(Piece::len_bytes).sum();
         let lines = covered(read.offset, total);
         if let [Piece::Data(data)] = &pieces[..]
             && total == LINE_BYTES
         {
-            // The common case, without the general one's steps.
+            // The common case, with fewer steps.
             if self.versions.read_is_current(lines.start, read.began) {
                 self.insert(lines.start, data.clone());
             } else {
@@ -298,14 +298,14 @@ impl Cache {
             let data = match &part[..] {
                 [Piece::Zeroes(_)] => Bytes::new(),
                 [Piece::Data(data)] if copies => Bytes::copy_from_slice(data),
-                // Several pieces are copied into one line here.
+                // Here `to_bytes` copies several pieces into one line.
                 parts => to_bytes(parts),
             };
             self.insert(line, data);
         }
     }
 
-    /// Keeps what a write wrote.
+    /// Keeps the lines of a write.
     fn update(&mut self, change: &ChangeFlight) {
         for (bit, line) in covered(change.offset, change.len).enumerate() {
             let keep = bit < MAX_LINES as usize && change.keep >> bit & 1 == 1;

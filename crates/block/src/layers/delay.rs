@@ -1,8 +1,7 @@
-//! Makes a device slower: each request is held back for a fixed time before it is passed on.
+//! Makes a device slower: the layer holds each request back for a fixed time, then passes it on.
 //!
-//! The layer holds the request and not its completion. So a request that is held back has had no
-//! effect, and the contract holds without further thought. It is for tests, and shows what the
-//! scheduler does over slow stores.
+//! The layer holds the request, not its completion. A held request has had no effect, so the
+//! contract holds. The layer is for tests, and shows how the scheduler behaves over slow stores.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +9,7 @@ use crate::layer::{Counter, Flow, Layer};
 use crate::settings::{SettingError, Settings};
 use crate::{Nanos, Op, Request};
 
-/// How long requests are held back.
+/// How long the layer holds requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DelayOptions {
     /// Reads and extent queries.
@@ -22,7 +21,7 @@ pub struct DelayOptions {
 }
 
 impl DelayOptions {
-    /// Takes the options that `settings` names; the others stay.
+    /// Takes the options that `settings` names. The others keep their values.
     ///
     /// # Errors
     /// A value cannot be read.
@@ -41,7 +40,7 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// A layer that delays as `options` say.
+    /// A layer that delays requests by `options`.
     #[must_use]
     pub fn new(options: DelayOptions) -> Self {
         Self { options, held: BTreeMap::new(), delayed: 0 }

@@ -1,7 +1,7 @@
-//! Makes requests fail, at random from a seed or because they touch a bad range.
+//! Makes requests fail: at random from a seed, or because they touch a bad range.
 //!
-//! A request that fails here goes no further down: it has no effect. The sequence of failures
-//! depends on the seed and on the requests only, so a run can be repeated.
+//! A request that fails here goes no further down, so it has no effect. The sequence of failures
+//! depends only on the seed and the requests, so a run is repeatable.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::{BlockError, Completion, Op, Request};
 /// Which requests fail.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorOptions {
-    /// Where the random sequence starts.
+    /// The seed of the random sequence.
     pub seed: u64,
     /// One read (or extent query) in this many fails; zero = none.
     pub reads_one_in: u32,
@@ -25,7 +25,7 @@ pub struct ErrorOptions {
 }
 
 impl ErrorOptions {
-    /// Takes the options that `settings` names; the others stay.
+    /// Takes the options that `settings` names. The others keep their values.
     ///
     /// # Errors
     /// A value cannot be read.
@@ -52,13 +52,13 @@ pub struct ErrorInject {
 }
 
 impl ErrorInject {
-    /// A layer that fails requests as `options` say.
+    /// A layer that makes requests fail by `options`.
     #[must_use]
     pub fn new(options: ErrorOptions) -> Self {
         Self { state: options.seed, options, injected: 0 }
     }
 
-    /// How many requests were made to fail.
+    /// Number of requests that the layer made fail.
     #[must_use]
     pub fn injected(&self) -> u64 {
         self.injected

@@ -2,7 +2,7 @@
 
 use crate::Nanos;
 
-/// How many completed requests are looked back on (DeLiBA-2 §3.1 `ROLLING_WINDOW`).
+/// Number of completed requests in the mean (DeLiBA-2 §3.1 `ROLLING_WINDOW`).
 pub const ROLLING_WINDOW: usize = 10;
 
 /// The last [`ROLLING_WINDOW`] latencies and their sum.
@@ -15,9 +15,9 @@ pub struct RollingLatency {
 }
 
 impl RollingLatency {
-    /// Takes in one latency, forgetting the oldest when the window is full.
+    /// Adds one latency. Drops the oldest one when the window is full.
     pub fn record(&mut self, latency: Nanos) {
-        // A tenth of the range each, so that the sum cannot overflow.
+        // Each latency is at most a tenth of the range, so the sum cannot overflow.
         let latency = latency.0.min(u64::MAX / ROLLING_WINDOW as u64);
         self.sum = self.sum - self.latencies[self.next] + latency;
         self.latencies[self.next] = latency;
@@ -25,7 +25,7 @@ impl RollingLatency {
         self.count = (self.count + 1).min(ROLLING_WINDOW);
     }
 
-    /// True once the window is full; before that nothing is known.
+    /// True once the window is full. Before that there is no mean.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.count == ROLLING_WINDOW

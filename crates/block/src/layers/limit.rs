@@ -1,23 +1,23 @@
 //! Quality of service: bounds the rate of a device in requests and bytes per second.
 //!
 //! # Rates
-//! Two token buckets bound the rate. Each is kept as the time at which it would be full again (the
-//! "theoretical arrival time" of the generic cell rate algorithm). A request may pass when that time
-//! lies at most the burst ahead of now, and moves it on by the request's cost. A request that costs
-//! more than the whole bucket passes when the bucket is full and leaves it in debt, so no request
-//! waits for ever. Reads and writes cost one request and their bytes; all other operations cost one
-//! request.
+//! Two token buckets bound the rate. For each, the layer keeps the time at which the bucket would
+//! be full again (the "theoretical arrival time" of the generic cell rate algorithm). A request may
+//! pass when that time is at most the burst ahead of now, and moves the time on by the request's
+//! cost. A request that costs more than the whole bucket passes when the bucket is full and leaves
+//! it in debt, so no request waits for ever. Reads and writes cost one request and their bytes. All
+//! other operations cost one request.
 //!
 //! # Shares
-//! Requests of one queue pass in the order in which they came. Queues share the rate by what their
-//! requests cost (start-time fair queueing, Goyal et al. 1996): each queue has a virtual time,
-//! which a request moves on by its cost, and the queue that is furthest behind is next. A queue
-//! that was idle goes on at the virtual time of the queue served last, unless its own is ahead of
-//! that. So it saves up nothing, and its first request waits for at most one request of each other
-//! queue.
+//! Requests of one queue pass in their order of arrival. Queues share the rate by the cost of their
+//! requests (start-time fair queueing, Goyal et al. 1996): each queue has a virtual time. A request
+//! moves this time on by its cost, and the queue with the lowest virtual time is next. A queue that
+//! was idle goes on at the virtual time of the queue served last, unless its own is ahead of that.
+//! So an idle queue saves nothing up, and its first request waits for at most one request of each
+//! other queue.
 //!
-//! A flush waits in its queue like any other request. It covers what had completed when it came,
-//! and a request that waits here has not completed.
+//! A flush waits in its queue like any other request. It covers the writes that had completed when
+//! it arrived, and a write that waits here has not completed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
@@ -30,19 +30,20 @@ use crate::{Nanos, Op, QueueId, Request};
 /// below it, one request would keep the others waiting for hours.
 const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
-/// The rates; `None` does not bound.
+/// The rates. `None` means no bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitOptions {
     /// Bytes read and written per second.
     pub bytes_per_second: Option<NonZeroU64>,
     /// Requests per second.
     pub requests_per_second: Option<NonZeroU64>,
-    /// What an idle time of this length or more saves up.
+    /// The longest idle time whose unused rate a later burst may use.
     pub burst: Nanos,
 }
 
 impl LimitOptions {
-    /// Takes the options that `settings` names; the others stay. A rate of 0 does not bound.
+    /// Takes the options that `settings` names. The others keep their values. A rate of 0 means no
+    /// bound.
     ///
     /// # Errors
     /// A value cannot be read, or is too low.
@@ -85,7 +86,7 @@ fn cost(amount: u64, rate: Option<NonZeroU64>) -> Nanos {
     Nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
-/// What a request costs each bucket: its bytes, and itself.
+/// The cost of a request for each bucket: its bytes, and one request.
 fn costs(request: &Request, options: &LimitOptions) -> (Nanos, Nanos) {
     let moves = matches!(request.op, Op::Read | Op::Write);
     let bytes = if moves { u64::from(request.len_bytes) } else { 0 };
@@ -104,13 +105,13 @@ pub struct Limit {
     options: LimitOptions,
     bytes: Bucket,
     requests: Bucket,
-    /// Queues with requests that wait, and those whose virtual time is ahead.
+    /// Queues with waiting requests, and queues whose virtual time is ahead.
     queues: BTreeMap<QueueId, Waiting>,
     /// Requests that wait.
     waiting: usize,
     /// Virtual time of the queue that was served last.
     virtual_time: Nanos,
-    /// Nothing is held back any more.
+    /// The layer holds no request back any more.
     draining: bool,
     delayed: u64,
     delay_total: Nanos,
@@ -158,7 +159,8 @@ impl Limit {
         flow.pass(request);
     }
 
-    /// Takes the request whose turn it is, and when it came: of the queue that is furthest behind.
+    /// Removes the next request, with its time of arrival: from the queue with the lowest virtual
+    /// time.
     fn take_next(&mut self) -> Option<(Nanos, Request)> {
         let waits = self.queues.iter_mut().filter(|(_, waiting)| !waiting.requests.is_empty());
         let (_, behind) = waits.min_by_key(|(_, waiting)| waiting.virtual_time)?;
@@ -233,7 +235,7 @@ impl Layer for Limit {
     fn change(&mut self, settings: &mut Settings) -> Result<(), SettingError> {
         let mut options = self.options;
         options.set(settings)?;
-        // A debt of a lower rate before is not paid at the new one.
+        // Drops the debt: a debt of a lower rate must not be paid at the new rate.
         (self.bytes, self.requests) = (Bucket::default(), Bucket::default());
         self.options = options;
         Ok(())

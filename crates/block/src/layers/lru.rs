@@ -1,10 +1,11 @@
 //! A bounded map from line numbers to lines that forgets the least recently used.
 //!
-//! Lines live in a slab and are linked into a list by slot numbers, most recent first, so a hit, an
-//! insertion and an eviction each cost one look-up and a few stores, and no allocation once full.
+//! Lines live in a slab and are linked into a list by slot numbers, most recent first. So a hit, an
+//! insertion and an eviction each cost one look-up and a few stores, and allocate nothing once the
+//! map is full.
 //!
-//! The hash is one folded multiplication. Line numbers are chosen by the client, which could make
-//! them collide; it would slow down its own volume only.
+//! The hash is one folded multiplication. The client chooses line numbers and could make them
+//! collide. It would slow down only its own volume.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -74,7 +75,7 @@ impl Lru {
         self.slots.contains_key(&line)
     }
 
-    /// The line's data, which becomes the most recently used.
+    /// The line's data. The line becomes the most recently used.
     pub(crate) fn get(&mut self, line: u64) -> Option<&Bytes> {
         let slot = *self.slots.get(&line)?;
         if slot != self.newest {
@@ -84,7 +85,7 @@ impl Lru {
         Some(&self.entries[slot].data)
     }
 
-    /// Takes in a line, replacing what was there. True if another was evicted for it.
+    /// Adds a line or replaces its data. True if this evicted another line.
     pub(crate) fn insert(&mut self, line: u64, data: Bytes) -> bool {
         if self.capacity == 0 {
             return false;
@@ -112,8 +113,8 @@ impl Lru {
         true
     }
 
-    /// Forgets every line in `lines` and returns how many there were. Costs the smaller of the
-    /// range's length and the number of lines held.
+    /// Removes every line in `lines` and returns their number. The cost is the smaller of the
+    /// range's length and the number of lines in the map.
     pub(crate) fn remove_range(&mut self, lines: std::ops::Range<u64>) -> usize {
         let before = self.len();
         if lines.end - lines.start <= before as u64 {
@@ -178,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list kept in order of use.
+        /// Compares the map with a list in order of use.
         #[test]
         fn it_forgets_the_least_recently_used(
             capacity in 0usize..8, steps in proptest::collection::vec(step(), 0..120)

@@ -1,18 +1,18 @@
 //! Counts requests, bytes and errors, and times the stages.
 //!
-//! It stands on top of the list, so that it sees what front-ends ask for, and not what other layers
-//! make of it. A completion is stamped as completed when it passes.
+//! The meter is at the top of the list, so that it sees the requests of front-ends, and not the
+//! requests that other layers make. It stamps a completion as completed when the completion passes.
 
 use crate::layer::{Counter, Flow, Layer};
 use crate::stages::StageStats;
 use crate::{Completion, Op, Request, Stage};
 
-/// How many requests of one kind there were.
+/// The counters of one kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpCount {
-    /// Requests that completed, well or not.
+    /// Requests that completed, with success or an error.
     pub requests: u64,
-    /// Bytes of those that succeeded.
+    /// Bytes of successful requests.
     pub bytes: u64,
     /// Requests that failed.
     pub errors: u64,
@@ -29,7 +29,7 @@ impl Counts {
         self.0[op as usize]
     }
 
-    /// Adds what `other` has counted.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Counts) {
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
             mine.requests += theirs.requests;
@@ -39,7 +39,7 @@ impl Counts {
     }
 }
 
-/// Measures what passes; see the module's text.
+/// Measures the requests that pass; see the module's text.
 #[derive(Default)]
 pub struct Meter {
     counts: Counts,
@@ -47,19 +47,19 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter that has seen nothing.
+    /// A meter with all counts zero.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Where the time went so far.
+    /// The time per stage so far.
     #[must_use]
     pub fn stages(&self) -> &StageStats {
         &self.stages

@@ -1,7 +1,7 @@
 //! The kinds of layers, and the list that a device gets.
 //!
-//! Each kind is one file and one line of [`KINDS`]. A device's list is made of the defaults, in the
-//! order in which [`KINDS`] lists them, and of the layers that options add or change:
+//! Each kind is one file and one line of [`KINDS`]. A device's list has the default layers, in the
+//! order of [`KINDS`], and the layers that options add or change:
 //!
 //! ```text
 //!   front-ends
@@ -47,13 +47,13 @@ pub struct Kind {
     pub name: &'static str,
     /// What it does, in one line.
     pub summary: &'static str,
-    /// Every device has one unless options say otherwise.
+    /// Every device has one, unless options leave it out.
     pub default: bool,
     /// Makes a layer with options. Options that the kind does not know stay in the settings.
     pub make: fn(&mut Settings) -> Result<Box<dyn Layer>, SettingError>,
 }
 
-/// The kinds, in the order in which they stand in a device's list.
+/// The kinds, in the order of a device's list.
 pub const KINDS: [Kind; 7] = [
     Kind {
         name: "meter",
@@ -119,12 +119,13 @@ pub const KINDS: [Kind; 7] = [
     },
 ];
 
-/// The options of a device's layers: which there are beside the defaults, and how they behave.
+/// The options of a device's layers: the layers in addition to the defaults, and their options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerOptions {
-    /// In the order of [`KINDS`]: options of a layer, which is there unless the kind is left out.
+    /// Options of layers, in the order of [`KINDS`]. The device has each of these layers, unless
+    /// its kind is left out.
     chosen: Vec<Settings>,
-    /// Default layers that the device does without.
+    /// Default layers that the device does not have.
     left_out: Vec<&'static str>,
 }
 
@@ -137,8 +138,8 @@ fn kind_of(name: &str) -> Result<&'static Kind, SettingError> {
 }
 
 impl LayerOptions {
-    /// Adds a layer, or options for one that is there, from text such as `cache:capacity=64M`. A
-    /// default layer is left out with `cache:off`.
+    /// Adds a layer, or options for one that the device has, from text such as
+    /// `cache:capacity=64M`. The text `cache:off` leaves a default layer out.
     ///
     /// # Errors
     /// There is no such layer, it has no such option, or a value cannot be read.
@@ -150,7 +151,7 @@ impl LayerOptions {
         self.add_settings(Settings::parse(text)?)
     }
 
-    /// As [`LayerOptions::add`], with options that were read already.
+    /// As [`LayerOptions::add`], with parsed options.
     ///
     /// # Errors
     /// As there.
@@ -176,7 +177,7 @@ impl LayerOptions {
     /// Makes the layers.
     ///
     /// # Errors
-    /// As [`LayerOptions::add`], which has tried the same.
+    /// As [`LayerOptions::add`], which has already tried the same options.
     pub fn make(&self) -> Result<Vec<Box<dyn Layer>>, SettingError> {
         let mut layers = Vec::new();
         for kind in &KINDS {

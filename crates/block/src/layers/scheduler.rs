@@ -1,39 +1,41 @@
-//! The coalescing scheduler: makes few large requests out of many small contiguous ones.
+//! The coalescing scheduler: makes few large requests from many small contiguous ones.
 //!
 //! DeLiBA-2 §3.1: requests are delayed "by up to half the currently observed average I/O latency",
-//! and those that arrive in that window are coalesced. The average tunes itself: it is taken over
-//! the last ten completed requests of each direction (reads, writes), as `rolling_sum` over
+//! and requests that arrive in that window are coalesced. The average tunes itself: it is taken
+//! over the last ten completed requests of each direction (reads, writes), as `rolling_sum` over
 //! `rolling_count` ([`Policy::HalfMean`]). The scheduler that the paper describes has the shape of
-//! librbd's "simple" one, whose published code uses the rolling *sum* as if it were the mean, so
-//! that with a full window the delay is up to five mean latencies; [`Policy::AsShipped`] does the
-//! same, so that the two can be measured against each other.
+//! librbd's "simple" one. Its published code uses the rolling *sum* as if it were the mean, so with
+//! a full window the delay is up to five mean latencies. [`Policy::AsShipped`] does the same, so
+//! that a benchmark can compare the two.
 //!
-//! # When nothing would be gained, nothing waits
+//! # No wait without a gain
 //!
-//! Waiting pays only if a neighbour is likely to come. A request goes out at once when
+//! Waiting pays only if an adjacent request is likely to come. A request goes out at once when
 //! - fewer than [`SchedulerOptions::min_in_flight`] requests of its direction are under way: the
-//!   backend is idle enough to take it, and a submitter with a shallow queue is waiting for us;
-//! - it does not continue a sequential stream (`streams`): random traffic is never delayed;
+//!   backend is idle enough to take it, and a submitter with a shallow queue waits for it;
+//! - it does not continue a sequential stream (`streams`): the scheduler never delays random
+//!   traffic;
 //! - it is large already ([`SchedulerOptions::large_bytes`]);
-//! - it is neither a plain read nor a plain write: FUA writes wait for stable storage as it is;
-//! - ten requests have not completed yet, so no latency is known.
+//! - it is neither a plain read nor a plain write: FUA writes wait for stable storage anyway;
+//! - fewer than ten requests have completed, so no latency is known.
 //!
-//! What waits, goes out as soon as its time is up, it has grown to
+//! A waiting batch goes out as soon as its time is up, it has grown to
 //! [`SchedulerOptions::max_merge_bytes`], or a completion leaves fewer than `min_in_flight` under
-//! way. The first to come in a batch sets its time, so no request waits longer than the policy says.
+//! way. The first request of a batch sets the batch's time, so no request waits longer than the
+//! policy says.
 //!
 //! # Order
 //!
 //! A request that overlaps a waiting batch sends that batch first if either of the two changes
-//! data; overlapping requests are never merged. A flush sends every waiting write first. It would be
-//! allowed not to (a waiting write has not completed), but a submitter that sends writes and then a
-//! flush wants both, and would wait for the delay twice.
+//! data. The scheduler never merges overlapping requests. A flush sends every waiting write first.
+//! The contract does not ask for this (a waiting write has not completed). But a submitter that
+//! sends writes and then a flush wants both, and would wait for the delay twice.
 //!
 //! # Failure
 //!
-//! When a merged request fails, each of its requests is sent again alone, once, so that an error
-//! reaches only the request it belongs to. A write may thus be carried out twice; it is in flight
-//! all the time, and in flight writes have no order that this could break.
+//! When a merged request fails, the scheduler sends each of its requests again alone, once, so that
+//! an error reaches only the request that caused it. So a write may be carried out twice. It is in
+//! flight all the time, and writes in flight have no order that this could break.
 
 use bytes::Bytes;
 use fieldstone_buf::AlignedBuf;
@@ -48,13 +50,13 @@ use crate::{
     BlockError, Completion, Nanos, Op, Payload, Request, RequestFlags, RequestId, Stage, Stamps,
 };
 
-/// Batches that wait at once, over both directions; one more sends the oldest.
+/// Batches that wait at once, over both directions. One more sends the oldest.
 const MAX_BATCHES: usize = 16;
 
 /// How long a request may be delayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Not at all: nothing is merged either.
+    /// No delay, and no merging.
     Off,
     /// Up to half the mean latency of the last ten requests of its direction.
     #[default]
@@ -63,18 +65,19 @@ pub enum Policy {
     AsShipped,
 }
 
-/// What the scheduler may do.
+/// The scheduler's options.
 #[derive(Clone, Copy, Debug)]
 pub struct SchedulerOptions {
     /// How long to delay.
     pub policy: Policy,
-    /// With fewer requests of a direction under way than this, none of it is delayed.
+    /// With fewer requests of a direction under way than this, the scheduler delays none of that
+    /// direction.
     pub min_in_flight: u32,
-    /// Requests of this length or more are passed on at once.
+    /// The scheduler passes requests of at least this length on at once.
     pub large_bytes: u32,
     /// A merged request is at most this long.
     pub max_merge_bytes: u32,
-    /// No request is ever delayed longer than this, whatever the latencies were.
+    /// The longest delay of a request, whatever the latencies were.
     pub max_delay: Nanos,
 }
 
@@ -94,7 +97,7 @@ const POLICIES: [(&str, Policy); 3] =
     [("mean", Policy::HalfMean), ("as-shipped", Policy::AsShipped), ("off", Policy::Off)];
 
 impl SchedulerOptions {
-    /// Takes the options that `settings` names; the others stay.
+    /// Takes the options that `settings` names. The others keep their values.
     ///
     /// # Errors
     /// A value cannot be read.
@@ -107,20 +110,20 @@ impl SchedulerOptions {
     }
 }
 
-/// What the scheduler did so far.
+/// The scheduler's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedulerStats {
-    /// Requests that came in.
+    /// Requests that arrived.
     pub requests: u64,
-    /// Requests that were passed on, merged ones counted once.
+    /// Requests that the scheduler passed on. A merged request counts once.
     pub dispatched: u64,
     /// Requests that went out as part of a larger one.
     pub merged: u64,
-    /// Requests that waited for neighbours.
+    /// Requests that waited for adjacent ones.
     pub delayed: u64,
-    /// How long those waited, all together.
+    /// The total waiting time of these.
     pub delay_total: Nanos,
-    /// The longest any of them waited.
+    /// The longest waiting time.
     pub delay_max: Nanos,
 }
 
@@ -147,7 +150,7 @@ impl Direction {
     }
 }
 
-/// What is known of one direction.
+/// The state of one direction.
 #[derive(Default)]
 struct Lane {
     streams: Streams,
@@ -155,7 +158,7 @@ struct Lane {
     in_flight: u32,
 }
 
-/// A request that waits, and when it came.
+/// A waiting request, and its time of arrival.
 struct Queued {
     request: Request,
     since: Nanos,
@@ -170,7 +173,7 @@ struct Batch {
     due: Nanos,
 }
 
-/// Requests that went down as one.
+/// Requests that went down as one request.
 struct Merged {
     parts: Vec<Queued>,
     direction: Direction,
@@ -187,7 +190,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler that behaves as `options` say.
+    /// A scheduler with these options.
     #[must_use]
     pub fn new(options: SchedulerOptions) -> Self {
         Scheduler {
@@ -199,13 +202,13 @@ impl Scheduler {
         }
     }
 
-    /// What it did so far.
+    /// The counters so far.
     #[must_use]
     pub fn stats(&self) -> SchedulerStats {
         self.stats
     }
 
-    /// How long a request of this direction may wait now; `None` while nothing is known.
+    /// How long a request of this direction may wait now; `None` while no latency is known.
     fn delay(&self, direction: Direction) -> Option<Nanos> {
         let latency = &self.lanes[direction as usize].latency;
         let basis = match self.options.policy {
@@ -217,7 +220,7 @@ impl Scheduler {
         (latency.is_full() && delay > Nanos(0)).then_some(delay)
     }
 
-    /// Takes note that a request goes down.
+    /// Notes that a request goes down.
     fn dispatched(&mut self, request: &mut Request, now: Nanos) {
         if let Some(direction) = Direction::of(request.op) {
             self.lanes[direction as usize].in_flight += 1;
@@ -288,7 +291,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether `request` should wait for neighbours, and how long.
+    /// Whether `request` should wait for adjacent requests, and until when.
     fn wait(&mut self, request: &Request, direction: Direction) -> Option<Nanos> {
         let lane = &mut self.lanes[direction as usize];
         let sequential = lane.streams.follow(request.offset_bytes, request.end_bytes());
@@ -303,7 +306,7 @@ impl Scheduler {
         self.delay(direction)
     }
 
-    /// Adds a request to the batch it continues, or opens one.
+    /// Adds a request to the batch that it continues, or opens a new one.
     fn queue(&mut self, request: Request, direction: Direction, due: Nanos, flow: &mut Flow<'_>) {
         self.stats.delayed += 1;
         let (start, end) = (request.offset_bytes, request.end_bytes());
@@ -332,7 +335,7 @@ impl Scheduler {
         self.batches.push(Batch { direction, start, end, parts, due });
     }
 
-    /// Sends what nothing is gained by holding back any longer.
+    /// Sends the batches that gain nothing from waiting any longer.
     fn send_due(&mut self, flow: &mut Flow<'_>) {
         let mut index = 0;
         while index < self.batches.len() {
@@ -346,14 +349,14 @@ impl Scheduler {
         }
     }
 
-    /// Takes note of a completion: how long its request was below.
+    /// Notes a completion, and how long its request was below.
     fn record(&mut self, direction: Direction, stamps: &Stamps, now: Nanos) {
         let lane = &mut self.lanes[direction as usize];
         lane.in_flight -= 1;
         lane.latency.record(now.since(stamps.at(Stage::Scheduled)));
     }
 
-    /// Completes the requests that were merged, or sends them again alone after a failure.
+    /// Completes the merged requests, or sends them again alone after a failure.
     fn split(
         &mut self,
         parts: Vec<Queued>,

@@ -1,15 +1,16 @@
-//! Recognizes sequential streams: whether a request continues a run of contiguous ones.
+//! Recognizes sequential streams: a request that continues a run of contiguous ones.
 //!
-//! A small table remembers where recent requests of one direction ended. A request that starts at
-//! such an end continues that stream; one that does not opens a new stream in the place of one that
-//! has been idle. Streams that were continued since the hand last passed are spared once (a clock),
-//! so random traffic does not push a sequential stream out between two of its requests.
+//! A small table holds the ends of recent requests of one direction. A request that starts at such
+//! an end continues that stream. Otherwise it opens a new stream in the place of an idle one. A
+//! clock hand chooses that place. The hand spares a stream once if a request has continued it since
+//! the hand last passed, so random traffic does not evict a sequential stream between two of its
+//! requests.
 
-/// How many streams of one direction are followed at once.
+/// Number of streams of one direction in the table.
 const STREAMS: usize = 8;
 
-/// After this many continuations in a row a stream counts as sequential. One adjacency can be an
-/// accident on a small device; two are hardly.
+/// A stream counts as sequential after this many continuations in a row. On a small device one
+/// adjacency can be an accident; two hardly can.
 const SEQUENTIAL_RUN: u32 = 2;
 
 #[derive(Clone, Copy)]
@@ -20,7 +21,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// No request that does anything can start at the last byte there could be.
+    /// No request with an effect can start at the last possible byte.
     const EMPTY: Stream = Stream { end_bytes: u64::MAX, run: 0, spared: false };
 }
 
@@ -37,7 +38,7 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Takes in the request `start..end` and tells whether it continues a sequential stream.
+    /// Notes the request `start..end`. Returns whether it continues a sequential stream.
     pub(crate) fn follow(&mut self, start_bytes: u64, end_bytes: u64) -> bool {
         let found = self.table.iter_mut().find(|stream| stream.end_bytes == start_bytes);
         if let Some(stream) = found {

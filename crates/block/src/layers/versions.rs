@@ -1,16 +1,16 @@
-//! Tells whether a line's content may be kept: whether any change touched it in the meantime.
+//! Decides whether the cache may keep a line: whether a change touched the line in the meantime.
 //!
 //! A clock counts the beginnings and ends of changes. Lines fall into a fixed number of buckets by
-//! their number; a bucket knows how many changes of its lines are in flight, and when the last one
+//! their number. A bucket knows how many changes of its lines are in flight, and when the last one
 //! began or ended. From that:
 //!
-//! - what a *read* gave may be kept if no change is in flight and none began or ended since the
-//!   read was sent: else it may be from before the change;
-//! - what a *change* wrote may be kept if it is the only one in flight and none other began or ended
-//!   since it began: else the order of the two is not known.
+//! - the cache may keep a line of a *read* if no change is in flight and none began or ended since
+//!   the read was sent. Otherwise the line may be from before the change;
+//! - the cache may keep a line of a *change* if this change is the only one in flight and no other
+//!   began or ended since it began. Otherwise the order of the two is not known.
 //!
-//! Lines that share a bucket only make the answer "no" more often. The cost is a few nanoseconds per
-//! line whatever the number of requests in flight, and at most one visit of every bucket.
+//! Lines that share a bucket only make the answer "no" more often. The cost per line is a few
+//! nanoseconds, whatever the number of requests in flight, and at most one visit of every bucket.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ struct Bucket {
     in_flight: u32,
 }
 
-/// When lines changed last.
+/// The times of the lines' last changes.
 pub(crate) struct Versions {
     clock: Moment,
     buckets: Box<[Bucket]>,
@@ -55,18 +55,18 @@ impl Versions {
         }
     }
 
-    /// A read is sent now.
+    /// Notes that a read is sent now.
     pub(crate) fn begin_read(&mut self) -> Moment {
         self.tick()
     }
 
-    /// True if what a read sent at `began` gave for `line` is its content now.
+    /// True if the bytes that a read sent at `began` gave for `line` are its content now.
     pub(crate) fn read_is_current(&self, line: u64, began: Moment) -> bool {
         let bucket = self.bucket(line);
         bucket.in_flight == 0 && bucket.last < began
     }
 
-    /// A change of `lines` is sent now.
+    /// Notes that a change of `lines` is sent now.
     pub(crate) fn begin_change(&mut self, lines: &Range<u64>) -> Moment {
         let now = self.tick();
         self.touch(lines, |bucket| {
@@ -76,14 +76,14 @@ impl Versions {
         now
     }
 
-    /// True if what the change that began at `began`, and has not ended, wrote to `line` is its
-    /// content once it has ended.
+    /// True if the bytes that a change writes to `line` will be its content when the change ends.
+    /// The change began at `began` and has not ended.
     pub(crate) fn change_is_current(&self, line: u64, began: Moment) -> bool {
         let bucket = self.bucket(line);
         bucket.in_flight == 1 && bucket.last == began
     }
 
-    /// A change of `lines` has completed or failed.
+    /// Notes that a change of `lines` has completed or failed.
     pub(crate) fn end_change(&mut self, lines: &Range<u64>) {
         let now = self.tick();
         self.touch(lines, |bucket| {

@@ -1,9 +1,10 @@
-//! A backend that uses every freedom the contract leaves.
+//! A backend that uses every freedom of the contract.
 //!
-//! Each request takes effect on the memory below at a random moment after it was submitted, larger
-//! ones in two parts at two moments, and completes at a random moment after that; so requests
-//! overtake each other in every way the contract allows. Some fail, before or after their effect.
-//! It checks what it is asked (alignment, range, ids), and remembers which writes are stable.
+//! Each request takes effect on the memory below at a random moment after its submission, a larger
+//! one in two parts at two moments. It completes at a random moment after that. So requests
+//! overtake each other in every way that the contract allows. Some fail, before or after their
+//! effect. The backend checks each request (alignment, range, ids), and remembers which writes are
+//! stable.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,7 +15,7 @@ use fieldstone_block::{
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// What a chaos backend is like.
+/// The properties of a chaos backend.
 #[derive(Clone, Copy, Debug)]
 pub struct Temper {
     pub block_bytes: u32,
@@ -32,7 +33,7 @@ struct Part {
 struct Flight {
     request: Request,
     parts: Vec<Part>,
-    /// Writes that had completed when this flush came.
+    /// Writes that had completed when this flush arrived.
     covers: Vec<u32>,
     fails: bool,
 }
@@ -52,7 +53,7 @@ pub struct Chaos {
     next: u64,
     completed_tags: Vec<u32>,
     stable_tags: HashSet<u32>,
-    /// How many requests came in, by what they were.
+    /// The requests that arrived.
     pub seen: Vec<(Op, u64, u32)>,
 }
 
@@ -206,7 +207,7 @@ impl Backend for Chaos {
         for part in 0..parts.len() {
             let at = now.0 + self.delay();
             last = last.max(at);
-            // A request that fails may have had its effect, or a part of it.
+            // A request that fails may have had its effect, or a part of the effect.
             if !fails || self.random.random_bool(0.5) {
                 self.schedule(at, Event::Effect { flight, part });
             }

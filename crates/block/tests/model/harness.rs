@@ -1,7 +1,7 @@
 //! Drives a backend with random requests from one seed and checks every completion.
 //!
-//! Time jumps from one event to the next: the next request, or the moment the backend said it wants
-//! to be polled. A backend that has work and names no such moment has stranded it, and fails.
+//! Time jumps from one event to the next: the next request, or the moment at which the backend
+//! wants a poll. A backend that has work but names no such moment has lost that work, and fails.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -20,11 +20,11 @@ use crate::oracle::{Oracle, Tag};
 pub struct Shape {
     pub cells: usize,
     pub cell_bytes: u32,
-    /// A trim zeroes whole blocks of this size only.
+    /// A trim zeroes only whole blocks of this size.
     pub trim_bytes: u32,
     pub requests: u32,
     pub max_in_flight: usize,
-    /// The chance that a request continues where the last of its kind ended.
+    /// The chance that a request continues where the last one of its kind ended.
     pub sequential: f64,
     /// Largest pause between requests.
     pub max_gap: u64,
@@ -45,7 +45,7 @@ pub struct Harness<B> {
     oracle: Oracle,
     asked: BTreeMap<RequestId, Asked>,
     completed_tags: Vec<Tag>,
-    /// Where the last read and the last write ended, in cells.
+    /// The ends of the last read and the last write, in cells.
     ends: [usize; 2],
     next_tag: Tag,
     now: Nanos,
@@ -90,7 +90,7 @@ impl<B: Backend> Harness<B> {
             _ => Op::Extents,
         };
         let (first, len) = if op == Op::Flush { (0, 0) } else { self.range(op) };
-        // Ids as a client would choose them: any 64 bits, but unique among those in flight.
+        // Ids as a client would choose them: any number, but unique among those in flight.
         let id = loop {
             let id = RequestId(self.random.random_range(0..64));
             if !self.asked.contains_key(&id) {
@@ -216,7 +216,7 @@ impl<B: Backend> Harness<B> {
         self.read_everything(is_stable)
     }
 
-    /// Reads the whole device twice: what it holds is settled by now.
+    /// Reads the whole device twice. Its content is settled by now.
     fn read_everything(&mut self, is_stable: impl Fn(&B, Tag) -> bool) -> Result<(), String> {
         for id in [RequestId(1), RequestId(2)] {
             let len_bytes = self.shape.cells as u32 * self.shape.cell_bytes;

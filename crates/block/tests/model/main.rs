@@ -1,8 +1,8 @@
-//! Every layer and the whole stack against one model of the contract.
+//! Compares every layer and the whole stack with one model of the contract.
 //!
 //! A seed fixes the requests, the backend's temper and the shape of the device. The layer under
-//! test stands over a backend that completes in any order and fails at times (`chaos`); the oracle
-//! knows what each cell may hold (`oracle`); the harness compares (`harness`).
+//! test stands over a backend that completes in any order and sometimes fails (`chaos`). The oracle
+//! knows the permitted values of each cell (`oracle`). The harness compares (`harness`).
 
 #[cfg(test)]
 mod chaos;
@@ -28,10 +28,10 @@ const BLOCKS: Wants = Wants { blocks: true, streams: false, lines: false };
 const LINES: Wants = Wants { blocks: false, streams: false, lines: true };
 const STREAMS: Wants = Wants { blocks: false, streams: true, lines: false };
 
-/// What a test wants of the requests and the backend.
+/// The properties of the requests and the backend that a test asks for.
 #[derive(Clone, Copy, Default)]
 struct Wants {
-    /// The backend may want blocks larger than a cell.
+    /// The backend may have blocks larger than a cell.
     blocks: bool,
     /// Half of the runs are long, deep and sequential.
     streams: bool,

@@ -1,14 +1,14 @@
-//! What reads may give, cell by cell.
+//! The permitted results of reads, cell by cell.
 //!
-//! The device is cut into cells; every request covers whole cells, and a write fills its cells with
-//! its own tag, so a value names the write it came from and a torn cell shows. Per cell the
-//! oracle keeps the values it may hold now and the changes in flight:
+//! The device is cut into cells. Every request covers whole cells, and a write fills its cells with
+//! its own tag. So a value names its write, and a torn cell shows. Per cell the oracle keeps the
+//! values that it may hold now and the changes in flight:
 //!
 //! - a change that completes leaves its own value, or that of a change that completed while it was
-//!   in flight (either order is right);
-//! - a change that fails leaves its value or what was there;
-//! - a read may give what the cell held when it was submitted, or the value of any change that was
-//!   in flight at some time since; when there was none, the value is settled from then on.
+//!   in flight (both orders are right);
+//! - a change that fails leaves its value or the old value;
+//! - a read may give the cell's value at its submission, or the value of any change that was in
+//!   flight at some time since. If there was no such change, the value is settled from then on.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +19,11 @@ pub type Tag = u32;
 
 #[derive(Clone, Default)]
 struct Cell {
-    /// What the cell may hold if no change in flight has taken effect.
+    /// The values that the cell may hold if no change in flight has taken effect.
     may_hold: Vec<Tag>,
     /// Changes in flight: request and value.
     in_flight: Vec<(RequestId, Tag)>,
-    /// Reads in flight, each with what it may give so far and whether a change interfered.
+    /// Reads in flight, each with its permitted values so far and whether a change interfered.
     reads: Vec<(RequestId, Vec<Tag>, bool)>,
     /// For each change in flight, the values of changes that completed meanwhile.
     meanwhile: Vec<(RequestId, Tag)>,
@@ -34,7 +34,7 @@ pub struct Oracle {
     cell_bytes: u32,
     cells: Vec<Cell>,
     ranges: BTreeMap<RequestId, (Op, std::ops::Range<usize>)>,
-    /// A trim need only zero whole blocks of this size.
+    /// A trim has to zero only whole blocks of this size.
     trim_cells: usize,
 }
 
@@ -100,7 +100,7 @@ impl Oracle {
             }
             add(&mut cell.may_hold, value);
             cell.meanwhile.retain(|(owner, _)| *owner != id);
-            // The others in flight may turn out to have happened before this one.
+            // The other changes in flight may take effect before this one.
             for (other, _) in &cell.in_flight {
                 if !cell.meanwhile.contains(&(*other, value)) {
                     cell.meanwhile.push((*other, value));
@@ -109,7 +109,7 @@ impl Oracle {
         }
     }
 
-    /// Checks what a read gave; `None` when it failed.
+    /// Checks the bytes of a read; `None` when the read failed.
     pub fn read(&mut self, id: RequestId, bytes: Option<&[u8]>) -> Result<(), String> {
         let (_, range) = self.ranges.remove(&id).unwrap();
         let first = range.start;

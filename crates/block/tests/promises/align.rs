@@ -1,4 +1,4 @@
-//! Aligned requests pass untouched; edges are read, laid over and written back in order.
+//! Aligned requests pass unchanged. Edges are read, laid over and written back in order.
 
 use fieldstone_block::layers::{Align, AlignStats};
 use fieldstone_block::{Backend, BlockError, Nanos, Op, Stack};
@@ -28,7 +28,7 @@ fn an_unaligned_write_reads_both_edges_and_writes_once() {
     let mut align = over(manual, Align::new());
     align.submit(request(1, Op::Write, 500, 1100, 9), Nanos(1));
     assert_eq!(hand.pending(), [(Op::Read, 0, 512), (Op::Read, 1536, 512)]);
-    // The edges may come in any order.
+    // The edge reads may complete in any order.
     hand.answer(1, 2);
     hand.answer(0, 1);
     assert_eq!(poll(&mut align, 1), []);

@@ -1,4 +1,4 @@
-//! The cache hits, counts, bounds itself, and never keeps what a change met.
+//! The cache hits, counts, bounds itself, and never keeps a line that a change touched meanwhile.
 
 use fieldstone_block::layers::{Cache, CacheOptions, CacheStats, LINE_BYTES};
 use fieldstone_block::{Backend, BlockError, Nanos, Op, Payload, Stack};
@@ -17,7 +17,8 @@ fn stats(stack: &Stack<Manual>) -> CacheStats {
     layer::<Cache, Manual>(stack).stats()
 }
 
-/// Reads one line; the backend, if asked, answers with `fill`. True if it was asked.
+/// Reads one line. If the cache asks the backend, the backend answers with `fill`. Returns the byte
+/// read, and true if the cache asked the backend.
 fn read(cache: &mut Stack<Manual>, hand: &Hand, line: u64, fill: u8) -> (u8, bool) {
     cache.submit(request(99, Op::Read, line * LINE, LINE_BYTES, 0), Nanos(1));
     let asked = !hand.pending().is_empty();
@@ -38,7 +39,7 @@ fn a_read_that_a_write_overtook_is_not_kept() {
     cache.submit(request(2, Op::Write, 0, LINE_BYTES, 5), Nanos(1));
     hand.answer(1, 0);
     assert_eq!(poll(&mut cache, 1), [(2, Ok(Payload::None))]);
-    // The read saw the line before the write, which it may; but it is stale by now.
+    // The read may return the line from before the write, but that line is out of date by now.
     hand.answer(0, 4);
     poll(&mut cache, 1);
     assert_eq!(stats(&cache).refused, 1);

@@ -1,4 +1,4 @@
-//! Delays are exact, rates hold, errors come as asked and can be repeated.
+//! Delays are exact, rates hold, and errors come as the options say and are repeatable.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -29,7 +29,8 @@ fn a_delay_is_exact_and_by_kind() {
     assert_eq!(delay.deadline(), None);
 }
 
-/// Runs `count` requests of `len` bytes that all come at once; returns when the last completed.
+/// Runs `count` requests of `len` bytes that all arrive at once. Returns when the last one
+/// completed.
 fn run(options: LimitOptions, count: u64, len: u32) -> u64 {
     let mut limit = over(Ram::new(1 << 30), Limit::new(options));
     let mut now = 1_000_000_000_000;
@@ -49,19 +50,19 @@ fn run(options: LimitOptions, count: u64, len: u32) -> u64 {
 fn rates_hold_and_bursts_are_allowed() {
     let bytes =
         LimitOptions { bytes_per_second: NonZeroU64::new(1_000_000), ..LimitOptions::default() };
-    // The first passes at once; each of the others pays for the one before it.
+    // The first request passes at once. Each of the others waits for the cost of the one before.
     assert_eq!(run(bytes, 11, 100_000), 1_000_000_000);
     let burst = LimitOptions { burst: Nanos::from_ms(500), ..bytes };
     assert_eq!(run(burst, 11, 100_000), 500_000_000);
     let requests =
         LimitOptions { requests_per_second: NonZeroU64::new(1000), ..LimitOptions::default() };
     assert_eq!(run(requests, 101, 4096), 100_000_000);
-    // Dearer than a whole burst: passes, and leaves a debt.
+    // A request that costs more than a whole burst passes and leaves a debt.
     assert_eq!(run(burst, 2, 10_000_000), 9_500_000_000);
     assert_eq!(run(LimitOptions::default(), 100, 4096), 0);
 }
 
-/// What each queue has got: bytes that passed, and the longest wait of a request.
+/// The service of each queue: bytes that passed, and the longest wait of a request.
 fn share(seed: u64, options: &str, lens: &[u32], depths: &[usize]) -> BTreeMap<u32, (u64, u64)> {
     let (manual, hand) = Manual::new(1);
     let mut limit = over(manual, Limit::new(LimitOptions::default()));
@@ -105,7 +106,8 @@ fn share(seed: u64, options: &str, lens: &[u32], depths: &[usize]) -> BTreeMap<u
 #[test]
 fn queues_share_a_rate_fairly_and_none_starves() {
     for seed in 0..20 {
-        // Deep and shallow queues, short and long requests: by bytes all get the same.
+        // With deep and shallow queues, and short and long requests, all get the same number of
+        // bytes.
         let got = share(seed, "limit:bytes=20M", &[4096, 4096, 65536], &[64, 1, 8]);
         let total: u64 = got.values().map(|(bytes, _)| bytes).sum();
         let expected = 2 * (20 << 20);
@@ -114,7 +116,8 @@ fn queues_share_a_rate_fairly_and_none_starves() {
             let third = expected / 3;
             assert!(bytes.abs_diff(third) < third / 4, "seed {seed}: queue {queue} got {got:?}");
         }
-        // One request of a shallow queue waits for one of each other queue, not for all of them.
+        // A request of a shallow queue waits for one request of each other queue, not for all of
+        // them.
         let got = share(seed, "limit:iops=1000", &[4096, 4096], &[256, 1]);
         assert!(got[&1].1 <= 3_000_000, "seed {seed}: {got:?}");
         assert!(got[&1].0 * 3 > got[&0].0, "seed {seed}: {got:?}");

@@ -1,4 +1,5 @@
-//! What each layer promises beyond the contract: that it merges, keeps, waits, and does not.
+//! The promises of each layer beyond the contract: when it merges, keeps and waits, and when it
+//! does not.
 
 #[cfg(test)]
 mod align;

@@ -1,4 +1,4 @@
-//! A backend that does nothing until the test says so.
+//! A backend that answers only when the test says so.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,10 +9,10 @@ use fieldstone_block::{
     RequestFlags, RequestId, Stack, Stamps,
 };
 
-/// What the test and the backend share.
+/// The state that the test and the backend share.
 #[derive(Default)]
 pub struct Desk {
-    /// Requests that came in and were not answered, in order.
+    /// Requests that arrived and have no answer yet, in order.
     pub pending: Vec<Request>,
     ready: Vec<Completion>,
 }
@@ -22,7 +22,7 @@ pub struct Desk {
 pub struct Hand(Rc<RefCell<Desk>>);
 
 impl Hand {
-    /// What waits to be answered: operation, offset, length.
+    /// The requests without an answer: operation, offset, length.
     pub fn pending(&self) -> Vec<(Op, u64, u32)> {
         let desk = self.0.borrow();
         desk.pending.iter().map(|r| (r.op, r.offset_bytes, r.len_bytes)).collect()
@@ -61,7 +61,7 @@ pub struct Manual {
 }
 
 impl Manual {
-    /// A backend of 1 GiB that wants blocks of `block_bytes`, and the hand that moves it.
+    /// A backend of 1 GiB with blocks of `block_bytes`, and the handle that controls it.
     pub fn new(block_bytes: u32) -> (Self, Hand) {
         let hand = Hand::default();
         (Manual { hand: hand.clone(), block_bytes }, hand)

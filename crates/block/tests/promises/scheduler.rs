@@ -1,4 +1,4 @@
-//! The scheduler merges what is sequential and deep, and delays nothing else.
+//! The scheduler merges sequential requests of a deep queue, and delays no others.
 
 use fieldstone_block::layers::{
     Delay, DelayOptions, Policy, Scheduler, SchedulerOptions, SchedulerStats,
@@ -12,7 +12,7 @@ use crate::manual::{Hand, Manual, bytes_of, layer, over, poll, request};
 const LATENCY: u64 = 1000;
 
 /// A scheduler over a manual backend that has seen ten reads and ten writes of `LATENCY` each, and
-/// the time. The requests were scattered: no stream is known.
+/// the present time. The requests were scattered, so the scheduler knows no stream.
 fn warmed(policy: Policy) -> (Stack<Manual>, Hand, u64) {
     let (manual, hand) = Manual::new(1);
     let mut scheduler =
@@ -34,7 +34,8 @@ fn stats<B: Backend>(stack: &Stack<B>) -> SchedulerStats {
     layer::<Scheduler, B>(stack).stats()
 }
 
-/// Submits `count` contiguous requests of 4 KiB at once, with ids from 0; write 1, 2, 3...
+/// Submits `count` contiguous requests of 4 KiB at once, with ids from 0. Writes have bytes 1, 2,
+/// 3...
 fn stream(scheduler: &mut Stack<Manual>, op: Op, count: u64, now: u64) {
     for step in 0..count {
         scheduler.submit(request(step, op, step * 4096, 4096, (step % 250) as u8 + 1), Nanos(now));
@@ -45,7 +46,7 @@ fn stream(scheduler: &mut Stack<Manual>, op: Op, count: u64, now: u64) {
 fn contiguous_writes_become_one_and_each_gets_its_completion() {
     let (mut scheduler, hand, now) = warmed(Policy::HalfMean);
     stream(&mut scheduler, Op::Write, 20, now);
-    // Four go out at once, for a queue must be deep before waiting pays.
+    // Four go out at once, because waiting pays only in a deep queue.
     assert_eq!(hand.pending().len(), 4);
     assert_eq!(scheduler.deadline(), Some(Nanos(now + LATENCY / 2)));
     assert_eq!(poll(&mut scheduler, now + LATENCY / 2 - 1).len(), 0);
@@ -182,7 +183,7 @@ fn an_error_reaches_only_the_request_it_belongs_to() {
     poll(&mut scheduler, now + LATENCY);
     hand.fail(4, BlockError::NoSpace);
     assert_eq!(poll(&mut scheduler, now + LATENCY).len(), 0);
-    // The three are sent again, alone.
+    // The scheduler sends the three again, alone.
     assert_eq!(hand.pending().len(), 7);
     hand.answer(4, 0);
     hand.fail(4, BlockError::NoSpace);

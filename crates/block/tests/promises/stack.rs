@@ -1,4 +1,4 @@
-//! The stack's stamps and counts tell where a request was.
+//! The stack's stamps and counts show which layers handled a request.
 
 use fieldstone_block::layers::{Cache, LayerOptions, Meter};
 use fieldstone_block::{Backend, BlockError, Interval, Nanos, Op, Ram, Stack, Stage};

@@ -1,4 +1,5 @@
-//! The client's handshake: one option at a time, each awaited before the next is sent.
+//! The client's handshake: one option at a time. The client awaits each answer before it sends the
+//! next option.
 
 use bytes::Buf;
 use zerocopy::FromBytes;
@@ -10,7 +11,7 @@ use crate::wire::{
     OptionReplyHeader, handshake, info, opt, rep,
 };
 
-/// What the client waits for.
+/// The message that the client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Greeting,
@@ -121,7 +122,7 @@ impl Client {
                     self.start();
                 }
             }
-            // An old server has no structured replies; go on without.
+            // An old server has no structured replies. Go on without them.
             (opt::STRUCTURED_REPLY, rep::ERR_UNSUP) | (opt::SET_META_CONTEXT, rep::ACK) => {
                 self.start();
             }

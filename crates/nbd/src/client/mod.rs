@@ -1,12 +1,13 @@
 //! A small NBD client without sockets: for tests, the quickstart and benchmarks.
 //!
-//! Bytes from the server go into [`Client::receive`], bytes for it come out of [`Client::output`].
-//! The handshake runs by itself; once [`Client::about`] knows the export, commands may be sent, and
-//! [`Client::next_reply`] gives their replies in the order in which they end.
+//! Bytes from the server go into [`Client::receive`]. Bytes for the server come out of
+//! [`Client::output`]. The handshake runs by itself. Once [`Client::about`] gives the export, the
+//! caller may send commands, and [`Client::next_reply`] gives their replies in the order in which
+//! they end.
 //!
-//! The client is strict: a reply that the specification forbids (overlapping chunks, a gap, a
-//! chunk of a range not asked for) is a [`ClientError`], so that every test that uses it also
-//! checks the server's output.
+//! The client is strict: a reply that the specification forbids (overlapping chunks, a gap, a chunk
+//! outside the requested range) is a [`ClientError`]. So every test with this client also checks
+//! the server's output.
 
 mod handshake;
 mod replies;
@@ -22,7 +23,7 @@ use crate::wire::{REQUEST_MAGIC, RequestHeader, cmd};
 use handshake::Stage;
 use replies::Pending;
 
-/// What the client asks for in the handshake.
+/// The client's wishes in the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The export's name; empty for the default one.
@@ -36,7 +37,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Everything this client can do, on the export `name`.
+    /// Every feature of this client, on the export `name`.
     pub fn full(name: impl Into<String>) -> Self {
         Self { export: name.into(), structured: true, allocation: true, go: true }
     }
@@ -47,16 +48,16 @@ impl Config {
     }
 }
 
-/// What the server said about the export.
+/// The server's description of the export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
     /// Size of the device.
     pub size_bytes: u64,
     /// Bits of [`crate::wire::flag`].
     pub flags: u16,
-    /// Minimum block, preferred block and maximum payload, if the server told.
+    /// Minimum block, preferred block and maximum payload, if the server sent them.
     pub block_sizes: Option<[u32; 3]>,
-    /// The canonical name, if the server told.
+    /// The canonical name, if the server sent it.
     pub name: Option<String>,
     /// The description, if there is one.
     pub description: Option<String>,
@@ -66,7 +67,7 @@ pub struct About {
     pub allocation_id: Option<u32>,
 }
 
-/// A description of an extent, as `base:allocation` gives it.
+/// A description of an extent, in the form of `base:allocation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// Length in bytes.
@@ -75,10 +76,10 @@ pub struct Descriptor {
     pub flags: u32,
 }
 
-/// What a command produced.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The command succeeded and has nothing to show.
+    /// The command succeeded and has no data.
     Done,
     /// The bytes read.
     Data(Bytes),
@@ -96,26 +97,26 @@ pub enum Outcome {
 /// The reply to one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// What [`Client::send`] gave for the command.
+    /// The cookie that [`Client::send`] returned for the command.
     pub cookie: u64,
-    /// What it produced.
+    /// The result.
     pub outcome: Outcome,
-    /// Content chunks it came in: 0 or 1 without structured replies.
+    /// Number of content chunks in the reply: 0 or 1 without structured replies.
     pub chunks: u32,
 }
 
-/// What is wrong with the server.
+/// The server's fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
     /// A message starts with the wrong magic number.
     #[error("{what} starts with magic {magic:#x}")]
     Magic {
-        /// Which message.
+        /// The kind of message.
         what: &'static str,
-        /// What it starts with.
+        /// Its magic number.
         magic: u64,
     },
-    /// The server refused an option that the client cannot do without.
+    /// The server refused an option that the client needs.
     #[error("option {option} refused with {reply_type:#x}: {message}")]
     Refused {
         /// The option.
@@ -181,15 +182,15 @@ impl Client {
         (self.stage == Stage::Ready).then_some(&self.about)
     }
 
-    /// Commands sent and not yet replied to.
+    /// Commands without a reply so far.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.pending.len()
     }
 
     /// Sends any command: a code of [`cmd`], bits of [`crate::wire::cmd_flag`], a range, and the
-    /// payload of a write. Gives the cookie of its reply. Nothing is checked, so that tests can
-    /// send what a server must refuse.
+    /// payload of a write. Returns the cookie of its reply. The client checks nothing, so that
+    /// tests can send commands that a server must refuse.
     pub fn send(
         &mut self,
         command: u16,
@@ -251,7 +252,7 @@ impl Client {
         self.send(cmd::CACHE, 0, offset_bytes, len_bytes, Bytes::new())
     }
 
-    /// Says goodbye; the server answers what is in flight and closes.
+    /// Ends the session. The server answers the requests in flight and closes.
     pub fn disconnect(&mut self) {
         self.send(cmd::DISC, 0, 0, 0, Bytes::new());
     }

@@ -1,4 +1,4 @@
-//! Replies as the client sees them: parsed, checked against the command, put together.
+//! Replies on the client's side: parsed, checked against the command, and assembled.
 
 use bytes::{Buf, Bytes};
 use zerocopy::FromBytes;
@@ -9,7 +9,7 @@ use crate::wire::{
     CHUNK_MAGIC, ChunkHeader, Fields, SIMPLE_REPLY_MAGIC, SimpleReply, chunk, cmd, cmd_flag,
 };
 
-/// A command in flight and what has come of its reply.
+/// A command in flight and the parts of its reply so far.
 #[derive(Debug)]
 pub(super) struct Pending {
     command: u16,
@@ -138,7 +138,7 @@ impl Client {
     /// The next complete reply, if there is one.
     ///
     /// # Errors
-    /// If the server breaks the specification; the connection should then be closed.
+    /// If the server breaks the specification. The caller should then close the connection.
     pub fn next_reply(&mut self) -> Result<Option<Reply>, ClientError> {
         while self.about().is_some() {
             let Some(magic) = Fields(&self.input).u32() else { break };

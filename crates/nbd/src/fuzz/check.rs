@@ -1,4 +1,4 @@
-//! The grammar of the server's output: each message must be what the protocol has in its place.
+//! The grammar of the server's output: each message must be one that the protocol allows there.
 
 use crate::errors::Errno;
 use crate::wire::{
@@ -6,14 +6,14 @@ use crate::wire::{
     SIMPLE_REPLY_MAGIC, chunk, rep,
 };
 
-/// What a stretch of output must be.
+/// The expected content of a part of the output.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Expected {
     /// The server's first bytes.
     Greeting,
     /// The replies to one option, or the answer to `EXPORT_NAME`.
     Negotiation,
-    /// Exactly one reply; if it is a successful simple one, with so much data.
+    /// Exactly one reply. If it is a successful simple one, it has `data` bytes of data.
     Reply { data: usize },
 }
 

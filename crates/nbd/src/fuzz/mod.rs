@@ -1,16 +1,17 @@
-//! Fuzzing a session: any bytes in, and the properties that must hold whatever they are.
+//! Fuzzing of a session: it gets any bytes, and the properties below must hold.
 //!
-//! The input's first eight bytes seed a schedule, the rest is what a client sends. The schedule
-//! decides how the stream is cut, when completions come, in which order and with which result, and
-//! when replies are taken. Checked all the time:
+//! The input's first eight bytes seed a schedule. The rest are the client's bytes. The schedule
+//! decides how the stream is cut, when completions arrive, in which order and with which results,
+//! and when replies are taken. The fuzzer always checks:
 //!
-//! - nothing panics;
+//! - no panic;
 //! - memory stays within the limits;
 //! - the output is well-formed, and every request has exactly one reply (see `check`);
-//! - the session does not hang: with everything completed and taken it wants input or is closed.
+//! - the session does not hang: when everything is completed and taken, it wants input or is
+//!   closed.
 //!
-//! [`session`] is used by the cargo-fuzz target in the repository's `fuzz/` folder and by a seeded
-//! smoke test; [`seeds`] gives valid sessions to start from.
+//! The cargo-fuzz target in the repository's `fuzz/` folder and a seeded smoke test use
+//! [`session`]. [`seeds`] gives valid sessions to start from.
 
 mod check;
 mod seeds;
@@ -30,7 +31,7 @@ use crate::session::{Phase, Session, Step};
 use check::{Expected, check};
 pub use seeds::seeds;
 
-/// Size of the fuzzed export: small, so that few requests pass its end by chance only.
+/// Size of the fuzzed export: small, so that many requests reach its end.
 const SIZE_BYTES: u64 = 1 << 20;
 
 const LIMITS: Limits = Limits {
@@ -44,30 +45,30 @@ const LIMITS: Limits = Limits {
     receive_bytes: 40 << 10,
 };
 
-/// What [`Session::memory_bytes`] may reach: the bounds, and one request and its framing that may
-/// pass them.
+/// The bound of [`Session::memory_bytes`]: the limits, plus one request with its framing, which may
+/// exceed them.
 const MEMORY_BOUND: usize =
     LIMITS.max_memory_bytes + LIMITS.max_output_bytes + SIZE_BYTES as usize + (64 << 10);
 
-/// How far an input came, so that a test can tell whether its inputs are any good.
+/// The progress of the session in an input, so that a test can judge its inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
     /// The session reached transmission.
     pub transmission: bool,
     /// The session ended with a violation.
     pub violation: bool,
-    /// The client said goodbye.
+    /// The client ended the session.
     pub goodbye: bool,
     /// Requests that reached the backend.
     pub requests: u32,
-    /// The most memory seen in use.
+    /// The largest memory in use.
     pub peak_memory_bytes: usize,
 }
 
 /// Runs a session on `input`.
 ///
 /// # Panics
-/// If a property does not hold: that is the finding.
+/// If a property does not hold. This is the finding.
 pub fn session(input: &[u8]) -> Survey {
     let (seed, stream) = input.split_at(input.len().min(8));
     let mut seed_bytes = [0; 8];
@@ -80,7 +81,8 @@ pub fn session(input: &[u8]) -> Survey {
     world.survey
 }
 
-/// A small generator of random numbers (SplitMix64): the library carries no dependency for it.
+/// A small generator of random numbers (SplitMix64), so that the library needs no dependency for
+/// them.
 struct Schedule(u64);
 
 impl Schedule {
@@ -106,7 +108,7 @@ struct World {
     session: Session,
     schedule: Schedule,
     in_flight: Vec<Request>,
-    /// What the queued output must be, with its length.
+    /// The expected parts of the queued output, with their lengths.
     expected: VecDeque<(Expected, usize)>,
     queued_bytes: usize,
     survey: Survey,
@@ -134,7 +136,7 @@ impl World {
         }
     }
 
-    /// One move of the schedule; false when nothing more can be received.
+    /// One move of the schedule; false when the session can receive no more.
     fn turn(&mut self, left: &mut &[u8]) -> bool {
         match self.schedule.below(4) {
             0 => self.complete_one(),
@@ -206,7 +208,7 @@ impl World {
         assert_eq!(self.session.queued_bytes(), self.queued_bytes, "a second reply");
     }
 
-    /// Some result for the request: mostly right, at times an error or nonsense.
+    /// A random result for the request: mostly right, sometimes an error or invalid.
     fn answer(&mut self, request: &Request) -> Result<Payload, BlockError> {
         match self.schedule.below(16) {
             0 => return Err(BlockError::Io("fuzzed".into())),
@@ -244,13 +246,14 @@ impl World {
         }
     }
 
-    /// A length from 1 to `left`, now and then zero.
+    /// A length from 1 to `left`, sometimes zero.
     fn run_length(&mut self, left: u32) -> u32 {
         let len = u32::try_from(self.schedule.below(1 << 16)).expect("below 2^16");
         if self.schedule.below(3) == 0 { left } else { len.min(left) }
     }
 
-    /// Notes what the bytes queued since the last call must be, and checks the memory in use.
+    /// Notes the expected content of the bytes queued since the last call. Checks the memory in
+    /// use.
     fn expect(&mut self, expected: Expected) {
         let queued = self.session.queued_bytes();
         if queued > self.queued_bytes {
@@ -276,7 +279,7 @@ impl World {
         self.queued_bytes = 0;
     }
 
-    /// Completes and takes everything: the session must then be waiting for input or closed.
+    /// Completes and takes everything. Then the session must wait for input or be closed.
     fn settle(&mut self) {
         loop {
             self.decode();

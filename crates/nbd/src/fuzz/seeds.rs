@@ -15,7 +15,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A client's bytes, put together.
+/// A client's bytes, assembled.
 struct Script(Vec<u8>);
 
 impl Script {
@@ -59,7 +59,7 @@ fn legacy() -> Vec<u8> {
         .0
 }
 
-/// A client that looks around and leaves.
+/// A client that lists exports and contexts, and leaves.
 fn browsing() -> Vec<u8> {
     Script::new(2, FIXED)
         .option(opt::STARTTLS, b"")

@@ -1,4 +1,4 @@
-//! Bounds and back-pressure, and where received bytes land.
+//! Bounds and back-pressure, and the place of received bytes.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn write(offset: u64, len: u32, fill: u8) -> Vec<u8> {
     [request(0, cmd::WRITE, offset, offset, len), vec![fill; len as usize]].concat()
 }
 
-/// Puts `bytes` into the space as far as they fit; how many did.
+/// Puts as many of `bytes` into the space as fit. Returns their number.
 fn receive(session: &mut Session, bytes: &[u8]) -> usize {
     let space = session.receive_space();
     let len = space.len().min(bytes.len());
@@ -127,7 +127,8 @@ fn large_writes_are_received_in_place() {
     assert!(first.data[..300_000].iter().all(|byte| *byte == 7));
     assert!(first.data[300_000..].iter().all(|byte| *byte == 8));
 
-    // The next header is received alone, so that its payload goes in place from its first byte.
+    // The session receives the next header alone, so that its payload goes in place from its first
+    // byte.
     assert_eq!(session.receive_space().len(), 28);
     let second = write(0, len, 9);
     let mut at = receive(&mut session, &second);
@@ -164,7 +165,8 @@ fn large_and_small_writes_mixed_in_one_receive() {
 #[test]
 fn the_receive_space_stays_while_a_receive_is_under_way() {
     let mut session = session(Limits { max_in_flight: 2, ..Limits::default() });
-    // Four requests are buffered, two of them undecoded, and the fifth, a large write, begins.
+    // The buffer holds four requests, two of them undecoded, and the beginning of the fifth, a
+    // large write.
     let mut stream: Vec<u8> =
         (0..4).flat_map(|at| request(0, cmd::READ, at, at * 512, 512)).collect();
     let large = write(4096, 50_000, 3);
@@ -191,7 +193,8 @@ fn the_receive_space_stays_while_a_receive_is_under_way() {
     let mut moved = Box::new(session);
     assert_eq!(moved.receive_space().as_ptr().addr(), address, "moving the session is harmless");
 
-    // It brings the rest of the payload, whose buffer exists since: it must find its way there.
+    // The receive brings the rest of the payload. The payload's buffer exists by now, so the rest
+    // must be moved there.
     assert_eq!(receive(&mut moved, &large[1028..]), large.len() - 1028);
     let (_, request) = moved.next_request().unwrap();
     assert_eq!(request.data, large[28..]);
@@ -217,7 +220,7 @@ fn limits_that_cannot_work_are_corrected() {
     }
 }
 
-/// A session of an export, with a share of this budget.
+/// A session with an export and a share of this budget.
 fn sharing(budget: &Arc<Budget>) -> Session {
     let session = Session::new(exports(vec![export("disk", 1 << 40)]), Limits::default());
     let mut session = session.with_budget(budget);
@@ -244,7 +247,7 @@ fn a_long_header_takes_no_memory_before_its_payload_comes() {
         assert!(session.wants_input() && !session.holds_room());
     }
     assert_eq!(budget.used_bytes(), 0);
-    // A sign of life, and the whole is held.
+    // After its first bytes the session holds memory for the whole payload.
     feed(&mut sessions[0], &[1; LARGE_WRITE_BYTES as usize]);
     assert!(sessions[0].holds_room() && sessions[0].awaits_payload());
     assert_eq!(budget.used_bytes(), 32 << 20);
@@ -252,7 +255,7 @@ fn a_long_header_takes_no_memory_before_its_payload_comes() {
     feed(&mut sessions[2], &[1; LARGE_WRITE_BYTES as usize]);
     assert!(sessions[2].waits_for_room() && !sessions[2].wants_input() && budget.is_wanted());
 
-    // Short requests pass, long ones wait until a session is gone.
+    // Short requests pass. Long ones wait until a session is gone.
     let mut honest = sharing(&budget);
     assert_eq!(feed(&mut honest, &write(0, 128 << 10, 7)).len(), 1);
     let before = budget.returns();

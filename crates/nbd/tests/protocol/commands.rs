@@ -1,4 +1,4 @@
-//! Every command and flag: what reaches the backend, and which error the client gets.
+//! Every command and flag: the request at the backend, and the client's error.
 
 use bytes::Bytes;
 use fieldstone_block::{
@@ -27,7 +27,7 @@ fn read_only() -> Session {
     transmitting(list, true, Limits::default())
 }
 
-/// The error number of the single reply that is waiting; zero for success.
+/// The error number of the single waiting reply; zero for success.
 fn errno(reply: &[u8]) -> u32 {
     let field = |at: usize| u32::from_be_bytes(reply[at..at + 4].try_into().unwrap());
     match field(0) {
@@ -48,7 +48,7 @@ fn errno(reply: &[u8]) -> u32 {
     }
 }
 
-/// Sends a request that the session must refuse by itself; which error it gives.
+/// Sends a request that the session must refuse by itself. Returns its error.
 fn refused(session: &mut Session, flags: u16, command: u16, offset: u64, len: u32) -> Errno {
     let mut bytes = request(flags, command, COOKIE, offset, len);
     if command == cmd::WRITE {
@@ -296,7 +296,8 @@ fn long_error_messages_are_cut_between_characters() {
     assert!((1000..=1024 + 26).contains(&reply.len()));
 }
 
-/// The reply to a read of `len` bytes (or to a block status) that the backend answers so.
+/// The reply to a read of `len` bytes (or to a block status) that the backend answers with
+/// `payload`.
 fn misbehave(command: u16, len: u32, payload: Payload) -> Vec<u8> {
     let mut session = session(true);
     let request = feed(&mut session, &request(0, command, COOKIE, 0, len)).remove(0);

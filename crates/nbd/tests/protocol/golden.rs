@@ -1,4 +1,4 @@
-//! Byte for byte: the handshake and one of each reply, written by hand from the specification.
+//! Byte for byte: the handshake and one reply of each kind, written by hand from the specification.
 
 use bytes::Bytes;
 use fieldstone_block::{BlockError, Completion, Extent, ExtentKind, Op, Payload, Piece};
@@ -7,7 +7,7 @@ use smallvec::smallvec;
 
 use crate::support::{export, exports, feed, feed_in, take, transmitting};
 
-/// Bytes from hexadecimal digits; blanks are for the reader, text in quotes stands for itself.
+/// Bytes from hexadecimal digits. Blanks are for the reader. Text in quotes stands for itself.
 fn hex(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (index, part) in text.split('\'').enumerate() {
@@ -65,7 +65,7 @@ fn export_name_with_and_without_zeroes() {
         take(&mut session);
         feed(&mut session, &hex(client_flags));
         feed(&mut session, &hex("'IHAVEOPT' 00000001 00000004 'disk'"));
-        // DF is not offered without structured replies.
+        // Without structured replies the server does not offer DF.
         let mut expected = hex("0000000040000000 0d6d");
         expected.extend(vec![0; zeroes]);
         assert_eq!(take(&mut session), expected);
@@ -88,7 +88,7 @@ fn an_option_refused_and_a_goodbye() {
     assert_eq!(session.phase(), Phase::Closed);
 }
 
-/// Sends one request, completes it with `result`, gives the reply.
+/// Sends one request, completes it with `result`, and returns the reply.
 fn exchange(structured: bool, wire: &str, op: Op, result: Result<Payload, BlockError>) -> Vec<u8> {
     let list = exports(vec![export("disk", 1 << 30)]);
     let mut session = transmitting(list, structured, Limits::default());
@@ -141,7 +141,7 @@ fn structured_replies() {
     expected.extend(hex("668e33ef 0001 0002 a1a2a3a4a5a6a7a8 0000000c  0000000000001400 00000400"));
     assert_eq!(exchange(true, READ_2K, Op::Read, Ok(data.clone())), expected);
 
-    // The same with DF: one chunk, zeroes spelt out.
+    // The same with DF: one chunk, with the zeroes as bytes.
     let df = READ_2K.replace("0000 0000 a1", "0004 0000 a1");
     let mut expected = hex("668e33ef 0001 0001 a1a2a3a4a5a6a7a8 00000808  0000000000001000");
     expected.extend(&half);

@@ -1,4 +1,4 @@
-//! The protocol from outside: the session against hand-written bytes and against the client.
+//! The protocol from outside: compares the session with hand-written bytes and with the client.
 
 #[cfg(test)]
 mod bounds;

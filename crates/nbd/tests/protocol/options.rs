@@ -1,4 +1,4 @@
-//! Every option, answered and refused.
+//! Every option, accepted and refused.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn types(replies: &[OptionReply]) -> Vec<u32> {
     replies.iter().map(|reply| reply.reply_type).collect()
 }
 
-/// The single error reply to an option, which must explain itself.
+/// The type of the single error reply to an option. The reply must have a text.
 fn refusal(session: &mut Session, code: u32, data: &[u8]) -> u32 {
     let replies = ask(session, code, data);
     assert_eq!(replies.len(), 1);
@@ -103,7 +103,7 @@ fn the_empty_name_is_the_default_export() {
     feed(&mut session, &option(opt::EXPORT_NAME, b""));
     assert_eq!(session.phase(), Phase::Transmission(ExportIndex(0)));
 
-    // An export that really has the empty name wins.
+    // An export that really has the empty name takes precedence.
     let list = exports(vec![export("first", 512), export("", 1024)]);
     assert_eq!(list.find(b""), Some(ExportIndex(1)));
 }
@@ -204,7 +204,7 @@ fn malformed_context_queries_are_refused() {
     }
 }
 
-/// Whether a block status is passed on, after these options and GO for "first".
+/// Whether the session passes a block status on, after these options and GO for "first".
 fn block_status_works(options: &[(u32, Vec<u8>)]) -> bool {
     let mut session = structured();
     for (code, data) in options {

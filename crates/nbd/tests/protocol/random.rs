@@ -1,5 +1,5 @@
-//! A client against the server through streams cut at random, with requests completed in random
-//! order, compared with a device in memory.
+//! A client and the server, joined by streams that are cut at random. The requests complete in
+//! random order. The test compares the results with a device in memory.
 
 use crate::support::{Pair, export};
 use bytes::Bytes;
@@ -44,7 +44,7 @@ enum Action {
         offset: u32,
         len: u32,
     },
-    /// Wait until everything before is replied to.
+    /// Wait until all earlier commands have a reply.
     Settle,
 }
 
@@ -73,13 +73,13 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// What the device must hold: bytes, and per byte whether it is a hole or reserved.
+/// The expected content of the device: bytes, and per byte whether it is a hole or reserved.
 struct Model {
     bytes: Vec<u8>,
     flags: Vec<u32>,
 }
 
-/// Sends `action`; the cookie, the range it touches, and whether it writes there.
+/// Sends `action`. Returns the cookie, the range, and whether the action writes there.
 fn send(pair: &mut Pair, action: &Action, structured: bool) -> (u64, u32, u32, bool) {
     let fua = |on| if on { cmd_flag::FUA } else { 0 };
     let client = &mut pair.client;
@@ -181,7 +181,7 @@ proptest! {
             Model { bytes: vec![0; size], flags: vec![state::HOLE | state::ZERO; size] };
         let mut open: Vec<(u64, u32, u32, bool, Action)> = Vec::new();
         for action in actions.into_iter().chain([Action::Settle]) {
-            // Requests in flight together may be done in any order, so conflicting ones must wait.
+            // Requests in flight together may run in any order, so conflicting ones must wait.
             let (start, len, writes) = match action {
                 Action::Settle => (0, SIZE, true),
                 Action::Write { offset, len, .. }

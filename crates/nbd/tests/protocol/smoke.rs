@@ -15,7 +15,7 @@ fn seeds_are_served_to_the_end() {
     }
 }
 
-/// Changes bits and bytes, cuts, doubles and moves stretches, sets lengths to extremes.
+/// Changes bits and bytes, cuts, doubles and moves ranges, and sets lengths to extremes.
 fn mutate(input: &mut Vec<u8>, rng: &mut ChaCha8Rng) {
     for _ in 0..rng.random_range(1..=6) {
         let at = rng.random_range(0..input.len());
@@ -62,7 +62,7 @@ fn mutated_sessions_keep_every_property() {
         all.requests += survey.requests;
         all.peak_memory_bytes = all.peak_memory_bytes.max(survey.peak_memory_bytes);
     }
-    // The mutations must neither be harmless nor stop everything at the door.
+    // The mutations must not all be harmless, and must not all fail at the beginning.
     assert!(
         transmission > 8_000 && violations > 4_000 && goodbyes > 2_000 && all.requests > 50_000
     );

@@ -1,4 +1,5 @@
-//! The client refuses what a server must not send; otherwise no test that uses it would notice.
+//! The client refuses replies that a server must not send. Otherwise no test with it would notice
+//! them.
 
 use fieldstone_nbd::client::{Client, ClientError, Config, Descriptor, Outcome};
 use fieldstone_nbd::wire::{chunk, cmd_flag, rep};
@@ -43,7 +44,7 @@ fn hole(cookie: u64, offset: u64, len: u32, last: bool) -> Vec<u8> {
     chunk_of(cookie, chunk::OFFSET_HOLE, last, &payload)
 }
 
-/// What the client makes of `chunks` as the reply to a read of 1000 bytes at 5000.
+/// The client's result for `chunks` as the reply to a read of 1000 bytes at 5000.
 fn read_answered(flags: u16, chunks: &[Vec<u8>]) -> Result<Outcome, ClientError> {
     let mut client = ready(Config::full("disk"));
     assert_eq!(client.read(5000, 1000, flags), 1);

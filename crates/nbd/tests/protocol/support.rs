@@ -1,5 +1,5 @@
-//! What the tests share: a device in memory, a raw session fed with bytes, and a client joined to
-//! a session through a stream that is cut into fragments at random.
+//! Tools that the tests share: a device in memory, a raw session fed with bytes, and a client
+//! joined to a session through a stream that is cut at random.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -112,8 +112,8 @@ impl Ram {
     }
 }
 
-/// Feeds `bytes` to the session in fragments of at most `fragment` bytes; the requests that come
-/// out of it.
+/// Feeds `bytes` to the session in fragments of at most `fragment` bytes. Returns the decoded
+/// requests.
 pub fn feed_in(session: &mut Session, mut bytes: &[u8], fragment: usize) -> Vec<Request> {
     let mut requests = Vec::new();
     while !bytes.is_empty() && session.wants_input() {
@@ -133,7 +133,7 @@ pub fn feed(session: &mut Session, bytes: &[u8]) -> Vec<Request> {
     feed_in(session, bytes, usize::MAX)
 }
 
-/// Everything the session has to send.
+/// Takes all bytes that the session has to send.
 pub fn take(session: &mut Session) -> Vec<u8> {
     let mut out = Vec::new();
     session.output(&mut out);
@@ -191,7 +191,7 @@ pub struct OptionReply {
     pub data: Vec<u8>,
 }
 
-/// Cuts `bytes` into replies to options; panics if they are anything else.
+/// Cuts `bytes` into replies to options. Panics if they are anything else.
 pub fn option_replies(mut bytes: &[u8]) -> Vec<OptionReply> {
     let mut replies = Vec::new();
     while !bytes.is_empty() {
@@ -253,7 +253,7 @@ impl Pair {
         }
     }
 
-    /// Moves bytes and completes requests in random portions and order until nothing moves.
+    /// Moves bytes and completes requests in random portions and order until no more can move.
     pub fn run(&mut self, rng: &mut ChaCha8Rng) {
         const PORTIONS: [usize; 8] = [1, 2, 7, 28, 100, 4096, 65_536, 1 << 20];
         let mut still = 0;
@@ -310,7 +310,7 @@ impl Pair {
         panic!("the session hangs in {:?}", self.session.phase());
     }
 
-    /// Runs, and gives the outcome of the command `cookie`.
+    /// Runs, and returns the outcome of the command `cookie`.
     pub fn outcome(&mut self, cookie: u64, rng: &mut ChaCha8Rng) -> Outcome {
         self.run(rng);
         let position = self.replies.iter().position(|reply| reply.cookie == cookie).unwrap();

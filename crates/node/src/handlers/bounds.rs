@@ -1,4 +1,4 @@
-//! The checks on a request that need nothing but the request: alignment, lengths, counts.
+//! Checks that need only the request: alignment, lengths, counts.
 
 use bytes::Bytes;
 
@@ -21,7 +21,7 @@ pub(super) fn payload_len(payload: &[Bytes]) -> usize {
     payload.iter().map(Bytes::len).sum()
 }
 
-/// Checks a request by itself.
+/// Checks a request on its own.
 pub(super) fn check(
     body: &RequestBody,
     payload: &[Bytes],

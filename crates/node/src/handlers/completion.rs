@@ -1,7 +1,7 @@
-//! The completion handler: what follows when a disk operation ends, up to the reply.
+//! The completion handler: the steps after a disk operation, up to the reply.
 //!
-//! Every shard read passes here, and nothing is handed out that does not match the checksums that
-//! the writer computed where the data was made.
+//! Every read of a shard passes through this handler. It gives out no data that does not match the
+//! checksums of the writer that made the data.
 
 use bytes::Bytes;
 
@@ -64,7 +64,7 @@ impl Node {
         }
     }
 
-    /// A part of an entry ended: the entry ends with its last part, with its first error.
+    /// A part of an entry ended. The entry ends with its last part, with its first error.
     pub(crate) fn end_part(&mut self, entry: EntryId, result: Result<(), NodeError>) {
         let descriptor = &mut self.table[entry];
         descriptor.outstanding -= 1;
@@ -142,7 +142,7 @@ impl Node {
             Err(error) => return self.end_verify(entry, Err(error)),
         };
         if !self.store.header_matches(slot, &block) {
-            // The shard would be lost at the next start; rewriting it repairs that.
+            // The next start would lose the shard. Rewriting the shard repairs this.
             self.counters.corrupt_blocks += 1;
             return self.end_verify(entry, Err(NodeError::Corrupt { offset_bytes: 0 }));
         }
@@ -221,12 +221,12 @@ impl Node {
     }
 }
 
-/// A result of which only success matters.
+/// Keeps only success or failure of a result.
 fn done(result: DiskResult, what: &str) -> Result<(), NodeError> {
     result.map(|_| ()).map_err(|error| node_error(&error, what))
 }
 
-/// The bytes of a read, as many as were asked for.
+/// The bytes of a read. A read of a different length is an error.
 pub(crate) fn bytes_read(
     result: DiskResult,
     len_bytes: u32,
@@ -239,7 +239,7 @@ pub(crate) fn bytes_read(
     }
 }
 
-/// How many blocks do not match, and the offset of the first of them.
+/// The number of blocks that do not match, and the offset of the first one.
 fn mismatches(data: &[u8], checksums: &[u32]) -> (u64, u32) {
     let mut bad = 0;
     let mut first = 0;

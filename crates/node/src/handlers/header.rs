@@ -1,9 +1,10 @@
-//! The header handler: decides whether a request may be carried out, before a byte of it is stored.
+//! The header handler: decides whether the node may carry a request out, before it stores any byte
+//! of the request.
 //!
-//! In this order, so that a sender without a valid capability learns nothing: signature in constant
-//! time, expiry, rights, segment range; then whether the node has room for the request, bounds,
-//! epoch. The key that capabilities of a volume's current epoch are signed with is kept with the
-//! volume, which makes the check one MAC of 52 bytes; other keys are derived when needed.
+//! It checks in this order, so that a sender without a valid capability learns nothing: signature
+//! in constant time, expiry, rights, segment range; then bounds, epoch, and whether the node has
+//! room for the request. The volume keeps the key for capabilities of its current epoch, so this
+//! check is one MAC of 52 bytes. The handler derives other keys when it needs them.
 
 use fieldstone_proto::{Capability, NodeError, ReplyBody, Request, RequestBody, Rights, SegmentId};
 
@@ -14,11 +15,11 @@ use crate::request_table::{Entry, EntryId, RemoveStep, Task};
 use crate::seam::PeerId;
 use crate::volumes::check_epoch;
 
-/// What becomes of a request that may be carried out.
+/// The result for an accepted request.
 pub(crate) enum Admission {
-    /// The request needs nothing from the disk.
+    /// The answer, without an operation on the disk.
     Answer(ReplyBody),
-    /// The request has an entry, to be handed to the payload handler.
+    /// The request has an entry, for the payload handler.
     Entry(EntryId),
 }
 
@@ -48,7 +49,8 @@ pub(crate) fn rights_needed(body: &RequestBody) -> Rights {
 }
 
 impl Node {
-    /// Checks a request and opens its entry. Takes the body and payload out of `request` then.
+    /// Checks a request and opens its entry. If it opens one, it takes body and payload out of
+    /// `request`.
     pub(crate) fn admit(
         &mut self,
         now_ns: u64,
@@ -119,7 +121,8 @@ impl Node {
         }
     }
 
-    /// The volume is known and at the capability's epoch. Notes who writes it.
+    /// Checks that the node knows the volume, and that the capability has its epoch. Notes the
+    /// writer.
     fn check_volume(
         &mut self,
         peer: PeerId,

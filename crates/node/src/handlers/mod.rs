@@ -1,14 +1,14 @@
 //! The three handlers of a request (network-accelerated DFS, section III-B).
 //!
-//! | handler      | when                                | what it does                               |
-//! |--------------|-------------------------------------|--------------------------------------------|
-//! | [`header`]   | the request comes in                | capability, epoch, bounds; opens the entry |
-//! | [`payload`]  | after it, and when unparked         | checksums, slot, disk operations           |
-//! | [`completion`] | an operation of it ends           | verifies, seals, replies, closes the entry |
+//! | handler        | when                          | what it does                               |
+//! |----------------|-------------------------------|--------------------------------------------|
+//! | [`header`]     | the request arrives           | capability, bounds, epoch; opens the entry |
+//! | [`payload`]    | after that, and when unparked | checksums, slot, disk operations           |
+//! | [`completion`] | a disk operation ends         | verifies, seals, replies, closes the entry |
 //!
-//! On the SmartNIC of the paper they run per packet; here a request comes whole, so each runs once
-//! per request and disk completion. What the header handler refuses costs no disk operation and
-//! leaves nothing behind.
+//! On the SmartNIC of the paper the handlers run per packet. Here a request arrives whole, so each
+//! handler runs once per request or disk completion. A request that the header handler refuses
+//! costs no disk operation and leaves nothing behind.
 
 mod bounds;
 pub(crate) mod completion;

@@ -1,9 +1,9 @@
 //! The payload handler: turns an admitted request into disk operations.
 //!
-//! Payload bytes are never copied: the gather list that came with the request is the gather list of
-//! the write. With `verify_payload` each block is held against the checksum that came with it, so
-//! that damage on the way shows before it is stored; without it the checksums are trusted, and
-//! damage shows when the shard is read.
+//! The node never copies payload bytes: the gather list of the request is the gather list of the
+//! write. With `verify_payload`, the node checks each block against the checksum in the request, so
+//! it notices damage on the way before it stores the block. Without it, the node trusts the
+//! checksums, and a read of the shard notices the damage.
 
 use bytes::Bytes;
 
@@ -93,7 +93,7 @@ impl Node {
         }
     }
 
-    /// A request on a shard or journal that others are already parked for goes behind them.
+    /// A request goes behind parked requests on the same shard or journal.
     fn must_queue(&self, entry: EntryId, body: &RequestBody) -> bool {
         if self.parked.is_empty() {
             return false;
@@ -112,7 +112,7 @@ impl Node {
         self.parked.push_back(entry);
     }
 
-    /// Closes the entry at once when it has nothing to wait for.
+    /// Closes the entry at once when it has no parts to wait for.
     fn wait_for_parts(&mut self, entry: EntryId, parts: u32) {
         self.table[entry].outstanding = parts;
         if parts == 0 {
@@ -245,7 +245,7 @@ fn first_mismatch(payload: &[Bytes], checksums: &[u32]) -> Option<u32> {
     for part in payload {
         let mut rest: &[u8] = part;
         while !rest.is_empty() {
-            // Blocks that span parts of the list are put together; whole ones are taken in place.
+            // A block that spans parts of the list is put together. A whole block is used in place.
             let missing = BLOCK_BYTES - partial.len();
             let (piece, tail) = rest.split_at(missing.min(rest.len()));
             rest = tail;

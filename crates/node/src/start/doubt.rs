@@ -1,22 +1,22 @@
-//! What a failed sync leaves in doubt, and how the next start makes it sound.
+//! Data that a failed sync leaves in doubt, and how the next start makes it stable.
 //!
-//! After a failed sync the system may have dropped what was written, while reads still show it and
-//! later syncs succeed without it, until the power fails. The process that saw the failure gives
-//! up what it cannot rely on (see [`crate::store`]). One that starts after it, on the same
-//! machine, must not take what it reads for stable either, whatever its own syncs say:
+//! After a failed sync the system may have dropped earlier writes. Reads still show them, and later
+//! syncs succeed without them, until the power fails. The process that saw the failure gives up
+//! data that it cannot rely on (see [`crate::store`]). The next process on the same machine must
+//! not take the data that it reads for stable either, even if its own syncs succeed:
 //!
 //! - The file `doubt` says that a sync failed, or that a start did not get through its syncs. A
-//!   start creates it before its syncs and removes it when all of them succeeded; a running node
-//!   creates it when a sync fails. It has to outlive the process only: a power failure shows
-//!   the truth.
-//! - A start that finds it reads what may not be stable and writes it back as it is, before
-//!   its syncs. What is written anew is theirs to make stable. This is the whole file `slots`, the
-//!   data of open shards and of complete ones that are not below the highest `stable_below` of
-//!   any header or note, the records of volumes, and journals.
+//!   start creates it before its syncs and removes it when all of them succeeded. A running node
+//!   creates it when a sync fails. The file only has to outlive the process: after a power failure,
+//!   reads show the true contents.
+//! - A start that finds the file reads the data that may not be stable and writes it back
+//!   unchanged, before its syncs. These syncs then make it stable. The data are the whole file
+//!   `slots`, the data of open shards, the data of complete shards that are not below the highest
+//!   `stable_below` of any header or note, the records of volumes, and journals.
 //!
-//! What cannot be read, or not be written for want of space, stays in doubt, and so does the file:
-//! the next start tries again. Out of reach is a process that dies between the end of a failed sync
-//! and the creation of the file.
+//! Data that the node cannot read, or cannot write because space is short, stays in doubt. Then the
+//! file `doubt` stays too, and the next start tries again. One case is not covered: a process that
+//! dies between the end of a failed sync and the creation of the file.
 
 use fieldstone_proto::BLOCK_BYTES;
 use fieldstone_proto::disk::{JournalHeader, VOLUME_FILE_BYTES};
@@ -41,7 +41,7 @@ pub(crate) enum Doubt {
     Marked,
 }
 
-/// A range of a file that is read and written back.
+/// A range of a file that the start reads and writes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) file: FileId,
@@ -69,7 +69,7 @@ impl Node {
         ranges.into_iter().flat_map(|(file, from, len)| pieces(file, from, len)).collect()
     }
 
-    /// A piece was read: writes it back.
+    /// A read of a piece ended: writes the piece back.
     pub(super) fn piece_read(
         &mut self,
         piece: Piece,
@@ -89,7 +89,7 @@ impl Node {
                 start.stays_in_doubt = true;
             }
             Err(_) if piece.len_bytes > BLOCK_BYTES as u32 => {
-                // Find out which block it is, and whether it stays so.
+                // Find out which block is unreadable, and whether it stays unreadable.
                 let blocks = 0..piece.len_bytes / BLOCK_BYTES as u32;
                 start.todo.extend(blocks.map(|block| {
                     let at = u64::from(block) * BLOCK_BYTES as u64;
@@ -102,7 +102,7 @@ impl Node {
         }
     }
 
-    /// A piece was written back.
+    /// A write of a piece ended.
     pub(super) fn piece_written(
         &mut self,
         piece: Piece,
@@ -120,7 +120,7 @@ impl Node {
         }
     }
 
-    /// A sync failed while the node runs: its next start has to know.
+    /// A sync failed while the node runs. The file `doubt` tells the next start.
     pub(crate) fn mark_doubt(&mut self) {
         if self.doubt == Doubt::No {
             self.doubt = Doubt::Marking;
@@ -128,7 +128,8 @@ impl Node {
         }
     }
 
-    /// The file `doubt` was created, or could not be: the next failed sync tries again.
+    /// The node created the file `doubt`, or failed to. In that case the next failed sync tries
+    /// again.
     pub(crate) fn doubt_marked(&mut self, result: &Result<DiskOutput, DiskError>) {
         self.doubt = match result {
             Ok(_) => Doubt::Marked,

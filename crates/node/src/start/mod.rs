@@ -1,21 +1,20 @@
-//! The start: finding out what is on the disk.
+//! The start: the node reads its disk.
 //!
-//! In stages, each with a bounded number of operations in flight:
-//! 1. list the files; then read every volume's record, every journal's header and all slot headers;
-//!    on a new node create `data` and then `slots` instead (so that `slots` never exists without
-//!    `data`);
-//! 2. if a sync failed before, write anew what may not be stable ([`doubt`]);
-//! 3. sync what was read, so that what the node shows is stable from here on (point 6 of
-//!    [`crate::store`]), and remove journals whose creation was never acknowledged. Around the
-//!    syncs the file `doubt` exists.
+//! The start has stages, each with a bounded number of operations in flight:
+//! 1. List the files. Then read every volume's record, every journal's header and all slot headers.
+//!    On a new node create `data` and then `slots` instead (so that `slots` never exists without
+//!    `data`).
+//! 2. If a sync failed before, rewrite data that may not be stable ([`doubt`]).
+//! 3. Sync the files that were read, so that everything that the node shows is stable from here on
+//!    (point 6 of [`crate::store`]). Remove journals whose creation was never acknowledged. The
+//!    file `doubt` exists before, during and after the syncs, until all have succeeded.
 //!
-//! What is damaged is dealt with where it is. A volume's record that cannot be trusted makes that
-//! volume refuse everything but its removal. A journal header that cannot be read hides this
-//! journal. A slot whose header and open note do not pass their checksums is free: it is what a
-//! torn write leaves. Slot headers that the disk cannot read in several attempts take their slots
-//! out of use. Only a node whose slots and data files cannot be listed, created or synced, or whose
-//! slots were written by a newer
-//! release, fails to start.
+//! The node handles damage where it is. If it cannot trust a volume's record, it refuses every
+//! request on this volume except its removal or the renewal of the record. If it cannot read a
+//! journal header, it hides this journal. If a slot's header and open note fail their checksums,
+//! the slot is free: a torn write leaves this state. If the disk cannot read a slot header in
+//! several attempts, the slot goes out of use. A start fails only if the node cannot list, create
+//! or sync its slots and data files, or if a newer release wrote the slots.
 
 pub(crate) mod doubt;
 
@@ -41,11 +40,12 @@ pub(crate) enum StartOp {
     List,
     ReadVolume(VolumeId),
     ReadJournal(VolumeId, JournalGen),
-    /// The headers of slots: the first slot, how many, and which attempt it is, from 1.
+    /// Reads the headers of slots: the first slot, their number, and the number of the attempt,
+    /// from 1.
     ReadHeaders(u32, u32, u8),
     CreateData,
     CreateSlots,
-    /// A piece of what is in doubt, and which attempt it is, from 1.
+    /// Reads a piece that is in doubt. The second field is the number of the attempt, from 1.
     ReadDoubtful(Piece, u8),
     Rewrite(Piece),
     Mark,
@@ -54,7 +54,7 @@ pub(crate) enum StartOp {
     Unmark,
 }
 
-/// What the start is doing.
+/// The stage of the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Reading,
@@ -65,7 +65,7 @@ enum Stage {
     Done,
 }
 
-/// Where the node is in its life.
+/// The phase of the node's life.
 #[derive(Debug)]
 pub(crate) enum Phase {
     New,
@@ -80,9 +80,9 @@ pub(crate) struct Start {
     todo: VecDeque<StartOp>,
     in_flight: usize,
     stage: Stage,
-    /// What to do when everything is read.
+    /// The syncs to do after all reads.
     syncs: VecDeque<StartOp>,
-    /// A sync failed, or something could not be written anew: the next start has to know.
+    /// A sync failed, or the start could not rewrite some data. The next start has to know this.
     stays_in_doubt: bool,
 }
 
@@ -103,7 +103,7 @@ impl Node {
         self.pump_start();
     }
 
-    /// Keeps the operations of the start going.
+    /// Keeps the operations of the start in flight.
     fn pump_start(&mut self) {
         loop {
             let Phase::Starting(start) = &mut self.phase else { return };
@@ -125,7 +125,7 @@ impl Node {
         }
     }
 
-    /// The operations of a stage ended: begins the next one, which may have none.
+    /// The operations of a stage ended: begins the next stage, which may have no operations.
     fn next_stage(&mut self) {
         let Phase::Starting(start) = &mut self.phase else { return };
         let syncs = !start.syncs.is_empty();
@@ -226,7 +226,8 @@ impl Node {
             }
             StartOp::Rewrite(piece) => self.piece_written(piece, result),
             StartOp::Mark => {
-                // Without it the node is no worse off than if its process died unnoticed.
+                // Without the file `doubt`, the node is as safe as after a process that died before
+                // it created it.
                 self.doubt_marked(&result);
                 Ok(())
             }
@@ -374,7 +375,7 @@ impl Node {
                 return Ok(());
             }
             Err(_) => {
-                // Find out which of them it is, and whether it stays so.
+                // Find out which slot is unreadable, and whether it stays unreadable.
                 let slots = first..first + count;
                 let again = |slot| StartOp::ReadHeaders(slot, 1, attempt + 1);
                 start.todo.extend(slots.map(again));

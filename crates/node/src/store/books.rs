@@ -21,7 +21,7 @@ impl Store {
         })
     }
 
-    /// Every volume that has slots or has reserved some: what it reserved, and what it holds.
+    /// Every volume that has slots or a reservation, with the reserved number and the held number.
     pub(crate) fn shared(&self) -> impl Iterator<Item = (VolumeId, u32, u32)> {
         self.shares.all()
     }

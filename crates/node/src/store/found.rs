@@ -1,4 +1,5 @@
-//! What a start finds in the files: the shard in each slot, and which data may not be stable.
+//! The contents that a start finds in the files: the shard in each slot, and data that may not be
+//! stable.
 
 use fieldstone_proto::disk::SlotHeader;
 
@@ -8,7 +9,7 @@ use crate::disk::DiskQueue;
 use crate::seam::FileId;
 
 impl Store {
-    /// Takes in a header found at start.
+    /// Adds a header that the start found.
     pub(crate) fn adopt(&mut self, slot: SlotIndex, header: SlotHeader) {
         self.next_sequence = self.next_sequence.max(header.sequence + 1);
         self.stable_below = self.stable_below.max(header.stable_below);
@@ -35,7 +36,7 @@ impl Store {
                 return;
             }
         };
-        // Erased by `finish_start`, once everything on the disk is known to be stable.
+        // `finish_start` erases it once everything on the disk is known to be stable.
         self.slots[loser.0 as usize].stage = Stage::Superseded;
     }
 
@@ -44,7 +45,7 @@ impl Store {
         self.slots[slot.0 as usize].stage = Stage::Bad;
     }
 
-    /// The data of shards found at start that may not be stable although reads show it: file,
+    /// Data of shards that the start found and that may not be stable although reads show it: file,
     /// first byte and length.
     pub(crate) fn in_doubt(&self) -> Vec<(FileId, u64, u64)> {
         let slots = (0..).map(SlotIndex).zip(&self.slots);
@@ -61,8 +62,8 @@ impl Store {
         data.collect()
     }
 
-    /// All headers are in, and what they show is stable but for what stays in doubt: sets up the free
-    /// list and erases the losers.
+    /// The start has read all headers, and their contents are stable, except for data that stays in
+    /// doubt. Sets up the free list and erases superseded shards.
     pub(crate) fn finish_start(&mut self, stays_in_doubt: bool, disk: &mut DiskQueue) {
         self.doubtful = stays_in_doubt;
         self.raise_stable_below(self.next_sequence);

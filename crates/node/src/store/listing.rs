@@ -1,4 +1,4 @@
-//! Which shards the node has of a volume.
+//! The lists of a volume's shards on the node.
 
 use fieldstone_proto::{SealMeta, SegmentId, ShardIndex, ShardInfo, VolumeId};
 
@@ -36,7 +36,7 @@ impl Store {
         (shards, None)
     }
 
-    /// The shards of the volume, in any form, of one segment or of all.
+    /// The volume's shards, open and complete, of one segment or of all.
     pub(super) fn keys(&self, volume: VolumeId, segment: Option<SegmentId>) -> Vec<ShardKey> {
         let first = segment.unwrap_or(SegmentId(0));
         let last = segment.unwrap_or(SegmentId(u64::MAX));

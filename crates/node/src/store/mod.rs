@@ -1,11 +1,12 @@
 //! The chunk store: shards in slots, safe against a crash at any moment.
 //!
 //! # Layout
-//! The file `data` is an array of slots of `slot_bytes`; a slot holds one shard. The file `slots`
-//! is an array of header blocks of 4 KiB, one per slot ([`fieldstone_proto::disk::SlotHeader`]). A
+//! The file `data` is an array of slots of `slot_bytes`. A slot holds one shard. The file `slots`
+//! is an array of records, one per slot: a header block of 4 KiB
+//! ([`fieldstone_proto::disk::SlotHeader`]), and behind it a block for the open note (see below). A
 //! valid header says: this slot holds this complete shard, and these are the checksums of its
-//! blocks. There is no other allocation record: which slots are free is found by reading `slots`
-//! at start, so allocation and content cannot disagree.
+//! blocks. There is no other allocation record. A start finds the free slots by reading `slots`, so
+//! allocation and content cannot disagree.
 //!
 //! # The life of a slot
 //! ```text
@@ -20,71 +21,72 @@
 //! ```
 //!
 //! # What a power loss may do
-//! Writes that completed but were not synced may be there, be missing, or be there in part, each
-//! file and each 512-byte sector on its own. What holds nevertheless, and why:
+//! Writes that completed but were not synced may be there, be missing, or be there in part. This
+//! holds for each file and each 512-byte sector on its own. The following still holds:
 //!
 //! 1. *A shard is listed as complete after a restart only if its header was written, so only if the
-//!    writer completed it.* A torn header fails its checksum; its slot is open if there is a note
-//!    (see below), and free otherwise.
-//! 2. *A synced shard is there and right.* The header is written after the data writes completed.
-//!    A round of [`Store::sync`] takes the shards whose headers are written, then syncs `data`,
-//!    then `slots`; both syncs begin after the writes that they are to cover ended.
+//!    writer completed it.* A torn header fails its checksum. Its slot is then open if it has a
+//!    note (see below), and free otherwise.
+//! 2. *A synced shard is there and right.* The node writes the header after the data writes
+//!    completed. A round of [`Store::sync`] takes the shards whose headers are written, then syncs
+//!    `data`, then `slots`. Both syncs begin after the end of the writes that they must cover.
 //! 3. *A shard that was not synced may be listed with missing data*, because the two files become
-//!    stable in no particular order. Its blocks then fail the checksums of its own header: it is
-//!    reported corrupt, never read as something else. Writing the header only after a sync of
-//!    `data` closes this gap at the price of a sync per seal. A new segment does not need it, for
-//!    the volume keeps the journal until its shards are synced; a rebuilt shard does, since a shard
-//!    that is listed counts as good: the writer asks for it (`data_first`).
-//! 4. *A slot is reused only when its erased header is stable.* Otherwise the erasure could be
-//!    lost after the new shard's data reached the disk, and the old shard would be listed with
-//!    another shard's blocks. The checksums would find that out, but a complete-looking shard with
-//!    no good block is worse than none. So an erased slot waits for the next sync of `slots`.
+//!    stable in no particular order. Its blocks then fail the checksums of its own header. The node
+//!    reports it as corrupt, and never returns other data for it. Writing the header only after a
+//!    sync of `data` closes this gap at the price of a sync per seal. A new segment does not need
+//!    that, because the volume keeps the journal until its shards are synced. A rebuilt shard does
+//!    need it, because a listed shard counts as good: the writer asks for it (`data_first`).
+//! 4. *The node reuses a slot only when its erased header is stable.* Otherwise the erasure could
+//!    be lost after the new shard's data reached the disk. Then the old shard would be listed with
+//!    another shard's blocks. The checksums would show that, but a shard that looks complete and
+//!    has no good block is worse than none. So an erased slot waits for the next sync of `slots`.
 //!    Until that sync a deleted shard may come back after a power loss, whole and correct, because
-//!    nothing has touched its data. The volume, which knows that the segment is gone, deletes it
+//!    no write has touched its data. The volume knows that the segment is gone, and deletes it
 //!    again.
-//! 5. *Rewriting a shard never loses it.* The new form goes into a slot of its own, and the old
-//!    one stays until the new one is stable. For that moment two headers name the same shard; at
-//!    start the one with the higher (epoch, sequence) wins and the other is erased. The newer
-//!    header must then not be one whose data was lost (point 3), so the header of a rewritten shard
-//!    is written only after a sync of `data`.
-//! 6. *What is seen after a start is stable.* After a mere process crash the files show writes
-//!    that were never synced. The node syncs its files before it is ready, so that no volume relies
-//!    on a write that a later power loss takes away, and so that point 5 may erase the losers.
+//! 5. *Rewriting a shard never loses it.* The new copy goes into its own slot, and the old copy
+//!    stays until the new one is stable. Meanwhile two headers name the same shard. At start the
+//!    one with the higher (epoch, sequence) wins, and the node erases the other. The newer header
+//!    must then not be one whose data was lost (point 3), so the node writes the header of a
+//!    rewritten shard only after a sync of `data`.
+//! 6. *Everything that a node shows after a start is stable.* After a mere process crash the files
+//!    show writes that were never synced. The node syncs its files before it is ready. So no volume
+//!    relies on a write that a later power loss takes away, and point 5 may erase the older copies.
 //!
 //! # Open shards that count
-//! A shard that comes in one piece is nothing until it is complete. One that is written piece by
-//! piece counts from its first acknowledged piece: its writer has it nowhere else. So the slot is
-//! noted ([`fieldstone_proto::disk::OpenNote`], in the block behind the header) before the first
-//! piece is acknowledged, a sync covers what is written to it, a new writer finds it listed, and
-//! only a deletion (or a failed sync) gives it up: not even a failed write of another piece does.
-//! After a restart the node knows which shard is in the slot but neither which blocks are written
-//! nor their checksums; the writer's journal knows both. Header and note are erased together.
+//! A shard that arrives in one piece does not count until it is complete. A shard that is written
+//! piece by piece counts from its first acknowledged piece: its writer has this data in no other
+//! place. So the node writes a note ([`fieldstone_proto::disk::OpenNote`], in the block behind the
+//! header) before it acknowledges the first piece. A sync covers the pieces, and a new writer finds
+//! the shard in the list. Only a deletion or a failed sync gives the shard up; a failed write of
+//! another piece does not. After a restart the node knows which shard is in the slot, but neither
+//! its written blocks nor their checksums. The writer's journal knows both. The node erases header
+//! and note together.
 //!
 //! # When the disk fails
-//! A write that fails loses the whole shard if nothing of it counts yet: its slot returns, and the
-//! writer writes the shard again, here or elsewhere. A failed sync is treated like the power loss
-//! that it may amount to: after it the system may have dropped what was written before, and a later
-//! sync would succeed without it. So everything that is not known to be stable is given up, and the
-//! writer is told: the waiting [`fieldstone_proto::RequestBody::ShardSync`]s fail, and so does the
-//! next one of a volume that lost a shard which none of those was sent after. A header that cannot
-//! be erased keeps its slot out of use; erasing it is tried again with later syncs.
+//! A failed write loses the whole shard if no piece of it counts yet: its slot becomes free, and
+//! the writer writes the shard again, on this node or another. A failed sync may amount to a power
+//! loss, so the node treats it like one: the system may have dropped earlier writes, and a later
+//! sync would succeed without them. So the node gives up everything that is not known to be stable,
+//! and tells the writer. The waiting [`fieldstone_proto::RequestBody::ShardSync`]s fail. If a
+//! volume lost a shard that none of these covers, its next `ShardSync` fails too. A header that
+//! cannot be erased keeps its slot out of use; later syncs try the erasure again.
 //!
 //! Such an answer may be lost with its connection, and a connection may break because the node
-//! started anew: to a writer the two look alike. So after a break everything that was acknowledged
-//! and not yet synced is in doubt, and the writer asks what is there
+//! restarted. A writer cannot tell these cases apart. So after a break all acknowledged data that
+//! was not yet synced is in doubt, and the writer asks for a list of the shards
 //! ([`fieldstone_proto::RequestBody::ShardList`]).
 //!
-//! When only the process dies after that, the system's memory still shows the dropped writes to the
-//! next start, whose own sync would succeed, and a power loss would take them. So the next start
-//! writes anew what may not be stable ([`crate::start::doubt`]). Which shards those are, it learns
-//! from `stable_below`, which every header and note carries: complete shards with a lower sequence
-//! were stable when it was written. Until the header of a shard that was given up is erased,
-//! `stable_below` does not pass its sequence.
+//! If only the process dies after a failed sync, the system's memory still shows the dropped writes
+//! to the next start. The sync of this start would succeed, and a power loss would take the writes.
+//! So the next start rewrites data that may not be stable ([`crate::start::doubt`]). It finds this
+//! data through `stable_below`, a field of every header and note: complete shards with a lower
+//! sequence were stable when the header or note was written. If the node gives a shard up,
+//! `stable_below` does not pass the shard's sequence until its header is erased.
 //!
 //! # Operations on the same blocks
-//! The disk completes operations in any order, so two writes to the same blocks, or a write and a
-//! read, must not be in flight together. The second of them is parked until the first ends. It
-//! happens when a writer repeats itself after losing its connection.
+//! The disk completes operations in any order. So two writes to the same blocks, or a write and a
+//! read, must not be in flight together. The node parks the second one until the first ends. This
+//! happens when a writer repeats a request after it lost its connection.
 
 mod books;
 mod found;
@@ -113,37 +115,37 @@ use crate::seam::{DiskOp, FileId};
 /// Length of a header block.
 pub(crate) const HEADER_BYTES: u32 = BLOCK_BYTES as u32;
 
-/// Length of what the slots file holds of a slot: its header and its open note.
+/// Length of a slot's record in the slots file: its header and its open note.
 pub(crate) const RECORD_BYTES: u32 = 2 * HEADER_BYTES;
 
-/// The forms of one shard.
+/// The copies of one shard.
 #[derive(Clone, Copy, Debug, Default)]
 struct Copies {
     sealed: Option<SlotIndex>,
     open: Option<SlotIndex>,
 }
 
-/// Who waits for a sync of the slots file.
+/// A waiter for a sync of the slots file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotsWaiter {
     /// The round with this number, if it is still in progress.
     Round(u64),
-    /// Erased slots, which become free.
+    /// Erased slots. They become free.
     Reclaim,
     /// An entry.
     Entry(EntryId),
 }
 
-/// Where a write may go.
+/// The place for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
     /// Into this slot.
     Slot(SlotIndex),
-    /// Not now; try again when something changed.
+    /// No slot now. Try again after a change in the store.
     Park,
 }
 
-/// The blocks of a slot that an operation is about.
+/// The blocks of a slot that an operation touches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Blocks {
     pub(crate) first: u32,
@@ -151,7 +153,7 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// From a block-aligned range within a slot.
+    /// Converts a block-aligned range within a slot.
     pub(crate) fn new(offset_bytes: u32, len_bytes: u32) -> Self {
         Self { first: offset_bytes / HEADER_BYTES, end: (offset_bytes + len_bytes) / HEADER_BYTES }
     }
@@ -162,21 +164,21 @@ impl Blocks {
 pub(crate) struct Store {
     slots: Vec<Slot>,
     index: BTreeMap<ShardKey, Copies>,
-    /// Free slots; the last is taken first.
+    /// Free slots. The store takes the last one first.
     free: Vec<SlotIndex>,
-    /// Who may take how many of them.
+    /// How many slots each volume may take.
     shares: Shares,
-    /// Slots that the disk has room for; `None` while the disk has not said.
+    /// Slots that the disk has room for; `None` until the world reports it.
     room_slots: Option<u32>,
     slot_bytes: u32,
     incarnation: u64,
     next_sequence: u64,
-    /// Shards whose headers have a lower sequence are stable, unless they were given up since.
+    /// Shards whose headers have a lower sequence are stable, unless the node gave them up since.
     stable_below: u64,
-    /// Something found at start stays in doubt: `stable_below` stays where it is.
+    /// Some data that the start found stays in doubt, so `stable_below` does not rise.
     doubtful: bool,
     /// The sequences of headers that are being written, and of headers that may be on the disk
-    /// although a failed sync took the shards before they were stable.
+    /// although the node gave up their shards after a failed sync.
     headers_unsure: BTreeSet<u64>,
     /// Slots in Leaving, Erasing, Erased and Discarding: on their way to Free.
     leaving: usize,
@@ -188,13 +190,13 @@ pub(crate) struct Store {
     erased_covered: Vec<SlotIndex>,
     /// Slots in EraseFailed.
     erase_failed: Vec<SlotIndex>,
-    /// Sealed since the last round began.
+    /// Shards sealed since the last round began.
     unstable: Vec<Seal>,
-    /// Open shards were written to since the last round began.
+    /// A write to an open shard has ended since the last round began.
     open_unstable: bool,
     /// Shards completed so far.
     seals: u64,
-    /// Volumes that lost complete shards to a failed sync and have not been told.
+    /// Volumes that lost complete shards to a failed sync and have not got the error yet.
     lost: BTreeMap<VolumeId, NodeError>,
     round: Option<Round>,
     /// Rounds begun so far.
@@ -202,9 +204,9 @@ pub(crate) struct Store {
     round_waiting: Vec<SyncWaiter>,
     data_sync: SyncGroup<DataWaiter>,
     slots_sync: SyncGroup<SlotsWaiter>,
-    /// Parts of entries that ended; the completion handler takes them.
+    /// Parts of entries that ended. The completion handler takes them.
     pub(crate) done: Vec<(EntryId, Result<(), NodeError>)>,
-    /// Parked requests may be able to go on.
+    /// The store changed, so parked requests may be able to go on.
     pub(crate) changed: bool,
 }
 
@@ -247,12 +249,12 @@ impl Store {
         }
     }
 
-    /// Slots that hold no shard, or are on their way to hold none.
+    /// Slots that hold no shard, or soon hold none.
     fn slots_empty(&self) -> u32 {
         u32::try_from(self.free.len() + self.leaving).expect("at most the number of slots")
     }
 
-    /// As many of the empty slots as the disk has room for.
+    /// Empty slots that the disk has room for.
     fn slots_free(&self) -> u32 {
         let empty = self.slots_empty();
         let used = u32::try_from(self.slots.len()).expect("made from a u32") - empty;
@@ -269,12 +271,12 @@ impl Store {
         self.shares.unclaimed(self.slots_free())
     }
 
-    /// Slots that volumes need, asked for and were refused.
+    /// Slots that volumes need, and that the node refused to them.
     pub(crate) fn slots_lacking(&self) -> u32 {
         self.shares.lacking(self.slots_free())
     }
 
-    /// The volume asks for `slots` slots in all, of which it can do without `spare`.
+    /// The volume asks for `slots` slots in total. It can do without `spare` of these.
     ///
     /// # Errors
     /// Other volumes have reserved them ([`NodeError::Busy`] if they can spare them), or the disk
@@ -296,7 +298,7 @@ impl Store {
         }
     }
 
-    /// The volume's writer is gone: it neither waits for slots nor gives any back.
+    /// The volume's writer is gone, so the volume neither waits for slots nor gives any back.
     pub(crate) fn forget_wishes(&mut self, volume: VolumeId) {
         self.shares.forget_wishes(volume);
     }
@@ -306,15 +308,16 @@ impl Store {
         self.shares.reserve(volume, slots);
     }
 
-    /// The disk says how long the data file can be in all.
+    /// The world reports the largest total length of the data file.
     pub(crate) fn set_room(&mut self, room_bytes: u64) {
         let slots = room_bytes / u64::from(self.slot_bytes);
         self.room_slots = Some(u32::try_from(slots).unwrap_or(u32::MAX));
         self.changed = true;
     }
 
-    /// The disk had no room for a slot, which is free again: it has room for no more slots than are
-    /// in use, until it says otherwise. The slots that were in use are taken first from now on.
+    /// The disk had no room for a slot, which is free again. So the disk has room only for the
+    /// slots in use, until the world reports otherwise. From now on the store takes slots first
+    /// that were in use.
     fn note_full_disk(&mut self) {
         let used = self.slots.len() - self.slots_empty() as usize;
         self.room_slots = u32::try_from(used).ok();
@@ -329,7 +332,7 @@ impl Store {
         u64::from(slot.0) * u64::from(RECORD_BYTES)
     }
 
-    /// Says where a write of `blocks` goes, taking a slot if the shard has no open one.
+    /// Chooses the slot for a write of `blocks`. Takes a new slot if the shard has no open one.
     pub(crate) fn place(
         &mut self,
         key: ShardKey,
@@ -359,8 +362,8 @@ impl Store {
             if !completes {
                 let text = format!("sealing a shard of {wanted} blocks that are not all written");
                 let error = NodeError::Invalid(text);
-                // The first part of the shard failed and was lost. The writer does not complete
-                // the rest, unless the rest counts.
+                // The first part of the shard failed and is lost. The rest does not complete the
+                // shard, unless the rest counts.
                 if let Some(slot) = open
                     && !self.slots[slot.0 as usize].content().is_noted()
                 {
@@ -370,19 +373,20 @@ impl Store {
             }
         }
         if let Some(slot) = open {
-            // An earlier writer may have begun it. Whoever completes it stands in its header:
-            // point 5 compares epochs with a form that was completed in between.
+            // An earlier writer may have begun the shard. The header names the epoch of the writer
+            // that completes it: point 5 compares this epoch with that of a copy that was completed
+            // in between.
             let content = self.slots[slot.0 as usize].content_mut();
             content.epoch = content.epoch.max(epoch);
             return Ok(Placement::Slot(slot));
         }
         if self.slots_left(key.volume) == 0 {
-            // A rewritten shard gives its old slot back once it is stable.
+            // A rewritten shard gives its old slot back once the new copy is stable.
             let coming = self.free.is_empty() && self.leaving == 0 && self.superseded > 0;
             return if coming { Ok(Placement::Park) } else { Err(NodeError::NoSpace) };
         }
         let Some(slot) = self.free.pop() else {
-            return Ok(Placement::Park); // one is on its way
+            return Ok(Placement::Park); // a slot will become free soon
         };
         self.shares.take(key.volume);
         let state = &mut self.slots[slot.0 as usize];
@@ -392,7 +396,7 @@ impl Store {
         Ok(Placement::Slot(slot))
     }
 
-    /// Notes a write in flight. Returns where in the data file it goes.
+    /// Notes a write in flight. Returns its position in the data file.
     pub(crate) fn begin_write(
         &mut self,
         slot: SlotIndex,
@@ -421,7 +425,7 @@ impl Store {
         at
     }
 
-    /// A write ended. The entry's part ends here, or with the seal if it is the sealing one.
+    /// A write ended. The entry's part ends here, or with the seal if this write seals the shard.
     pub(crate) fn end_write(
         &mut self,
         slot: SlotIndex,
@@ -442,8 +446,8 @@ impl Store {
         if let Err(error) = &result
             && content.is_noted()
         {
-            // The blocks that were written to the shard before count, and stay. Those that this
-            // write was to replace may be old, new or mixed, and a journal may rely on them.
+            // The earlier blocks of the shard count, and stay. The blocks that this write was to
+            // replace may be old, new or mixed, and a journal may rely on them.
             content.failed.get_or_insert(error.clone());
             content.doubtful = true;
             let full = *error == NodeError::NoSpace;
@@ -456,7 +460,8 @@ impl Store {
             return self.try_seal(slot, disk);
         }
         if let Err(error) = result {
-            // The busy mark is gone, so giving up ends the sealing entry's part too.
+            // This write is no longer busy, so giving the shard up also ends the sealing entry's
+            // part.
             if content.seal.is_none_or(|(sealing, _)| sealing != entry) {
                 self.done.push((entry, Err(error.clone())));
             }
@@ -474,7 +479,7 @@ impl Store {
         self.try_seal(slot, disk);
     }
 
-    /// Finds the slot to read `blocks` of a shard from and pins it. `None` means try again later.
+    /// Finds the slot to read `blocks` of a shard from, and pins it. `None` means: try again later.
     pub(crate) fn begin_read(
         &mut self,
         key: ShardKey,
@@ -503,11 +508,11 @@ impl Store {
         Ok(Some(slot))
     }
 
-    /// The checksums to hold what was read against; an empty list for blocks of an open shard that
-    /// the node is in doubt about.
+    /// The checksums to check a read against. Empty for blocks of an open shard whose state the
+    /// node does not know.
     ///
     /// # Errors
-    /// The shard was completed meanwhile, and is shorter than that.
+    /// The shard was completed meanwhile, and is shorter than the range.
     pub(crate) fn checksums(&self, slot: SlotIndex, blocks: Blocks) -> Result<&[u32], NodeError> {
         let content = self.slots[slot.0 as usize].content();
         if content.doubtful && !content.written.contains(blocks.first, blocks.end) {

@@ -1,4 +1,4 @@
-//! Open shards that count: noting them, and finding them again at start.
+//! Open shards that count: writing their notes, and finding them again at a start.
 
 use fieldstone_proto::NodeError;
 use fieldstone_proto::disk::OpenNote;
@@ -10,8 +10,8 @@ use crate::request_table::EntryId;
 use crate::seam::{DiskOp, FileId};
 
 impl Store {
-    /// A piece of a shard is being written to `slot`. True if the entry has to wait for the slot's
-    /// note as well, which ends a part of it.
+    /// A write of a piece of a shard to `slot` begins. True if the entry must also wait for the
+    /// slot's note. The end of the note's write then ends a part of the entry.
     pub(crate) fn note_open(
         &mut self,
         slot: SlotIndex,
@@ -67,7 +67,7 @@ impl Store {
         self.try_seal(slot, disk);
     }
 
-    /// Takes in a note found at start, of a slot without a header.
+    /// Adds a note that the start found in a slot without a header.
     pub(crate) fn adopt_open(&mut self, slot: SlotIndex, note: OpenNote) {
         self.next_sequence = self.next_sequence.max(note.sequence + 1);
         self.stable_below = self.stable_below.max(note.stable_below);
@@ -79,7 +79,7 @@ impl Store {
         state.content = Some(Box::new(content));
         state.stage = Stage::Open;
         let Some(other) = self.index.entry(key).or_default().open.replace(slot) else { return };
-        // An older note's slot was on its way out: `finish_start` sends it on.
+        // The slot of an older note was about to become free. `finish_start` continues this.
         let before = self.slots[other.0 as usize].content();
         let loser = if (before.epoch, before.sequence) < rank {
             other

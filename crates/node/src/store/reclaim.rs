@@ -10,8 +10,8 @@ use crate::request_table::EntryId;
 use crate::seam::{DiskOp, FileId};
 
 impl Store {
-    /// Deletes the volume's shards of a segment (of all segments for `None`). Returns of how many
-    /// slots the entry has to wait for the header's erasure; each ends a part of the entry.
+    /// Deletes the volume's shards of a segment (of all segments for `None`). Returns the number of
+    /// slots whose erasure the entry must wait for. Each erasure ends a part of the entry.
     pub(crate) fn delete(
         &mut self,
         volume: VolumeId,
@@ -46,9 +46,9 @@ impl Store {
         parts
     }
 
-    /// Slots of the volume that are already on their way to the free list: their headers may still
-    /// name it. Erasures that failed are tried again. Returns of how many slots the entry has to
-    /// wait for the header's erasure; each ends a part of the entry.
+    /// Handles slots that are already on their way to the free list, but whose headers may still
+    /// name the volume. Tries failed erasures again. Returns the number of slots whose erasure the
+    /// entry must wait for. Each erasure ends a part of the entry.
     pub(crate) fn finish_leaving(
         &mut self,
         volume: VolumeId,
@@ -73,8 +73,9 @@ impl Store {
         parts
     }
 
-    /// A new writer has taken over: gives up the volume's open shards, on which nothing is in
-    /// flight, but for those that were noted: the new writer may need what is in them.
+    /// A new writer has taken over. Gives up the volume's open shards, but only those without
+    /// operations in flight. Keeps open shards that have a note: the new writer may need their
+    /// contents.
     pub(crate) fn take_over(&mut self, volume: VolumeId, disk: &mut DiskQueue) {
         for key in self.keys(volume, None) {
             if let Some(slot) = self.index.get(&key).and_then(|copies| copies.open)
@@ -85,7 +86,7 @@ impl Store {
         }
     }
 
-    /// Gives up a shard that is open or being sealed, for `error`.
+    /// Gives up a shard that is open or being sealed. The reason is `error`.
     pub(super) fn give_up(
         &mut self,
         slot: SlotIndex,
@@ -102,7 +103,8 @@ impl Store {
             content.noted = Noted::Writing(Vec::new());
         }
         if let Some((entry, _)) = content.seal.take() {
-            // With its own write still in flight, the entry learns it when that ends.
+            // If the entry's own write is still in flight, the entry gets the error when that write
+            // ends.
             if !content.busy.iter().any(|busy| busy.entry == entry && busy.writes) {
                 self.done.push((entry, Err(error.clone())));
             }
@@ -120,7 +122,7 @@ impl Store {
         }
     }
 
-    /// Releases superseded slots, each with the one that it superseded.
+    /// Releases superseded slots. Each may itself supersede another one.
     pub(super) fn release_chain(&mut self, mut next: Option<SlotIndex>, disk: &mut DiskQueue) {
         while let Some(slot) = next {
             self.superseded -= 1;
@@ -129,7 +131,7 @@ impl Store {
         }
     }
 
-    /// Puts a slot, which the index no longer names, on its way to the free list.
+    /// Puts a slot that the index no longer names on its way to the free list.
     pub(super) fn release(
         &mut self,
         slot: SlotIndex,
@@ -146,7 +148,7 @@ impl Store {
         self.advance(slot, disk);
     }
 
-    /// Erases the header of a leaving slot once nothing is in flight on it.
+    /// Erases the header of a leaving slot once no operation is in flight on the slot.
     pub(super) fn advance(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
         let state = &mut self.slots[slot.0 as usize];
         if state.stage != Stage::Leaving || state.pins > 0 {
@@ -195,7 +197,7 @@ impl Store {
         self.done.extend(waiter.map(|entry| (entry, result)));
     }
 
-    /// Tries again to erase the headers that could not be erased.
+    /// Tries failed erasures of headers again.
     pub(super) fn retry_erasing(&mut self, disk: &mut DiskQueue) {
         for slot in std::mem::take(&mut self.erase_failed) {
             self.leaving += 1;
@@ -244,7 +246,7 @@ impl Store {
         }
     }
 
-    /// A sync failed: no erasure that is not yet stable can be relied on any more.
+    /// A sync failed: the node can no longer rely on an erasure that is not yet stable.
     fn doubt_erasures(&mut self) {
         let mut erased = std::mem::take(&mut self.erased);
         erased.append(&mut self.erased_covered);
@@ -271,7 +273,7 @@ impl Store {
         }
     }
 
-    /// A slot's space was given back, or not: either way it is free.
+    /// The file system took a slot's space back, or failed to. The slot is free in both cases.
     pub(crate) fn set_free(&mut self, slot: SlotIndex) {
         let state = &mut self.slots[slot.0 as usize];
         (state.stage, state.left_by) = (Stage::Free, None);
@@ -280,7 +282,7 @@ impl Store {
         self.changed = true;
     }
 
-    /// Starts to bring slots back, when a request waits for a slot or many slots wait for a sync.
+    /// Starts to free slots, when a request waits for a slot or many slots wait for a sync.
     pub(crate) fn reclaim(&mut self, someone_waits: bool, disk: &mut DiskQueue) {
         let wanted = someone_waits && self.free.is_empty();
         let many = self.erased.len() * RECLAIM_FRACTION >= self.slots.len();

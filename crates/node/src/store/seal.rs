@@ -8,12 +8,12 @@ use crate::disk::{DiskQueue, Purpose};
 use crate::request_table::EntryId;
 use crate::seam::{DiskOp, FileId};
 
-/// Who waits for a sync of the data file.
+/// A waiter for a sync of the data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DataWaiter {
     /// The round with this number, if it is still in progress.
     Round(u64),
-    /// A rewritten shard, whose header may be written then.
+    /// A rewritten shard. After the sync the node may write its header.
     Seal(SlotIndex),
 }
 
@@ -21,7 +21,7 @@ pub(crate) enum DataWaiter {
 #[derive(Debug)]
 pub(super) struct Round {
     number: u64,
-    /// What the store's `stable_below` is when the round has succeeded.
+    /// The value of the store's `stable_below` after the round has succeeded.
     stable_below: u64,
     seals: Vec<Seal>,
     waiters: Vec<SyncWaiter>,
@@ -31,23 +31,23 @@ pub(super) struct Round {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seal {
     slot: SlotIndex,
-    /// The header's; tells whether the slot still holds this shard.
+    /// The header's sequence. It shows whether the slot still holds this shard.
     sequence: u64,
     /// How many shards had been completed before it.
     rank: u64,
 }
 
-/// A request to make everything complete stable.
+/// A request to make all complete shards stable.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SyncWaiter {
     entry: EntryId,
     volume: VolumeId,
-    /// How many shards were complete when it came: it speaks for those and no later ones.
+    /// Number of complete shards when the request arrived. It covers these and no later ones.
     rank: u64,
 }
 
 impl Store {
-    /// Writes the header if the shard is to be sealed and all its data is in the file.
+    /// Writes the header if a write asked to seal the shard and all its data is in the file.
     pub(super) fn try_seal(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
         let state = &mut self.slots[slot.0 as usize];
         let content = state.content_mut();
@@ -109,7 +109,7 @@ impl Store {
         self.done.push((entry, Ok(())));
     }
 
-    /// Makes everything complete stable; the entry's part ends then.
+    /// Makes all complete shards stable. Then the entry's part ends.
     pub(crate) fn sync(&mut self, entry: EntryId, volume: VolumeId, disk: &mut DiskQueue) {
         if let Some(error) = self.lost.remove(&volume) {
             self.done.push((entry, Err(error)));
@@ -151,7 +151,7 @@ impl Store {
     pub(crate) fn data_synced(&mut self, result: &Result<(), NodeError>, disk: &mut DiskQueue) {
         let mut waiters = self.data_sync.finish();
         if let Err(error) = result {
-            // Those who wait for the next sync want to cover writes that this one may have lost.
+            // Waiters for the next sync want it to cover writes that this sync may have lost.
             waiters.extend(self.data_sync.take_waiting());
             self.give_up_open(error, disk);
             self.give_up_unstable(error, disk);
@@ -180,9 +180,10 @@ impl Store {
         }
     }
 
-    /// The round's sync of the slots file ended well.
+    /// The round's sync of the slots file succeeded.
     pub(super) fn finish_round(&mut self, number: u64, disk: &mut DiskQueue) {
-        // A round that was given up may be followed by another before its syncs end.
+        // After the node gives a round up, another round may begin before the first one's syncs
+        // end.
         let Some(round) = self.round.take_if(|round| round.number == number) else { return };
         self.raise_stable_below(round.stable_below);
         for Seal { slot, sequence, .. } in round.seals {
@@ -214,8 +215,8 @@ impl Store {
         }
     }
 
-    /// A sync failed: gives up every complete shard that is not stable, and those whose headers are
-    /// being written, and fails who waits for them.
+    /// A sync failed: gives up every complete shard that is not stable, and every shard whose
+    /// header is being written. Fails the requests that wait for these shards.
     pub(super) fn give_up_unstable(&mut self, error: &NodeError, disk: &mut DiskQueue) {
         let mut seals = std::mem::take(&mut self.unstable);
         let mut waiters = std::mem::take(&mut self.round_waiting);
@@ -232,7 +233,7 @@ impl Store {
         for slot in sealing {
             self.give_up(slot, error, None, disk);
         }
-        // Newest first, so that each falls back to the form before it.
+        // Newest first, so that each shard falls back to the copy before it.
         seals.sort_by_key(|seal| std::cmp::Reverse(seal.sequence));
         for Seal { slot, sequence, rank } in seals {
             let state = &mut self.slots[slot.0 as usize];

@@ -1,16 +1,17 @@
-//! Who may take how many slots.
+//! How many slots each volume may take.
 //!
 //! # Why
-//! The volumes of a pool share its nodes. A volume needs slots to make room: collection moves what
-//! is alive into new segments before it deletes the old ones, and an opening writes a checkpoint.
-//! If neighbours could take the last slots, a volume could neither collect nor open, and nothing
-//! would ever change that. So each volume *reserves* slots on each node
-//! ([`fieldstone_proto::RequestBody::Reserve`]), and the node keeps free slots back for them.
+//! The volumes of a pool share its nodes. A volume needs slots to make room: collection moves live
+//! blocks into new segments before it deletes the old ones, and an opening writes a checkpoint. If
+//! other volumes could take the last slots, a volume could neither collect nor open, and this state
+//! would never end. So each volume *reserves* slots on each node
+//! ([`fieldstone_proto::RequestBody::Reserve`]), and the node keeps free slots for these
+//! reservations.
 //!
 //! # The rule
-//! A volume holds a slot from the moment that the slot is taken for one of its shards until the
-//! slot is on its way out. For each volume let `unheld` be its reservation minus the slots that it
-//! holds, at least 0. Then at any time, as long as the disk keeps what it promised,
+//! A volume holds a slot from the moment that the node takes the slot for one of its shards until
+//! the slot is on its way out. For each volume let `unheld` be its reservation minus the slots that
+//! it holds, at least 0. As long as the disk has the room that it promised, at any time
 //!
 //! ```text
 //!   sum of unheld over all volumes  <=  free slots
@@ -18,49 +19,51 @@
 //!
 //! - A volume with a reservation takes a slot while it holds fewer than it reserved. Taking moves
 //!   one slot from `unheld` and one from the free slots: the rule still holds.
-//! - A volume without one takes a slot while more are free than all others have unheld.
-//! - A reservation grows only by what is free and not unheld. It shrinks at will.
+//! - A volume without a reservation takes a slot while more slots are free than all others have
+//!   unheld.
+//! - A reservation grows only by slots that are free and not unheld. It may always shrink.
 //! - A slot that is given back is free again, and unheld again if its volume is below its
 //!   reservation: the rule still holds.
 //!
 //! # Giving back
-//! With each request for a reservation a volume says how many of its slots it can do without. A
-//! volume that needs more than is unclaimed, but not more than the others can spare, is told to ask
-//! again ([`Answer::Later`]), and the node shows what is lacking in its
-//! [`fieldstone_proto::NodeStat`]. The other volumes look there from time to time, and give back.
-//! Only a volume whose writer is connected can: without a writer it spares nothing.
+//! Each request for a reservation says how many of its slots the volume can do without. A volume
+//! may need more slots than are unclaimed, but not more than the others can spare. The node then
+//! answers that it should ask again ([`Answer::Later`]), and reports the lacking number in its
+//! [`fieldstone_proto::NodeStat`]. The other volumes check this number from time to time, and give
+//! slots back. Only a volume with a connected writer can do that: a volume without a writer spares
+//! nothing.
 //!
 //! # Restarts
-//! Which slots a volume holds is found by the start, and reservations are stable in the volumes'
-//! records, so a restart changes nothing of this.
+//! A start finds the slots that a volume holds. The volumes' records keep the reservations, stably.
+//! So a restart changes nothing here.
 //!
-//! The disk may break the promise: a slot may become unreadable, or a file system may be fuller
-//! than the size of its node said. Then slots are refused although they are reserved. To the
-//! volume the node is full, which is a fault of one node like any other.
+//! The disk may break the promise: a slot may become unreadable, or a file system may have less
+//! room than the node's size says. Then the node refuses slots although they are reserved. To the
+//! volume the node is full. This is a fault of one node like any other.
 
 use std::collections::HashMap;
 
 use fieldstone_proto::VolumeId;
 
-/// What one volume has.
+/// The slots of one volume.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
-    /// Slots that it may hold in all; 0 if it has no reservation.
+    /// Slots that it may hold in total; 0 if it has no reservation.
     reserved: u32,
     /// Slots that it holds.
     held: u32,
     /// Slots of its reservation that its writer can do without.
     spare: u32,
-    /// Slots that it needs in all and was refused; 0 if it was not.
+    /// Total number of slots that it needs and that the node refused; 0 if there was no refusal.
     wanted: u32,
 }
 
-/// What a volume is told that asks for slots.
+/// The answer to a volume that asks for slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The volume may have the slots.
     Granted,
-    /// Other volumes have reserved the slots, and can do without: the volume may ask again.
+    /// Other volumes have reserved the slots, but can do without them: the volume may ask again.
     Later,
     /// Other volumes have reserved the slots.
     Refused,
@@ -73,7 +76,7 @@ impl Share {
         self.reserved.saturating_sub(self.held)
     }
 
-    /// Slots that it waits for.
+    /// Slots that the volume waits for.
     fn lacks(self) -> u32 {
         self.wanted.saturating_sub(self.reserved.max(self.held))
     }
@@ -92,7 +95,7 @@ pub(crate) struct Room {
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     volumes: HashMap<VolumeId, Share>,
-    /// The sum of what is unheld.
+    /// The sum of `unheld` over all volumes.
     unheld: u64,
 }
 
@@ -119,12 +122,12 @@ impl Shares {
         });
     }
 
-    /// The volume asks for `slots` slots in all, of which it can do without `spare`. `room` says
-    /// which slots are free. If the slots are granted, [`Self::reserve`] follows.
+    /// The volume asks for `slots` slots in total, and can do without `spare` of these. `room` says
+    /// how many slots are free. After [`Answer::Granted`], the caller calls [`Self::reserve`].
     ///
-    /// Slots that another volume waits for are not granted to a volume that can do without them:
-    /// otherwise the volume that gives slots back could take them again before the volume that
-    /// needs them asks.
+    /// The node does not grant slots that another volume waits for to a volume that can do without
+    /// them. Otherwise the volume that gives slots back could take them again before the volume
+    /// that needs them asks.
     pub(crate) fn ask(&mut self, volume: VolumeId, slots: u32, spare: u32, room: Room) -> Answer {
         let share = self.share(volume);
         let needed = slots.saturating_sub(spare);
@@ -153,26 +156,26 @@ impl Shares {
         if more <= unclaimed {
             return Answer::Refused;
         }
-        // The volume goes on with smaller requests. They must not hide what it needs.
+        // The volume goes on with smaller requests. They must not hide how many slots it needs.
         self.change(volume, |share| share.wanted = share.wanted.max(needed));
         Answer::Later
     }
 
-    /// Slots that other volumes than this one wait for.
+    /// Slots that all volumes except this one wait for.
     fn waited_for(&self, volume: VolumeId) -> u32 {
         let others = self.volumes.iter().filter(|(other, _)| **other != volume);
         let slots: u64 = others.map(|(_, other)| u64::from(other.lacks())).sum();
         u32::try_from(slots).unwrap_or(u32::MAX)
     }
 
-    /// Slots that volumes wait for beyond those that are unclaimed, with `free` slots free.
+    /// Slots that volumes wait for beyond the unclaimed ones, with `free` slots free.
     pub(crate) fn lacking(&self, free: u32) -> u32 {
         let more: u64 = self.volumes.values().map(|share| u64::from(share.lacks())).sum();
         let lacking = more.saturating_sub(u64::from(self.unclaimed(free)));
         u32::try_from(lacking).unwrap_or(u32::MAX)
     }
 
-    /// The volume's writer is gone: it neither waits for slots nor can it give any back.
+    /// The volume's writer is gone, so the volume neither waits for slots nor can give any back.
     pub(crate) fn forget_wishes(&mut self, volume: VolumeId) {
         self.change(volume, |share| (share.spare, share.wanted) = (0, 0));
     }
@@ -198,7 +201,7 @@ impl Shares {
         u32::try_from(u64::from(free).saturating_sub(self.unheld)).expect("at most `free`")
     }
 
-    /// A slot is taken for the volume.
+    /// The node takes a slot for the volume.
     pub(crate) fn take(&mut self, volume: VolumeId) {
         self.change(volume, |share| share.held += 1);
     }
@@ -208,12 +211,12 @@ impl Shares {
         self.change(volume, |share| share.held -= 1);
     }
 
-    /// Every volume that has a share: what it reserved, and what it holds.
+    /// Every volume that has a share, with the reserved number and the held number.
     pub(crate) fn all(&self) -> impl Iterator<Item = (VolumeId, u32, u32)> {
         self.volumes.iter().map(|(volume, share)| (*volume, share.reserved, share.held))
     }
 
-    /// Slots that the volumes hold in all.
+    /// Slots that all volumes hold together.
     pub(crate) fn held(&self) -> u64 {
         self.volumes.values().map(|share| u64::from(share.held)).sum()
     }
@@ -324,7 +327,7 @@ mod tests {
     }
 
     proptest! {
-        /// The module's rule, after anything that the node lets happen.
+        /// The module's rule holds after every permitted step.
         #[test]
         fn unheld_slots_are_always_free(
             steps in proptest::collection::vec((0u8..4, 0u128..4, 0u32..40), 0..200)

@@ -1,4 +1,4 @@
-//! A slot: a fixed piece of the data file, its header block, and what lives in it.
+//! A slot: a fixed piece of the data file, its header block, and the shard in it.
 
 use fieldstone_proto::disk::{OpenNote, SLOT_BLOCKS_MAX, SlotHeader};
 use fieldstone_proto::{Epoch, NodeError, SealMeta, SegmentId, ShardIndex, VolumeId};
@@ -17,30 +17,30 @@ pub(crate) struct ShardKey {
     pub(crate) shard: ShardIndex,
 }
 
-/// Where a slot is in its life; see the module text of [`crate::store`].
+/// A stage in the life of a slot; see the module text of [`crate::store`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// May be taken. Its header block holds no valid header, stably.
+    /// The node may take the slot. Its header block holds no valid header, stably.
     Free,
-    /// Takes a shard's blocks.
+    /// The slot takes a shard's blocks.
     Open,
-    /// Its header is about to be written or being written.
+    /// The node writes the slot's header, or is about to.
     Sealing,
-    /// Holds a complete shard.
+    /// The slot holds a complete shard.
     Sealed,
-    /// Holds a complete shard whose rewritten form, in another slot, is not yet stable.
+    /// The slot holds a complete shard. Its rewritten copy, in another slot, is not yet stable.
     Superseded,
-    /// On its way out; waits for operations on it to end.
+    /// The slot is on its way out, and waits until operations on it end.
     Leaving,
-    /// Its header is being erased.
+    /// The node is erasing the slot's header.
     Erasing,
-    /// Its header is erased, but not yet stably.
+    /// The slot's header is erased, but not yet stably.
     Erased,
-    /// Its header could not be erased; it will be tried again.
+    /// The node could not erase the slot's header, and will try again.
     EraseFailed,
-    /// Its space is being given back to the file system.
+    /// The file system is taking the slot's space back.
     Discarding,
-    /// Its header could not be read; out of use until the next start.
+    /// The node could not read the slot's header. The slot is out of use until the next start.
     Bad,
 }
 
@@ -48,21 +48,21 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) stage: Stage,
-    /// Operations in flight on it; it cannot be reused until they end.
+    /// Operations in flight on the slot. The node cannot reuse the slot until they end.
     pub(crate) pins: u32,
     /// Its header block may hold a valid header.
     pub(crate) header_dirty: bool,
-    /// The sequence of the header that was written to it last and is not erased.
+    /// The sequence of the last header in the slot that is not erased.
     pub(crate) header_sequence: Option<u64>,
-    /// A sync of the slots file failed while its header was being erased: erase it again.
+    /// A sync of the slots file failed during the erasure of the header: erase it again.
     pub(crate) erase_again: bool,
-    /// Give its space back to the file system before it becomes free.
+    /// Give the slot's space back to the file system before the slot becomes free.
     pub(crate) discard: bool,
-    /// The entry that waits for its header to be erased.
+    /// The entry that waits for the header's erasure.
     pub(crate) waiter: Option<EntryId>,
-    /// Whose shard was in it last, while it is on its way to the free list.
+    /// The volume of the slot's last shard, while the slot is on its way to the free list.
     pub(crate) left_by: Option<VolumeId>,
-    /// The shard in it.
+    /// The shard in the slot.
     pub(crate) content: Option<Box<Content>>,
 }
 
@@ -81,7 +81,7 @@ impl Slot {
         }
     }
 
-    /// The shard in a slot whose stage says that there is one.
+    /// The shard in a slot. The slot's stage must say that there is one.
     pub(crate) fn content(&self) -> &Content {
         self.content.as_deref().expect("open, sealing, sealed and pinned slots hold a shard")
     }
@@ -101,13 +101,13 @@ pub(crate) struct Busy {
     pub(crate) writes: bool,
 }
 
-/// How far the note of an open shard is.
+/// The state of an open shard's note.
 #[derive(Debug, Default)]
 pub(crate) enum Noted {
-    /// There is no note: the shard is complete, or comes in one piece.
+    /// There is no note: the shard is complete, or arrives in one piece.
     #[default]
     No,
-    /// The note is being written, and these entries wait for it.
+    /// The node is writing the note, and these entries wait for it.
     Writing(Vec<EntryId>),
     /// The note is written.
     Yes,
@@ -122,30 +122,30 @@ pub(crate) struct Content {
     pub(crate) sequence: u64,
     /// The header's or note's `stable_below`.
     pub(crate) stable_below: u64,
-    /// What the header records, once there is one.
+    /// The metadata in the header, once there is one.
     pub(crate) meta: SealMeta,
     pub(crate) checksums: Vec<u32>,
-    /// Which blocks are in the file.
+    /// The blocks that are in the file.
     pub(crate) written: BlockSet,
-    /// How far its open note is.
+    /// The state of its open note.
     pub(crate) noted: Noted,
-    /// An open shard that was found at start, or that a write over acknowledged blocks failed on:
-    /// blocks outside `written` may be in the file. Reads return them unchecked, for the reader to
-    /// hold them against the checksums of the journal. They do not count towards completing.
+    /// A start found this open shard, or a write over acknowledged blocks failed. Blocks outside
+    /// `written` may be in the file. Reads return them unchecked, and the reader checks them
+    /// against the checksums of the journal. They do not count towards completing the shard.
     pub(crate) doubtful: bool,
     /// Operations in flight while the shard is open.
     pub(crate) busy: Vec<Busy>,
-    /// Why one of the writes in flight failed: they do not complete the shard.
+    /// Why one of the writes in flight failed. These writes do not complete the shard.
     pub(crate) failed: Option<NodeError>,
     /// The entry that completes the shard.
     pub(crate) seal: Option<(EntryId, SealMeta)>,
-    /// Its header waits until its data is stable.
+    /// The node writes the header only after the data is stable.
     pub(crate) data_first: bool,
-    /// Why the shard was given up while operations were in flight.
+    /// Why the node gave the shard up while operations were in flight.
     pub(crate) given_up: Option<NodeError>,
     /// A sync of data and header has succeeded since the header was written.
     pub(crate) stable: bool,
-    /// The slot with the form before, kept until this one is stable.
+    /// The slot with the older copy, kept until this copy is stable.
     pub(crate) replaces: Option<SlotIndex>,
 }
 
@@ -184,7 +184,7 @@ impl Content {
         }
     }
 
-    /// An open shard as its note tells of it.
+    /// An open shard as its note describes it.
     pub(crate) fn from_note(note: OpenNote) -> Self {
         let key = ShardKey { volume: note.volume, segment: note.segment, shard: note.shard };
         Self {
@@ -231,18 +231,20 @@ impl Content {
         }
     }
 
-    /// True when an operation in flight forbids one on these blocks: reads share, writes do not.
+    /// True when an operation in flight forbids one on these blocks. Reads can share blocks, writes
+    /// cannot.
     pub(crate) fn conflicts(&self, first: u32, end: u32, writes: bool) -> bool {
         self.busy.iter().any(|b| (b.writes || writes) && b.first < end && first < b.end)
     }
 
-    /// Writes are in flight.
+    /// Some writes are in flight.
     pub(crate) fn is_written_to(&self) -> bool {
         self.busy.iter().any(|busy| busy.writes)
     }
 
-    /// True when the blocks `first..end`, with those written and being written, include the first
-    /// `blocks` blocks. Blocks behind them may be left from a writer that gave up.
+    /// True when the blocks `first..end`, together with written blocks and those being written,
+    /// include the first `blocks` blocks. Blocks behind these may be left over from a writer that
+    /// gave up.
     pub(crate) fn completes(&self, first: u32, end: u32, blocks: u32) -> bool {
         let mut set = self.written;
         for busy in self.busy.iter().filter(|busy| busy.writes) {

@@ -1,13 +1,13 @@
-//! Journals: rings that a volume's writer appends to and recovers from.
+//! Journals: rings to which a volume's writer appends, and from which it recovers.
 //!
-//! The node checks bounds and epochs and stores bytes; what they mean is the volume's business. Of
-//! two appends to the same bytes the later one stays: it waits for the other to end. A journal file
-//! is a header block and the ring ([`fieldstone_proto::disk::JournalHeader`]). Creation is answered
-//! when the header is stable. Removal waits for operations in flight.
+//! The node checks bounds and epochs, and stores bytes. Only the volume knows their meaning. Of two
+//! appends to the same bytes the later one stays: it waits until the other ends. A journal file is
+//! a header block and the ring ([`fieldstone_proto::disk::JournalHeader`]). The node answers a
+//! creation when the header is stable. A removal waits for operations in flight.
 //!
-//! A journal whose sync failed is lost for writing: the system may have dropped appends that were
-//! acknowledged, and a later sync would succeed without them. All further appends and syncs of this
-//! generation fail; the writer starts a new generation.
+//! A journal whose sync failed accepts no more writes: the system may have dropped acknowledged
+//! appends, and a later sync would succeed without them. All further appends and syncs of this
+//! generation fail. The writer starts a new generation.
 
 use std::ops::{Range, RangeBounds};
 
@@ -20,18 +20,18 @@ use crate::node::Node;
 use crate::request_table::{EntryId, Task};
 use crate::seam::{DiskError, DiskOp, DiskOutput, FileId};
 
-/// Where a journal is in its life.
+/// A stage in the life of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JournalStage {
-    /// Being made.
+    /// The node is making the journal.
     Creating,
-    /// In use.
+    /// The journal is in use.
     Ready,
-    /// Its header could not be read at the start, or is damaged. Only the removal of the volume
-    /// removes it: a disk that cannot be read can hardly be changed, and a failed change would keep
-    /// the node from joining.
+    /// The start could not read the journal's header, or found it damaged. Only the removal of the
+    /// volume removes the journal: a disk that cannot be read can hardly be changed, and a failed
+    /// change would keep the node from joining.
     Unusable,
-    /// Being removed for the entry, or because it could not be made.
+    /// The node is removing the journal, for the entry or because it could not make the journal.
     Removing(Option<EntryId>),
 }
 
@@ -40,17 +40,17 @@ pub(crate) enum JournalStage {
 pub(crate) struct Journal {
     pub(crate) ring_bytes: u64,
     pub(crate) stage: JournalStage,
-    /// Operations in flight on its file, other than those of making and removing it.
+    /// Operations in flight on the journal's file, except those that make or remove it.
     pub(crate) in_flight: u32,
-    /// The appends among them, with the range of the ring that each writes.
+    /// The appends in flight, with the range of the ring that each writes.
     pub(crate) appends: Vec<(EntryId, Range<u64>)>,
     pub(crate) sync: SyncGroup<EntryId>,
-    /// Why it can no longer be written.
+    /// Why the node can no longer write the journal.
     pub(crate) broken: Option<NodeError>,
 }
 
 impl Journal {
-    /// One that can only be removed.
+    /// A journal that can only be removed.
     pub(crate) fn unusable() -> Self {
         Self::new(0, JournalStage::Unusable)
     }
@@ -66,14 +66,14 @@ impl Journal {
         }
     }
 
-    /// True when an append in flight writes a part of the range.
+    /// True when an append in flight overlaps the range.
     pub(crate) fn is_written_to(&self, range: &Range<u64>) -> bool {
         self.appends.iter().any(|(_, other)| other.start < range.end && range.start < other.end)
     }
 }
 
 impl Node {
-    /// The journal, if it can be used.
+    /// The journal, if it is usable.
     pub(crate) fn journal(
         &mut self,
         volume: VolumeId,
@@ -96,7 +96,7 @@ impl Node {
         let volume = self.volumes.get_mut(&id).ok_or(NodeError::NotFound)?;
         match volume.journals.get(&generation) {
             Some(journal) if journal.stage != JournalStage::Ready => return Err(NodeError::Busy),
-            // A writer that repeats itself after losing its connection.
+            // A writer repeats its request after it lost its connection.
             Some(journal) if journal.ring_bytes == ring_bytes => {
                 self.close(entry, Ok(ReplyBody::Done));
                 return Ok(());
@@ -164,7 +164,7 @@ impl Node {
         }
     }
 
-    /// What is left of a journal that could not be made was removed, or could not be.
+    /// The node removed the rest of a journal that it could not make, or failed to remove it.
     pub(crate) fn journal_cleaned_up(&mut self, id: VolumeId, generation: JournalGen) {
         if let Some(volume) = self.volumes.get_mut(&id) {
             volume.journals.remove(&generation);
@@ -222,8 +222,8 @@ impl Node {
         self.journal_pump_removal(id, generation);
     }
 
-    /// Starts removing the volume's journals of these generations that are in one of the `stages`;
-    /// returns how many.
+    /// Starts to remove the volume's journals of these generations that are in one of the `stages`.
+    /// Returns their number.
     pub(crate) fn journal_remove(
         &mut self,
         entry: EntryId,
@@ -245,7 +245,7 @@ impl Node {
         u32::try_from(chosen.len()).expect("at most JOURNALS_MAX")
     }
 
-    /// Removes the file of a journal on its way out once nothing is in flight on it.
+    /// Removes the file of a journal on its way out, once no operation is in flight on it.
     pub(crate) fn journal_pump_removal(&mut self, id: VolumeId, generation: JournalGen) {
         let journal = self.volumes.get(&id).and_then(|volume| volume.journals.get(&generation));
         let Some(journal) = journal else { return };
@@ -284,10 +284,10 @@ impl Node {
 }
 
 impl Node {
-    /// Bytes of the disk that no slot may take: a volume that moves its journal, or opens, makes a
-    /// new ring while the old one is still there. A few volumes can do so at the same time, and
-    /// others after them. The node does not know the size of the rings that it may get, so it takes
-    /// them for as large as the largest that it has.
+    /// Bytes of the disk that no slot may take. A volume that moves its journal, or opens, makes a
+    /// new ring while the old one still exists. A few volumes can do so at the same time, and
+    /// others after them. The node does not know the size of future rings, so it assumes the size
+    /// of the largest ring that it has.
     pub(crate) fn rings_wanted_bytes(&self) -> u64 {
         let rings = self.volumes.values().flat_map(|volume| volume.journals.values());
         let largest = rings.map(|journal| journal.ring_bytes).max();

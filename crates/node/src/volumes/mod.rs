@@ -1,39 +1,40 @@
-//! What a node knows about each volume: epoch, root, holder and journals.
+//! The node's knowledge about each volume: epoch, root, holder and journals.
 //!
 //! # Fencing
 //! A volume has one writer at a time, the one with the highest epoch. A fence raises the stored
-//! epoch, durably, before it is answered; from the moment on that it is accepted, requests with a
-//! lower epoch are refused, and it takes effect only when those that were let in before have ended.
-//! So after the answer nothing of an older writer can still reach a file: what the new writer reads
-//! of a journal is final. Shards that older writers left incomplete are given up.
+//! epoch, durably, before the node answers it. From the moment that the node accepts a fence, it
+//! refuses requests with a lower epoch. The fence takes effect only when the requests admitted
+//! before have ended. So after the answer no write of an older writer can still reach a file: a
+//! journal that the new writer reads is final. The node gives up shards that older writers left
+//! incomplete.
 //!
-//! Two writers that fence with the same epoch cannot both succeed on one node, since an epoch that
-//! is not above the stored one is refused.
+//! Two writers that fence with the same epoch cannot both succeed on one node, because the node
+//! refuses an epoch that is not above the stored one.
 //!
 //! # The holder
-//! So that a second writer does not take a volume from a live one by accident, a fence is refused
-//! with [`NodeError::InUse`] while the peer that holds the volume is connected, unless it asks for
-//! a takeover. The holder is the peer that fenced the volume or last used a right to write at the
-//! current epoch: a writer that lost its connection and came back with the same epoch is the holder
+//! A second writer must not take a volume from a live one by accident. So the node refuses a fence
+//! with [`NodeError::InUse`] while the volume's holder is connected, unless the fence asks for a
+//! takeover. The holder is the peer that fenced the volume or last used a right to write at the
+//! current epoch. A writer that lost its connection and came back with the same epoch is the holder
 //! again with its first write.
 //!
 //! # Reservations
-//! The record also says how many slots the volume has reserved (the store's `shares` say what that
-//! means). A volume without a root keeps its reservation only while its writer is connected: a
-//! writer that makes a volume and dies before the root is written takes no slots from others.
+//! The record also says how many slots the volume has reserved (see the store's `shares`). A volume
+//! without a root keeps its reservation only while its writer is connected: if a writer creates a
+//! volume and dies before the root is written, it takes no slots from others.
 //!
 //! # A damaged record
 //! may have held any epoch, so the node refuses every request on the volume. A writer that serves
-//! the volume with enough other nodes may have the record renewed
-//! ([`fieldstone_proto::RequestBody::RenewRecord`]): its epoch is fenced in on those, and a newer
-//! writer would have to fence at least one of them first. Where the epoch can be read, and only a
-//! sync failed, a writer with a lower epoch is refused: it does not know yet that it is fenced. A
-//! record that a newer release wrote is neither renewed nor removed.
+//! the volume with enough other nodes may renew the record
+//! ([`fieldstone_proto::RequestBody::RenewRecord`]): these nodes have the writer's epoch, and a
+//! newer writer would have to fence at least one of them first. If the node could read the epoch,
+//! and only a sync failed, it refuses a writer with a lower epoch: that writer does not know yet
+//! that it is fenced. The node neither renews nor removes a record that a newer release wrote.
 //!
 //! # Order
-//! Fence, root, reservation, renewal and removal requests of one volume are carried out one after
-//! the other, in the order in which they came. Fence and removal also wait for all other requests
-//! on the volume to end.
+//! The node carries out fence, root, reservation, renewal and removal requests of one volume one
+//! after another, in their order of arrival. A fence or removal also waits until all other requests
+//! on the volume have ended.
 
 mod journal;
 mod record;
@@ -52,30 +53,30 @@ pub(crate) use record::{check_epoch, join};
 use crate::request_table::EntryId;
 use crate::seam::PeerId;
 
-/// What the volume's requests in order are doing.
+/// The state of the volume's ordered requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// None is being carried out.
+    /// No ordered request is being carried out.
     Idle,
-    /// The first waits for other requests to end.
+    /// The first one waits until other requests end.
     Draining,
-    /// The first is being carried out.
+    /// The node carries out the first one.
     Running,
 }
 
-/// Which requests a fence or removal under way keeps out.
+/// The requests that a fence or removal under way keeps out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Barrier {
-    /// Those of epochs below this one.
+    /// Requests with epochs below this one.
     Fence(Epoch),
-    /// All of them.
+    /// All requests.
     Removal,
 }
 
 /// A volume as the node knows it.
 #[derive(Debug)]
 pub(crate) struct Volume {
-    /// What is stored about it.
+    /// The stored record.
     pub(crate) record: VolumeRecord,
     /// The record is stored: the volume was fenced at least once.
     pub(crate) known: bool,
@@ -83,25 +84,26 @@ pub(crate) struct Volume {
     pub(crate) has_file: bool,
     /// The stored record cannot be trusted, for this reason.
     pub(crate) damaged: Option<String>,
-    /// A newer release wrote the stored record: the record cannot be trusted, and is left as it is.
+    /// A newer release wrote the stored record. The node cannot trust the record, and leaves it
+    /// unchanged.
     pub(crate) newer: bool,
     /// The key of capabilities at the current epoch.
     pub(crate) key: CapabilityKey,
     /// The connected peer that writes the volume.
     pub(crate) holder: Option<PeerId>,
     pub(crate) journals: BTreeMap<JournalGen, Journal>,
-    /// Other requests on the volume in the table.
+    /// Other requests on the volume in the request table.
     pub(crate) active: u32,
     /// Fence, root, reservation, renewal and removal requests in order.
     pub(crate) ordered: VecDeque<EntryId>,
     pub(crate) turn: Turn,
     pub(crate) barrier: Option<Barrier>,
-    /// The record being written.
+    /// The record that the node is writing.
     pub(crate) writing: Option<VolumeRecord>,
 }
 
 impl Volume {
-    /// A volume of which nothing is stored.
+    /// A volume without any stored data.
     pub(crate) fn unknown(id: VolumeId, key: &MasterKey) -> Self {
         let record = VolumeRecord {
             volume: id,
@@ -128,19 +130,19 @@ impl Volume {
         }
     }
 
-    /// Replaces the record by one that is stable.
+    /// Replaces the record with one that is stable.
     pub(crate) fn set_record(&mut self, record: VolumeRecord, key: &MasterKey) {
         self.key = key.derive(record.volume, record.epoch);
         self.record = record;
         self.known = true;
     }
 
-    /// Its reservation counts: it has a root, or a writer is making it.
+    /// The volume's reservation counts: the volume has a root, or a writer is creating it.
     pub(crate) fn claims(&self) -> bool {
         self.record.root_version > 0 || self.holder.is_some()
     }
 
-    /// The journals that can be used.
+    /// The usable journals.
     pub(crate) fn journal_infos(&self) -> Vec<JournalInfo> {
         self.journals
             .iter()
@@ -152,7 +154,7 @@ impl Volume {
             .collect()
     }
 
-    /// Nothing is stored and nothing is going on.
+    /// The node stores nothing about the volume, and no work on it is under way.
     pub(crate) fn is_forgettable(&self) -> bool {
         !self.known
             && self.damaged.is_none()
@@ -165,8 +167,8 @@ impl Volume {
 /// The volumes by id.
 pub(crate) type Volumes = HashMap<VolumeId, Volume, BuildHasherDefault<IdHasher>>;
 
-/// Takes the low half of an id for its hash. Ids are random, and only a client with a
-/// signed capability can bring one into the map.
+/// Takes the low half of an id as its hash. Ids are random, and only a client with a signed
+/// capability can add one to the map.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -182,7 +184,7 @@ impl Hasher for IdHasher {
     }
 
     fn write_u128(&mut self, id: u128) {
-        // The table takes buckets from the low and tags from the high bits.
+        // The table takes buckets from the low bits and tags from the high bits.
         self.0 = (id as u64) ^ (id >> 64) as u64;
     }
 }

@@ -1,12 +1,12 @@
-//! Fence, root, reservation, renewal and removal: the requests that are carried out in order.
+//! Fence, root, reservation, renewal and removal: the ordered requests of a volume.
 //!
-//! The record is replaced by writing its next form to the other slot of the volume's file
-//! ([`fieldstone_proto::disk::VolumeRecord`]), syncing, and only then taking it over in memory.
-//! When that fails the old record stays in force and the next attempt goes to the same slot.
+//! To replace the record, the node writes its next version to the other slot of the volume's file
+//! ([`fieldstone_proto::disk::VolumeRecord`]), syncs, and only then uses it in memory. If that
+//! fails, the old record stays in force and the next attempt writes to the same slot.
 //!
-//! A removal erases the slot headers, syncs them, and removes the journals and at last the record,
-//! so that a crash on the way leaves a volume that is known and can be removed again, never shards
-//! of a volume without a record.
+//! A removal erases the slot headers, syncs them, removes the journals, and at last removes the
+//! record. A crash on the way leaves a known volume, which a client can remove again. It never
+//! leaves shards of a volume without a record.
 
 use bytes::Bytes;
 
@@ -21,7 +21,7 @@ use crate::seam::{DiskError, DiskOp, DiskOutput, FileId};
 use crate::store::SlotsWaiter;
 
 impl Node {
-    /// Queues a request that is carried out in order.
+    /// Queues an ordered request.
     pub(crate) fn take_turn(&mut self, entry: EntryId, task: Task) {
         let id = self.table[entry].volume;
         self.table[entry].task = task;
@@ -31,7 +31,7 @@ impl Node {
         self.pump_turns(id);
     }
 
-    /// Carries on with the volume's requests in order as far as possible.
+    /// Runs the volume's ordered requests as far as possible.
     pub(crate) fn pump_turns(&mut self, id: VolumeId) {
         loop {
             let Some(volume) = self.volumes.get_mut(&id) else { return };
@@ -58,8 +58,8 @@ impl Node {
         }
     }
 
-    /// Checks the first request of the queue against the volume as it is now. False when it is
-    /// already fulfilled.
+    /// Checks the first request of the queue against the present volume. False when the volume
+    /// already has the requested state.
     fn admit_turn(&mut self, id: VolumeId, entry: EntryId) -> Result<bool, NodeError> {
         let volume = self.volumes.get_mut(&id).expect("it has requests");
         let (peer, epoch) = (self.table[entry].peer, self.table[entry].epoch);
@@ -71,8 +71,8 @@ impl Node {
         }
         match &self.table[entry].task {
             Task::Fence { takeover } => {
-                // Being in use comes first, so that it can be asked with an epoch that changes
-                // nothing.
+                // This check comes first, so that a writer can ask whether the volume is in use,
+                // with an epoch that changes nothing.
                 if volume.holder.is_some_and(|holder| holder != peer) && !takeover {
                     return Err(NodeError::InUse { current });
                 }
@@ -93,7 +93,7 @@ impl Node {
                         stored.root_version
                     )));
                 }
-                // Needs no quiet: others neither see nor touch the root.
+                // This needs no draining: other requests neither see nor change the root.
                 volume.turn = Turn::Running;
                 self.run_turn(id, entry);
                 return Ok(true);
@@ -111,7 +111,7 @@ impl Node {
                     return Ok(false);
                 }
                 if slots > volume.record.slots_reserved {
-                    // From here on, so that two volumes are not granted the same slots.
+                    // Reserves from here on, so that two volumes do not get the same slots.
                     self.store.reserve(id, slots);
                 }
                 volume.turn = Turn::Running;
@@ -122,7 +122,7 @@ impl Node {
                 if volume.damaged.is_none() {
                     return Err(NodeError::Invalid("the volume's record is not damaged".into()));
                 }
-                // A record that was read, but could not be made stable, still tells its epoch.
+                // A record that the node read but could not make stable still has a valid epoch.
                 if epoch < current {
                     return Err(NodeError::Fenced { sent: epoch, current });
                 }
@@ -148,7 +148,7 @@ impl Node {
             Task::Fence { .. } => {
                 record.epoch = self.table[entry].epoch;
                 if !volume.claims() {
-                    // Others may have these slots since its writer is gone.
+                    // Other volumes may have these slots since the volume's writer is gone.
                     record.slots_reserved = 0;
                 }
             }
@@ -172,7 +172,7 @@ impl Node {
         let file = FileId::Volume(id);
         let volume = self.volumes.get_mut(&id).expect("it has requests");
         let (step, op) = if volume.has_file {
-            // What is damaged may be either half of the file: both are replaced.
+            // Either half of the file may be damaged, so this replaces both.
             let (offset_bytes, data) = match volume.damaged {
                 Some(_) => (0, record.encode_file()),
                 None => (record.offset_bytes(), record.encode()),
@@ -196,7 +196,7 @@ impl Node {
         let volume = self.volumes.get_mut(&id).expect("it has requests");
         let record = volume.writing.take().expect("a record is being written");
         if let Err(error) = result {
-            // A reservation that did not become stable is not granted.
+            // The node does not grant a reservation that did not become stable.
             let slots = if volume.claims() { volume.record.slots_reserved } else { 0 };
             self.store.reserve(id, slots);
             return self.end_turn_and_go_on(id, Err(node_error(&error, "storing the record")));
@@ -217,7 +217,7 @@ impl Node {
 
     fn record_stored(&mut self, id: VolumeId, record: VolumeRecord) {
         let volume = self.volumes.get_mut(&id).expect("it has requests");
-        // A damaged record says nothing of the epoch before.
+        // A damaged record does not tell the old epoch.
         let epoch_before =
             if volume.damaged.is_some() { record.epoch } else { volume.record.epoch };
         volume.set_record(record, &self.config.key);
@@ -260,7 +260,7 @@ impl Node {
         self.pump_turns(id);
     }
 
-    /// Enters the next step of a removal; steps without work are passed over.
+    /// Enters the next step of a removal. Skips steps without work.
     fn remove_step(&mut self, id: VolumeId, entry: EntryId) {
         loop {
             let Task::Remove(step) = self.table[entry].task else {
@@ -273,7 +273,7 @@ impl Node {
                 RemoveStep::Journals | RemoveStep::Record => RemoveStep::Record,
             };
             if step == RemoveStep::Sync {
-                // Another sync may have failed meanwhile, and put erasures in doubt.
+                // Another sync may have failed meanwhile and put erasures in doubt.
                 let parts = self.store.finish_leaving(id, entry, &mut self.disk);
                 if parts > 0 {
                     self.table[entry].task = Task::Remove(RemoveStep::Shards);
@@ -317,7 +317,7 @@ impl Node {
         }
     }
 
-    /// The volume's record was removed, or could not be.
+    /// The node removed the volume's record, or failed to.
     pub(crate) fn record_removed(&mut self, entry: EntryId, result: Result<DiskOutput, DiskError>) {
         let id = self.table[entry].volume;
         let result = match result {
@@ -326,7 +326,7 @@ impl Node {
                 let volume = self.volumes.get_mut(&id).expect("it has requests");
                 self.store.reserve(id, 0);
                 self.store.forget_wishes(id);
-                // Later requests in the queue meet an unknown volume.
+                // Later requests in the queue find an unknown volume.
                 let ordered = std::mem::take(&mut volume.ordered);
                 *volume = Volume { ordered, ..Volume::unknown(id, key) };
                 Ok(ReplyBody::Done)
@@ -336,7 +336,7 @@ impl Node {
         self.end_turn_and_go_on(id, result);
     }
 
-    /// A journal is gone: the volume may be nothing any more.
+    /// A journal is gone. Perhaps no data about the volume is left.
     pub(crate) fn journals_removed(&mut self, id: VolumeId) {
         self.pump_turns(id);
     }
@@ -364,7 +364,7 @@ pub(crate) fn check_epoch(volume: &Volume, sent: fieldstone_proto::Epoch) -> Res
     }
 }
 
-/// One piece of bytes out of several.
+/// Joins several pieces of bytes into one.
 pub(crate) fn join(payload: &[Bytes]) -> Bytes {
     match payload {
         [] => Bytes::new(),

@@ -1,4 +1,4 @@
-//! Each operation once, and the rules of capabilities, epochs and bounds.
+//! Each operation once, and the rules for capabilities, epochs and bounds.
 
 use crate::disk::Faults;
 use crate::world::{NOW_NS, World, cap, config};
@@ -206,8 +206,8 @@ fn roots_and_volumes_are_kept_and_removed() {
     assert_eq!(world.disk.files.len(), 2, "only slots and data are left");
 }
 
-/// A removal whose erasures fail is asked for again. When it succeeds, nothing of the volume is
-/// left, also for a node that loses its memory next.
+/// A client repeats a removal whose erasures failed. When it succeeds, no data of the volume is
+/// left, even if the node then loses its memory.
 #[test]
 fn a_removal_that_failed_leaves_nothing_when_it_is_repeated() {
     for faults in [
@@ -276,18 +276,19 @@ fn damage_is_reported_and_counted_never_returned() {
     let verify = RequestBody::ShardVerify { segment: SegmentId(1), shard: ShardIndex(2) };
     assert_eq!(ask(&mut world, verify.clone()), corrupt);
     assert_eq!(world.node.stat().corrupt_blocks, 2);
-    // Rewriting repairs it; the slot with the damage comes back once the new one is stable.
+    // Rewriting repairs the shard. The slot with the damage becomes free once the new copy is
+    // stable.
     write_shard(&mut world, 1, &data).unwrap();
     assert_eq!(ask(&mut world, verify.clone()), Ok(ReplyBody::Done));
     assert_eq!(world.node.stat().slots_free, 6);
     ask(&mut world, RequestBody::ShardSync).unwrap();
     assert_eq!(world.node.stat().slots_free, 7);
-    // A damaged header is found before it costs the shard at the next start.
+    // A verification finds a damaged header before the next start would lose the shard.
     let slots = &mut world.disk.files.get_mut(&fieldstone_node::FileId::Slots).unwrap().current;
     let at = slots.windows(8).rposition(|window| window == b"FSTNSLOT").unwrap();
     slots[at + 2000] ^= 1;
     assert_eq!(ask(&mut world, verify), Err(NodeError::Corrupt { offset_bytes: 0 }));
-    // Damage on the way in is refused before it is stored.
+    // The node refuses data that was damaged on the way, before it stores the data.
     let body = write_body(2, &data, 0, Some(12288));
     let damaged = pattern(7, 12288);
     assert_eq!(call(&mut world, body, &damaged), Err(NodeError::Corrupt { offset_bytes: 0 }));
@@ -346,14 +347,14 @@ fn a_connection_is_known_by_a_capability_that_was_accepted() {
     world.call(stranger, forged, RequestBody::Stat, &none).expect_err("forged");
     world.call(stranger, forged, RequestBody::Identify, &none).expect("needs none");
     assert!(!world.node.has_accepted(stranger));
-    // What is asked for need not be there.
+    // The requested volume need not exist.
     let other = cap(VolumeId(77), Epoch(1));
     let answer = world.call(stranger, other, RequestBody::ShardSync, &none);
     assert_eq!(answer, Err(NodeError::NotFound));
     assert!(world.node.has_accepted(stranger));
 }
 
-/// However many reads a node has to carry out, a write finds room in its table.
+/// No matter how many reads a node carries out, a write finds room in its table.
 #[test]
 fn reads_leave_room_for_writes() {
     let mut world = world();
@@ -372,8 +373,8 @@ fn reads_leave_room_for_writes() {
     assert_eq!(world.take(created), Some(Ok(ReplyBody::Done)));
 }
 
-/// A writer that comes back compares what the node lists. A write that its lost connection has left
-/// behind must not complete a shard after that.
+/// A writer that comes back compares the shards that the node lists. A write from its lost
+/// connection must not complete a shard after that.
 #[test]
 fn a_writer_lists_no_shards_while_its_former_writes_go_on() {
     let mut world = world();

@@ -1,18 +1,18 @@
-//! A node alone, under random requests, faults and crashes, against a model.
+//! One node under random requests, faults and crashes, checked against a model.
 //!
 //! One writer at a time drives a volume with many requests in flight; the disk completes them in
 //! any order. At random moments the process dies, with or without power. After the restart:
 //! - every shard that a successful sync covered, and that was not deleted, reads back right, in
-//!   that form or a later one; every other is absent, right, or reported corrupt; never wrong
-//!   bytes, and not even corrupt when it was written with `data_first`;
-//! - what is shown after the restart stays, whatever power loss follows;
-//! - the epoch is between the last one acknowledged and the last one asked for;
-//! - the root is the last one acknowledged or a later one, whole;
+//!   that version or a later one. Every other shard is absent, right, or reported corrupt. Reads
+//!   never give wrong bytes. A shard that was written with `data_first` is never corrupt;
+//! - data that the node shows after the restart stays, even after a further power loss;
+//! - the epoch is between the last acknowledged one and the last requested one;
+//! - the root is the last acknowledged one or a later one, whole;
 //! - journal blocks that were synced are there;
-//! - no slot is lost: when everything is deleted, all are free.
+//! - no slot is lost: when everything is deleted, all slots are free.
 //!
-//! A failing seed runs alone with `SEED=123 cargo test -p fieldstone-node --test node crash`; other
-//! seeds than the usual ones with `SEEDS=0..100000`.
+//! To run one failing seed: `SEED=123 cargo test -p fieldstone-node --test node crash`. To run
+//! other seeds than the usual ones: `SEEDS=0..100000`.
 
 use std::collections::BTreeMap;
 
@@ -35,15 +35,15 @@ const SEGMENTS: u64 = 5;
 const RING_BLOCKS: u64 = 4;
 const GENERATION: JournalGen = JournalGen(1);
 
-/// What an answer is awaited for.
+/// The request whose answer the test awaits.
 #[derive(Clone, Debug)]
 enum Pending {
     /// A part of an attempt.
     Write(Key, u64),
     Delete(Vec<Key>),
-    /// What a success would make stable: attempt and number of deletions.
+    /// The attempts that a success makes stable, each with its number of deletions.
     Sync(Vec<(Key, u64, u64)>),
-    /// First block, and whether the shard was one that the start found open when it was asked for.
+    /// First block, and whether the start had found the shard open at the time of the request.
     Read(Key, u32, bool),
     Root(u64),
     /// Block of the ring and salt.
@@ -67,7 +67,7 @@ struct Run {
     shards: BTreeMap<Key, Shard>,
     ring: [RingBlock; RING_BLOCKS as usize],
     pending: BTreeMap<Tag, Pending>,
-    /// Parts of attempts in flight, and whether all went well so far.
+    /// Parts of attempts in flight, and whether all have succeeded so far.
     attempts: BTreeMap<(Key, u64), (u32, bool)>,
     peer: u64,
     epoch: u64,
@@ -111,7 +111,7 @@ impl Run {
         cap(VOLUME, Epoch(self.epoch))
     }
 
-    /// Takes the volume over with a new epoch and checks what the node holds. No faults meanwhile.
+    /// Takes the volume over with a new epoch and checks the node's contents, without faults.
     fn open(&mut self) {
         self.world.disk.faults = Faults::default();
         self.peer += 1;
@@ -146,7 +146,7 @@ impl Run {
         self.world.call(PeerId(self.peer), self.cap(), body, &Bytes::new())
     }
 
-    /// Every shard, read back after a start.
+    /// Reads every shard back after a start.
     fn check_shards(&mut self) {
         let list = self.ask(RequestBody::ShardList { from: SegmentId(0) });
         let Ok(ReplyBody::Shards { shards: listed, next: None }) = list else { panic!("{list:?}") };
@@ -225,7 +225,7 @@ impl Run {
             };
             let Ok(ReplyBody::Data(data)) = self.ask(read) else { panic!("reading the ring") };
             let block = &mut self.ring[at];
-            // Blocks may be torn. Only a block that was not written after its sync is certain.
+            // Blocks may be torn. Only a block without a write after its sync is certain.
             if block.last_salt == block.synced && block.synced > 0 {
                 let expected = model::block((SegmentId(99), ShardIndex(0)), block.synced, 0);
                 assert!(data == expected, "block {at} of the ring was synced and is lost");
@@ -240,7 +240,7 @@ impl Run {
         self.collect();
     }
 
-    /// A random request.
+    /// Sends a random request.
     fn request(&mut self) {
         let key = (SegmentId(1 + self.random(SEGMENTS)), ShardIndex(self.random(2) as u8));
         let busy = self.shards.entry(key).or_default().busy;
@@ -302,7 +302,7 @@ impl Run {
     }
 
     fn delete(&mut self, key: Key) {
-        // A segment's shards go together, so neither may be busy.
+        // A deletion takes all shards of a segment together, so none of them may be busy.
         let keys: Vec<Key> = self.shards.keys().filter(|other| other.0 == key.0).copied().collect();
         if keys.iter().any(|key| self.shards[key].busy) {
             return;
@@ -355,7 +355,7 @@ impl Run {
         self.send(body, &data, Pending::Append(at, salt));
     }
 
-    /// Takes the answers that are there.
+    /// Takes the available answers.
     fn collect(&mut self) {
         let tags: Vec<Tag> = self.world.replies.keys().copied().collect();
         for tag in tags {
@@ -418,9 +418,9 @@ impl Run {
             }
             Pending::Read(key, first, doubtful) => {
                 if let Ok(ReplyBody::Data(data)) = result {
-                    // The pieces of an open shard may be from several attempts.
+                    // The pieces of an open shard may come from several attempts.
                     let shard = &self.shards[&key];
-                    // A write may have failed whose answer waits for others of its attempt.
+                    // A write may have failed whose answer waits for other parts of its attempt.
                     let doubtful = doubtful || (self.faulty && shard.busy);
                     let blocks = (first..).zip(data.chunks(4096)).filter(|_| !doubtful);
                     for (index, block) in blocks {
@@ -455,7 +455,7 @@ impl Run {
         }
     }
 
-    /// A write to a shard failed: neither later reads of it are checked, nor those under way.
+    /// A write to a shard failed: the test checks neither later reads of it nor those under way.
     fn doubt(&mut self, key: Key) {
         self.shards.get_mut(&key).expect("it was written").doubtful = true;
         for pending in self.pending.values_mut() {
@@ -465,14 +465,14 @@ impl Run {
         }
     }
 
-    /// The connection breaks; the writer comes back under another name and forgets its questions.
+    /// The connection breaks. The writer comes back as a new peer and forgets its requests.
     fn lose_peer(&mut self) {
         self.world.node.handle(0, Event::PeerLost { peer: PeerId(self.peer) });
         self.peer += 1;
         self.pending.clear();
         self.attempts.clear();
         for shard in self.shards.values_mut() {
-            // Answers may be lost with the connection, those of failed syncs among them.
+            // Answers may be lost with the connection, including those of failed syncs.
             let certain = !shard.busy && shard.sealed == shard.must_survive();
             shard.sealed = shard.sealed.filter(|_| certain);
             shard.doubtful |= shard.busy;
@@ -484,7 +484,7 @@ impl Run {
         }
     }
 
-    /// Without faults: what was acknowledged is there once nothing is in flight.
+    /// Checks, without faults, that acknowledged data is there once nothing is in flight.
     fn check_at_rest(&mut self) {
         self.world.settle();
         self.collect();
@@ -510,14 +510,14 @@ impl Run {
         self.world.replies.clear();
         self.pending.clear();
         self.attempts.clear();
-        // What the syncs of a start that failed dropped, the next start must not take for stable.
+        // The next start must not take data for stable that the syncs of a failed start dropped.
         if self.faulty && self.random(2) == 0 {
             self.world.start_without_syncs();
             let power_loss = self.random(4) == 0;
             self.world.crash(power_loss);
         }
         self.world.start();
-        // A second power loss right away must not take back what was shown.
+        // A second power loss right away must not take data back that the node has shown.
         let mut before = None;
         for _ in 0..2 {
             self.open();
@@ -557,7 +557,7 @@ impl Run {
         self.finish();
     }
 
-    /// Deletes everything: all slots come back.
+    /// Deletes everything. All slots become free.
     fn finish(&mut self) {
         self.world.disk.faults = Faults::default();
         let segments = (1..=SEGMENTS).map(SegmentId).collect();

@@ -1,11 +1,11 @@
-//! A disk that does what disks may do.
+//! A simulated disk with the behaviour that real disks may show.
 //!
 //! - Operations complete in any order.
 //! - A sync covers the writes that completed before it was submitted, and no others.
-//! - At a power loss every sector of every write that no sync covers is kept or lost on its own;
-//!   operations in flight happen in part or not at all.
-//! - With faults: writes fail after a part of their sectors, reads fail, and a sync that fails drops
-//!   some of what it should have made stable, so that the next one succeeds without it.
+//! - At a power loss every sector of every write that no sync covers is kept or lost on its own.
+//!   Operations in flight happen in part or not at all.
+//! - With faults: writes fail after a part of their sectors, and reads fail. A failed sync drops
+//!   some writes that it should have made stable, so that the next sync succeeds without them.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use rand_chacha::ChaCha8Rng;
 
 const SECTOR: usize = 512;
 
-/// One in so many operations fails; 0 for none.
+/// One in this many operations fails; 0 for none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     pub write_one_in: u32,
@@ -70,7 +70,7 @@ impl File {
 struct InFlight {
     id: DiskId,
     op: DiskOp,
-    /// Number of the next write when it was submitted.
+    /// The write number at the time of submission.
     mark: u64,
 }
 
@@ -79,7 +79,7 @@ pub struct Disk {
     pub files: BTreeMap<FileId, File>,
     in_flight: Vec<InFlight>,
     writes: u64,
-    /// A failed sync dropped something that reads still show.
+    /// A failed sync dropped a write that reads still show.
     dropped: bool,
     pub faults: Faults,
 }
@@ -132,8 +132,9 @@ impl Disk {
             }
         }
         let dropped = std::mem::take(&mut self.dropped);
-        // A process that dies before it could note that a sync failed is outside the faults that
-        // a node can survive (see `start/doubt.rs`), so what that sync dropped is gone here.
+        // A node cannot survive the death of a process before it could note a failed sync (see
+        // `start/doubt.rs`). This simulation excludes that fault, so writes that such a sync
+        // dropped are gone here.
         let noted = self.files.contains_key(&FileId::Doubt);
         if power_loss || (dropped && !noted) {
             for file in self.files.values_mut() {
@@ -196,7 +197,7 @@ impl Disk {
                 let file = self.files.get_mut(&file).ok_or(DiskError::NotFound)?;
                 for (number, at, bytes) in std::mem::take(&mut file.unsynced) {
                     if fails && rng.random() {
-                        // Gone for good, though reads still show it.
+                        // The write is lost for good, though reads still show it.
                         self.dropped = true;
                     } else if fails || number > mark {
                         file.unsynced.push((number, at, bytes));

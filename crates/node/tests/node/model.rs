@@ -1,7 +1,7 @@
-//! What a node may answer: a model of one volume on it, kept by its writer.
+//! The permitted answers of a node: a model of one volume on it, kept by the volume's writer.
 //!
-//! Every attempt to write a shard has a number, its salt, which rises per shard and is part of every
-//! block, so that what is read tells which attempt it is from.
+//! Every attempt to write a shard has a number, its salt. The salt rises per shard and is part of
+//! every block, so a block shows which attempt wrote it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use fieldstone_proto::{SegmentId, ShardIndex};
 
 pub type Key = (SegmentId, ShardIndex);
 
-/// What is known of a shard.
+/// The model's state of a shard.
 #[derive(Clone, Debug, Default)]
 pub struct Shard {
     /// The last salt used, and the number of blocks of each attempt.
@@ -18,31 +18,31 @@ pub struct Shard {
     pub blocks: BTreeMap<u64, u32>,
     /// The attempts whose header waited for the data.
     pub data_first: BTreeSet<u64>,
-    /// The attempt whose completion was acknowledged last, if nothing was in doubt since.
+    /// The attempt whose completion was acknowledged last, if no doubt arose since.
     pub sealed: Option<u64>,
     /// The attempt that must survive everything but a deletion.
     pub synced: Option<u64>,
-    /// Deletions asked for so far.
+    /// Number of deletions requested so far.
     pub deletions: u64,
-    /// A deletion was asked for since `synced` was set.
+    /// A deletion was requested since `synced` was set.
     pub may_be_gone: bool,
-    /// It was there and damaged after the last start, which its writer did not rule out.
+    /// After the last start the shard was there and damaged, in a case that its writer permits.
     pub damaged: bool,
-    /// The start found it open, or a write to it failed: the node does not know which of its
-    /// blocks are written, so reads of it are not checked.
+    /// The start found the shard open, or a write to it failed. The node does not know which of its
+    /// blocks are written, so the test does not check reads of it.
     pub doubtful: bool,
     /// A write is in flight.
     pub busy: bool,
 }
 
 impl Shard {
-    /// The attempt that must be there, in this form or a later one.
+    /// The attempt that must be there, in this version or a later one.
     pub fn must_survive(&self) -> Option<u64> {
         self.synced.filter(|_| !self.may_be_gone)
     }
 }
 
-/// A block's content: its names, then words that follow from them.
+/// A block's content: the ids of the block, then words computed from them.
 pub fn block(key: Key, salt: u64, index: u32) -> Vec<u8> {
     let mut word = key.0.0 << 40 ^ u64::from(key.1.0) << 32 ^ salt << 8 ^ u64::from(index);
     let mut out = Vec::with_capacity(4096);
@@ -59,7 +59,7 @@ pub fn blocks(key: Key, salt: u64, first: u32, end: u32) -> Bytes {
     (first..end).flat_map(|index| block(key, salt, index)).collect::<Vec<u8>>().into()
 }
 
-/// The attempt that `data`, which starts at block `first`, is from. Panics if it is from none.
+/// The attempt that wrote `data`, which starts at block `first`. Panics if no attempt did.
 pub fn salt_of(key: Key, shard: &Shard, first: u32, data: &[u8]) -> u64 {
     let salt = u64::from_le_bytes(data[..8].try_into().expect("at least one block"));
     assert!(shard.blocks.contains_key(&salt), "{key:?} was never written with salt {salt}");

@@ -1,4 +1,4 @@
-//! Shards that are written piece by piece count from their first acknowledged piece.
+//! Shards that a writer writes piece by piece count from their first acknowledged piece.
 
 use bytes::Bytes;
 use fieldstone_node::PeerId;
@@ -71,7 +71,7 @@ fn an_open_shard_outlives_the_process_and_the_writer() {
         assert_eq!(call(&mut world, 1, write(4096, &piece, None), &piece), Ok(ReplyBody::Done));
         world.crash(false);
         world.start();
-        // Even a writer that takes over finds it.
+        // Even a writer that takes over finds the shard.
         call(&mut world, 2, RequestBody::Fence { takeover: true }, &Bytes::new()).expect("fenced");
         let shards = listed(&mut world, 2);
         assert!(shards.len() == 1 && shards[0].is_open(), "{shards:?}");
@@ -112,7 +112,7 @@ fn a_piece_that_fails_takes_none_of_the_others_along() {
     call(&mut world, 1, write(0, &piece, None), &piece).expect("written");
     world.disk.faults = Faults { write_one_in: 1, ..Faults::default() };
     assert!(call(&mut world, 1, write(4096, &piece, None), &piece).is_err());
-    // The piece that would complete it fails, and so does its completion.
+    // The write of the last piece fails, and so does the completion.
     assert!(call(&mut world, 1, write(8192, &piece, Some(12288)), &piece).is_err());
     world.disk.faults = Faults::default();
     assert_eq!(read(&mut world, 1, 0, 4096), Ok(piece.clone()));
@@ -132,7 +132,7 @@ fn pieces_outlive_a_write_over_them_that_finds_no_space() {
     assert_eq!(refused, Err(NodeError::NoSpace));
     assert_eq!(read(&mut world, 1, 0, 8192), Ok(first), "a journal may rely on them");
     world.disk.faults = Faults::default();
-    // The node cannot tell whether they are whole, so they complete nothing.
+    // The node cannot tell whether these blocks are whole, so they complete nothing.
     let last = filled(6, 1);
     assert!(call(&mut world, 1, write(8192, &last, Some(12288)), &last).is_err());
     assert_eq!(call(&mut world, 1, write(0, &whole, Some(12288)), &whole), Ok(ReplyBody::Done));

@@ -1,4 +1,4 @@
-//! Requests in flight together: who waits for whom, and what is shared.
+//! Requests in flight together: which request waits for which, and which syncs are shared.
 
 use crate::world::{World, cap, config};
 use bytes::Bytes;
@@ -133,7 +133,7 @@ fn a_write_waits_for_a_slot_that_is_on_its_way_back() {
     }
 }
 
-/// A node whose actions are looked at one by one.
+/// Counts the syncs among the node's actions.
 fn syncs(world: &mut World) -> usize {
     let mut syncs = 0;
     while let Some(action) = world.node.next_action() {

@@ -1,4 +1,4 @@
-//! A shard written with `data_first` is never listed without its data, whatever a power loss takes.
+//! The node never lists a shard written with `data_first` without its data, after any power loss.
 
 use bytes::Bytes;
 use fieldstone_node::PeerId;
@@ -13,7 +13,7 @@ use crate::world::{World, cap, config};
 const VOLUME: VolumeId = VolumeId(5);
 const SEGMENT: SegmentId = SegmentId(9);
 
-/// Writes a shard, loses power before any sync is asked for, and says whether the shard is listed
+/// Writes a shard and loses power before any sync request. Returns whether the shard is listed
 /// afterwards, and whether it is whole.
 fn survives(seed: u64, data_first: bool) -> (bool, bool) {
     let mut world = World::new(config(8192, 4), ChaCha8Rng::seed_from_u64(seed));

@@ -1,4 +1,4 @@
-//! Reservations: what a volume has reserved, no neighbour takes; and room that the disk lacks.
+//! Reservations: no other volume takes slots that a volume has reserved. Also disks without room.
 
 use crate::disk::Faults;
 use crate::world::{World, cap, config};
@@ -24,7 +24,7 @@ fn world() -> World {
     world
 }
 
-/// Each volume has a connection of its own.
+/// The connection of a volume. Each volume has its own.
 fn peer(volume: VolumeId) -> PeerId {
     PeerId(u64::try_from(volume.0).expect("small"))
 }
@@ -77,7 +77,7 @@ fn stat(world: &mut World) -> NodeStat {
     }
 }
 
-/// What an answer says that the volume may still take.
+/// The number of slots that the volume may still take, from an answer.
 fn left(world: &mut World, volume: VolumeId) -> u32 {
     let tag = world.send(peer(volume), cap(volume, Epoch(1)), RequestBody::Stat, &Bytes::new());
     world.replies.remove(&tag).expect("answered at once").1.slots_free
@@ -143,7 +143,7 @@ fn a_volume_that_is_removed_waits_for_nothing() {
     assert_eq!(stat(&mut world).slots_lacking, 0);
 }
 
-/// The volume is being made, and its writer was gone for a moment: its slots have other owners.
+/// The volume is being created, and its writer was gone for a moment: other volumes have its slots.
 #[test]
 fn a_fence_brings_no_reservation_back() {
     let mut world = World::new(config(16384, SLOTS), ChaCha8Rng::seed_from_u64(3));

@@ -1,4 +1,4 @@
-//! What a node makes of what it finds: torn, damaged, foreign, newer.
+//! How a node handles the files that it finds: torn, damaged, foreign, newer.
 
 use bytes::Bytes;
 use fieldstone_node::{FileId, Node, PeerId};
@@ -16,7 +16,7 @@ const VOLUME: VolumeId = VolumeId(5);
 const PEER: PeerId = PeerId(1);
 const SLOTS: u32 = 4;
 
-/// A node with a root, a journal and one shard per slot but the last; stable, and not running.
+/// A stopped node with a root, a journal and one shard per slot but the last. All of it is stable.
 fn stopped() -> World {
     let mut world = World::new(config(8192, SLOTS), ChaCha8Rng::seed_from_u64(3));
     fill(&mut world);
@@ -66,11 +66,10 @@ fn listed_at(world: &mut World, epoch: u64) -> Vec<u64> {
     }
 }
 
-/// What the slots file holds of a slot.
+/// Length of a slot's record in the slots file.
 const RECORD_BYTES: usize = 8192;
 
-/// Starts and returns why that failed.
-/// The version and the root that the node lists of the volume.
+/// The version and the root of the volume in the node's list.
 fn volume_listed(world: &mut World) -> Option<(u64, Bytes)> {
     match ask(world, 0, RequestBody::ListVolumes) {
         Ok(ReplyBody::Volumes(volumes)) => {
@@ -202,7 +201,7 @@ fn a_damaged_volume_record_refuses_everything_but_removal() {
 
 #[test]
 fn a_damaged_volume_record_is_renewed_by_a_writer_that_serves() {
-    // A byte of the header in either half of the file, the magic among them.
+    // A byte of the header in either half of the file, and a byte of the magic.
     for at in [0, 41, 65536, 65536 + 41] {
         let mut world = stopped();
         let blank = bytes_of(&mut world, FileId::Volume(VOLUME))[at / 65536 * 65536] == 0;
@@ -224,7 +223,7 @@ fn a_damaged_volume_record_is_renewed_by_a_writer_that_serves() {
     }
 }
 
-/// The sync of a record may fail, and the record still be there.
+/// The sync of a record may fail although the record is there.
 #[test]
 fn a_record_that_was_read_is_not_renewed_by_a_writer_that_is_fenced() {
     let mut world = stopped();

@@ -1,4 +1,4 @@
-//! A small world for a node alone: a disk with faults, and a way to run requests.
+//! A small world for one node: a disk with faults, and a way to run requests.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,8 @@ impl World {
         self.disk.faults = faults;
     }
 
-    /// Starts the node on a disk whose syncs fail, each dropping some of what it should cover.
+    /// Starts the node on a disk whose syncs fail. Each of them drops some writes that it should
+    /// cover.
     pub fn start_without_syncs(&mut self) {
         let faults = Faults { sync_one_in: 1, ..Faults::default() };
         let faults = std::mem::replace(&mut self.disk.faults, faults);
@@ -73,7 +74,7 @@ impl World {
         self.disk.faults = faults;
     }
 
-    /// The node's process dies; what it had in flight may have happened or not.
+    /// The node's process dies. Operations in flight may have happened or not.
     pub fn crash(&mut self, power_loss: bool) {
         self.pump();
         self.disk.crash(power_loss, &mut self.rng);
@@ -103,7 +104,7 @@ impl World {
         tag
     }
 
-    /// Carries the node's actions to disk and replies.
+    /// Carries out the node's actions: disk operations and replies.
     pub fn pump(&mut self) {
         while let Some(action) = self.node.next_action() {
             match action {

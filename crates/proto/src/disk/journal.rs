@@ -10,7 +10,7 @@
 //! |    512 |  3584 | zero, not covered by the checksum    |
 //! |   4096 |  ring | the ring; its content is the volume's business |
 //!
-//! The header is written and synced before the journal's creation is acknowledged, so a blank
+//! The node writes and syncs the header before it acknowledges the journal's creation. So a blank
 //! header means that the creation was never acknowledged.
 
 use bytes::Bytes;
@@ -23,7 +23,7 @@ use crate::{BLOCK_BYTES, JournalGen, VolumeId};
 
 const KIND: Kind = Kind { what: "journal header", magic: *b"FSTNJRNL", version: 1 };
 
-/// What a journal file says about itself.
+/// The header of a journal file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalHeader {
     /// The volume.
@@ -65,7 +65,7 @@ impl JournalHeader {
     /// Reads the header of the journal file of `volume` and `generation`.
     ///
     /// # Errors
-    /// [`DiskFormatError::Blank`] when the creation was cut off; else what is wrong.
+    /// [`DiskFormatError::Blank`] when the creation was interrupted, else the reason.
     pub fn decode(
         bytes: &[u8],
         volume: VolumeId,

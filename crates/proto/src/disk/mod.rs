@@ -1,7 +1,7 @@
 //! The files of a node, byte by byte.
 //!
-//! Purpose: one place that says what lies where in a node's folder, so that the node, the tools
-//! and a person with a hex editor read the same. `docs/formats.md` shows the layouts as tables.
+//! Purpose: one place that defines the layout of a node's folder, so that the node, the tools and a
+//! person with a hex editor read the same. `docs/formats.md` shows the layouts as tables.
 //!
 //! Every record starts with the same 16 bytes, and all numbers are little endian:
 //!
@@ -11,12 +11,12 @@
 //! |      8 |     4 | CRC-32C of the record from byte 12 to its end     |
 //! |     12 |     4 | version of the record's layout                    |
 //!
-//! The checksum covers the version, so a flipped bit there reads as damage and not as a record
-//! from the future. Three records must survive being torn by a power loss in the middle of their
-//! write: superblock, volume record and journal header. They fit in the first [`SECTOR_BYTES`]
-//! bytes of their block, which is the least that a disk writes as a whole. Hence for these
-//! records: all zero means never written, valid means written, anything else means damaged. A
-//! slot header fills its block, so there "torn" and "damaged" look the same.
+//! The checksum covers the version, so a flipped bit there reads as damage and not as a record of a
+//! newer release. A power loss in the middle of a write may tear a record, and three records must
+//! survive that: superblock, volume record and journal header. They fit in the first
+//! [`SECTOR_BYTES`] bytes of their block, which is the smallest unit that a disk writes as a whole.
+//! So for these records, all zero means never written, valid means written, and anything else means
+//! damaged. A slot header fills its block, so a torn header looks the same as a damaged one.
 
 mod journal;
 mod open;
@@ -32,13 +32,13 @@ pub use volume::{VOLUME_FILE_BYTES, VOLUME_SLOT_BYTES, VolumeRecord};
 
 use crate::crc32c;
 
-/// The least that a disk writes as a whole, or not at all, when power fails.
+/// The smallest unit that a disk writes as a whole, or not at all, when power fails.
 pub const SECTOR_BYTES: usize = 512;
 
-/// Length of what all records start with.
+/// Length of the prefix of all records.
 const PREFIX_BYTES: usize = 16;
 
-/// Why a record of a file cannot be used.
+/// Why a program cannot use a record of a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiskFormatError {
     /// All zero: never written, or erased.
@@ -47,17 +47,17 @@ pub enum DiskFormatError {
         /// Which record.
         what: &'static str,
     },
-    /// Fewer bytes than the record has.
+    /// There are fewer bytes than the record needs.
     #[error("the {what} is cut off: {len_bytes} of {expected_bytes} bytes")]
     Truncated {
         /// Which record.
         what: &'static str,
-        /// How long it is.
+        /// Its length.
         len_bytes: usize,
-        /// How long it should be.
+        /// The length that it should have.
         expected_bytes: usize,
     },
-    /// Something else is stored here.
+    /// The bytes are a different kind of data.
     #[error("this is not a {what}: it does not start with its magic number")]
     WrongMagic {
         /// Which record was expected.
@@ -72,25 +72,25 @@ pub enum DiskFormatError {
         what: &'static str,
         /// The stored checksum.
         found: u32,
-        /// The checksum of the bytes that are there.
+        /// The checksum of the bytes in the file.
         computed: u32,
     },
-    /// Written by a newer release.
+    /// A newer release wrote the record.
     #[error("the {what} has version {found}, this program knows versions up to {known}")]
     FutureVersion {
         /// Which record.
         what: &'static str,
         /// The record's version.
         found: u32,
-        /// The newest version known here.
+        /// The newest version that this program knows.
         known: u32,
     },
-    /// The checksum matches, yet a field makes no sense: written by a faulty program.
+    /// The checksum matches, but a field has an invalid value: a faulty program wrote the record.
     #[error("the {what} is invalid: {field}")]
     Invalid {
         /// Which record.
         what: &'static str,
-        /// Which field, and what is wrong with it.
+        /// The field and the reason.
         field: &'static str,
     },
 }
@@ -103,7 +103,7 @@ struct Kind {
 }
 
 impl Kind {
-    /// Fills in the prefix of `record`, whose other bytes are final.
+    /// Fills in the prefix of `record`. Its other bytes must be final.
     fn seal(&self, record: &mut [u8]) {
         record[0..8].copy_from_slice(&self.magic);
         record[12..16].copy_from_slice(&self.version.to_le_bytes());
@@ -115,7 +115,8 @@ impl Kind {
     fn open(&self, record: &[u8]) -> Result<(), DiskFormatError> {
         let what = self.what;
         if record[0..8] != self.magic {
-            // Without an early end the compiler uses vectors; starts see mostly blank records.
+            // Without an early exit the compiler uses vector instructions. A start sees mostly
+            // blank records.
             let blank = record.iter().fold(0, |bits, byte| bits | byte) == 0;
             return Err(match blank {
                 true => DiskFormatError::Blank { what },
@@ -141,7 +142,7 @@ impl Kind {
         Ok(())
     }
 
-    /// The first `expected_bytes` of `bytes`.
+    /// The first `expected_bytes` bytes of `bytes`.
     fn cut<'a>(&self, bytes: &'a [u8], expected_bytes: usize) -> Result<&'a [u8], DiskFormatError> {
         bytes.get(..expected_bytes).ok_or(DiskFormatError::Truncated {
             what: self.what,

@@ -1,8 +1,8 @@
-//! An open note: which shard a slot was taken for, before the shard is complete.
+//! An open note: the shard that a slot was taken for, before the shard is complete.
 //!
-//! It lies in the block behind the slot's header, so that completing the shard cannot tear it: a
-//! writer whose data is nowhere else relies on finding the shard's blocks again after a restart.
-//! A valid slot header overrules it.
+//! The note lies in the block behind the slot's header, so that completing the shard cannot tear
+//! the note. A writer whose data is in no other place relies on finding the shard's blocks again
+//! after a restart. A valid slot header takes precedence over the note.
 //!
 //! | offset | bytes | field                                                 |
 //! |-------:|------:|-------------------------------------------------------|
@@ -29,7 +29,7 @@ use crate::{BLOCK_BYTES, Epoch, SegmentId, ShardIndex, VolumeId};
 
 const KIND: Kind = Kind { what: "open note", magic: *b"FSTNOPEN", version: 1 };
 
-/// What a slot was taken for.
+/// The shard that a slot was taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenNote {
     /// The volume.
@@ -46,7 +46,8 @@ pub struct OpenNote {
     pub incarnation: u64,
     /// Number of the slot.
     pub slot: u32,
-    /// What has a lower sequence was stable when this note was written; zero if unknown.
+    /// Headers and notes with a lower sequence were stable when the node wrote this note; zero if
+    /// unknown.
     pub stable_below: u64,
 }
 
@@ -90,7 +91,7 @@ impl OpenNote {
     /// Reads a note from its block.
     ///
     /// # Errors
-    /// [`DiskFormatError::Blank`] for a slot that was never noted or was erased; else what is wrong.
+    /// [`DiskFormatError::Blank`] for a slot that never had a note or was erased, else the reason.
     pub fn decode(bytes: &[u8]) -> Result<Self, DiskFormatError> {
         let sector = KIND.cut(bytes, SECTOR_BYTES)?;
         KIND.open(sector)?;

@@ -1,5 +1,5 @@
-//! A slot header: what a slot of the data file holds. The first of two blocks that each slot has in
-//! the file `slots`; the second is for the open note.
+//! A slot header: the description of the shard in a slot of the data file. Each slot has two blocks
+//! in the file `slots`: the first for this header, the second for the open note.
 //!
 //! | offset | bytes | field                                                 |
 //! |-------:|------:|-------------------------------------------------------|
@@ -20,8 +20,8 @@
 //! |    104 |   920 | zero                                                  |
 //! |   1024 |  3072 | CRC-32C of each block of the shard, then zero         |
 //!
-//! The slot number and incarnation make a header that lies in the wrong place, or was copied from
-//! another node, visible as such.
+//! The slot number and the incarnation reveal a header that lies in the wrong place or was copied
+//! from another node.
 
 use bytes::Bytes;
 use fieldstone_buf::AlignedBuf;
@@ -31,13 +31,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{DiskFormatError, Kind, PREFIX_BYTES, u32_at};
 use crate::{BLOCK_BYTES, Epoch, Lsn, SealMeta, SegmentId, SegmentKind, ShardIndex, VolumeId};
 
-/// Most blocks of a slot: so many checksums fit its header.
+/// The largest number of blocks in a slot. The checksums of this many blocks fit into its header.
 pub const SLOT_BLOCKS_MAX: usize = (BLOCK_BYTES - TABLE_AT) / 4;
 
 const TABLE_AT: usize = 1024;
 const KIND: Kind = Kind { what: "slot header", magic: *b"FSTNSLOT", version: 1 };
 
-/// What a slot holds: a complete shard.
+/// The description of the complete shard in a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotHeader {
     /// The volume.
@@ -54,9 +54,10 @@ pub struct SlotHeader {
     pub incarnation: u64,
     /// Number of the slot.
     pub slot: u32,
-    /// What the writer recorded about the shard.
+    /// The writer's metadata of the shard.
     pub meta: SealMeta,
-    /// What has a lower sequence was stable when this header was written; zero if unknown.
+    /// Headers and notes with a lower sequence were stable when the node wrote this header; zero if
+    /// unknown.
     pub stable_below: u64,
     /// CRC-32C of each block of the shard.
     pub checksums: Vec<u32>,
@@ -118,7 +119,7 @@ impl SlotHeader {
     /// Reads a header from its block.
     ///
     /// # Errors
-    /// [`DiskFormatError::Blank`] for a slot that was never used or was erased; else what is wrong.
+    /// [`DiskFormatError::Blank`] for a slot that was never used or was erased, else the reason.
     pub fn decode(bytes: &[u8]) -> Result<Self, DiskFormatError> {
         let block = KIND.cut(bytes, BLOCK_BYTES)?;
         KIND.open(block)?;

@@ -1,4 +1,4 @@
-//! The superblock: who a node is. One block, written once when the pool is made.
+//! The superblock: a node's identity. One block, written once when the pool is created.
 //!
 //! | offset | bytes | field                                |
 //! |-------:|------:|--------------------------------------|
@@ -29,12 +29,12 @@ pub const CODE_BYTES_MAX: usize = 64;
 
 const KIND: Kind = Kind { what: "superblock", magic: *b"FSTNSUPR", version: 2 };
 
-/// Who a node is.
+/// The identity of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// The pool.
     pub pool: PoolId,
-    /// The place in it.
+    /// The node's place in the pool.
     pub node: NodeIndex,
     /// Number of nodes in the pool.
     pub nodes: u16,
@@ -46,7 +46,8 @@ pub struct Superblock {
     pub slot_bytes: u32,
     /// Number of slots.
     pub slots: u32,
-    /// The code that the pool's volumes use, as on the command line; up to [`CODE_BYTES_MAX`].
+    /// The default code of the pool's volumes, as on the command line; up to [`CODE_BYTES_MAX`]
+    /// bytes.
     pub code: String,
 }
 
@@ -97,7 +98,8 @@ impl Superblock {
     /// Reads a superblock.
     ///
     /// # Errors
-    /// Says whether it is blank, something else, damaged, from a newer release, or nonsense.
+    /// Whether the bytes are blank, a different kind of data, damaged, of a newer release, or
+    /// invalid.
     pub fn decode(bytes: &[u8]) -> Result<Self, DiskFormatError> {
         let sector = KIND.cut(bytes, SECTOR_BYTES)?;
         KIND.open(sector)?;

@@ -93,7 +93,7 @@ fn volume_file_keeps_the_old_record_while_the_new_one_is_torn() {
     assert_eq!(read(&file).unwrap(), record(2, 7, b"old root"));
     put(&mut file, &record(3, 8, b"new root"));
     assert_eq!(read(&file).unwrap(), record(3, 8, b"new root"));
-    // The header of record 3 made it to the disk, its root did not.
+    // The header of record 3 reached the disk, its root did not.
     file[VOLUME_SLOT_BYTES + BLOCK_BYTES] ^= 1;
     let torn = read(&file).unwrap();
     assert_eq!((torn.epoch, torn.sequence), (Epoch(8), 2), "the epoch counts, the root does not");

@@ -1,8 +1,8 @@
 //! A volume's record on a node: its epoch and its root, in the file `volume.<id>`.
 //!
-//! The file has two slots of [`VOLUME_SLOT_BYTES`]. A record with sequence number `n` is written to
-//! slot `n % 2`, so the write never touches the newest stable record, and sequence numbers only
-//! rise by one once a record is stable. A slot is a header block and up to 60 KiB of root:
+//! The file has two slots of [`VOLUME_SLOT_BYTES`]. A node writes a record with sequence number `n`
+//! to slot `n % 2`. So the write never touches the newest stable record. The sequence number rises
+//! by one, and only after a record is stable. A slot is a header block and up to 60 KiB of root:
 //!
 //! | offset | bytes | field                                              |
 //! |-------:|------:|----------------------------------------------------|
@@ -18,13 +18,13 @@
 //! |    512 |  3584 | zero, not covered by the checksum                  |
 //! |   4096 | 61440 | the root                                           |
 //!
-//! Reading after a crash. The header is one sector, so it is the old one or the new one:
-//! - both headers blank: the file was being made, the volume is not known;
-//! - a header that is neither blank nor valid was damaged, and since it may have held the highest
-//!   epoch, the whole record counts as damaged: an epoch must never go back;
-//! - else the epoch is the highest of the valid headers, and the root that of the newest header
-//!   whose root has the right checksum. A header with a torn root was never acknowledged; taking
-//!   its epoch is harmless, for epochs may skip numbers.
+//! Reading after a crash: the header is one sector, so it is the old one or the new one.
+//! - If both headers are blank, the file was being created, and the node does not know the volume.
+//! - A header that is neither blank nor valid was damaged. It may have held the highest epoch, so
+//!   the whole record counts as damaged: an epoch must never go back.
+//! - Otherwise the epoch is the highest one of the valid headers. The root is that of the newest
+//!   header whose root has the right checksum. A header with a torn root was never acknowledged.
+//!   Taking its epoch does no harm, because epochs may skip numbers.
 
 use bytes::Bytes;
 use fieldstone_buf::AlignedBuf;
@@ -42,21 +42,21 @@ pub const VOLUME_FILE_BYTES: usize = 2 * VOLUME_SLOT_BYTES;
 
 const KIND: Kind = Kind { what: "volume record", magic: *b"FSTNVOLU", version: 1 };
 
-/// What a node remembers of a volume.
+/// A node's record of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeRecord {
     /// The volume.
     pub volume: VolumeId,
     /// Number of this record.
     pub sequence: u64,
-    /// Its writer's epoch.
+    /// The epoch of the volume's writer.
     pub epoch: Epoch,
     /// Version of the root; 0 if there is none.
     pub root_version: u64,
     /// The root; at most [`ROOT_BYTES_MAX`] bytes.
     pub root: Bytes,
-    /// Slots of the node that the volume may hold in all; 0 if it has reserved none. Releases that
-    /// knew no reservations wrote zero here.
+    /// Slots of the node that the volume may hold in total; 0 if it has reserved none. Releases
+    /// without reservations wrote zero here.
     pub slots_reserved: u32,
 }
 
@@ -74,13 +74,13 @@ struct Layout {
 }
 
 impl VolumeRecord {
-    /// Where in the file this record goes.
+    /// The offset of this record in the file.
     #[must_use]
     pub fn offset_bytes(&self) -> u64 {
         (self.sequence % 2) * VOLUME_SLOT_BYTES as u64
     }
 
-    /// The record: its header block and its root filled up to whole blocks.
+    /// The record: its header block and its root, padded to whole blocks.
     ///
     /// # Panics
     /// When the root is longer than [`ROOT_BYTES_MAX`]: the caller's error.
@@ -105,7 +105,7 @@ impl VolumeRecord {
         out.freeze()
     }
 
-    /// A whole volume file with this record, and nothing in the other slot.
+    /// A whole volume file with this record in one slot and zeroes in the other.
     ///
     /// # Panics
     /// As [`Self::encode`].
@@ -118,10 +118,10 @@ impl VolumeRecord {
         out.freeze()
     }
 
-    /// Reads a whole volume file, as the module text says.
+    /// Reads a whole volume file by the rules in the module text.
     ///
     /// # Errors
-    /// [`DiskFormatError::Blank`] when the volume was never made known; else what is wrong.
+    /// [`DiskFormatError::Blank`] when the volume never became known, else the reason.
     pub fn decode_file(bytes: &Bytes, volume: VolumeId) -> Result<Self, DiskFormatError> {
         let file = KIND.cut(bytes, VOLUME_FILE_BYTES)?;
         let mut headers: Vec<(&Layout, usize)> = Vec::with_capacity(2);
@@ -147,8 +147,8 @@ impl VolumeRecord {
         };
         Ok(Self {
             volume,
-            // Go on from the newest header that carries a whole root: its slot must not be
-            // overwritten next, even if a torn newer one is there.
+            // Takes the sequence of the newest header with a whole root: the next write must not
+            // overwrite its slot, even if a newer, torn header is in the other slot.
             sequence: layout.sequence.get(),
             epoch: Epoch(epoch),
             root_version: layout.root_version.get(),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{WIRE_HEADER_BYTES, WireError, WireErrorKind};
 
-/// Writes fields behind room for the header.
+/// Writes fields behind a space for the header.
 pub(super) struct Writer(pub(super) Vec<u8>);
 
 impl Writer {
@@ -38,7 +38,7 @@ impl Writer {
         self.0.extend_from_slice(bytes);
     }
 
-    /// The number of items of a list. One that does not fit makes the body too long anyway.
+    /// The number of items of a list. A number that does not fit makes the body too long anyway.
     pub(super) fn count(&mut self, count: usize) {
         self.u32(u32::try_from(count).unwrap_or(u32::MAX));
     }
@@ -48,7 +48,7 @@ impl Writer {
         self.raw(bytes);
     }
 
-    /// A text, cut to what an error reply may carry.
+    /// A text, cut to the length that an error reply may have.
     pub(super) fn text(&mut self, text: &str) {
         let mut end = text.len().min(super::TEXT_BYTES_MAX);
         while !text.is_char_boundary(end) {
@@ -58,7 +58,7 @@ impl Writer {
     }
 }
 
-/// Reads fields; knows where in the message it is.
+/// Reads fields, and knows its position in the message.
 pub(super) struct Reader<'a> {
     body: &'a [u8],
     at: usize,
@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The number of items of a list, which all fit in what is left of the body.
+    /// The number of items of a list. All of them must fit into the rest of the body.
     pub(super) fn count(
         &mut self,
         item_bytes: usize,
@@ -158,12 +158,12 @@ impl<'a> Reader<'a> {
         Ok(String::from_utf8_lossy(field).into_owned())
     }
 
-    /// An error about the field that was read last, `back` bytes before here.
+    /// An error about the last field read, which starts `back` bytes before here.
     pub(super) fn value_error(&self, what: &'static str, value: u64, back: usize) -> WireError {
         bad_value(what, value, self.at - back)
     }
 
-    /// The body must end here.
+    /// Checks that the body ends here.
     pub(super) fn finish(self) -> Result<(), WireError> {
         match self.body.len() - self.at {
             0 => Ok(()),

@@ -1,4 +1,4 @@
-//! From a stream of bytes to messages.
+//! Makes messages from a stream of bytes.
 
 use bytes::Bytes;
 use fieldstone_buf::{AlignedBuf, Lease};
@@ -17,37 +17,37 @@ pub(super) mod sealed {
     use super::super::{Header, WireError};
     use bytes::Bytes;
 
-    /// What the decoder must know about a kind of message.
+    /// The decoder's knowledge about a kind of message.
     pub trait Parts: Sized {
         /// The header's direction byte.
         const DIRECTION: u8;
         /// Longest body.
         const BODY_BYTES_MAX: usize;
-        /// Makes the message of its parts.
+        /// Makes the message from its parts.
         fn decode(header: &Header, body: &[u8], payload: Bytes) -> Result<Self, WireError>;
     }
 }
 
-/// Takes a connection's bytes in pieces of any size and gives messages.
+/// Takes a connection's bytes in pieces of any size, and gives messages.
 ///
-/// A payload is copied once, from the piece it came in to an aligned buffer of its own, which can
-/// go to a file with `O_DIRECT` as it is. The buffer is made when the first byte of the payload is
-/// there: a header alone takes no memory.
+/// The decoder copies a payload once, from the piece in which it arrived to its own aligned buffer.
+/// That buffer can go to a file with `O_DIRECT` as it is. The decoder makes the buffer when the
+/// first byte of the payload arrives: a header alone takes no memory.
 ///
 /// With a lease, a payload of more than [`UNLEASED_PAYLOAD_BYTES`] holds its length of the lease's
-/// budget until the last of its bytes is dropped. Without room the decoder takes nothing more; see
-/// [`Decoder::waits_for_room`].
+/// budget until its last byte is dropped. Without room in the budget, the decoder takes no more
+/// bytes; see [`Decoder::waits_for_room`].
 #[derive(Debug)]
 pub struct Decoder<M> {
     stage: Stage,
     header: Header,
-    /// Bytes of the current part that are there.
+    /// Bytes of the current part that have arrived.
     filled: usize,
     body: Vec<u8>,
     payload: AlignedBuf,
-    /// What payloads are held against.
+    /// The budget for payloads.
     lease: Option<Lease>,
-    /// What the present payload holds.
+    /// The present payload's part of the budget.
     held: Option<Lease>,
     waiting: bool,
     failed: Option<WireError>,
@@ -91,30 +91,31 @@ impl<M: Message> Decoder<M> {
         self.stage == Stage::Header && self.filled == 0
     }
 
-    /// Holds payloads against a budget from now on, or against another one.
+    /// Counts payloads against this budget from now on.
     pub fn set_lease(&mut self, lease: Lease) {
         self.lease = Some(lease);
         self.waiting = false;
     }
 
-    /// True when a payload finds no room in the budget: what is left of the input must be kept and
-    /// given again when [`fieldstone_buf::Budget::returns`] has changed.
+    /// True when a payload finds no room in the budget. The caller must keep the rest of the input,
+    /// and give it again when [`fieldstone_buf::Budget::returns`] has changed.
     #[must_use]
     pub fn waits_for_room(&self) -> bool {
         self.waiting
     }
 
-    /// True while the rest of a payload is awaited that holds a part of the budget.
+    /// True while a payload that holds a part of the budget is incomplete.
     #[must_use]
     pub fn holds_room(&self) -> bool {
         self.held.is_some()
     }
 
     /// Takes bytes from the front of `input` until a message is complete, `input` is used up, or a
-    /// payload must wait for room. Call it again with what is left of `input` after a message.
+    /// payload must wait for room. After a message, call this again with the rest of `input`.
     ///
     /// # Errors
-    /// What is wrong with the stream. Nothing can be decoded after an error; it is repeated.
+    /// The reason why the stream is invalid. After an error the decoder decodes no more, and
+    /// returns the error again.
     pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<M>, WireError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -166,7 +167,7 @@ impl<M: Message> Decoder<M> {
         }
     }
 
-    /// Makes the buffer of a payload once there is something to put into it, and room.
+    /// Makes the buffer of a payload once its first bytes are there, and room in the budget.
     fn begin_payload(&mut self, is_there: bool) -> Result<bool, WireError> {
         let len_bytes = self.header.payload_len();
         if len_bytes == 0 {
@@ -190,7 +191,7 @@ impl<M: Message> Decoder<M> {
         Ok(true)
     }
 
-    /// Something that speaks another protocol may wait for an answer before it sends 40 bytes.
+    /// A peer that speaks another protocol may wait for an answer before it sends 40 bytes.
     fn check_magic_early(&self) -> Result<(), WireError> {
         let there = self.filled.min(4);
         if self.header.magic[..there] == super::MAGIC[..there] {
@@ -217,7 +218,7 @@ impl<M: Message> Decoder<M> {
         self.stage = Stage::Header;
         self.header = Header::new_zeroed();
         self.filled = 0;
-        // A long body was an exception; its memory is not kept.
+        // A long body is rare, so the decoder does not keep its memory.
         if self.body.capacity() > super::REQUEST_BODY_BYTES_MAX {
             self.body = Vec::new();
         }
@@ -240,7 +241,7 @@ fn split_front<'a>(input: &mut &'a [u8], len: usize) -> &'a [u8] {
     front
 }
 
-/// Copies what fits from the front of `input`; returns how much.
+/// Copies as many bytes as fit from the front of `input`. Returns the number.
 fn fill(space: &mut [u8], input: &mut &[u8]) -> usize {
     let piece = split_front(input, space.len());
     space[..piece.len()].copy_from_slice(piece);

@@ -8,7 +8,7 @@ use crate::{PAYLOAD_BYTES_MAX, crc32c};
 
 pub(super) const MAGIC: [u8; 4] = *b"FSTW";
 
-/// The header as it lies on the wire.
+/// The header as on the wire.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -37,7 +37,7 @@ impl Header {
         self.payload_len.get() as usize
     }
 
-    /// Checks everything that can be checked without the body.
+    /// Runs every check that needs no body.
     pub(super) fn check(&self, direction: u8, body_max: usize) -> Result<(), WireError> {
         if self.magic != MAGIC {
             return Err(WireErrorKind::Magic(self.magic).at(0));

@@ -16,25 +16,27 @@
 //! |     32 |     4 | CRC-32C of the payload                                  |
 //! |     36 |     4 | CRC-32C of the 36 bytes above                           |
 //!
-//! The body holds the fields of the operation, in the order of [`crate::message`]; a request's body
-//! starts with its capability (52 signed bytes and the signature). Lists and byte strings are
-//! preceded by their length in 4 bytes. The payload is what a request stores or a read returns.
-//! `docs/formats.md` has all bodies as tables.
+//! The body holds the fields of the operation, in the order of [`crate::message`]. A request's body
+//! starts with its capability (52 signed bytes and the signature). The length of a list or byte
+//! string precedes it, in 4 bytes. The payload holds the bytes that a request stores or a read
+//! returns. `docs/formats.md` has all bodies as tables.
 //!
 //! # Rules for a reader
-//! - Nothing of a header is believed before its checksum matches, and no length before it is
-//!   compared to its bound. A list is allocated after its count is known to fit the body that is
-//!   already there, a payload when its first byte is. So a peer can make a reader allocate no more than
-//!   one body and one payload, and with a budget no more than that for all payloads of all peers.
-//! - Bytes left over in a body, unknown operations and values out of range are errors. A newer
-//!   version is an error that names both versions. There is no partly understood message.
-//! - After an error the connection is of no use: where the next message starts is not known.
+//! - A reader trusts no field of a header before its checksum matches, and no length before it has
+//!   compared the length with its bound. It allocates a list once it knows that the count fits the
+//!   body that is already there, and a payload once the payload's first byte arrives. So a peer can
+//!   make a reader allocate at most one body and one payload, and with a budget no more than that
+//!   for all payloads of all peers.
+//! - Left-over bytes in a body, unknown operations and values out of range are errors. A newer
+//!   version is an error that names both versions. A reader never accepts a part of a message.
+//! - After an error the connection is useless: the reader does not know where the next message
+//!   starts.
 //!
 //! # Why every payload has a checksum
-//! Shard payloads also carry one checksum per block, end to end from where the data was made. The
-//! one here covers all payloads, journal appends and replies among them, and is checked at the first
-//! moment when the whole is there: TCP's own 16 bits let one damaged packet in some ten thousand
-//! pass. It costs about a tenth of a nanosecond per byte.
+//! Shard payloads also carry one checksum per block, end to end from the writer that made the data.
+//! The checksum here covers all payloads, including journal appends and replies. The reader checks
+//! it as soon as the whole payload is there: TCP's own 16 bits let about one damaged packet in ten
+//! thousand pass. The checksum costs about a tenth of a nanosecond per byte.
 
 mod body;
 mod decoder;
@@ -58,7 +60,7 @@ use crate::{PAYLOAD_BYTES_MAX, Tag, crc32c};
 /// Length of a header.
 pub const WIRE_HEADER_BYTES: usize = size_of::<Header>();
 
-/// The version of the protocol that is spoken here.
+/// The version of the protocol in this release.
 pub const WIRE_VERSION: u16 = 2;
 
 /// Longest body of a request.
@@ -67,11 +69,10 @@ pub const REQUEST_BODY_BYTES_MAX: usize = 64 << 10;
 /// Longest body of a reply.
 pub const REPLY_BODY_BYTES_MAX: usize = 4 << 20;
 
-/// Payloads up to this length are a connection's own; longer ones are held against a budget where
-/// there is one.
+/// Payloads up to this length do not count against a budget. Longer ones do, if there is a budget.
 pub const UNLEASED_PAYLOAD_BYTES: usize = 64 << 10;
 
-/// Longest text in an error reply; longer ones are cut.
+/// The longest text in an error reply. The writer cuts longer ones.
 pub const TEXT_BYTES_MAX: usize = 1024;
 
 /// Why bytes are not a message, or a message cannot be made into bytes.
@@ -87,7 +88,7 @@ pub struct WireError {
 /// What is wrong with a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireErrorKind {
-    /// The peer speaks something else.
+    /// The peer speaks another protocol.
     #[error("this is not a Fieldstone message: it starts with {0:02x?}")]
     Magic([u8; 4]),
     /// The peer is a newer release.
@@ -95,36 +96,36 @@ pub enum WireErrorKind {
     Version {
         /// The message's version.
         found: u16,
-        /// The version spoken here.
+        /// The version of this release.
         known: u16,
     },
-    /// The bytes were changed on the way.
+    /// The bytes changed on the way.
     #[error("the {what}'s checksum is {computed:#010x} instead of {found:#010x}")]
     Checksum {
         /// Header, body or payload.
         what: &'static str,
         /// The checksum in the message.
         found: u32,
-        /// The checksum of the bytes that came.
+        /// The checksum of the bytes that arrived.
         computed: u32,
     },
     /// A length is above its bound.
     #[error("the {what} is {len} long, more than {max}")]
     TooLong {
-        /// Which part.
+        /// The part.
         what: &'static str,
         /// Its length.
         len: usize,
-        /// The most that is allowed.
+        /// Its bound.
         max: usize,
     },
     /// The body ends within a field.
     #[error("the body ends within {0}")]
     Truncated(&'static str),
-    /// The body goes on behind its last field.
+    /// Bytes follow the last field of the body.
     #[error("{0} bytes follow the last field of the body")]
     Trailing(usize),
-    /// A field has a value that means nothing.
+    /// A field has an invalid value.
     #[error("{what} cannot be {value}")]
     Value {
         /// Which field.
@@ -144,7 +145,7 @@ fn check_len(what: &'static str, len: usize, max: usize) -> Result<(), WireError
     if len > max { Err(WireErrorKind::TooLong { what, len, max }) } else { Ok(()) }
 }
 
-/// What a header says besides lengths and checksums.
+/// The fields of a header, except lengths and checksums.
 struct Envelope {
     direction: u8,
     op: u8,
@@ -153,8 +154,8 @@ struct Envelope {
     body_max: usize,
 }
 
-/// Puts a message together: header and body in one piece, then the payload as it came. `message` is
-/// the body behind room for the header.
+/// Assembles a message: header and body in one piece, then the payload's own pieces. `message` is
+/// the body behind a space for the header.
 fn assemble(
     envelope: &Envelope,
     mut message: Vec<u8>,
@@ -186,8 +187,9 @@ fn assemble(
     Ok(parts)
 }
 
-/// Makes a header that passes every check of it with what follows it, for fuzzing. The lengths stay
-/// what they are, as far as there are bytes for them. Gives the lengths of body and payload.
+/// For fuzzing: makes a header that passes every check together with the bytes behind it. The
+/// lengths stay unchanged, as far as there are bytes for them. Returns the lengths of body and
+/// payload.
 pub(crate) fn mend_header<M: Message>(header: &mut Header, behind: &[u8]) -> (usize, usize) {
     let bounded = |len: u32, max: usize| (len as usize).min(max);
     let body = bounded(header.body_len.get(), M::BODY_BYTES_MAX.min(behind.len()));

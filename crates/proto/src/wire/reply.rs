@@ -11,7 +11,7 @@ use crate::{
     ReplyBody, SegmentId, ShardIndex, ShardInfo, Tag, VolumeId, VolumeState, VolumeSummary,
 };
 
-/// What a reply holds. Errors start at 128.
+/// The kinds of replies. Errors start at 128.
 mod op {
     pub(super) const DONE: u8 = 0;
     pub(super) const DATA: u8 = 1;
@@ -31,7 +31,7 @@ mod op {
     pub(super) const UNREACHABLE: u8 = 137;
 }
 
-/// Fewest bytes that an item of a list takes.
+/// The smallest length of an item of each list.
 const VOLUME_BYTES: usize = 36;
 const JOURNAL_BYTES: usize = 16;
 const SHARD_BYTES: usize = 30;

@@ -33,7 +33,7 @@ mod op {
     pub(super) const RENEW_RECORD: u8 = 18;
 }
 
-/// The request as a gather list: header and body, then the payload's own parts.
+/// The request as a gather list: header and body, then the payload's own pieces.
 ///
 /// # Errors
 /// [`WireErrorKind::TooLong`] when the request is above the bounds of a message.

@@ -18,7 +18,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Decodes one message that makes up all of `bytes`.
+/// Decodes one message that is exactly `bytes`.
 fn decode<M: decoder::Message>(bytes: &[u8]) -> Result<Option<M>, WireError> {
     let mut rest = bytes;
     let message = Decoder::new().feed(&mut rest)?;
@@ -38,7 +38,7 @@ fn capability() -> Capability {
     }
 }
 
-/// The checksums here come from a bitwise implementation outside this project.
+/// A bitwise implementation outside this project computed the checksums here.
 #[test]
 fn golden_request() {
     let request = Request {
@@ -165,7 +165,7 @@ fn request_body() -> impl Strategy<Value = RequestBody> {
         )
             .prop_map(|(segment, shard, offset_bytes, checksums, seal, data_first)| {
                 let (segment, shard) = (SegmentId(segment), ShardIndex(shard));
-                // Says something about the seal, and means nothing without one.
+                // This flag belongs to the seal, and means nothing without one.
                 let data_first = data_first && seal.is_some();
                 RequestBody::ShardWrite {
                     segment,
@@ -303,7 +303,7 @@ fn arrived(request: &Request) -> Request {
     Request { payload, ..request.clone() }
 }
 
-/// Feeds a stream cut at the given distances.
+/// Decodes a stream that is cut at the given distances.
 fn decode_cut<M: decoder::Message>(stream: &[u8], cuts: &[usize]) -> Vec<M> {
     let mut decoder = Decoder::new();
     let mut messages = Vec::new();
@@ -353,7 +353,7 @@ proptest! {
         prop_assert!(decode::<Request>(&stream).is_err());
     }
 
-    /// Bodies of any content behind a correct header: no panic, no allocation beyond the message.
+    /// Any body behind a correct header: no panic, no allocation beyond the message.
     #[test]
     fn any_body_gives_a_message_or_an_error(
         op in any::<u8>(), fields in proptest::collection::vec(any::<u8>(), 0..300), short in 0usize..100,

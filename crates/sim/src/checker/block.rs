@@ -1,23 +1,24 @@
-//! What one block may hold: a register with every possibility kept.
+//! The possible values of one block: a register that keeps every possibility.
 //!
-//! A block's state is a set of configurations. Each is a value and the set of writes in flight
-//! that it already contains; any write in flight may take effect at any moment, so the set is
-//! closed under "one more write takes effect". When a write is acknowledged, configurations
-//! without it are dropped; when a read returns, those that it rules out. An empty set, or a read
-//! of a value that was not possible at any moment of the read, is a violation.
+//! A block's state is a set of configurations. Each has a value and the set of writes in flight
+//! that it already contains. Any write in flight may take effect at any moment, so the set is
+//! closed under "one more write takes effect". When a write is acknowledged, the block drops
+//! configurations without it. When a read returns, the block drops configurations that the read
+//! rules out. An empty set is a violation. So is a read of a value that was not possible at any
+//! moment of the read.
 //!
-//! A **failed write** may take effect once at any later time (a log may find it at recovery)
+//! A **failed write** may take effect once at any later time (a recovery may find it in the log),
 //! until a write that was submitted after the failure is acknowledged.
 //!
 //! A read may return a write that is still in flight. If the process dies before that write is
-//! acknowledged, the write may be gone all the same: a volatile cache in front of a disk behaves
-//! like that too. So `lasting` keeps the configurations as they would be without such reads, and
-//! takes their place when the process dies.
+//! acknowledged, the write may still be lost: a volatile cache in front of a disk behaves like that
+//! too. So `lasting` keeps the configurations as they would be without such reads, and replaces the
+//! configurations when the process dies.
 //!
-//! Next to the configurations, the block keeps **entries**: each value with the moments at which
-//! it stopped being possible for readers (`superseded_at`) and was overwritten by an acknowledged
-//! write (`overwritten_at`). A flush that started after `overwritten_at` makes the value impossible
-//! to come back; a total power failure may bring back every other one.
+//! In addition to the configurations, the block keeps **entries**: each value with the moments at
+//! which it stopped being possible for readers (`superseded_at`) and was overwritten by an
+//! acknowledged write (`overwritten_at`). After a flush that started after `overwritten_at`, the
+//! value cannot come back. A total power failure may bring back every other value.
 
 use smallvec::SmallVec;
 
@@ -25,11 +26,11 @@ use super::Violation;
 
 /// A moment of the checker: its count of calls.
 pub(crate) type Tick = u64;
-/// What a block holds: the number of the write, or 0 for zeroes.
+/// The value of a block: the number of the write, or 0 for zeroes.
 pub type Value = u32;
 
 const NEVER: Tick = Tick::MAX;
-/// Writes in flight on one block at a time; the workload keeps to it.
+/// The largest number of writes in flight on one block; the workload respects this.
 pub(crate) const LIVE_MAX: usize = 4;
 
 type Configs = SmallVec<[Config; 2]>;
@@ -46,7 +47,7 @@ struct Live {
     value: Value,
     since: Tick,
     bit: u8,
-    /// Its writer was fenced: it took effect before that, or never does.
+    /// Its writer was fenced: the write took effect before that, or never will.
     frozen: bool,
 }
 
@@ -59,7 +60,7 @@ struct Zombie {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     value: Value,
-    /// The write that last made it.
+    /// The last write that made the value.
     write: u32,
     /// When that write ended; `NEVER` while it is in flight.
     written_at: Tick,
@@ -74,18 +75,18 @@ struct Entry {
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     configs: Configs,
-    /// The configurations without what only reads of unacknowledged writes have ruled out;
-    /// `None` if they are the same.
+    /// The configurations without the effects of reads of unacknowledged writes; `None` if they are
+    /// the same.
     lasting: Option<Configs>,
     live: SmallVec<[Live; 1]>,
     zombies: SmallVec<[Zombie; 1]>,
     entries: SmallVec<[Entry; 2]>,
-    /// When a write last began or ended here.
+    /// When a write to this block last began or ended.
     touched_at: Tick,
 }
 
 impl Block {
-    /// A block that holds zeroes, stably.
+    /// A block with stable zeroes.
     pub fn new() -> Self {
         let entry = Entry {
             value: 0,
@@ -106,7 +107,7 @@ impl Block {
         }
     }
 
-    /// True when another write may be submitted here.
+    /// True when another write to the block may be submitted.
     pub fn has_room(&self) -> bool {
         self.live.len() < LIVE_MAX
     }
@@ -132,12 +133,12 @@ impl Block {
         self.configs.iter().any(|config| config.value != 0)
     }
 
-    /// True when several values are possible, other than by failed writes coming true.
+    /// True when several values are possible, other than through failed writes.
     pub fn is_unsettled(&self) -> bool {
         !self.live.is_empty() || (self.zombies.is_empty() && self.configs.len() > 1)
     }
 
-    /// A write was submitted.
+    /// Notes that a write was submitted.
     pub fn submitted(&mut self, write: u32, value: Value, now: Tick) {
         let used = self.live.iter().fold(0u8, |used, live| used | live.bit);
         let bit = 1u8 << (!used).trailing_zeros().min(7);
@@ -161,7 +162,7 @@ impl Block {
         self.refresh(now);
     }
 
-    /// A write was acknowledged.
+    /// Notes that a write was acknowledged.
     pub fn acknowledged(&mut self, write: u32, fua: bool, now: Tick) -> Result<(), Violation> {
         let Some(live) = self.end(write, now) else { return Ok(()) };
         self.retain(|config| config.applied & live.bit != 0);
@@ -175,7 +176,8 @@ impl Block {
             self.lasting = None;
         }
         self.refresh(now);
-        // What only reads of unacknowledged writes have ruled out may come back with a power failure.
+        // A power failure may bring back values that only reads of unacknowledged writes have ruled
+        // out.
         let mut current = self.possible();
         current.extend(self.lasting.iter().flatten().map(|config| config.value));
         for entry in &mut self.entries {
@@ -190,7 +192,7 @@ impl Block {
         Ok(())
     }
 
-    /// A write failed: it may have happened, or happen later.
+    /// Notes that a write failed: it may have happened, or may happen later.
     pub fn failed(&mut self, write: u32, now: Tick) {
         let Some(live) = self.end(write, now) else { return };
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.write == write) {
@@ -213,7 +215,7 @@ impl Block {
         Some(self.live.remove(index))
     }
 
-    /// A read that was submitted at `since` returned `value`.
+    /// Notes that a read that was submitted at `since` returned `value`.
     pub fn read(&mut self, value: Value, since: Tick, now: Tick) -> Result<(), Violation> {
         self.could_be(value, since)?;
         if self.live.iter().all(|live| live.frozen) && self.touched_at < since {
@@ -221,7 +223,7 @@ impl Block {
         } else if value != 0
             && let Some(live) = self.live.iter().find(|live| live.value == value)
         {
-            // The value was seen, so its write has happened.
+            // A read returned the value, so its write has happened.
             let bit = live.bit;
             self.lasting.get_or_insert_with(|| self.configs.clone());
             self.configs.retain(|config| config.applied & bit != 0);
@@ -233,14 +235,14 @@ impl Block {
         Ok(())
     }
 
-    /// Checks a value seen by a read since `since`, and learns nothing from it.
+    /// Checks a value that a read since `since` returned. Draws no conclusion from it.
     pub fn could_be(&self, value: Value, since: Tick) -> Result<(), Violation> {
         let possible =
             self.entries.iter().any(|entry| entry.value == value && entry.superseded_at >= since);
         if possible { Ok(()) } else { Err(Violation::Impossible { value }) }
     }
 
-    /// No write was near the read, so `value` is what the block holds.
+    /// No write was concurrent with the read, so the block holds `value`.
     fn settle(&mut self, value: Value, now: Tick) {
         if self.configs.len() == 1 && self.zombies.is_empty() && self.lasting.is_none() {
             return;
@@ -263,8 +265,8 @@ impl Block {
         }
     }
 
-    /// A flush that was submitted at `since` was acknowledged. `reading_since` is when the oldest
-    /// read in flight was submitted.
+    /// Notes that a flush that was submitted at `since` was acknowledged. `reading_since` is the
+    /// submission time of the oldest read in flight.
     pub fn flushed(&mut self, since: Tick, reading_since: Tick) {
         for entry in &mut self.entries {
             if entry.overwritten_at < since {
@@ -278,8 +280,8 @@ impl Block {
         self.entries.retain(|entry| entry.survivable || entry.superseded_at >= reading_since);
     }
 
-    /// The volume process died, the nodes did not lose power together: what was acknowledged is
-    /// there, what was in flight has happened or never will.
+    /// Notes that the volume process died and the nodes did not lose power together: acknowledged
+    /// writes are there, and writes in flight have happened or never will.
     pub fn process_died(&mut self, now: Tick) {
         for entry in &mut self.entries {
             entry.written_at = entry.written_at.min(now);
@@ -295,7 +297,7 @@ impl Block {
         self.refresh(now);
     }
 
-    /// A new writer took over while the old one lives on.
+    /// Notes that a new writer took over while the old one is alive.
     pub fn taken_over(&mut self, now: Tick) {
         for live in &mut self.live {
             live.frozen = true;
@@ -306,7 +308,7 @@ impl Block {
         self.refresh(now);
     }
 
-    /// Everything lost power: any value that no flush ruled out may be there.
+    /// Notes that every machine lost power: the block may hold any value that no flush ruled out.
     pub fn power_lost(&mut self, now: Tick) {
         self.live.clear();
         self.zombies.clear();
@@ -391,7 +393,7 @@ fn close(configs: &mut Configs, live: &[Live], zombies: &[Zombie]) {
             }
         }
         for zombie in zombies {
-            // A failed write lies before those submitted after its failure.
+            // A failed write comes before those submitted after its failure.
             let later = |live: &Live| live.since > zombie.failed_at && from.applied & live.bit != 0;
             let to = Config { value: zombie.value, applied: from.applied };
             if !live.iter().any(later) && !configs.contains(&to) {

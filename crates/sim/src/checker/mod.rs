@@ -1,19 +1,20 @@
-//! The checker: is what the volume answered something that a correct block device may answer?
+//! The checker: could a correct block device have given the volume's answers?
 //!
-//! What is demanded, per block of 4 KiB:
+//! The requirements, per block of 4 KiB:
 //!
 //! 1. **Linearizable**: every read returns a value that the block could hold at some moment of
 //!    the read, given all requests and their answers.
 //! 2. **Acknowledged writes survive** the death of the volume process, and the loss of as many
-//!    nodes as the fault atlas allows. A write in flight then has happened or has not, even if a
-//!    read had shown it already.
+//!    nodes as the fault atlas allows. After that, a write in flight has happened or has not, even
+//!    if a read had already returned it.
 //! 3. **Flushed writes survive** a power failure of everything: afterwards a block holds the last
 //!    flushed value, or one written (or in flight) since. FUA is a flush of its own blocks.
-//! 4. A **failed** write may or may not have happened; it may come true late, but not after a
+//! 4. A **failed** write may or may not have happened. It may take effect late, but not after a
 //!    write that was submitted after its failure and acknowledged.
-//! 5. A **fenced** writer acknowledges nothing that its successor does not have.
+//! 5. A **fenced** writer acknowledges no write that its successor does not have.
 //!
-//! See `block` for how a single block is judged, `pattern` for how content names its write.
+//! `block` describes how the checker judges a single block. `pattern` describes how content names
+//! its write.
 
 mod block;
 mod pattern;
@@ -32,7 +33,7 @@ pub(crate) use pattern::BLOCK_BYTES;
 
 use crate::network::ClientId;
 
-/// What a volume did wrong.
+/// A fault of the volume.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A read returned a value that the block could not hold.
@@ -41,19 +42,19 @@ pub enum Violation {
         /// The write; 0 for zeroes.
         value: Value,
     },
-    /// A write was acknowledged although it must have been known to be undone.
+    /// The volume acknowledged a write that is known not to have happened.
     #[error("write {write} was acknowledged, though it is known not to have happened")]
     LostWrite {
         /// The write.
         write: u32,
     },
-    /// A read returned something that was never written.
+    /// A read returned data that was never written.
     #[error("a read returned {0}")]
     Garbage(String),
     /// An answer has the wrong form.
     #[error("malformed answer: {0}")]
     Malformed(String),
-    /// A write was acknowledged by a writer that had been fenced before it was submitted.
+    /// A writer acknowledged a write that was submitted after the writer had been fenced.
     #[error("write {write} was acknowledged by a writer that had been fenced")]
     FencedAcknowledged {
         /// The write.
@@ -61,13 +62,13 @@ pub enum Violation {
     },
 }
 
-/// A violation, and where.
+/// A violation, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("block {block}: {violation} (possible: {possible:?})")]
 pub struct Finding {
     /// The block.
     pub block: u64,
-    /// What.
+    /// The violation.
     pub violation: Violation,
     /// The values that the block could hold.
     pub possible: Vec<Value>,
@@ -78,7 +79,7 @@ pub struct Finding {
 pub struct Span {
     /// The first block.
     pub first: u64,
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
 }
 
@@ -92,7 +93,7 @@ struct WriteInFlight {
     client: ClientId,
     span: Span,
     fua: bool,
-    /// Submitted by a writer that had been succeeded.
+    /// Submitted by a writer that already had a successor.
     stale: bool,
 }
 
@@ -123,7 +124,7 @@ impl Checker {
         }
     }
 
-    /// The device has this many blocks now, those behind its old end all zero.
+    /// The device now has this many blocks. The new ones behind its old end are all zero.
     pub fn grow(&mut self, blocks: u64) {
         self.blocks.resize_with((blocks as usize).max(self.blocks.len()), Block::new);
     }
@@ -133,7 +134,7 @@ impl Checker {
         self.tick
     }
 
-    /// True when a write to the span may be submitted: not too many are in flight there.
+    /// True when a write to the span may be submitted: not too many writes are in flight there.
     #[must_use]
     pub fn has_room(&self, span: Span) -> bool {
         self.blocks[span.range()].iter().all(Block::has_room)
@@ -145,7 +146,7 @@ impl Checker {
         pattern::fill(write, span.first, span.blocks)
     }
 
-    /// `client` submits a write of its content, or of zeroes.
+    /// Notes that `client` submits a write of its content, or of zeroes.
     pub fn write_submitted(
         &mut self,
         client: ClientId,
@@ -166,10 +167,10 @@ impl Checker {
         self.writes.insert(write, WriteInFlight { client, span, fua, stale });
     }
 
-    /// A write ended. A failed one may have happened.
+    /// Notes that a write ended. A failed one may have happened.
     ///
     /// # Errors
-    /// A [`Finding`] if the acknowledgement contradicts what is known.
+    /// A [`Finding`] if the acknowledgement is impossible.
     pub fn write_ended(&mut self, write: u32, ok: bool) -> Result<(), Finding> {
         let now = self.step();
         let Some(in_flight) = self.writes.remove(&write) else { return Ok(()) };
@@ -191,21 +192,21 @@ impl Checker {
         Ok(())
     }
 
-    /// `client` submits a read.
+    /// Notes that `client` submits a read.
     pub fn read_submitted(&mut self, client: ClientId, read: u32, span: Span) {
         let now = self.step();
         self.reads.insert(read, (span, now, client));
     }
 
-    /// A read failed.
+    /// Notes that a read failed.
     pub fn read_failed(&mut self, read: u32) {
         self.reads.remove(&read);
     }
 
-    /// A read returned `payload`.
+    /// Notes that a read returned `payload`.
     ///
     /// # Errors
-    /// A [`Finding`] if it cannot be right.
+    /// A [`Finding`] if the payload is impossible.
     pub fn read_returned(&mut self, read: u32, payload: &Payload) -> Result<(), Finding> {
         let now = self.step();
         let Some((span, since, client)) = self.reads.remove(&read) else { return Ok(()) };
@@ -219,7 +220,8 @@ impl Checker {
                 return Err(self.finding(span.first, violation));
             }
         };
-        // Without leases a succeeded writer may answer from memory; it must only not invent.
+        // Without leases, a writer with a successor may answer from memory. It must only not invent
+        // data.
         if client != self.writer {
             return Ok(());
         }
@@ -238,7 +240,7 @@ impl Checker {
             return Err(self.finding(span.first, violation));
         }
         let mut values = SmallVec::new();
-        // Pieces need not end at blocks; gather those that do not.
+        // Pieces need not end at blocks. This gathers the pieces that do not.
         let mut partial: Vec<u8> = Vec::new();
         let mut judge = |data: &[u8]| {
             let block = span.first + values.len() as u64;
@@ -305,13 +307,13 @@ impl Checker {
         Ok(())
     }
 
-    /// `client` submits a flush.
+    /// Notes that `client` submits a flush.
     pub fn flush_submitted(&mut self, client: ClientId, flush: u32) {
         let now = self.step();
         self.flushes.insert(flush, (now, client));
     }
 
-    /// A flush ended.
+    /// Notes that a flush ended.
     pub fn flush_ended(&mut self, flush: u32, ok: bool) {
         self.step();
         let Some((since, client)) = self.flushes.remove(&flush) else { return };
@@ -328,7 +330,7 @@ impl Checker {
         });
     }
 
-    /// The process `client` died, and with it what it had in flight.
+    /// Notes that the process `client` died, and with it its requests in flight.
     pub fn process_died(&mut self, client: ClientId) {
         let now = self.step();
         if client == self.writer {
@@ -336,7 +338,8 @@ impl Checker {
                 block.process_died(now);
             }
         } else {
-            // What was frozen at its succession stays undecided; reads will tell.
+            // Writes that were frozen when their writer was succeeded stay undecided; reads will
+            // decide.
             let writes: Vec<u32> = self.writes_of(client);
             for write in writes {
                 if let Some(in_flight) = self.writes.get(&write).filter(|write| !write.stale) {
@@ -360,7 +363,8 @@ impl Checker {
         self.flushes.retain(|_, (_, owner)| *owner != client);
     }
 
-    /// `writer` serves now. What a predecessor still has in flight has happened, or never will.
+    /// Notes that `writer` serves now. Requests of a predecessor in flight have happened, or never
+    /// will.
     pub fn succeeded_by(&mut self, writer: ClientId) {
         let now = self.step();
         if writer != self.writer {
@@ -371,7 +375,7 @@ impl Checker {
         }
     }
 
-    /// Everything lost power, all volume processes included.
+    /// Notes that every machine lost power, including those of volume processes.
     pub fn power_lost(&mut self) {
         let now = self.step();
         for (index, block) in self.blocks.iter_mut().enumerate() {
@@ -385,13 +389,13 @@ impl Checker {
         self.flushes.clear();
     }
 
-    /// Blocks of which more than one value is possible.
+    /// Number of blocks with more than one possible value.
     #[must_use]
     pub fn unsettled(&self) -> usize {
         self.blocks.iter().filter(|block| block.is_unsettled()).count()
     }
 
-    /// Blocks that may hold something other than zeroes.
+    /// Number of blocks that may hold something other than zeroes.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.blocks.iter().filter(|block| block.may_hold_data()).count() as u64

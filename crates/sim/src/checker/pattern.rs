@@ -1,8 +1,8 @@
 //! The content of blocks: each write fills each of its blocks with bytes that name both.
 //!
-//! A block opens with a magic word, the write's number and the block's number; the rest is an
-//! arithmetic sequence derived from them. What a read returned is thus decoded to a value, and
-//! anything else (a misplaced block, a torn block, flipped bits) is recognized as such.
+//! A block begins with a magic word, the write's number and the block's number. The rest is an
+//! arithmetic sequence derived from them. So the checker can decode the bytes of a read to a value,
+//! and recognizes anything else (a misplaced block, a torn block, flipped bits).
 
 use bytes::Bytes;
 use fieldstone_buf::AlignedBuf;
@@ -20,7 +20,7 @@ fn words(value: Value, block: u64) -> impl Iterator<Item = u64> + Clone {
     head.into_iter().chain((1..).map(move |index| first.wrapping_add(step.wrapping_mul(index))))
 }
 
-/// The content of `blocks` blocks from `first` on, as write `value` makes it.
+/// The content of `blocks` blocks from `first` on, as written by write `value`.
 pub(crate) fn fill(value: Value, first: u64, blocks: u64) -> Bytes {
     let mut data = AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES);
     for (index, block) in data.chunks_exact_mut(BLOCK_BYTES).enumerate() {
@@ -31,7 +31,7 @@ pub(crate) fn fill(value: Value, first: u64, blocks: u64) -> Bytes {
     data.freeze()
 }
 
-/// Which write made `data`, read from `block`.
+/// The write that made `data`, which was read from `block`.
 pub(crate) fn decode(data: &[u8], block: u64) -> Result<Value, String> {
     let word = |index: usize| {
         let mut bytes = [0u8; 8];

@@ -1,4 +1,4 @@
-//! The checker accepts every history of a correct device and refuses those of broken ones.
+//! The checker accepts every history of a correct device and refuses histories of broken ones.
 
 use smallvec::smallvec;
 
@@ -44,7 +44,7 @@ impl Bench {
         self.checker.read_submitted(client, self.next_read, SPAN);
         self.checker.read_returned(self.next_read, &data(value))
     }
-    /// Which of `values` a read could return, without learning from it.
+    /// The members of `values` that a read could return, without drawing conclusions.
     fn possible(&self, values: &[Value]) -> Vec<Value> {
         let block = &self.checker.blocks[3];
         values.iter().copied().filter(|value| block.possible().contains(value)).collect()
@@ -184,7 +184,7 @@ fn a_write_that_is_seen_in_flight_overwrites_nothing_for_a_flush() {
     bench.ack(3);
     bench.checker.flush_ended(1, true);
     bench.checker.power_lost();
-    // The flush covers 1 only: 3 may be gone, and 2 is what it had overwritten.
+    // The flush covers only 1: 3 may be lost, and 2 is the value that 3 had overwritten.
     assert_eq!(bench.possible(&[0, 1, 2, 3]), [1, 2, 3]);
 }
 
@@ -247,15 +247,15 @@ fn zeroes_garbage_and_extents_are_judged() {
     bench.checker.read_returned(4, &split).expect("pieces may be of any length");
 }
 
-/// A correct device of one block: a log of values, a part of which is stable.
+/// A correct device of one block: a log of values, with a stable prefix.
 struct Device {
     log: Vec<Value>,
     stable: usize,
     /// Submitted writes: number, FUA, position in the log once it took effect.
     writes: Vec<(u32, bool, Option<usize>)>,
-    /// Failed writes that did not take effect yet.
+    /// Failed writes that have not taken effect yet.
     zombies: Vec<u32>,
-    /// Reads in flight, with the value once it was taken.
+    /// Reads in flight, each with its value once it has one.
     reads: Vec<(u32, Option<Value>)>,
     flushes: Vec<(u32, usize)>,
 }
@@ -288,7 +288,7 @@ impl Device {
     }
 }
 
-/// One random step of a correct device, told to the checker.
+/// Makes one random step of a correct device, and reports it to the checker.
 fn random_step(dice: &mut Dice, number: u32, device: &mut Device, checker: &mut Checker) {
     let pick = |dice: &mut Dice, count: usize| (count > 0).then(|| dice.index(count));
     match dice.index(20) {
@@ -300,7 +300,7 @@ fn random_step(dice: &mut Dice, number: u32, device: &mut Device, checker: &mut 
         4..=6 => {
             if let Some(index) = pick(dice, device.writes.len()) {
                 device.apply(index);
-                // What failed before this write was submitted lies before it in the log.
+                // Writes that failed before this write was submitted come before it in the log.
                 device.zombies.clear();
             }
         }
@@ -317,7 +317,7 @@ fn random_step(dice: &mut Dice, number: u32, device: &mut Device, checker: &mut 
             if let Some(index) = pick(dice, device.writes.len()) {
                 let (write, _, place) = device.writes.swap_remove(index);
                 checker.write_ended(write, false).expect("failing is allowed");
-                // Only without company, to keep the order of the log simple.
+                // Only if no other write is in flight, to keep the order of the log simple.
                 if place.is_none() && device.writes.is_empty() {
                     device.zombies.push(write);
                 }

@@ -1,4 +1,4 @@
-//! What a disk refuses for good, and a copy of its files that it may fall back to.
+//! Operations that a disk fails for good, and a copy of its files that it may go back to.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub enum FileKind {
     Journal,
     /// The mark of a failed sync.
     Doubt,
-    /// Who the node is.
+    /// The node's identity.
     Superblock,
 }
 
@@ -40,25 +40,25 @@ impl FileKind {
     }
 }
 
-/// Operations that a disk fails for good.
+/// The operations that a disk fails for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// All of them.
+    /// All operations.
     All,
     /// Reads.
     Reads,
-    /// Whatever changes a file; the first pages of a write may get there.
+    /// All operations that change a file. The first pages of a write may reach the file.
     Writes,
     /// Syncs.
     Syncs,
-    /// All on files of this kind.
+    /// All operations on files of this kind.
     File(FileKind),
-    /// Whatever changes a file, of which nothing gets there: the file system is read-only.
+    /// All operations that change a file. Nothing reaches the file: the file system is read-only.
     ReadOnly,
 }
 
 impl Broken {
-    /// True when it keeps `pending` from succeeding.
+    /// True when this fault makes `pending` fail.
     pub(super) fn stops(self, pending: &Pending) -> bool {
         let file = match pending {
             Pending::List | Pending::Refused(_) => None,
@@ -80,7 +80,7 @@ impl Broken {
         }
     }
 
-    /// What the system says of it.
+    /// The system's error text.
     pub(super) fn text(self) -> &'static str {
         match self {
             Broken::ReadOnly => "read-only file system (injected, stays)",
@@ -89,40 +89,41 @@ impl Broken {
     }
 }
 
-/// Which content of a file is meant.
+/// The version of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// What reads see.
+    /// The content that reads see.
     Now,
-    /// What a loss of power leaves at least.
+    /// The content that certainly survives a power loss.
     AfterPowerLoss,
 }
 
-/// The stable files of a disk as they were at some time.
+/// The stable files of a disk at some time.
 #[derive(Debug)]
 pub struct Snapshot(BTreeMap<FileId, SimFile>);
 
 impl SimDisk {
-    /// The files as a loss of power at this moment would leave them at least.
+    /// The files that would certainly survive a power loss at this moment.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.files.iter().map(|(id, file)| (*id, file.stable_copy())).collect())
     }
 
-    /// The files are again as they were; what was under way is gone.
+    /// Puts the files back to the snapshot. Operations under way are lost.
     pub fn restore(&mut self, snapshot: Snapshot) {
         self.pending.clear();
         self.files = snapshot.0;
     }
 
-    /// What reads of `file` see, in whole pages; `None` if there is no such file.
+    /// The bytes that reads of `file` see, in whole pages; `None` if there is no such file.
     #[must_use]
     pub fn bytes(&self, file: FileId) -> Option<Vec<u8>> {
         let file = self.files.get(&file)?;
         Some(file.read(0, file.pages() * PAGE_BYTES).to_vec())
     }
 
-    /// What reads of the first `len_bytes` of `file` see; `None` if there is no such file.
+    /// The bytes that reads of the first `len_bytes` of `file` see; `None` if there is no such
+    /// file.
     #[must_use]
     pub fn head(&self, file: FileId, len_bytes: usize) -> Option<Bytes> {
         Some(self.files.get(&file)?.read(0, len_bytes))
@@ -138,13 +139,13 @@ impl SimDisk {
         }
     }
 
-    /// Puts these bytes in place of the file's, stable. Reads behind them see zeroes.
+    /// Replaces the file's bytes with these, stable. Reads behind them see zeroes.
     pub fn put(&mut self, file: FileId, bytes: &[u8]) {
         let reserved = self.files.get(&file).is_some_and(|file| file.reserved);
         self.files.insert(file, SimFile::of(bytes, reserved));
     }
 
-    /// Removes the file; the node is not told. True if there was one.
+    /// Removes the file without notice to the node. True if it existed.
     pub fn lose(&mut self, file: FileId) -> bool {
         self.files.remove(&file).is_some()
     }

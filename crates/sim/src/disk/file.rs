@@ -1,8 +1,8 @@
-//! One file of a simulated disk: what the page cache holds, what is stable, and the writes between.
+//! One file of a simulated disk: the page cache, the stable content, and the writes between them.
 //!
-//! Content is kept by 4 KiB page as shared bytes, so a write costs no copy. `None` is a hole.
-//! `current` is what reads see. `stable` is what a power failure leaves at least; on top of it,
-//! each write that was not synced may be there, be gone, or be torn at sectors.
+//! Content is kept per 4 KiB page as shared bytes, so a write costs no copy. `None` is a hole.
+//! Reads see `current`. `stable` is the content that certainly survives a power failure. In
+//! addition, each write that was not synced may be there, be lost, or be torn at sectors.
 
 use bytes::{Bytes, BytesMut};
 use fieldstone_buf::AlignedBuf;
@@ -30,7 +30,7 @@ impl Change {
         self.first_page..self.first_page + self.pages.len()
     }
 
-    /// Its pages, each a change of its own.
+    /// Its pages, each as a separate change.
     fn split(self) -> impl Iterator<Item = Change> {
         (self.first_page..)
             .zip(self.pages)
@@ -42,15 +42,15 @@ impl Change {
 struct Unsynced {
     number: u64,
     change: Change,
-    /// A sync that covered it failed: no later sync makes it stable (as on Linux). Where a later
-    /// write became stable, it is gone for good.
+    /// A sync that covered this write failed, so no later sync makes it stable (as on Linux). If a
+    /// later write became stable, this one is lost for good.
     abandoned: bool,
 }
 
 /// A file.
 #[derive(Debug, Default)]
 pub(crate) struct SimFile {
-    /// Its length is reserved: writes inside never lack space.
+    /// The file's length is reserved: writes inside it never lack space.
     pub reserved: bool,
     len_bytes: u64,
     current: Vec<Page>,
@@ -67,7 +67,7 @@ impl SimFile {
         Self { reserved, len_bytes, ..Self::default() }
     }
 
-    /// The file as a loss of power would leave it at least.
+    /// The content that certainly survives a power loss.
     pub fn stable_copy(&self) -> Self {
         Self {
             reserved: self.reserved,
@@ -90,7 +90,7 @@ impl SimFile {
         Self { reserved, len_bytes: bytes.len() as u64, current, stable, ..Self::default() }
     }
 
-    /// How many pages it has, holes at its end not counted.
+    /// Number of pages, without holes at the end.
     pub fn pages(&self) -> usize {
         self.current.len()
     }
@@ -105,7 +105,8 @@ impl SimFile {
         }
     }
 
-    /// The number of the last completed write; what a sync that starts now covers.
+    /// The number of the last completed write. A sync that starts now covers writes up to this
+    /// number.
     pub fn writes(&self) -> u64 {
         self.writes
     }
@@ -138,17 +139,17 @@ impl SimFile {
         out.freeze()
     }
 
-    /// What reads see of a page.
+    /// The page that reads see.
     pub fn page(&self, page: usize) -> Page {
         self.current.get(page).cloned().flatten()
     }
 
-    /// What a loss of power leaves of a page at least.
+    /// The page that certainly survives a power loss.
     pub fn stable_page(&self, page: usize) -> Page {
         self.stable.get(page).cloned().flatten()
     }
 
-    /// Completes a write: reads see it, a sync that starts later covers it.
+    /// Completes a write: reads see it, and a sync that starts later covers it.
     pub fn write(&mut self, change: Change) {
         apply(&mut self.current, &change);
         let end = ((change.first_page + change.pages.len()) * PAGE_BYTES) as u64;
@@ -172,14 +173,15 @@ impl SimFile {
         });
     }
 
-    /// A sync of the writes up to `covered` failed: no later one will make them stable.
+    /// A sync of the writes up to `covered` failed: no later sync will make them stable.
     pub fn sync_failed(&mut self, covered: u64) {
         for write in self.unsynced.iter_mut().filter(|write| write.number <= covered) {
             write.abandoned = true;
         }
     }
 
-    /// The process died while it was writing `change`: none, all or the first pages got there.
+    /// The process died while it was writing `change`: none, all or the first pages reached the
+    /// file.
     pub fn interrupted(&mut self, mut change: Change, dice: &mut Dice) {
         let kept = dice.between(0, change.pages.len() as u64) as usize;
         change.pages.truncate(kept);
@@ -188,7 +190,7 @@ impl SimFile {
         }
     }
 
-    /// The power failed: what was not synced is kept, lost or torn.
+    /// The power failed: each write that was not synced is kept, lost or torn.
     pub fn power_loss(&mut self, in_flight: Vec<Change>, sector_bytes: usize, dice: &mut Dice) {
         let mut writes = Vec::new();
         for Unsynced { number, change, abandoned } in self.unsynced.drain(..) {
@@ -201,7 +203,8 @@ impl SimFile {
         }
         writes.extend(in_flight);
         dice.shuffle(&mut writes);
-        // Some failures lose all, some nearly nothing; a fair coin per write would hide both.
+        // Some failures lose all writes, some lose almost none. A fair coin per write would hide
+        // both cases.
         let (keep, tear) =
             dice.pick(&[(0, 0), (0, 100), (330, 330), (500, 0), (900, 50), (1000, 0)]);
         for write in writes {
@@ -216,8 +219,8 @@ impl SimFile {
         self.len_bytes = self.len_bytes.max((self.stable.len() * PAGE_BYTES) as u64);
     }
 
-    /// Flips one bit of the first `within_bytes` of a stable page that the page cache agrees with.
-    /// Says at which byte of the file, or `None` if there is no such page.
+    /// Flips one bit of the first `within_bytes` of a stable page that equals the page cache's.
+    /// Returns the byte's offset in the file, or `None` if there is no such page.
     pub fn flip_bit(&mut self, within_bytes: usize, dice: &mut Dice) -> Option<u64> {
         let dirty =
             |page: usize| self.unsynced.iter().any(|write| write.change.pages().contains(&page));

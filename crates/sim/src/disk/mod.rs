@@ -1,7 +1,7 @@
 //! A node's disk: files with a page cache, latencies that reorder completions, and faults.
 //!
 //! An operation takes effect when it completes, and operations in flight together complete in any
-//! order. What a fault may do:
+//! order. The effects of faults:
 //!
 //! - **kill** (the process dies, the machine stays): completed writes stay in the page cache;
 //!   writes in flight happen in full, in part (first pages), or not at all;
@@ -12,10 +12,11 @@
 //! - **errors**: reads, writes and syncs fail with a probability. A failed write may have written
 //!   its first pages. Writes that a failed sync covered are never made stable by a later sync,
 //!   as on Linux, though reads see them until the power fails;
-//! - **full**: whatever needs new space fails with `NoSpace`; overwriting reserved space works;
+//! - **full**: every operation that needs new space fails with `NoSpace`; overwriting reserved
+//!   space works;
 //! - **broken**: some kind of operation, or every operation on some kind of file, fails from then
 //!   on;
-//! - **stale**: the files are again as they were at some time.
+//! - **stale**: the files go back to an earlier state.
 
 mod broken;
 mod file;
@@ -28,10 +29,10 @@ use crate::dice::Dice;
 pub use broken::{Broken, FileKind, Snapshot, View};
 use file::{Change, PAGE_BYTES, SimFile, pages_of};
 
-/// Longest file that the disk takes, in bytes: a bug in an offset must not eat the host's memory.
+/// The largest file on the disk, in bytes: a bug in an offset must not use up the host's memory.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// What a disk is like; times are means of random distributions.
+/// The properties of a disk. Times are means of random distributions.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskKind {
     /// A read.
@@ -40,22 +41,22 @@ pub struct DiskKind {
     pub write_ns: u64,
     /// A sync, creation or removal.
     pub sync_ns: u64,
-    /// What it writes atomically: 512 or 4096 bytes.
+    /// The unit that the disk writes atomically: 512 or 4096 bytes.
     pub sector_bytes: usize,
 }
 
-/// Faults that a disk shows at present.
+/// The present faults of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFaults {
-    /// Reads that fail, of a thousand.
+    /// Reads that fail, per thousand.
     pub read_error_per_mille: u32,
-    /// Writes that fail, of a thousand.
+    /// Writes that fail, per thousand.
     pub write_error_per_mille: u32,
-    /// Syncs that fail, of a thousand.
+    /// Syncs that fail, per thousand.
     pub sync_error_per_mille: u32,
-    /// No new space is to be had.
+    /// There is no new space.
     pub full: bool,
-    /// What fails always.
+    /// The operations that always fail.
     pub broken: Option<Broken>,
 }
 
@@ -80,11 +81,11 @@ pub struct SimDisk {
     dice: Dice,
     kind: DiskKind,
     capacity_pages: u64,
-    /// The faults it shows.
+    /// The present faults.
     pub faults: DiskFaults,
-    /// Operations that failed because of them.
+    /// Number of operations that failed because of them.
     pub errors_injected: u64,
-    /// Syncs that failed.
+    /// Number of syncs that failed.
     pub syncs_failed: u64,
 }
 
@@ -104,7 +105,7 @@ impl SimDisk {
         }
     }
 
-    /// Takes an operation; says how long it will take. [`Self::complete`] carries it out.
+    /// Takes an operation and returns its duration. [`Self::complete`] carries it out.
     pub fn submit(&mut self, id: DiskId, op: DiskOp) -> u64 {
         let (mean_ns, pending) = match op {
             DiskOp::List => (self.kind.read_ns, Pending::List),
@@ -154,7 +155,7 @@ impl SimDisk {
         self.dice.around(mean_ns)
     }
 
-    /// Carries operation `id` out; `None` if it vanished in a crash.
+    /// Carries operation `id` out; `None` if it was lost in a crash.
     pub fn complete(&mut self, id: DiskId) -> Option<Result<DiskOutput, DiskError>> {
         let pending = self.pending.remove(&id)?;
         Some(self.carry_out(pending))
@@ -254,7 +255,7 @@ impl SimDisk {
     }
 
     fn used_pages(&self) -> u64 {
-        // Counting is dear, and only matters when the answer may be no.
+        // Counting is expensive, and matters only when the answer may be no.
         if self.capacity_pages == ENDLESS_PAGES {
             return 0;
         }
@@ -273,7 +274,7 @@ impl SimDisk {
         Ok(())
     }
 
-    /// The process using the disk died.
+    /// The process that uses the disk died.
     pub fn kill(&mut self) {
         for pending in std::mem::take(&mut self.pending).into_values() {
             match pending {
@@ -285,7 +286,7 @@ impl SimDisk {
                 other
                 @ (Pending::Create { .. } | Pending::Remove { .. } | Pending::Sync { .. }) => {
                     if self.dice.chance(500) {
-                        // The process that would learn the result is dead.
+                        // The process that would get the result is dead.
                         let _ = self.carry_out(other);
                     }
                 }
@@ -315,7 +316,7 @@ impl SimDisk {
         }
     }
 
-    /// Another program fills the file system, but for `left_bytes`.
+    /// Another program fills the file system, except for `left_bytes`.
     pub fn fill_up(&mut self, left_bytes: u64) {
         self.capacity_pages = self.count_pages() + left_bytes / PAGE_BYTES as u64;
     }
@@ -325,8 +326,8 @@ impl SimDisk {
         self.capacity_pages = ENDLESS_PAGES;
     }
 
-    /// How long the parts of `file` that take space may be in all: what they take now, and what the
-    /// file system has left.
+    /// The largest total length of the allocated parts of `file`: the space that they take now,
+    /// plus the file system's free space.
     #[must_use]
     pub fn room_bytes(&self, file: FileId) -> u64 {
         if self.capacity_pages == ENDLESS_PAGES {
@@ -337,7 +338,7 @@ impl SimDisk {
         (taken + free) * PAGE_BYTES as u64
     }
 
-    /// Removes all files: the folder was deleted, or the disk replaced.
+    /// Removes all files: a user deleted the folder, or replaced the disk.
     pub fn wipe(&mut self) {
         self.files.clear();
         self.pending.clear();
@@ -349,8 +350,8 @@ impl SimDisk {
         self.files.keys().copied().collect()
     }
 
-    /// Flips one bit in `file`, in the first `within_bytes` of a page; says at which byte, or
-    /// `None` if the file has nothing stable.
+    /// Flips one bit in `file`, in the first `within_bytes` of a page. Returns the byte's offset,
+    /// or `None` if the file has no stable page.
     pub fn flip_bit(&mut self, file: FileId, within_bytes: usize) -> Option<u64> {
         self.files.get_mut(&file)?.flip_bit(within_bytes, &mut self.dice)
     }

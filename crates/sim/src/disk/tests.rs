@@ -1,4 +1,4 @@
-//! The disk keeps what was synced, and nothing that it should not.
+//! The disk keeps synced data, and keeps nothing that it should lose.
 
 use bytes::Bytes;
 use fieldstone_node::{DiskError, DiskId, DiskOp, DiskOutput, FileId};
@@ -49,7 +49,7 @@ impl Bench {
 }
 
 fn write_op(page: u64, fill: u8) -> DiskOp {
-    // Parts that are not whole pages, to exercise the cutting.
+    // Parts that are not whole pages, to test the cutting.
     let data = vec![Bytes::from(vec![fill; 100]), Bytes::from(vec![fill; 8192 - 100])];
     DiskOp::Write { file: FILE, offset_bytes: page * 4096, data }
 }
@@ -135,7 +135,7 @@ fn what_a_failed_sync_left_does_not_replace_what_is_stable_since() {
         bench.disk.faults = DiskFaults { sync_error_per_mille: 1000, ..DiskFaults::default() };
         bench.run(DiskOp::Sync { file: FILE }).expect_err("injected");
         bench.disk.faults = DiskFaults::default();
-        bench.write(1, 2).expect("a write"); // pages 1 and 2; page 0 is still what failed
+        bench.write(1, 2).expect("a write"); // pages 1 and 2; page 0 still has the failed write
         bench.run(DiskOp::Sync { file: FILE }).expect("a sync");
         bench.disk.power_loss();
         assert_eq!(bench.page(1)[..], [2; 4096]);

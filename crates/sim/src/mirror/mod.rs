@@ -1,9 +1,9 @@
-//! Simple actors for the world's own tests: a mirror, in correct and in broken forms.
+//! Simple actors for the world's own tests: a mirror, with and without bugs.
 //!
 //! The mirror volume keeps the device in place in a journal file on every node, reads from node 0,
 //! and acknowledges a write when all nodes have it. That is a correct, if slow, block device under
-//! every fault that destroys nothing (given a disk whose sectors are whole blocks, since it
-//! overwrites in place). Its planted bugs are those that the checker must find.
+//! every fault that destroys nothing (on a disk whose sectors are whole blocks, because it
+//! overwrites in place). The checker must find its planted bugs.
 
 mod node;
 mod tests;
@@ -22,52 +22,53 @@ use crate::actor::Cast;
 use node::{Fences, MirrorNode};
 use volume::MirrorVolume;
 
-/// What is wrong with a mirror volume.
+/// The planted bug of a mirror volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// Nothing.
+    /// No bug.
     None,
-    /// Writes are acknowledged before the nodes have them.
+    /// The volume acknowledges writes before the nodes have them.
     AcknowledgesEarly,
-    /// Some reads return what an earlier read of the place returned.
+    /// Some reads return the result of an earlier read of the same place.
     ServesStale,
-    /// Flushes are acknowledged without a sync.
+    /// The volume acknowledges flushes without a sync.
     LosesFlush,
-    /// Now and then a request is forgotten.
+    /// The volume sometimes forgets a request.
     Forgets,
-    /// Being fenced is ignored: what one node has is acknowledged.
+    /// The volume ignores that it is fenced: it acknowledges writes that one node has.
     IgnoresFence,
     /// Only the first process of a volume ever serves.
     NeverReopens,
-    /// Trims are never answered.
+    /// The volume never answers trims.
     DropsTrims,
-    /// Some writes are refused for lack of space, however much there is.
+    /// The volume refuses some writes for lack of space, however much space there is.
     FullEarly,
-    /// Trims are refused for lack of space.
+    /// The volume refuses trims for lack of space.
     RefusesTrims,
-    /// The volume that is first to write a lot keeps all others from writing.
+    /// The first volume that writes a lot keeps all others from writing.
     Starves,
-    /// The volume does not become larger, and does not say why.
+    /// The volume does not grow, and gives no reason.
     NeverGrows,
-    /// The volume becomes larger, and the next process does not know.
+    /// The volume grows, and its next process does not know the new size.
     ForgetsGrowth,
-    /// The volume asks to be polled again at once, for ever.
+    /// The volume asks for another poll at once, for ever.
     Spins,
 }
 
 /// Casts mirrors with a bug.
 pub(crate) struct MirrorCast {
     bug: Bug,
-    /// Epochs given out: one per volume process.
+    /// Epochs that were given out: one per volume process.
     started: Cell<u64>,
-    /// Per node, the epochs it was fenced at: kept here, as if they were always stable.
+    /// Per node, the epochs at which it was fenced. The cast keeps them, as if they were always
+    /// stable.
     fences: RefCell<BTreeMap<NodeIndex, Fences>>,
     /// The volume that took all the room.
     taken_by: Rc<Cell<Option<VolumeId>>>,
     sizes: Sizes,
 }
 
-/// The sizes of the volumes in bytes: kept here, as if they were always stable.
+/// The sizes of the volumes in bytes. The cast keeps them, as if they were always stable.
 type Sizes = Rc<RefCell<BTreeMap<VolumeId, u64>>>;
 
 impl MirrorCast {

@@ -1,4 +1,4 @@
-//! A node that keeps journal files, for the last peer that fenced it.
+//! A node that keeps journal files for the last peer that fenced it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -13,13 +13,13 @@ use fieldstone_proto::{
 
 use crate::actor::NodeProcess;
 
-/// By volume, the epoch of its writer.
+/// The epoch of each volume's writer.
 pub(crate) type Fences = Rc<RefCell<BTreeMap<VolumeId, u64>>>;
 
 pub(crate) struct MirrorNode {
     fences: Fences,
     writers: BTreeMap<VolumeId, PeerId>,
-    /// Requests wait here while a fence waits for the disk.
+    /// Requests that wait while a fence waits for the disk.
     waiting: VecDeque<(PeerId, Request)>,
     disk: BTreeMap<DiskId, (PeerId, Tag)>,
     next: u64,

@@ -1,11 +1,11 @@
-//! The world runs correct actors without complaint, and finds every planted bug.
+//! The world accepts correct actors, and finds every planted bug.
 
 use super::{Bug, MirrorCast};
 use crate::atlas::Fault;
 use crate::run::{Options, Outcome, run_cast, run_many};
 use crate::scenario::{Kind, Scenario, StayingPlan};
 
-/// Faults that a mirror survives, which repairs nothing.
+/// Faults that a mirror survives. A mirror repairs nothing.
 const FAULTS: [Fault; 8] = [
     Fault::NodeKill,
     Fault::NodeSlow,
@@ -28,7 +28,7 @@ fn run(seed: u64, bug: Bug, faults: &[Fault], gap_ns: u64) -> Outcome {
     run_cast(scenario(seed, faults, gap_ns), &MirrorCast::new(bug), Options::default())
 }
 
-/// What the first failing seed of some complains about.
+/// The failure of the first failing seed among several.
 fn found(bug: Bug, faults: &[Fault]) -> String {
     let outcomes = (0..60).map(|seed| run(seed, bug, faults, 20_000_000));
     outcomes.filter_map(|outcome| outcome.failure).map(|f| f.what).next().unwrap_or_default()
@@ -105,7 +105,7 @@ fn a_trim_without_an_answer_is_found() {
     assert!(what.contains("Trim") && what.contains("unanswered"), "{what:?}");
 }
 
-/// What the first failing seed of some with two volumes complains about.
+/// The failure of the first failing seed among several with two volumes.
 fn found_among_two(bug: Bug, kind: Kind) -> String {
     let outcomes = (0..6).map(|seed| {
         let mut scenario = Scenario::shared(seed, 2);
@@ -143,7 +143,7 @@ fn a_starving_neighbour_is_found() {
     assert!(what.contains("Write") && what.contains("unanswered"), "{what:?}");
 }
 
-/// What the run of a volume complains about that is asked to become larger.
+/// The failure of a run in which a volume is asked to grow.
 fn found_growing(bug: Bug) -> String {
     let mut scenario = scenario(1, &[], 0);
     scenario.volumes[0].more_blocks_at_end = 40;
@@ -179,7 +179,7 @@ fn staying(seed: u64, fault: Fault, at_request: u32) -> Outcome {
 
 #[test]
 fn waiting_for_ever_for_a_node_that_stays_silent_is_found() {
-    // The mirror opens with all nodes only. It has what it needs until it is opened anew.
+    // The mirror opens only with all nodes. It has every node until it is opened again.
     let outcome = staying(0, Fault::SilenceStays, u32::MAX);
     let what = outcome.failure.expect("node 1 never answers").what;
     assert!(what.contains("until every volume opens"), "{what:?}");

@@ -1,4 +1,5 @@
-//! The mirror volume: what one node is asked, all are asked; a lost connection asks again.
+//! The mirror volume: it sends every request to all nodes, and sends it again after a lost
+//! connection.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -213,7 +214,7 @@ impl MirrorVolume {
             return;
         }
         if self.nodes[usize::from(node.0)] == Node::Joining && !fenced {
-            // Its journal is made: it was asked for nothing else.
+            // Its journal is made. The volume asked it for nothing else.
             return self.joined(node);
         }
         if fenced && self.bug != Bug::IgnoresFence {
@@ -294,7 +295,7 @@ impl VolumeProcess for MirrorVolume {
             }
             Event::NodeDown(node) => {
                 self.nodes[usize::from(node.0)] = Node::Down;
-                // The world connects again by itself; asking for it must do no harm.
+                // The world connects again by itself. Asking for that must do no harm.
                 self.actions.push_back(Action::Reconnect { node });
             }
             Event::Reply { node, reply } => self.replied(node, reply),

@@ -1,19 +1,18 @@
-//! What nodes believe that they hold, what their disks hold, and what volumes say that they have.
+//! Compares the nodes' own accounts with their disks and with the volumes' accounts.
 //!
-//! Space may be lost in three places, and each is looked at:
+//! Space may be lost in three places. This module checks each:
 //!
 //! - *within a node*: its books agree with each other, and with the slot headers, notes and
-//!   journals on its disk. A slot that the node takes for free holds no header, also after a loss
-//!   of power; one that it takes for a shard's holds this shard's header; no slot and no journal is
-//!   of a volume that the node does not know; what volumes have reserved is in their records;
-//! - *between volume and node*: a volume that is settled knows of every shard that a node holds for
-//!   it, but for those of the segments that
-//!   it writes to;
-//! - *in a volume*: when everything was trimmed, all nodes together hold a few slots of each thin
+//!   journals on its disk. A slot that counts as free holds no header, even after a power loss. A
+//!   slot that counts as a shard's holds this shard's header. No slot and no journal belongs to a
+//!   volume that the node does not know. The volumes' records have the reservations;
+//! - *between volume and node*: a settled volume knows every shard that a node holds for it, except
+//!   those of the segments that it is writing to;
+//! - *in a volume*: after everything was trimmed, all nodes together hold a few slots of each thin
 //!   volume.
 //!
-//! The books are held against each other at each audit, and against the disk when a node has
-//! started and at every [`AUDITS_PER_DISK`]th audit.
+//! Each audit compares the books with each other. When a node has started, and at every
+//! [`AUDITS_PER_DISK`]th audit, the world compares them with the disk.
 
 use std::collections::BTreeMap;
 
@@ -30,20 +29,21 @@ use crate::actor::{Cast, NodeProcess, VolumeProcess};
 use crate::disk::{SimDisk, View};
 use crate::trace::Who;
 
-/// A disk is read at each audit of so many.
+/// The world reads a disk at one audit in this many.
 const AUDITS_PER_DISK: u64 = 64;
 /// Pages of the slots file for each slot: the header and the note.
 const PAGES_PER_SLOT: usize = 2;
 /// Segments that may be in use on an empty volume: open ones, and two checkpoints.
 const EMPTY_SEGMENTS_MAX: u64 = 6;
-/// Shards of a volume on one node that may take blocks: one of the segment that users write to, and
-/// one of the segment that collection writes to.
+/// Shards of a volume on one node that may take blocks: one of the users' open segment, and one of
+/// collection's.
 const OPEN_MAX: u64 = 2;
-/// Longest virtual time until a settled volume has deleted what it does not need.
+/// Longest virtual time until a settled volume has deleted shards that it does not need.
 const DELETED_NS_MAX: u64 = 60_000_000_000;
 
 impl<C: Cast> World<'_, C> {
-    /// At an audit: every node's books agree with each other, and some with its disk.
+    /// At an audit: checks that every node's books agree with each other, and for some nodes with
+    /// the disk.
     pub(super) fn audit_nodes(&mut self) {
         self.audits += 1;
         for host in self.nodes.iter().filter(|host| !host.lasting.silent) {
@@ -59,7 +59,7 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// A node that has become ready agrees with its disk.
+    /// Checks that a node that has become ready agrees with its disk.
     pub(super) fn check_started(&mut self, node: NodeIndex) {
         let host = &self.nodes[usize::from(node.0)];
         let ready = host.process.as_ref().is_some_and(NodeProcess::is_ready);
@@ -69,8 +69,8 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// Holds the books of `node` against its disk, unless what is on the disk may be wrong: bits of
-    /// its files have flipped, no process knows of a failed sync, or headers could not be read.
+    /// Compares the books of `node` with its disk, unless the disk may be wrong: bits of its files
+    /// have flipped, no process knows of a failed sync, or headers could not be read.
     fn compare_with_disk(&mut self, node: NodeIndex) {
         let host = &self.nodes[usize::from(node.0)];
         let books = host.process.as_ref().and_then(NodeProcess::books);
@@ -89,8 +89,8 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// The slots that `node` holds for a volume: all, those that take blocks, and those of shards
-    /// that were rewritten, until the new form is stable. None while the node cannot be asked.
+    /// The slots that `node` holds for a volume: all of them, those that take blocks, and those of
+    /// rewritten shards until the new copy is stable. Zeroes while the node does not serve.
     fn held_for(&self, node: NodeIndex, volume: VolumeId) -> (u64, u64, u64) {
         let process = self.nodes[usize::from(node.0)].process.as_ref();
         let Some(books) = process.and_then(NodeProcess::books) else { return (0, 0, 0) };
@@ -103,7 +103,7 @@ impl<C: Cast> World<'_, C> {
         (share.map_or(0, |share| u64::from(share.slots_held)), open, old)
     }
 
-    /// Where a node holds more slots of a volume than the volume knows of.
+    /// Finds a node that holds more slots of a volume than the volume knows.
     fn unknown_slots(&self) -> Option<String> {
         for (index, tenant) in self.tenants.iter().enumerate() {
             let health = self.volumes.get(&tenant.active?)?.process.health();
@@ -121,7 +121,7 @@ impl<C: Cast> World<'_, C> {
         None
     }
 
-    /// Settled volumes know of all that nodes hold for them, soon.
+    /// Waits until settled volumes know all slots that nodes hold for them, which must be soon.
     pub(super) fn check_unknown_slots(&mut self) -> Option<()> {
         let limit = self.now().plus(Nanos(DELETED_NS_MAX));
         while let Some(text) = self.unknown_slots() {
@@ -135,7 +135,7 @@ impl<C: Cast> World<'_, C> {
         Some(())
     }
 
-    /// Of volumes that are empty, nodes hold a few slots.
+    /// Checks that nodes hold only a few slots of empty volumes.
     pub(super) fn check_space_came_back(&mut self) -> Option<()> {
         let allowed = EMPTY_SEGMENTS_MAX * self.scenario.profile.shards() as u64;
         for tenant in self.all_tenants() {
@@ -158,7 +158,7 @@ impl<C: Cast> World<'_, C> {
     }
 }
 
-/// Holds a node's books against the slots file of its disk.
+/// Compares a node's books with the slots file of its disk.
 fn compare(books: &Books, disk: &SimDisk, incarnation: u64) -> Result<(), String> {
     let mut held: BTreeMap<VolumeId, u32> = BTreeMap::new();
     for (slot, usage) in (0u32..).zip(&books.slots) {
@@ -189,8 +189,8 @@ fn compare(books: &Books, disk: &SimDisk, incarnation: u64) -> Result<(), String
     }
 }
 
-/// Holds what a node believes of its volumes against their files. Where operations failed since the
-/// node started, files may be left that it does not know.
+/// Compares a node's account of its volumes with their files. If operations failed since the node
+/// started, there may be files that it does not know.
 fn compare_files(books: &Books, disk: &SimDisk) -> Result<(), String> {
     let files = disk.files();
     for file in &files {
@@ -212,7 +212,7 @@ fn compare_files(books: &Books, disk: &SimDisk) -> Result<(), String> {
         let file = disk.head(FileId::Volume(id), VOLUME_FILE_BYTES);
         let record = file.map(|bytes| VolumeRecord::decode_file(&bytes, id));
         let reserved = match record {
-            // Of a volume without a root nothing is kept when its writer is gone.
+            // A node keeps no slots for a volume without a root when its writer is gone.
             Some(Ok(record)) if record.root_version > 0 => record.slots_reserved,
             _ => continue,
         };
@@ -231,14 +231,14 @@ pub(super) fn header_page(slot: u32) -> usize {
     slot as usize * PAGES_PER_SLOT
 }
 
-/// What names a shard in a header or note.
+/// The fields that name a shard in a header or note.
 type Named = (VolumeId, SegmentId, ShardIndex, u64);
 
 fn named(shard: &SlotShard) -> Named {
     (shard.volume, shard.segment, shard.shard, shard.sequence)
 }
 
-/// What the slots file has of a slot.
+/// The record of a slot in the slots file.
 struct SlotRecord<'a> {
     disk: &'a SimDisk,
     incarnation: u64,
@@ -253,7 +253,7 @@ impl SlotRecord<'_> {
                 if let Some(found) = either(View::Now) {
                     return Err(format!("counts as free, and holds {found:?}"));
                 }
-                // While the node is in doubt, it does not say what a loss of power leaves.
+                // While the node is in doubt, its books need not match the disk after a power loss.
                 let sure = |_: &Named| !self.disk.files().contains(&FileId::Doubt);
                 if let Some(found) = either(View::AfterPowerLoss).filter(sure) {
                     return Err(format!("counts as free, and a loss of power shows {found:?}"));

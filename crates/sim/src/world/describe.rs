@@ -1,4 +1,4 @@
-//! Messages and operations in a few words, for the trace.
+//! Short texts for messages and operations in the trace.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Faults strike here, within what the atlas allows, and end here.
+//! The faults of a run: how they strike, within the bounds of the atlas, and how they end.
 
 use fieldstone_node::FileId;
 use fieldstone_proto::NodeIndex;
@@ -15,7 +15,7 @@ use crate::trace::Who;
 const MS: u64 = 1_000_000;
 /// Size of a page of a file.
 const PAGE_BYTES: usize = 4096;
-/// Times that all processes may die before one has served: opening has to end some time.
+/// How often all processes may die before one has served: an opening has to succeed some time.
 const STRIKES_BEFORE_SERVING_MAX: u32 = 4;
 
 impl<C: Cast> World<'_, C> {
@@ -46,8 +46,9 @@ impl<C: Cast> World<'_, C> {
         self.schedule_strike();
     }
 
-    /// True when `fault` may strike `node`. Where a fault stays, no other replaces the files or
-    /// ends the fault; while one waits for the nodes that are impaired, no others become so.
+    /// True when `fault` may strike `node`. If a fault stays on the node, no other fault replaces
+    /// its files or ends the fault. While a staying fault waits for impaired nodes, no fault
+    /// impairs others.
     pub(super) fn may_strike(&self, fault: Fault, node: NodeIndex) -> bool {
         let keeps_files = matches!(
             fault,
@@ -58,7 +59,7 @@ impl<C: Cast> World<'_, C> {
             && !self.staying_is_due()
     }
 
-    /// A fault strikes a node; false if it finds nothing to strike.
+    /// A fault strikes a node. False if it finds nothing to strike.
     fn strike_node(&mut self, fault: Fault, node: NodeIndex) -> bool {
         let running = self.nodes[usize::from(node.0)].process.is_some();
         if !running && fault != Fault::NodePower {
@@ -118,7 +119,7 @@ impl<C: Cast> World<'_, C> {
         true
     }
 
-    /// The links of the volumes struck to `node` are silent for a while.
+    /// Silences the links between the struck volumes and `node` for a while.
     fn partition(&mut self, node: NodeIndex, away_ns: u64) -> bool {
         let clients = self.draw_clients();
         for client in &clients {
@@ -176,8 +177,9 @@ impl<C: Cast> World<'_, C> {
         if self.fault_dice.chance(300) {
             file = files[self.fault_dice.index(files.len())];
         }
-        // A node with a damaged record is lost, now or when it starts anew. While more nodes may be
-        // away than the code survives, what was written meanwhile may need just this one.
+        // A node with a damaged record is lost, now or at its next start. In a scenario *beyond*
+        // more nodes may be away than the code survives, so the data written meanwhile may need
+        // exactly this node.
         if self.scenario.kind == Kind::Beyond {
             file = FileId::Data;
         }
@@ -185,7 +187,7 @@ impl<C: Cast> World<'_, C> {
         self.note(Who::Fault, "flipped", at, format_args!("{node} {file:?} byte {at}"));
         if file == FileId::Data {
             self.atlas.needs_scrub(node);
-            // A scrub that is under way may have passed the place already.
+            // A scrub that is under way may already have passed the place.
             self.forget_scrubs();
         } else {
             self.nodes[usize::from(node.0)].flipped = true;
@@ -194,7 +196,7 @@ impl<C: Cast> World<'_, C> {
         true
     }
 
-    /// A fault strikes volume processes, or everything; false if it finds nothing to strike.
+    /// A fault strikes volume processes, or every process. False if it finds nothing to strike.
     fn strike_all(&mut self, fault: Fault) -> bool {
         let mut victims = match fault {
             Fault::KillAll | Fault::PowerAll => self.all_tenants().collect(),
@@ -251,7 +253,7 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// A second volume process takes over while the first lives on, perhaps cut off.
+    /// A second volume process takes over while the first is alive, perhaps cut off.
     fn usurp(&mut self, tenant: usize) -> bool {
         let Some(old) = self.tenants[tenant].active else { return false };
         if self.processes(tenant) != 1 || self.volumes[&old].phase != Phase::Serving {
@@ -263,9 +265,9 @@ impl<C: Cast> World<'_, C> {
         self.tenants[tenant].stale_ops_left = self.fault_dice.between(0, 30) as u32;
         let nodes = (0..self.nodes.len()).map(|index| NodeIndex(index as u16));
         let cut: Vec<NodeIndex> = nodes.filter(|_| self.fault_dice.chance(500)).collect();
-        // Until it is fenced the first goes on, and stores nothing on nodes that it is cut off
-        // from: to what it makes they are impaired. Cut off from more than it could do without, it
-        // makes nothing, so all of these links come back at the same time.
+        // Until the first process is fenced it goes on, and stores nothing on nodes that it is cut
+        // off from. For its data these nodes are impaired. If it is cut off from more nodes than it
+        // can do without, it writes nothing, so all of these links come back at the same time.
         let counts = self.atlas.allows_all(&cut);
         if counts || cut.len() > self.atlas.impaired_max() {
             let delays: Vec<u64> =
@@ -293,7 +295,7 @@ impl<C: Cast> World<'_, C> {
             Recovery::Start => self.start_node(node),
             Recovery::Speed => {
                 host.slowness = 1;
-                // Operations that the disk has begun take as long as they were to take.
+                // Operations that the disk has begun keep their old duration.
                 over_at = over_at.max(host.disk_busy_until);
             }
             Recovery::Link(client) | Recovery::StaleLink { client, .. } => {
@@ -301,8 +303,9 @@ impl<C: Cast> World<'_, C> {
                 self.network.heal(over_at, client, node, lossy);
             }
             Recovery::Disk => {
-                // A machine whose disk failed is rebooted: what failed to sync is not believed. A
-                // process that was restarted meanwhile may have believed it, as on Linux.
+                // A machine whose disk failed is rebooted: it does not trust data whose sync
+                // failed. A process that restarted meanwhile may have trusted this data, as on
+                // Linux.
                 host.disk.faults = DiskFaults::default();
                 host.disk.power_loss();
                 self.forget_epochs(node);

@@ -1,15 +1,15 @@
-//! Volumes that are made larger: what a process that was asked has to do, and what then lasts.
+//! Growth of volumes: the duties of a process that is asked to grow, and the sizes that must last.
 //!
-//! - A process that was asked is larger after [`GROW_NS_MAX`], or says why not. Only a thick volume
-//!   may say so, where the pool may be short of room or nodes were impaired. If the process dies
-//!   before, the volume has the old size or the new one.
-//! - A size that a process has shown lasts, whatever happens: every process that serves the volume
-//!   later shows it.
-//! - No volume has a size that it was not asked for.
+//! - A process that is asked is larger after [`GROW_NS_MAX`], or gives a reason. Only a thick
+//!   volume may give a reason, and only if the pool may be short of room or nodes were impaired. If
+//!   the process dies before that, the volume has the old size or the new one.
+//! - A size that a process has shown lasts, whatever happens: every later process of the volume
+//!   shows it.
+//! - Every volume has its first size, or one of the requested sizes.
 //! - Users write and read behind the old end as soon as the volume is larger.
 //!
-//! A process that does not answer because an earlier change of its reservation never ended does not
-//! become larger either: so at the end of a run volumes are asked once more.
+//! If an earlier change of its reservation never ends, a process does not grow either. So at the
+//! end of a run the world asks volumes once more.
 
 use fieldstone_block::{Backend, Nanos};
 use fieldstone_volume::{Geometry, Phase, Provisioning, slots_whole};
@@ -23,29 +23,31 @@ use crate::scenario::Growth;
 use crate::trace::Who;
 use crate::workload::Draft;
 
-/// Longest virtual time until a process that was asked is larger, or says why not. It waits up to
-/// 20 s for neighbours to give back room. Before that it may wait for another change of its
-/// reservation to end, and after it for nodes that are away.
+/// Longest virtual time until a process that is asked is larger, or gives a reason. It waits up to
+/// 20 s for other volumes to give back room. Before that it may wait for the end of another change
+/// of its reservation, and after that for absent nodes.
 pub(super) const GROW_NS_MAX: u64 = 60_000_000_000;
-/// Requests that go behind the old end of a volume that is larger, of a thousand.
+/// Requests behind the old end of a volume that has grown, per thousand.
 const BEHIND_PER_MILLE: u32 = 400;
-/// A thick volume must grow while all volumes, whole, take less than this share of the slots, of a
-/// thousand. Thin neighbours may have as much again as they need, until they are asked for it.
+/// A thick volume must grow while all volumes, at full size, take less than this share of the
+/// slots, per thousand. Thin volumes may hold as many slots again as they need, until they are
+/// asked for them.
 const SURE_PER_MILLE: u64 = 500;
 
-/// A growth that a process was asked for.
+/// A growth that the world asked a process for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     by: ClientId,
     blocks: u64,
-    /// When, or when more nodes were last away than the code survives.
+    /// The time of the request, or the last time when more nodes were away than the code survives.
     at: Nanos,
-    /// A node was impaired since.
+    /// A node was impaired since then.
     troubled: bool,
 }
 
 impl<C: Cast> World<'_, C> {
-    /// Asks `client` for the growth that is due after the last request to its volume, if one is.
+    /// Asks `client` for the growth that is due after the last request to its volume, if there is
+    /// one.
     pub(super) fn grow_if_due(&mut self, client: ClientId, tenant: usize) {
         let seat = &self.tenants[tenant];
         let due = |growth: &Growth| growth.at_request == seat.requests;
@@ -54,21 +56,21 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// Asks `client` to make its volume larger.
+    /// Asks `client` to grow its volume.
     pub(super) fn ask_to_grow(&mut self, client: ClientId, tenant: usize, size_bytes: u64) {
         self.note(Who::World, "grow", size_bytes, format_args!("volume {tenant}"));
         let (at, troubled) = (self.now(), !self.atlas.impaired().is_empty());
         let blocks = size_bytes / BLOCK_BYTES as u64;
         let seat = &mut self.tenants[tenant];
         seat.asked_blocks.push(blocks);
-        // A process that was succeeded is asked in vain.
+        // A process that has a successor cannot grow the volume.
         if seat.newest == Some(client) {
             seat.asked = Some(Asked { by: client, blocks, at, troubled });
         }
         self.with_volume(client, |volume, _| volume.request_grow(size_bytes));
     }
 
-    /// Looks at the size of a volume whose process did something.
+    /// Checks the size of a volume whose process did something.
     pub(super) fn watch_size(&mut self, client: ClientId) {
         let Some(host) = self.volumes.get(&client) else { return };
         let tenant = host.tenant;
@@ -95,7 +97,7 @@ impl<C: Cast> World<'_, C> {
         self.note(Who::World, "grown", shown, format_args!("volume {tenant}: {shown} blocks"));
     }
 
-    /// At an audit: volumes that were asked become larger in time, or say why not.
+    /// At an audit: checks that volumes that were asked grow in time, or give a reason.
     pub(super) fn audit_growth(&mut self) {
         let now = self.now();
         let (trouble, exceeded) = (!self.atlas.impaired().is_empty(), self.atlas.is_exceeded());
@@ -128,7 +130,7 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// Whether there may be no room for a volume to grow.
+    /// Whether a volume may lack the room to grow.
     fn may_refuse_to_grow(&self, tenant: usize, asked: Asked) -> bool {
         if self.tenants[tenant].share.provisioning == Provisioning::Thin {
             return false;
@@ -144,7 +146,7 @@ impl<C: Cast> World<'_, C> {
         troubled || needed * 1000 > u64::from(self.scenario.slots) * SURE_PER_MILLE
     }
 
-    /// At the end of a run volumes that may grow are asked once more, and written to at their end.
+    /// At the end of a run: asks volumes that may grow once more.
     pub(super) fn grow_at_end(&mut self) -> Option<()> {
         for tenant in self.all_tenants() {
             let more = self.tenants[tenant].share.more_blocks_at_end;
@@ -160,12 +162,12 @@ impl<C: Cast> World<'_, C> {
         })
     }
 
-    /// Sends some requests to a volume that is larger behind its old end.
+    /// Moves some requests to a volume that has grown behind its old end.
     pub(super) fn behind_old_end(&mut self, client: ClientId, draft: Draft) -> Draft {
         let tenant = self.tenant_of(client);
         let seat = &mut self.tenants[tenant];
         let old = seat.share.plan.device_blocks;
-        // A succeeded process may not know of the new size.
+        // A process with a successor may not know the new size.
         let covers = seat.newest == Some(client) && seat.blocks > old;
         if !covers || !seat.growth_dice.chance(BEHIND_PER_MILLE) {
             return draft;

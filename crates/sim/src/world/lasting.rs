@@ -1,4 +1,4 @@
-//! Faults that stay: they strike once, when the scenario says so and the atlas allows it, and the
+//! Faults that stay. Each strikes once, when the scenario says so and the atlas allows it. The
 //! world never heals them.
 
 use fieldstone_proto::NodeIndex;
@@ -11,21 +11,21 @@ use crate::scenario::StayingPlan;
 use crate::trace::Who;
 
 const MS: u64 = 1_000_000;
-/// Most bits that damage flips.
+/// The largest number of bits that damage flips.
 const FLIPS_MAX: u64 = 12;
-/// Where the fields of headers and records are: in the first bytes of a page.
+/// The fields of headers and records are in this many first bytes of a page.
 const FIELDS_BYTES: usize = 64;
 /// Size of a page of a file.
 const PAGE_BYTES: usize = 4096;
 
-/// What a node had at some time, for a stale copy.
+/// A node's files at some time, for a stale copy.
 pub(super) struct OldCopy {
     files: Snapshot,
     incarnation: u64,
 }
 
 impl<C: Cast> World<'_, C> {
-    /// A fault that stays is due, and waits for the atlas.
+    /// A fault that stays is due, and waits until the atlas allows it.
     pub(super) fn staying_is_due(&self) -> bool {
         self.staying.iter().any(|plan| self.is_due(plan.at_request))
     }
@@ -34,7 +34,7 @@ impl<C: Cast> World<'_, C> {
         self.requests >= request || self.calm
     }
 
-    /// Takes the copies that are due, and lets the faults strike that are due and allowed.
+    /// Takes the copies that are due. Lets faults strike that are due and permitted.
     pub(super) fn strike_to_stay(&mut self) {
         for plan in std::mem::take(&mut self.staying) {
             let taken = self.old_copies.contains_key(&plan.node);
@@ -116,7 +116,7 @@ impl<C: Cast> World<'_, C> {
         self.nodes[usize::from(node.0)].disk.faults = faults;
     }
 
-    /// Bits flip in one file, or anywhere.
+    /// Flips bits in one file, or in any files.
     fn damage(&mut self, node: NodeIndex) {
         let files = self.nodes[usize::from(node.0)].disk.files();
         if files.is_empty() {
@@ -136,7 +136,7 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// The node goes on with the files that it had some time ago.
+    /// The node goes on with its files of some time ago.
     fn fall_back(&mut self, node: NodeIndex) {
         let Some(OldCopy { files, incarnation }) = self.old_copies.remove(&node) else { return };
         self.start_anew(node);
@@ -153,6 +153,6 @@ impl<C: Cast> World<'_, C> {
     }
 }
 
-/// How long an operation of a slow disk takes, in hundredths of the time after which a node counts
+/// The duration of an operation of a slow disk, in per cent of the time after which a node counts
 /// as down.
 const SLOW_PER_CENT: [u64; 5] = [5, 30, 90, 110, 500];

@@ -1,11 +1,12 @@
 //! The world: nodes, volume processes and users on one virtual clock.
 //!
-//! One loop takes the next event off the schedule and hands it to whom it concerns; whatever that
-//! one wants done goes back on the schedule. Nothing else moves time, so a run is a function of
-//! its scenario. The parts: `nodes` and `volumes` host the processes, `users` submits requests and
-//! judges answers, `growth` and `removal` do what users do to whole volumes, `faults` strikes,
-//! `lasting` strikes to stay, `squeeze` fills the disks, `room` knows how full the pool is, `books`
-//! looks at what nodes hold, `script` tells a run from creation to the last check.
+//! One loop takes the next event off the schedule and hands it to its receiver. The receiver's
+//! actions go back on the schedule. Nothing else moves time, so a run is a function of its
+//! scenario. The parts: `nodes` and `volumes` host the processes; `users` submits requests and
+//! judges answers; `growth` and `removal` grow and remove whole volumes; `faults` makes faults
+//! strike; `lasting` makes faults that stay; `squeeze` fills the disks; `room` knows how full the
+//! pool is; `books` checks the contents of nodes; `script` runs a run from creation to the last
+//! check.
 
 mod books;
 mod describe;
@@ -41,14 +42,14 @@ use tenant::{Scrub, Tenant};
 use users::InFlight;
 use volumes::VolumeHost;
 
-/// What can happen.
+/// The kinds of events.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     /// A frame is due on a connection.
     Frame { peer: PeerId, direction: Direction },
     /// A disk operation of a node's `life` is due.
     Disk { node: NodeIndex, life: u64, id: DiskId },
-    /// A volume process asked to be polled.
+    /// The time for which a volume process asked for a poll.
     Timer { client: ClientId, at: Nanos },
     /// A volume process tries to connect.
     Connect { client: ClientId, node: NodeIndex, attempt: u64 },
@@ -58,15 +59,15 @@ enum Happening {
     Strike,
     /// A fault on a node ends.
     Recover { node: NodeIndex, what: Recovery },
-    /// A process of a volume is started if none is.
+    /// Starts a process of a volume if none runs.
     Open { tenant: usize },
     /// The user goes on removing a volume, or makes it again.
     Remove { tenant: usize },
-    /// A succeeded volume process is put out of its misery.
+    /// Ends a volume process that has a successor.
     EndStale { client: ClientId },
-    /// Nodes are told how much room their disks have.
+    /// The nodes learn how much room their disks have.
     TellRoom,
-    /// Things that must hold all the time are looked at.
+    /// Checks the conditions that must always hold.
     Audit,
 }
 
@@ -75,37 +76,37 @@ enum Happening {
 enum Recovery {
     /// The dead process comes back.
     Start,
-    /// The disk is at its speed again.
+    /// The disk has its normal speed again.
     Speed,
-    /// The link to this volume process is whole again.
+    /// The link to this volume process works again.
     Link(ClientId),
-    /// The link to this succeeded volume process is whole again; the node need not have counted as
+    /// The link to this succeeded volume process works again. `counts`: the node had counted as
     /// impaired.
     StaleLink { client: ClientId, counts: bool },
     /// The disk works again; the process is restarted.
     Disk,
-    /// The damaged node is replaced by an empty one.
+    /// An empty node replaces the damaged one.
     Replace,
 }
 
-/// What went wrong.
+/// The failure of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What.
+    /// The reason.
     pub what: String,
-    /// When.
+    /// The time.
     pub at: Nanos,
 }
 
-/// How often the world looks at what must hold all the time; more rarely the longer the run.
+/// How often the world checks the conditions that must always hold; less often in long runs.
 const AUDIT_GAP_NS: u64 = 20_000_000;
-/// Longest virtual time that a request may take while no node is impaired; twice that where the
-/// pool is short of room, and four times that if a disk is also slow for good. In a pool that is
-/// short of room a request also waits for a turn of each request beside it (`TURN_NS_MAX`).
+/// Longest virtual time of a request while no node is impaired. Twice this if the pool is short of
+/// room, and four times if a disk is also slow for good. In a pool that is short of room, a request
+/// also waits for each other request in the queue (`TURN_NS_MAX`).
 const SOUND_NS_MAX: u64 = 15_000_000_000;
-/// The same where a node was impaired since the request was made.
+/// The same if a node was impaired since the request was made.
 const REQUEST_NS_MAX: u64 = 30_000_000_000;
-/// Longest virtual time without a process that serves a volume, however often it is killed
+/// Longest virtual time without a process that serves a volume, however often processes are killed
 /// meanwhile.
 const SHUT_NS_MAX: u64 = 600_000_000_000;
 
@@ -119,25 +120,26 @@ pub struct World<'a, C: Cast> {
     nodes: Vec<NodeHost<C::Node>>,
     /// The volumes, each with its users.
     tenants: Vec<Tenant>,
-    /// The volume processes that are alive.
+    /// The living volume processes.
     volumes: BTreeMap<ClientId, VolumeHost<C::Volume>>,
-    /// By process, in the order of their starts, the volume that it serves.
+    /// The volume of each process, in the order of the starts.
     owners: Vec<usize>,
     atlas: Atlas,
     in_flight: BTreeMap<u32, InFlight>,
     requests: u32,
-    /// Users make requests of their own accord, and faults strike.
+    /// Users make requests by themselves, and faults strike.
     users_active: bool,
     faults_active: bool,
-    /// The users are done, and nothing strikes any more but faults that stay and are still to come.
+    /// The users are done, and no fault strikes any more, except staying faults that are still to
+    /// come.
     calm: bool,
     /// At the last audit every volume was as sound as it can be where faults stay, and no process
-    /// died since.
+    /// has died since.
     steady: bool,
     fault_dice: Dice,
-    /// Which volumes a fault strikes, where there are several.
+    /// Decides which volumes a fault strikes, if there are several.
     tenant_dice: Dice,
-    /// Faults that stay, and have not struck yet.
+    /// Faults that stay and have not struck yet.
     staying: Vec<StayingPlan>,
     squeeze: Squeeze,
     old_copies: BTreeMap<NodeIndex, OldCopy>,
@@ -153,7 +155,7 @@ pub struct World<'a, C: Cast> {
 }
 
 impl<'a, C: Cast> World<'a, C> {
-    /// A world with its nodes started, and no volume yet.
+    /// A world with started nodes, and without volumes.
     pub fn new(scenario: Scenario, cast: &'a C, trace: Trace<'a>) -> Self {
         let seed = scenario.seed;
         let beyond = scenario.kind == Kind::Beyond;
@@ -194,7 +196,7 @@ impl<'a, C: Cast> World<'a, C> {
         world
     }
 
-    /// The time.
+    /// The present time.
     fn now(&self) -> Nanos {
         self.schedule.now()
     }
@@ -207,7 +209,7 @@ impl<'a, C: Cast> World<'a, C> {
         PoolId(0xf1e1d)
     }
 
-    /// Records the first thing that went wrong; the run ends with it.
+    /// Records the first failure. The run ends with it.
     fn fail(&mut self, what: String) {
         if self.failure.is_none() {
             let at = self.now();
@@ -220,7 +222,7 @@ impl<'a, C: Cast> World<'a, C> {
         self.trace.line(self.schedule.now(), who, what, key, detail);
     }
 
-    /// Lets the next thing happen; false when nothing is left or something went wrong.
+    /// Handles the next event. False when no event is left or the run has failed.
     fn step(&mut self) -> bool {
         if self.failure.is_some() {
             return false;
@@ -244,7 +246,7 @@ impl<'a, C: Cast> World<'a, C> {
         self.failure.is_none()
     }
 
-    /// Puts what the network wants delivered on the schedule.
+    /// Puts the network's frames on the schedule.
     fn collect_frames(&mut self) {
         for due in self.network.take_due() {
             let happening = Happening::Frame { peer: due.peer, direction: due.direction };
@@ -283,7 +285,8 @@ impl<'a, C: Cast> World<'a, C> {
         self.steady = self.calm && self.tenants.iter().all(steady);
     }
 
-    /// Sees to a scrub of a volume, if one is wanted; true when the volume is whole.
+    /// Starts or follows a scrub of a volume, if the atlas needs one. True when the volume is
+    /// whole.
     fn audit_tenant(&mut self, tenant: usize) -> bool {
         let Some(active) = self.tenants[tenant].active else { return false };
         let scrub = self.tenants[tenant].scrub;
@@ -313,7 +316,7 @@ impl<'a, C: Cast> World<'a, C> {
         true
     }
 
-    /// Scrubs that are under way, or over, may have passed a place that was damaged since.
+    /// Forgets scrubs under way or over: they may have passed a place that was damaged since.
     fn forget_scrubs(&mut self) {
         for tenant in &mut self.tenants {
             tenant.scrub = Scrub::Idle;
@@ -327,7 +330,7 @@ impl<C: Cast> World<'_, C> {
         self.fail(format!("panic: {text}"));
     }
 
-    /// How the run went.
+    /// The outcome of the run.
     pub(crate) fn outcome(self, seed: u64, scenario: String) -> crate::run::Outcome {
         crate::run::Outcome {
             seed,

@@ -1,4 +1,4 @@
-//! Hosts of node processes: a disk that outlives them, and lives that come and go.
+//! Hosts of node processes: each has a disk that outlives its processes.
 
 use fieldstone_block::Nanos;
 use fieldstone_node::{Action, DiskId, Event, FileId, NodeConfig, PeerId};
@@ -12,44 +12,44 @@ use crate::disk::SimDisk;
 use crate::network::{Arrival, Ends};
 use crate::trace::Who;
 
-/// A node: the place, its disk, and the process if it runs.
+/// A node: its place, its disk, and its process if it runs.
 pub(super) struct NodeHost<N> {
     pub process: Option<N>,
     pub disk: SimDisk,
-    /// Counts the starts of the process.
+    /// Number of starts of the process.
     pub life: u64,
     pub incarnation: u64,
-    /// How many times slower than usual its disk is.
+    /// How many times slower than usual the disk is.
     pub slowness: u64,
-    /// What is wrong with it for good.
+    /// The node's permanent faults.
     pub lasting: Lasting,
-    /// A bit of its files flipped, other than one of shard data, since they were empty.
+    /// Since the files were empty, a bit flipped in them, outside shard data.
     pub flipped: bool,
-    /// Since the files were empty, a process died after a failed sync, and before the note of that
-    /// was on the disk: what the sync lost may come back with a loss of power.
+    /// Since the files were empty, a process died after a failed sync and before the note of it was
+    /// on the disk: a power loss may bring back data that the sync lost.
     pub unsure: bool,
-    /// Since the files were empty, a process could not read a header when it started: a volume that
-    /// was removed then may have left it.
+    /// Since the files were empty, a process could not read a header at its start: the header may
+    /// be left from a volume that was removed at that time.
     pub unread: bool,
-    /// The life in which its books were compared with its disk after the start.
+    /// The life in which the world compared the books with the disk after the start.
     pub checked_life: u64,
-    /// Operations of its disk that had failed when the process started.
+    /// Failed operations of its disk when the process started.
     pub errors_before: u64,
-    /// Syncs that had failed then.
+    /// Failed syncs at that time.
     pub syncs_failed_before: u64,
-    /// When the last of the disk's operations under way ends.
+    /// The end of the last of the disk's operations under way.
     pub disk_busy_until: Nanos,
 }
 
-/// Actions of a node at one moment before it is said to spin.
+/// Actions of a node at one moment after which it counts as spinning.
 const ACTIONS_MAX: u32 = 100_000;
 
-/// What is wrong with a node to the end of the run.
+/// The faults of a node that last to the end of the run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lasting {
-    /// What each operation of its disk takes in addition.
+    /// The additional duration of each operation of its disk.
     pub delay_ns: u64,
-    /// Its process does nothing any more.
+    /// Its process does no more work.
     pub silent: bool,
 }
 
@@ -102,7 +102,7 @@ impl<C: Cast> World<'_, C> {
         self.pump_node(node);
     }
 
-    /// The process dies; the disk is as the death left it, which is the caller's business.
+    /// The process dies. The caller decides how this leaves the disk.
     pub(super) fn stop_node(&mut self, node: NodeIndex, silent: bool) -> bool {
         let host = &mut self.nodes[usize::from(node.0)];
         if host.process.take().is_none() {
@@ -195,8 +195,8 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// A node's epoch never falls, whatever happened to it short of being replaced, or of a fault
-    /// that stays.
+    /// Checks that a node's epoch never falls, whatever happened to it, except a replacement or a
+    /// fault that stays.
     fn check_epoch(&mut self, node: NodeIndex, peer: PeerId, epoch: Epoch) {
         if self.atlas.stays(node) {
             return;
@@ -204,13 +204,13 @@ impl<C: Cast> World<'_, C> {
         let Some(client) = self.network.client_of(peer) else { return };
         let tenant = self.tenant_of(client);
         let known = std::mem::replace(&mut self.tenants[tenant].epochs[usize::from(node.0)], epoch);
-        // A node that has forgotten the volume begins anew.
+        // A node that has removed the volume begins anew.
         if epoch < known && self.tenants[tenant].removal.is_none() {
             self.fail(format!("{node} fell back from epoch {known} to {epoch} of volume {tenant}"));
         }
     }
 
-    /// What is known of the epochs of `node` holds no longer: its files are others.
+    /// Forgets the known epochs of `node`, because its files have changed.
     pub(super) fn forget_epochs(&mut self, node: NodeIndex) {
         for tenant in &mut self.tenants {
             tenant.epochs[usize::from(node.0)] = Epoch(0);

@@ -1,14 +1,14 @@
-//! A volume is removed in the middle of a run, and made again under another id.
+//! In the middle of a run a volume is removed, and created again under another id.
 //!
-//! The user does what the command `volume rm` does. No process serves the volume. Every node is
-//! fenced before the first one is told to forget the volume, and then they are told one after the
-//! other. If a node refuses, fails or dies meanwhile, or the command itself is killed, the user
-//! gives the command again, until every node has forgotten the volume in one go. The disks of some
-//! nodes fail while they erase.
+//! The user does the same as the command `volume rm`. No process serves the volume. The command
+//! fences every node before it tells the first one to remove the volume. Then it tells them one
+//! after another. If a node refuses, fails or dies meanwhile, or the command itself is killed, the
+//! user gives the command again, until one command has removed the volume from every node. The
+//! disks of some nodes fail while they erase.
 //!
-//! From then on no node holds a slot, a journal or a record of it, whatever happens later, but for a
-//! node that could not read a header when it started. A volume that could not be made is removed in
-//! the same way, and made again.
+//! From then on no node holds a slot, a journal or a record of the volume, whatever happens later,
+//! except a node that could not read a header at its start. If the creation of a volume fails, the
+//! user removes it in the same way and creates it again.
 
 use std::collections::BTreeSet;
 
@@ -26,25 +26,25 @@ use crate::disk::{DiskFaults, View};
 use crate::network::{Arrival, ClientId, Ends};
 use crate::trace::Who;
 
-/// How often the command looks whether a node can be reached.
+/// How often the command checks whether it can reach a node.
 const LOOK_NS: u64 = 10_000_000;
 /// Longest pause before the user gives the command again.
 const AGAIN_NS_MAX: u64 = 300_000_000;
-/// Commands that are killed after some of their answers, of a thousand.
+/// Commands that are killed after some of their answers, per thousand.
 const KILLED_PER_MILLE: u32 = 200;
-/// Nodes whose disk fails when they erase, of a thousand.
+/// Nodes whose disk fails while they erase, per thousand.
 const TROUBLE_PER_MILLE: u32 = 150;
-/// How long it fails at most.
+/// The longest time that such a disk fails.
 const AWAY_NS_MAX: u64 = 2_000_000_000;
 
-/// What the user does to a volume that is to go.
+/// The progress of a removal.
 #[derive(Clone, Debug)]
 pub(super) enum Removal {
-    /// The command starts then.
+    /// The command starts at this time.
     Due(Nanos),
     /// The command runs.
     Running(Command),
-    /// It is gone from all nodes, and is about to be made again.
+    /// The volume is gone from all nodes, and will be created again.
     Gone,
 }
 
@@ -52,19 +52,19 @@ pub(super) enum Removal {
 #[derive(Clone, Debug)]
 pub(super) struct Command {
     client: ClientId,
-    /// By node, its connection.
+    /// The connection to each node.
     peers: Vec<Option<PeerId>>,
     fenced: BTreeSet<NodeIndex>,
     removed: BTreeSet<NodeIndex>,
-    /// The node that is being told to forget the volume.
+    /// The node that the command has told to remove the volume.
     asked: Option<NodeIndex>,
-    /// Answers after which it is killed.
+    /// The number of answers after which the command is killed.
     dies_after: Option<usize>,
 }
 
 impl<C: Cast> World<'_, C> {
-    /// Begins to remove a volume, if that is due after the last request to it. A request of the
-    /// course behind the users' is none to remove it at: the course needs every volume.
+    /// Begins to remove a volume, if that is due after the last request to it. It does not begin at
+    /// a request that the script makes after the users have stopped: the script needs every volume.
     pub(super) fn remove_if_due(&mut self, tenant: usize) {
         let seat = &self.tenants[tenant];
         let due = self.users_active && seat.share.removed_at_request == Some(seat.requests);
@@ -79,7 +79,7 @@ impl<C: Cast> World<'_, C> {
         self.look_again(tenant);
     }
 
-    /// Puts the next look at a removal on the schedule, if none is there.
+    /// Puts the next step of a removal on the schedule, if none is there.
     fn look_again(&mut self, tenant: usize) {
         let seat = &mut self.tenants[tenant];
         if seat.removal.is_some() && !std::mem::replace(&mut seat.removal_pending, true) {
@@ -121,8 +121,8 @@ impl<C: Cast> World<'_, C> {
         self.go_on_removing(tenant);
     }
 
-    /// Connects to the nodes that run, and tells the next node to forget the volume when all are
-    /// fenced.
+    /// Connects to the running nodes. When all are fenced, tells the next node to remove the
+    /// volume.
     fn go_on_removing(&mut self, tenant: usize) {
         let Some(Removal::Running(mut command)) = self.tenants[tenant].removal.take() else {
             return;
@@ -154,7 +154,7 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// Now and then some writes and syncs of the disk fail that is about to erase headers.
+    /// Sometimes makes writes and syncs fail on a disk that is about to erase headers.
     fn trouble_erasing(&mut self, tenant: usize, node: NodeIndex) {
         let dice = &mut self.tenants[tenant].removal_dice;
         let (fails, away_ns) = (dice.chance(TROUBLE_PER_MILLE), dice.between(LOOK_NS, AWAY_NS_MAX));
@@ -183,7 +183,7 @@ impl<C: Cast> World<'_, C> {
         self.collect_frames();
     }
 
-    /// Something arrives at the command that removes a volume; false if `ends` is no such command.
+    /// A frame arrives at a command that removes a volume. False if `ends` is no such command.
     pub(super) fn arrived_at_command(&mut self, ends: Ends, arrival: &Arrival) -> bool {
         let tenant = self.tenant_of(ends.client);
         let Some(Removal::Running(command)) = &mut self.tenants[tenant].removal else {
@@ -223,13 +223,13 @@ impl<C: Cast> World<'_, C> {
         true
     }
 
-    /// The command failed, or was killed: the user gives it again.
+    /// The command failed, or was killed. The user gives it again.
     fn remove_again(&mut self, tenant: usize, error: Option<&NodeError>) {
         let Some(Removal::Running(command)) = &self.tenants[tenant].removal else { return };
         let (client, now) = (command.client, self.now());
         self.network.client_died(now, client);
         self.collect_frames();
-        // The next command asks the nodes for the epoch.
+        // The next command learns the epoch from the nodes.
         let seat = &mut self.tenants[tenant];
         seat.removal_epoch = match error {
             Some(NodeError::Fenced { current, .. } | NodeError::InUse { current }) => {
@@ -242,7 +242,7 @@ impl<C: Cast> World<'_, C> {
         self.note(Who::World, "remove", 0, format_args!("volume {tenant}: again: {error:?}"));
     }
 
-    /// Every node has said that it has forgotten the volume.
+    /// Every node has answered that it has removed the volume.
     fn volume_is_gone(&mut self, tenant: usize) {
         let seat = &mut self.tenants[tenant];
         seat.removal = Some(Removal::Gone);
@@ -250,7 +250,7 @@ impl<C: Cast> World<'_, C> {
         self.check_removed();
     }
 
-    /// Makes the volume again, with an id of its own, when all nodes run.
+    /// Creates the volume again, with its own id, when all nodes run.
     fn make_again(&mut self, tenant: usize) {
         let away = |node: NodeIndex| self.nodes[usize::from(node.0)].process.is_none();
         if self.nodes_without_lasting_fault().any(away) {
@@ -262,12 +262,12 @@ impl<C: Cast> World<'_, C> {
         self.start_volume(tenant, false);
     }
 
-    /// The nodes where no fault stays.
+    /// The nodes without a fault that stays.
     pub(super) fn nodes_without_lasting_fault(&self) -> impl Iterator<Item = NodeIndex> {
         (0..self.scenario.nodes).map(NodeIndex).filter(|node| !self.atlas.stays(*node))
     }
 
-    /// No node holds anything of a volume that was removed.
+    /// Checks that no node holds data of a removed volume.
     pub(super) fn check_removed(&mut self) {
         let removed = self.tenants.iter().flat_map(|tenant| &tenant.removed);
         let removed: BTreeSet<VolumeId> = removed.copied().collect();
@@ -283,7 +283,7 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// What `node` has of one of these volumes.
+    /// Finds data of one of these volumes on `node`.
     fn left_on(&self, node: NodeIndex, removed: &BTreeSet<VolumeId>) -> Option<String> {
         let host = &self.nodes[usize::from(node.0)];
         let file = host.disk.files().into_iter().find(|file| match file {

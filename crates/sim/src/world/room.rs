@@ -1,13 +1,13 @@
-//! Room in the pool: when a request may be refused for the lack of it.
+//! Room in the pool: when a volume may refuse a request for lack of room.
 //!
-//! A volume may answer ENOSPC only when the pool is really short. The world knows what users have
-//! stored, on all volumes together, and what the nodes hold: while the live data takes less than
-//! [`SHORT_PER_MILLE`] of the slots that are there for it, every write fits, whichever volume it
-//! goes to. Not there for data are [`SLOTS_KEPT`] slots per node and volume (open segments,
-//! checkpoints, the reserve of collection), and all slots of nodes that a fault of their own has
-//! struck. A thick volume takes all of its size, whatever users have stored. It answers ENOSPC only
-//! when nodes are lost: in a pool that has more nodes than a segment has shards until the volumes
-//! are whole again, in other pools while faults of their own have struck nodes.
+//! A volume may answer ENOSPC only when the pool is really short. The world knows how much users
+//! have stored, on all volumes together, and how much the nodes hold. While the live data takes
+//! less than [`SHORT_PER_MILLE`] of the slots for data, every write fits, whichever volume it goes
+//! to. Not for data are [`SLOTS_KEPT`] slots per node and volume (open segments, checkpoints, the
+//! reserve of collection), and all slots of nodes that a fault of their own has struck. A thick
+//! volume takes its whole size, whatever users have stored. It answers ENOSPC only when nodes are
+//! lost: in a pool that has more nodes than a segment has shards, until the volumes are whole
+//! again; in other pools, while faults of their own have struck nodes.
 
 use fieldstone_volume::{Geometry, Provisioning, slots_whole};
 
@@ -17,21 +17,21 @@ use crate::actor::Cast;
 use crate::checker::BLOCK_BYTES;
 use crate::scenario::VolumePlan;
 
-/// Slots of a node that each volume may keep for other things than users' data.
+/// Slots of a node that each volume may use for other purposes than users' data.
 const SLOTS_KEPT: u64 = 16;
-/// Live data below this share of the room for it, of a thousand, must never be refused more. The
-/// rest is what neighbours may hold as garbage: a thin volume grows up to its size before it
-/// collects, so it may hold as much again as is alive.
+/// While live data takes less than this share of its room, per thousand, no volume may refuse more.
+/// The rest may be garbage of other volumes: a thin volume grows up to its size before it collects,
+/// so it may hold as much garbage as live data.
 const SHORT_PER_MILLE: u64 = 500;
 /// Data blocks for each of which a segment may need one more block of its footer.
 const BLOCKS_PER_FOOTER_BLOCK: u64 = 128;
 
 impl<C: Cast> World<'_, C> {
-    /// True when the pool may be too full for `request`, at any time since it was made.
+    /// True when the pool may have been too full for `request` at any time since it was made.
     pub(super) fn is_short_of_room(&self, tenant: usize, request: &InFlight) -> bool {
         let scenario = &self.scenario;
         let thick = self.tenants[tenant].share.provisioning == Provisioning::Thick;
-        // With nodes lost, the others hold more than a thick volume has reserved on each.
+        // With lost nodes, the other nodes hold more than a thick volume has reserved on each.
         let spare_nodes = usize::from(scenario.nodes) > scenario.profile.shards();
         let hurt = match spare_nodes {
             true => self.atlas.was_impaired_since(request.since),
@@ -44,8 +44,8 @@ impl<C: Cast> World<'_, C> {
         taken * 1000 > room * SHORT_PER_MILLE
     }
 
-    /// Slots that live data takes, with what was trimmed after `trimmed_before`; and those there
-    /// are for it.
+    /// Slots that live data takes, including data that was trimmed after `trimmed_before`. And the
+    /// slots that there are for data.
     pub(super) fn slots_taken_of(&self, trimmed_before: u64) -> (u64, u64) {
         let scenario = &self.scenario;
         let nodes = usize::from(scenario.nodes).saturating_sub(self.atlas.struck());
@@ -63,7 +63,7 @@ impl<C: Cast> World<'_, C> {
             if *provisioning == Provisioning::Thin {
                 return live;
             }
-            // It may have reserved what it was asked to become.
+            // The volume may have reserved slots for a size that it was asked to grow to.
             let blocks = seat.asked_blocks.iter().copied().max().unwrap_or(0).max(seat.blocks);
             let size_bytes = blocks * BLOCK_BYTES as u64;
             let geometry = Geometry { size_bytes, ..*geometry };

@@ -3,19 +3,20 @@
 //! 1. The volumes are created.
 //! 2. Users work while faults strike. In some runs a volume becomes larger, or is removed and made
 //!    again, or all disks are full for a while.
-//! 3. Calm: users stop, and so do faults. What was asked is answered, and every volume serves. (If
-//!    the pool is full, every volume trims half or all of itself: trims are answered however full
-//!    it is.) Faults that stay and have not struck yet strike now. Then the volumes become whole:
-//!    rebuilding always ends. Where faults stay, they become as sound as they can be.
+//! 3. Calm: users stop, and so do faults. All requests get answers, and every volume serves. (If
+//!    the pool is full, every volume trims half or all of itself: the volume answers trims however
+//!    full the pool is.) Staying faults that have not struck yet strike now. Then the volumes
+//!    become whole, because a rebuild always ends. With staying faults, they become as sound as
+//!    they can be.
 //! 4. Every block is read and compared.
 //! 5. Every volume process is killed. Every volume opens again, and every block is read.
-//! 6. Volumes that may grow are made larger. Every volume is written to at its end, and flushed.
+//! 6. Volumes that may grow are asked to grow. Every volume gets writes at its end, and a flush.
 //! 7. In half of the runs the volumes are closed and opened again, and every block is read once
-//!    more. In the other half everything is trimmed before that: space must come back, and writing
-//!    must work.
+//!    more. In the other half everything is trimmed before that: space must become free, and
+//!    writing must work.
 //!
-//! **Liveness.** From step 3 on everything has a bound of virtual time, and a run that exceeds one
-//! fails with what it waits for:
+//! **Liveness.** From step 3 on every wait has a bound of virtual time. A run that exceeds one
+//! fails with the condition that it waits for:
 //!
 //! | what                                               | bound                   |
 //! |----------------------------------------------------|-------------------------|
@@ -42,22 +43,22 @@ use crate::trace::Who;
 
 /// Longest virtual time for creating, closing, trimming, or a round of reads.
 const STEP_NS_MAX: u64 = 200_000_000_000;
-/// The users stop after this virtual time, whether or not they are done.
+/// The users stop after this virtual time, even if they are not done.
 const WORK_NS_MAX: u64 = 1_800_000_000_000;
-/// Longest virtual time after the last fault until everything that was asked is answered and every
-/// volume serves: an opening that began before, and requests behind it.
+/// Longest virtual time after the last fault until all requests have answers and every volume
+/// serves: an opening that began before, and requests behind it.
 const ANSWER_NS_MAX: u64 = 200_000_000_000;
-/// Longest virtual time for an opening. The volume waits 30 s for nodes that may have what no other
-/// has; before and after that a node may be waited for until it counts as down, 3 s at most, a few
-/// times in each attempt.
+/// Longest virtual time of an opening. The volume waits 30 s for nodes that may have data that no
+/// other node has. Before and after that, it may wait for a node until the node counts as down, at
+/// most 3 s, a few times in each attempt.
 const OPEN_NS_MAX: u64 = 120_000_000_000;
 /// Longest virtual time until the volume is whole after the last fault.
 const WHOLE_NS_MAX: u64 = 600_000_000_000;
-/// Most events of a run: a run that does nothing forever must end too.
+/// The largest number of events of a run: a run that does nothing forever must end too.
 const EVENTS_MAX: u64 = 2_000_000;
-/// Blocks per request when everything is read or trimmed.
+/// Blocks per request when the script reads or trims everything.
 const SWEEP_BLOCKS: u64 = 16;
-/// Requests of one volume in flight meanwhile.
+/// Requests of one volume in flight during this.
 const SWEEP_DEPTH: usize = 8;
 
 impl<C: Cast> World<'_, C> {
@@ -102,7 +103,7 @@ impl<C: Cast> World<'_, C> {
         self.close()
     }
 
-    /// Users and faults stop, and everything gets well, as far as it can.
+    /// Users and faults stop, and the volumes become whole, as far as they can.
     fn calm_down(&mut self) -> Option<()> {
         self.note(Who::World, "calm", 0, format_args!("no more faults"));
         self.users_active = false;
@@ -113,7 +114,7 @@ impl<C: Cast> World<'_, C> {
             self.make_room()?;
         }
         self.calm = true;
-        // One that has no place beside another that stays is left out.
+        // A staying fault that has no place next to another staying fault is left out.
         self.until("the faults that stay have struck", WHOLE_NS_MAX, |world| {
             world.staying.is_empty() || (world.atlas.staying() > 0 && world.is_settled())
         })?;
@@ -132,7 +133,7 @@ impl<C: Cast> World<'_, C> {
         self.until("every volume opens", OPEN_NS_MAX, Self::all_serve)
     }
 
-    /// Every volume is written to, at its end, and flushed.
+    /// Writes to the end of every volume, and flushes.
     fn write_some(&mut self) -> Option<()> {
         for tenant in self.all_tenants() {
             let blocks = self.device_blocks(tenant);
@@ -143,7 +144,7 @@ impl<C: Cast> World<'_, C> {
         self.flush()
     }
 
-    /// Goes on until `done`; `None` if something went wrong or it takes too long.
+    /// Goes on until `done`. `None` if the run failed or this takes too long.
     pub(super) fn until(
         &mut self,
         what: &str,
@@ -169,7 +170,7 @@ impl<C: Cast> World<'_, C> {
         Some(())
     }
 
-    /// What every volume says of itself, and what the world knows.
+    /// The state that every volume reports, and the state that the world knows.
     pub(super) fn describe_state(&self) -> String {
         let mut text = String::new();
         for (index, tenant) in self.tenants.iter().enumerate() {
@@ -197,14 +198,15 @@ impl<C: Cast> World<'_, C> {
         self.all_are(&Phase::Serving)
     }
 
-    /// Every volume serves, with one process, has answered everything, and stays.
+    /// Every volume serves, with one process, has answered all requests, and is not being removed.
     fn is_quiet(&self) -> bool {
         let alone = self.volumes.len() == self.tenants.len();
         let stay = self.tenants.iter().all(|tenant| tenant.removal.is_none());
         self.all_serve() && alone && stay && self.in_flight.is_empty()
     }
 
-    /// Every volume is whole, and the atlas knows; where faults stay, it is as sound as it can be.
+    /// Every volume is whole, and the atlas knows. With staying faults, it is as sound as it can
+    /// be.
     fn is_settled(&self) -> bool {
         let whole = |client: ClientId| self.is_whole(client);
         if self.atlas.staying() > 0 {
@@ -215,7 +217,7 @@ impl<C: Cast> World<'_, C> {
             && self.tenants.iter().all(|tenant| tenant.active.is_some_and(whole))
     }
 
-    /// A full pool must let everything be read, and recover when space is trimmed.
+    /// Checks that a full pool lets users read everything, and recovers when they trim.
     fn make_room(&mut self) -> Option<()> {
         self.until("a full volume serves", STEP_NS_MAX, Self::is_quiet)?;
         self.read_all()?;

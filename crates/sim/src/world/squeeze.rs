@@ -1,14 +1,14 @@
 //! Full file systems: for a while another program fills the disks of all nodes.
 //!
-//! Nodes are told how much room their file system has, as their host tells them: every second, and
-//! while there is room for everything, that there is. The scenario is otherwise sound meanwhile: it
-//! begins when no node is impaired, and no fault strikes before it is over and every volume is
-//! whole. What volumes store meanwhile, they store on the nodes that had a little room left.
+//! As in the real host, nodes learn how much room their file system has: every second, and, while
+//! there is room for everything, that there is. No other fault is in effect meanwhile. This begins
+//! when no node is impaired, and no fault strikes before it is over and every volume is whole.
+//! Volumes store new data meanwhile on nodes that had a little room left.
 //!
-//! - Everything is answered within [`FULL_NS_MAX`], the bound of `docs/faults.md`. Changes may be
-//!   refused for lack of space, also trims, which need room in the journal; flushes and reads may
-//!   not.
-//! - [`AGAIN_NS_MAX`] after the disks have room again, nothing is refused for that.
+//! - Every request gets an answer within [`FULL_NS_MAX`], the bound of `docs/faults.md`. Volumes
+//!   may refuse changes for lack of space, including trims, which need room in the journal. They
+//!   may not refuse flushes and reads.
+//! - [`AGAIN_NS_MAX`] after the disks have room again, volumes refuse nothing for that reason.
 
 use fieldstone_block::Nanos;
 use fieldstone_node::{Event, FileId};
@@ -18,27 +18,27 @@ use super::{Happening, World};
 use crate::actor::{Cast, NodeProcess};
 use crate::trace::Who;
 
-/// Longest virtual time until a request is answered while disks are full.
+/// Longest virtual time until a request gets its answer while disks are full.
 pub(super) const FULL_NS_MAX: u64 = 12_000_000_000;
 /// Longest virtual time until volumes use disks that have room again. They try again every few
 /// seconds.
 const AGAIN_NS_MAX: u64 = 15_000_000_000;
-/// How often a node is told how much room there is.
+/// How often a node learns how much room there is.
 const TELL_NS: u64 = 1_000_000_000;
 
-/// Where the world is with filling the disks.
+/// The state of the fault that fills the disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Squeeze {
-    /// It is not due yet, or never.
+    /// The time for it has not come, or never will.
     Ahead,
-    /// The disks are full, from one moment to the other.
+    /// The disks are full, from `since` to `until`.
     Full { since: Nanos, until: Nanos },
-    /// They have room since then.
+    /// The disks have had room since then.
     Over { since: Nanos },
 }
 
 impl<C: Cast> World<'_, C> {
-    /// The disks are to be filled soon, or are full: no fault strikes.
+    /// The disks will be full soon, or are full: no fault strikes.
     pub(super) fn squeeze_is_due(&self) -> bool {
         let due = |at_request: u32| self.requests >= at_request;
         match self.squeeze {
@@ -50,7 +50,7 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// Disks are full, or have not had room for long.
+    /// Disks are full, or have had room only for a short time.
     pub(super) fn was_squeezed_since(&self, at: Nanos) -> bool {
         match self.squeeze {
             Squeeze::Ahead => false,
@@ -59,7 +59,7 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// At an audit: fills the disks when that is due and nothing else is wrong.
+    /// At an audit: fills the disks when that is due and no other fault is in effect.
     pub(super) fn squeeze_if_due(&mut self) {
         let sound = self.atlas.impaired().is_empty() && self.all_serve();
         if self.squeeze != Squeeze::Ahead || !self.squeeze_is_due() || !sound {
@@ -81,7 +81,7 @@ impl<C: Cast> World<'_, C> {
         self.schedule.after(0, Happening::TellRoom);
     }
 
-    /// Every node is told how much room its file system has.
+    /// Tells every node how much room its file system has.
     pub(super) fn tell_room_due(&mut self) {
         let now = self.now();
         if let Squeeze::Full { until, .. } = self.squeeze

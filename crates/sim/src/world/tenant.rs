@@ -1,4 +1,4 @@
-//! The volumes of a run: each has users, a checker and processes of its own; they share the nodes.
+//! The volumes of a run. Each has its own users, checker and processes; they share the nodes.
 
 use fieldstone_block::Nanos;
 use fieldstone_proto::{Epoch, VolumeId};
@@ -16,27 +16,28 @@ use crate::workload::Workload;
 /// The id of the first volume of every run; the others follow it.
 const VOLUME: u128 = 0x5eed;
 
-/// Between the ids of a volume that was removed and made again: more than there are volumes.
+/// The distance between the ids of a volume that was removed and created again: larger than the
+/// number of volumes.
 const ID_STEP: u128 = 0x1_0000;
 
-/// Where the world is with a scrub that it wants of a volume.
+/// The state of a scrub that the world needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scrub {
-    /// No scrub was asked for.
+    /// The world has not asked for a scrub.
     Idle,
-    /// This process was asked for a scrub.
+    /// The world has asked this process for a scrub.
     Requested { by: ClientId, at: Nanos },
-    /// A scrub ended since the last damage, and left nothing out.
+    /// A scrub has ended since the last damage, and left nothing out.
     Done,
 }
 
-/// One volume of the run, whichever process serves it.
+/// One volume of the run. Different processes may serve it.
 pub(super) struct Tenant {
     pub volume: VolumeId,
     pub share: VolumePlan,
     pub workload: Workload,
     pub checker: Checker,
-    /// The volume process that users talk to; the one started last.
+    /// The volume process that users talk to; the last one started.
     pub active: Option<ClientId>,
     /// The process that was started last, alive or not.
     pub newest: Option<ClientId>,
@@ -44,35 +45,35 @@ pub(super) struct Tenant {
     pub work_pending: bool,
     /// An `Open` event is on the schedule.
     pub open_pending: bool,
-    /// Requests that a succeeded writer is still given.
+    /// Requests that a writer with a successor may still get.
     pub stale_ops_left: u32,
-    /// Requests that its users made.
+    /// Number of requests of its users.
     pub requests: u32,
     pub scrub: Scrub,
     pub opening_failures: u32,
-    /// When it stopped serving; `None` while it serves, and before it did.
+    /// When the volume stopped serving; `None` while it serves, and before it first did.
     pub shut_since: Option<Nanos>,
-    /// Deaths of processes since one served.
+    /// Deaths of processes since a process served.
     pub strikes_since_serving: u32,
-    /// Its size, as far as a process has shown it.
+    /// The volume's size, as far as a process has shown it.
     pub blocks: u64,
-    /// Every size that a process was asked for.
+    /// Every size that the world asked a process to grow to.
     pub asked_blocks: Vec<u64>,
-    /// The growth that its process was asked for, until it ends.
+    /// The growth that the world asked its process for, until it ends.
     pub asked: Option<Asked>,
     pub growth_dice: Dice,
-    /// What the user does to it if it is to go.
+    /// The progress of its removal, if it is to be removed.
     pub removal: Option<Removal>,
     /// A `Remove` event is on the schedule.
     pub removal_pending: bool,
     pub removal_dice: Dice,
-    /// The epoch of the next command that removes it.
+    /// The epoch of the next command that removes the volume.
     pub removal_epoch: Epoch,
-    /// The ids under which it was removed.
+    /// The ids under which the volume was removed.
     pub removed: Vec<VolumeId>,
-    /// A process has served it under its present id.
+    /// A process has served the volume under its present id.
     pub made: bool,
-    /// The highest epoch that each node has shown since it was empty.
+    /// The highest epoch that each node has shown since the node was empty.
     pub epochs: Vec<Epoch>,
 }
 
@@ -111,7 +112,7 @@ impl Tenant {
         }
     }
 
-    /// The volume was removed, and is made again: it has an id of its own, and is empty. `client`
+    /// The volume was removed, and will be created again: it has a new id, and is empty. `client`
     /// will be its first process.
     pub fn start_over(&mut self, client: ClientId) {
         self.volume = VolumeId(self.volume.0 + ID_STEP);
@@ -140,7 +141,7 @@ impl<C: Cast> World<'_, C> {
         self.owners[client.0 as usize]
     }
 
-    /// The processes of a volume that are alive.
+    /// Number of a volume's living processes.
     pub(super) fn processes(&self, tenant: usize) -> usize {
         self.volumes.values().filter(|host| host.tenant == tenant).count()
     }

@@ -1,4 +1,4 @@
-//! The users: they submit requests, and judge what comes back.
+//! The users: they submit requests, and judge the answers.
 
 use bytes::Bytes;
 use fieldstone_block::{
@@ -15,21 +15,21 @@ use crate::scenario::Kind;
 use crate::trace::Who;
 use crate::workload::Draft;
 
-/// Longest virtual time that a change in a pool that is short of room waits for each one before it:
-/// near the limit, collection moves all that a volume holds to gain one segment.
+/// In a pool that is short of room, the longest virtual time that a change waits for each change
+/// before it. Near the limit, collection moves all data of a volume to gain one segment.
 const TURN_NS_MAX: u64 = 3_000_000_000;
-/// No request has to be answered sooner.
+/// The smallest bound on the time of a request.
 const SHORTEST_NS_MAX: u64 = FULL_NS_MAX;
 const _: () = assert!(SHORTEST_NS_MAX <= SOUND_NS_MAX && SOUND_NS_MAX <= REQUEST_NS_MAX);
 
-/// A request that was not answered yet.
+/// A request without an answer so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlight {
     pub client: ClientId,
     op: Op,
     span: Span,
     pub(super) since: Nanos,
-    /// Blocks that had been trimmed when it was made.
+    /// Number of trimmed blocks when the request was made.
     pub trimmed_before: u64,
 }
 
@@ -41,7 +41,7 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// Submits one request, if the users are at it and the volume serves.
+    /// Submits one request, if the users are active and the volume serves.
     pub(super) fn work_due(&mut self, tenant: usize) {
         self.tenants[tenant].work_pending = false;
         if !self.users_active || self.tenants[tenant].workload.is_over() {
@@ -62,7 +62,7 @@ impl<C: Cast> World<'_, C> {
         self.schedule_work(tenant, pause_ns);
     }
 
-    /// The active process, or now and then one that was succeeded and does not know.
+    /// The active process, or sometimes one that has a successor and does not know it.
     fn choose_process(&mut self, tenant: usize) -> Option<ClientId> {
         let active = self.tenants[tenant].active?;
         if self.tenants[tenant].stale_ops_left > 0 && self.world_dice.chance(300) {
@@ -136,7 +136,7 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// A volume answered.
+    /// Handles an answer of a volume.
     pub(super) fn request_ended(&mut self, client: ClientId, completion: Completion) {
         let number = u32::try_from(completion.id.0).unwrap_or(u32::MAX);
         let Some(request) = self.in_flight.remove(&number) else {
@@ -188,7 +188,7 @@ impl<C: Cast> World<'_, C> {
         self.schedule_work(tenant, pause_ns);
     }
 
-    /// Decides whether a request may fail like this, here and now.
+    /// Decides whether a request may fail with this error, here and now.
     fn judge_error(
         &mut self,
         client: ClientId,
@@ -203,8 +203,8 @@ impl<C: Cast> World<'_, C> {
             BlockError::Fenced(_) => succeeded,
             BlockError::NoSpace => {
                 let small = matches!(self.scenario.kind, Kind::Full | Kind::Crowded);
-                // With full disks, changes of every kind are refused when the journal is full, and
-                // flushes when the journal has to move.
+                // With full disks, a volume refuses all kinds of changes when the journal is full,
+                // and flushes when the journal has to move.
                 let full = self.was_squeezed_since(request.since);
                 let short = small && self.is_short_of_room(tenant, &request);
                 full || (needs_space(request.op) && short)
@@ -227,9 +227,9 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// How long a request may take. In a pool that is short of room changes wait for collection,
-    /// one after the other; beside a disk that is slow for good, each step of a collection
-    /// takes nearly as long as a node may be silent.
+    /// The longest permitted time of a request. In a pool that is short of room, changes wait for
+    /// collection, one after another. With a disk that is slow for good, each step of a collection
+    /// takes almost as long as a node may be silent.
     fn longest_ns(&self, request: &InFlight) -> u64 {
         let small = matches!(self.scenario.kind, Kind::Full | Kind::Crowded);
         let impaired = self.atlas.was_impaired_since(request.since);
@@ -243,14 +243,14 @@ impl<C: Cast> World<'_, C> {
         if !(small && self.is_short_of_room(tenant, request)) {
             return longest_ns;
         }
-        // About as many were under way when it came.
+        // About as many requests were under way when it arrived.
         let others = |other: &&InFlight| other.client == request.client;
         let queued = self.in_flight.values().filter(others).count() as u64;
         let factor = if slow { 4 } else { 2 };
         factor * longest_ns + queued * TURN_NS_MAX
     }
 
-    /// Whatever happens, a request is answered some time, and a volume opens.
+    /// Checks that every request gets an answer in time, and every volume opens in time.
     pub(super) fn check_for_stuck_requests(&mut self) {
         let now = self.now();
         let since = |tenant: usize| self.tenants[tenant].shut_since;
@@ -276,7 +276,7 @@ impl<C: Cast> World<'_, C> {
 }
 
 fn needs_space(op: Op) -> bool {
-    // Trimming is the way out of a full pool, so it must work in one. A flush needs no room: what
-    // it makes stable is in the journal.
+    // Trimming is the way out of a full pool, so it must work in one. A flush needs no room: the
+    // journal already holds the data that the flush makes stable.
     matches!(op, Op::Write | Op::WriteZeroes)
 }

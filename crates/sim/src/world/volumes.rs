@@ -1,4 +1,4 @@
-//! Hosts of volume processes: their connections, their timers, their deaths and successors.
+//! Hosts of volume processes: their connections, timers, deaths and successors.
 
 use fieldstone_block::{Backend, Nanos};
 use fieldstone_node::PeerId;
@@ -12,15 +12,16 @@ use crate::actor::{Cast, Health, NodeView, VolumeProcess};
 use crate::network::{Arrival, ClientId, Ends};
 use crate::trace::Who;
 
-/// Rounds of "take actions, poll" at one moment before a volume is said to spin.
+/// Rounds of "take actions, poll" at one moment after which a volume counts as spinning.
 const ROUNDS_MAX: u32 = 10_000;
-/// Pause before opening is tried again while nodes are awaited.
+/// Pause before the next attempt to open while nodes are away.
 const OPEN_AGAIN_NS: u64 = 5_000_000;
-/// What an opening says that fails because nodes still hold the dead writer's place.
+/// A part of the error of an opening that fails because nodes still count the dead writer as
+/// holder.
 const HELD: &str = "in use";
-/// Times that this may happen in a row: the opening after that takes the volume over.
+/// How often this may happen in a row. The opening after that takes the volume over.
 const HELD_MAX: u32 = 3;
-/// Times that an opening may fail in a row while nodes are impaired.
+/// How often an opening may fail in a row while nodes are impaired.
 const OPENING_FAILURES_MAX: u32 = 100;
 
 /// A volume process and its side of the network.
@@ -33,16 +34,16 @@ pub(super) struct VolumeHost<V> {
     pub phase: Phase,
     /// When it was started.
     started: Nanos,
-    /// The last error that a node answered it with, for people.
+    /// The last error in an answer of a node, as text for people.
     pub last_error: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
     peer: Option<PeerId>,
-    /// The node's life that the connection was made with.
+    /// The life of the node with which the connection was made.
     life: u64,
-    /// Numbers the attempts to connect; only the last one counts.
+    /// Number of attempts to connect. Only the last one counts.
     attempt: u64,
 }
 
@@ -72,7 +73,7 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// Starts a process of a volume, which becomes the active one.
+    /// Starts a process of a volume. It becomes the active one.
     pub(super) fn start_volume(&mut self, tenant: usize, takeover: bool) {
         let client = ClientId(self.owners.len() as u32);
         let seat = &mut self.tenants[tenant];
@@ -199,7 +200,7 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    /// Calls `act` on a volume process and carries out what it wants afterwards.
+    /// Calls `act` on a volume process, and then carries out its actions.
     pub(super) fn with_volume(
         &mut self,
         client: ClientId,
@@ -244,7 +245,7 @@ impl<C: Cast> World<'_, C> {
         let now = self.now();
         let Some(host) = self.volumes.get_mut(&client) else { return };
         let Some(deadline) = host.process.deadline() else { return };
-        // A deadline that is past although it was just polled must not stop the clock.
+        // A deadline in the past, right after a poll, must not stop the clock.
         let at = deadline.max(now.plus(Nanos(1000)));
         if host.timer.is_none_or(|timer| at < timer) {
             host.timer = Some(at);
@@ -334,13 +335,13 @@ impl<C: Cast> World<'_, C> {
         self.network.client_died(now, client);
         self.tenants[tenant].checker.process_died(client);
         self.in_flight.retain(|_, request| request.client != client);
-        // No answer of the dead will set the users to work again.
+        // No answer of the dead process will set the users to work again.
         self.schedule_work(tenant, 0);
         if self.tenants[tenant].active == Some(client) {
             self.tenants[tenant].active = None;
             self.tenants[tenant].shut_since.get_or_insert(now);
             let delay_ns = self.world_dice.between(1_000, 100_000_000);
-            // One that was not made yet is not opened, but removed, and made again.
+            // A volume that is not created yet is not opened, but removed and created again.
             let seat = &self.tenants[tenant];
             if seat.made || seat.removed.is_empty() {
                 self.schedule_open(tenant, delay_ns);
@@ -355,8 +356,8 @@ impl<C: Cast> World<'_, C> {
         self.volumes.get(&client)?.links[usize::from(node.0)].peer
     }
 
-    /// The volume serves, and says that it is as whole as it can be, from knowledge of the present:
-    /// see the atlas for how whole that is where faults stay.
+    /// The volume serves, and reports, from present knowledge, that it is as whole as it can be.
+    /// The atlas says how whole that is where faults stay.
     pub(super) fn is_whole(&self, client: ClientId) -> bool {
         let Some(health) = self.fresh_health(client) else { return false };
         if self.atlas.staying() == 0 {
@@ -371,7 +372,7 @@ impl<C: Cast> World<'_, C> {
             && health.journal_whole
     }
 
-    /// The volume serves, uses every node where no fault stays, makes no shards anew, and has lost
+    /// The volume serves, uses every node without a staying fault, rebuilds no shards, and has lost
     /// nothing.
     pub(super) fn is_steady(&self, client: ClientId) -> bool {
         let Some(health) = self.fresh_health(client) else { return false };
@@ -379,8 +380,7 @@ impl<C: Cast> World<'_, C> {
         (0u16..).zip(&health.nodes).all(used) && !health.rebuilding && health.lost == 0
     }
 
-    /// What a volume says that serves, and whose connections to nodes are sound wherever no fault
-    /// stays.
+    /// The report of a serving volume whose connections to nodes are sound wherever no fault stays.
     fn fresh_health(&self, client: ClientId) -> Option<Health> {
         let host = self.volumes.get(&client)?;
         let sound = |(index, link): (u16, &Link)| {

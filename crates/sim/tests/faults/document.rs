@@ -1,11 +1,12 @@
-//! `docs/faults.md` and the tests: each row names a test that exists, each test has its row.
+//! Compares `docs/faults.md` with the tests: each row names a test that exists, and each test has
+//! its row.
 
 use std::collections::BTreeSet;
 
 use crate::{rows, several};
 
 const DOCUMENT: &str = include_str!("../../../../docs/faults.md");
-/// The rows that concern real files.
+/// The tests for the rows about real files.
 const FOLDER: &str = include_str!("../../../host/src/folder/faults.rs");
 /// The column with the name of the test.
 const TEST: &str = "test";

@@ -1,4 +1,4 @@
-//! A thick volume is made larger: what it has reserved, and that it still opens.
+//! A thick volume grows: its reservation, and whether it still opens.
 
 use bytes::Bytes;
 use fieldstone_block::Op;
@@ -22,7 +22,7 @@ fn grow(bench: &mut Bench, blocks: u64) {
     bench.pump_volume();
 }
 
-/// Slots that the volume takes whole on each node.
+/// Slots that a volume of this size takes on each node.
 fn whole(blocks: u64) -> u32 {
     let geometry = Geometry { size_bytes: blocks * BLOCK_BYTES, ..Bench::geometry() };
     let profile = Profile::Rs { k: 4, m: usize::from(M) };
@@ -37,8 +37,8 @@ fn opens_again(bench: &mut Bench) {
     bench.sweep(Op::Read, 0..BLOCKS, 16, REQUEST_NS_MAX).expect("reads");
 }
 
-/// A volume that holds garbage has reserved more than its size takes. It keeps that when it grows,
-/// or it could not store the next checkpoint.
+/// A volume that holds garbage has reserved more slots than its size takes. It keeps them when it
+/// grows. Otherwise it could not store the next checkpoint.
 #[test]
 fn a_volume_that_grows_keeps_what_it_holds() {
     let mut bench = prepared().expect("a volume");
@@ -55,7 +55,7 @@ fn a_volume_that_grows_keeps_what_it_holds() {
     opens_again(&mut bench);
 }
 
-/// The growth is asked for while the volume still reserves what it has wanted so far.
+/// The request to grow comes while the volume still reserves the slots that it has wanted so far.
 #[test]
 fn a_volume_that_grows_at_once_has_reserved_its_new_size() {
     let mut bench = prepared().expect("a volume");
@@ -73,7 +73,7 @@ fn a_volume_that_grows_at_once_has_reserved_its_new_size() {
     opens_again(&mut bench);
 }
 
-/// Too few nodes have room on their disks for a larger volume: the volume stays as it is.
+/// Too few nodes have disk room for a larger volume: the volume keeps its size.
 #[test]
 fn a_volume_does_not_grow_on_full_disks() {
     let mut bench = prepared().expect("a volume");
@@ -93,7 +93,7 @@ fn a_volume_does_not_grow_on_full_disks() {
     opens_again(&mut bench);
 }
 
-/// More than m nodes have reserved nothing beyond what the volume holds, as if they had come back
+/// More than m nodes have reserved only the slots that the volume holds, as if they had come back
 /// empty before the writer died. The opening needs slots for its checkpoint.
 #[test]
 fn an_opening_reserves_the_slots_of_its_checkpoint() {
@@ -114,7 +114,7 @@ fn an_opening_reserves_the_slots_of_its_checkpoint() {
 }
 
 fn reserve_one_slot(file: &mut Vec<u8>, volume: VolumeId) {
-    // The disk of the bench does not keep the zeroes behind what was written.
+    // The disk of the bench does not keep the zeroes behind the written bytes.
     file.resize(VOLUME_FILE_BYTES, 0);
     let bytes = Bytes::copy_from_slice(file);
     let mut record = VolumeRecord::decode_file(&bytes, volume).expect("a sound record");

@@ -1,19 +1,19 @@
-//! What every row of the table must show, whatever its fault.
+//! The conditions that every row of the table must meet, whatever its fault.
 //!
-//! At each of its moments: the volume opens, or goes on serving, within a bound of virtual time;
-//! all blocks read as written; new writes and a flush are acknowledged; no node but the victim is
-//! said to be at fault. Then, by the row: the volume is whole with the fault in place
-//! ([`Ends::Whole`]), or the victim is out of use for a reason that is told ([`Ends::Out`]), or it
-//! is used and the volume lacks something ([`Ends::Short`]). When the fault is taken away, or the
-//! node replaced by an empty one, the volume is whole, and proves it: all blocks read as written
-//! with two other nodes gone.
+//! At each of the row's moments: the volume opens, or goes on serving, within a bound of virtual
+//! time. All blocks read as written. The volume acknowledges new writes and a flush. It blames no
+//! node except the victim. Then, depending on the row: the volume is whole with the fault in place
+//! ([`Ends::Whole`]), or the victim is out of use and the volume gives the reason ([`Ends::Out`]),
+//! or the volume uses the victim and lacks something ([`Ends::Short`]). When the fault is taken
+//! away, or an empty node replaces the victim, the volume is whole, and the test proves this: all
+//! blocks read as written with two other nodes gone.
 
 use fieldstone_block::Op;
 use fieldstone_volume::Phase;
 
 use crate::bench::{BLOCKS, Bench, NODES, is_whole};
 
-/// When a fault comes.
+/// When a fault begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     /// The pool is closed; then it is opened.
@@ -29,49 +29,50 @@ pub enum Moment {
 /// How a row ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Ends {
-    /// The volume makes good what is wrong, and is whole.
+    /// The volume repairs the damage, and is whole.
     Whole,
-    /// This is said of the node while it is not used; then it is used again, and the volume is
-    /// whole.
+    /// The volume gives this reason while it does not use the node. Then it uses the node again,
+    /// and is whole.
     Back(&'static str),
-    /// The node is not used, at least at times, and this is said of it.
+    /// The volume does not use the node, at least at times, and gives this reason.
     Out(&'static str),
-    /// The node is used, and what it cannot hold is missing.
+    /// The volume uses the node, but lacks the data that the node cannot hold.
     Short,
 }
 
-/// How a fault is taken away.
+/// How the test takes a fault away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// The disk works again, the process answers again.
+    /// The disk works again, and the process answers again.
     Lift,
-    /// The same, and the node's process is started again.
+    /// The same, and the node's process starts again.
     Restart,
-    /// An empty node takes the place.
+    /// An empty node replaces the victim.
     Replace,
 }
 
 /// A row.
 pub struct Row {
-    /// When the fault comes: each of these is tried.
+    /// When the fault begins: the test tries each of these moments.
     pub moments: &'static [Moment],
     /// Plants the fault on a node.
     pub plant: fn(&mut Bench, usize),
-    /// How it ends.
+    /// How the row ends.
     pub ends: Ends,
-    /// How it is taken away.
+    /// How the test takes the fault away.
     pub remedy: Remedy,
 }
 
-/// Longest virtual time until the volume serves: an opening after a crash waits 20 s for a node
+/// Longest virtual time until the volume serves. An opening after a crash waits 20 s for a node
 /// that may have a copy of the journal, or 30 s if the log was cut short.
 const OPEN_NS_MAX: u64 = 35_000_000_000;
-/// Longest virtual time of a request: a node that does not answer is given up after 1 s, and a
+/// Longest virtual time of a request. The volume gives a node up after 1 s without an answer, and a
 /// request may meet that a few times.
 const REQUEST_NS_MAX: u64 = 8_000_000_000;
 /// Longest virtual time until the volume is whole.
 const WHOLE_NS_MAX: u64 = 60_000_000_000;
-/// How long the fault stays after the requests, so that everything that is tried again is.
+/// How long the fault stays after the requests, so that the volume repeats all its attempts
+/// meanwhile.
 const STAY_NS: u64 = 3_000_000_000;
 /// Blocks per large request: whole rows of a segment, which go to their shards at once.
 const STEP_BLOCKS: u64 = 16;
@@ -229,7 +230,7 @@ fn read_all(bench: &mut Bench) -> Result<(), String> {
     bench.sweep(Op::Read, 0..BLOCKS, STEP_BLOCKS, REQUEST_NS_MAX)
 }
 
-/// What lies damaged where nothing reads is found by a scrub; then everything is whole.
+/// Damage where no request reads is found by a scrub. After that everything is whole.
 fn scrub(bench: &mut Bench) -> Result<(), String> {
     let whole = |bench: &mut Bench| match bench.until(WHOLE_NS_MAX, is_whole) {
         true => Ok(()),
@@ -249,10 +250,10 @@ fn scrub_once(bench: &mut Bench) -> Result<(), String> {
     }
 }
 
-/// The volume says that it is whole: so two other nodes may go.
+/// The volume reports that it is whole, so two other nodes may go.
 fn prove(bench: &mut Bench, victim: usize) -> Result<(), String> {
     let accused = bench.accused.take();
-    // One, where the fault is still there: it counts.
+    // Only one, if the fault is still there: the victim counts as lost.
     let others = if bench.is_sound(victim) { 2 } else { 1 };
     for node in (0..usize::from(NODES)).filter(|node| *node != victim).take(others) {
         bench.stop_node(node);

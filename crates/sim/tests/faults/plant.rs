@@ -7,7 +7,7 @@ use fieldstone_sim::disk::FileKind;
 use crate::bench::{Bench, Lie, Ops, Trouble};
 
 const BLOCK: usize = 4096;
-/// Length of what the checksum covers in records of one sector.
+/// Length of the part that the checksum covers, in records of one sector.
 const SECTOR: usize = 512;
 const VOLUME_SLOT: usize = 65536;
 
@@ -35,7 +35,7 @@ impl Part {
         }
     }
 
-    /// Where it begins in its file, and how long it is for its checksum.
+    /// Where the part begins in its file, and the length that its checksum covers.
     fn find(self, bytes: &[u8]) -> (usize, usize) {
         let starts = |at: &usize, magic: &[u8]| bytes[*at..].starts_with(magic);
         let sequence = |at: &usize| word(bytes, at + 32);
@@ -68,7 +68,7 @@ pub fn flip(bench: &mut Bench, node: usize, part: Part, offset: usize) {
     });
 }
 
-/// Changes the part and gives it the checksum that fits, as a faulty or newer program would.
+/// Changes the part and gives it a matching checksum, as a faulty or newer program would.
 pub fn forge(bench: &mut Bench, node: usize, part: Part, change: fn(&mut [u8])) {
     bench.change(node, part.file(), |bytes| {
         let (at, len) = part.find(bytes);
@@ -78,18 +78,18 @@ pub fn forge(bench: &mut Bench, node: usize, part: Part, change: fn(&mut [u8])) 
     });
 }
 
-/// A record as a later release writes it.
+/// Makes a record look like one of a later release.
 pub fn future(bench: &mut Bench, node: usize, part: Part) {
     forge(bench, node, part, |record| record[12] = 9);
 }
 
-/// The newest file of the kind is gone.
+/// Removes the newest file of the kind.
 pub fn lose(bench: &mut Bench, node: usize, kind: FileKind) {
     let file = bench.file(node, kind);
     assert!(bench.nodes[node].disk.lose(file));
 }
 
-/// The newest file of the kind is cut to a `part`-th of its length; 0 for nothing.
+/// Cuts the newest file of the kind to a `part`-th of its length; 0 for nothing.
 pub fn cut(bench: &mut Bench, node: usize, kind: FileKind, part: usize) {
     bench.change(node, kind, |bytes| {
         let len = bytes.len().checked_div(part).unwrap_or(0);
@@ -97,7 +97,7 @@ pub fn cut(bench: &mut Bench, node: usize, kind: FileKind, part: usize) {
     });
 }
 
-/// Files of the kind are again as they were; those that did not exist are gone.
+/// Puts files of the kind back to their old content. Removes those that did not exist then.
 pub fn stale(bench: &mut Bench, node: usize, kind: FileKind) {
     let mut changed = false;
     for file in bench.files(node, kind) {
@@ -113,7 +113,7 @@ pub fn stale(bench: &mut Bench, node: usize, kind: FileKind) {
     assert!(changed, "the old files are the present ones");
 }
 
-/// All files are again as they were.
+/// Puts all files back to their old content.
 pub fn all_stale(bench: &mut Bench, node: usize) {
     let host = &mut bench.nodes[node];
     for file in host.disk.files() {
@@ -125,7 +125,7 @@ pub fn all_stale(bench: &mut Bench, node: usize) {
     }
 }
 
-/// The files of the kind are those of another node.
+/// Replaces the files of the kind with those of another node.
 pub fn foreign(bench: &mut Bench, node: usize, kind: FileKind) {
     let other = bench.bytes((node + 1) % bench.nodes.len(), kind);
     bench.change(node, kind, |bytes| *bytes = other);
@@ -145,32 +145,32 @@ fn system(text: &str) -> Option<DiskError> {
     Some(DiskError::Io(text.to_owned()))
 }
 
-/// These operations fail as on a bad disk.
+/// Makes these operations fail as on a bad disk.
 pub fn eio(bench: &mut Bench, node: usize, ops: Ops, file: Option<FileKind>) {
     trouble(bench, node, ops, file, system("Input/output error (os error 5)"));
 }
 
-/// Whatever changes files fails as on a file system that is read-only.
+/// Makes all operations that change files fail as on a read-only file system.
 pub fn erofs(bench: &mut Bench, node: usize, file: Option<FileKind>) {
     trouble(bench, node, Ops::Changes, file, system("Read-only file system (os error 30)"));
 }
 
-/// Everything fails as on files of another user.
+/// Makes all operations fail as on files of another user.
 pub fn eacces(bench: &mut Bench, node: usize, file: Option<FileKind>) {
     trouble(bench, node, Ops::All, file, system("Permission denied (os error 13)"));
 }
 
-/// Whatever changes files fails as on a full file system.
+/// Makes operations fail as on a full file system.
 pub fn enospc(bench: &mut Bench, node: usize, ops: Ops, file: Option<FileKind>) {
     trouble(bench, node, ops, file, Some(DiskError::NoSpace));
 }
 
-/// These operations never end.
+/// Makes these operations never end.
 pub fn never(bench: &mut Bench, node: usize, ops: Ops, file: Option<FileKind>) {
     trouble(bench, node, ops, file, None);
 }
 
-/// Changes the root in the newer record, whose checksums fit again.
+/// Changes the root in the newer record, and makes its checksums match.
 pub fn forge_root(bench: &mut Bench, node: usize, change: fn(&mut [u8])) {
     bench.change(node, FileKind::Volume, |bytes| {
         let (at, len) = Part::Record.find(bytes);
@@ -197,19 +197,19 @@ pub fn flip_record(bench: &mut Bench, node: usize, offset: usize) {
     });
 }
 
-/// The ring is all zeroes, behind a sound header.
+/// Zeroes the ring behind its valid header.
 pub fn blank_ring(bench: &mut Bench, node: usize) {
     bench.change(node, FileKind::Journal, |bytes| bytes[BLOCK..].fill(0));
 }
 
-/// Flips a bit in every block that holds something.
+/// Flips a bit in every block that is not all zeroes.
 pub fn flip_used(bytes: &mut [u8]) {
     for block in bytes.chunks_mut(BLOCK).filter(|block| block.iter().any(|byte| *byte != 0)) {
         block[100] ^= 4;
     }
 }
 
-/// The node answers `result` to requests that are `to`.
+/// Makes the node answer `result` to requests that match `to`.
 pub fn lie(
     bench: &mut Bench,
     node: usize,

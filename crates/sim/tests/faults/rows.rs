@@ -1,4 +1,4 @@
-//! The rows: every fault, when it comes, how it ends, how it is taken away, and how it is planted.
+//! The rows: every fault, when it begins, how it ends, how it is taken away, and how it is planted.
 
 use bytes::Bytes;
 use fieldstone_node::FileId;
@@ -15,20 +15,20 @@ use crate::plant::{
     foreign, forge, forge_root, future, lie, lose, never, stale,
 };
 
-/// What lies on a disk shows when the node's process starts.
+/// Damage on a disk shows when the node's process starts.
 const START: &[Moment] = &[Closed, Killed, Restarted];
-/// What a disk or a process does shows at any time.
+/// A fault of a running disk or process shows at any time.
 const EVER: &[Moment] = &[Closed, Killed, Restarted, Serving];
-/// Only after a crash there is something to damage.
+/// Only after a crash is there anything to damage.
 const CRASH: &[Moment] = &[Killed, Restarted];
-/// An opening meets it.
+/// An opening meets the fault.
 const OPENING: &[Moment] = &[Closed, Killed];
 const LATER: &[Moment] = &[Serving];
 const AGAIN: &[Moment] = &[Restarted];
 
-/// A node whose process hangs at its start is not connected; one that hangs later does not answer.
+/// A node whose process hangs at its start is not connected. One that hangs later does not answer.
 const HANGS: Ends = Out("did not answer in time | not connected yet | the connection is gone");
-/// A damaged record is renewed when the volume serves. If it serves already, that is at once.
+/// The volume renews a damaged record when it serves. If it already serves, that is at once.
 const RENEWED: Ends = Back("cannot be used | the connection is gone");
 
 /// Makes a test of each row, and a list of their names.
@@ -248,7 +248,7 @@ rows! {
             b.stop_node(n);
         };
 
-    // The process, and what it says.
+    // The process, and its answers.
     process_killed: AGAIN, Whole, Lift, |b, n| assert!(!b.nodes[n].disk.files().is_empty());
     process_away: LATER, Out("the connection is gone"), Lift, |b, n| b.stop_node(n);
     process_dies_at_a_listing: OPENING, Out("the connection is gone"), Lift,

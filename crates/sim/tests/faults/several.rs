@@ -1,4 +1,4 @@
-//! Faults of several nodes at once: as many as the code makes up for, and one more.
+//! Faults of several nodes at once: as many as the code survives, and one more.
 
 use fieldstone_block::{BlockError, Nanos, Op};
 use fieldstone_proto::{NodeIndex, RequestBody};
@@ -14,7 +14,7 @@ const OPEN_NS_MAX: u64 = 180_000_000_000;
 const REQUEST_NS_MAX: u64 = 30_000_000_000;
 const WHOLE_NS_MAX: u64 = 60_000_000_000;
 const STEP_BLOCKS: u64 = 16;
-/// How long a volume may need to see that a fault is gone.
+/// How long a volume may need to notice that a fault is gone.
 const LIFT_NS: u64 = 3_000_000_000;
 /// How long the server is stopped: much longer than nodes may be silent.
 const STOPPED_NS: u64 = 60_000_000_000;
@@ -52,7 +52,7 @@ fn all() -> std::ops::Range<usize> {
     nodes(NODES)
 }
 
-/// The server and all nodes are killed; `plant` does something; all start.
+/// Kills the server and all nodes, runs `plant`, and starts all of them.
 fn killed_with(bench: &mut Bench, plant: impl FnOnce(&mut Bench)) {
     bench.kill_volume();
     all().for_each(|node| bench.stop_node(node));
@@ -66,7 +66,7 @@ fn opens(bench: &mut Bench) -> Phase {
     bench.phase()
 }
 
-/// Everything reads as written, and new writes are taken.
+/// Everything reads as written, and the volume accepts new writes.
 fn serves(bench: &mut Bench) {
     bench.sweep(Op::Read, 0..BLOCKS, STEP_BLOCKS, REQUEST_NS_MAX).expect("reads");
     bench.sweep(Op::Write, 0..BLOCKS, STEP_BLOCKS, REQUEST_NS_MAX).expect("writes");
@@ -86,7 +86,7 @@ fn failure(bench: &mut Bench) -> String {
     }
 }
 
-/// What the failed opening needed is back: the volume opens, and nothing is lost.
+/// The failed opening gets back the nodes that it needed: the volume opens, and nothing is lost.
 fn opens_again(bench: &mut Bench) {
     bench.kill_volume();
     bench.start_volume();
@@ -107,8 +107,8 @@ fn an_empty_node_is_not_called_full() {
     assert!(bench.told.iter().all(|told| !told.contains("full")), "{:?}", bench.told);
 }
 
-/// A volume is made while more than m processes die each time when they are given a root. Some
-/// nodes have the root then. When the processes live on, the volume is made.
+/// A volume is created while more than m processes die each time they get a root. Then some nodes
+/// have the root. When the processes stay alive, the creation succeeds.
 #[test]
 fn processes_die_at_the_first_root() {
     let mut bench = Bench::new();
@@ -124,7 +124,7 @@ fn processes_die_at_the_first_root() {
     becomes_whole(&mut bench);
 }
 
-/// The same, for ever: the making fails, and nothing of the volume is left.
+/// The same, for ever: the creation fails, and no data of the volume is left.
 #[test]
 fn processes_die_at_each_root_of_a_new_volume() {
     let mut bench = Bench::new();
@@ -141,8 +141,8 @@ fn processes_die_at_each_root_of_a_new_volume() {
     }
 }
 
-/// Attempts to open die with the nodes at their new root, when they have made their journals. The
-/// journals of earlier ones go.
+/// Attempts to open die when nodes get the new root, after they have made their journals. Later
+/// attempts delete the journals of earlier ones.
 #[test]
 fn openings_die_at_their_roots() {
     let mut bench = prepared().expect("a volume");
@@ -165,8 +165,8 @@ fn openings_die_at_their_roots() {
     opens_again(&mut bench);
 }
 
-/// The writer dies when a single node has the root of its checkpoint. The next opening does without
-/// this node, deletes what that root names, and dies. Then the node is back.
+/// The writer dies when only one node has the root of its checkpoint. The next opening works
+/// without this node, deletes segments that this root names, and dies. Then the node is back.
 #[test]
 fn an_absent_node_has_a_root_that_never_counted() {
     let mut bench = prepared().expect("a volume");
@@ -210,7 +210,8 @@ fn room_again(bench: &mut Bench) {
     }
 }
 
-/// A node of the journal dies, and no disk has room for a new journal: every request is answered.
+/// A node of the journal dies, and no disk has room for a new journal: every request gets an
+/// answer.
 #[test]
 fn no_disk_has_room_for_a_journal() {
     let mut bench = prepared().expect("a volume");
@@ -235,7 +236,8 @@ fn no_disk_has_room_for_a_journal() {
     becomes_whole(&mut bench);
 }
 
-/// No disk has room for the new journal of an opening: it fails with the reason, and opens later.
+/// No disk has room for the new journal of an opening. The opening fails with the reason, and
+/// succeeds later.
 #[test]
 fn an_opening_finds_no_room_for_a_journal() {
     let mut bench = prepared().expect("a volume");
@@ -246,7 +248,7 @@ fn an_opening_finds_no_room_for_a_journal() {
     opens_again(&mut bench);
 }
 
-/// One disk alone has room for a journal, and a node of the journal dies: the journal does not
+/// Only one disk has room for a journal, and a node of the journal dies: the journal does not
 /// shrink to one copy.
 #[test]
 fn few_disks_have_room_for_a_journal() {
@@ -264,8 +266,8 @@ fn few_disks_have_room_for_a_journal() {
     becomes_whole(&mut bench);
 }
 
-/// The process of the volume is stopped with requests on their way to the nodes. The nodes are not
-/// to blame.
+/// The volume's process is stopped while its requests are on their way to the nodes. This does not
+/// count against the nodes.
 #[test]
 fn the_server_is_stopped() {
     let mut bench = prepared().expect("a volume");
@@ -412,8 +414,8 @@ fn every_copy_of_a_journal_record_is_damaged() {
     assert!(lost.contains("does not read as it was written"), "{lost}");
 }
 
-/// The disks of more nodes than may be lost have no room: a write is refused within the bound, and
-/// when the disks have room again everything goes on.
+/// The disks of more nodes than may be lost have no room: the volume refuses a write within the
+/// bound. When the disks have room again, it accepts writes again.
 #[test]
 fn more_disks_are_full() {
     let mut bench = prepared().expect("a volume");
@@ -438,12 +440,12 @@ fn more_disks_are_full() {
     becomes_whole(&mut bench);
 }
 
-/// Users' writes wait because the journal is full, and too few nodes are left to store segments,
-/// none of which holds the journal: every request is answered.
+/// Users' writes wait because the journal is full. Too few nodes are left to store segments; the
+/// lost nodes hold no journal. Every request gets an answer.
 #[test]
 fn more_nodes_die_behind_a_full_journal() {
     let mut bench = prepared().expect("a volume");
-    // Small writes have no rows: from here on only the journal has what is not stored.
+    // Small writes have no rows: from here on only the journal has the data that is not stored yet.
     bench.sweep(Op::Write, 0..BLOCKS, 1, REQUEST_NS_MAX).expect("writes");
     let holders = bench.status().journal_nodes;
     let others = |node: &usize| !holders.contains(&NodeIndex(*node as u16));

@@ -1,4 +1,4 @@
-//! Dropping a reactor: nothing may be freed that the kernel still writes to.
+//! Dropping a reactor: it must not free memory that the kernel still writes to.
 
 use std::mem;
 
@@ -7,12 +7,12 @@ use fieldstone_block::Nanos;
 use super::{DRAIN_LIMIT_MS, Place, Queued, Reactor};
 use crate::clock;
 
-/// How long one wait of the drain lasts, so that its limit is noticed.
+/// How long one wait of the drain lasts, so that the drain notices its limit.
 const STEP: Nanos = Nanos::from_ms(100);
 
 impl Drop for Reactor {
     fn drop(&mut self) {
-        // What the kernel has not seen is simply dropped.
+        // Operations that the kernel has not seen are simply dropped.
         self.backlog.clear();
         self.flights.retain(|_, flight| flight.place == Place::Kernel);
         let keys: Vec<usize> = self.flights.iter().map(|(key, _)| key).collect();
@@ -27,7 +27,7 @@ impl Drop for Reactor {
                 break;
             }
             self.refill();
-            // An error here leaves only waiting, or leaking after the limit.
+            // After an error only waiting remains, or leaking after the limit.
             if let Err(error) = self.enter_draining(STEP) {
                 tracing::error!(%error, "io_uring_enter failed while draining");
             }

@@ -1,26 +1,27 @@
 //! Buffered writes without the ring.
 //!
 //! A buffered write is a copy into the page cache, a fraction of a microsecond per block. Some file
-//! systems cannot promise io_uring that it will not block, so the ring hands every such write to a
-//! kernel worker thread: two context switches for one copy, measured at about three times the cost
-//! of the copy itself (`examples/batch_io.rs`). [`Reactor::write_inline`] makes the copy where it
-//! stands instead.
+//! systems cannot promise io_uring that such a write will not block, so the ring hands each of them
+//! to a kernel worker thread. That is two context switches for one copy, measured at about three
+//! times the cost of the copy itself (`examples/batch_io.rs`). [`Reactor::write_inline`] instead
+//! makes the copy in the calling thread.
 //!
-//! The price is that it can block after all: when too much dirty data waits for the disk, when the
+//! The price is that the write can block: when too much dirty data waits for the disk, when the
 //! block's page or the file's inode is being written, or when the rest of the page must be read
-//! first. On a disk that hangs, each of these waits is endless, and the core waits with the disk.
-//! Who pays this price, and when, depends on the file system:
+//! first. On a hanging disk each of these waits is endless, and the core waits with the disk. The
+//! file system decides which writes can block:
 //!
 //! | file system | `RWF_NOWAIT` | the write |
 //! |---|---|---|
 //! | XFS, btrfs | honoured | never blocks: what the kernel cannot copy at once goes to the ring |
-//! | ext4, tmpfs, others | refused (`EOPNOTSUPP`) | blocks, or goes to the ring, as the caller says |
+//! | ext4, tmpfs, others | refused (`EOPNOTSUPP`) | blocks, or goes to the ring (`unsure`) |
 //!
-//! Of 4 KiB writes into a file on XFS that is synced every 32 writes, the kernel copies 98 of 100
-//! at once. On ext4 it copies none, and which kind a file is on is found out by its first write.
+//! For 4 KiB writes into a file on XFS that is synced every 32 writes, the kernel copies 98 of 100
+//! at once. On ext4 it copies none. The first write to a file shows which kind of file system it is
+//! on.
 //!
-//! The caller knows how its disk does. It lets a write block only while the disk keeps pace
-//! (`host::pace` has the rule and what risk is left), so a disk that hangs blocks one write at most
+//! The caller knows the state of its disk. It lets a write block only while the disk keeps pace
+//! (`host::pace` has the rule and the remaining risk). So a hanging disk blocks at most one write
 //! before its writes go to the ring, and most likely none.
 
 use std::io;
@@ -36,28 +37,28 @@ use crate::file::File;
 use crate::gather::{Gather, Window};
 use crate::op::Op;
 
-/// What to do with a write where the kernel cannot be asked not to block.
+/// The action for a write when the file system cannot promise not to block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsure {
-    /// Make it all the same.
+    /// Write anyway, and possibly block.
     Block,
-    /// Leave it to the ring.
+    /// Leave the write to the ring.
     Ring,
 }
 
-/// Where a write was made.
+/// How a write was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inlined {
-    /// Where it stood, without blocking.
+    /// In the calling thread, without blocking.
     AtOnce,
-    /// Where it stood. It could block, and took so long, to the precision of a clock tick (1 to
-    /// 10 ms).
+    /// In the calling thread. The write could block. It took this long, to the precision of a clock
+    /// tick (1 to 10 ms).
     Blocking(Nanos),
     /// On the ring, all of it or the rest.
     Ring,
 }
 
-/// What one attempt to write without blocking came to.
+/// The result of an attempt to write without blocking.
 enum Attempt {
     Whole,
     Rest,
@@ -65,8 +66,8 @@ enum Attempt {
 }
 
 impl Reactor {
-    /// Writes all parts from `offset_bytes` on before it returns, or leaves the rest to the ring;
-    /// either way the event follows in a later turn, as for [`Reactor::write`]. Where the file
+    /// Writes all parts from `offset_bytes` on before it returns, or leaves the rest to the ring.
+    /// In both cases the event follows in a later turn, as for [`Reactor::write`]. If the file
     /// system cannot promise not to block, `unsure` decides; see the module.
     pub fn write_inline(
         &mut self,
@@ -106,7 +107,7 @@ impl Reactor {
     }
 }
 
-/// Writes what the kernel takes without blocking.
+/// Writes as many bytes as the kernel takes without blocking.
 fn write_nowait(file: &File, offset_bytes: u64, gather: &mut Gather) -> io::Result<Attempt> {
     while !gather.is_done() {
         match write_window(file.raw(), offset_bytes, gather, libc::RWF_NOWAIT) {
@@ -114,7 +115,7 @@ fn write_nowait(file: &File, offset_bytes: u64, gather: &mut Gather) -> io::Resu
             Ok(count) => gather.advance(count),
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::EINTR) => return Ok(Attempt::Rest),
-                // The second one is a kernel before 4.13.
+                // A kernel before 4.13 gives the second error.
                 Some(libc::EOPNOTSUPP | libc::ENOSYS) => {
                     file.note_refuses_nowait();
                     return Ok(Attempt::Unsupported);

@@ -14,12 +14,12 @@ use crate::listener::Listener;
 use crate::op::{Op, Target, Want};
 use crate::socket::{Shutdown, Socket};
 
-/// What to do with a file's space.
+/// The change of a file's space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// Reserve it, so that later writes cannot fail with `ENOSPC`; extends the file if need be.
+    /// Reserve it, so that later writes cannot fail with `ENOSPC`. Extends the file if necessary.
     Reserve,
-    /// Give it back; the range reads as zeroes, the file's length stays.
+    /// Give it back. The range reads as zeroes; the file's length stays.
     PunchHole,
     /// Make the range read as zeroes, keeping it reserved, without writing if possible.
     Zero,
@@ -35,26 +35,26 @@ impl Space {
     }
 }
 
-/// Every operation started here is answered by exactly one [`Event`] with its token (an accept by
-/// any number), also when it is refused.
+/// Every operation that starts here gets exactly one [`Event`] with its token (an accept gets any
+/// number), even if the reactor refuses it.
 impl Reactor {
-    /// Reads from `offset_bytes` until the buffer is full or the file ends. The event brings the
-    /// buffer back; the result says how many bytes are valid.
+    /// Reads from `offset_bytes` until the buffer is full or the file ends. The event returns the
+    /// buffer; the result is the number of valid bytes.
     pub fn read(&mut self, file: &File, offset_bytes: u64, buffer: AlignedBuf, token: Token) {
         let len = buffer.len();
         let op = Op::Read { file: file.clone(), offset_bytes, buffer, done_bytes: 0 };
         self.transfer(op, len, token);
     }
 
-    /// Writes all parts, one after the other, from `offset_bytes` on. For short buffered writes
+    /// Writes all parts, one after the other, from `offset_bytes` on. For short buffered writes,
     /// see also [`Reactor::write_inline`].
     pub fn write(&mut self, file: &File, offset_bytes: u64, parts: Vec<Bytes>, token: Token) {
         let (len, gather) = self.gather(parts);
         self.transfer(Op::Write { file: file.clone(), offset_bytes, gather }, len, token);
     }
 
-    /// Makes the writes that completed before stable; with `data_only` leaves out metadata that
-    /// reading the data back does not need (`fdatasync`).
+    /// Makes completed writes stable. With `data_only`, leaves out metadata that a read of the data
+    /// does not need (`fdatasync`).
     pub fn fsync(&mut self, file: &File, data_only: bool, token: Token) {
         self.start(Op::Sync { file: file.clone(), data_only }, token);
     }
@@ -72,18 +72,19 @@ impl Reactor {
         self.start(Op::Space { file: file.clone(), mode, offset_bytes, len_bytes }, token);
     }
 
-    /// Accepts connections until cancelled: each one is an event with a
-    /// [`Payload::Socket`](crate::Payload::Socket) (without delay, if TCP). An error event ends
-    /// it; after `EMFILE`, say, start it again when descriptors have become free.
+    /// Accepts connections until cancelled. Each connection is an event with a
+    /// [`Payload::Socket`](crate::Payload::Socket) (a TCP socket has `TCP_NODELAY`). An error event
+    /// ends the operation. After `EMFILE`, for example, start it again when descriptors are free.
     pub fn accept(&mut self, listener: &Listener, token: Token) {
         let multishot = self.multishot_accept;
         self.start(Op::Accept { listener: listener.clone(), multishot }, token);
     }
 
-    /// Connects a new socket to an endpoint; the event brings the socket (without delay, if TCP).
+    /// Connects a new socket to an endpoint. The event brings the socket (a TCP socket has
+    /// `TCP_NODELAY`).
     ///
     /// # Errors
-    /// No socket could be made; then no event follows.
+    /// The system could not make a socket. Then no event follows.
     pub fn connect(&mut self, endpoint: &Endpoint, token: Token) -> io::Result<()> {
         let socket = Socket::unconnected(endpoint.family())?;
         if endpoint.family() != libc::AF_UNIX {
@@ -93,8 +94,8 @@ impl Reactor {
         Ok(())
     }
 
-    /// Receives into a buffer. Zero bytes (or with [`Want::All`], fewer than asked for) mean that
-    /// the peer ended the stream. The event brings the buffer back.
+    /// Receives into a buffer. Zero bytes (or, with [`Want::All`], fewer than the whole length)
+    /// mean that the peer ended the stream. The event returns the buffer.
     pub fn recv(&mut self, socket: &Socket, buffer: AlignedBuf, want: Want, token: Token) {
         let len = buffer.len();
         let target = Target::Owned(buffer);
@@ -102,12 +103,12 @@ impl Reactor {
         self.transfer(op, len, token);
     }
 
-    /// Receives into memory that the caller owns, otherwise as [`Reactor::recv`].
+    /// Receives into the caller's memory, otherwise as [`Reactor::recv`].
     ///
     /// # Safety
     /// `len_bytes` bytes at `place` must stay valid for writes, and no other code may read or write
     /// them, until a turn has returned this operation's event or the reactor has been dropped.
-    /// Cancelling or closing alone does not end the loan; their event does.
+    /// Cancelling or closing alone does not end the loan of the memory; the operation's event does.
     pub unsafe fn recv_raw(
         &mut self,
         socket: &Socket,
@@ -121,15 +122,15 @@ impl Reactor {
         self.transfer(op, len_bytes as usize, token);
     }
 
-    /// Sends all parts, one after the other, behind earlier sends on the same socket. A peer that
-    /// is gone is an error, never a signal.
+    /// Sends all parts, one after the other, behind earlier sends on the same socket. If the peer
+    /// is gone, the result is an error, never a signal.
     pub fn send(&mut self, socket: &Socket, parts: Vec<Bytes>, token: Token) {
         let (len, gather) = self.gather(parts);
         self.transfer(Op::Send { socket: socket.clone(), gather }, len, token);
     }
 
-    /// Ends a connection now: shuts it down and cancels its operations, whose events follow. The
-    /// descriptor closes with the last of them, if no other handle is left.
+    /// Ends a connection now: shuts it down and cancels its operations. Their events follow. The
+    /// descriptor closes with the last of them, if no other handle exists.
     pub fn close(&mut self, socket: Socket) {
         // An error means that the peer was faster.
         let _ = socket.shutdown(Shutdown::Both);
@@ -137,9 +138,9 @@ impl Reactor {
         drop(socket);
     }
 
-    /// Cancels the operations with this token (not its timer) and returns how many there were.
-    /// Their events still come: with `ECANCELED`, or with a result if they were faster. Looks
-    /// through everything in flight, so it is not for the data path.
+    /// Cancels the operations with this token (not its timer) and returns their number. Their
+    /// events still come: with `ECANCELED`, or with a result if they were faster. This visits every
+    /// operation in flight, so it is not for the data path.
     pub fn cancel(&mut self, token: Token) -> usize {
         self.cancel_where(|flight| flight.token == token)
     }
@@ -163,7 +164,8 @@ impl Reactor {
                 let user_data = user_data(key, flight.generation);
                 self.enqueue(Queued::Cancel(user_data));
             }
-            // Reported when its turn comes, which is within the next system calls.
+            // `refill` reports it when it reaches the front of the backlog, which is within the
+            // next system calls.
             Place::Backlog => {}
             Place::Lane => {
                 let lane = flight.op.send_lane().expect("only sends wait in lanes");
@@ -176,7 +178,7 @@ impl Reactor {
 
     pub(super) fn gather(&mut self, parts: Vec<Bytes>) -> (usize, Gather) {
         let len = parts.iter().map(Bytes::len).fold(0usize, usize::saturating_add);
-        // Too much is refused before the total is looked at.
+        // `transfer` refuses a length that is too large before any code uses the total.
         let total_bytes = u32::try_from(len).unwrap_or(u32::MAX);
         (len, Gather::new(parts, total_bytes, &mut self.lists))
     }
@@ -219,13 +221,13 @@ impl Reactor {
         self.enqueue(Queued::Step(key));
     }
 
-    /// Answers an operation that never took off.
+    /// Answers an operation that never reached the kernel.
     pub(super) fn answer(&mut self, op: Op, token: Token, result: io::Result<u32>) {
         let payload = op.finish(&result, &mut self.lists);
         self.local.push_back(Event { token, result, payload });
     }
 
-    /// Answers a flight that was taken out of the slab before the kernel saw it.
+    /// Answers a flight that left the slab before the kernel saw it.
     pub(super) fn report(&mut self, flight: Flight, result: io::Result<u32>) {
         self.answer(flight.op, flight.token, result);
     }

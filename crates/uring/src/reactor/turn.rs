@@ -13,15 +13,15 @@ use crate::event::{Event, Payload};
 use crate::op::{Op, Step};
 use crate::socket::Socket;
 
-/// User data of the poll that watches the bell. No flight has it: that would need the last slot
-/// of 2^32.
+/// User data of the poll that watches the bell. No flight has this value: it would need the last
+/// slot of 2^32.
 const BELL: u64 = u64::MAX;
 /// User data of cancellations. The reactor does not need their results.
 const CANCEL: u64 = u64::MAX - 1;
-/// Send buffer of accepted Unix sockets. The system's 208 KiB hold one answer of 128 KiB: with
-/// several in flight each one would wait for the client to wake up and read the one before.
+/// Send buffer of accepted Unix sockets. The system's 208 KiB hold one answer of 128 KiB. With
+/// several answers in flight, each would wait until the client wakes up and reads the one before.
 const UNIX_SEND_BYTES: u32 = 1 << 20;
-/// How often in a row a step may fail with `EINTR` or `EAGAIN`.
+/// How many times in a row a step may fail with `EINTR` or `EAGAIN`.
 const MAX_REPEATS: u8 = 16;
 
 /// A completion queue entry, copied out of the ring.
@@ -53,22 +53,22 @@ enum Entered {
     Normally,
     /// A signal came.
     Interrupted,
-    /// The kernel wants completions to be taken before it accepts more.
+    /// The kernel accepts no more entries before the reactor takes completions.
     Congested,
 }
 
 impl Reactor {
-    /// Submits what was started and waits until there is at least one event, which is appended
-    /// to `events`; returns how many were. May return without any when a signal interrupts it.
-    /// With nothing in flight, no timer and no mailbox it waits forever.
+    /// Submits the started operations and waits until there is at least one event. Appends the
+    /// events to `events` and returns their number. May return without an event when a signal
+    /// interrupts it. With no operation in flight, no timer and no mailbox it waits forever.
     ///
     /// # Errors
-    /// The kernel refuses the ring itself; operations report their errors in their events.
+    /// The kernel refuses the ring itself. Operations report their errors in their events.
     pub fn turn(&mut self, events: &mut Vec<Event>) -> io::Result<usize> {
         self.run(events, Patience::Endless)
     }
 
-    /// As [`Reactor::turn`], but waits no longer than until `deadline`.
+    /// As [`Reactor::turn`], but waits at most until `deadline`.
     ///
     /// # Errors
     /// As [`Reactor::turn`].
@@ -76,8 +76,8 @@ impl Reactor {
         self.run(events, Patience::Until(deadline))
     }
 
-    /// As [`Reactor::turn`], but never waits; without a system call if nothing was started and
-    /// nothing completed.
+    /// As [`Reactor::turn`], but never waits. Makes no system call if no operation was started and
+    /// none completed.
     ///
     /// # Errors
     /// As [`Reactor::turn`].
@@ -97,7 +97,8 @@ impl Reactor {
             }
             let entered = self.enter(&sleep);
             self.now = clock::now();
-            // Before an error is returned: the bell must not stay in its sleeping state.
+            // This comes before the return of an error: the bell must not stay in its sleeping
+            // state.
             self.collect_mail(events);
             let entered = entered?;
             let taken = self.reap(events);
@@ -141,8 +142,8 @@ impl Reactor {
         }
     }
 
-    /// One `io_uring_enter`: submits the queue, runs the kernel's deferred work, and sleeps if it
-    /// may. Skipped if there is nothing to do.
+    /// One `io_uring_enter`: submits the queue, runs the kernel's deferred work, and sleeps if
+    /// allowed. Makes no call if there is no work.
     fn enter(&mut self, sleep: &Sleep) -> io::Result<Entered> {
         let no_iowait = self.ring.params().is_feature_no_iowait();
         let queue = self.ring.submission();
@@ -159,7 +160,7 @@ impl Reactor {
             flags |= EnterFlags::GETEVENTS;
         }
         if may_sleep && no_iowait {
-            // A server that waits for its clients is idle, not waiting for a disk.
+            // A server that waits for its clients is idle and does not wait for a disk.
             flags |= EnterFlags::NO_IOWAIT;
         }
         let timeout = match sleep {
@@ -208,7 +209,7 @@ impl Reactor {
         }
     }
 
-    /// Takes every result the kernel has posted and returns how many there were.
+    /// Takes every result that the kernel has posted, and returns their number.
     fn reap(&mut self, events: &mut Vec<Event>) -> usize {
         let mut results = std::mem::take(&mut self.results);
         self.read_results(&mut results);
@@ -270,7 +271,8 @@ impl Reactor {
         }
     }
 
-    /// An accept has a result per connection, and after a multishot's last one must be renewed.
+    /// An accept has one result per connection. After the last result of a multishot it must be
+    /// renewed.
     fn settle_accept(&mut self, key: usize, result: KernelResult, events: &mut Vec<Event>) {
         let flight = &mut self.flights[key];
         let Op::Accept { listener, multishot } = &mut flight.op else {
@@ -290,7 +292,7 @@ impl Reactor {
                     *multishot = false;
                     self.multishot_accept = false;
                 }
-                // That connection is gone; the next one may be fine.
+                // That connection is gone. The next one may work.
                 libc::ECONNABORTED | libc::EPROTO | libc::EINTR | libc::EAGAIN => {}
                 error => {
                     self.finish(key, Err(io::Error::from_raw_os_error(error)), events);
@@ -337,7 +339,7 @@ impl Reactor {
         }
     }
 
-    /// Puts something into the submission queue, or behind others that wait for it.
+    /// Puts an entry into the submission queue, or into the backlog if there is no room.
     pub(super) fn enqueue(&mut self, queued: Queued) {
         if !self.backlog.is_empty() || !self.put(queued) {
             if let Queued::Step(key) = queued {
@@ -394,8 +396,8 @@ impl Reactor {
         true
     }
 
-    /// The tokens and sockets of results that arrive during shutdown are of no use: this only
-    /// frees what the kernel has let go of.
+    /// During shutdown the tokens and sockets of results are useless. This only frees memory that
+    /// the kernel no longer uses.
     pub(super) fn discard_results(&mut self) {
         let mut results = std::mem::take(&mut self.results);
         self.read_results(&mut results);
@@ -424,7 +426,7 @@ impl Reactor {
 fn accepted(raw: RawFd, tcp: bool) -> Socket {
     // SAFETY: the kernel made the descriptor for this result, and no other code has seen it.
     let socket = unsafe { Socket::from_fresh(raw) };
-    // TCP sizes its buffers by itself.
+    // The kernel sizes TCP buffers itself.
     let tuned = if tcp { socket.tune_tcp() } else { socket.set_send_buffer(UNIX_SEND_BYTES) };
     if let Err(error) = tuned {
         tracing::debug!(%error, "an accepted connection stays as the system made it");

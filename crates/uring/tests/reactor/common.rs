@@ -1,25 +1,25 @@
-//! What the tests of the reactor share.
+//! Tools that the tests of the reactor share.
 
 use std::collections::HashMap;
 
 use fieldstone_block::Nanos;
 use fieldstone_uring::{Event, Reactor, ReactorOptions, TaskRun, Token};
 
-/// Nothing in these tests takes this long unless it hangs.
+/// No operation in these tests takes this long unless it hangs.
 pub const PATIENCE: Nanos = Nanos::from_ms(20_000);
 
-/// A small ring, so that its bounds are reached.
+/// A small ring, so that tests reach its bounds.
 pub fn reactor(entries: u32) -> Reactor {
     reactor_with(entries, TaskRun::Deferred)
 }
 
-/// A small ring on a chosen rung of the ladder.
+/// A small ring in a chosen completion mode.
 pub fn reactor_with(entries: u32, task_run: TaskRun) -> Reactor {
     let options = ReactorOptions { entries, task_run, ..ReactorOptions::default() };
     Reactor::new(options).expect("this kernel has io_uring")
 }
 
-/// Turns until `count` events came, and fails loudly instead of hanging.
+/// Runs turns until `count` events arrived. Fails instead of hanging.
 pub fn collect(reactor: &mut Reactor, count: usize) -> Vec<Event> {
     let deadline = reactor.fresh_now().plus(PATIENCE);
     let mut events = Vec::new();

@@ -1,4 +1,4 @@
-//! Reads, writes and their kin on real files.
+//! Reads, writes and other operations on real files.
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -54,7 +54,7 @@ fn round_trip(caching: Caching, task_run: TaskRun) {
     reactor.read(&file, 8192, AlignedBuf::zeroed(20_480), Token(3));
     let (count, got) = buffer(one(&mut reactor));
     assert_eq!((count, &got[..]), (20_480, &whole[..]));
-    // Past the end: what there is, then nothing.
+    // Past the end: the available bytes, then none.
     reactor.read(&file, 24_576, got, Token(4));
     let (count, got) = buffer(one(&mut reactor));
     assert_eq!((count, &got[..4096]), (4096, &whole[16_384..]));
@@ -112,7 +112,7 @@ fn many_parts_are_split_and_reported_once() {
     assert_eq!((counters.inline_writes, counters.sqes), (1, counters.continuations + 1));
 }
 
-/// Whatever the file system says when it is asked not to block.
+/// The write succeeds whatever the file system answers to `RWF_NOWAIT`.
 #[test]
 fn a_write_that_may_not_block_is_made_all_the_same() {
     let folder = folder();
@@ -159,7 +159,7 @@ fn thousands_of_operations_above_the_ring_size_all_complete() {
     assert_eq!(reactor.in_flight(), 0);
     assert_eq!((counters.sqes, counters.cqes), (2 * COUNT, 2 * COUNT));
     assert!(counters.backlog_peak >= COUNT - 8, "{counters:?}");
-    // Each submission fills the ring; the others only wait.
+    // Each submission fills the ring. The other calls only wait.
     assert!(counters.enters - counters.waits <= 2 * COUNT / 8 + 10, "{counters:?}");
 }
 
@@ -291,8 +291,8 @@ fn a_file_dropped_while_in_use_stays_open_until_done() {
     let folder = folder();
     let file = create(&folder, Caching::Buffered);
     let mut reactor = reactor(4);
-    // More than fit the ring, so that some have not reached the kernel when the handle goes and a
-    // new file takes the descriptor's number.
+    // More writes than fit the ring, so that some have not reached the kernel when the handle is
+    // dropped and a new file takes the descriptor's number.
     for i in 0..64 {
         reactor.write(&file, i * 8, vec![Bytes::from_static(b"original")], Token(i));
     }

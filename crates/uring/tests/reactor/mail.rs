@@ -11,7 +11,7 @@ use crate::common::{PATIENCE, reactor};
 
 const MAIL: Token = Token(77);
 
-/// Waits for mail, and fails instead of hanging if a wake-up was lost.
+/// Waits for mail. Fails instead of hanging if a wake-up was lost.
 fn wait_for_mail(reactor: &mut Reactor) {
     let mut events = Vec::new();
     let deadline = reactor.fresh_now().plus(PATIENCE);
@@ -23,7 +23,7 @@ fn wait_for_mail(reactor: &mut Reactor) {
     assert!(events.iter().all(|event| matches!(event.payload, Payload::Mail)));
 }
 
-/// Sleeps, yields or carries on, so that both sides meet in every state.
+/// Sleeps, yields or goes on, so that both sides meet in every state.
 fn dawdle(random: &mut ChaCha8Rng) {
     match random.random_range(0..1000) {
         0..4 => std::thread::sleep(Duration::from_micros(random.random_range(1..300))),

@@ -43,7 +43,7 @@ fn a_dropped_reactor_lets_go_of_everything_before_it_returns() {
         drop(reactor);
         assert!(monotonic_now().since(start).0 < 8_000_000_000, "it did not wait for the limit");
 
-        // The receive is over: what comes now stays in the socket.
+        // The receive is over: later bytes stay in the socket.
         theirs.write_all(&[0xee; 4096]).expect("our end is open");
         assert!(place.iter().all(|byte| *byte == 0));
         drop(ours);

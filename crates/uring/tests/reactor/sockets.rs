@@ -39,7 +39,7 @@ fn random_parts(seed: u64, count: usize, largest: usize) -> Vec<Bytes> {
         .collect()
 }
 
-/// Accepts three connections on one address and talks on each.
+/// Accepts three connections on one address and exchanges data on each.
 fn serve_and_connect(reactor: &mut Reactor, address: &Address) {
     const ACCEPT: Token = Token(u64::MAX);
     let listener = Listener::bind(address).expect("free");
@@ -159,7 +159,7 @@ fn receiving_all_waits_for_all_and_any_for_anything() {
     let event = one(&mut reactor);
     let count = event.result.expect("received") as usize;
     assert!((2..=5).contains(&count) && place[..count] == b"ijklm"[..count]);
-    // The stream ends before all came in.
+    // The stream ends before all bytes arrived.
     reactor.recv(&ours, AlignedBuf::zeroed(100), Want::All, Token(3));
     assert_eq!(received(one(&mut reactor)), b"ijklm"[count..]);
     writer.join().expect("no panic");
@@ -252,7 +252,7 @@ fn closing_ends_everything_on_a_socket() {
     reactor.close(ours);
     let mut events = by_token(collect(&mut reactor, 2));
     assert!(events.remove(&Token(2)).expect("reported").result.is_err());
-    // Shutdown gives the end of the stream, cancellation an error; either may be first.
+    // Shutdown gives the end of the stream, cancellation gives an error. Either may come first.
     let receive = events.remove(&Token(1)).expect("reported").result;
     assert!(receive.is_err() || receive.is_ok_and(|count| count == 0));
     assert_eq!(reactor.in_flight(), 0);

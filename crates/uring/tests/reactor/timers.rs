@@ -1,4 +1,4 @@
-//! Timers, waiting, and what idleness costs.
+//! Timers, waiting, and the cost of idle time.
 
 use fieldstone_block::Nanos;
 use fieldstone_uring::{Payload, Token, thread_usage};
@@ -41,7 +41,7 @@ fn a_timer_is_precise_to_well_below_a_millisecond() {
         })
         .collect();
     late.sort_unstable();
-    // The best of many, because the machine may be busy.
+    // The best of many measurements, because the machine may be busy.
     assert!(late[0] < 500_000, "{late:?}");
 }
 
@@ -60,7 +60,7 @@ fn an_idle_turn_is_one_system_call_and_no_cpu_time() {
     assert!(usage.voluntary_switches - used.voluntary_switches <= 3, "{usage:?}");
     let cpu = usage.user.0 + usage.system.0 - used.user.0 - used.system.0;
     assert!(cpu < 30_000_000, "{cpu} ns of CPU in an idle wait of 300 ms");
-    // Nothing to do and nothing to wait for: not even that one call.
+    // With no work and nothing to wait for, a turn makes not even that one call.
     for _ in 0..1000 {
         reactor.turn_nowait(&mut events).expect("the ring works");
     }

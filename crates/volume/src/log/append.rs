@@ -1,4 +1,5 @@
-//! Appending: what waits is packed into records, put into the open segment and sent.
+//! Appending: packs waiting changes into records, puts their blocks into the open segment, and
+//! sends the records.
 
 use bytes::Bytes;
 use fieldstone_proto::{BLOCK_BYTES, RequestBody, SegmentKind, crc32c_blocks};
@@ -22,13 +23,13 @@ struct RecordBuilder {
     payload: Vec<Bytes>,
     blocks: u32,
     room: u32,
-    /// The record is to be sent as rows, if its blocks come out as whole rows.
+    /// The record goes as rows, if its blocks turn out to be whole rows.
     detached: bool,
     parts: Vec<usize>,
 }
 
 impl Core {
-    /// Appends what waits, as far as bounds allow. Returns whether anything was appended.
+    /// Appends waiting changes, as far as bounds allow. Returns whether it appended any.
     pub fn pump_log(&mut self) -> bool {
         let mut any = false;
         loop {
@@ -50,8 +51,8 @@ impl Core {
                 break;
             }
             if !self.ring_has_room() {
-                // With so few nodes no segment is stored, so the ring stays full. The mover
-                // answers users, and waits for nodes.
+                // With so few nodes no segment can be stored, so the ring stays full. The mover
+                // waits for nodes, and answers users.
                 self.log.moving |= self.phase == Phase::Serving && !self.writable();
                 if self.log.moving {
                     continue;
@@ -68,8 +69,9 @@ impl Core {
         any
     }
 
-    /// The ring has room for the next record, which may have to skip to the next turn. In an
-    /// opening it is as large as what it is made of; a ring has room for all that a ring held.
+    /// The ring has room for the next record. A record that does not fit before the ring's end
+    /// starts at the ring's beginning. In an opening a record is no larger than the changes in it,
+    /// because a ring has room for all records that a ring held.
     pub fn ring_has_room(&self) -> bool {
         let most = self.log.record_blocks();
         let blocks = match self.phase {
@@ -82,17 +84,17 @@ impl Core {
         self.log.used_bytes() + skipped + record <= self.log.ring_bytes
     }
 
-    /// Keeps the ring from filling up: closes the open segment when it alone fills half, and has
-    /// closed segments made durable so that their records can go.
+    /// Keeps the ring from filling up. Closes the open segment when that segment alone fills half
+    /// of the ring. Makes closed segments durable, so that their records can go.
     fn relieve_ring(&mut self) {
         if self.log.used_bytes() * 2 <= self.log.ring_bytes || self.phase == Phase::Opening {
             return;
         }
         if let Some(open) = self.log.open {
             let first = self.segments.get(open).map_or(self.log.next, |s| s.lsn_first);
-            // Below a half it is the closed segments' records that fill the ring, and they go when
-            // those are durable. Closing this one as well would spend a slot on every node for the
-            // few records in it, with each further record again.
+            // Below half, records of closed segments fill the ring. These records go when their
+            // segments are durable. Closing the open segment too would spend a slot on every node
+            // for the few records in it, and this would happen again with each further record.
             if (self.log.next.0 - first.0) * 2 > self.log.ring_bytes {
                 self.close_open_segment();
             }
@@ -100,7 +102,7 @@ impl Core {
         self.start_sync();
     }
 
-    /// Starts making sealed segments durable, if that is not under way.
+    /// Starts to make sealed segments durable, if no task does this already.
     pub fn start_sync(&mut self) {
         if !self.sync_running {
             self.sync_running = true;
@@ -139,8 +141,8 @@ impl Core {
         let segment = self.segments.get_mut(handle).expect("the open segment exists");
         let contents = segment.contents.as_ref().expect("an open segment is in memory");
         if contents.entries.is_empty() {
-            // There is nothing to store. Sealing it would take slots for nothing, again and again
-            // while the ring is full and users wait for space.
+            // The segment has nothing to store. Sealing it would waste slots, again and again while
+            // the ring is full and users wait for space.
             self.segments.remove(handle);
             return;
         }
@@ -153,14 +155,15 @@ impl Core {
         }
         self.segments.set_state(handle, State::Closed);
         self.segments_since_checkpoint += 1;
-        // Blocks that an opening replays are in the journal, and are stored when the volume serves.
+        // The journal has the blocks that an opening replays. They are stored when the volume
+        // serves.
         if self.phase != Phase::Opening {
             self.spawn_with(move |ctx| crate::seal::seal(ctx, handle));
         }
     }
 
-    /// Ends the open segment because a checkpoint is about to be written, which says what trims
-    /// say.
+    /// Ends the open segment because the volume is about to write a checkpoint, and the checkpoint
+    /// records the effect of trims.
     pub fn close_for_checkpoint(&mut self) {
         match self.log.open {
             Some(open) if self.log_is_of_trims() => {
@@ -171,7 +174,7 @@ impl Core {
         }
     }
 
-    /// Blocks that the open segment can still take, if `entries` more entries come along.
+    /// Blocks that the open segment can still take together with `entries` more entries.
     pub fn segment_room(&self, handle: Handle, entries: usize) -> u32 {
         let segment = self.segments.get(handle).expect("the open segment exists");
         let contents = segment.contents.as_ref().expect("an open segment is in memory");
@@ -179,9 +182,10 @@ impl Core {
         self.layout.segment_blocks().saturating_sub(contents.blocks() + footer)
     }
 
-    /// Builds and sends one record: of the volume's own changes if there are any, else of what
-    /// users want, in the order in which it came. Trims take no room (see `space`), so they alone
-    /// go on when the others have to wait for room. Returns false if nothing could be taken.
+    /// Builds and sends one record. The record holds the volume's own changes if there are any,
+    /// else the changes of users in their order of arrival. Trims take no room (see `space`), so
+    /// only they go on when other changes wait for room. Returns false if the record took no
+    /// change.
     fn append_one(&mut self) -> bool {
         let internal = !self.log.internal.is_empty();
         let mut held = false;
@@ -229,7 +233,7 @@ impl Core {
         self.send_record(record);
         match of_blocks {
             true => self.log.held_since = None,
-            // The trimmed blocks may be all that a segment held.
+            // The trimmed blocks may be the last live blocks of a segment.
             false => self.consider_gc(),
         }
         if of_blocks && !internal {
@@ -238,10 +242,10 @@ impl Core {
         true
     }
 
-    /// Fills a record with what waits: with the volume's own changes, or with those of users. With
-    /// `held`, what takes room waits.
+    /// Fills a record with waiting changes: the volume's own changes, or those of users. With
+    /// `held`, changes that take room wait.
     fn fill_record(&mut self, record: &mut RecordBuilder, internal: bool, mut held: bool) {
-        // Looked at once a record: its few blocks fit into what the reserve leaves.
+        // Computed once per record: the few blocks of a record fit into the reserve's remainder.
         let mut space = UserSpace {
             blocks: self.space_for_user(),
             starved: self.starved(),
@@ -292,7 +296,7 @@ impl Core {
         }
     }
 
-    /// Moves as much of `mutation` into the record as fits.
+    /// Moves as much of `mutation` into the record as the record has room for.
     fn take_part(&mut self, record: &mut RecordBuilder, mutation: &mut Mutation, room: u32) {
         let first_entry = record.entries.len();
         match mutation.kind {
@@ -336,7 +340,7 @@ impl Core {
         }
     }
 
-    /// Blocks that collection moves: those that were overwritten meanwhile stay behind.
+    /// Takes blocks that collection moves. Blocks that users overwrote meanwhile stay behind.
     fn take_moved(
         &mut self,
         record: &mut RecordBuilder,
@@ -358,8 +362,8 @@ impl Core {
             }
             let slice = data.slice(at as usize * BLOCK_BYTES..(at + run) as usize * BLOCK_BYTES);
             if record.entries.len() >= RECORD_ENTRIES_MAX {
-                // Cannot happen with one entry per two blocks; kept so that a change of the bounds
-                // leaves blocks behind rather than overflowing the header.
+                // This cannot happen with one entry per two blocks. If someone changes the bounds,
+                // this check leaves blocks behind and does not overflow the header.
                 return;
             }
             self.counters.moved_bytes += u64::from(run) * BLOCK_BYTES as u64;
@@ -387,7 +391,8 @@ impl Core {
         self.note_entry(record.handle, entry);
     }
 
-    /// Adds an entry to the footer to be, joined with the one before where they are one run.
+    /// Adds an entry to the segment's future footer. Joins it with the entry before if both form
+    /// one run.
     fn note_entry(&mut self, handle: Handle, entry: Entry) {
         let segment = self.segments.get_mut(handle).expect("the open segment exists");
         let contents = segment.contents.as_mut().expect("an open segment is in memory");

@@ -1,14 +1,14 @@
 //! The log: how changes become records of the journal and blocks of the open segment.
 //!
-//! Changes queue up while the volume handles events (`pending`); [`Core::pump_log`] then packs as
-//! many as fit into one record, updates the map, appends the blocks to the open segment in memory
-//! and sends the record to all journal nodes (`append`). A change is acknowledged when every
-//! journal node has its record *and all records before it*, because recovery replays a prefix of
-//! the log: an acknowledged record behind a hole would be lost.
+//! Changes queue up while the volume handles events (`pending`). [`Core::pump_log`] then packs as
+//! many as fit into one record, updates the map, appends the blocks to the open segment in memory,
+//! and sends the record to all journal nodes (`append`). The volume acknowledges a change when
+//! every journal node has its record *and all records before it*. Recovery replays a prefix of the
+//! log: it would lose an acknowledged record behind a hole.
 //!
-//! Bounds: [`BATCHES_MAX`] records in flight; the ring bounds what is unsealed, and so the memory
-//! that this module holds; when the ring fills up, segments are closed, sealed and synced, and the
-//! queue waits meanwhile (backpressure towards the front-end).
+//! Bounds: [`BATCHES_MAX`] records are in flight. The ring bounds the unsealed data, and so the
+//! memory of this module. When the ring fills up, the volume closes, seals and syncs segments, and
+//! meanwhile the queue waits (backpressure towards the front-end).
 
 mod append;
 mod pending;
@@ -32,7 +32,7 @@ use pending::Pending;
 /// Most records in flight to the journal nodes.
 const BATCHES_MAX: usize = 16;
 
-/// Where changes wait.
+/// The queue in which a change waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     /// The volume's own: replay and collection.
@@ -51,21 +51,21 @@ pub struct Mutation {
     block: u64,
     count: u32,
     data: Bytes,
-    /// Collection: only blocks that still lie here (consecutively) are moved.
+    /// For collection: the volume moves only blocks that still lie here, consecutively.
     from: Option<Location>,
-    /// The change was large when it came: the rest of it may go into rows.
+    /// The change was large when it arrived. The rest of it may go into rows.
     large: bool,
-    /// Rises with every change that came.
+    /// Rises with every change that arrives.
     number: u64,
 }
 
-/// A time in which changes found too little room. It ends with a change that finds as much.
+/// A time in which changes found too little room. It ends when a change finds at least `blocks`.
 #[derive(Clone, Copy)]
 struct Lack {
     since: Nanos,
-    /// When the last change found too little.
+    /// When a change last found too little room.
     last: Nanos,
-    /// What the smallest of them would have taken.
+    /// Blocks that the smallest of these changes would have taken.
     blocks: u64,
 }
 
@@ -74,7 +74,7 @@ struct Batch {
     end: Lsn,
     /// Journal nodes that have not answered.
     waiting: SmallVec<[NodeIndex; 4]>,
-    /// Writes of its rows that have not been answered.
+    /// Writes of the batch's rows that nodes have not answered.
     rows: u32,
     parts: Vec<usize>,
 }
@@ -85,7 +85,7 @@ impl Batch {
     }
 }
 
-/// A record that may still be needed: to send it again when the journal moves.
+/// A record that the volume may still need, to send it again when the journal moves.
 pub struct KeptRecord {
     /// Its header.
     pub header: Header,
@@ -101,45 +101,46 @@ pub struct Log {
     pub nodes: Vec<NodeIndex>,
     /// Size of its ring.
     pub ring_bytes: u64,
-    /// Where the next record goes (or the turn of the ring after it).
+    /// Where the next record goes (or the beginning of the ring after this position).
     pub next: Lsn,
-    /// Everything before is stored in durable segments.
+    /// Durable segments hold everything before this position.
     pub trimmed: Lsn,
-    /// Everything before is on all journal nodes.
+    /// All journal nodes have everything before this position.
     pub acked: Lsn,
-    /// Everything before is stable.
+    /// Everything before this position is stable.
     pub synced: Lsn,
-    /// The journal has to move to other nodes; nothing is appended meanwhile.
+    /// The journal has to move to other nodes. The log appends nothing meanwhile.
     pub moving: bool,
-    /// A node of the journal was lost while it was being moved.
+    /// A node of the journal was lost during a move of the journal.
     pub moving_again: bool,
-    /// A task is moving it.
+    /// A task is moving the journal.
     pub mover_running: bool,
     /// The segment that takes blocks.
     pub open: Option<Handle>,
     /// Records from `trimmed` on.
     pub records: VecDeque<KeptRecord>,
-    /// Changes by users, but for trims.
+    /// Changes by users, except trims.
     queue: VecDeque<Mutation>,
-    /// Trims by users: they make room, so they overtake what waits for room. Requests that are
-    /// under way together have no order, so they may.
+    /// Trims by users. They make room, so they overtake changes that wait for room. Concurrent
+    /// requests have no order, so a trim may overtake.
     trims: VecDeque<Mutation>,
-    /// Changes that have come so far.
+    /// Number of changes that have arrived so far.
     mutations_made: u64,
-    /// Changes found no room, and nodes were asked to grant more.
+    /// Changes found no room, and the volume asked nodes to grant more.
     lack: Option<Lack>,
-    /// What waits is looked at again soon.
+    /// A timer will soon make the log try the waiting changes again.
     wakes: bool,
     /// Since when changes have been waiting for room for a segment.
     held_since: Option<Nanos>,
-    /// Since when changes have waited for room while more nodes than may be lost have none.
+    /// Since when changes have waited for room while more than `missing_max` nodes are lost or have
+    /// no room.
     no_room_since: Option<Nanos>,
-    /// Changes by the volume itself: they go first and may use the reserve.
+    /// Changes by the volume itself. They go first and may use the reserve.
     internal: VecDeque<Mutation>,
     batches: VecDeque<Batch>,
     batches_made: u64,
     pending: Slab<Pending>,
-    /// Who waits for the log to be stable up to a position.
+    /// Requests that wait until the log is stable up to a position.
     syncs: Vec<(Lsn, usize)>,
     /// A task is syncing the journal.
     pub journal_sync_running: bool,
@@ -191,7 +192,8 @@ impl Log {
         self.synced = lsn;
     }
 
-    /// Most payload blocks of a record: small rings take small records, so that several fit.
+    /// The largest number of payload blocks in a record. A small ring takes small records, so that
+    /// several fit.
     pub fn record_blocks(&self) -> u32 {
         let eighth = self.ring_bytes / 8 / BLOCK_BYTES as u64;
         u32::try_from(eighth.saturating_sub(1)).unwrap_or(u32::MAX).clamp(1, RECORD_BLOCKS_MAX)
@@ -203,7 +205,7 @@ impl Log {
         self.next.0 - self.trimmed.0
     }
 
-    /// Changes by the volume itself wait, and nothing is in flight that would let them go on.
+    /// Changes by the volume itself wait, and nothing is in flight that could free them.
     #[must_use]
     pub fn replay_is_held(&self) -> bool {
         !self.internal.is_empty() && self.batches.is_empty()
@@ -215,7 +217,7 @@ impl Log {
         !(self.queue.is_empty() && self.trims.is_empty())
     }
 
-    /// Blocks of the next record of an opening, which takes `most` blocks at most.
+    /// Blocks of the next record of an opening, at most `most`.
     fn replay_blocks(&self, most: u32) -> u32 {
         let mut blocks = 0u32;
         for mutation in self.internal.iter().take(RECORD_ENTRIES_MAX) {
@@ -237,7 +239,7 @@ impl Log {
         }
     }
 
-    /// Nothing but large writes waits.
+    /// Only large writes wait.
     #[must_use]
     pub fn only_large_waits(&self) -> bool {
         self.queue.iter().all(|mutation| mutation.large)
@@ -255,8 +257,8 @@ impl Log {
         self.batches.get_mut(usize::try_from(index).ok()?)
     }
 
-    /// The line whose first change is next: the volume's own, then users' in the order in which
-    /// they came. With `held` only trims are taken.
+    /// The queue with the next change: the volume's own changes first, then users' in their order
+    /// of arrival. With `held`, only trims.
     fn next_line(&self, held: bool) -> Option<Line> {
         if held {
             return (!self.trims.is_empty()).then_some(Line::Trims);
@@ -271,8 +273,8 @@ impl Log {
         }
     }
 
-    /// Blocks of large writes at the front of the users' queue, as far as no trim comes between;
-    /// counting ends above `enough`.
+    /// Blocks of large writes at the front of the users' queue, up to the next trim. Counting stops
+    /// above `enough`.
     fn large_queued(&self, enough: u32) -> u32 {
         let trim = self.trims.front().map_or(u64::MAX, |trim| trim.number);
         let mut blocks = 0u32;
@@ -286,7 +288,7 @@ impl Log {
         blocks
     }
 
-    /// Nothing waits, nothing is in flight.
+    /// No change waits, and none is in flight.
     #[must_use]
     pub fn idle(&self) -> bool {
         !self.waits()
@@ -333,7 +335,7 @@ impl Core {
         }
     }
 
-    /// The journal has to move: a record, or rows that stand for one, may be missing somewhere.
+    /// The journal has to move: some node may lack a record, or rows that stand for one.
     pub fn journal_broken(&mut self) {
         self.log.moving = true;
         self.log.moving_again = true;
@@ -363,7 +365,7 @@ impl Core {
         self.forget_rows();
     }
 
-    /// Forgets the records that durable segments hold.
+    /// Forgets the records whose changes durable segments hold.
     pub fn trim_log(&mut self) {
         let undurable = self
             .segments
@@ -374,7 +376,7 @@ impl Core {
         let trimmed = undurable.unwrap_or(self.log.next);
         if trimmed > self.log.trimmed {
             self.log.trimmed = trimmed;
-            // What durable segments hold needs no journal to be stable.
+            // A record whose changes are in durable segments counts as stable.
             self.synced_up_to(trimmed);
         }
         while self.log.records.front().is_some_and(|r| r.header.end() <= self.log.trimmed) {

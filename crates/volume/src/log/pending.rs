@@ -1,5 +1,5 @@
-//! Who waits for the log: users' requests and the volume's own changes, until all parts of each are
-//! acknowledged, and stable where that was asked for.
+//! Requests that wait for the log: requests of users and the volume's own changes. Each waits until
+//! all its parts are acknowledged, and stable where the request asks for that.
 
 use bytes::Bytes;
 use fieldstone_block::{BlockError, Completion, Payload, Request, Stage};
@@ -12,7 +12,7 @@ use crate::map::Location;
 use crate::record::{Entry, EntryKind};
 use crate::status::Phase;
 
-/// Who wants a change.
+/// The origin of a change.
 pub enum Origin {
     /// A user's request, answered with a completion.
     User(Box<Request>),
@@ -20,19 +20,20 @@ pub enum Origin {
     Internal(Filler<Result<(), BlockError>>),
 }
 
-/// A request of which some part is not yet acknowledged.
+/// A request with parts that are not yet acknowledged.
 pub(super) struct Pending {
     pub origin: Origin,
-    /// Mutations not yet appended completely, plus records not yet acknowledged.
+    /// Mutations that are not completely appended, plus records that are not acknowledged.
     pub parts: u32,
     pub fua: bool,
-    /// End of the last record with a part of it.
+    /// End of the last record with a part of the request.
     pub end: Lsn,
     pub error: Option<BlockError>,
 }
 
 impl Core {
-    /// Takes a user's write, trim or write-zeroes, block-aligned and in range.
+    /// Takes a user's write, trim or write-zeroes. The range is block-aligned and inside the
+    /// device.
     pub fn queue_user(&mut self, request: Request, kind: EntryKind) {
         let block = request.offset_bytes / BLOCK_BYTES as u64;
         let count = request.len_bytes / BLOCK_BYTES as u32;
@@ -71,7 +72,7 @@ impl Core {
         self.log.internal.push_back(mutation);
     }
 
-    /// A user's flush: covers everything acknowledged by now.
+    /// Takes a user's flush. It covers every change that is acknowledged now.
     pub fn queue_flush(&mut self, request: Request) {
         let pending = self.log.pending.insert(Pending {
             origin: Origin::User(Box::new(request)),
@@ -101,7 +102,7 @@ impl Core {
         !self.log.syncs.is_empty()
     }
 
-    /// The log is stable up to `lsn`: completes the changes that waited for this.
+    /// The log is stable up to `lsn`: completes the requests that waited for this position.
     pub fn synced_up_to(&mut self, lsn: Lsn) {
         self.log.synced = self.log.synced.max(lsn);
         let synced = self.log.synced;
@@ -144,8 +145,8 @@ impl Core {
         self.part_done(mutation.pending);
     }
 
-    /// Fails what users are waiting for: the nodes that are left cannot keep it safe. Records stay,
-    /// so what was in flight is indeterminate, not gone.
+    /// Fails the changes that users wait for, because the remaining nodes cannot store them safely.
+    /// The volume keeps the records, so a change in flight is indeterminate, not gone.
     pub fn fail_user_changes(&mut self, error: &BlockError) {
         for line in [Line::Users, Line::Trims] {
             for mutation in std::mem::take(self.log.line(line)) {
@@ -157,8 +158,8 @@ impl Core {
         };
         let keys: Vec<usize> = self.log.pending.iter().filter_map(of_user).collect();
         for key in keys {
-            // The parts still in flight refer to the entry; only its answer is given early. A part
-            // may have been refused just now, or before.
+            // Parts in flight refer to the entry, so the entry stays and only its answer goes
+            // early. A part may have been refused already.
             self.answer_early(key, error.clone());
         }
         let syncs = std::mem::take(&mut self.log.syncs);
@@ -181,7 +182,7 @@ impl Core {
         }
     }
 
-    /// The volume has failed or closed: everything that waits is answered with an error.
+    /// The volume has failed or closed: answers every waiting request with an error.
     pub fn fail_everything(&mut self) {
         let why = match &self.phase {
             Phase::Failed(why) => why.clone(),

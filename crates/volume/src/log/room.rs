@@ -1,7 +1,7 @@
-//! Who waits for room, and who is refused.
+//! Which changes wait for room, and which ones the volume refuses.
 //!
-//! A change waits while collection, nodes or neighbours may still make room for it. It is refused
-//! when none of them will, or when it has waited too long.
+//! A change waits while collection, nodes or other volumes may still make room for it. The volume
+//! refuses it when none of them will, or when it has waited too long.
 
 use fieldstone_block::{BlockError, Nanos};
 
@@ -13,29 +13,29 @@ use crate::status::NodeHealth;
 /// How long users' writes wait for room when collection finds nothing to free.
 const STUCK_MS_MAX: u64 = 500;
 
-/// How long users' writes wait for room when none of them gets on. A node that joins again and
+/// How long users' writes wait for room when no write makes progress. A node that joins again and
 /// again, and fails each time, keeps collection and reservations busy for ever.
 const HOPELESS_MS: u64 = 16_000;
 
-/// How long changes wait for nodes to grant more room: neighbours look every 2 s at most whether
-/// others lack room.
+/// How long changes wait for nodes to grant more room. The other volumes check at least every 2 s
+/// whether another volume lacks room.
 const GRANT_MS_MAX: u64 = 2_500;
-/// How long it counts that changes found no room, if none has come since.
+/// How long a lack of room counts, if no change has found too little room since.
 const LACK_MS_MAX: u64 = 2 * GRANT_MS_MAX;
-/// Pause before the log is looked at again because a node may grant more.
+/// Pause before the log tries again because a node may grant more.
 const LOOK_AGAIN_MS: u64 = 50;
 
-/// What users may still take, as seen at the start of a record.
+/// The room that users may still take, computed at the start of a record.
 pub(super) struct UserSpace {
     pub blocks: u64,
     pub starved: bool,
     pub lent: bool,
-    /// A write was refused because collection makes no room. The writes behind it have waited for
-    /// the same, and are refused with it.
+    /// The volume refused a write because collection makes no room. It also refuses the writes
+    /// behind that one, which waited for the same room.
     pub refused: bool,
 }
 
-/// What becomes of a change.
+/// The decision about a change.
 pub(super) enum Admission {
     Take,
     Wait,
@@ -43,12 +43,12 @@ pub(super) enum Admission {
 }
 
 impl Core {
-    /// More nodes than may be lost are lost or have no room, and users have waited longer for that
-    /// than they should. Collection waits for the same nodes.
+    /// More than `missing_max` nodes are lost or have no room, and users have waited too long for
+    /// them. Collection waits for the same nodes.
     fn waits_for_room_in_vain(&mut self) -> bool {
         if !self.too_few_nodes(|node| !node.short && !node.full) {
-            // A node may say for a moment that it has room: the time goes on until a write of a
-            // user gets on.
+            // A node may report room for a moment. The time goes on until a write of a user makes
+            // progress.
             return false;
         }
         let since = *self.log.no_room_since.get_or_insert(self.now);
@@ -56,18 +56,19 @@ impl Core {
         self.is_too_long(Some(since))
     }
 
-    /// More nodes than may be lost are lost, or do not have what `has` asks for.
+    /// More than `missing_max` nodes are lost or do not pass `has`.
     fn too_few_nodes(&self, has: impl Fn(&Node) -> bool) -> bool {
         let lost = |node: &&Node| node.health != NodeHealth::Up || !has(node);
         self.nodes.iter().filter(lost).count() > usize::from(self.config.missing_max)
     }
 
-    /// The ring is full: changes wait until segments are stored. If nodes have no room for these,
-    /// the changes are refused; trims only if the disks are full, because a checkpoint takes the
-    /// place of their records otherwise.
+    /// The ring is full: changes wait until segments are stored. If nodes have no room for the
+    /// segments, the volume refuses the changes. It refuses trims only if the disks are full:
+    /// otherwise a checkpoint can replace the records of trims.
     ///
-    /// Where records of shelved segments fill the ring, only a checkpoint empties the ring, and
-    /// collection writes the checkpoint after the move under way. So that move is given up.
+    /// Where records of shelved segments fill the ring, only a checkpoint empties the ring.
+    /// Collection writes that checkpoint after the move under way, so the volume gives this move
+    /// up.
     pub(super) fn hold_all(&mut self) {
         if self.segments.any_shelved() {
             self.refuse_line(Line::Internal);
@@ -88,10 +89,10 @@ impl Core {
         }
     }
 
-    /// No room is left for a segment: changes with blocks wait until collection has made some. If
-    /// it finds none they are refused.
+    /// No room is left for a segment. Changes with blocks wait until collection has made some. If
+    /// collection finds none, the volume refuses the changes.
     pub(super) fn hold_line(&mut self, line: Line) {
-        // A move is given up at once: what it would have freed stays where it is.
+        // Refuses a move of collection at once: its blocks stay where they are.
         let since = *self.log.held_since.get_or_insert(self.now);
         let tried = self.gc_stuck && !self.gc_running && !self.reservation_changes();
         let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
@@ -102,7 +103,7 @@ impl Core {
             return self.refuse_line(line);
         }
         if self.segments.row_backed() > 0 {
-            // Room that is lent to these segments comes back when they are durable.
+            // Rows of these segments borrow room until the segments are durable.
             return self.start_sync();
         }
         self.make_room();
@@ -113,12 +114,12 @@ impl Core {
         let end = mutation.block + u64::from(mutation.count);
         let taken = self.map.holes_in(mutation.block..end);
         if taken > space.blocks {
-            // A neighbour may be about to give back what it no longer needs.
+            // Another volume may be about to give back slots that it no longer needs.
             let long = self.has_waited_for_grants(taken);
             let whole =
                 self.reservation.slots >= self.slots_most() || self.waits_for_room_in_vain();
             let refuse = (long || whole) && !self.reservation_changes();
-            // What nodes answer helps the next request, if it comes too late for this one.
+            // If the nodes' answers come too late for this request, they help the next one.
             self.grow_reservation();
             if refuse {
                 return Admission::Refuse(BlockError::NoSpace);
@@ -152,9 +153,9 @@ impl Core {
         Admission::Take
     }
 
-    /// No room was found for a change that takes `blocks`. True when nodes have been asked for more
-    /// for long, for this change or for others lately: of changes that wait together, only the first
-    /// one has to wait.
+    /// A change that takes `blocks` found no room. True when the volume has asked nodes for more
+    /// long enough, for this change or for others lately: of changes that wait together, only the
+    /// first one has to wait.
     fn has_waited_for_grants(&mut self, blocks: u64) -> bool {
         let now = self.now;
         let lately = |lack: &Lack| now.since(lack.last) < Nanos::from_ms(LACK_MS_MAX);
@@ -164,7 +165,7 @@ impl Core {
         now.since(before.since) >= Nanos::from_ms(GRANT_MS_MAX)
     }
 
-    /// Looks at what waits again in a while, without another event.
+    /// Makes the log try waiting changes again after a pause, without another event.
     fn wake_soon(&mut self) {
         if !std::mem::replace(&mut self.log.wakes, true) {
             self.spawn_with(|ctx| async move {

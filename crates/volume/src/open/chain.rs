@@ -1,4 +1,5 @@
-//! The chain of segments behind the checkpoint, and where replay from the journal takes over.
+//! The chain of segments behind the checkpoint, and the position where replay from the journal
+//! takes over.
 
 use std::collections::HashMap;
 
@@ -20,8 +21,9 @@ pub(super) struct Link {
     pub end: Lsn,
 }
 
-/// The chain of segments behind the checkpoint. All its shards are verified, for nothing vouches
-/// for them; a segment that was durable once stays in it whatever is left of it.
+/// Finds the chain of segments behind the checkpoint. The opening verifies all their shards,
+/// because no checkpoint names them. A segment that was once durable stays in the chain, no matter
+/// how many of its shards are good.
 pub(super) async fn find_chain(
     ctx: &Ctx,
     root: &Root,
@@ -64,7 +66,7 @@ pub(super) async fn find_chain(
     Ok(chain)
 }
 
-/// The boundary from which replay reaches furthest; the latest of those.
+/// The boundary from which replay reaches furthest; the latest one if several reach as far.
 pub(super) fn choose_start(root: &Root, chain: &[Link], records: &Records) -> Lsn {
     let ring = root.geometry.ring_bytes;
     let boundaries = std::iter::once(root.checkpoint_lsn).chain(chain.iter().map(|link| link.end));
@@ -78,7 +80,7 @@ pub(super) fn choose_start(root: &Root, chain: &[Link], records: &Records) -> Ls
     best.0
 }
 
-/// Refuses to go back in time: what was durable once must be found again.
+/// Refuses to go back in time: the opening must find everything that was once durable.
 pub(super) fn check_nothing_lost(
     root: &Root,
     start: Lsn,
@@ -95,10 +97,10 @@ pub(super) fn check_nothing_lost(
     Ok(())
 }
 
-/// Makes those segments of the chain whole, as far as there are nodes, that the journal still
-/// backed. The writer may have died while it wrote their shards: their data is on fewer nodes than
-/// the journal, which this opening is about to give up. So it fails if a shard cannot be made that
-/// a node could take.
+/// Makes segments of the chain whole that the journal still backed, as far as there are nodes. The
+/// writer may have died while it wrote their shards. Then their data is on fewer nodes than the
+/// journal, which this opening is about to give up. So the opening fails if it cannot make a shard
+/// that a node could take.
 pub(super) async fn strengthen(
     ctx: &Ctx,
     chain: &[Link],
@@ -106,7 +108,7 @@ pub(super) async fn strengthen(
     trimmed: Lsn,
 ) -> Result<(), Failure> {
     for link in chain.iter().filter(|link| link.first < start && link.end > trimmed) {
-        // The writer had room for it, so this may use the reserve.
+        // The writer had room for the shard, so the opening may use the reserve.
         let targets = ctx.with(|core| core.place_missing(link.handle, 0));
         let wanted = targets.len();
         let missing = |core: &mut Core| core.segments.get(link.handle).map_or(0, Segment::missing);

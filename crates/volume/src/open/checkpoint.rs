@@ -1,4 +1,4 @@
-//! What is known of segments before any footer is replayed: the checkpoint, and what nodes list.
+//! Knowledge about segments before any footer is replayed: the checkpoint, and the nodes' lists.
 
 use fieldstone_buf::join;
 use fieldstone_proto::{BLOCK_BYTES, Lsn, NodeIndex, SegmentId, SegmentKind, ShardInfo};
@@ -14,7 +14,7 @@ use crate::record::{Entry, EntryKind};
 use crate::root::Root;
 use crate::segment::{Handle, Segment, State};
 
-/// Reads the checkpoint that the root names, and takes up the segments and the map that it has.
+/// Reads the checkpoint that the root names, and adds its segments and its map.
 pub(super) async fn load_checkpoint(
     ctx: &Ctx,
     root: &Root,
@@ -28,8 +28,8 @@ pub(super) async fn load_checkpoint(
             let kind = SegmentKind::Checkpoint;
             core.insert_listed(*id, kind, (Lsn(0), Lsn(0)), shard_bytes, shards)
         });
-        // The checkpoint is read in full right away, so only which form of a shard to read is in
-        // doubt.
+        // The opening reads the checkpoint in full right away, so the only question is which copy
+        // of a shard to read.
         let doubtful = ctx.with(|core| {
             let found = core.segments.get(handle).map(|s| s.shards.clone()).unwrap_or_default();
             core.doubtful(handle, shards, &found)
@@ -120,8 +120,8 @@ impl Core {
         })
     }
 
-    /// Takes the segments at and behind the start of the replay out again: their records are
-    /// appended anew.
+    /// Removes the segments at and behind the start of the replay: the replay appends their records
+    /// anew.
     pub(super) fn drop_segments_from(&mut self, chain: &[Link], start: Lsn) {
         for link in chain.iter().filter(|link| link.first >= start) {
             self.segments.remove(link.handle);

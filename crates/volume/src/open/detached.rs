@@ -1,8 +1,10 @@
-//! Detached records, read again: an opening gets their blocks from the shards that have them as rows.
+//! Reads detached records again: an opening gets their blocks from the shards that hold them as
+//! rows.
 //!
-//! The record's header, which every journal node has, says where in the segment the blocks are and
-//! what their checksums are (see `rows`). What a data shard gives is held against those. Parity has
-//! no checksums in a record, so it is tried: what is decoded with it is right or it is not.
+//! Every journal node has the record's header. It says where in the segment the blocks are, and
+//! gives their checksums (see `rows`). The opening checks the bytes of a data shard against these
+//! checksums. A record has no checksums for parity. So the opening tries parity: the blocks that it
+//! decodes with it have the right checksums or they do not.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +21,13 @@ use crate::layout::Layout;
 use crate::record::Header;
 use crate::rows::shard_index;
 
-/// Where shards of segments are, in whatever form.
+/// The nodes that hold shards of segments, complete or open.
 pub type Places = BTreeMap<SegmentId, Vec<(ShardIndex, NodeIndex)>>;
 
-/// Reads the blocks of a detached record. `None` if they cannot be had.
+/// Reads the blocks of a detached record. `None` if the nodes cannot deliver them.
 ///
 /// # Errors
-/// A node was lost on the way: which.
+/// A node was lost on the way: this node.
 pub async fn read_detached(
     ctx: &Ctx,
     header: &Header,
@@ -69,7 +71,7 @@ pub async fn read_detached(
     Ok(Some(data.freeze()))
 }
 
-/// The same range of every shard.
+/// A range that is the same on every shard.
 struct PieceRange {
     segment: SegmentId,
     offset_bytes: u32,
@@ -77,7 +79,7 @@ struct PieceRange {
 }
 
 impl PieceRange {
-    /// Reads it of one shard, from the first node that has it as `good` wants it.
+    /// Reads the range of one shard, from the first node whose bytes pass `good`.
     async fn read(
         &self,
         ctx: &Ctx,
@@ -95,7 +97,7 @@ impl PieceRange {
             };
             match ctx.call(*node, body).await {
                 Ok(ReplyBody::Data(data)) if good(&data) => return Ok(Some(data)),
-                // The node may give it at another attempt.
+                // The node may deliver it at another attempt.
                 Err(
                     error @ (NodeError::Unreachable | NodeError::Busy | NodeError::Fenced { .. }),
                 ) => {
@@ -108,15 +110,15 @@ impl PieceRange {
     }
 }
 
-/// The checksums of a data shard's part of a record.
+/// The checksums of one data shard's part of a record.
 fn piece_checksums(layout: &Layout, shard: usize, checksums: &[u32]) -> Vec<u32> {
     let unit = layout.unit_blocks as usize;
     let units = checksums.chunks_exact(unit).skip(shard).step_by(layout.k as usize);
     units.flatten().copied().collect()
 }
 
-/// Makes the pieces in `bad` from the others, with those parity pieces that lead to the right
-/// checksums: parity has none of its own in a record.
+/// Makes the pieces in `bad` from the other pieces, with those parity pieces that lead to the right
+/// checksums. A record has no checksums for parity.
 fn repair_pieces(
     core: &mut Core,
     layout: &Layout,
@@ -129,7 +131,7 @@ fn repair_pieces(
     if parity.len() < bad.len() {
         return false;
     }
-    // Few shards, few of them parity: all choices are tried.
+    // There are few shards and few parity shards, so the loop tries all choices.
     for choice in 0u64..1 << parity.len().min(16) {
         if choice.count_ones() as usize != bad.len() {
             continue;

@@ -1,4 +1,5 @@
-//! What writers before left: deleted once it is known that nothing depends on it.
+//! Leftovers of earlier writers: the opening deletes them once it knows that nothing depends on
+//! them.
 
 use fieldstone_proto::{
     JournalGen, NodeIndex, RequestBody, SegmentId, SegmentKind, ShardInfo, VolumeState,
@@ -9,8 +10,8 @@ use crate::core::Ctx;
 use crate::root::Root;
 use crate::segment::epoch_of;
 
-/// Deletes what writers left that did not get as far as a root, or not to deleting. They may hold
-/// the very slots that this opening needs for its checkpoint.
+/// Deletes leftovers of writers that died before they wrote a root, or before they deleted old
+/// segments. The leftovers may hold the very slots that this opening needs for its checkpoint.
 pub(super) async fn discard_leftovers(ctx: &Ctx, root: &Root, listed: &mut Listed) {
     let leftover = |id: &SegmentId, shards: &[(NodeIndex, ShardInfo)]| match shards[0].1.meta.kind {
         SegmentKind::Checkpoint => !root.checkpoint_segments.contains(id),
@@ -29,7 +30,7 @@ pub(super) async fn discard_leftovers(ctx: &Ctx, root: &Root, listed: &mut Liste
     }
 }
 
-/// Deletes the open shards that writers before left, now that their blocks are in the log anew.
+/// Deletes the open shards of earlier writers, now that the log has their blocks anew.
 pub(super) async fn discard_open(ctx: &Ctx, open: &[(NodeIndex, SegmentId)]) {
     let garbage: Vec<(NodeIndex, SegmentId)> = ctx.with(|core| {
         let holds = |node: &NodeIndex, id: &SegmentId| {
@@ -39,12 +40,13 @@ pub(super) async fn discard_open(ctx: &Ctx, open: &[(NodeIndex, SegmentId)]) {
         open.iter().filter(|(node, id)| !holds(node, id)).copied().collect()
     });
     for (node, id) in garbage {
-        // A node that misses this is compared again when it joins.
+        // If a node misses this, the volume compares its shards again when it joins.
         let _ = ctx.call(node, RequestBody::ShardDelete { segments: vec![id] }).await;
     }
 }
 
-/// Deletes the shards that nothing names, and with `journals` those of the past.
+/// Deletes the shards that no checkpoint and no segment names, and with `journals` old journals
+/// too.
 pub(super) async fn discard_garbage(ctx: &Ctx, listed: &Listed, journals: bool) {
     let (up, below) = ctx.with(|core| (core.up_nodes(), core.log.generation));
     for node in &up {
@@ -65,7 +67,7 @@ pub(super) async fn discard_garbage(ctx: &Ctx, listed: &Listed, journals: bool) 
         });
         for chunk in garbage.chunks(1024) {
             let body = RequestBody::ShardDelete { segments: chunk.to_vec() };
-            // A node that misses this is compared again when it joins.
+            // If a node misses this, the volume compares its shards again when it joins.
             let _ = ctx.call(*node, body).await;
         }
     }
@@ -75,15 +77,15 @@ pub(super) async fn discard_garbage(ctx: &Ctx, listed: &Listed, journals: bool) 
     }
 }
 
-/// Deletes the journals that moves and openings before made and no root names. Many openings that
-/// fail would fill the disks with them.
+/// Deletes the journals that earlier moves and openings made and that no root names. Without this,
+/// many failed openings would fill the disks with them.
 pub(super) async fn discard_journals(ctx: &Ctx, root: &Root, states: &[(NodeIndex, VolumeState)]) {
     let named = root.generation;
     let others = |state: &VolumeState| state.journals.iter().any(|j| j.generation != named);
     let nodes: Vec<NodeIndex> =
         states.iter().filter(|(_, state)| others(state)).map(|(node, _)| *node).collect();
     for (first, below) in [(JournalGen(0), named), (named.next(), JournalGen(u64::MAX))] {
-        // A node that misses this is asked again by the next opening.
+        // The next opening asks a node that misses this again.
         ctx.call_all(&nodes, &RequestBody::JournalDelete { first, below }).await;
     }
 }

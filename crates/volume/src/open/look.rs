@@ -1,10 +1,9 @@
-//! Looking at a volume without opening it: nodes are asked, nothing is fenced or written.
+//! A look at a volume without opening it: it asks nodes, fences none, and writes nothing.
 //!
 //! A command that shows the state of a volume must not end the writer that serves the volume. So a
-//! look takes the epoch that the nodes tell, reads what an opening would read, and stops. What it
-//! finds is as old as its questions: a writer may change everything meanwhile. Nodes that are
-//! behind that epoch were away when the volume was last opened; what they have does not count
-//! before they join.
+//! look takes the highest epoch that the nodes report, reads what an opening would read, and stops.
+//! Its result may be out of date: a writer may change everything meanwhile. Nodes with an older
+//! epoch were away when the volume was last opened. Their data does not count before they join.
 
 use fieldstone_proto::{
     BLOCK_BYTES, Epoch, JournalInfo, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeState,
@@ -21,7 +20,7 @@ use crate::record::EntryKind;
 use crate::root::Root;
 use crate::status::{NodeHealth, Phase};
 
-/// Finds out how the volume is.
+/// Finds out the state of the volume.
 pub(super) async fn look(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Failure> {
     let mut summaries = Vec::new();
     for node in connected {
@@ -52,7 +51,7 @@ pub(super) async fn look(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Failu
     Ok(())
 }
 
-/// What a node says of the volume, if it knows the volume.
+/// A node's summary of the volume, if the node knows the volume.
 async fn summary_of(ctx: &Ctx, node: NodeIndex) -> Result<Option<VolumeSummary>, Failure> {
     let volume = ctx.with(|core| core.config.volume);
     let answer = ctx.call(node, RequestBody::ListVolumes).await;
@@ -67,7 +66,7 @@ async fn summary_of(ctx: &Ctx, node: NodeIndex) -> Result<Option<VolumeSummary>,
     }
 }
 
-/// What fencing the node would have told.
+/// The state that fencing the node would have reported.
 async fn state_of(
     ctx: &Ctx,
     node: NodeIndex,
@@ -87,7 +86,7 @@ async fn state_of(
         state.stat = stat;
         state.reason.clear();
     });
-    // Where the root says that there is a ring, there may be one.
+    // If the root names the node, the node may have a ring.
     let root = Root::decode(&summary.root).ok();
     let ring = root.filter(|root| root.journal_nodes.contains(&node)).map(|root| JournalInfo {
         generation: root.generation,
@@ -102,7 +101,7 @@ async fn state_of(
     })
 }
 
-/// Blocks that only the journal has count as used.
+/// Counts the blocks that only the journal has as used.
 fn take_records(ctx: &Ctx, found: &Found) {
     let ring_bytes = found.root.geometry.ring_bytes;
     let replay = replay_records(ctx, found.start, &found.records, ring_bytes);
@@ -121,7 +120,7 @@ fn take_records(ctx: &Ctx, found: &Found) {
 }
 
 impl Core {
-    /// A node does not have the volume as it was last opened.
+    /// A node does not have the last opening of the volume.
     fn is_behind(&mut self, node: NodeIndex, epoch: Option<Epoch>) {
         let reason = match epoch {
             Some(_) => "was away when the volume was last opened",
@@ -130,7 +129,8 @@ impl Core {
         self.node_mut(node).reason = reason.to_owned();
     }
 
-    /// A node says how many more slots the volume may take there, not how many it has reserved.
+    /// Computes reservations: a node reports how many more slots the volume may take, not how many
+    /// the volume has reserved.
     fn learn_reservations(&mut self) {
         for node in self.up_nodes() {
             let holds = |shards: &[Option<NodeIndex>]| shards.contains(&Some(node));

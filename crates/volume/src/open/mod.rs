@@ -1,38 +1,41 @@
 //! Opening a volume: fence the nodes, load the checkpoint, replay the log, start anew.
 //!
-//! 1. *Fence*: every reachable node gets an epoch above all that any of them knows, and refuses the
-//!    writer before from then on. All but `missing_max` of the nodes must take part; any such set
-//!    meets every set that a root was committed on (but see `root` for the smallest pools).
-//! 2. *Root*: the newest found (`root`). It names checkpoint, journal and epoch.
-//! 3. *Segments*: nodes list their shards. Segments of the checkpoint count, and after it the chain
-//!    of segments of the root's epoch, each beginning at the log position where the one before
-//!    ended. Shards that the checkpoint does not name are verified (see `vouch`). A segment of
-//!    which fewer than k shards are good ends the chain, unless it is known to have been durable.
+//! 1. *Fence*: every reachable node gets an epoch above all epochs that any node knows. From then
+//!    on the node refuses the earlier writer. All but `missing_max` of the nodes must take part;
+//!    any such set meets every set that a root was committed on (but see `root` for the smallest
+//!    pools).
+//! 2. *Root*: the opening takes the newest root (`root`). It names checkpoint, journal and epoch.
+//! 3. *Segments*: nodes list their shards. Segments of the checkpoint count. After it comes the
+//!    chain of segments of the root's epoch: each begins at the log position where the one before
+//!    ended. The opening verifies shards that the checkpoint does not name (see `vouch`). A segment
+//!    with fewer than k good shards ends the chain, unless it is known to have been durable.
 //! 4. *Journal*: valid records of the generation, from any of its nodes, give further chains.
-//!    Replay starts at that segment boundary from which the records reach furthest, the latest of
-//!    those: what good segments hold is not replayed, because records that were trimmed may survive
-//!    in fewer rings than a loss of nodes takes. If the log does not reach as far as the root or a
-//!    record says that it was trimmed, the opening refuses, and has deleted nothing. Segments of
-//!    which the writer before may not have written all shards are made whole. Records without
-//!    their blocks (see `rows`) get them from the shards first.
-//! 5. *New start*: a new generation at fresh log positions takes what was replayed, a new
-//!    checkpoint and a root are written, and only that root makes the opening count: a crash before
-//!    it finds everything as it was. Whatever the new root does not name is then deleted.
+//!    Replay starts at the segment boundary from which the records reach furthest, or at the latest
+//!    of them if there are several. So it does not replay the contents of good segments. This
+//!    matters because trimmed records may survive in few rings, and a loss of nodes may take all of
+//!    these rings. If the log does not reach as far as the root or a record says that it was
+//!    trimmed, the opening refuses, and has deleted nothing. The opening makes segments whole if
+//!    the earlier writer may not have written all their shards. Records without their blocks (see
+//!    `rows`) get them from the shards first.
+//! 5. *New start*: a new generation at fresh log positions takes the replayed records. The opening
+//!    writes a new checkpoint and a root. Only that root makes the opening count: a crash before it
+//!    finds everything as it was. Then the opening deletes whatever the new root does not name.
 //!
-//! If a node is lost on the way, the opening starts over with what is left, with a higher epoch.
+//! If a node is lost on the way, the opening starts over with the remaining nodes and a higher
+//! epoch.
 //!
-//! A node that answers with an error, with nonsense, too late, or that it is busy each time is
-//! *left out*, and so is a node whose connection is lost several times: the opening starts over as
-//! if the node were lost, and says so with the reason. The node is tried again when the volume
-//! serves, and its shards are compared and made anew then (`nodes`). If so many nodes are left out
-//! that too few remain, all get another chance, for errors may pass; an opening that still cannot
-//! go on after all its attempts ends with the reason of each node.
+//! An opening *leaves a node out* if the node answers with an error, with nonsense, too late, or
+//! again and again that it is busy, or if its connection is lost several times. The opening then
+//! starts over as if the node were lost, and reports the reason. When the volume serves, it tries
+//! the node again, compares its shards, and rebuilds missing ones (`nodes`). If too few nodes
+//! remain, all nodes that were left out get another chance, because errors may pass. An opening
+//! that still cannot go on after all its attempts ends with the reason of each node.
 //!
-//! A *look* asks the nodes as well, and fences and writes nothing (`look`).
+//! A *look* asks the nodes too, but it fences no node and writes nothing (`look`).
 //!
-//! After a crash it waits a while for nodes that are missing from the journal, and longer if it
-//! sees that a record lacks blocks (`rings`). Nothing tells of a ring whether its node lost power
-//! and with it the last records: to go on with the rings that happen to be there may be to lose a
+//! After a crash the opening waits a while for journal nodes that are missing, and longer if it
+//! sees that a record lacks blocks (`rings`). A ring does not show whether its node lost power, and
+//! with it the last records. If the opening went on with the rings that are there, it could lose a
 //! write.
 
 mod chain;
@@ -64,28 +67,28 @@ use crate::seam::{Opening, Provisioning};
 use crate::status::{NodeHealth, Phase};
 use recover::recover;
 
-/// How long to wait for all nodes before going on without the missing ones.
+/// How long the opening waits for all nodes before it goes on without the missing ones.
 const GRACE_MS: u64 = 1_000;
-/// Times that an opening starts over, with longer and longer pauses: a minute in all.
+/// How often an opening starts over, with longer and longer pauses: a minute in all.
 const ATTEMPTS_MAX: u32 = 64;
-/// Times that a look starts over: what it cannot see now is told.
+/// How often a look starts over. Then it reports what it could not read.
 const LOOKS_MAX: u32 = 8;
-/// Times that a node may answer that it is busy before the opening goes on without it.
+/// How often a node may answer that it is busy before the opening goes on without the node.
 const BUSY_MAX: u32 = 16;
-/// Times that the connection to a node may be lost before the opening goes on without the node.
+/// How often the connection to a node may be lost before the opening goes on without the node.
 const LOSSES_MAX: u32 = 3;
-/// How long the opening goes on trying with such a node: it may have what no other has.
+/// How long the opening keeps trying such a node: it may have data that no other node has.
 const LOSSES_MS_MAX: u64 = 20_000;
 /// Longest pause between two attempts.
 const PAUSE_MS_MAX: u64 = 1_000;
 
-/// Why an opening did not work out.
+/// Why an opening failed.
 enum Failure {
-    /// Something changed on the way: start over.
+    /// The state of the nodes changed on the way: start over.
     Again(String),
     /// No opening can work.
     Final(String),
-    /// A node answered with an error: start over, without the node if it is its own fault.
+    /// A node answered with an error: start over, without the node if the fault is its own.
     Node(NodeIndex, NodeError),
 }
 
@@ -95,7 +98,7 @@ impl From<(NodeIndex, NodeError)> for Failure {
     }
 }
 
-/// Says whose error it is.
+/// Attributes an error to a node.
 trait Blame<T> {
     /// The answer that `node` gave, or its failure.
     fn blame(self, node: NodeIndex) -> Result<T, Failure>;
@@ -142,11 +145,11 @@ pub async fn open(ctx: Ctx) {
     give_up(&ctx, format!("opening failed {attempts} times, at last: {why}{left_out}")).await;
 }
 
-/// The opening has failed. A volume that was being made leaves nothing behind.
+/// The opening has failed. If it was creating the volume, it removes what it made.
 async fn give_up(ctx: &Ctx, why: String) {
     if ctx.with(|core| core.creating) {
         let nodes = ctx.with(|core| core.nodes_that(|node| node.connected));
-        // Nodes that an earlier attempt has fenced are to take the removal too.
+        // A node that an earlier attempt fenced must take the removal too.
         for body in [RequestBody::Fence { takeover: true }, RequestBody::RemoveVolume] {
             ctx.call_all(&nodes, &body).await;
         }
@@ -155,11 +158,11 @@ async fn give_up(ctx: &Ctx, why: String) {
 }
 
 impl Core {
-    /// A node answered with an error on the way. What is its own fault makes the opening go on
-    /// without it; then, or if another attempt may help, the text says why.
+    /// A node answered with an error on the way. If the fault is the node's own, the opening goes
+    /// on without the node. The text gives the reason, for the case that another attempt may help.
     ///
     /// # Errors
-    /// No other attempt can help.
+    /// No further attempt can help.
     fn blame(&mut self, node: NodeIndex, error: &NodeError) -> Result<String, String> {
         let why = format!("{node}: {error}");
         match error {
@@ -168,9 +171,9 @@ impl Core {
                     "{error}: stop that server, or open with takeover if it is gone for good"
                 ));
             }
-            // The node is gone, or was fenced by another opening.
+            // The node is gone, or another opening fenced it.
             NodeError::Unreachable | NodeError::Fenced { .. } => {}
-            // The node has just started, as a rule.
+            // As a rule, the node has just started.
             NodeError::Busy => {
                 self.node_mut(node).busy_answers += 1;
                 if self.node(node).busy_answers >= BUSY_MAX {
@@ -183,7 +186,7 @@ impl Core {
     }
 
     /// The connection to a node was lost during the opening. A process that dies at each request,
-    /// say, would make every attempt fail.
+    /// for example, would make every attempt fail.
     pub fn note_loss(&mut self, node: NodeIndex, reason: &str) {
         let long = self.now.since(self.opening_began) >= Nanos::from_ms(LOSSES_MS_MAX);
         let state = self.node_mut(node);
@@ -194,14 +197,14 @@ impl Core {
         }
     }
 
-    /// Too few nodes are left without those that were left out: each gets another chance.
+    /// Too few nodes remain: each node that was left out gets another chance.
     pub fn let_all_in(&mut self) {
         for node in &mut self.nodes {
             (node.left_out, node.busy_answers, node.losses) = (None, 0, 0);
         }
     }
 
-    /// This opening goes on without the node.
+    /// Makes this opening go on without the node.
     pub fn leave_out(&mut self, node: NodeIndex, reason: String) {
         if self.node(node).left_out.is_none() {
             tracing::warn!(volume = %self.name, "opening without {node}: {reason}");
@@ -211,7 +214,7 @@ impl Core {
         state.left_out = Some(reason);
     }
 
-    /// The nodes that this opening goes on without, to append to an error.
+    /// The nodes that this opening leaves out, to append to an error.
     fn left_out_text(&self) -> String {
         let nodes = (0u16..).map(NodeIndex).zip(&self.nodes);
         let left_out = nodes.filter_map(|(index, node)| Some((index, node.left_out.as_ref()?)));
@@ -267,7 +270,7 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(),
         if exists && !ctx.with(|core| core.creating) {
             return Err(Failure::Final("the volume exists already".into()));
         }
-        // What nodes have of the volume from here on, an attempt before has made.
+        // From here on, an attempt of this opening made whatever the nodes have of the volume.
         ctx.with(|core| core.creating = true);
     }
     if opening == (Opening::Open { takeover: false }) {
@@ -285,13 +288,13 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(),
     }
 }
 
-/// The epoch of an opening that reaches `connected` of a pool's `nodes`, where the highest epoch
-/// that these know is `known`.
+/// The epoch of an opening that reaches `connected` of a pool's `nodes` nodes. The highest epoch
+/// that these nodes know is `known`.
 ///
 /// No two openings that serve may have the same epoch, because segments and journals are named by
-/// epochs. Of two openings that reach a common node, the later one learns the epoch of the other.
-/// Two openings always do in pools of more than `2 * missing_max` nodes. In smaller pools two
-/// openings that reach no common node take epochs that differ, because their first nodes differ.
+/// epochs. If two openings reach a common node, the later one learns the other's epoch. In pools of
+/// more than `2 * missing_max` nodes, two openings always reach a common node. In smaller pools,
+/// two openings that reach no common node take different epochs, because their first nodes differ.
 fn next_epoch(known: Epoch, connected: &[NodeIndex], nodes: u16, missing_max: u16) -> Epoch {
     let next = known.0 + 1;
     if nodes > missing_max.saturating_mul(2) {
@@ -316,7 +319,8 @@ async fn volumes(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Vec<VolumeSummary>, F
     Ok(found)
 }
 
-/// A node that does not know the pool's secret: says who it is.
+/// The error for a node that does not know the pool's secret, with the identity that the node
+/// reports.
 async fn stranger(ctx: &Ctx, node: NodeIndex) -> Failure {
     let who = match ctx.call(node, RequestBody::Identify).await {
         Ok(ReplyBody::Stat(stat)) => format!("{} of the pool {}", stat.node, stat.pool),
@@ -326,16 +330,16 @@ async fn stranger(ctx: &Ctx, node: NodeIndex) -> Failure {
     Failure::Node(node, NodeError::Invalid(text))
 }
 
-/// Makes sure that no node holds the volume for a living writer before any is fenced. A fence that
-/// only some nodes accept would leave them with an epoch that shuts the living writer out. Epoch 0
-/// is below every stored one, so nothing changes.
+/// Checks that no node holds the volume for a living writer before the opening fences any node.
+/// Otherwise only some nodes might accept the fence, and their new epoch would shut the living
+/// writer out. Epoch 0 is below every stored epoch, so the probe changes nothing.
 async fn probe(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(), Failure> {
     ctx.with(|core| core.set_epoch(Epoch(0)));
     let mut failure = None;
     for (node, result) in ctx.call_all(nodes, &RequestBody::Fence { takeover: false }).await {
         match result {
             Ok(_) | Err(NodeError::Fenced { .. }) => {}
-            // A living writer comes before whatever is wrong with other nodes.
+            // A living writer is more important than errors of other nodes.
             Err(error @ NodeError::InUse { .. }) => return Err(Failure::Node(node, error)),
             Err(error) => failure = failure.or(Some(Failure::Node(node, error))),
         }
@@ -374,7 +378,7 @@ async fn fence(
         }
         let highest = states.iter().flat_map(|(_, s)| &s.journals).map(|j| j.generation.0).max();
         core.journals_made = core.journals_made.max(highest.unwrap_or(0));
-        // Nodes take only higher versions, and may have some that never counted.
+        // Nodes take only higher versions, and may have versions that were never committed.
         core.root_version = states.iter().map(|(_, s)| s.root_version).max().unwrap_or(0);
     });
     Ok(states)
@@ -429,7 +433,7 @@ async fn create(
             false => Failure::Final(refused.why),
         });
     }
-    // Earlier attempts may have left journals, which no root names.
+    // Earlier attempts may have left journals. No root names these.
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
     let all = RequestBody::JournalDelete { first: JournalGen(0), below: JournalGen(u64::MAX) };
     ctx.call_all(&nodes, &all).await;
@@ -480,13 +484,13 @@ async fn commit(
         return Err(Failure::Again("too few nodes took the root".into()));
     }
     if ctx.with(|core| core.log.moving) {
-        // The root is committed; the journal moves as soon as the volume serves.
+        // The root is committed. The journal moves as soon as the volume serves.
         tracing::debug!("a journal node was lost at the end of opening");
     }
     Ok(())
 }
 
-/// Sends what was replayed through the log, a bounded part at a time.
+/// Appends the replayed changes to the log, a bounded part at a time.
 async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), Failure> {
     let mut waiting = std::collections::VecDeque::new();
     for (entry, data) in replay {
@@ -494,11 +498,13 @@ async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), F
         ctx.with(|core| core.queue_internal(entry, data, None, filler));
         waiting.push_back(awaited);
     }
-    // Only the log itself can tell that a node was lost, so it is looked at, not awaited.
+    // Only the log itself shows that a node was lost, so the loop polls the log instead of awaiting
+    // it.
     loop {
         let (idle, broken, over) = ctx.with(|core| {
             let over = matches!(core.phase, Phase::Failed(_) | Phase::Closed);
-            // Fewer nodes than are needed: nothing becomes durable, and no room in the ring free.
+            // With fewer nodes than needed, no segment becomes durable, and no room in the ring
+            // becomes free.
             (core.log.idle(), core.log.moving || !core.writable(), over)
         });
         if broken || over {
@@ -515,7 +521,7 @@ async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), F
     }
 }
 
-/// Stores what was replayed so far, because the ring has no room for the rest.
+/// Stores the changes replayed so far, because the ring has no room for the rest.
 async fn store_replayed(ctx: &Ctx) -> Result<(), Failure> {
     let closed = ctx.with(|core| {
         core.close_open_segment();
@@ -543,7 +549,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the openings reach, each that learns of no other has an epoch of its own.
+        /// No matter which nodes the openings reach, openings that do not learn of each other have
+        /// different epochs.
         #[test]
         fn openings_that_reach_no_common_node_differ(
             nodes in 2u16..9,

@@ -1,6 +1,6 @@
-//! From what the nodes hold to the state of the volume, and on to a new root that names it.
+//! From the data on the nodes to the state of the volume, and to a new root that names this state.
 //!
-//! [`find`] only reads; [`recover`] writes what was found anew, and deletes what nothing needs.
+//! [`find`] only reads. [`recover`] writes the recovered state anew, and deletes garbage.
 
 use std::collections::BTreeMap;
 
@@ -29,29 +29,30 @@ use crate::reserve::reserve_for_checkpoint;
 use crate::root::Root;
 use crate::segment::Handle;
 
-/// How long an opening after a crash waits for missing nodes that may have what no other has.
+/// How long an opening after a crash waits for missing nodes, which may have data that no other
+/// node has.
 const PATIENCE_MS: u64 = 20_000;
-/// How long, if a record of the log lacks blocks that they may have.
+/// How long it waits if a record of the log lacks blocks that these nodes may have.
 const PATIENCE_CUT_SHORT_MS: u64 = 30_000;
 
-/// What the nodes hold of the volume.
+/// The volume's data on the nodes.
 pub(super) struct Found {
     pub root: Root,
     pub inventory: Inventory,
-    /// The log behind the checkpoint: as segments.
+    /// The log behind the checkpoint, as segments.
     pub chain: Vec<Link>,
-    /// The log behind the checkpoint: as records of the journal.
+    /// The log behind the checkpoint, as records of the journal.
     pub records: Records,
     /// The segments that blocks of records come from.
     sources: Sources,
     /// Where the records take over from the chain.
     pub start: Lsn,
-    /// Everything before was in durable segments once.
+    /// Durable segments once held everything before this position.
     trimmed: Lsn,
 }
 
-/// Finds out what the nodes hold. An opening that began at `began` waits a while for nodes that may
-/// have what no other has.
+/// Finds the volume's data on the nodes. An opening that began at `began` waits a while for nodes
+/// that may have data that no other node has.
 pub(super) async fn find(
     ctx: &Ctx,
     states: &[(NodeIndex, VolumeState)],
@@ -90,7 +91,7 @@ pub(super) async fn find(
     Ok(Found { root, inventory, chain, records, sources, start, trimmed })
 }
 
-/// Brings the volume to the state that its nodes hold, and names that in a new root.
+/// Brings the volume to the state that its nodes hold, and names this state in a new root.
 pub(super) async fn recover(
     ctx: &Ctx,
     states: &[(NodeIndex, VolumeState)],
@@ -118,12 +119,12 @@ pub(super) async fn recover(
     let highest = highest_lsn(&root, &listed, &records);
     let replay = replay_records(ctx, start, &records, root.geometry.ring_bytes);
     sync_rings(ctx, &root, states).await?;
-    // What the old chain holds is named by the new checkpoint; everything else is garbage.
+    // The new checkpoint names the contents of the old chain. Everything else is garbage.
     let ring = root.geometry.ring_bytes;
     let base = Lsn((highest.0 / ring + 2) * ring);
     ctx.with(|core| core.drop_segments_from(&chain, start));
     // Replayed records are stable in the rings. Their old segments give the room that the replay
-    // takes, so that a full pool can be opened however often.
+    // takes, so an opening of a full pool succeeds any number of times.
     let garbage = listed.iter().filter(|(id, _)| !sources.contains(id));
     let garbage = garbage.map(|(id, shards)| (*id, shards.clone())).collect();
     discard_garbage(ctx, &garbage, false).await;
@@ -146,15 +147,15 @@ pub(super) async fn recover(
     Ok(())
 }
 
-/// The shards that nodes have.
+/// The shards on the nodes.
 pub(super) struct Inventory {
-    /// Complete ones.
+    /// Complete shards.
     pub listed: Listed,
-    /// Those that are being written, or were.
+    /// Open shards, which a writer is writing or was writing.
     open: Vec<(NodeIndex, SegmentId)>,
-    /// Where there is one in either form.
+    /// The nodes with a shard of a segment, complete or open.
     places: Places,
-    /// How many slots they take on each node.
+    /// How many slots the shards take on each node.
     held: BTreeMap<NodeIndex, u32>,
 }
 
@@ -175,12 +176,13 @@ async fn take_inventory(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Inventory, Fai
     Ok(Inventory { listed, open, places, held })
 }
 
-/// Brings the root that was found to all nodes, as one of this opening.
+/// Writes the root that the opening found to all nodes, as a root of this opening.
 ///
-/// Nothing is deleted before it is known that nothing is lost, now or with the next node: a root
-/// that only some nodes have may never have been committed, and the one before it still needs what
-/// this one does without. And a node that is absent may have a newer one that was never committed:
-/// when it is back, that one must not count, because what it names is deleted now.
+/// The opening deletes nothing before it knows that nothing is lost, now or when the next node
+/// comes. A root that only some nodes have may never have been committed, and the root before it
+/// still needs segments that this root does not need. An absent node may have a newer root that was
+/// never committed. That root must not count when the node is back, because the opening now deletes
+/// what it names.
 async fn agree_on_root(
     ctx: &Ctx,
     root: &mut Root,
@@ -203,11 +205,11 @@ async fn agree_on_root(
     }
 }
 
-/// Writes what was recovered to a new checkpoint. Its length in bytes, and its segments.
+/// Writes the recovered state to a new checkpoint. Returns its length in bytes, and its segments.
 ///
-/// The checkpoint vouches for the shards that it names: they must be stable, and the bad ones must
-/// not come back with a power loss. What a node of `nodes` that was lost meanwhile showed need not
-/// be there any more.
+/// Later openings trust the shards that the checkpoint names: these shards must be stable, and bad
+/// shards must not come back with a power loss. If a node of `nodes` was lost meanwhile, shards
+/// that it listed may be gone.
 async fn write_checkpoint(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(u64, Vec<Handle>), Failure> {
     let bytes = ctx.with(|core| {
         core.placement_changed = false;

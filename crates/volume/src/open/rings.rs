@@ -1,4 +1,4 @@
-//! The journal, as an opening finds it: the records in the rings, and how far they lead.
+//! The journal that an opening finds: the records in the rings, and how far they reach.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -18,13 +18,13 @@ use crate::record::{Entry, EntryKind, HEADER_BYTES, Header};
 use crate::root::Root;
 use crate::status::Phase;
 
-/// Bytes of the ring that are asked for at a time.
+/// Bytes of the ring per read.
 const RING_READ_BYTES: u64 = 1 << 20;
 
 /// A record found in a ring.
 pub(super) struct Found {
     pub header: Header,
-    /// Its blocks; those of a detached record are fetched if they are needed.
+    /// The record's blocks. The opening fetches those of a detached record if it needs them.
     pub payload: Option<Bytes>,
 }
 
@@ -33,9 +33,9 @@ pub(super) type Records = BTreeMap<Lsn, Found>;
 /// The segments that blocks of records come from.
 pub(super) type Sources = HashSet<SegmentId>;
 
-/// Waits a while for the nodes of the journal that are missing. Every acknowledged write is on all
-/// of them, but m nodes may have lost what they had, and nothing tells that of a ring: as long as
-/// all are there, one of them has everything.
+/// Waits a while for missing nodes of the journal. Every acknowledged write is on all journal
+/// nodes, but m nodes may have lost their records, and a ring does not show that. As long as all
+/// journal nodes are there, one of them has every record.
 pub(super) async fn wait_for_journal(
     ctx: &Ctx,
     root: &Root,
@@ -106,13 +106,13 @@ pub(super) async fn read_rings(
                     let text = "its answer is not the part of the journal that was asked for";
                     return Err(Failure::Node(*node, NodeError::Invalid(text.into())));
                 }
-                // The node may give it at another attempt.
+                // The node may deliver it at another attempt.
                 Err(
                     error @ (NodeError::Unreachable | NodeError::Busy | NodeError::Fenced { .. }),
                 ) => {
                     return Err(Failure::Node(*node, error));
                 }
-                // A part that cannot be read may be whole on another node.
+                // Another node may have a part that is unreadable here.
                 Err(_) => ring.push(fieldstone_buf::zeroes(usize::try_from(len).expect("small"))),
             }
             at += len;
@@ -167,8 +167,8 @@ fn scan_ring(ring: &Bytes, root: &Root, volume: VolumeId, records: &mut Records)
     }
 }
 
-/// Gets the blocks of the detached records that may be replayed: those behind the checkpoint, of
-/// segments that are not in the chain. Tells which segments the blocks come from.
+/// Gets the blocks of the detached records that may be replayed: those behind the checkpoint, in
+/// segments that are not in the chain. Returns the segments that the blocks come from.
 pub(super) async fn attach(
     ctx: &Ctx,
     root: &Root,
@@ -193,7 +193,7 @@ pub(super) async fn attach(
     Ok(sources)
 }
 
-/// Where records lead, from `at` on, without a gap.
+/// The position that records reach from `at` on without a gap.
 pub(super) fn reach(at: Lsn, records: &Records, ring: u64) -> Lsn {
     let mut end = at;
     while let Some(found) = next_record(end, records, ring) {
@@ -202,7 +202,7 @@ pub(super) fn reach(at: Lsn, records: &Records, ring: u64) -> Lsn {
     end
 }
 
-/// The record that follows position `end`: right there, or at the next turn of the ring.
+/// The record that follows position `end`: right there, or at the next beginning of the ring.
 fn next_record(end: Lsn, records: &Records, ring: u64) -> Option<&Found> {
     let here = records.get(&end);
     let turn = Lsn(end.0.next_multiple_of(ring));
@@ -210,14 +210,15 @@ fn next_record(end: Lsn, records: &Records, ring: u64) -> Option<&Found> {
         .filter(|found| found.header.previous_end == end && found.payload.is_some())
 }
 
-/// How far the log is known to have been trimmed: everything before was in durable segments once,
-/// and every record behind was on all nodes of the journal.
+/// How far the log is known to have been trimmed: durable segments once held everything before this
+/// position, and every record behind it was on all nodes of the journal.
 pub(super) fn trimmed_up_to(root: &Root, records: &Records) -> Lsn {
     records.values().map(|found| found.header.trimmed).fold(root.trimmed, Lsn::max)
 }
 
-/// A record whose blocks cannot be had was most likely never acknowledged. But if nodes are damaged
-/// and others only away, it may have been: those that are away are waited for, some seconds.
+/// The nodes cannot deliver the blocks of a record. Most likely the record was never acknowledged.
+/// But if some nodes are damaged and others only away, it may have been. So the opening waits some
+/// seconds for the absent nodes.
 pub(super) fn check_not_cut_short(
     root: &Root,
     start: Lsn,
@@ -235,7 +236,7 @@ pub(super) fn check_not_cut_short(
     Ok(())
 }
 
-/// The changes that the records from `start` on make, in order, with their data.
+/// The changes of the records from `start` on, in order, with their data.
 pub(super) fn replay_records(
     ctx: &Ctx,
     start: Lsn,
@@ -254,7 +255,7 @@ pub(super) fn replay_records(
                 _ => 0,
             };
             if from + bytes > payload.len() || entry.block + u64::from(entry.count) > blocks {
-                break; // contradicts its own checksum: a bug of the writer, not damage
+                break; // the record contradicts its own checksum: a bug of the writer, not damage
             }
             let data = fieldstone_buf::AlignedBuf::copy_from(&payload[from..from + bytes]);
             changes.push((*entry, data.freeze()));

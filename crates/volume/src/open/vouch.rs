@@ -1,21 +1,22 @@
-//! Which of the shards that nodes list count when a volume is opened.
+//! Decides which listed shards count when a volume is opened.
 //!
-//! A node lists what its slot headers say, and that proves little. The header of a shard that was
-//! not synced may have survived a power loss without its data; a shard that was found damaged and
-//! made anew on another node is still there if its node was away, or if the power failed before its
-//! deletion was stable. The writer before knew all that; the next one must not trust such a shard,
-//! or it believes a segment whole that is not, and the next loss of a node loses data.
+//! A node lists the contents of its slot headers, and that proves little. The header of a shard
+//! that was not synced may have survived a power loss without its data. A shard that was found
+//! damaged and rebuilt on another node is still there if its node was away, or if the power failed
+//! before its deletion was stable. The earlier writer knew all that. The next one must not trust
+//! such a shard. Otherwise it takes a damaged segment for whole, and the next loss of a node loses
+//! data.
 //!
-//! So the checkpoint *names* the node of every shard that was known to be stable when it was
-//! written. A listed form of a shard is *sure* if the checkpoint names it and no other node lists
-//! the same shard. Every other form is *doubtful*: it is verified on its node before it counts. The
-//! segments behind the checkpoint are named nowhere, so all their shards are doubtful.
+//! So the checkpoint *names* the node of every shard that was known to be stable when the
+//! checkpoint was written. A listed copy of a shard is *sure* if the checkpoint names it and no
+//! other node lists the same shard. Every other copy is *doubtful*: its node verifies it before it
+//! counts. No checkpoint names the segments behind it, so all their shards are doubtful.
 //!
-//! What does not count is deleted, stably, before the opening commits. Where too few good shards
-//! are left to read a segment, every form stays: blocks of it may still be whole.
+//! The opening deletes copies that do not count, stably, before it commits. If too few good shards
+//! are left to read a segment, all copies stay: some of their blocks may still be good.
 //!
-//! The names alone would not do: a shard may rot where it is named. While the volume serves,
-//! `damage` sees to it that a shard found bad is gone before the volume is whole again.
+//! The names alone are not enough: a shard may rot on the node that the checkpoint names. While the
+//! volume serves, `damage` makes sure that a bad shard is gone before the volume is whole again.
 
 use std::collections::BTreeMap;
 
@@ -28,10 +29,10 @@ use crate::segment::{Handle, Segment};
 /// Most verifications in flight.
 const VERIFIES_MAX: usize = 64;
 
-/// What the nodes list, by segment.
+/// The shards that nodes list, by segment.
 pub type Listed = BTreeMap<SegmentId, Vec<(NodeIndex, ShardInfo)>>;
 
-/// A form of a shard that one node lists.
+/// A copy of a shard on one node's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
     handle: Handle,
@@ -41,7 +42,7 @@ pub struct Form {
 }
 
 impl Core {
-    /// The listed forms of a segment's shards that count only if they are verified.
+    /// The listed copies of a segment's shards that count only if their nodes verify them.
     pub fn doubtful(
         &self,
         handle: Handle,
@@ -55,7 +56,7 @@ impl Core {
             .collect()
     }
 
-    /// Takes the verdicts on all doubtful forms of one segment. Returns how many shards are good.
+    /// Takes the verdicts on all doubtful copies of one segment. Returns how many shards are good.
     fn judge(&mut self, verdicts: &[(Form, bool)]) -> usize {
         let k = self.code.k();
         let Some((form, _)) = verdicts.first() else { return 0 };
@@ -92,11 +93,11 @@ fn doubtful(
     fits.iter().filter(|form| !sure(form)).copied().collect()
 }
 
-/// Verifies doubtful forms, those of a segment next to each other, and counts the good ones only.
-/// Returns how many good shards each of their segments has.
+/// Verifies doubtful copies and counts only the good ones. Copies of one segment are next to each
+/// other in `forms`. Returns the number of good shards for each segment.
 ///
 /// # Errors
-/// A node could not tell now: which, and why.
+/// A node could not verify now. The error names the node and the reason.
 pub async fn settle(ctx: &Ctx, forms: &[Form]) -> Result<Vec<usize>, (NodeIndex, NodeError)> {
     let mut verdicts = Vec::with_capacity(forms.len());
     for forms in forms.chunks(VERIFIES_MAX) {

@@ -1,13 +1,12 @@
 //! The bench: one real volume, six real nodes, simulated disks, and a virtual clock.
 //!
-//! Nothing here is drawn by chance but the latencies of the disks, whose seed is fixed. A fault is
-//! planted by changing a node's files ([`Bench::change`]), by answers that its disk gives instead
-//! of doing what it is asked ([`Trouble`]), or by answers that the node gives instead of its own
-//! ([`Lie`]).
+//! Only the latencies of the disks are random, and their seed is fixed. A test plants a fault by
+//! changing a node's files ([`Bench::change`]), by answers that its disk gives instead of carrying
+//! operations out ([`Trouble`]), or by answers that replace the node's own ([`Lie`]).
 //!
 //! The bench hosts nodes as the server does: a node that cannot start is down for its host's
-//! reason, and is tried again every two seconds. It watches all the time that no node but the
-//! victim is said to be at fault.
+//! reason, and the host tries again every two seconds. The bench always checks that the volume
+//! blames no node except the victim.
 
 mod nodes;
 mod requests;
@@ -35,49 +34,51 @@ pub use trouble::{Lie, Ops, Trouble};
 
 /// Nodes of the pool.
 pub const NODES: u16 = 6;
-/// Nodes that the code makes up for.
+/// Nodes whose loss the code survives.
 pub const M: u16 = 2;
 /// Blocks of the volume.
 pub const BLOCKS: u64 = 256;
-/// Slots of each node: three times what the volume takes, and some for what it does meanwhile.
+/// Slots of each node: three times the number that the volume takes, and some for its work
+/// meanwhile.
 const SLOTS: u32 = 96;
 const BLOCK_BYTES: usize = 4096;
 const SHARD_BYTES: u32 = 32 << 10;
-/// After this silence a volume takes a node for down.
+/// After this silence a volume counts a node as down.
 pub const NODE_TIMEOUT_MS: u64 = 1_000;
-/// How long a message is on its way.
+/// The delay of a message.
 const NETWORK_NS: u64 = 50_000;
-/// How often a host tries to start a node that could not start, and a world to connect.
+/// How often a host tries to start a node that could not start. Below: how often a world tries to
+/// connect.
 const HOST_RETRY_NS: u64 = 2_000_000_000;
 const CONNECT_RETRY_NS: u64 = 20_000_000;
-/// How long nothing happens, where nothing is to happen.
+/// The step of time when there is no event.
 const IDLE_NS: u64 = 10_000_000;
-/// Actions at one moment before a process is said to spin.
+/// Actions at one moment after which a process counts as spinning.
 const ACTIONS_MAX: u32 = 100_000;
-/// Requests in flight while everything is read or written.
+/// Requests in flight when the bench reads or writes everything.
 const DEPTH: usize = 8;
 
-/// A node: its place, its disk, its process if it runs, and what is wrong with it.
+/// A node: its place, its disk, its process if it runs, and its faults.
 pub struct Host {
     process: Option<Node>,
-    /// Should it run?
+    /// Whether it should run.
     wanted: bool,
     pub disk: SimDisk,
     life: u64,
     incarnation: u64,
-    /// Why it is down, as its host says.
+    /// The host's reason why the node is down.
     pub down: Option<String>,
     pub delay_ns: u64,
     pub silent: bool,
     pub troubles: Vec<Trouble>,
     pub lie: Option<Lie>,
-    /// Its process dies at such requests, and is started again.
+    /// Its process dies at requests that match, and is started again.
     pub dies_at: Option<fn(&RequestBody) -> bool>,
-    /// Who it says that it is.
+    /// The identity that the node reports.
     pub pool: PoolId,
     pub index: NodeIndex,
     pub key: MasterKey,
-    /// Its files as they were some time ago.
+    /// Its files at an earlier time.
     pub old: BTreeMap<FileId, Vec<u8>>,
 }
 
@@ -99,12 +100,12 @@ enum Happening {
         peer: PeerId,
         reply: Reply,
     },
-    /// A connection was lost: the node's side hears of it.
+    /// A connection was lost; the node's side learns of it.
     PeerLost {
         node: usize,
         peer: PeerId,
     },
-    /// The same, the volume's side.
+    /// The same for the volume's side.
     NodeDown {
         node: usize,
         peer: PeerId,
@@ -134,22 +135,22 @@ pub struct Bench {
     pub nodes: Vec<Host>,
     process: Option<Process>,
     processes: u64,
-    /// Until then the process of the volume is stopped.
+    /// The volume's process is stopped until then.
     stopped_until: Nanos,
     peers: u64,
     requests: u64,
     answers: BTreeMap<u64, Result<Payload, BlockError>>,
-    /// By block, which write it holds; 0 for none.
+    /// The number of the last write to each block; 0 for none.
     written: Vec<u32>,
     written_before: Vec<u32>,
     writes: u32,
-    /// The node where the fault is.
+    /// The node with the fault.
     pub victim: Option<usize>,
-    /// Another node than the victim was said to be at fault.
+    /// The volume blamed another node than the victim.
     pub accused: Option<String>,
-    /// What was said of the victim: the reasons.
+    /// The reasons that the volume gave for the victim.
     pub told: Vec<String>,
-    /// The longest that a request took.
+    /// The longest time of a request.
     pub slowest_ns: u64,
     created: bool,
 }
@@ -159,7 +160,7 @@ fn key() -> MasterKey {
 }
 
 impl Bench {
-    /// Six nodes that run, and no volume.
+    /// Six running nodes, and no volume.
     pub fn new() -> Self {
         let mut bench = Self {
             schedule: Schedule::default(),
@@ -210,7 +211,7 @@ impl Bench {
 
     fn step(&mut self) {
         let Some(happening) = self.schedule.next_event() else {
-            // All rest. Time goes by all the same.
+            // No event is left. Time goes on all the same.
             return self.schedule.after(IDLE_NS, Happening::Nothing);
         };
         if let Some(delay_ns) = self.held_back_ns(&happening) {
@@ -281,7 +282,7 @@ impl Bench {
         }
     }
 
-    /// Goes on until `done`, for `ns_max` at most. Says whether it came to that.
+    /// Goes on until `done`, for at most `ns_max`. Returns whether `done` became true.
     pub fn until(&mut self, ns_max: u64, done: impl Fn(&Self) -> bool) -> bool {
         let limit = self.now().plus(Nanos(ns_max));
         while !done(self) {
@@ -302,7 +303,7 @@ impl Bench {
     }
 }
 
-/// All nodes are used, every shard is in its place, and nothing is being made anew.
+/// The volume uses all nodes, every shard is in its place, and no rebuild runs.
 pub fn is_whole(bench: &Bench) -> bool {
     let status = bench.status();
     let running = (0..usize::from(NODES)).all(|node| bench.nodes[node].down.is_none());

@@ -24,7 +24,7 @@ impl Bench {
         self.pump_node(node);
     }
 
-    /// The process of the node dies; its disk keeps what it wrote.
+    /// The node's process dies. Its disk keeps its writes.
     pub fn stop_node(&mut self, node: usize) {
         self.nodes[node].wanted = false;
         self.node_dies(node);
@@ -42,7 +42,7 @@ impl Bench {
         }
     }
 
-    /// The node gets an empty disk, and is another from now on.
+    /// The node gets an empty disk and a new identity.
     pub fn replace_node(&mut self, node: usize) {
         self.stop_node(node);
         self.nodes[node].disk.wipe();
@@ -50,7 +50,7 @@ impl Bench {
         self.start_node(node);
     }
 
-    /// Nothing goes wrong any more with what the node does from now on.
+    /// Ends the node's faults: from now on its operations succeed.
     pub fn lift(&mut self, node: usize) {
         let host = &mut self.nodes[node];
         let hangs = host.delay_ns > HOST_RETRY_NS || host.troubles.iter().any(Trouble::outlasts);
@@ -62,7 +62,7 @@ impl Bench {
         let wrong =
             (host.pool, host.index, host.key) != (PoolId(0xf1e1d), NodeIndex(node as u16), key());
         (host.pool, host.index, host.key) = (PoolId(0xf1e1d), NodeIndex(node as u16), key());
-        // Operations that never end, and a wrong identity, end with the process.
+        // Operations that never end, and a wrong identity, end only with the process.
         if hangs || wrong || host.process.is_none() {
             self.stop_node(node);
             self.start_node(node);
@@ -104,7 +104,7 @@ impl Bench {
         }
     }
 
-    /// The file system of a node has room for a data file of this length.
+    /// Tells a node how long its data file may be.
     pub fn set_room(&mut self, node: usize, room_bytes: u64) {
         self.node_event(node, fieldstone_node::Event::Room { room_bytes });
     }
@@ -160,7 +160,7 @@ impl Bench {
         self.nodes[node].disk.bytes(self.file(node, kind)).expect("it is listed")
     }
 
-    /// Changes the newest file of the kind beneath the node.
+    /// Changes the newest file of the kind without the node's knowledge.
     pub fn change(&mut self, node: usize, kind: FileKind, change: impl FnOnce(&mut Vec<u8>)) {
         let file = self.file(node, kind);
         let before = self.bytes(node, kind);

@@ -1,4 +1,4 @@
-//! Requests to the volume, and what must come back.
+//! Requests to the volume, and their expected answers.
 
 use super::*;
 
@@ -37,12 +37,12 @@ impl Bench {
         self.answers.contains_key(&id)
     }
 
-    /// The last write was refused: its blocks hold what they held before.
+    /// The volume refused the last write: its blocks keep their old content.
     pub fn forget_write(&mut self) {
         self.written.clone_from(&self.written_before);
     }
 
-    /// One request; its answer, if it comes within `ns_max`.
+    /// Submits one request. Returns its answer, if it comes within `ns_max`.
     pub fn request(
         &mut self,
         op: Op,
@@ -55,8 +55,8 @@ impl Bench {
         self.answers.remove(&id)
     }
 
-    /// Does `op` to these blocks, `step` at a time, several at once. Reads must show what was
-    /// written.
+    /// Does `op` to these blocks, `step` at a time, with several requests in flight. Reads must
+    /// give the written data.
     pub fn sweep(
         &mut self,
         op: Op,
@@ -126,7 +126,7 @@ fn bytes_of(piece: &Piece) -> Vec<u8> {
     }
 }
 
-/// What write number `write` puts in block `block`.
+/// The content of block `block` after write number `write`.
 fn content(block: u64, write: u32) -> Vec<u8> {
     let word = if write == 0 { 0 } else { block << 32 | u64::from(write) };
     word.to_le_bytes().repeat(BLOCK_BYTES / 8)

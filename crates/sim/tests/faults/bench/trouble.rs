@@ -1,10 +1,10 @@
-//! What goes wrong with a disk, and with what a node says.
+//! Faults of a disk, and false answers of a node.
 
 use fieldstone_node::{DiskError, DiskOp};
 use fieldstone_proto::{NodeError, ReplyBody, RequestBody};
 use fieldstone_sim::disk::FileKind;
 
-/// Which operations of a disk go wrong.
+/// The operations of a disk that fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ops {
     All,
@@ -17,19 +17,19 @@ pub enum Ops {
     List,
 }
 
-/// What a disk answers instead of doing what it is asked.
+/// The answer of a disk that does not carry an operation out.
 #[derive(Clone, Debug)]
 pub struct Trouble {
     pub ops: Ops,
     /// On files of this kind; on all if `None`.
     pub file: Option<FileKind>,
-    /// `None`: it never answers.
+    /// The error; `None` if the disk never answers.
     pub error: Option<DiskError>,
 }
 
 impl Trouble {
-    /// True for what only the next start of the process ends: operations that never end, and a
-    /// full disk, because nothing tells the node of new room.
+    /// True for faults that only the next start of the process ends: operations that never end, and
+    /// a full disk, because nothing tells the node of new room.
     pub fn outlasts(&self) -> bool {
         matches!(self.error, None | Some(DiskError::NoSpace))
     }
@@ -46,7 +46,7 @@ impl Trouble {
             DiskOp::Remove { file } => (Ops::Removals, Some(*file)),
         };
         let changes = matches!(kind, Ops::Changes | Ops::Creations | Ops::Removals);
-        // Giving space back needs none.
+        // Giving space back needs no space.
         if self.error == Some(DiskError::NoSpace)
             && matches!(op, DiskOp::Remove { .. } | DiskOp::Discard { .. })
         {
@@ -60,7 +60,7 @@ impl Trouble {
     }
 }
 
-/// What a node answers to some requests instead of serving them.
+/// A false answer of a node to some requests.
 #[derive(Clone, Copy)]
 pub struct Lie {
     pub to: fn(&RequestBody) -> bool,

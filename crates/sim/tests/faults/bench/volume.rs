@@ -1,9 +1,9 @@
-//! The volume of the bench: its process, its connections, and what it says of its nodes.
+//! The volume of the bench: its process, its connections, and its reports about nodes.
 
 use super::*;
 
 impl Bench {
-    /// The sizes of the volume when it is made.
+    /// The sizes of the volume at its creation.
     pub fn geometry() -> Geometry {
         Geometry {
             size_bytes: BLOCKS * BLOCK_BYTES as u64,
@@ -13,7 +13,7 @@ impl Bench {
         }
     }
 
-    /// Starts a process of the volume; `nodes_missing` of the nodes may be away.
+    /// Starts a process of the volume.
     pub fn start_volume(&mut self) {
         let profile = Profile::Rs { k: 4, m: usize::from(M) };
         let opening = match std::mem::replace(&mut self.created, true) {
@@ -56,8 +56,8 @@ impl Bench {
         }
     }
 
-    /// Stops the process of the volume for a while. The nodes go on, and their answers wait.
-    /// Afterwards the process learns of the time before it learns of the answers.
+    /// Stops the volume's process for a while. The nodes go on, and their answers wait. Afterwards
+    /// the process learns the time before it gets the answers.
     pub fn stop_volume_for(&mut self, ns: u64) {
         self.stopped_until = self.now().plus(Nanos(ns));
     }
@@ -81,7 +81,7 @@ impl Bench {
     }
 
     pub fn connect(&mut self, node: usize, number: u64) {
-        // As the hosts of nodes do, whether in the server or in a process of their own.
+        // The hosts of nodes do the same, in the server and in a separate process.
         let runs = self.nodes[node].process.as_ref().is_some_and(Node::is_ready);
         let Some(process) = self.process.as_mut().filter(|process| process.number == number) else {
             return;
@@ -154,7 +154,7 @@ impl Bench {
         self.watch();
     }
 
-    /// Notes what the volume says of its nodes.
+    /// Notes the volume's reports about its nodes.
     fn watch(&mut self) {
         let Some(victim) = self.victim else { return };
         let status = self.status();
@@ -178,13 +178,13 @@ impl Bench {
         }
     }
 
-    /// Nothing goes wrong with what the node does.
+    /// The node has no fault.
     pub fn is_sound(&self, node: usize) -> bool {
         let host = &self.nodes[node];
         host.troubles.is_empty() && host.lie.is_none() && host.delay_ns == 0 && !host.silent
     }
 
-    /// What the volume says of itself, for failures.
+    /// The volume's own report, for failure texts.
     pub fn describe(&self) -> String {
         let status = self.status();
         let down: Vec<String> = (self.nodes.iter().zip(&status.nodes))
