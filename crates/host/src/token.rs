@@ -7,8 +7,9 @@
 //! +----------+---------------+---------------+
 //! ```
 //!
-//! `scope` is a node, device or front-end, `index` a place in a table or a number of the part's own. A place is freed only when all its
-//! operations have come back, so a token never meets a stranger.
+//! `scope` is a node, device or front-end. `index` is a place in a table, or a number of the part's
+//! own. A place is freed only when all its operations have come back, so a token never names an
+//! operation of a part that took the place later.
 
 use fieldstone_uring::Token;
 
