@@ -5,7 +5,7 @@
 //! | [`regs`]       | registers, descriptors and completions, from `rtl/regs/device.toml` |
 //! | [`field`]      | fields of registers and of layouts in memory |
 //! | [`bounds`]     | every bound of the driver |
-//! | [`host`]       | the driver's view of the machine: registers, and memory shared with the device |
+//! | [`host`]       | the driver's view of the machine: registers, and memory for DMA |
 //! | [`extents`]    | the allocator of a memory |
 //! | [`descriptor`] | descriptors and completions |
 //! | [`ring`]       | rings in host memory |
