@@ -1,8 +1,8 @@
-//! Which draws a choose step will want: the foresight of [`Ahead`].
+//! Predicts the draws of a choose step, for [`Ahead`].
 //!
-//! Attempt numbers are known before anything is drawn: firstn tries 0 for its first position, 1 for
-//! its second, and so on; indep tries every position once per round. A foresight that fails costs a
-//! draw that no step uses, or one that is made later; it never changes a result.
+//! Attempt numbers are known before the first draw: firstn tries 0 for its first position, 1 for
+//! its second, and so on; indep tries every position once per round. A wrong prediction costs a
+//! draw that no step uses, or a later draw of its own; it never changes a result.
 
 use smallvec::SmallVec;
 
@@ -10,22 +10,22 @@ use crate::batch::ahead::{Ahead, Wanted};
 use crate::mapper::{Choose, Next, Run};
 use crate::{Bucket, BucketId, ItemId, TypeId};
 
-/// Most attempts that are looked up ahead.
+/// Most attempts that are predicted.
 const MAX_AHEAD: usize = 16;
-/// Items of the first bucket that fill no more than a vector.
+/// Number of items of the first bucket that fill at most one vector.
 const CHEAP_ITEMS: usize = 16;
 
-/// What else there is to know of a descent under way.
+/// Further facts of a descent.
 #[derive(Clone, Copy, Default)]
 struct Descent {
-    /// The attempt at the position.
+    /// The number of the first attempt at the position.
     first: u32,
-    /// The descent looks for the leaf already.
+    /// The descent already searches the leaf.
     is_leaf: bool,
 }
 
 impl Run<'_> {
-    /// Makes the draws that the first attempts of a choose step will want, down to the leaves: one
+    /// Makes the draws that the first attempts of a choose step will need, down to the leaves: one
     /// attempt for each position, and one more, for a collision, where it costs little.
     pub(crate) fn look_ahead(
         &self,
@@ -46,13 +46,13 @@ impl Run<'_> {
         let mut indices = [None; MAX_AHEAD];
         while under_way > 0 {
             ahead.make(&wanted[..under_way], &mut indices);
-            // Those that go on move up to the front.
+            // Descents that continue move up to the front.
             let mut deeper = 0;
             for at in 0..under_way {
                 let next = self.next_wanted(choose, wanted[at], descents[at], indices[at], indep);
                 let Some((next, found)) = next else { continue };
                 if let Some(item) = found {
-                    // A collision: no step looks for its leaf.
+                    // A collision: no step searches a leaf below the item.
                     if seen.contains(&item) {
                         continue;
                     }
@@ -67,8 +67,8 @@ impl Run<'_> {
         }
     }
 
-    /// The draw after one that gave `index`, if there is one; and the item below which a leaf is
-    /// looked for, if the search for it begins.
+    /// The draw after the one that gave `index`, if there is one; and the item below which the
+    /// search for a leaf begins, if it begins.
     fn next_wanted(
         &self,
         choose: &Choose<'_>,
@@ -81,7 +81,8 @@ impl Run<'_> {
         if bucket.items.is_empty() {
             return None;
         }
-        // What vectors cannot tell is not remembered; few draws are made twice for it.
+        // Draws that vectors cannot decide are not remembered, so the plain mapper makes a few
+        // draws twice.
         let index = match index {
             Some(index) => Some(index as usize),
             None => bucket.draw(self.x, made.r, None, 0),
