@@ -1,21 +1,24 @@
 //! The erasure codes behind a C ABI: `libfieldstone_codes` and `include/fieldstone_codes.h`.
 //!
-//! The header is the documentation for users; this crate is its other side. Every function
+//! The header is the documentation for users; this crate implements it. Every function
 //!
-//! - checks its pointers and what can be seen of its buffers: null, too long, overlapping
-//!   ([`fieldstone_codes::lent`]), and every number and length ([`fieldstone_codes::stripe`]);
-//! - returns a [status](status::Status), and on request writes a message into memory of the
-//!   caller's, so that no thread sees another one's error;
-//! - never unwinds into C: a panic, which is a defect of ours, becomes a status.
+//! - checks its pointers, and all properties of buffers that an address shows: null, too long,
+//!   overlapping ([`fieldstone_codes::lent`]), and every number and length
+//!   ([`fieldstone_codes::stripe`]);
+//! - returns a [status](status::Status), and on request writes a message into the caller's memory,
+//!   so no thread gets another thread's error;
+//! - never unwinds into C: a panic, which is a defect of the library, becomes a status.
 //!
 //! | module   | idea |
 //! |----------|------|
 //! | `status` | numbers and messages of errors, and the guard against panics |
-//! | `pointers` | what C passes becomes references and slices |
+//! | `pointers` | turns pointers from C into references and slices |
 //! | `code`   | a code: encode, decode, update, verify, locate |
-//! | `repair` | a plan: what to read, and what to make of it |
+//! | `repair` | a plan: the ranges to read, and the computation of the lost shards |
 //!
-//! What a pointer must point to, who owns it and how long it must live is said once, in the header,
+//! The header says once, for all functions, what a pointer must point to, who owns the memory and
+//! how long it must live. The `# Safety` sections here only add the special requirements of a
+//! function.
 //! and holds for all functions: `# Safety` sections here say only what is particular.
 
 mod code;

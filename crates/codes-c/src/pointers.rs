@@ -1,4 +1,4 @@
-//! What C passes becomes references and slices.
+//! Turns pointers from C into references and slices.
 
 use std::slice;
 
@@ -10,20 +10,19 @@ fn null(name: &str) -> Failure {
     Failure::new(Status::Null, format!("{name} is NULL"))
 }
 
-/// What a pointer points to.
+/// The target of a pointer.
 ///
 /// # Safety
-/// The pointer is null or that of a live `T` that no thread writes while `'a` lasts.
+/// The pointer is null, or that of a live `T` that no thread writes during `'a`.
 pub(crate) unsafe fn reference<'a, T>(name: &str, pointer: *const T) -> Result<&'a T, Failure> {
-    // SAFETY: the caller vouches for what is not null.
+    // SAFETY: by the caller's contract, a pointer that is not null is valid.
     unsafe { pointer.as_ref() }.ok_or_else(|| null(name))
 }
 
-/// An array. One of no entries may be null.
+/// The entries of an array. An array without entries may be null.
 ///
 /// # Safety
-/// The pointer is null or that of `count` initialised entries that no thread writes while `'a`
-/// lasts.
+/// The pointer is null, or that of `count` initialised entries that no thread writes during `'a`.
 pub(crate) unsafe fn array<'a, T>(
     name: &str,
     pointer: *const T,
@@ -35,29 +34,29 @@ pub(crate) unsafe fn array<'a, T>(
     if pointer.is_null() {
         return Err(null(name));
     }
-    // No list here is longer than a stripe is wide; a length that is wrong is likely to be huge.
+    // No list here is longer than a stripe is wide. A wrong length is likely to be huge.
     if count > fieldstone_codes::MAX_SHARDS {
         let message = format!("{name} cannot have {count} entries");
         return Err(Failure::new(Status::OutOfRange, message));
     }
-    // SAFETY: the caller vouches for the entries; so few do not exceed an isize.
+    // SAFETY: the entries are valid by the caller's contract; their size does not exceed an isize.
     Ok(unsafe { slice::from_raw_parts(pointer, count) })
 }
 
-/// Writes a result to where the caller wants it.
+/// Writes a result to the caller's pointer.
 ///
 /// # Safety
-/// The pointer is null or that of writable memory for a `T`.
+/// The pointer is null, or that of writable memory for a `T`.
 pub(crate) unsafe fn write<T>(name: &str, pointer: *mut T, value: T) -> Result<(), Failure> {
     if pointer.is_null() {
         return Err(null(name));
     }
-    // SAFETY: the caller vouches for the memory.
+    // SAFETY: the memory is valid by the caller's contract.
     unsafe { pointer.write(value) };
     Ok(())
 }
 
-/// Names buffers of one length that are read: `argument[first]` and on.
+/// Adds buffers of one length for reading: `argument[first]` and on.
 pub(crate) fn read_all(
     lent: &mut Lent,
     argument: &'static str,
@@ -68,7 +67,7 @@ pub(crate) fn read_all(
     all.try_for_each(|(at, &pointer)| lent.read(argument, Some(at), pointer, len_bytes))
 }
 
-/// Names buffers of one length that are written.
+/// Adds buffers of one length for writing.
 pub(crate) fn write_all(
     lent: &mut Lent,
     argument: &'static str,

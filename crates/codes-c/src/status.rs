@@ -1,4 +1,4 @@
-//! What a call came to: a number for programs, a message for people.
+//! The result of a call: a number for programs, a message for people.
 
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_int};
@@ -7,28 +7,28 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use fieldstone_codes::lent::LentError;
 use fieldstone_codes::{CodeError, ProfileError, StripeError};
 
-/// Bytes of a message, its final zero included.
+/// Bytes of a message, with its final zero.
 const MESSAGE_BYTES: usize = 508;
 
 /// The results of calls: `enum fieldstone_status` of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Status {
-    /// Done.
+    /// The call succeeded.
     Ok = 0,
-    /// A pointer is null that must not be.
+    /// A required pointer is null.
     Null = 1,
-    /// The text names no code.
+    /// The text is not the name of a code.
     BadProfile = 2,
-    /// Shards that do not exist, are named twice, or play two parts.
+    /// A shard does not exist, is named twice, or is named as lost and as available.
     BadShard = 3,
-    /// The data is gone until more shards come back.
+    /// Too few shards are left: the data is lost until more shards come back.
     TooFewShards = 4,
-    /// Lengths that do not fit the code or each other.
+    /// Lengths do not fit the code or each other.
     BadLength = 5,
-    /// A buffer that is written overlaps another one.
+    /// A written buffer overlaps another one.
     Overlap = 6,
-    /// A number or range beyond what there is.
+    /// A number or range is out of bounds.
     OutOfRange = 7,
     /// A defect of the library.
     Internal = 8,
@@ -48,14 +48,14 @@ impl Status {
     ];
 }
 
-/// The name of a status as the header has it, or `unknown status`. A static text.
+/// The name of a status as in the header, or `unknown status`. A static text.
 #[unsafe(no_mangle)]
 pub extern "C" fn fieldstone_status_name(status: c_int) -> *const c_char {
     let known = Status::ALL.iter().find(|(known, _)| *known as c_int == status);
     known.map_or(c"unknown status", |(_, name)| *name).as_ptr()
 }
 
-/// `fieldstone_error` of the header: what a call came to, in the caller's memory.
+/// `fieldstone_error` of the header: the result of a call, in the caller's memory.
 #[repr(C)]
 pub struct Error {
     status: c_int,
@@ -128,10 +128,10 @@ impl From<LentError> for Failure {
     }
 }
 
-/// Runs the body of a call: whatever it does, C gets a status, and a message where it asks for one.
+/// Runs the body of a call. In every case, C gets a status, and a message if it asks for one.
 ///
-/// A panic leaves nothing of ours in a state that later calls could not use: codes and plans do not
-/// change, and their caches are whole at every step.
+/// After a panic, later calls can still use codes and plans: they do not change, and their caches
+/// are valid after every step.
 ///
 /// # Safety
 /// `error` is null or points to writable memory for an [`Error`].
@@ -146,8 +146,8 @@ pub(crate) unsafe fn guarded(
         Err(failure) => (failure.status, &failure.message[..]),
     };
     if !error.is_null() {
-        // SAFETY: the caller vouches for the memory. It need not be initialised: the fields are
-        // written through raw pointers.
+        // SAFETY: the memory is valid by the caller's contract. It may be uninitialised: raw
+        // pointers write the fields.
         unsafe {
             (&raw mut (*error).status).write(status as c_int);
             let text = shortened(message);
@@ -159,9 +159,9 @@ pub(crate) unsafe fn guarded(
     status as c_int
 }
 
-/// As much of a message as there is room for, in whole characters.
+/// As many whole characters of a message as there is room for.
 fn shortened(message: &str) -> &str {
-    // C takes a zero for the end.
+    // In C, a zero ends the text.
     let message = message.split('\0').next().unwrap_or("");
     let fits = |&end: &usize| message.is_char_boundary(end);
     let end = (0..message.len().min(MESSAGE_BYTES - 1) + 1).rev().find(fits);
@@ -174,7 +174,7 @@ mod tests {
 
     fn run(body: impl FnOnce() -> Result<(), Failure>) -> (c_int, c_int, String) {
         let mut error = Error { status: -1, message: [0x55; MESSAGE_BYTES] };
-        // SAFETY: the memory is ours.
+        // SAFETY: the memory is the local variable above.
         let status = unsafe { guarded(&raw mut error, body) };
         let bytes: Vec<u8> = error.message.iter().map(|&byte| byte as u8).collect();
         let message = CStr::from_bytes_until_nul(&bytes).expect("messages end with a zero");
@@ -186,7 +186,7 @@ mod tests {
         let (status, written, message) = run(|| panic!("plan {} is odd", 7));
         assert_eq!((status, written), (8, 8));
         assert_eq!(message, "a defect of the library: plan 7 is odd");
-        // SAFETY: there is no memory to write.
+        // SAFETY: the pointer is null, so no memory is written.
         assert_eq!(unsafe { guarded(std::ptr::null_mut(), || panic!("again")) }, 8);
     }
 
