@@ -4,7 +4,6 @@
 // burst's address, until its data come. Writes: a granted unit keeps the grant while it has beats,
 // up to 64, so that the memory changes rows less often. When a unit is put into reset, the ports
 // still receive all requested data and complete all sent writes.
-// for is received, what was sent is written.
 
 module codes_ports
   import fs_pkg::*;

@@ -25,7 +25,6 @@
 //
 // **Errors** stop their queue set and complete with their status. Jobs in flight end. A reset of
 // the queue set lets the driver enable it again. Other queue sets are not affected.
-// brings the set back. Others do not notice.
 
 module qdma
   import qdma_pkg::*;

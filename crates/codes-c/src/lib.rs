@@ -19,7 +19,6 @@
 //! The header says once, for all functions, what a pointer must point to, who owns the memory and
 //! how long it must live. The `# Safety` sections here only add the special requirements of a
 //! function.
-//! and holds for all functions: `# Safety` sections here say only what is particular.
 
 mod code;
 mod pointers;

@@ -6,10 +6,11 @@
 //! it scales parity columns, then parity rows, so that the first row and the first column of the
 //! parities are ones. The result has a closed form. Column operations do not change the code that
 //! the rows span. Row x holds the values at x of the Lagrange polynomials of the points 0 .. k-1.
-//! In column c that is P(x) / ((x - c) W(c)), with P(x) = product of (x - j), W(c) = product of (c
-//! - j) over j != c. The last row holds their leading coefficients 1 / W(c). The division by the
-//! first parity row, x = k, cancels W: column c becomes (k - c) / (x - c) times a factor that
-//! depends on x alone, and the last scaling fixes this factor. With subtraction as XOR:
+//! In column c that is P(x) / ((x - c) W(c)), with P(x) = product of (x - j), and
+//! W(c) = product of (c - j) over j != c. The last row holds their leading coefficients 1 / W(c).
+//! The division by the first parity row, x = k, cancels W: column c becomes (k - c) / (x - c) times
+//! a factor that depends on x alone, and the last scaling fixes this factor. With subtraction as
+//! XOR:
 //!
 //! - first parity: 1
 //! - parity of point x, k < x < k + m - 1: ((k xor c) x) / ((x xor c) k)

@@ -12,8 +12,6 @@
 //! **The minimum of moved data** follows from weights alone: the sum, over devices, of the increase
 //! of the device's share. CRUSH moves more than that; the difference is the cost of working without
 //! a directory.
-//! they should have had, where that is more. CRUSH moves more than that; by how much is what one
-//! pays for needing no directory.
 
 use std::collections::BTreeMap;
 

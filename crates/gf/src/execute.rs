@@ -13,7 +13,6 @@
 //! module knows only the size of one execution ([`STREAMING_BYTES`]), and the choice of its caller
 //! ([`Stores`]). When lines come from memory, they are also prefetched: by the kernel in a map of
 //! one pass, and by this module, one slice ahead, in a map of several.
-//! of one pass, and here, a slice ahead, in a map of several.
 
 use thiserror::Error;
 

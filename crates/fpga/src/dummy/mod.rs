@@ -6,7 +6,6 @@
 //! operations. The dummy does not decode tables. Instead of the compilers, [`DummyTables`] makes
 //! bytes without a meaning, and tells the device by their checksum which table they stand for. So a
 //! table that arrives damaged, or not at all, is an error here as it is on the real device.
-//! damaged, or not at all, is an error here as it is on the real device.
 
 mod operations;
 mod registers;
