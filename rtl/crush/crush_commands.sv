@@ -66,7 +66,7 @@ module crush_commands
     RULE,     // the rule has been read
     PLACE,    // waits for a place among the jobs, and for the reader
     DRAIN,    // waits for the end of all jobs
-    LOAD,     // the image is read
+    LOAD,     // the reader reads the image
     ANSWER
   } state_e;
 

@@ -47,7 +47,7 @@ module qdma_check
   head_t head_q;
   verdict_t verdict_q;
 
-  // ---- What it asks for -----------------------------------------------------------------------
+  // ---- Decoding -------------------------------------------------------------------------------
 
   unit_e target;
   logic known;
@@ -84,13 +84,13 @@ module qdma_check
   assign is_shared = verdict_q.target == UNIT_RECONFIGURE
       || (verdict_q.target == UNIT_PLACE && head_q.op == H2C_OP_LOAD_MAP);
 
-  // ---- Shape: numbers by themselves -----------------------------------------------------------
+  // ---- Shape: each number alone ---------------------------------------------------------------
 
   typedef struct packed {
     logic source;  // does not begin at a beat
     logic destination;
     logic next;    // does not begin at a descriptor
-    logic zero;    // length
+    logic zero;    // the length is 0
     logic beyond_copy;
     logic beyond_card;
     logic foreign;      // not from function 0

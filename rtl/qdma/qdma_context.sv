@@ -168,7 +168,7 @@ module qdma_context
     if (write) sets_q[(state_q == CLEAR) ? clear_q : row_t'(event_q.set)] <= written;
   end
 
-  // ---- Look, apply, look again ----------------------------------------------------------------
+  // ---- Flags, rules, flags of the result ------------------------------------------------------
 
   // A separate copy of the event's ring, so the rules need no multiplexer between the two rings.
   ring_t ring_q;
@@ -258,7 +258,7 @@ module qdma_context
   assign clearing_o = state_q == CLEAR;
   assign idle_o = state_q == IDLE && push_q == '0 && !follow_arrived_q && !follow_ended_q;
 
-  // ---- What happens ---------------------------------------------------------------------------
+  // ---- Actions --------------------------------------------------------------------------------
 
   assign act_valid_o = state_q == RELOOK;
   assign act_slot_o = event_q.slot;

@@ -89,7 +89,7 @@ module qdma_descriptor
     .out_valid_o(slot_valid), .out_ready_i(slot_taken), .out_data_o(slot), .level_o()
   );
 
-  // ---- Checking, one after the other ----------------------------------------------------------
+  // ---- Checking, one at a time ----------------------------------------------------------------
 
   typedef enum logic [2:0] { WAIT, READ, START, CHECK, REPORT } state_e;
   state_e state_q;

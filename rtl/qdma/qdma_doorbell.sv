@@ -12,7 +12,7 @@ module qdma_doorbell
   input  event_t     event_i,
   output doorbell_t  doorbell_o
 );
-  // ---- The index behind which it must lie, and how far it may go --------------------------------
+  // ---- The current index, and the bounds of the step --------------------------------------------
 
   logic [3:0] log2;
   index_t origin, least, most;
@@ -37,7 +37,7 @@ module qdma_doorbell
     most_q <= most;
   end
 
-  // ---- How far it goes --------------------------------------------------------------------------
+  // ---- The step ---------------------------------------------------------------------------------
 
   index_t moved;
   assign moved = distance_q & mask_q;

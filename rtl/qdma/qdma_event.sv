@@ -46,7 +46,7 @@ module qdma_event
   assign enabled = set_i.state == QUEUE_STATE_ENABLED;
   assign mine = set_i.owner == event_i.page;
 
-  // ---- Arrived: what to do with the first of the fetches --------------------------------------
+  // ---- Arrived: the first of the fetches ------------------------------------------------------
 
   logic starts_well, must_wait;
   logic [7:0] start_status;

@@ -74,7 +74,7 @@ module qdma_regs
     assign vectors_o[f] = queues_q[f].vector;
   end
 
-  // ---- Where an access goes -------------------------------------------------------------------
+  // ---- Address decoding -----------------------------------------------------------------------
 
   logic is_queue, is_queue_q, is_table, is_table_q, aligned;
   assign aligned = request_q.offset[2:0] == '0;
@@ -98,7 +98,7 @@ module qdma_regs
   logic [7:0] command;
   assign command = request_q.data[7:0];
 
-  // ---- What registers say ---------------------------------------------------------------------
+  // ---- Read data ------------------------------------------------------------------------------
 
   fs_pkg::function_t entry;
   assign entry = request_q.offset[9:6];
@@ -176,7 +176,7 @@ module qdma_regs
     if (is_control) event_o.which = '0;
   end
 
-  // ---- One access after the other -------------------------------------------------------------
+  // ---- The state machine, one access at a time ------------------------------------------------
 
   // Card addresses have 40 bits. A larger address stands for the last beat.
   fs_pkg::card_beat_t card_beat;

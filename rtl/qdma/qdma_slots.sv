@@ -81,7 +81,7 @@ module qdma_slots
     end
   end
 
-  // ---- What is known --------------------------------------------------------------------------
+  // ---- Records --------------------------------------------------------------------------------
 
   always_ff @(posedge clk_i) begin
     if (act_valid_i && act_i.take) rings_q[taken] <= act_ring_i;
