@@ -6,11 +6,11 @@
 //!
 //! A rule is a number of blocks `take, choosemsr..., emit`. The product of the counts of a block's
 //! steps is the number of positions that the block fills. Each step cuts its range of positions
-//! into *strides*, one per item that it chooses: with `choosemsr 4 type host, choosemsr 2 type
-//! osd`, host stride 0 is positions 0 and 1. Every step remembers the chosen items by position, so
-//! a later pass finds the items that a stride has used. A candidate may be taken unless another
-//! stride of the same range has it. If the mapper places no device below a newly chosen bucket, it
-//! undoes the choice after it has done all strides.
+//! into *strides*, one per item that it chooses: with
+//! `choosemsr 4 type host, choosemsr 2 type osd`, host stride 0 is positions 0 and 1. Every step
+//! remembers the chosen items by position, so a later pass finds the items that a stride has used.
+//! A candidate may be taken unless another stride of the same range has it. If the mapper places no
+//! device below a newly chosen bucket, it undoes the choice after it has done all strides.
 //!
 //! **Traps.** The stride's number, which enters the draws, restarts at 0 in every recursion. The
 //! last step alone decides whether a stride is full. Where Ceph would fail an assertion (an empty

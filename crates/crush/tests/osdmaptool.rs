@@ -2,8 +2,8 @@
 //! and `primary_temp` of all kinds, sensible or not. Skipped without osdmaptool.
 //!
 //! The maps are `data/osdmap/om0` with other tables written into it, so osdmaptool also checks the
-//! output of [`OsdMap::rewrite`]. More maps: `FIELDSTONE_OSDMAPS=1000 cargo test … --test
-//! osdmaptool`.
+//! output of [`OsdMap::rewrite`]. For more maps:
+//! `FIELDSTONE_OSDMAPS=1000 cargo test … --test osdmaptool`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

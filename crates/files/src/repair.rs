@@ -171,7 +171,7 @@ fn name_finished(folder: &Folder) -> Result<Vec<usize>, Error> {
         .collect()
 }
 
-/// True if the plan for the lost shards does not read whole units.
+/// True if the plan for the lost shards skips parts of units.
 fn plan_skips(folder: &Folder, lost: &[usize]) -> bool {
     let code = folder.encoding.striping.code();
     let others: Vec<usize> =

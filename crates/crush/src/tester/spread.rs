@@ -4,10 +4,9 @@
 //! The share of a bucket's item is its weight divided by the weight of all items of the bucket
 //! (uniform buckets share equally). So the share of a device below a taken bucket is a product
 //! along the path down. Reweights scale it. The objects that the devices of one `take` stored
-//! together are divided by these shares. So several takes of one rule (a copy on flash, the others
-//! on disks) are measured separately. Weight sets do not count: they only serve to come near the
-//! weights.
-//!
+//! together are distributed in proportion to these shares. So several takes of one rule (a copy on
+//! flash, the others on disks) are measured separately. Weight sets do not count: they only serve
+//! to come near the weights.
 //! Summing up follows the same paths upwards. An item in several buckets is counted in each bucket
 //! by the share that came through that bucket.
 //!
