@@ -19,8 +19,8 @@
 // first operation of a row has `fence` if the row reads scratch that was written since the last
 // fence.
 //
-// The engine refuses a program that would reach outside its tables and banks. It checks nothing
-// else: the host must choose the right elements and the right fences.
+// The engine refuses a program that would reach outside its tables and banks. It does not check the
+// choice of elements and the order of fences: that is the host's task.
 
 /* verilator lint_off UNUSEDPARAM */  // no unit uses the whole package
 

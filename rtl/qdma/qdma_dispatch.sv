@@ -11,7 +11,7 @@ module qdma_dispatch
   input  logic                     clk_i,
   input  logic                     rst_ni,
 
-  // A job starts. Inputs: room for a job that ends at once.
+  // A job starts. start_room_o: there is room for a job that ends at once.
   output logic                     start_room_o,
   input  logic                     start_valid_i,
   input  slot_t                    start_slot_i,

@@ -17,8 +17,8 @@
 //! | [`spread`] | stored objects against the share by weight, summed up over the tree |
 //!
 //! Equal to crushtool 16.2.15, on purpose: all lines and numbers above. The weight set of pool 0,
-//! or else the default one, is used for every pool. The pool's number only replaces x by `hash2(x,
-//! pool)`.
+//! or else the default one, is used for every pool. The pool's number only replaces x by
+//! `hash2(x, pool)`.
 //!
 //! Different from crushtool: a rule that emits buckets prints their (negative) numbers, where
 //! crushtool writes outside its memory. The last x may be the largest number, where crushtool
