@@ -1,4 +1,4 @@
-//! Verilates the device, when it is asked for.
+//! Verilates the device, if the feature `rtl` is on.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,11 +1,12 @@
-// Where a slice of an element begins: base + shard * stride + element * stride + beat, all in beats.
-// Three stages: operands, products, sum. A sum outside of the card's address space is marked.
+// Computes where a slice of an element begins: base + shard * stride + element * stride + beat, all
+// in beats. Three stages: operands, products, sum. The module marks a sum outside the card's
+// address space.
 
 module codes_address
   import fs_pkg::*;
   import codes_pkg::*;
 #(
-  parameter int unsigned TAG_BITS = 1  // that go along
+  parameter int unsigned TAG_BITS = 1  // bits of the tag that comes out with the address
 ) (
   input  logic                 clk_i,
   input  logic                 rst_ni,
@@ -16,7 +17,7 @@ module codes_address
   input  logic [15:0]          in_shard_i,
   input  logic [15:0]          in_element_i,
   input  logic [5:0]           in_beat_i,
-  input  strides_t             strides_i,  // fixed while addresses are under way
+  input  strides_t             strides_i,  // constant while addresses are in the pipeline
 
   output logic                 out_valid_o,
   output logic [TAG_BITS-1:0]  out_tag_o,
@@ -35,7 +36,7 @@ module codes_address
   logic [ELEMENT_BITS-1:0]  of_element_q;
 
   logic [SUM_BITS-1:0] sum;
-  logic is_far;  // one of the products
+  logic is_far;  // one of the products is too large
   assign sum = SUM_BITS'(at_q.beat) + SUM_BITS'(of_shard_q[CARD_BEAT_BITS-1:0])
              + SUM_BITS'(of_element_q[CARD_BEAT_BITS-1:0]);
   assign is_far = of_shard_q >> CARD_BEAT_BITS != '0 || of_element_q >> CARD_BEAT_BITS != '0;

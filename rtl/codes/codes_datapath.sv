@@ -1,10 +1,10 @@
-// The compute phase of a unit, data: buffers of the lanes, multiply-add tree, accumulator.
+// The data path of a unit's compute phase: buffers of the lanes, multiply-add tree, accumulator.
 //
 //   step | bank read | operands | products | sums | accumulator | output or scratch
 //        |           |----------- gf_tree --------|
 //
-// What belongs to a step goes along beside it, and so does the address of its output, which takes
-// codes_address three stages.
+// A delay line carries the control bits of each step along the pipeline. A second delay line
+// carries the address of its output, which takes codes_address three stages.
 
 module codes_datapath
   import fs_pkg::*;
@@ -18,9 +18,9 @@ module codes_datapath
 ) (
   input  logic                               clk_i,
   input  logic                               rst_ni,
-  input  strides_t                           strides_i,  // of the outputs
+  input  strides_t                           strides_i,  // strides of the outputs
 
-  // Wipes both banks of all lanes, in reset.
+  // Wipes both banks of all lanes, while the unit is in reset.
   input  logic                               wipe_valid_i,
   input  logic [OFFSET_BITS-1:0]             wipe_address_i,
 
@@ -51,27 +51,29 @@ module codes_datapath
   output logic                               scratch_landed_o,
   output logic                               pass_done_o,
 
-  // A beat of an output. There is room: codes_issue saw to it.
+  // A beat of an output. There is no ready: codes_issue starts a step only when the output has
+  // room.
   output logic                               out_valid_o,
   output card_beat_t                         out_address_o,
   output beat_t                              out_data_o,
-  output logic                               fault_o  // an address is outside of the card's space
+  output logic                               fault_o  // an address is outside the card's address
+                                                      // space
 );
   typedef struct packed {
     logic                    bank;
     logic                    first;
     logic                    last;
-    logic                    ends;  // the pass
+    logic                    ends;  // the step ends the pass
     logic                    scratch;
     logic [LANE_BITS-1:0]    lane;
     logic [OFFSET_BITS-1:0]  address;
   } along_t;
 
   localparam int unsigned STAGES = 5;  // from a step to the accumulator
-  localparam int unsigned ADDED = 3;   // at which the tree's sums are there
-  localparam int unsigned DONE = 4;    // at which the accumulator has the sum
+  localparam int unsigned ADDED = 3;   // stage in which the tree's sums are valid
+  localparam int unsigned DONE = 4;    // stage in which the accumulator has the sum
 
-  // What goes along, after i + 1 stages.
+  // The control bits of a step, after i + 1 stages.
   along_t along_q [STAGES];
   logic [STAGES-1:0] valid_q;
 
@@ -149,10 +151,10 @@ module codes_datapath
 
   // Output or scratch.
   logic target_valid;
-  /* verilator lint_off UNUSEDSIGNAL */  // nothing goes along
+  /* verilator lint_off UNUSEDSIGNAL */  // codes_address has a tag port; the tag is not used here
   logic target_tag;
   /* verilator lint_on UNUSEDSIGNAL */
-  place_t target_q [3];  // the first of these is when the tree has its products
+  place_t target_q [3];  // target_q[0] is valid together with the tree's products
   logic [2:0] target_valid_q;
   place_t target;
 

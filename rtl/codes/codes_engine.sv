@@ -1,26 +1,29 @@
 // Engine for CODE descriptors: executes linear maps over GF(2^8) on shards in card memory.
 //
-// After the FPGA engine for MSR codes: encoding and rebuilding of any code are one machine with other tables. A job is cut
-// into passes (one slice of all elements of one stripe), and UNITS units work on them:
+// After the FPGA engine for MSR codes: one machine encodes and rebuilds any code, with other
+// tables. The engine cuts a job into passes (one slice of all elements of one stripe), and UNITS
+// units execute the passes:
 //
 //   card memory -> codes_fill -> banks of the lanes -> gf_tree -> queue -> card memory
 //                                   ^ operations: codes_issue ^
 //
-// Every element is read once per job, whatever the number of operations that use it.
+// The engine reads every element once per job, however many operations use it.
 //
 //   IDLE     waits for a command
-//   CHECK    the descriptor's numbers
-//   LOAD     codes_loader brings the program, unless it is there; for another owner than before,
-//            the lanes are wiped, so that no job computes on what another function left
-//   RUN      units work
-//   DRAIN    something went wrong: units forget the job, memory answers what is under way
+//   CHECK    checks the descriptor's numbers
+//   LOAD     codes_loader loads the program, unless the tables hold it already. When the owner
+//            changes, the engine wipes the lanes: no job computes on another function's data
+//   RUN      the units work
+//   DRAIN    after an error: the units forget the job; the engine waits for the memory's answers
 //   ANSWER   the result is the number of bytes written
 //
-// A descriptor may ask for more than anyone has time for (a batch of 2^32 - 1 stripes), and others wait.
-// So a job may take MAX_CYCLES, from its command on. After them it is ended as if memory had refused,
-// wherever it is: in the middle of a pass, too. A program is always loaded to its end; it is short.
+// A descriptor may ask for more work than other jobs can wait for (a batch of 2^32 - 1 stripes). So
+// a job may take MAX_CYCLES from its command on. Then the engine ends it as if memory had answered
+// with an error, even in the middle of a pass. The engine always loads a program to its end,
+// because a program is short.
 //
-// The error of a write is told with the address of the outputs: memory does not say which it was.
+// For the error of a write, the answer gives the address of the outputs: memory does not say which
+// write failed.
 
 module codes_engine
   import fs_pkg::*;
@@ -28,10 +31,11 @@ module codes_engine
   import codes_pkg::*;
 #(
   parameter int unsigned LANES = 8,          // operands of the tree, at most 12
-  parameter int unsigned LANE_BEATS = 1024,  // of a bank
-  parameter int unsigned OPERATIONS = 1024,  // that the table holds, and as many fills; a multiple of 8
+  parameter int unsigned LANE_BEATS = 1024,  // beats of a bank
+  parameter int unsigned OPERATIONS = 1024,  // operations in the table, and as many fills; a
+                                             // multiple of 8
   parameter int unsigned UNITS = 1,
-  parameter int unsigned MAX_CYCLES = MAX_OPERATION_CYCLES  // of a job
+  parameter int unsigned MAX_CYCLES = MAX_OPERATION_CYCLES  // limit of a job
 ) (
   input  logic            clk_i,
   input  logic            rst_ni,
@@ -48,7 +52,7 @@ module codes_engine
   input  logic            read_ready_i,
   output card_read_t      read_o,
   input  logic            data_valid_i,
-  output logic            data_ready_o,  // always: room was made before the request
+  output logic            data_ready_o,  // always 1: the units make room before they request
   input  card_data_t      data_i,
 
   output logic            write_valid_o,
@@ -56,13 +60,13 @@ module codes_engine
   output card_write_t     write_o,
   input  card_done_t      done_i,
 
-  // Since reset.
-  output logic [63:0]     read_beats_o,   // programs included
+  // Counted since reset.
+  output logic [63:0]     read_beats_o,   // including programs
   output logic [63:0]     write_beats_o,
   output logic [63:0]     busy_cycles_o   // from a command to its answer
 );
   localparam int unsigned OFFSET_BITS = $clog2(LANE_BEATS);
-  localparam int unsigned ADDRESS_BITS = CARD_BEAT_BITS + 6;  // of a byte
+  localparam int unsigned ADDRESS_BITS = CARD_BEAT_BITS + 6;  // bits of a byte address
   localparam int unsigned MAX_PROGRAM_BEATS = 1 + OPERATIONS / FILLS_PER_BEAT + OPERATIONS;
   localparam int unsigned CYCLES_BITS = $clog2(MAX_CYCLES + 1);
 
@@ -84,16 +88,16 @@ module codes_engine
   state_e state_q;
 
   engine_command_t command_q;
-  /* verilator lint_off UNUSEDSIGNAL */  // reserved words, and what the queue engine has done with
+  /* verilator lint_off UNUSEDSIGNAL */  // reserved words, and fields that the queue engine uses
   code_descriptor_t job;
   /* verilator lint_on UNUSEDSIGNAL */
   assign job = command_q.descriptor;
 
-  // The descriptor's numbers: the program's end first, then what is wrong.
+  // The descriptor's numbers: first the program's end, then the findings.
   localparam int unsigned FINDINGS = 14;
-  localparam int unsigned CHECK_CYCLES = 4;  // the end, findings and their choice, and a look at it
+  localparam int unsigned CHECK_CYCLES = 4;  // end, findings, their selection, decision
 
-  logic [ADDRESS_BITS:0] end_q;  // first byte past the program
+  logic [ADDRESS_BITS:0] end_q;  // first byte after the program
   always_ff @(posedge clk_i) begin
     end_q <= {1'b0, job.source[ADDRESS_BITS-1:0]} + {1'b0, job.length[ADDRESS_BITS-1:0]};
   end
@@ -141,7 +145,7 @@ module codes_engine
   assign target_strides = '{element: job.element_bytes[31:6], shard: job.output_stride[6 +: CARD_BEAT_BITS]};
 
   // Wiping.
-  logic wiping_q, wiped_q;  // wiped_q: the lanes hold nothing but the owner's
+  logic wiping_q, wiped_q;  // wiped_q: the lanes hold no other owner's data
   function_t wiped_for_q;
   logic [OFFSET_BITS-1:0] wipe_q;
 
@@ -150,7 +154,7 @@ module codes_engine
   table_write_t table_write;
   sizes_t sizes;
 
-  // Units run in RUN, and are in reset otherwise.
+  // Units are in reset unless the engine is in RUN.
   logic running_q, stopped_q, unit_rst_n;
   assign unit_rst_n = rst_ni && running_q;
   logic [UNITS-1:0] unit_idle, unit_fault, unit_pass_ready, unit_takes;
@@ -210,7 +214,7 @@ module codes_engine
     .done_o         (passes_done)
   );
 
-  // A pass goes to the first unit that can take it.
+  // The lowest unit that can take a pass gets it.
   assign unit_takes = unit_pass_ready & (~unit_pass_ready + 1'b1);
 
   for (genvar u = 0; u < int'(UNITS); u++) begin : gen_unit
@@ -284,7 +288,7 @@ module codes_engine
   // The job.
   logic [7:0] status_q;
   logic [63:0] detail_q;
-  logic [63:0] written_q;  // beats
+  logic [63:0] written_q;  // in beats
   logic fault;
 
   // The cycles that the job may still take.

@@ -1,11 +1,12 @@
 // The read phase of a unit: brings the slices of all elements of a pass into a bank of the lanes.
 //
-// Two walks over the table of fills. The first asks card memory for one burst per element, as soon
-// as a bank is free; the second follows the data as they come, in the order of the requests, and
-// sends every beat to its lane. So requests run ahead of the data by as much as there are banks.
+// The module goes through the table of fills twice. The first walk requests one burst per element
+// from card memory, as soon as a bank is free. The second walk follows the data in the order of the
+// requests and sends every beat to its lane. So requests run ahead of the data by up to the number
+// of banks.
 //
-//   ask       row of 8 fills | one of them | codes_address (3 stages) | queue of requests
-//   receive   row of 8 fills | one of them, offset + beat | the lane's bank
+//   ask       row of 8 fills | one fill | codes_address (3 stages) | queue of requests
+//   receive   row of 8 fills | one fill, offset + beat | the lane's bank
 
 module codes_fill
   import fs_pkg::*;
@@ -20,7 +21,7 @@ module codes_fill
   input  logic                    clk_i,
   input  logic                    rst_ni,
 
-  // The tables are written while the unit is in reset.
+  // The tables are written only while the unit is in reset.
   input  table_write_t            table_i,
   input  logic [15:0]             fills_i,
   input  strides_t                strides_i,
@@ -35,7 +36,7 @@ module codes_fill
   output logic [5:0]              read_beats_minus_1_o,
 
   input  logic                    data_valid_i,
-  input  logic                    data_last_i,  // of its burst
+  input  logic                    data_last_i,  // the burst's last beat
   input  beat_t                   data_i,
 
   output logic                    write_valid_o,
@@ -45,13 +46,13 @@ module codes_fill
   output gf_pkg::planes_t         write_data_o,
   output logic                    filled_o,  // this write completes its bank
 
-  input  logic                    bank_free_i,  // one has been computed on
-  output logic                    fault_o       // an address is outside of the card's space
+  input  logic                    bank_free_i,  // the unit has computed on one more bank
+  output logic                    fault_o       // an address is outside the card's address space
 );
   localparam int unsigned ROWS = FILLS / FILLS_PER_BEAT;
   localparam int unsigned ROW_BITS = (ROWS > 1) ? $clog2(ROWS) : 1;
   localparam int unsigned INDEX_BITS = ROW_BITS + 3;
-  localparam int unsigned REQUESTS = 8;  // in the first walk's pipeline and queue
+  localparam int unsigned REQUESTS = 8;  // in the first walk's pipeline and queue together
   localparam int unsigned REQUEST_BITS = $clog2(REQUESTS + 1);
 
   if (FILLS % FILLS_PER_BEAT != 0 || FILLS == 0) begin : gen_fills_check
@@ -92,7 +93,7 @@ module codes_fill
   logic [INDEX_BITS-1:0] last_fill_q;
   always_ff @(posedge clk_i) last_fill_q <= INDEX_BITS'(fills_i - 16'd1);
 
-  // First walk: asking.
+  // First walk: requests.
   logic busy_q;
   slice_t pass_q;
   logic [INDEX_BITS-1:0] ask_q;
@@ -178,7 +179,7 @@ module codes_fill
   assert property (@(posedge clk_i) disable iff (!rst_ni) level <= requests_q)
   else $error("more requests wait than were made");
 
-  // Second walk: receiving.
+  // Second walk: data.
   logic [INDEX_BITS-1:0] receive_q;
   logic [5:0] beat_q;
   logic bank_q;

@@ -1,10 +1,11 @@
-// The compute phase of a unit, control: walks the table of operations once per pass.
+// The control of a unit's compute phase: goes through the table of operations once per pass.
 //
-// For every row, for every beat of the slice, for every operation of the row: one operation per cycle. So
-// a sum of several operations needs one register, and the beats of an output come in order.
+// The order is: for every row, for every beat of the slice, for every operation of the row. The
+// module issues one operation per cycle. In this order, a sum of several operations needs one
+// register, and the beats of an output come in order.
 //
-// A pass begins when its bank is filled. A step is taken when the output has room for the sum, and, at a
-// fence, all scratch has landed.
+// A pass begins when its bank is filled. The module issues a step when the output has room for the
+// sum. At a fence it also waits until all scratch has landed.
 
 module codes_issue
   import fs_pkg::*;
@@ -20,7 +21,7 @@ module codes_issue
   input  logic                               clk_i,
   input  logic                               rst_ni,
 
-  // The table is written while the unit is in reset.
+  // The table is written only while the unit is in reset.
   input  table_write_t                       table_i,
   input  logic [15:0]                        operations_i,
 
@@ -28,15 +29,15 @@ module codes_issue
   output logic                               pass_ready_o,
   input  slice_t                             pass_i,
   input  logic                               filled_i,          // one more bank is filled
-  input  logic                               scratch_landed_i,  // one beat
-  input  logic                               out_leaves_i,      // one sum has left the output's queue
+  input  logic                               scratch_landed_i,  // one beat of scratch has landed
+  input  logic                               out_leaves_i,      // a sum left the queue
 
-  // An operation on one beat.
+  // One operation on one beat.
   output logic                               step_valid_o,
   output logic                               step_bank_o,
-  output logic                               step_first_o,  // of its sum
-  output logic                               step_last_o,   // of its sum
-  output logic                               step_end_o,    // of the pass
+  output logic                               step_first_o,  // first operation of the sum
+  output logic                               step_last_o,   // last operation of the sum
+  output logic                               step_end_o,    // last operation of the pass
   output logic                               step_scratch_o,
   output logic [LANE_BITS-1:0]               step_lane_o,
   output logic [OFFSET_BITS-1:0]             step_address_o,
@@ -44,7 +45,7 @@ module codes_issue
   output logic [LANES-1:0][OFFSET_BITS-1:0]  step_addresses_o,
   output logic [LANES-1:0][7:0]              step_coefficients_o,
 
-  // In the same cycle as the step that it came from would be, and for outputs only: the target.
+  // The target, for outputs only. It is valid one cycle before its step.
   output logic                               target_valid_o,
   output place_t                             target_base_o,
   output logic [15:0]                        target_shard_o,
@@ -53,14 +54,15 @@ module codes_issue
 );
   localparam int unsigned INDEX_BITS = (OPERATIONS > 1) ? $clog2(OPERATIONS) : 1;
   localparam int unsigned ROOM_BITS = $clog2(OUT_BEATS + 1);
-  localparam int unsigned SCRATCH_BITS = 4;  // scratch beats under way: no more than stages
+  localparam int unsigned SCRATCH_BITS = 4;  // scratch beats in flight; the pipeline's stages bound
+                                             // their number
 
   if (LANES == 0 || LANES > MAX_LANES) begin : gen_lanes_check
     $error("an operation has at most 12 terms");
   end
 
   typedef struct packed {
-    logic                               final_one;  // of the table
+    logic                               final_one;  // the table's last operation
     logic                               fence;
     logic                               scratch;
     logic                               last;
@@ -75,7 +77,8 @@ module codes_issue
 
   entry_t entries [OPERATIONS];
 
-  /* verilator lint_off UNUSEDSIGNAL */  // reserved bits, and high bits that codes_loader has checked
+  /* verilator lint_off UNUSEDSIGNAL */  // reserved bits, and high bits that codes_loader has
+                                         // checked
   operation_t new_operation;
   /* verilator lint_on UNUSEDSIGNAL */
   entry_t new_entry;
@@ -98,13 +101,13 @@ module codes_issue
     end
   end
 
-  // Where the walk is.
+  // The position in the table.
   entry_t entry_q;         // the operation at index_q
   logic entry_valid_q;
   logic [INDEX_BITS-1:0] index_q, index_d, row_q, row_d;
   logic [5:0] beat_q, beat_d;
   logic first_q, first_d;
-  // The pass at work.
+  // The current pass.
   logic active_q;
   place_t base_q;
   logic [5:0] last_beat_q;
@@ -181,7 +184,7 @@ module codes_issue
     end
   end
 
-  // The step, in registers.
+  // The step's output registers.
   always_ff @(posedge clk_i) begin
     step_valid_o <= rst_ni && go;
     if (go) begin

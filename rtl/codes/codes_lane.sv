@@ -1,7 +1,8 @@
-// The buffer of one lane: two banks of BEATS beats, each a memory with one write and one read port.
+// The buffer of one lane: two banks of BEATS beats. Each bank is a memory with one write and one
+// read port.
 //
-// Fills go to one bank while operations read the other and write scratch to it, so nobody waits. Before a
-// job of another owner, both banks are wiped.
+// Fills go to one bank while operations read the other and write scratch to it, so neither waits
+// for the other. Before a job of another owner, the engine wipes both banks.
 
 module codes_lane
   import gf_pkg::*;
@@ -27,7 +28,7 @@ module codes_lane
   input  logic             read_valid_i,
   input  logic             read_bank_i,
   input  logic [BITS-1:0]  read_address_i,
-  output planes_t          read_data_o  // in the next cycle
+  output planes_t          read_data_o  // one cycle later
 );
   if (BEATS < 2) begin : gen_beats_check
     $error("a bank has at least 2 beats");

@@ -1,9 +1,9 @@
-// Brings a program from card memory into the tables of all units, and judges it.
+// Loads a program from card memory into the tables of all units, and checks it.
 //
-// The header comes first. If the tables already hold the program (same owner, address, length and
-// header, and with it the checksum), that is all. Otherwise the rest follows in bursts; every beat is
-// checked on its way: nothing may point outside of the tables or banks. What is wrong is noticed, but
-// the loader takes all that it asked for, and then says so.
+// The loader reads the header first. If the tables already hold the program (same owner, address,
+// length and header, and so the same checksum), it is done. Otherwise it reads the rest in bursts
+// and checks every beat: no index may point outside the tables or banks. After an error, the loader
+// still takes all requested beats, and then reports the error.
 
 module codes_loader
   import fs_pkg::*;
@@ -17,9 +17,9 @@ module codes_loader
   input  logic          rst_ni,
 
   input  logic          start_i,
-  input  function_t     owner_i,    // these three stay until done
+  input  function_t     owner_i,    // owner_i, address_i and beats_i are constant until done_o
   input  card_beat_t    address_i,
-  input  logic [15:0]   beats_i,    // of the program, header included: at least 1
+  input  logic [15:0]   beats_i,    // length of the program with its header: at least 1
 
   output logic          read_valid_o,
   input  logic          read_ready_i,
@@ -34,18 +34,18 @@ module codes_loader
   output table_write_t  table_o,
   output sizes_t        sizes_o,
 
-  output logic          done_o,  // for one cycle, with what came out of it
+  output logic          done_o,  // for one cycle, with the result
   output logic          bad_o,   // the program is damaged or does not fit
-  output logic          fault_o  // card memory refused
+  output logic          fault_o  // card memory answered with an error
 );
   typedef enum logic [2:0] {
     IDLE,
-    HEADER,    // is asked for and awaited
-    MEASURE,   // what it says
-    COUNT,     // of beats that follows from it
-    COMPARE,   // with what was asked for, and with what is in the tables
-    BODY,      // is asked for and awaited
-    CHECKSUM,  // is awaited
+    HEADER,    // requests the header and waits for it
+    MEASURE,   // computes sizes from the header
+    COUNT,     // computes the number of beats from the sizes
+    COMPARE,   // compares with the command, and with the program in the tables
+    BODY,      // requests the body and waits for it
+    CHECKSUM,  // waits for the checksum
     DONE
   } state_e;
   state_e state_q;
@@ -64,48 +64,49 @@ module codes_loader
   logic [15:0] beats_q;
   header_t header_q;
 
-  table_write_t write_q;  // what has come
+  table_write_t write_q;  // the beat that came last
   header_t header;
   assign header = write_q.data;
 
   logic same_place;
   assign same_place = loaded_q && owner_q == owner_i && address_q == address_i && beats_q == beats_i;
 
-  // What follows from the header.
+  // Numbers computed from the header.
   logic [15:0] fill_rows_q, last_fill_row_q, program_beats_q, last_offset_q;
   logic header_fits_q, same_place_q;
-  logic [15:0] same_words_q;  // of the header, 4 bytes each
+  logic [15:0] same_words_q;  // one bit per word of 4 bytes of the header
 
-  // Asking: bursts of 64 beats, and one of what is left.
-  logic ask_q;                // a request stands at the output
+  // Requests: bursts of 64 beats, and one burst for the rest.
+  logic ask_q;                // a request is at the output
   card_beat_t ask_address_q;
-  logic [15:0] ask_left_q;    // beats to ask for, this request included
+  logic [15:0] ask_left_q;    // beats still to request, with those of this request
   logic ask_full;
   assign ask_full = ask_left_q >> 6 != '0;
   assign read_valid_o = ask_q;
   assign read_address_o = ask_address_q;
   assign read_beats_minus_1_o = ask_full ? '1 : ask_left_q[5:0] - 6'd1;
 
-  // Receiving.
+  // Data.
   logic [15:0] left_q;   // beats to come
-  logic [15:0] index_q;  // of the row of fills or of the operation
+  logic [15:0] index_q;  // index of the row of fills, or of the operation
   logic of_operations_q;
   logic error_q, bad_q;
 
-  // Judging: one beat later its parts, and then the beat.
-  logic ends_q;  // the program's last beat
+  // Checks: the parts of a beat one cycle after it came, then the whole beat.
+  logic ends_q;  // this is the program's last beat
 
-  // `last_offset_q` is where the last slice of a bank begins.
+  // `last_offset_q` is the offset of a bank's last slice.
   function automatic logic outside(input logic [15:0] offset);
     return offset > last_offset_q;
   endfunction
 
   fill_t [FILLS_PER_BEAT-1:0] fills;
-  /* verilator lint_off UNUSEDSIGNAL */  // shard and element: the guard of card memory judges addresses
+  /* verilator lint_off UNUSEDSIGNAL */  // the guard of card memory checks the addresses that shard
+                                         // and element give
   operation_t operation;
   /* verilator lint_on UNUSEDSIGNAL */
   logic [FILLS_PER_BEAT-1:0] bad_fills, bad_fills_q;
-  logic [MAX_LANES+1:0] bad_parts, bad_parts_q;  // of an operation: its terms, its target, its end
+  logic [MAX_LANES+1:0] bad_parts, bad_parts_q;  // of an operation: each term, the target, the end
   assign fills = write_q.data;
   assign operation = write_q.data;
 

@@ -1,5 +1,5 @@
-// The passes of a job: every slice of every stripe, in the order of their addresses. In reset, the
-// job is taken over; after it, the passes come.
+// The passes of a job: every slice of every stripe, in the order of their addresses. The module
+// loads the job while it is in reset, and offers the passes after the reset.
 
 module codes_passes
   import fs_pkg::*;
@@ -8,23 +8,23 @@ module codes_passes
   input  logic            clk_i,
   input  logic            rst_ni,
 
-  input  card_beat_t      input_i,         // of stripe 0
+  input  card_beat_t      input_i,         // address of stripe 0
   input  card_beat_t      output_i,
-  input  card_beat_t      input_batch_i,   // from one stripe to the next
+  input  card_beat_t      input_batch_i,   // distance of two stripes
   input  card_beat_t      output_batch_i,
   input  element_beats_t  element_beats_i,
-  input  logic [31:0]     batch_i,         // stripes, at least 1
+  input  logic [31:0]     batch_i,         // number of stripes, at least 1
   input  logic [6:0]      slice_beats_i,
 
   output logic            pass_valid_o,
   input  logic            pass_ready_i,
   output slice_t          source_o,
   output slice_t          target_o,
-  output logic            done_o           // all have been taken
+  output logic            done_o           // all passes have been taken
 );
   place_t source_q, target_q;                // of the next slice
   place_t source_stripe_q, target_stripe_q;  // of the next stripe
-  element_beats_t left_q;                    // of the element
+  element_beats_t left_q;                    // left of the element
   logic [31:0] stripes_left_q;
 
   logic ends_stripe;

@@ -1,20 +1,20 @@
-// The memory ports of the engine, shared by its units and the loader.
+// The engine's ports to card memory, shared by its units and the loader.
 //
-// Reads: clients take turns, burst by burst. Whose burst it is, and where it began, waits in a queue
-// until its data come. Writes: a unit that has begun goes on while it has beats, up to 64, so that rows
-// of memory are not left too soon. Nothing here is lost when a unit is put into reset: what was asked
-// for is received, what was sent is written.
+// Reads are arbitrated round robin, burst by burst. A queue keeps the client of each burst, and the
+// burst's address, until its data come. Writes: a granted unit keeps the grant while it has beats,
+// up to 64, so that the memory changes rows less often. When a unit is put into reset, the ports
+// still receive all requested data and complete all sent writes.
 
 module codes_ports
   import fs_pkg::*;
 #(
   parameter int unsigned UNITS = 1,
-  parameter int unsigned BURSTS = 64,  // reads under way
+  parameter int unsigned BURSTS = 64,  // reads in flight
   localparam int unsigned CLIENTS = UNITS + 1  // the loader is the last
 ) (
   input  logic                       clk_i,
   input  logic                       rst_ni,
-  input  function_t                  owner_i,  // changes only while idle_o
+  input  function_t                  owner_i,  // changes only while idle_o is set
 
   input  logic [CLIENTS-1:0]         read_valid_i,
   output logic [CLIENTS-1:0]         read_ready_o,
@@ -27,18 +27,18 @@ module codes_ports
   input  card_beat_t                 write_address_i [UNITS],
   input  beat_t                      write_data_i [UNITS],
 
-  output logic                       idle_o,           // nothing is under way
-  output logic                       read_error_o,     // with data
-  output card_beat_t                 read_error_at_o,  // where the burst began
+  output logic                       idle_o,           // nothing is in flight
+  output logic                       read_error_o,     // valid together with the data
+  output card_beat_t                 read_error_at_o,  // first beat of the burst
   output logic                       write_error_o,
-  output logic                       read_beat_o,      // one beat has come
-  output logic                       write_beat_o,     // one beat was sent
+  output logic                       read_beat_o,      // one beat has arrived
+  output logic                       write_beat_o,     // one beat has been sent
 
   output logic                       card_read_valid_o,
   input  logic                       card_read_ready_i,
   output card_read_t                 card_read_o,
   input  logic                       card_data_valid_i,
-  /* verilator lint_off UNUSEDSIGNAL */  // the data themselves go around
+  /* verilator lint_off UNUSEDSIGNAL */  // the data go directly to the clients
   input  card_data_t                 card_data_i,
   /* verilator lint_on UNUSEDSIGNAL */
   output logic                       card_write_valid_o,
@@ -48,9 +48,9 @@ module codes_ports
 );
   localparam int unsigned CLIENT_BITS = $clog2(CLIENTS);
   localparam int unsigned UNIT_BITS = (UNITS > 1) ? $clog2(UNITS) : 1;
-  localparam int unsigned WRITES_BITS = 10;  // writes under way
+  localparam int unsigned WRITES_BITS = 10;  // bits of the count of writes in flight
 
-  // Reads: the first client after the one before that asks.
+  // Reads: round robin; the first client after the last one.
   logic [CLIENT_BITS-1:0] reader_q, reader;
   logic read_any, read_go;
   always_comb begin
@@ -127,7 +127,7 @@ module codes_ports
 
   // Writes.
   logic [UNIT_BITS-1:0] writer_q, writer;
-  logic [5:0] turn_q;  // beats of this turn
+  logic [5:0] turn_q;  // beats of this grant
   logic write_any, write_ready, may_write, write_go;
   logic [WRITES_BITS-1:0] writes_q;
   always_comb begin

@@ -1,8 +1,9 @@
-// A processing unit: fills a bank of its lanes, computes on the other, sends the sums away. The three
-// overlap, and units know nothing of each other: each takes the next pass of the job when it can.
+// A processing unit: fills a bank of its lanes, computes on the other, and sends the sums to
+// memory. These three phases overlap. Units do not depend on each other: each takes the next pass
+// of the job when it can.
 //
-// In reset, tables are written and lanes are wiped. A unit that is put into reset in the middle of a job
-// forgets it; data that come later are ignored.
+// While the unit is in reset, its tables are written and its lanes are wiped. A unit that is put
+// into reset in the middle of a job forgets the job, and ignores data that come later.
 
 module codes_unit
   import fs_pkg::*;
@@ -44,13 +45,14 @@ module codes_unit
   output beat_t                   write_data_o,
 
   output logic                    idle_o,
-  output logic                    fault_o  // an address is outside of the card's space
+  output logic                    fault_o  // an address is outside the card's address space
 );
   localparam int unsigned LANE_BITS = (LANES > 1) ? $clog2(LANES) : 1;
   localparam int unsigned OUT_BEATS = 32;
-  localparam int unsigned PASSES = 4;  // taken and not yet computed: one per bank, so never full
+  localparam int unsigned PASSES = 4;  // taken and not yet computed; at most one per bank, so the
+                                       // queue is never full
 
-  // A pass goes to the read phase now, and waits for its turn in the compute phase.
+  // A pass goes to the read phase at once, and waits in a queue for the compute phase.
   logic fill_ready, queue_ready, pass_taken, queued_valid, queued_ready;
   slice_t queued;
   logic [$clog2(PASSES+1)-1:0] queued_level;
@@ -217,7 +219,7 @@ module codes_unit
   assert property (@(posedge clk_i) disable iff (!rst_ni) queued_level <= 3)
   else $error("more passes than banks wait");
 
-  // Passes taken and not done.
+  // Passes taken and not yet done.
   logic [2:0] passes_q;
   always_ff @(posedge clk_i) begin
     if (!rst_ni) passes_q <= '0;

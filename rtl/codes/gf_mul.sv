@@ -1,5 +1,5 @@
-// A coefficient's matrix times a word in planes (see gf_pkg): 8 of 16 inputs for every bit of the
-// product. COLUMNS bytes are multiplied side by side.
+// The matrix of a coefficient times a word in planes (see gf_pkg). Every bit of the product is an
+// XOR of 8 ANDs. The module multiplies COLUMNS bytes in parallel.
 
 module gf_mul #(
   parameter int unsigned COLUMNS = gf_pkg::BYTES
@@ -9,7 +9,7 @@ module gf_mul #(
   output logic [7:0][COLUMNS-1:0]  product_o
 );
   for (genvar j = 0; j < 8; j++) begin : gen_bit
-    // Three terms fill a 6-input table, and three such the next.
+    // Three ANDs fill a 6-input table; the XOR of three such results is in the next one.
     logic [COLUMNS-1:0] low, middle, high;
     assign low    = ({COLUMNS{matrix_i[0][j]}} & planes_i[0]) ^ ({COLUMNS{matrix_i[1][j]}} & planes_i[1])
                   ^ ({COLUMNS{matrix_i[2][j]}} & planes_i[2]);

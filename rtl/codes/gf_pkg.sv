@@ -1,15 +1,16 @@
 // GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1, as in crates/gf, on whole beats.
 //
-// **Planes.** The engine keeps the 64 bytes of a beat as eight planes: plane b holds bit b of every byte
-// (of byte 8 w + k in bit 8 k + w). Turning bytes into planes and back is wiring, and one function,
-// because it swaps the same two digits of every bit's index. In planes, a product by one coefficient is 64
-// conditional XORs of 64-bit words, in hardware the same gates as 64 byte multipliers, but many
+// **Planes.** The engine keeps the 64 bytes of a beat as eight planes: plane b holds bit b of every
+// byte (bit b of byte 8 w + k is bit 8 k + w of the plane). The conversion between bytes and planes
+// is only wiring. The same function converts in both directions, because it swaps the same two
+// digits of every bit's index. In planes, a product by one coefficient is 64 conditional XORs of
+// 64-bit words. In hardware, these are the same gates as 64 byte multipliers, but they are many
 // times less work for a simulator.
 //
-// **Product.** c x = sum over b of (bit b of x) (c 2^b): row b of the coefficient's matrix is c 2^b, and bit
-// j of the product is the sum of the planes b whose row has bit j.
+// **Product.** c x = sum over b of (bit b of x) (c 2^b). Row b of the coefficient's matrix is c
+// 2^b. Bit j of the product is the sum of the planes b whose row has bit j.
 
-/* verilator lint_off UNUSEDPARAM */  // a package is used in parts
+/* verilator lint_off UNUSEDPARAM */  // no unit uses the whole package
 
 package gf_pkg;
   localparam int unsigned BYTES = 64;
@@ -47,7 +48,7 @@ package gf_pkg;
     end
   endfunction
 
-  // A beat's bytes as planes, or planes as bytes.
+  // Converts a beat's bytes to planes, or planes to bytes.
   function automatic planes_t transpose(input planes_t beat);
     logic [BYTES-1:0] word [8];
     logic [BYTES-1:0] low, high;

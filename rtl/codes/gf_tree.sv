@@ -1,12 +1,13 @@
 // Multiply-add of LANES operands of 64 bytes into ROWS sums, one beat per cycle.
 //
-//   operands  operands and the matrices of their coefficients are registered
+//   operands  the operands and the matrices of their coefficients go into registers
 //   products  coefficient times operand, for every row and lane: two levels of 6-input tables
-//   sums      the products of a row are added: two levels for up to 36 lanes
+//   sums      adds the products of a row: two levels for up to 36 lanes
 //
-// Coefficients come with the operands or, with CONSTANT, from the parameter COEFFICIENTS (row r, lane l
-// in byte r * LANES + l), which turns the products into fixed XORs. An operand whose coefficients are
-// all zero is not looked at. Results are valid LATENCY cycles after their operands.
+// Coefficients come with the operands or, with CONSTANT, from the parameter COEFFICIENTS (row r,
+// lane l in byte r * LANES + l). Constant coefficients make the products fixed XORs. An operand
+// whose coefficients are all zero may have any value. Results are valid LATENCY cycles after their
+// operands.
 
 module gf_tree
   import gf_pkg::*;
@@ -44,7 +45,7 @@ module gf_tree
   planes_t products_q [ROWS*LANES];
 
   for (genvar l = 0; l < int'(LANES); l++) begin : gen_lane
-    // In use by some row.
+    // A row uses the operand.
     logic used, used_q;
     always_comb begin
       used = CONSTANT;

@@ -1,12 +1,12 @@
-// Reed-Solomon encoder with constant coefficients: 64 bytes of each of K sources in, 64 bytes of each
-// of M parities out, every cycle.
+// Reed-Solomon encoder with constant coefficients. Every cycle, it takes 64 bytes of each of K
+// sources and gives 64 bytes of each of M parities.
 //
-// The default matrix is ISA-L's Cauchy matrix (profile rs:K+M): coefficient l of parity r is
-// 1 / ((K + r) xor l), or 1 with M = 1. Source l is in bytes 64 l to 64 l + 63 of a beat, and parity r
-// likewise.
+// The default matrix is ISA-L's Cauchy matrix (profile rs:K+M): coefficient l of parity r is 1 /
+// ((K + r) xor l), or 1 with M = 1. Source l is in bytes 64 l to 64 l + 63 of a beat, and parities
+// lie in the same way.
 //
-// The pipeline cannot stop. A beat is taken in only when the queue behind it has room for all that are
-// under way.
+// The pipeline cannot stall. The encoder takes a beat only when the output FIFO has room for all
+// beats in flight.
 
 module rs_encoder
   import gf_pkg::*;
@@ -26,7 +26,7 @@ module rs_encoder
   input  logic              out_ready_i,
   output logic [512*M-1:0]  out_data_o
 );
-  localparam int unsigned DEPTH = 8;  // more than the cycles from taking a beat in to seeing it leave
+  localparam int unsigned DEPTH = 8;  // more than the cycles from taking a beat to its exit
 
   if (K + M > 256) begin : gen_size_check
     $error("a code over bytes has at most 256 shards");

@@ -1,5 +1,5 @@
-// Round robin among COUNT requesters: the one after the last one served goes first. A requester that
-// was chosen stays chosen until it is served, so that what stands at the output does not change.
+// Round robin among COUNT requesters: the one after the last one served goes first. A grant stays
+// until its requester is served, so the output does not change while it waits.
 
 module fs_arbiter #(
   parameter int unsigned COUNT = 4,
@@ -9,15 +9,16 @@ module fs_arbiter #(
   input  logic                   rst_ni,
 
   input  logic [COUNT-1:0]       request_i,
-  output logic                   valid_o,   // someone is chosen
-  output logic [INDEX_BITS-1:0]  index_o,   // who
-  input  logic                   served_i   // the chosen one is done in this cycle
+  output logic                   valid_o,   // there is a grant
+  output logic [INDEX_BITS-1:0]  index_o,   // the granted requester
+  input  logic                   served_i   // the granted requester is done in this cycle
 );
   if (COUNT == 0) begin : gen_count_check
     $error("COUNT must be at least 1");
   end
 
-  // Those after the last one served, and all: the first of the former, else the first of the latter.
+  // The requesters after the last one served. The lowest request among them wins; if there is none,
+  // the lowest of all requests wins.
   logic [COUNT-1:0] after_q;
   logic locked_q;
   logic [INDEX_BITS-1:0] locked_index_q;

@@ -1,15 +1,15 @@
-// The card memory's clients, in front of its one port; and the guard of the functions' windows.
+// Connects the clients of card memory to its one port, and guards the functions' windows.
 //
-// Reads and writes are independent of each other. On each side a gate picks a client and judges its
-// request. What is inside of the window goes to the memory. What is not never does: a refused read gets its
-// number of error beats (of zeros), a refused write is answered with an error. A list of who waits for what
-// keeps every client's answers in the order of its requests: the memory answers in order, and refusals wait
-// for their turn.
+// Reads and writes are independent. On each side, a gate (fs_card_gate) picks a client and compares
+// its request with the window of its function. Only requests inside the window go to the memory.
+// The crossbar answers a refused read with its number of error beats (of zeros), and a refused
+// write with an error. A FIFO of pending requests keeps every client's answers in the order of its
+// requests: the memory answers in order, and a refusal waits for the answers before it.
 //
-// A client that does not take its data holds up all the others. Clients therefore ask only for what
-// they will take without waiting for anything that itself needs a read.
+// A client that does not take its data blocks all other clients. Therefore a client requests only
+// data that it can take without another read.
 
-/* verilator lint_off PINCONNECTEMPTY */  // queues whose level nobody needs
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
 
 module fs_card_crossbar
   import fs_pkg::*;
@@ -17,7 +17,7 @@ module fs_card_crossbar
   parameter int unsigned READERS = 5,
   parameter int unsigned WRITERS = 4,
   parameter int unsigned FUNCTIONS = 16,
-  parameter int unsigned PENDING = 64  // bursts of reads, and writes, under way
+  parameter int unsigned PENDING = 64  // bursts of reads in flight; also writes in flight
 ) (
   input  logic                        clk_i,
   input  logic                        rst_ni,
@@ -28,14 +28,14 @@ module fs_card_crossbar
   input  card_read_t [READERS-1:0]    read_i,
   output logic [READERS-1:0]          data_valid_o,
   input  logic [READERS-1:0]          data_ready_i,
-  output card_data_t                  data_o,         // for the one whose data_valid_o is set
+  output card_data_t                  data_o,         // for the client whose data_valid_o is set
 
   input  logic [WRITERS-1:0]          write_valid_i,
   output logic [WRITERS-1:0]          write_ready_o,
   input  card_write_t [WRITERS-1:0]   write_i,
   output card_done_t [WRITERS-1:0]    done_o,
 
-  // The functions' windows, in beats: first, and first past the end.
+  // The functions' windows, in beats: the first beat, and the first beat after the end.
   input  card_beat_t [FUNCTIONS-1:0]  window_base_i,
   input  card_beat_t [FUNCTIONS-1:0]  window_end_i,
 
@@ -54,21 +54,22 @@ module fs_card_crossbar
   output beat_t                       mem_write_data_o,
   input  logic                        mem_write_done_i,  // the oldest write has landed
 
-  output logic [1:0]                  faults_o           // refused in the cycle before: a write, a read
+  output logic [1:0]                  faults_o           // one cycle late: a write, a read was
+                                                         // refused
 );
   localparam int unsigned COUNT_BITS = $clog2(PENDING + 1);
 
-  // ------------------------------------------------------------------------------------------ reads
+  // ----------------------------------------------------------------------------------------- reads
 
   typedef struct packed {
-    logic [READERS-1:0]  client;  // one bit is set
+    logic [READERS-1:0]  client;  // one-hot
     logic                is_refused;
     logic [5:0]          left_minus_1;  // beats
   } burst_t;
 
   logic read_valid, read_ready, read_fits;
   logic [READERS-1:0] read_client;
-  /* verilator lint_off UNUSEDSIGNAL */  // the owner has been judged
+  /* verilator lint_off UNUSEDSIGNAL */  // the gate has checked the owner
   card_read_t read;
   /* verilator lint_on UNUSEDSIGNAL */
 
@@ -110,7 +111,7 @@ module fs_card_crossbar
     .level_o     ()
   );
 
-  // Data from the memory rests here, so that ready does not run through from the clients.
+  // A two-entry FIFO cuts the path from the clients' ready to the memory's ready.
   logic rested_valid, rested_ready;
   beat_t rested;
 
@@ -125,7 +126,7 @@ module fs_card_crossbar
     .level_o     ()
   );
 
-  // The burst whose turn it is.
+  // The burst whose beats go out now.
   logic burst_valid_q, is_last_q;
   burst_t burst_q;
   logic beat_offered, beat_moves, burst_ends;
@@ -150,17 +151,17 @@ module fs_card_crossbar
     else if (wait_taken) burst_valid_q <= wait_valid;
   end
 
-  // ----------------------------------------------------------------------------------------- writes
+  // ---------------------------------------------------------------------------------------- writes
 
   typedef struct packed {
-    logic [WRITERS-1:0]  client;  // one bit is set
+    logic [WRITERS-1:0]  client;  // one-hot
     logic                is_refused;
   } sent_t;
 
   logic write_valid, write_ready, write_fits;
   logic [WRITERS-1:0] write_client;
   card_read_t [WRITERS-1:0] write_extents;
-  /* verilator lint_off UNUSEDSIGNAL */  // the owner has been judged
+  /* verilator lint_off UNUSEDSIGNAL */  // the gate has checked the owner
   card_write_t write;
   /* verilator lint_on UNUSEDSIGNAL */
 
@@ -207,7 +208,7 @@ module fs_card_crossbar
     .level_o     ()
   );
 
-  // Writes that have landed and whose turn has not come.
+  // Writes that have landed, but whose answers wait for earlier answers.
   logic [COUNT_BITS-1:0] landed_q;
   logic counted;
 

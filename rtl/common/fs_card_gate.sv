@@ -1,17 +1,18 @@
-// The guard of the functions' windows, in front of one side (reads or writes) of the card memory.
+// The guard of the functions' windows, for one side (reads or writes) of the card memory.
 //
-// A token says whose request is taken. The request waits in a queue while its verdict is made, in steps
-// that are short and never stop:
+// A round-robin token picks the client whose request the gate takes. The request waits in a FIFO
+// while its verdict is computed in a pipeline of short stages that never stalls:
 //
-//   extent   who asks for what is in registers
-//   window   of that function, and the extent's last beat
+//   extent   the request's extent and owner are in registers
+//   window   the owner's window, and the extent's last beat
 //   sides    not below the window, not beyond its end
-//   verdict  joins the request at the exit
+//   verdict  joins the request at the output
 //
-// So a request is taken only when the queue has a place that is not spoken for. One per cycle goes
-// through; nothing leaves without a verdict, and the verdict is of the windows as they were on its way.
+// The pipeline cannot stall, so the gate takes a request only if the FIFO has a free place for it.
+// The gate takes one request per cycle. No request leaves without a verdict. The verdict uses the
+// window as it was when the request passed through the pipeline.
 
-/* verilator lint_off PINCONNECTEMPTY */  // queues whose level nobody needs
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
 
 module fs_card_gate
   import fs_pkg::*;
@@ -25,20 +26,22 @@ module fs_card_gate
 
   input  logic [CLIENTS-1:0]                    valid_i,
   output logic [CLIENTS-1:0]                    ready_o,
-  input  card_read_t [CLIENTS-1:0]              extent_i,   // what the request touches, and for whom
-  input  logic [CLIENTS-1:0][REQUEST_BITS-1:0]  request_i,  // what goes on
+  input  card_read_t [CLIENTS-1:0]              extent_i,   // the beats of the request, and its
+                                                            // owner
+  input  logic [CLIENTS-1:0][REQUEST_BITS-1:0]  request_i,  // the request itself
 
   input  card_beat_t [FUNCTIONS-1:0]            window_base_i,
   input  card_beat_t [FUNCTIONS-1:0]            window_end_i,
 
   output logic                                  valid_o,
   input  logic                                  ready_i,
-  output logic                                  fits_o,     // it is inside of its function's window
-  output logic [CLIENTS-1:0]                    client_o,   // one bit is set
+  output logic                                  fits_o,     // the request is inside its function's
+                                                            // window
+  output logic [CLIENTS-1:0]                    client_o,   // one-hot
   output logic [REQUEST_BITS-1:0]               request_o
 );
   localparam int unsigned FUNCTION_BITS = (FUNCTIONS > 1) ? $clog2(FUNCTIONS) : 1;
-  localparam int unsigned DEPTH = 8;  // more than the cycles from taking a request to seeing it leave
+  localparam int unsigned DEPTH = 8;  // more than the cycles from taking a request to its exit
   localparam int unsigned ROOM_BITS = $clog2(DEPTH + 1);
 
   if (FUNCTIONS > 16) begin : gen_functions_check
@@ -50,14 +53,14 @@ module fs_card_gate
     card_beat_t  stop;
   } window_t;
 
-  // A function that does not exist owns nothing.
+  // The window of a function that does not exist is empty.
   function automatic window_t window_of(input function_t owner);
     if (32'(owner) >= FUNCTIONS) return '0;
     return '{base: window_base_i[FUNCTION_BITS'(owner)], stop: window_end_i[FUNCTION_BITS'(owner)]};
   endfunction
 
-  // Taking.
-  logic [ROOM_BITS-1:0] room_q;  // places that are not spoken for
+  // Taking requests.
+  logic [ROOM_BITS-1:0] room_q;  // free places of the FIFO
   logic has_room, taken, leaves;
   logic [CLIENTS-1:0] holder;
   card_read_t extent;
@@ -94,7 +97,7 @@ module fs_card_gate
     else if (taken != leaves) room_q <= leaves ? room_q + 1'b1 : room_q - 1'b1;
   end
 
-  // Judging.
+  // Computing verdicts.
   logic [2:0] judging_q;
   card_read_t extent_q;
   window_t window_q;
@@ -112,7 +115,7 @@ module fs_card_gate
     judging_q <= rst_ni ? {judging_q[1:0], taken} : '0;
   end
 
-  // Leaving.
+  // Handing on requests with their verdicts.
   logic request_space, request_valid, verdict_space;
 
   fs_fifo #(

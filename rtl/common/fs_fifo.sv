@@ -1,8 +1,8 @@
 // A first-in, first-out queue of DEPTH beats.
 //
-// The oldest beat stands at the output (first word falls through): it can be taken in the cycle
-// after it was put in. Reading and writing a full queue in one cycle is not possible: ready_o of the
-// input is a register, as is valid_o, so that queues cut combinational paths.
+// The oldest beat is at the output (first word falls through). A beat can leave in the cycle after
+// it came. A full FIFO cannot take a beat in the cycle in which one leaves: in_ready_o and
+// out_valid_o come from registers, so a FIFO cuts combinational paths.
 
 module fs_fifo #(
   parameter int unsigned WIDTH = 32,
@@ -34,7 +34,7 @@ module fs_fifo #(
   logic [WIDTH-1:0] beats_q [DEPTH];
   logic [POINTER_BITS-1:0] write_q, read_q;
   logic [LEVEL_BITS-1:0] level_q;
-  logic filled_q, full_q;  // what the level says
+  logic filled_q, full_q;  // the level is not 0; the level is DEPTH
 
   logic push, pop;
   assign push = in_valid_i && in_ready_o;

@@ -1,7 +1,7 @@
-// What is wrong with a descriptor: the first of COUNT findings, for an engine's answer.
+// Selects the first of COUNT findings about a descriptor, for an engine's answer.
 //
-// Findings may be long comparisons, and the choice among many is long as well: each ends in registers.
-// So the outputs tell what the inputs were two cycles before.
+// A finding may be a long comparison, and the selection among many findings is long, too. Each of
+// the two ends in registers, so the outputs show the inputs of two cycles before.
 
 module fs_findings
   import fs_pkg::*;
@@ -13,7 +13,7 @@ module fs_findings
   input  finding_t     findings_i [COUNT],
 
   output logic         found_o,
-  output logic [7:0]   status_o,  // these two are 0 if nothing was found
+  output logic [7:0]   status_o,  // status_o and detail_o are 0 without a finding
   output logic [63:0]  detail_o
 );
   if (COUNT == 0) begin : gen_count_check

@@ -1,18 +1,19 @@
-// Types of the interfaces between units. What the host sees is in rtl/regs instead.
+// Types of the interfaces between units. The types of the host's interface are in rtl/regs.
 //
-// Streams are valid, ready and data: a beat moves on a rising edge with both set. valid does not wait
-// for ready; once valid, a beat stays as it is until it is taken.
+// Streams are valid, ready and data: a beat moves on a rising edge with both set. valid does not
+// wait for ready. Once valid, a beat does not change until it is taken.
 //
 // **Card memory.** Beats of 64 bytes, addressed by beat. A client has a stream of read requests
-// (bursts of 1 to 64 beats), gets the data of all its bursts in the order of the requests, and has a
-// stream of single-beat writes, each answered (write_done) in order once it has landed. Every request
-// names the function for which it is made; the guard in front of the memory answers what is outside of
-// that function's window with an error (zero data; nothing written) and nothing else happens.
+// (bursts of 1 to 64 beats), and gets the data of all its bursts in the order of the requests. It
+// also has a stream of single-beat writes. Each write is answered (write_done) in order, after it
+// has landed. Every request names the function for which the client makes it. The guard in front of
+// the memory answers a request outside that function's window with an error: a read gets zeros, and
+// a write changes nothing.
 //
-// **Engines** (crush, codes, crc, configuration) take commands, one descriptor each, and answer every
-// command once, in any order.
+// **Engines** (crush, codes, crc, configuration) take commands of one descriptor each. They answer
+// every command once, in any order.
 
-/* verilator lint_off UNUSEDPARAM */  // a package is used in parts
+/* verilator lint_off UNUSEDPARAM */  // no unit uses the whole package
 
 package fs_pkg;
   localparam int unsigned BEAT_BYTES = 64;
@@ -31,7 +32,7 @@ package fs_pkg;
 
   typedef struct packed {
     logic   error;
-    logic   last;  // of its burst
+    logic   last;  // the burst's last beat
     beat_t  data;
   } card_data_t;
 
@@ -47,7 +48,7 @@ package fs_pkg;
     logic  error;
   } card_done_t;
 
-  // A descriptor as it came from the host, for an engine.
+  // A descriptor for an engine, as it came from the host.
   typedef struct packed {
     logic [15:0]    tag;  // comes back with the answer
     function_t      owner;
@@ -61,14 +62,14 @@ package fs_pkg;
     logic [63:0]  detail;
   } engine_answer_t;
 
-  // What may be wrong with a descriptor, and what to answer then.
+  // A possible error of a descriptor, and the answer to it.
   typedef struct packed {
     logic         is_wrong;
     logic [7:0]   status;  // fs_regs_pkg::STATUS_*
     logic [63:0]  detail;
   } finding_t;
 
-  // Of addresses and lengths in card memory, as descriptors name them.
+  // Checks of addresses and lengths in card memory, as descriptors give them.
   function automatic logic unaligned(input logic [63:0] bytes);
     return bytes % 64'(BEAT_BYTES) != '0;
   endfunction

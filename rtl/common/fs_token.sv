@@ -1,7 +1,7 @@
-// Round robin among COUNT requesters, decided a cycle ahead: a token goes around, and who holds it is a
-// register. Only the holder is served. The token stays where it is while nobody else asks, so that a
-// requester alone is served in every cycle; otherwise it leaves a holder that was served or that asks for
-// nothing, for the next one that asks.
+// Round robin among COUNT requesters, decided one cycle ahead: the requester that holds the token
+// is a register, and only the holder is served. The token stays while no other requester requests,
+// so a lone requester is served in every cycle. Otherwise the token leaves a holder that was
+// served, or that does not request, and goes to the next requester.
 
 module fs_token #(
   parameter int unsigned COUNT = 4
@@ -10,8 +10,8 @@ module fs_token #(
   input  logic              rst_ni,
 
   input  logic [COUNT-1:0]  request_i,
-  input  logic              ready_i,   // the holder, if it asks, is done in this cycle
-  output logic [COUNT-1:0]  holder_o   // one bit is set
+  input  logic              ready_i,   // the holder, if it requests, is done in this cycle
+  output logic [COUNT-1:0]  holder_o   // one-hot
 );
   if (COUNT == 0) begin : gen_count_check
     $error("COUNT must be at least 1");
@@ -20,7 +20,7 @@ module fs_token #(
   logic [COUNT-1:0] holder_q, first, next;
   logic leaves;
 
-  // For each that may hold it, the first that asks after that one.
+  // For each possible holder, the first requester after it.
   always_comb begin
     next = '0;
     first = '0;

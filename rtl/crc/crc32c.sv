@@ -1,17 +1,17 @@
 // CRC32C of messages, 64 bytes per cycle.
 //
-// A message is a run of beats; all are full but the last, which has in_bytes_i (0 to 64) valid bytes at
-// its low end. Messages may follow each other without a gap, and a message may pause. Sums come out in
-// the order of the messages, LATENCY cycles after their last beats. Nothing can stall this
-// pipeline: whoever uses it keeps room for the sums.
+// A message is a sequence of beats. All beats are full but the last, which has in_bytes_i (0 to 64)
+// valid bytes at its low end. Messages may follow each other without a gap, and a message may
+// pause. Sums come out in the order of the messages, LATENCY cycles after their last beats. The
+// pipeline has no back-pressure: its user reserves room for the sums.
 //
-//   mask      bytes that are not valid become 0
-//   words     16 matrices: what each 4 bytes add to the register after the beat
-//   sum       their sum
-//   register  register <= register through a beat, plus that sum
+//   mask      sets bytes that are not valid to 0
+//   words     16 matrices: the share of each 4 bytes in the register after the beat
+//   sum       the sum of these shares
+//   register  register <= (register advanced by a beat) + that sum
 //   retreat   seven steps back, by 64 - in_bytes_i zeros in all, and the final inversion
 //
-// Only the step named register is a loop: some 17 inputs to every bit, two levels of 6-input tables.
+// Only the stage `register` is a loop: about 17 inputs per bit, two levels of 6-input tables.
 
 module crc32c
   import crc32c_pkg::*;
@@ -22,7 +22,7 @@ module crc32c
   input  logic          in_valid_i,
   input  logic [511:0]  in_data_i,
   input  logic          in_last_i,
-  input  logic [6:0]    in_bytes_i,  // valid bytes of the last beat; the others are full
+  input  logic [6:0]    in_bytes_i,  // valid bytes of the last beat; the other beats are full
 
   output logic          out_valid_o,
   output logic [31:0]   out_sum_o
@@ -35,7 +35,8 @@ module crc32c
   logic [511:0]  masked_q;
   logic [6:0]    masked_back_q;
 
-  // Is a byte valid: its eight bytes are, or it is one of those in eight that are valid in part.
+  // A byte is valid if its group of eight bytes is valid, or if it is a valid byte of the partial
+  // group.
   function automatic logic is_valid(input int unsigned place, input logic [6:0] bytes);
     return 4'(place / 8) < bytes[6:3] || (4'(place / 8) == bytes[6:3] && 3'(place % 8) < bytes[2:0]);
   endfunction
@@ -91,9 +92,9 @@ module crc32c
     sum_valid_q <= rst_ni && words_valid_q;
   end
 
-  // Register, and the steps back behind it. At a message's end the register starts anew.
+  // The register and the retreat steps after it. At the end of a message the register starts again.
   logic [31:0]  register_q, register_d;
-  logic [31:0]  sums_q [RETREATS+1];  // not inverted
+  logic [31:0]  sums_q [RETREATS+1];  // before the final inversion
   logic [6:0]   back_q [RETREATS];
   logic         done_q [RETREATS+1];  // the message ended with this beat
 

@@ -1,10 +1,11 @@
 // CRC32C (Castagnoli, reflected: polynomial 0x82f63b78) as linear maps over GF(2).
 //
-// The register of the checksum, fed with zeros, moves by a linear map: advance(). Its columns, the images
-// of the 32 unit vectors, say how a bit of message or register shows in the register n bytes later.
-// The map has an inverse, retreat(), which takes zeros back that were fed too many.
+// When zeros go into the checksum's register, its value changes by a linear map: advance(). The
+// columns of this map, the images of the 32 unit vectors, give the effect of a bit of the message
+// or register on the register n bytes later. The inverse map, retreat(), removes zeros that were
+// too many.
 
-/* verilator lint_off UNUSEDPARAM */  // a package is used in parts
+/* verilator lint_off UNUSEDPARAM */  // no unit uses the whole package
 
 package crc32c_pkg;
   localparam logic [31:0] POLYNOMIAL = 32'h82f6_3b78;
@@ -22,8 +23,8 @@ package crc32c_pkg;
     return register[31] ? {register[30:0] ^ POLYNOMIAL[30:0], 1'b1} : {register[30:0], 1'b0};
   endfunction
 
-  // Matrix w: from the w-th 4 bytes of a beat to the register after the beat. Matrix 0 is also the
-  // way of the register itself through a beat.
+  // Matrix w: from the w-th 4 bytes of a beat to the register after the beat. Matrix 0 also
+  // advances the register itself by one beat.
   function automatic logic [WORDS-1:0][31:0][31:0] word_matrices();
     logic [31:0] image;
     for (int unsigned b = 0; b < 32; b++) begin
@@ -35,7 +36,7 @@ package crc32c_pkg;
     end
   endfunction
 
-  // Matrix i: back over 2^i bytes of zeros.
+  // Matrix i removes 2^i bytes of zeros.
   function automatic logic [RETREATS-1:0][31:0][31:0] retreat_matrices();
     logic [31:0] image;
     for (int unsigned b = 0; b < 32; b++) begin
@@ -47,7 +48,7 @@ package crc32c_pkg;
     end
   endfunction
 
-  // Six columns by six, so that synthesis finds two levels of 6-input tables and no chain.
+  // Groups of six columns, so that synthesis finds two levels of 6-input tables instead of a chain.
   function automatic logic [31:0] multiply(input matrix_t matrix, input logic [31:0] vector);
     logic [31:0] six;
     multiply = '0;

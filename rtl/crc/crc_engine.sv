@@ -1,25 +1,27 @@
-// Engine for CHECKSUM descriptors: CRC32C of every block of a run of card memory.
+// Engine for CHECKSUM descriptors: CRC32C of every block of a range of card memory, here called the
+// run.
 //
-// The run is read in bursts of up to 64 beats, each beat goes straight into crc32c, and the sums are
-// packed, 16 to a beat, and written. Neither crc32c nor the memory's data can wait, so a beat is asked
-// for only when there is room for the sum that it may end: `room_q` counts places for sums that are not
-// spoken for. A beat that ends no block gives its place back when it comes; a sum does when it has left
-// for memory.
+// The engine reads the run in bursts of up to 64 beats. Each beat goes directly into crc32c. The
+// engine packs the sums, 16 per beat, and writes them. Neither crc32c nor the memory's data can
+// wait, so the engine requests a beat only when there is room for the sum that the beat may end.
+// `room_q` counts the free places for sums. A beat that does not end a block gives its place back
+// when it comes. A sum gives its place back when its write has left for memory.
 //
 //   IDLE    waits for a command
-//   CHECK   the descriptor's numbers
-//   RUN     reads, sums, writes
-//   DRAIN   memory refused, or the job takes too long: what is under way is awaited
-//   ANSWER  the last sum, or what was wrong
+//   CHECK   checks the descriptor's numbers
+//   RUN     reads, computes, writes
+//   DRAIN   after an error of memory, or a job that takes too long: waits for all answers
+//   ANSWER  answers with the last sum, or the error
 //
-// A run may be as long as the memory, and others wait. So a job may take MAX_CYCLES, from its command on;
-// then no more is asked for, wherever in a block that is.
+// A run may be as long as the memory, and other jobs wait for the engine. So a job may take
+// MAX_CYCLES from its command on. Then the engine makes no more requests, even in the middle of a
+// block.
 
 module crc_engine
   import fs_pkg::*;
   import fs_regs_pkg::*;
 #(
-  parameter int unsigned MAX_CYCLES = MAX_OPERATION_CYCLES  // of a job
+  parameter int unsigned MAX_CYCLES = MAX_OPERATION_CYCLES  // limit of a job
 ) (
   input  logic            clk_i,
   input  logic            rst_ni,
@@ -36,8 +38,8 @@ module crc_engine
   input  logic            read_ready_i,
   output card_read_t      read_o,
   input  logic            data_valid_i,
-  output logic            data_ready_o,  // always: room was made before the request
-  /* verilator lint_off UNUSEDSIGNAL */  // bursts are not told apart
+  output logic            data_ready_o,  // always 1: the engine makes room before it requests
+  /* verilator lint_off UNUSEDSIGNAL */  // the end of a burst does not matter
   input  card_data_t      data_i,
   /* verilator lint_on UNUSEDSIGNAL */
 
@@ -51,7 +53,7 @@ module crc_engine
   localparam int unsigned ROOM = SUMS_PER_BEAT * SUM_BEATS;
   localparam int unsigned ROOM_BITS = $clog2(ROOM + 1);
   localparam int unsigned MAX_BURST = 64;
-  localparam int unsigned ADDRESS_BITS = CARD_BEAT_BITS + 6;  // of a byte
+  localparam int unsigned ADDRESS_BITS = CARD_BEAT_BITS + 6;  // bits of a byte address
   localparam int unsigned CYCLES_BITS = $clog2(MAX_CYCLES + 1);
 
   if (MAX_CYCLES == 0) begin : gen_max_cycles_check
@@ -63,7 +65,7 @@ module crc_engine
 
   typedef struct packed {
     logic [SUMS_PER_BEAT-1:0][31:0]  sums;
-    logic [3:0]                      count_minus_1;  // the others are not to be written
+    logic [3:0]                      count_minus_1;  // the other places of the beat are not written
   } packed_t;
 
   typedef enum logic [2:0] {
@@ -76,20 +78,20 @@ module crc_engine
   state_e state_q;
 
   engine_command_t command_q;
-  /* verilator lint_off UNUSEDSIGNAL */  // reserved words, and what the queue engine has done with
+  /* verilator lint_off UNUSEDSIGNAL */  // reserved words, and fields that the queue engine uses
   checksum_descriptor_t job;
   /* verilator lint_on UNUSEDSIGNAL */
   assign job = command_q.descriptor;
 
-  // The descriptor's numbers: sums and small comparisons first, then what is wrong.
+  // The descriptor's numbers: first sums and small comparisons, then the findings.
   localparam int unsigned FINDINGS = 7;
-  localparam int unsigned CHECK_CYCLES = 4;  // sums, findings and their choice, and a look at it
+  localparam int unsigned CHECK_CYCLES = 4;  // sums, findings, their selection, decision
 
   beats_t run_beats_q;
   block_beats_t block_beats_q;
   logic run_has_tail_q, block_has_tail_q, one_beat_q, block_is_beat_q, one_block_q;
   logic [6:0] tail_bytes_q;      // of the run's last beat
-  logic [ADDRESS_BITS:0] end_q;  // first byte past the run
+  logic [ADDRESS_BITS:0] end_q;  // first byte after the run
 
   always_ff @(posedge clk_i) begin
     run_has_tail_q <= unaligned(job.length);
@@ -134,13 +136,13 @@ module crc_engine
   assign checked = state_q == CHECK && check_q == 2'(CHECK_CYCLES - 1);
   assign start = checked && !found;
 
-  // What computes is in reset unless a job runs: a job that ends early leaves nothing behind.
+  // The data path is in reset outside RUN, so a job that ends early leaves no state behind.
   logic run_rst_n;
   assign run_rst_n = rst_ni && state_q == RUN;
 
-  logic [ROOM_BITS-1:0] room_q;  // places for sums that are not spoken for
+  logic [ROOM_BITS-1:0] room_q;  // free places for sums
 
-  // Asking. A request that stands at the output has its room already, or gets it in its first cycle.
+  // Requests. A request at the output has its room already, or reserves it in its first cycle.
   logic asking_q, new_q;
   card_beat_t ask_at_q;
   beats_t ask_left_q;
@@ -170,11 +172,11 @@ module crc_engine
     end
   end
 
-  // Receiving.
+  // Data.
   beats_t left_q;                  // of the run
   block_beats_t block_left_q;      // of the block
   logic ends_run_q, ends_block_q;  // the next beat is the last one of the run, of the block
-  logic [8:0] owed_q;              // beats that were asked for
+  logic [8:0] owed_q;              // beats that were requested and have not come
   logic ends_block;
   assign ends_block = ends_run_q || ends_block_q;
   assign data_ready_o = 1'b1;
@@ -209,7 +211,7 @@ module crc_engine
     else owed_q <= owed_q + (asked ? 9'(ask_beats_q) : 9'd0) - 9'(data_valid_i);
   end
 
-  // Sums. What ends the run goes along beside crc32c.
+  // Sums. A delay line beside crc32c carries the mark for the end of the run.
   logic sum_valid;
   logic [31:0] sum;
   logic [crc32c_pkg::LATENCY-1:0] ends_q;
@@ -232,7 +234,7 @@ module crc_engine
   // Packing.
   packed_t packed_q;
   logic packed_valid_q, all_packed_q;
-  logic [3:0] next_q;  // where the next sum goes
+  logic [3:0] next_q;  // index of the next sum
   logic ends_all;
   assign ends_all = ends_q[crc32c_pkg::LATENCY-1];
 
@@ -257,7 +259,7 @@ module crc_engine
   logic has_room, head_valid, write;
   logic [$clog2(SUM_BEATS+1)-1:0] level;
   card_beat_t write_at_q;
-  logic [7:0] writes_q;  // under way
+  logic [7:0] writes_q;  // in flight
 
   fs_fifo #(
     .WIDTH($bits(packed_t)),
@@ -293,7 +295,8 @@ module crc_engine
   assert property (@(posedge clk_i) disable iff (!rst_ni) packed_valid_q |-> has_room)
   else $error("no room for packed sums");
 
-  // Room. It comes back a cycle late, and the next request looks at it after this one was counted.
+  // Room. It comes back one cycle late. The next request reads the count after this request was
+  // subtracted.
   logic [ROOM_BITS-1:0] given_back, given_back_q;
   always_comb begin
     given_back = '0;

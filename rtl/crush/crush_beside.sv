@@ -1,9 +1,10 @@
-// What waits beside a pipeline of STAGES stages whose beats never stop: put in as a beat enters, taken
-// out as it leaves. A ring, so that nothing moves meanwhile.
+// A delay line beside a pipeline of STAGES stages that never stalls: data goes in when a beat
+// enters the pipeline, and comes out when the beat leaves. The module is a ring buffer, so the data
+// does not move.
 
 module crush_beside #(
   parameter int unsigned WIDTH = 32,
-  parameter int unsigned STAGES = 16  // most beats between in and out
+  parameter int unsigned STAGES = 16  // most beats between in_i and out_i
 ) (
   input  logic              clk_i,
   input  logic              rst_ni,

@@ -1,32 +1,34 @@
-// The draw engine: one item of one bucket, for every choose_t.
+// The draw engine: selects one item of one bucket for every choose_t.
 //
-//   cycle 0   the draw is accepted; its bucket is read
-//   cycle 1   the bucket says which kernel and which row of slots; r is computed
-//   cycle 2   the first row of slots is read; then one row per cycle
+//   cycle 0   the engine accepts the draw and reads its bucket
+//   cycle 1   the bucket gives the kernel and the first row of slots; the engine computes r
+//   cycle 2   the engine reads the first row of slots; then one row per cycle
 //   cycle 3   the kernel gets the first row
 //   ...       the kernel answers with a position; crush_resolve reads the item
 //
-// A new draw is accepted as soon as the last row of the one before is read, so draws follow each other
-// every ceil(size / LANES) cycles. Kernels take unequally long: tags tell whose answer it is. No kernel
-// can be held up; so no more than IN_FLIGHT draws are under way, for which there is room at the end.
+// The engine accepts a new draw as soon as it has read the last row of the one before, so draws
+// follow each other every ceil(size / LANES) cycles. Kernels have different latencies; tags match
+// answers to draws. No kernel takes back-pressure. So at most IN_FLIGHT draws are in flight, and
+// the output queues have room for all of them.
 //
-// The kernels of straw and straw2 buckets are inside. Those of the other algorithms are one at a time in
-// the reconfigurable partition, behind the rp_ ports; a bucket whose kernel is not there is bad.
+// The kernels of straw and straw2 buckets are inside this module. The reconfigurable partition,
+// behind the rp_ ports, holds one of the other kernels. A bucket whose kernel is not there is bad.
 //
-// **Damaged images.** A sum that is right does not make an image sound. A bucket of an algorithm that the
-// header does not name is bad, too: whether the partition may be swapped is judged by the header, and
-// a draw in a partition that nobody knows to be in use would be lost.
+// **Damaged images.** A right checksum does not make an image sound. A bucket whose algorithm is
+// not in the header is bad, too: crush_commands decides by the header whether a job uses the
+// partition, and a swap could lose a draw in a partition that no job claims to use.
 //
-// **Uniform buckets** are drawn from by row of slot r downwards, where r is less than the size. If it is
-// not, its remainder must be found first: slot 0 has the reciprocal of the size, so row 0 is read (a
-// *probe*) and the remainder comes some cycles later, while no other draw can start. With a reciprocal
-// that is wrong it may still not be less than the size; then the bucket is bad, and not probed again.
+// **Uniform buckets.** The engine reads the rows from the row of slot r downwards, where r is less
+// than the size. If r is not, the engine needs the remainder first. Slot 0 has the reciprocal of
+// the size, so the engine reads row 0 (a *probe*). The remainder comes some cycles later, and no
+// other draw starts until then. With a wrong reciprocal the remainder may still not be less than
+// the size. Then the bucket is bad, and the engine does not probe again.
 
 module crush_choose
   import crush_pkg::*;
 #(
   parameter int unsigned LANES = 16,
-  parameter int unsigned SLOT_ROWS = 2048,  // of 16 slots
+  parameter int unsigned SLOT_ROWS = 2048,  // rows of 16 slots
   parameter int unsigned IN_FLIGHT = 64,
   localparam int unsigned SLOT_BITS = $clog2(SLOT_ROWS * ROW_SLOTS),
   localparam int unsigned ROW_BITS = SLOT_BITS - $clog2(LANES)
@@ -43,11 +45,11 @@ module crush_choose
 
   // The image (crush_store).
   input  logic [16:0]            buckets_i,
-  input  logic [7:0]             algorithms_i,  // those that the header names
+  input  logic [7:0]             algorithms_i,  // the algorithms that the header names
   output logic                   bucket_read_o,
   output logic [15:0]            bucket_index_o,
   // verilator lint_off UNUSEDSIGNAL
-  input  bucket_t                bucket_i,  // its kind is for the rule machine
+  input  bucket_t                bucket_i,  // the rule machine uses the kind
   // verilator lint_on UNUSEDSIGNAL
   output logic                   row_read_o,
   output logic [ROW_BITS-1:0]    row_index_o,
@@ -56,7 +58,7 @@ module crush_choose
   output logic [SLOT_BITS-1:0]   slot_index_o,
   input  slot_t                  slot_i,
 
-  // The reconfigurable partition: which kernel is in it (fs_regs_pkg), and whether draws may start.
+  // The reconfigurable partition: the kernel in it (fs_regs_pkg), and whether draws may start.
   input  logic [7:0]             rp_module_i,
   input  logic                   rp_ready_i,
   output logic                   rp_valid_o,
@@ -97,11 +99,11 @@ module crush_choose
     end
   end
 
-  // Cycle 1: what to do with the bucket.
+  // Cycle 1: decode the bucket.
   logic exists, is_empty, is_bad, is_uniform, is_stretched;
   kernel_e kernel;
   logic [31:0] r_d;
-  logic [3:0] set;  // of weights
+  logic [3:0] set;  // number of the weight set
   logic [15:0] row16;
   logic [15:0] leaves, items_row;
   always_comb begin
@@ -127,10 +129,10 @@ module crush_choose
     items_row = (bucket_i.algorithm == ALG_TREE) ? bucket_i.items_row : row16;
   end
 
-  // Cycle 2 and on: rows of one draw.
+  // From cycle 2 on: the rows of one draw.
   logic busy_q, starts_q, waits_q, uniform_q, probed_q;
   kernel_e kernel_q;
-  kernel_beat_t draw_q;  // first, last and row are for each beat
+  kernel_beat_t draw_q;  // first, last and row are set per beat
   logic [15:0] last_row_q, row_q;
   logic [ROW_BITS-1:0] base_q;
 
@@ -193,7 +195,7 @@ module crush_choose
     end
   end
 
-  // Cycle 3 and on: the rows come.
+  // From cycle 3 on: the data of the rows.
   logic beat_valid_q, probe_valid_q;
   kernel_e beat_kernel_q;
   kernel_beat_t beat_q;
@@ -221,11 +223,11 @@ module crush_choose
     end
   end
 
-  // The remainder of r.
+  // The remainder of r by the size.
   logic [MODULO_STAGES:0] modulo_valid;
   logic [MODULO_STAGES-1:0] modulo_valid_q;
   // verilator lint_off UNUSEDSIGNAL
-  reciprocal_t reciprocal;  // of the size; short
+  reciprocal_t reciprocal;  // of the size; a short reciprocal
   // verilator lint_on UNUSEDSIGNAL
   assign modulo_valid = {modulo_valid_q, probe_valid_q};
   assign remainder_valid = modulo_valid[MODULO_STAGES];

@@ -1,17 +1,17 @@
-// Commands: checks them, one after the other, and starts what they ask for.
+// Checks commands, one after the other, and starts them.
 //
-//   PLACE     is checked against the loaded map, takes a place among the jobs, and is handed to the
-//             reader; it then runs by itself, and the next command is looked at.
-//   LOAD_MAP  waits until no job is left, has the image read, and waits for the loader's verdict. From
-//             its start on no map is loaded, until the loader accepts the new one.
+//   PLACE     is checked against the loaded map, takes a place among the jobs, and goes to the
+//             reader (crush_inputs). Then it runs by itself; the module takes the next command.
+//   LOAD_MAP  waits until no job is left, has the reader read the image, and waits for the loader's
+//             verdict. From its start on no map is loaded, until the loader accepts the new one.
 //
-// A command that fails a check is answered here; every other placement is answered by its job.
+// This module answers a command that fails a check. Every other placement is answered by its job.
 //
-// **The partition.** A placement needs the partition if the map has buckets of an algorithm that is not
-// in the static region; then that module must be there, and ready, at the moment in which the job
-// begins. uses_partition_o is set from then on as long as such a job is in flight.
+// **The partition.** A placement needs the partition if the map has buckets of an algorithm that is
+// not in the static region. Then the partition must hold that module and be ready when the job
+// begins. uses_partition_o is set while such a job is in flight.
 
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module crush_commands
   import crush_pkg::*;
@@ -33,8 +33,8 @@ module crush_commands
   output logic                     rule_read_o,
   output logic [15:0]              rule_index_o,
   input  rule_t                    rule_i,          // one cycle after rule_read_o
-  input  logic                     load_done_i,     // the loader has had the last beat, and says
-  input  logic                     load_ok_i,       // whether the image is good
+  input  logic                     load_done_i,     // the loader has taken the last beat; load_ok_i
+  input  logic                     load_ok_i,       // says whether the image is good
 
   // The partition.
   input  logic [7:0]               rp_module_i,
@@ -56,23 +56,23 @@ module crush_commands
   output logic                     transfer_valid_o,
   input  logic                     transfer_ready_i,
   output transfer_t                transfer_o,
-  input  logic                     fault_i,         // while an image is read
+  input  logic                     fault_i,         // while the reader reads an image
 
   output logic                     is_idle_o
 );
   typedef enum logic [2:0] {
     IDLE,     // a command may come
-    CHECK,    // the rule is read; sums are made
-    RULE,     // the rule is there
+    CHECK,    // the rule is being read; the module computes sums
+    RULE,     // the rule has been read
     PLACE,    // waits for a place among the jobs, and for the reader
     DRAIN,    // waits for the end of all jobs
-    LOAD,     // the image is read
+    LOAD,     // the reader reads the image
     ANSWER
   } state_e;
 
   state_e state_q, state_d;
 
-  place_descriptor_t descriptor_q;  // a LOAD_MAP has its fields at the same places
+  place_descriptor_t descriptor_q;  // a LOAD_MAP has its fields at the same offsets
   logic [15:0] tag_q;
   fs_pkg::function_t owner_q;
   logic is_load;
@@ -90,7 +90,7 @@ module crush_commands
     end
   end
 
-  // ---- What the command alone can be wrong in (CHECK) ----
+  // ---- Errors of the command alone (CHECK) ----
 
   localparam int unsigned CARD_BITS = fs_pkg::CARD_BEAT_BITS + 6;  // of a byte address
   localparam int unsigned END_BITS = fs_pkg::CARD_BEAT_BITS + 1;
@@ -175,7 +175,7 @@ module crush_commands
 
   // ---- The states ----
 
-  logic begins;  // a placement
+  logic begins;  // a placement begins
   assign begins = state_q == PLACE && has_room_i && transfer_ready_i && !is_missing;
 
   always_comb begin

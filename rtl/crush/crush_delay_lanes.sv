@@ -1,4 +1,5 @@
-// Words of LANES lanes that wait beside a pipeline of STAGES stages, as crush_delay.
+// Delays words of LANES lanes beside a pipeline of STAGES stages; a stage moves only when a beat is
+// before it.
 
 module crush_delay_lanes #(
   parameter int unsigned LANES = 16,
@@ -6,7 +7,7 @@ module crush_delay_lanes #(
   parameter int unsigned STAGES = 3
 ) (
   input  logic               clk_i,
-  input  logic [STAGES-1:0]  valid_i,  // a beat stands before this stage
+  input  logic [STAGES-1:0]  valid_i,  // a beat is before this stage
   input  logic [WIDTH-1:0]   data_i [LANES],
   output logic [WIDTH-1:0]   data_o [LANES]
 );

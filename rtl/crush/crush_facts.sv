@@ -1,9 +1,10 @@
-// Stages 2 and 3 of the rule machine: what an event means for its context.
+// Stages 2 and 3 of the rule machine: compute what an event means for its context.
 //
-// Stage 2 compares and adds, without knowing what will be needed; stage 3 gives the verdict. The vector
-// `row_i` is the one that the event is about: for draws the one in which collisions count, else w.
+// Stage 2 compares and adds, before it is known which results matter. Stage 3 gives the verdict.
+// The vector `row_i` is the one that the event concerns: for draws the one in which collisions
+// count, else w.
 
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module crush_facts
   import crush_pkg::*;
@@ -16,18 +17,18 @@ module crush_facts
   input  event_t       event_i,
   input  context_t     context_i,
   input  logic [3:0]   width_i,
-  input  logic         is_stopped_i,  // the job
+  input  logic         is_stopped_i,  // the event's job is stopped
   input  step_t        step_i,
   input  logic         is_emit_i,
   input  row_t         row_i,
-  input  logic         is_in_i,       // reweight of the device at least 1.0
-  input  logic         is_out_i,      // reweight 0, or past the table
+  input  logic         is_in_i,       // the device's reweight is at least 1.0
+  input  logic         is_out_i,      // the reweight is 0, or the device is past the table
 
   // Stage 4
   output facts_t       facts_o,
   output logic         is_new_item_o, // an item of the wanted type that is not in the vector yet
-  output logic [31:0]  w_item_o,      // BLOCK: the bucket of w to begin with
-  output row_t         emit_row_o     // EMIT: w, where it goes in the result
+  output logic [31:0]  w_item_o,      // BLOCK: the first bucket of w
+  output row_t         emit_row_o     // EMIT: w, shifted to its place in the result
 );
   // ---- Stage 2 ----
 
@@ -41,7 +42,7 @@ module crush_facts
                                           : wanted == event_i.chosen.kind);
   assign is_descent = is_draw && !is_device && !is_found;
 
-  // The leaf of one position in indep collides with nothing.
+  // In indep, the leaf of a position cannot collide.
   mask_t collides_with;
   always_comb begin
     collides_with = (context_i.in_leaf ? context_i.c_mask : context_i.o_mask)
@@ -135,7 +136,7 @@ module crush_facts
     end
   end
 
-  // A row with its items so many positions further.
+  // A row whose items move up by that number of positions.
   function automatic row_t moved(input row_t row, input logic [3:0] by);
     for (int unsigned i = 0; i < ROW_ITEMS; i++) moved[i] = 4'(i) >= by ? row[4'(i)-by] : '0;
   endfunction

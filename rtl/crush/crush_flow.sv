@@ -1,5 +1,5 @@
-// Where the beats of a kernel stand, and whose draw is ready: valid, first and last of every stage, and
-// the tag of the draw whose last beat has passed them all.
+// The control of a kernel's pipeline: valid, first and last of every stage, and the tag of the draw
+// whose last beat has passed all stages.
 
 module crush_flow #(
   parameter int unsigned STAGES = 16
@@ -12,11 +12,11 @@ module crush_flow #(
   input  logic                   last_i,
   input  crush_pkg::draw_tag_t   tag_i,
 
-  output logic [STAGES:0]        valid_o,  // a beat stands before this stage
+  output logic [STAGES:0]        valid_o,  // a beat is before this stage
   output logic [STAGES:0]        first_o,
   output logic [STAGES:0]        last_o,
   output logic                   drawn_o,
-  output crush_pkg::draw_tag_t   tag_o     // with drawn_o
+  output crush_pkg::draw_tag_t   tag_o     // valid with drawn_o
 );
   logic [STAGES-1:0] valid_q, first_q, last_q;
 

@@ -1,19 +1,20 @@
-// The hash of CRUSH, rjenkins1, of 2, 3 or 4 words: LANES hashes per cycle, side by side.
+// The hash of CRUSH, rjenkins1, of 2, 3 or 4 words: LANES hashes per cycle, in parallel.
 //
-// The hash starts as a constant exclusive-or all words and goes through a series of mixes, each with
-// two more words; all three are changed in place. Beside the words hashed there are two constants, x
-// and y, which are variables of the mixes too. Which words a mix takes is part of the definition:
+// The hash starts as the exclusive-or of a constant and all words. Then it goes through a series of
+// mixes. A mix takes the hash and two more words, and changes all three in place. Besides the
+// hashed words there are two constants, x and y, which are also variables of the mixes. The
+// definition fixes the words of each mix:
 //
 //   2 words   (a, b) (x, a) (b, y)
 //   3 words   (a, b) (c, x) (y, a) (b, x) (y, c)
 //   4 words   (a, b) (c, d) (a, x) (y, b) (c, x) (y, d)
 //
-// Every mix is a pipeline of 9 / LINES_PER_STAGE stages; the words that a mix leaves alone wait
-// beside it, from their first use (words that are hashed: from the start) to their last. With three
+// Every mix is a pipeline of 9 / LINES_PER_STAGE stages. A delay line carries each word that a mix
+// does not take, from the word's first use (hashed words: from the start) to its last. With three
 // lines per stage the hashes take 9, 15 and 18 cycles.
 //
-// Lanes are loops over arrays in clocked code here and in the other parts of kernels, not instances: a
-// simulator then runs one piece of code over all lanes, and only when a beat is there.
+// Here and in the other parts of kernels, lanes are loops over arrays in clocked code, and not
+// instances. So a simulator runs one piece of code over all lanes, and only when there is a beat.
 
 module crush_hash_lanes #(
   parameter int unsigned LANES = 16,
@@ -38,11 +39,11 @@ module crush_hash_lanes #(
   localparam int unsigned MIX_STAGES = 9 / LINES_PER_STAGE;
   localparam logic [31:0] SEED = 32'd1315423911;
 
-  // The words, by number.
+  // Numbers of the words.
   localparam int unsigned A = 0, B = 1, C = 2, D = 3, X = 4, Y = 5, WORDS = 6;
   localparam logic [31:0] X_START = 32'd231232, Y_START = 32'd1232;
 
-  // What is computed at elaboration is not counted.
+  // No line coverage for functions that run at elaboration.
   // verilator coverage_off
   function automatic int unsigned first_word(input int unsigned mix);
     unique case (ARGS)
@@ -64,7 +65,7 @@ module crush_hash_lanes #(
     return first_word(mix) == word || second_word(mix) == word;
   endfunction
 
-  // Some mix before this one takes the word.
+  // An earlier mix takes the word.
   function automatic bit is_taken_before(input int unsigned mix, input int unsigned word);
     for (int unsigned m = 0; m < mix; m++) if (takes(m, word)) return 1'b1;
     return 1'b0;
@@ -77,7 +78,7 @@ module crush_hash_lanes #(
   endfunction
   // verilator coverage_on
 
-  logic [STAGES:0] valid;  // a beat stands before this stage
+  logic [STAGES:0] valid;  // a beat is before this stage
   logic [STAGES-1:0] valid_q;
   assign valid = {valid_q, valid_i};
   always_ff @(posedge clk_i) begin
@@ -91,7 +92,7 @@ module crush_hash_lanes #(
   for (genvar mix = 0; mix <= MIXES; mix++) begin : gen_before
     words_t hash;
     // verilator lint_off UNUSEDSIGNAL
-    words_t first, second;  // of the mix before; no later one may take them
+    words_t first, second;  // from the last mix; no later mix may take them
     // verilator lint_on UNUSEDSIGNAL
 
     if (mix == 0) begin : gen_start
@@ -119,7 +120,7 @@ module crush_hash_lanes #(
 
     for (genvar word = 0; word < WORDS; word++) begin : gen_word
       // verilator lint_off UNUSEDSIGNAL
-      words_t value;  // of no use when no mix wants it any more
+      words_t value;  // not used after the word's last mix
       // verilator lint_on UNUSEDSIGNAL
       if (!is_wanted_from(mix, word)) begin : gen_done
         assign value = '{default: '0};

@@ -1,23 +1,24 @@
-// Reads what commands name in card memory: the inputs of placements, which become mappings, and images
-// of maps, which go on to the loader.
+// Reads card memory for commands: the inputs of placements, which become mappings, and the images
+// of maps, which go to the loader.
 //
-// Transfers are taken one after the other. Reads run ahead of what is used, over the borders of
-// transfers, as far as there is room for their beats; so the machine does not run dry between commands.
-// A beat that came with an error starts no mappings.
+// The module does one transfer after the other. It reads ahead, across the ends of transfers, as
+// far as it has room for beats. So the machine does not run dry between commands. A beat with an
+// error starts no mappings.
 //
-// A job that is stopped (crush_jobs) asks for no more beats, and what was asked for is dropped. Then its
-// transfer is *cut*: it ends when nothing is claimed any more, and the next one is read only from then on.
-// A job is stopped only while it is the oldest, so its transfer is the one that is used.
+// A stopped job (crush_jobs) requests no more beats, and the module drops the beats that were
+// requested. Then its transfer is *cut*: it ends when no requested beat is left, and the module
+// starts to read the next transfer only then. A job is stopped only while it is the oldest, so its
+// transfer is the current one.
 
-/* verilator lint_off PINCONNECTEMPTY */  // how full a queue is does not matter
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module crush_inputs
   import crush_pkg::*;
   import crush_pe_pkg::*;
 #(
   parameter int unsigned CONTEXTS = 32,
-  parameter int unsigned BEATS = 32,       // room for beats read ahead
+  parameter int unsigned BEATS = 32,       // beats read ahead
   parameter int unsigned BURST_BEATS = 16
 ) (
   input  logic                 clk_i,
@@ -49,11 +50,11 @@ module crush_inputs
   output fs_pkg::beat_t        load_beat_o,
   output logic                 load_last_o,
 
-  // What happens, for the table of jobs. At the end of an image only fault_o and end_o matter.
-  output logic                 started_o,      // a mapping of start_mapping_o.job
+  // Events for the table of jobs. At the end of an image only fault_o and end_o matter.
+  output logic                 started_o,      // a mapping of start_mapping_o.job has started
   output logic                 fault_o,        // a beat of the transfer came with an error
-  output logic                 end_o,          // all of the transfer has been used
-  output job_index_t           used_job_o      // whose fault or end it is
+  output logic                 end_o,          // the whole transfer has been used
+  output job_index_t           used_job_o      // the job of fault_o and end_o
 );
   localparam int unsigned ROOM_BITS = $clog2(BEATS + 1);
 
@@ -63,14 +64,14 @@ module crush_inputs
 
   // ---- Requests ----
 
-  // A request is prepared in one cycle and made from the next on.
+  // The module prepares a request in one cycle, and offers it from the next on.
   logic queue_ready, reads;
   logic reading_q, prepared_q, is_last_q;
   transfer_t reading_transfer_q;
-  logic [ROOM_BITS-1:0] room_q;    // places for beats that no request has claimed
+  logic [ROOM_BITS-1:0] room_q;    // places for beats that no request has reserved
   logic [ROOM_BITS-1:0] burst_q;
   logic asks, takes_beat;
-  logic gives_up, cut_q, cut_ends;  // the job was stopped before all of its beats were asked for
+  logic gives_up, cut_q, cut_ends;  // the job was stopped before it requested all of its beats
 
   assign transfer_ready_o = !reading_q && !cut_q && queue_ready;
   assign reads = transfer_valid_i && transfer_ready_o;
@@ -81,7 +82,7 @@ module crush_inputs
   assign read_o.beats_minus_1 = 6'(burst_q - 1'b1);
   assign asks = read_valid_o && read_ready_i;
 
-  // A request that is offered stays until it is taken.
+  // An offered request stays until it is taken.
   assign gives_up = reading_q && !reading_transfer_q.is_image && stopped_i[reading_transfer_q.job]
                     && (asks || !read_valid_o);
   assign cut_ends = cut_q && room_q == ROOM_BITS'(BEATS);
@@ -113,7 +114,7 @@ module crush_inputs
     end
   end
 
-  // ---- Beats that have come, and whose they are ----
+  // ---- Arrived beats, and their transfers ----
 
   logic beat_valid, beat_error;
   logic [15:0][31:0] beat;
@@ -149,9 +150,9 @@ module crush_inputs
     .level_o     ()
   );
 
-  // ---- Free contexts: at first those that were never used ----
+  // ---- Free contexts: first those that were never used ----
 
-  logic [$clog2(CONTEXTS+1)-1:0] unused_q;  // how many, from 0 on, have been used
+  logic [$clog2(CONTEXTS+1)-1:0] unused_q;  // contexts 0 to unused_q - 1 have been used
   logic freed_valid, free_valid, take_free, has_room;
   tag_t freed_index, free_index;
   fs_fifo #(
@@ -178,11 +179,12 @@ module crush_inputs
   // ---- Use ----
 
   logic [29:0] used_q;       // inputs, or beats of an image, of this transfer
-  logic [29:0] number_q;     // of the next one: one more
+  logic [29:0] number_q;     // number of the next input or beat, starting at 1
   logic is_place, is_stopped_q, is_dropped, uses_input, is_last_input, is_last_beat, slot_is_free;
   assign is_place = beat_valid && transfer_valid && !transfer.is_image;
-  assign slot_is_free = !start_valid_o;  // mappings take longer than the cycle that is lost
-  // Known a cycle late: one mapping more does not matter.
+  assign slot_is_free = !start_valid_o;  // the lost cycle does not matter, because mappings take
+                                         // longer
+  // One cycle late: one more mapping does no harm.
   always_ff @(posedge clk_i) is_stopped_q <= transfer_valid && stopped_i[transfer.job] && !end_o;
   assign is_dropped = beat_error || is_stopped_q;
   assign uses_input = is_place && (is_dropped || (free_valid && slot_is_free));

@@ -1,21 +1,22 @@
-// Whether a device of a reweight between 0 and 1.0 is out for an input: it is, if the low 16 bits of
-// hash2(x, device) are not below the reweight.
+// Decides whether a device with a reweight between 0 and 1.0 is out for an input: it is out if the
+// low 16 bits of hash2(x, device) are not below the reweight.
 //
-// One question per cycle; the answers come in the order of the questions, and cannot be held back.
+// The module takes one question per cycle. The answers come in the order of the questions, without
+// back-pressure.
 
-/* verilator lint_off PINCONNECTEMPTY */  // how full a queue is does not matter
-/* verilator lint_off UNUSEDSIGNAL */  // of the hash, 16 bits count
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
+/* verilator lint_off UNUSEDSIGNAL */  // only 16 bits of the hash are used
 
 module crush_is_out
   import crush_pkg::*;
 #(
-  parameter int unsigned CONTEXTS = 32  // most questions at a time
+  parameter int unsigned CONTEXTS = 32  // most questions in flight
 ) (
   input  logic         clk_i,
   input  logic         rst_ni,
 
   input  logic         valid_i,
-  output logic         ready_o,     // true as long as there are not more questions than CONTEXTS
+  output logic         ready_o,     // 1 while at most CONTEXTS questions are in flight
   input  tag_t         index_i,     // comes back with the answer
   input  logic [31:0]  x_i,
   input  logic [31:0]  device_i,

@@ -1,12 +1,13 @@
-// The placements in flight: how much of each is still to come, and what went wrong with it. A job ends
-// when all of its inputs have been used and every mapping that they started has landed; then it offers
-// its answer.
+// The table of placements in flight: the mappings and rows that each still waits for, and its
+// errors. A job ends when the reader has used all of its inputs and every mapping has landed. Then
+// it offers its answer.
 //
-// **Time.** Jobs run in the order in which they came; those behind the first have what it leaves them. So
-// only the oldest is charged, from when it becomes the oldest on. One that has used up MAX_CYCLES is
-// stopped: the reader and the machine end what it has begun, and it is answered like others.
+// **Time.** Jobs run in the order in which they came, and later jobs get only the capacity that the
+// first one leaves. So the module counts cycles only for the oldest job, from when it becomes the
+// oldest. When that job has used MAX_CYCLES, it is stopped: the reader and the machine end the
+// mappings that it has begun, and it is answered like other jobs.
 
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module crush_jobs
   import crush_pe_pkg::*;
@@ -17,28 +18,28 @@ module crush_jobs
   input  logic                     clk_i,
   input  logic                     rst_ni,
 
-  input  logic                     add_i,        // only while has_room_o
+  input  logic                     add_i,        // only while has_room_o is set
   output logic                     has_room_o,
-  output job_index_t               add_index_o,  // where a new job would go
+  output job_index_t               add_index_o,  // index for a new job
   input  job_t                     add_job_i,
   input  logic [15:0]              add_tag_i,
   input  fs_pkg::card_beat_t       add_source_i,
   input  fs_pkg::card_beat_t       add_destination_i,
   input  logic [29:0]              add_inputs_i,
   output job_t [JOBS-1:0]          jobs_o,
-  output logic [JOBS-1:0]          stopped_o,    // those that have used up their time
+  output logic [JOBS-1:0]          stopped_o,    // jobs that have used all their cycles
   output logic                     is_empty_o,
 
-  // What happens to a job.
-  input  logic                     started_i,    // a mapping
+  // Events of a job.
+  input  logic                     started_i,    // a mapping has started
   input  job_index_t               started_job_i,
-  input  logic                     end_i,        // of the inputs
+  input  logic                     end_i,        // the end of the inputs
   input  logic                     fault_i,      // reading the inputs failed
-  input  job_index_t               used_job_i,   // of end_i and fault_i
-  input  logic                     landed_i,     // a row
+  input  job_index_t               used_job_i,   // the job of end_i and fault_i
+  input  logic                     landed_i,     // a row has landed
   input  logic                     landed_error_i,
   input  job_index_t               landed_job_i,
-  input  logic                     bad_i,        // a mapping could not be done
+  input  logic                     bad_i,        // a mapping has failed
   input  logic                     bad_draw_i,   // because a kernel was missing
   input  job_index_t               bad_job_i,
 
@@ -58,7 +59,7 @@ module crush_jobs
     logic [29:0]           inputs;
     fs_pkg::card_beat_t    source;
     fs_pkg::card_beat_t    destination;
-    logic                  has_ended;     // its inputs
+    logic                  has_ended;     // all inputs have been used
     logic [ROWS_BITS-1:0]  rows;          // mappings and rows in flight
     logic                  read_fault, write_fault, bad_map, missing_kernel;
   } progress_t;
@@ -75,9 +76,9 @@ module crush_jobs
     for (int unsigned i = JOBS; i > 0; i--) if (!busy_q[i-1]) add_index_o = job_index_t'(i - 1);
   end
 
-  // The oldest job, and the cycles that it may still take. Nobody's time is used up in the cycle after
-  // another has become the oldest.
-  logic [JOBS-1:0][JOBS-1:0] older_q;  // of each job: those that were in flight when it came
+  // The oldest job, and the cycles that it may still take. In the cycle after another job has
+  // become the oldest, no job can run out of cycles.
+  logic [JOBS-1:0][JOBS-1:0] older_q;  // per job: the jobs that were in flight when it came
   logic [JOBS-1:0] is_oldest, charged_q, stopped_q;
   logic [CYCLES_BITS-1:0] cycles_left_q;
   logic used_up_q;
@@ -101,7 +102,7 @@ module crush_jobs
     end
   end
 
-  // The answer stays as it is until it is taken, whatever ends meanwhile.
+  // An offered answer does not change, even if other jobs end meanwhile.
   progress_t done;
   logic answers;
   assign done = progress_q[done_index];

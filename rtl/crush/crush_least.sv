@@ -1,8 +1,9 @@
-// Finds the least key of a draw, the first among equals: a tournament of the lanes of a beat, one
-// level per stage, then the best beat so far. STAGES cycles after its last beat, the draw is decided.
+// Finds the smallest key of a draw; among equal keys the first wins. A tournament finds the
+// smallest key of a beat, one level per stage. The last stage compares it with the best beat so
+// far. The result is valid STAGES cycles after the draw's last beat.
 //
-// A later key wins only if it is less. So lanes without a slot, which come after those with one, may
-// bring the greatest key.
+// A later key wins only if it is less. Lanes without a slot come after those with one, so they may
+// carry the greatest key.
 
 module crush_least #(
   parameter int unsigned LANES = 16,
@@ -10,10 +11,10 @@ module crush_least #(
   localparam int unsigned STAGES = $clog2(LANES) + 1
 ) (
   input  logic                 clk_i,
-  input  logic [STAGES-1:0]    valid_i,  // a beat stands before this stage
-  input  logic                 first_i,  // it is the draw's first: of the beat before the last stage
+  input  logic [STAGES-1:0]    valid_i,  // a beat is before this stage
+  input  logic                 first_i,  // the beat before the last stage is the draw's first
   input  logic [KEY_BITS-1:0]  keys_i [LANES],
-  output logic [15:0]          position_o  // lane, plus LANES for every beat before
+  output logic [15:0]          position_o  // lane, plus LANES for every earlier beat
 );
   localparam int unsigned LEVELS = $clog2(LANES);
   localparam int unsigned LANE_BITS = (LEVELS == 0) ? 1 : LEVELS;
@@ -22,7 +23,7 @@ module crush_least #(
     $error("LANES must be a power of two");
   end
 
-  // After level l (0: none yet) there are LANES >> l players.
+  // After level l (0 is the input), LANES >> l keys are left.
   for (genvar level = 0; level <= LEVELS; level++) begin : gen_level
     localparam int unsigned PLAYERS = LANES >> level;
     typedef logic [KEY_BITS-1:0] keys_t [PLAYERS];

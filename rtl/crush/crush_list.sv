@@ -1,5 +1,5 @@
-// Kernel of list buckets: items come newest first, and the first that takes the draw wins: that with
-// ((hash & 0xffff) * sum) >> 16 < weight. If none does, the last one, which is the oldest, wins.
+// Kernel of list buckets. Items come newest first. The first item with ((hash & 0xffff) * sum) >>
+// 16 < weight wins. If there is none, the last item, which is the oldest, wins.
 //
 // Stages: hash, multiply, compare, pick.
 
@@ -10,7 +10,7 @@ module crush_list #(
   input  logic                           rst_ni,
 
   // verilator lint_off UNUSEDSIGNAL
-  // The ports are those of all kernels; each uses a part of them.
+  // All kernels have the same ports; each uses only some of them.
   input  logic                           valid_i,
   input  crush_pkg::kernel_beat_t        beat_i,
   input  logic [LANES-1:0]               mask_i,
@@ -32,7 +32,7 @@ module crush_list #(
   localparam int unsigned STAGES = MULTIPLIED + 2;
 
   // verilator lint_off UNUSEDSIGNAL
-  logic [STAGES:0] valid, first, last;  // not every stage looks at all of them
+  logic [STAGES:0] valid, first, last;  // some stages use only some of them
   // verilator lint_on UNUSEDSIGNAL
   draw_tag_t tag;
   crush_flow #(.STAGES(STAGES)) i_flow (
@@ -102,7 +102,7 @@ module crush_list #(
     end
   end
 
-  // The first lane that takes the draw, else the last that exists.
+  // The first lane whose item wins, else the last lane with an item.
   logic [LANE_BITS-1:0] taker, last_lane_d, last_lane_q;
   always_comb begin
     taker = last_lane_q;
@@ -115,7 +115,7 @@ module crush_list #(
     end
   end
 
-  logic is_taken_q;  // by a beat before
+  logic is_taken_q;  // an item of an earlier beat has won
   logic [15:0] position_q;
   always_ff @(posedge clk_i) begin
     if (valid[MULTIPLIED]) begin

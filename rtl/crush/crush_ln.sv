@@ -1,13 +1,13 @@
-// The logarithm of straw2: n_o = 2^48 - crush_ln(u_i), for u_i from 0 to 65535, exactly; one per lane
-// and cycle.
+// The logarithm of straw2: n_o = 2^48 - crush_ln(u_i), for u_i from 0 to 65535, exactly; one per
+// lane and cycle.
 //
 // crush_ln(u) is about 2^44 * log2(u + 1), by two table steps (crates/crush/src/ln.rs). u + 1 is
-// shifted up to x = (128 + k) * 256 + low, by 15 - exponent; k selects the reciprocal RH[k] and the
-// logarithm LH[k]. The product x * RH[k], of which bits 55 to 48 count, is
+// shifted left by 15 - exponent to x = (128 + k) * 256 + low. k selects the reciprocal RH[k] and
+// the logarithm LH[k]. Only bits 55 to 48 of the product x * RH[k] are used. The product is
 //
 //   256 * (128 + k) * RH[k] + low * RH[k] = 2^63 + 256 * EXCESS[k] + low * RH[k]
 //
-// so that a multiplier of 8 by 49 bits will do. Those bits select LL, and
+// so a multiplier of 8 by 49 bits is enough. Those bits select LL, and
 //
 //   crush_ln(u) = exponent * 2^44 + (LH[k] + LL) / 16.
 //
@@ -17,7 +17,7 @@ module crush_ln #(
   parameter int unsigned LANES = 16
 ) (
   input  logic         clk_i,
-  input  logic [crush_pkg::LN_STAGES-1:0] valid_i,  // a beat stands before this stage
+  input  logic [crush_pkg::LN_STAGES-1:0] valid_i,  // a beat is before this stage
   input  logic [15:0]  u_i [LANES],
   output logic [48:0]  n_o [LANES]
 );
@@ -42,8 +42,8 @@ module crush_ln #(
     end
   endfunction
 
-  // u + 1, and how far to shift it: 2^16 is the only one with bit 16. It needs no shift, as little as those
-  // with bit 15, and that bit need not be kept, for k = 128 and low = 0 come out all the same.
+  // u + 1, and its shift. Only 2^16 has bit 16. It needs no shift, as the numbers with bit 15 need
+  // none. Bit 16 is not stored, because k = 128 and low = 0 follow without it.
   halves_t x_q;
   shifts_t shift_q;
   always_ff @(posedge clk_i) begin
@@ -98,7 +98,7 @@ module crush_ln #(
     end
   end
 
-  // Two products and the excess make one sum.
+  // The sum of the two products and the excess.
   products_t product_low_q, product_high_q;
   bytes_t product_excess_q, remainder_q;
   always_ff @(posedge clk_i) begin
@@ -134,7 +134,7 @@ module crush_ln #(
     end
   end
 
-  // LH[k] and the shift wait for the correction.
+  // LH[k] and the shift are delayed until the correction is read.
   logarithms_t high;
   shifts_t shift, sum_shift_q;
   crush_delay_lanes #(.LANES(LANES), .WIDTH(48), .STAGES(3)) i_high (
@@ -153,7 +153,7 @@ module crush_ln #(
       sum_q <= sum;
       sum_shift_q <= shift;
     end
-    // 2^48 less exponent * 2^44 is (16 - exponent) * 2^44, and 16 - exponent is shift + 1.
+    // 2^48 minus exponent * 2^44 is (16 - exponent) * 2^44, and 16 - exponent is shift + 1.
     if (valid_i[7]) begin
       automatic wide_t n;
       // verilator unroll_disable

@@ -1,18 +1,18 @@
 // The tables of crush_ln.
 //
-// RH and LH are computed here, as crates/crush/src/ln.rs does. LL is data, for it cannot be
-// recomputed: most of its entries differ from the formula that describes them. Origin: the 256
-// constants of the second-order table in Ceph's crush_ln_table.h, carried as numbers because
+// This package computes RH and LH as crates/crush/src/ln.rs does. LL is data, because no formula
+// gives it: most of its entries differ from the formula that describes them. Origin: the 256
+// constants of the second-order table in Ceph's crush_ln_table.h, kept as numbers because
 // interoperability needs exactly these; the same as in crates/crush/src/ll_table.rs.
 
-/* verilator lint_off UNUSEDPARAM */  // every unit that names the package's file need not use it
+/* verilator lint_off UNUSEDPARAM */  // a unit may list this file without using the package
 
 package crush_ln_pkg;
   typedef logic [48:0] reciprocals_t [129];
   typedef logic [7:0] excesses_t [129];
   typedef logic [47:0] logarithms_t [129];
 
-  // What is computed at elaboration is not counted.
+  // No line coverage for functions that run at elaboration.
   // verilator coverage_off
   // RH[k] = ceil(2^48 * 128 / (128 + k)).
   function automatic reciprocals_t reciprocals();
@@ -25,20 +25,20 @@ package crush_ln_pkg;
 
   localparam reciprocals_t RH = reciprocals();
 
-  // (128 + k) * RH[k] - 2^55, what rounding up has added.
+  // (128 + k) * RH[k] - 2^55, the excess from rounding up.
   function automatic excesses_t excesses();
     excesses_t entries;
     for (int unsigned k = 0; k <= 128; k++) entries[k] = 8'((56'd128 + 56'(k)) * 56'(RH[k]));
     return entries;
   endfunction
 
-  // LH[k] = floor(2^48 * log2(1 + k / 128)), but for the last, which would be 2^48: one bit of the
-  // logarithm per squaring of y in [1, 2), as 1.63 fixed point.
+  // LH[k] = floor(2^48 * log2(1 + k / 128)), except the last, which would be 2^48. Each squaring of
+  // y in [1, 2), as 1.63 fixed point, gives one bit of the logarithm.
   function automatic logarithms_t logarithms();
     logarithms_t entries;
     logic [63:0] y;
     // verilator lint_off UNUSEDSIGNAL
-    logic [127:0] square;  // the lower half is rounded away
+    logic [127:0] square;  // the lower half is cut off
     // verilator lint_on UNUSEDSIGNAL
     for (int unsigned k = 0; k < 128; k++) begin
       y = (64'd128 + 64'(k)) << 56;

@@ -1,25 +1,26 @@
 // The rule machine: runs CRUSH rules for up to CONTEXTS inputs at once.
 //
-// **Events.** A context works at one mapping and waits for one thing at a time. When that has come, an
-// event sends it through the machine once, which takes six stages, and at the end it waits for the next
-// thing: a draw's answer, a hash, or only its turn. One event enters per cycle. A context is never in
-// two stages, so no stage needs to know of another:
+// **Events.** A context works on one mapping and waits for one thing at a time: a draw's answer, a
+// hash, or only its next pass through the machine. When that thing has come, an event of the
+// context goes through the machine once, in six stages. At the end the context waits again. One
+// event enters per cycle. A context is never in two stages, so the stages need no forwarding
+// between each other:
 //
-//   0  an event is chosen; memories are read: state, vectors, step of the rule, reweight of the device
-//   1  the vector that matters is selected
-//   2  the item is compared with all of the vector at once; sums and comparisons of the search
-//   3  the verdict: what the event means
+//   0  choose an event; read the memories: state, vectors, step of the rule, reweight of the device
+//   1  select the vector that the event concerns
+//   2  compare the item with all of the vector at once; sums and comparisons of the search
+//   3  the verdict: the meaning of the event
 //   4  the next state (crush_transition)
-//   5  state and items are written, what is wanted next is queued
+//   5  write state and items; queue the context's next request
 //
-// **Memories.** The state of a context (context_t), three vectors in three memories (so that they can be
-// read before their roles are known), and the result. Items are written where they would go before it
-// is certain that they are taken; masks decide what counts.
+// **Memories.** The state of a context (context_t), three vectors in three memories (so that a
+// stage can read them before their roles are known), and the result. The machine writes an item to
+// its place before it is certain that the item is taken; masks say which items are valid.
 //
-// **Queues** have a place for every context, so that nothing in the machine ever waits for room.
+// **Queues** have a place for every context, so nothing in the machine waits for room.
 
-/* verilator lint_off PINCONNECTEMPTY */  // how full a queue is does not matter
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module crush_machine
   import crush_pkg::*;
@@ -32,29 +33,30 @@ module crush_machine
 
   input  settings_t          settings_i,
   input  job_t [JOBS-1:0]    jobs_i,
-  input  logic [JOBS-1:0]    stopped_i,  // mappings of these jobs are finished with their next event
+  input  logic [JOBS-1:0]    stopped_i,  // mappings of these jobs end with their next event
 
-  // Mappings to do. Their context must be free.
+  // Mappings to do. The mapping's context must be free.
   input  logic               start_valid_i,
   output logic               start_ready_o,
   input  tag_t               start_index_i,
   input  mapping_t           start_mapping_i,
 
-  // Mappings done. The context is free when its result was read.
+  // Finished mappings. The context is free after its result has been read.
   output logic               done_valid_o,
   input  logic               done_ready_i,
   output tag_t               done_index_o,
   output mapping_t           done_mapping_o,
-  output logic [3:0]         done_count_o,  // items, holes among them
+  output logic [3:0]         done_count_o,  // items, with the holes
   output mask_t              done_mask_o,   // positions that hold an item
   input  logic               result_read_i,
   input  tag_t               result_index_i,
   output row_t               result_row_o,  // one cycle after result_read_i
 
-  // A mapping failed: the map is not sound, or a kernel is missing. It is done like others.
+  // A mapping failed: the map is not sound, or a kernel is missing. The mapping still ends like
+  // others.
   output logic               bad_valid_o,
   output job_index_t         bad_job_o,
-  output logic               bad_draw_o,    // the draw engine said so
+  output logic               bad_draw_o,    // the draw engine reported it
 
   // Draws.
   output logic               choose_valid_o,
@@ -64,12 +66,12 @@ module crush_machine
   output logic               chosen_ready_o,
   input  chosen_t            chosen_i,
 
-  // Memories of the image: the data comes one cycle after the address.
+  // Memories of the image. Data comes one cycle after the address.
   output logic               step_read_o,
   output logic [15:0]        step_index_o,
   input  step_t              step_i,
   output logic               reweight_read_o,
-  output logic [15:0]        reweight_index_o,  // the device
+  output logic [15:0]        reweight_index_o,  // index of the device
   input  logic [31:0]        reweight_i
 );
   localparam int unsigned INDEX_BITS = $clog2(CONTEXTS);
@@ -186,7 +188,7 @@ module crush_machine
     .write_row_i   (result_data_q5)
   );
 
-  // ---- Stage 1: the vector that matters ----
+  // ---- Stage 1: select the vector ----
 
   context_t context_d2;
   always_comb begin
@@ -301,7 +303,7 @@ module crush_machine
     .action_o       (action_d5)
   );
 
-  // What was found goes to o, or, if it is a leaf, to c; a device that is its own leaf goes to both.
+  // A found item goes to o, or, if it is a leaf, to c. A device that is its own leaf goes to both.
   logic is_take, to_o, to_c;
   mask_t [2:0] row_write_d5;
   assign is_take = facts_q4.verdict == VERDICT_STEP && step_q4.op == STEP_TAKE;
@@ -342,7 +344,7 @@ module crush_machine
   end
   assign row_data_q5 = {ROW_ITEMS{item_q5}};
 
-  // ---- Stage 5: what is wanted next ----
+  // ---- Stage 5: the context's next request ----
 
   choose_t choose;
   always_comb begin
@@ -360,7 +362,7 @@ module crush_machine
     if (action_q5 == ACTION_DRAW_CHILD) choose.bucket = ~item_q5[15:0];
   end
 
-  // One of four queues takes it. They always have room.
+  // The request goes to one of four queues, which always have room.
   logic [3:0] wants, has_room;
   assign wants[0] = valid_q[5] && (action_q5 == ACTION_DRAW || action_q5 == ACTION_DRAW_CHILD);
   assign wants[1] = valid_q[5] && (action_q5 == ACTION_BLOCK || action_q5 == ACTION_STEP);

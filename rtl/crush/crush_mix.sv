@@ -1,6 +1,6 @@
-// One mix of the hash rjenkins1, for LANES hashes side by side: nine lines of subtract, subtract,
-// exclusive-or with a shifted word, which change three words in place; LINES_PER_STAGE lines between
-// registers.
+// One mix of the hash rjenkins1, for LANES hashes in parallel: nine lines, which change three words
+// in place. A line subtracts twice and then takes the exclusive-or with a shifted word. There are
+// LINES_PER_STAGE lines between registers.
 //
 // A line is a three-operand sum and an exclusive-or, so three lines are about three carry chains.
 
@@ -10,7 +10,7 @@ module crush_mix #(
   localparam int unsigned STAGES = 9 / LINES_PER_STAGE
 ) (
   input  logic               clk_i,
-  input  logic [STAGES-1:0]  valid_i,  // a beat stands before this stage
+  input  logic [STAGES-1:0]  valid_i,  // a beat is before this stage
   input  logic [31:0]        a_i [LANES],
   input  logic [31:0]        b_i [LANES],
   input  logic [31:0]        c_i [LANES],
@@ -22,7 +22,7 @@ module crush_mix #(
     $error("LINES_PER_STAGE must be 1, 3 or 9");
   end
 
-  // By how many bits the word is shifted in each line: right, left, right, and so on.
+  // Shift of each line in bits: right, left, right, and so on.
   localparam logic [4:0] SHIFTS [9] = '{13, 8, 13, 12, 16, 5, 3, 10, 15};
 
   typedef logic [31:0] words_t [LANES];

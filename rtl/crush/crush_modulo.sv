@@ -1,16 +1,16 @@
-// Remainders by reciprocal, one per lane and cycle: sum_o = offset_i + n_i mod w_i, of which 16 bits count;
-// w_i is not 0 and has its short reciprocal beside it (crush_pkg). The quotient is
+// Remainders by reciprocal, one per lane and cycle: sum_o = offset_i + n_i mod w_i, of which 16
+// bits are used. w_i is not 0 and comes with its short reciprocal (crush_pkg). The quotient is
 //
-//   q = (n + n * m / 2^32) >> shift, with the reciprocal's multiplier as 2^32 + m,
+//   q = (n + n * m / 2^32) >> shift, with the reciprocal's multiplier as 2^32 + m.
 //
-// and since offset + n - q * w fits into 16 bits, so may all that it is computed from.
+// offset + n - q * w fits into 16 bits, so its terms may be cut to 16 bits, too.
 
 module crush_modulo #(
   parameter int unsigned LANES = 16,
   localparam int unsigned STAGES = crush_pkg::MODULO_STAGES
 ) (
   input  logic                     clk_i,
-  input  logic [STAGES-1:0]        valid_i,  // a beat stands before this stage
+  input  logic [STAGES-1:0]        valid_i,  // a beat is before this stage
   input  logic [31:0]              n_i [LANES],
   input  logic [15:0]              w_i [LANES],
   input  logic [31:0]              m_i [LANES],

@@ -1,5 +1,5 @@
-// Unsigned products, one per lane and cycle: partial products of at most 26 by 17 bits, as the multipliers
-// of FPGAs take them, added three at a time.
+// Unsigned products, one per lane and cycle. Partial products have at most 26 by 17 bits, as the
+// multipliers of FPGAs do; the module adds them three at a time.
 
 module crush_multiplier #(
   parameter int unsigned LANES = 16,
@@ -9,7 +9,7 @@ module crush_multiplier #(
   localparam int unsigned BITS = A_BITS + B_BITS
 ) (
   input  logic               clk_i,
-  input  logic [STAGES-1:0]  valid_i,  // a beat stands before this stage
+  input  logic [STAGES-1:0]  valid_i,  // a beat is before this stage
   input  logic [A_BITS-1:0]  a_i [LANES],
   input  logic [B_BITS-1:0]  b_i [LANES],
   output logic [BITS-1:0]    product_o [LANES]
@@ -18,7 +18,7 @@ module crush_multiplier #(
     $error("A_BITS and B_BITS must be at least 1");
   end
 
-  // Equal tiles, so that all partial products are about as wide.
+  // Tiles of equal size, so that all partial products have about the same width.
   localparam int unsigned A_TILES = (A_BITS + 25) / 26;
   localparam int unsigned B_TILES = (B_BITS + 16) / 17;
   localparam int unsigned A_TILE = (A_BITS + A_TILES - 1) / A_TILES;
@@ -27,9 +27,9 @@ module crush_multiplier #(
 
   typedef logic [BITS-1:0] terms_t [LANES];
 
-  // What is computed at elaboration is not counted.
+  // No line coverage for functions that run at elaboration.
   // verilator coverage_off
-  // How many terms there are after a stage.
+  // Number of terms after a stage.
   function automatic int unsigned terms(input int unsigned stage);
     terms = TILES;
     for (int unsigned s = 0; s < stage; s++) terms = (terms + 2) / 3;

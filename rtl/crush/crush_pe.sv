@@ -1,26 +1,27 @@
 // The processing element for CRUSH: whole rules, for many inputs at once.
 //
-// **Life of a placement.** crush_commands takes a PLACE command, checks it and gives it a place among
-// the jobs. crush_inputs reads its inputs from card memory and hands each to a free context of
-// crush_machine, which runs the rule, asking the draw engine for one item of one bucket at a time.
-// crush_results writes the finished row to card memory and frees the context; when the row has landed,
-// crush_jobs counts it, and when all have, it answers the command. Rows are finished in any order, and
-// inputs of one command follow those of the one before without a pause.
+// **Life of a placement.** crush_commands takes a PLACE command, checks it and gives it a place
+// among the jobs. crush_inputs reads its inputs from card memory and hands each input to a free
+// context of crush_machine. crush_machine runs the rule and asks the draw engine for one item of
+// one bucket at a time. crush_results writes the finished row to card memory and frees the context.
+// When a row has landed, crush_jobs counts it. When all rows have landed, crush_jobs answers the
+// command. Rows finish in any order. The inputs of a command follow those of the command before
+// without a pause.
 //
-// **Errors.** A fault of card memory, a kernel that is missing, an image that is not sound end a job
-// only after everything it has started has ended; so nothing of it is left behind. A missing kernel is
-// found before the start as a rule.
+// **Errors.** A fault of card memory, a missing kernel, or an unsound image ends a job only after
+// all of its mappings have ended, so no part of the job is left behind. Usually crush_commands
+// finds a missing kernel before the start.
 //
-// **Time.** A placement may take MAX_CYCLES, counted while it is the oldest in flight (crush_jobs). Then
-// crush_inputs uses no more of its inputs, and the machine finishes each of its mappings as soon as what that
-// waits for has come; even one mapping may have more tries than anyone has time for.
+// **Time.** A placement may take MAX_CYCLES, counted while it is the oldest in flight (crush_jobs).
+// Then crush_inputs uses no more of its inputs, and the machine ends each of its mappings with the
+// mapping's next event: even one mapping may need more tries than the limit allows.
 
 module crush_pe
   import crush_pkg::*;
   import crush_pe_pkg::*;
 #(
   parameter int unsigned CONTEXTS = 32,  // mappings in flight
-  parameter int unsigned MAX_CYCLES = fs_regs_pkg::MAX_OPERATION_CYCLES  // of a placement
+  parameter int unsigned MAX_CYCLES = fs_regs_pkg::MAX_OPERATION_CYCLES  // limit of a placement
 ) (
   input  logic                     clk_i,
   input  logic                     rst_ni,
@@ -45,7 +46,7 @@ module crush_pe
   output fs_pkg::card_write_t      write_o,
   input  fs_pkg::card_done_t       done_i,
 
-  // The image: its loader, and its memories, whose data comes one cycle after the address.
+  // The image: its loader, and its memories. Data comes one cycle after the address.
   output logic                     load_valid_o,
   input  logic                     load_ready_i,
   output fs_pkg::beat_t            load_beat_o,
@@ -72,9 +73,9 @@ module crush_pe
   input  chosen_t                  chosen_i,
 
   // The reconfigurable partition.
-  input  logic [7:0]               rp_module_i,  // what is in it
+  input  logic [7:0]               rp_module_i,  // the module in the partition
   input  logic                     rp_ready_i,   // new jobs may use it
-  output logic                     rp_busy_o,    // some mapping in flight may use it
+  output logic                     rp_busy_o,    // a mapping in flight may use it
 
   output logic                     idle_o
 );
@@ -277,7 +278,7 @@ module crush_pe
     .answer_o          (result)
   );
 
-  // Both kinds of answers, those of jobs first; an answer that is offered stays.
+  // Both kinds of answers, those of jobs first. An offered answer stays.
   assign result_ready = !answer_valid_o || answer_ready_i;
   assign refusal_ready = result_ready && !result_valid;
   always_ff @(posedge clk_i) begin

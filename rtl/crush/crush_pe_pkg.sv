@@ -1,25 +1,25 @@
 // Types inside the rule machine (crush_pe).
 
-/* verilator lint_off UNUSEDPARAM */  // a package is used in parts
+/* verilator lint_off UNUSEDPARAM */  // no unit uses the whole package
 
 package crush_pe_pkg;
   localparam int unsigned ROW_ITEMS = fs_regs_pkg::MAX_WIDTH;  // items of a vector
   localparam int unsigned JOBS = 4;         // PLACE commands in flight
-  localparam int unsigned MAX_LEVELS = 64;  // draws of one descent; a map that needs more has a cycle
+  localparam int unsigned MAX_LEVELS = 64;  // draws of one descent; more means a cycle in the map
 
   typedef logic [$clog2(JOBS)-1:0] job_index_t;
   typedef logic [ROW_ITEMS-1:0][31:0] row_t;
-  typedef logic [ROW_ITEMS-1:0] mask_t;  // of positions in a row
+  typedef logic [ROW_ITEMS-1:0] mask_t;  // one bit per position of a row
 
-  // What stays the same while a context works at a mapping.
+  // Constants of a context while it works on a mapping.
   typedef struct packed {
     job_index_t           job;
-    logic [3:0]           width;  // items wanted
-    fs_pkg::card_beat_t   row;    // where the result goes
+    logic [3:0]           width;  // number of wanted items
+    fs_pkg::card_beat_t   row;    // address of the result
     logic [31:0]          x;
   } mapping_t;
 
-  // What all mappings of a command share.
+  // Parameters that all mappings of a command share.
   typedef struct packed {
     fs_pkg::function_t    owner;
     logic [3:0]           width;
@@ -27,7 +27,7 @@ package crush_pe_pkg;
     logic [15:0]          steps;
   } job_t;
 
-  // What a command reads: inputs, or an image.
+  // The memory that a command reads: inputs, or an image.
   typedef struct packed {
     logic                 is_image;
     fs_pkg::function_t    owner;
@@ -36,30 +36,31 @@ package crush_pe_pkg;
     // Inputs
     job_index_t           job;
     logic [3:0]           width;
-    fs_pkg::card_beat_t   row;     // where the first result goes
+    fs_pkg::card_beat_t   row;     // address of the first result
     logic [29:0]          inputs;
   } transfer_t;
 
   // The state of a context between two events.
   //
-  // A context has three vectors: w is what the rule works on, o what a choose step has chosen for it so
-  // far, c the leaves of o. They lie in three memories, which exchange their roles after every choose
-  // step. Masks say which positions hold an item; the others are ITEM_NONE. `pos` counts from the start
-  // of a vector, as `base` does, where the items of the current bucket of w begin.
+  // A context has three vectors: w is the input of the current choose step, o holds the items that
+  // the step has chosen so far, and c holds the leaves of o. They lie in three memories, which
+  // exchange their roles after every choose step. Masks say which positions hold an item; the
+  // others are ITEM_NONE. `pos` and `base` count from the start of a vector. The items of the
+  // current bucket of w begin at `base`.
   typedef struct packed {
     // The rule
-    logic [15:0]  step;             // index of the next
+    logic [15:0]  step;             // index of the next step
     logic [15:0]  steps_left;
     logic [15:0]  choose_tries;
-    logic [15:0]  leaf_tries;       // as set by the rule; 0: not set
-    logic         vary_r;           // leaves continue from r >> vary_shift; else from 0
+    logic [15:0]  leaf_tries;       // as the rule sets it; 0: not set
+    logic         vary_r;           // r of leaves starts at r >> vary_shift; else at 0
     logic [4:0]   vary_shift;
     logic         stable;
     // The vectors
     logic [1:0]   w_row, o_row, c_row;
     logic [3:0]   w_count;
     mask_t        w_mask;
-    mask_t        w_buckets;        // buckets of w that are still to do
+    mask_t        w_buckets;        // buckets of w that the step has not done yet
     mask_t        o_mask, c_mask;
     logic [3:0]   result_count;
     mask_t        result_mask;
@@ -68,64 +69,64 @@ package crush_pe_pkg;
     logic         is_leaf;
     logic [7:0]   kind;
     logic [4:0]   numrep;
-    logic [15:0]  leaf_limit;       // attempts at a leaf
+    logic [15:0]  leaf_limit;       // tries for a leaf
     // Its current bucket
-    logic [15:0]  bucket;           // index
+    logic [15:0]  bucket;           // its index
     logic [3:0]   base;
-    logic [3:0]   limit;            // indep: end of its positions
-    mask_t        open;             // indep: positions that are still open
+    logic [3:0]   limit;            // indep: end of the bucket's positions
+    mask_t        open;             // indep: open positions
     // The search for one item
     logic [3:0]   pos;
     logic [4:0]   rep;              // firstn: the position's part of r; indep: pos - base
     logic [15:0]  ftotal;           // failures (firstn) or rounds (indep) so far
     logic [20:0]  round_r;          // indep: numrep * ftotal
-    logic [5:0]   level;            // draws since the descent's start
+    logic [5:0]   level;            // draws since the start of the descent
     // The search for its leaf
     logic         in_leaf;
     logic [15:0]  leaf_bucket;
     logic [15:0]  leaf_ftotal;
-    logic [22:0]  leaf_r;           // r of the first attempt
+    logic [22:0]  leaf_r;           // r of the first try
   } context_t;
 
-  // Why a context goes through the machine.
+  // The reason for a pass through the machine.
   typedef enum logic [2:0] {
     EVENT_NEW,     // a mapping begins
     EVENT_STEP,    // the next step of the rule
     EVENT_BLOCK,   // the next bucket of the choose step
     EVENT_CHOSEN,  // a draw's answer
-    EVENT_JUDGED   // the hash that decides whether a device is out
+    EVENT_JUDGED   // the hash that decides whether a device is out has come
   } event_e;
 
   typedef struct packed {
     event_e              kind;
-    crush_pkg::tag_t     index;   // which context
+    crush_pkg::tag_t     index;   // index of the context
     logic                is_out;  // JUDGED
     crush_pkg::chosen_t  chosen;  // CHOSEN
     logic [15:0]         step;    // NEW, STEP: index of the step
   } event_t;
 
-  // What an event means.
+  // The meaning of an event.
   typedef enum logic [3:0] {
-    VERDICT_STEP,     // do the step
+    VERDICT_STEP,     // do this step
     VERDICT_END,      // the rule has no more steps
-    VERDICT_BLOCK,    // begin with a bucket of w
-    VERDICT_CHOSEN,   // no bucket is left: the choose step is done
-    VERDICT_DESCEND,  // a bucket on the way: draw in it
-    VERDICT_LEAF,     // a bucket of the wanted type: look for a leaf below it
+    VERDICT_BLOCK,    // begin with the next bucket of w
+    VERDICT_CHOSEN,   // no bucket is left: the choose step ends
+    VERDICT_DESCEND,  // a bucket on the path: draw in it
+    VERDICT_LEAF,     // a bucket of the wanted type: search a leaf below it
     VERDICT_JUDGE,    // a device that may be out
     VERDICT_TAKE,     // an item to take
     VERDICT_FAIL,     // collision, device that is out, or empty bucket
-    VERDICT_NOWHERE,  // a device where a bucket was wanted
+    VERDICT_NOWHERE,  // a device instead of the wanted bucket
     VERDICT_BAD,      // the map is not sound, or a kernel is missing
     VERDICT_STOPPED   // the job has used up its time
   } verdict_e;
 
-  // What the transition wants to know, found out in the stages before it.
+  // Facts for the transition, computed in the stages before it.
   typedef struct packed {
     verdict_e     verdict;
     logic         leaf_is_item;     // the device just found is its own leaf
     logic         is_last_level;
-    // Of the search
+    // Facts of the search
     logic         has_more_tries;   // ftotal + 1 < choose_tries
     logic         has_more_leaf_tries;
     logic         is_last_rep;      // rep + 1 = numrep
@@ -133,19 +134,19 @@ package crush_pe_pkg;
     logic         has_later_open;   // indep: open positions after pos
     logic [3:0]   later_open;
     logic [3:0]   first_open;
-    logic         has_other_open;   // indep: open positions beside pos
+    logic         has_other_open;   // indep: open positions except pos
     logic [3:0]   first_other_open;
     logic [22:0]  leaf_r;
-    logic [15:0]  item;             // bucket index of the item at hand
-    // Of steps
+    logic [15:0]  item;             // bucket index of the found item
+    // Facts of steps
     logic [3:0]   w_first;          // first of w_buckets
     logic [3:0]   block_end;        // indep: end of the positions of the next bucket
-    logic         is_nothing;       // choose step that wants no item
+    logic         is_nothing;       // the choose step wants no item
     logic [4:0]   numrep;
     logic [4:0]   emitted;          // items of w and of the result together
   } facts_t;
 
-  // What happens next to a context.
+  // The next action for a context.
   typedef enum logic [2:0] {
     ACTION_DRAW,        // in the bucket of the search
     ACTION_DRAW_CHILD,  // in the bucket just drawn

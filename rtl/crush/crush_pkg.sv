@@ -1,15 +1,17 @@
 // Types and layouts of the CRUSH unit.
 //
-// **Image.** A map is compiled by the host (crates/fpga, image) and loaded as one run of bytes:
+// **Image.** The host compiles a map (crates/fpga, image) and loads the image as one sequence of
+// bytes:
 //
 //   header (64 B) | buckets (16 B each) | slots (16 B each, buckets start at multiples of
 //   16 slots) | reweights (4 B each) | rules (8 B each) | steps (8 B each)
 //
-// with every section padded to 64 bytes. Bucket -1 - i is entry i of its section, rule i of its own.
-// All fields are little-endian; the packed structures below are the bytes read as one number, so the
-// last member is in the lowest bits.
+// Every section is padded to 64 bytes. Bucket -1 - i is entry i of its section, and rule i is entry
+// i of its own. All fields are little-endian. The packed structures below are the bytes read as one
+// number, so the last member is in the lowest bits.
 //
-// **Slots** are what a kernel reads, LANES of them in one beat, in the order in which they are drawn:
+// **Slots** are the input of a kernel, LANES of them per beat, in the order in which the kernel
+// draws:
 //
 //   straw2   one per item: hash id, reciprocal of the weight
 //   straw    one per item: hash id = item, straw
@@ -19,13 +21,14 @@
 //            multiple of 16 slots on, in the order of the leaves
 //   uniform  one per item; slot p holds the short reciprocal of size - p
 //
-// A straw2 bucket with weight sets has one run of slots per position, `stride_rows` apart.
+// A straw2 bucket with weight sets has one group of slots per position, `stride_rows` apart.
 //
-// **Reciprocals.** floor(n / w) = (n * multiplier) >> (48 + shift) for every n <= 2^48, with shift =
-// ceil(log2 w) and multiplier = ceil(2^(48 + shift) / w), which has 49 bits, the highest always set.
-// The short reciprocal is the same with 32 instead of 48, for n < 2^32; its multiplier has 33 bits.
+// **Reciprocals.** floor(n / w) = (n * multiplier) >> (48 + shift) for every n <= 2^48. Here shift
+// = ceil(log2 w) and multiplier = ceil(2^(48 + shift) / w). The multiplier has 49 bits, and its
+// highest bit is always set. The short reciprocal has 32 instead of 48, for n < 2^32; its
+// multiplier has 33 bits.
 
-/* verilator lint_off UNUSEDPARAM */  // a package is used in parts
+/* verilator lint_off UNUSEDPARAM */  // no unit uses the whole package
 
 package crush_pkg;
   localparam int unsigned ROW_SLOTS = 16;
@@ -48,11 +51,11 @@ package crush_pkg;
     logic [231:0]  unused;
     logic [7:0]    vary_r;        // chooseleaf_vary_r
     logic [15:0]   choose_tries;  // choose_total_tries + 1
-    logic [4:0][31:0] entries;    // of the sections: buckets, rows of 16 slots, reweights, rules, steps
+    logic [4:0][31:0] entries;    // per section: buckets, rows of slots, reweights, rules, steps
     logic [5:0]    unused_flags;
     logic          descend_once;  // chooseleaf_descend_once
     logic          stable;        // chooseleaf_stable
-    logic [7:0]    algorithms;    // bit ALG_*: buckets of that algorithm occur
+    logic [7:0]    algorithms;    // bit ALG_*: a bucket of the algorithm exists
     logic [15:0]   version;
     logic [31:0]   magic;
   } image_header_t;  // 512 bits
@@ -68,13 +71,13 @@ package crush_pkg;
     logic [15:0]  size;         // items
     logic [7:0]   positions;    // weight sets, 1 to 15
     logic [7:0]   depth;        // tree: levels of inner nodes
-    logic [7:0]   kind;         // type of the bucket
+    logic [7:0]   kind;         // the bucket's type
     logic         exists;
     logic [3:0]   unused;
     logic [2:0]   algorithm;
   } bucket_t;
 
-  // What draws use beside the hash.
+  // Numbers that draws use besides the hash.
   typedef struct packed {
     logic         is_zero;  // straw2: weight 0
     logic [5:0]   shift;
@@ -84,14 +87,14 @@ package crush_pkg;
   localparam int unsigned SHORT_RECIPROCAL_BITS = 33;
 
   typedef struct packed {
-    logic [7:0]   kind;     // type of the item: 0 for devices
+    logic [7:0]   kind;     // the item's type: 0 for devices
     logic [55:0]  payload;  // straw2, uniform: reciprocal_t; straw: the straw in the low 32 bits
     logic [31:0]  hash_id;
     logic [31:0]  item;
   } slot_t;  // 128 bits
 
-  // List and tree need two numbers of 32 bits: the item of a list is also its hash id, and the inner
-  // nodes of a tree have no item.
+  // List and tree need two numbers of 32 bits. The item of a list is also its hash id, and the
+  // inner nodes of a tree have no item.
   typedef struct packed {
     logic [7:0]   kind;
     logic [23:0]  unused;
@@ -100,8 +103,8 @@ package crush_pkg;
     logic [31:0]  second;   // list: weight; tree: weight of the node
   } pair_slot_t;
 
-  // A draw, as the rule machine asks for it. r is r_base + ftotal * (1 for firstn; numrep or numrep + 1
-  // for indep, the latter in uniform buckets whose size numrep divides).
+  // A draw that the rule machine requests. r is r_base + ftotal * s. s is 1 for firstn. For indep,
+  // s is numrep, or numrep + 1 in uniform buckets whose size is a multiple of numrep.
   typedef struct packed {
     tag_t         tag;
     logic [31:0]  x;
@@ -109,33 +112,34 @@ package crush_pkg;
     logic [15:0]  ftotal;
     logic         is_indep;
     logic [4:0]   numrep;
-    logic [15:0]  bucket;    // index, -1 - id
-    logic [7:0]   position;  // of the result: which weight set counts
+    logic [15:0]  bucket;    // its index, -1 - id
+    logic [7:0]   position;  // position in the result; selects the weight set
   } choose_t;
 
-  // The place of an item that does not exist (a leaf of a tree past the last item) holds ITEM_NONE,
+  // The slot of an item that does not exist (a leaf of a tree after the last item) holds ITEM_NONE,
   // kind 0: the draw led nowhere.
   typedef struct packed {
     tag_t         tag;
-    logic         is_empty;      // the bucket has no items (item and kind mean nothing)
-    logic         is_bad;        // no such bucket, or its kernel is not there
-    logic         is_stretched;  // r was r_base + ftotal * (numrep + 1): leaves continue from that r
-    logic [7:0]   kind;          // type of the item
+    logic         is_empty;      // the bucket has no items (item and kind are not valid)
+    logic         is_bad;        // no such bucket, or its kernel is missing
+    logic         is_stretched;  // r is r_base + ftotal * (numrep + 1); leaves start at this r
+    logic [7:0]   kind;          // the item's type
     logic [31:0]  item;
   } chosen_t;
 
-  // Where a rule's steps are, at the slot that has the rule's number.
+  // The steps of a rule. Entry i of the section is for rule i.
   typedef struct packed {
     logic [30:0]  unused;
-    logic         exists;  // false too for rules that the device cannot run
-    logic [15:0]  steps;   // how many
-    logic [15:0]  first;   // index of the first
+    logic         exists;  // 0 also for rules that the device cannot run
+    logic [15:0]  steps;   // number of steps
+    logic [15:0]  first;   // index of the first step
   } rule_t;  // 64 bits
 
-  // Operations of steps; the numbers are those of binary maps. `count` and `kind` as in the map, except:
-  // a TAKE of what does not exist is a NOOP; so are the two SET_CHOOSE_LOCAL steps, if they set 0 (a
-  // rule with others has exists = 0, as have MSR rules); tries above 65535 and counts above 31 do not
-  // fit: such a rule has exists = 0.
+  // Operations of steps, with the numbers of binary maps. `count` and `kind` are as in the map,
+  // with these exceptions. A TAKE of an item that does not exist is a NOOP. The two
+  // SET_CHOOSE_LOCAL steps are NOOPs if they set 0. A rule that sets them to other values has
+  // exists = 0, and so have MSR rules, and rules with tries above 65535 or counts above 31, which
+  // do not fit.
   localparam logic [7:0] STEP_NOOP = 8'd0;
   localparam logic [7:0] STEP_TAKE = 8'd1;                  // argument: item
   localparam logic [7:0] STEP_CHOOSE_FIRSTN = 8'd2;         // argument: count, may be <= 0
@@ -151,48 +155,48 @@ package crush_pkg;
   typedef struct packed {
     logic signed [31:0]  argument;
     logic [15:0]         unused;
-    logic [7:0]          kind;  // choose steps: type of the items wanted
+    logic [7:0]          kind;  // choose steps: type of the wanted items
     logic [7:0]          op;    // STEP_*
   } step_t;  // 64 bits
 
-  // What the rule machine must know of a loaded map's header.
+  // Fields of a loaded map's header that the rule machine needs.
   typedef struct packed {
-    logic [7:0]   algorithms;    // bit ALG_*: buckets of that algorithm occur
+    logic [7:0]   algorithms;    // bit ALG_*: a bucket of the algorithm exists
     logic [15:0]  rules;         // slots of rules
-    logic [31:0]  devices;       // reweights; devices from here on are out
-    logic [15:0]  choose_tries;  // attempts from the top: choose_total_tries + 1
+    logic [31:0]  devices;       // reweights; higher devices are out
+    logic [15:0]  choose_tries;  // tries from the top: choose_total_tries + 1
     logic [7:0]   vary_r;        // chooseleaf_vary_r
     logic         stable;        // chooseleaf_stable
     logic         descend_once;  // chooseleaf_descend_once
   } settings_t;
 
-  // **Kernels.** A kernel draws from the slots of one bucket, which come LANES at a time, in beats that
-  // it cannot hold up; draws follow each other without a gap. Some cycles after a draw's last beat, the
-  // kernel says which position won: of the bucket's items, as the slots from tag.slot on hold them.
-  // Draws of one kernel come out in the order in which they went in. All kernels have the same ports,
-  // which are also those of the reconfigurable partition:
+  // **Kernels.** A kernel draws from the slots of one bucket. The slots come LANES at a time, in
+  // beats without back-pressure. Draws follow each other without a gap. Some cycles after a draw's
+  // last beat, the kernel gives the position of the winner among the bucket's items, whose slots
+  // begin at tag.slot. Draws of one kernel come out in the order in which they went in. All kernels
+  // have the same ports, and the reconfigurable partition has these ports, too:
   //
-  //   valid_i, beat_i, mask_i, slots_i   a beat; mask_i tells which of its slots exist
-  //   valid_o, drawn_o                   a draw is made
+  //   valid_i, beat_i, mask_i, slots_i   a beat; mask_i says which of its slots exist
+  //   valid_o, drawn_o                   the result of a draw
 
-  // What a kernel hands back as it was.
+  // The kernel returns this tag unchanged.
   typedef struct packed {
     logic         is_stretched;  // see chosen_t
     logic         is_list;       // slots are pair_slot_t, with the item as hash id
-    logic [19:0]  slot;          // number of the slot that holds item 0
+    logic [19:0]  slot;          // number of item 0's slot
     tag_t         tag;
   } draw_tag_t;
 
   typedef struct packed {
-    logic         first;   // beat of the draw
+    logic         first;   // the draw's first beat
     logic         last;
     draw_tag_t    tag;
     logic [31:0]  x;
     logic [31:0]  r;       // uniform: less than size
     logic [31:0]  bucket;  // id, as unsigned
-    logic [15:0]  size;    // slots that count: items; tree: leaves, a power of two
-    logic [15:0]  row;     // slots are number row * LANES and on. Rows come in ascending order from 0;
-                           // uniform: descending, from the row of slot r, to 0
+    logic [15:0]  size;    // number of slots: items; tree: leaves, a power of two
+    logic [15:0]  row;     // slots row * LANES and up. Rows ascend from 0; uniform: they descend
+                           // from the row of slot r to 0
   } kernel_beat_t;
 
   typedef struct packed {
@@ -200,8 +204,8 @@ package crush_pkg;
     logic [15:0]  position;
   } drawn_t;
 
-  // Cycles of a multiplier: partial products, which fit into the multipliers of FPGAs (26 by 17 bits
-  // unsigned), and as many levels of three-operand sums as they need.
+  // Latency of a multiplier in cycles: one for the partial products, which fit into the multipliers
+  // of FPGAs (26 by 17 bits unsigned), and one per level of three-operand sums.
   function automatic int unsigned multiplier_stages(input int unsigned a_bits, input int unsigned b_bits);
     int unsigned tiles;
     tiles = ((a_bits + 25) / 26) * ((b_bits + 16) / 17);
@@ -215,7 +219,7 @@ package crush_pkg;
   localparam int unsigned LN_STAGES = 8;
   localparam int unsigned MODULO_STAGES = 6;
 
-  // Mixes of the hash of that many words, and cycles that it takes.
+  // Number of mixes of the hash of that many words, and its latency in cycles.
   function automatic int unsigned hash_mixes(input int unsigned args);
     return (args == 2) ? 3 : args + 2;
   endfunction

@@ -1,8 +1,9 @@
-// From positions to items: the answers of the draw engine.
+// Reads the items for the drawn positions, and gives the answers of the draw engine.
 //
-// What the kernels have drawn waits in a queue per kernel, and so do draws that no kernel can make. They
-// take turns; the item's slot is read, and the answer stands at the output until it is taken. Whoever
-// starts draws keeps no more than IN_FLIGHT of them, so every queue has room for what comes.
+// Every kernel has a queue of its drawn positions, and there is one queue for draws that no kernel
+// can make. Round robin, the module takes an entry of a queue and reads the item's slot. The answer
+// stays at the output until it is taken. The user keeps at most IN_FLIGHT draws in flight, so every
+// queue has room for its entries.
 
 module crush_resolve
   import crush_pkg::*;
@@ -14,11 +15,11 @@ module crush_resolve
   input  logic                     clk_i,
   input  logic                     rst_ni,
 
-  // Draws made.
+  // Positions that the kernels have drawn.
   input  logic [KERNELS-1:0]       drawn_valid_i,
   input  drawn_t [KERNELS-1:0]     drawn_i,
 
-  // Draws that cannot be made: the bucket is empty, or bad.
+  // Draws that no kernel can make: the bucket is empty, or bad.
   input  logic                     refused_valid_i,
   input  tag_t                     refused_tag_i,
   input  logic                     refused_is_empty_i,
@@ -26,7 +27,7 @@ module crush_resolve
   output logic                     slot_read_o,
   output logic [SLOT_BITS-1:0]     slot_index_o,
   // verilator lint_off UNUSEDSIGNAL
-  input  slot_t                    slot_i,  // the payload is for the kernels
+  input  slot_t                    slot_i,  // only the kernels use the payload
   // verilator lint_on UNUSEDSIGNAL
 
   output logic                     chosen_valid_o,
@@ -86,7 +87,7 @@ module crush_resolve
     );
   end
 
-  // The next queue with something after the one that was served last.
+  // The next queue with an entry after the queue served last.
   logic [QUEUE_BITS-1:0] last_q, next;
   always_comb begin
     next = last_q;
@@ -95,7 +96,7 @@ module crush_resolve
     end
   end
 
-  // Two stages: the slot is being read; the answer stands at the output.
+  // Two stages: the slot is being read; the answer is at the output.
   logic reading_q, moves, take;
   // verilator lint_off UNUSEDSIGNAL
   entry_t entry_q;  // its slot is being read

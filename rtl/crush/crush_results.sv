@@ -1,15 +1,15 @@
-// Writes the results of mappings to card memory: one row of 64 bytes each, a count and 15 items, where
-// positions without an item hold ITEM_NONE. Then the context is free, and once the row has landed, its
-// job is told.
+// Writes the results of mappings to card memory, one row of 64 bytes each: a count and 15 items.
+// Positions without an item hold ITEM_NONE. After the module has read a result, the context is
+// free. When the row has landed, the module tells its job.
 
-/* verilator lint_off PINCONNECTEMPTY */  // how full a queue is does not matter
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module crush_results
   import crush_pkg::*;
   import crush_pe_pkg::*;
 #(
-  parameter int unsigned WRITES = 16  // rows on their way to the memory
+  parameter int unsigned WRITES = 16  // rows that are being written
 ) (
   input  logic                 clk_i,
   input  logic                 rst_ni,
@@ -35,11 +35,12 @@ module crush_results
   output fs_pkg::card_write_t  write_o,
   input  fs_pkg::card_done_t   done_i,
 
-  output logic                 landed_o,      // a row of landed_job_o
+  output logic                 landed_o,      // a row of landed_job_o has landed
   output logic                 landed_error_o,
   output job_index_t           landed_job_o
 );
-  // A result is read in one cycle, formed in the next, and offered from then on.
+  // The module reads a result in one cycle, forms the row in the next, and offers the row from then
+  // on.
   logic read_q, write_valid_q, has_places;
   tag_t index_q;
   job_index_t job_q, write_job_q;

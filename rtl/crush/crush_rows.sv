@@ -1,4 +1,4 @@
-// Vectors of items, one row per context: whole rows are read, single items can be written.
+// Vectors of items, one row per context. A read takes a whole row; a write may take single items.
 
 module crush_rows
   import crush_pe_pkg::*;
@@ -9,9 +9,9 @@ module crush_rows
 
   input  logic                      read_i,
   input  logic [$clog2(DEPTH)-1:0]  read_index_i,
-  output row_t                      read_row_o,  // one cycle later, until the next read
+  output row_t                      read_row_o,  // one cycle later; stays until the next read
 
-  input  mask_t                     write_i,     // which items
+  input  mask_t                     write_i,     // the items to write
   input  logic [$clog2(DEPTH)-1:0]  write_index_i,
   input  row_t                      write_row_i
 );

@@ -1,10 +1,10 @@
-// The slots of the image, in rows of LANES: written by beats of 4 slots, read row by row by the kernels,
-// and slot by slot to find the items that they have drawn. Data comes one cycle after the address and
-// stays until the next read.
+// The slots of the image, in rows of LANES. Writes take beats of 4 slots. The kernels read row by
+// row; crush_resolve reads single slots to find the drawn items. Data comes one cycle after the
+// address and stays until the next read.
 
 module crush_slots #(
   parameter int unsigned LANES = 16,
-  parameter int unsigned SLOT_ROWS = 2048,  // of 16 slots
+  parameter int unsigned SLOT_ROWS = 2048,  // rows of 16 slots
   localparam int unsigned SLOTS = SLOT_ROWS * crush_pkg::ROW_SLOTS,
   localparam int unsigned SLOT_BITS = $clog2(SLOTS),
   localparam int unsigned ROW_BITS = $clog2(SLOTS / LANES)
@@ -12,7 +12,7 @@ module crush_slots #(
   input  logic                            clk_i,
 
   input  logic                            write_i,
-  input  logic [SLOT_BITS-3:0]            write_index_i,  // of the beat
+  input  logic [SLOT_BITS-3:0]            write_index_i,  // index of the beat
   input  fs_pkg::beat_t                   write_data_i,
 
   input  logic                            row_read_i,
@@ -26,7 +26,7 @@ module crush_slots #(
   import crush_pkg::*;
 
   localparam int unsigned BEAT_SLOTS = 4;
-  localparam int unsigned GROUPS = LANES / BEAT_SLOTS;  // beats in a row, in a memory each
+  localparam int unsigned GROUPS = LANES / BEAT_SLOTS;  // beats in a row; each has its own memory
   localparam int unsigned GROUP_BITS = $clog2(LANES) - 2;
 
   if (LANES != 4 && LANES != 8 && LANES != 16) begin : gen_lanes_check

@@ -1,17 +1,19 @@
 // The memories of a map's image, and their loader.
 //
-// An image comes as a stream of beats (layout: crush_pkg). The first is the header; it says how many beats
-// each section has, and which memory a beat goes to follows from counting. Beside, the checksum of the
-// whole image is taken. When the last beat and its checksum are through, load_done_o is pulsed, with
-// load_ok_o if the header is right, every section fits into its memory, the stream was as long as the
-// header says, and the checksum is the header's. What the sections mean is not checked: indices that are
-// too large read some other entry, so that a wrong image gives wrong answers to its owner and nothing else.
+// An image comes as a stream of beats (layout: crush_pkg). The first beat is the header, which
+// gives the number of beats of each section. The loader counts beats to find the memory of each. In
+// parallel, it computes the checksum of the whole image. After the last beat and its checksum, the
+// loader pulses load_done_o. It sets load_ok_o if the header is right, every section fits into its
+// memory, the stream is as long as the header says, and the checksum is the header's. The loader
+// does not check the sections' contents: an index that is too large reads another entry, so a wrong
+// image only gives wrong answers to its owner.
 //
-// While an image is loaded, and after one that was refused, there is no bucket and no rule: counts are 0.
+// While an image is loading, and after a refused image, there are no buckets and no rules: the
+// counts are 0.
 
 module crush_store #(
   parameter int unsigned LANES = 16,
-  parameter int unsigned SLOT_ROWS = 2048,  // of 16 slots
+  parameter int unsigned SLOT_ROWS = 2048,  // rows of 16 slots
   parameter int unsigned BUCKETS = 4096,
   parameter int unsigned DEVICES = 16384,
   parameter int unsigned RULES = 64,
@@ -27,13 +29,13 @@ module crush_store #(
   output logic                            load_ready_o,
   input  fs_pkg::beat_t                   load_beat_i,
   input  logic                            load_last_i,
-  output logic                            load_done_o,  // a pulse, after the last beat
-  output logic                            load_ok_o,    // with load_done_o
+  output logic                            load_done_o,  // pulses after the last beat
+  output logic                            load_ok_o,    // valid with load_done_o
 
   output crush_pkg::settings_t            settings_o,
-  output logic [16:0]                     buckets_o,    // how many the image has
+  output logic [16:0]                     buckets_o,    // number of buckets in the image
 
-  // Memories: what is read comes one cycle after its index and stays until the next read.
+  // Memories. Data comes one cycle after its index and stays until the next read.
   input  logic [1:0]                      bucket_read_i,
   input  logic [1:0][15:0]                bucket_index_i,
   output crush_pkg::bucket_t [1:0]        bucket_o,
@@ -58,17 +60,18 @@ module crush_store #(
   localparam int unsigned SECTIONS = 5;
   typedef enum logic [2:0] {BUCKET, SLOT, REWEIGHT, RULE, STEP, HEADER, EXCESS} section_e;
 
-  // Most entries of each section.
+  // Largest number of entries of each section.
   localparam logic [31:0] ROOM [SECTIONS] = '{BUCKETS, SLOT_ROWS, DEVICES, RULES, STEPS};
 
   image_header_t beat_header;
   assign beat_header = load_beat_i;
 
-  // 16-byte slots come four to a beat and 16 to a row; of the other sections 4, 16, 8 and 8 entries make a
-  // beat. So the beats of a section are 4 times its entries, divided by 2 to the power of this.
+  // Four slots of 16 bytes make a beat, and 16 make a row. In the other sections, 4, 16, 8 and 8
+  // entries make a beat. So the beats of a section are 4 times its entries, divided by 2 to the
+  // power of this number.
   localparam int unsigned SHIFT [SECTIONS] = '{4, 0, 6, 5, 5};
 
-  // Beats of a section; its count is not greater than its room.
+  // Beats of a section whose count fits into its memory.
   function automatic logic [16:0] beats(input logic [31:0] entries, input int unsigned shift);
     return 17'(((entries << 2) + (32'd1 << shift) - 32'd1) >> shift);
   endfunction
@@ -89,8 +92,8 @@ module crush_store #(
   assign take = load_valid_i && load_ready_o;
   assign is_header = state_q == IDLE;
 
-  // Where the next beat goes: the first section that still misses some. Beats that are written are left in
-  // `left_q`; the index within a section counts up.
+  // The memory of the next beat: the first section that still misses beats. `left_q` counts the
+  // missing beats of each section; index_q counts up within a section.
   logic [SECTIONS-1:0][16:0] left_q;
   logic [16:0] index_q;
   section_e section;
@@ -103,12 +106,12 @@ module crush_store #(
   end
 
   // verilator lint_off UNUSEDSIGNAL
-  image_header_t header_q;  // without what has been checked
+  image_header_t header_q;  // the fields that have been checked are not kept
   // verilator lint_on UNUSEDSIGNAL
   logic ok_q, loaded_q;
   logic sum_valid;
   logic [31:0] sum;
-  logic [SECTIONS-1:0] misses;  // beats of this section after this one
+  logic [SECTIONS-1:0] misses;  // the section misses beats after this one
   always_comb begin
     for (int unsigned s = 0; s < SECTIONS; s++) begin
       misses[s] = left_q[s] > ((section == section_e'(3'(s))) ? 17'd1 : 17'd0);
@@ -150,7 +153,7 @@ module crush_store #(
   fs_pkg::beat_t summed;
   always_comb begin
     summed = load_beat_i;
-    if (is_header) summed[fs_pkg::BEAT_BITS-1 -: 32] = '0;  // the sum itself
+    if (is_header) summed[fs_pkg::BEAT_BITS-1 -: 32] = '0;  // the checksum's own field
   end
   crc32c i_crc (
     .clk_i,

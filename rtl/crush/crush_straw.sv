@@ -1,4 +1,5 @@
-// Kernel of straw buckets: the greatest (hash & 0xffff) * straw wins, the first among equals.
+// Kernel of straw buckets: the greatest (hash & 0xffff) * straw wins; among equal lengths the
+// first.
 //
 // Stages: hash, multiply, tournament.
 
@@ -9,7 +10,7 @@ module crush_straw #(
   input  logic                           rst_ni,
 
   // verilator lint_off UNUSEDSIGNAL
-  // The ports are those of all kernels; each uses a part of them.
+  // All kernels have the same ports; each uses only some of them.
   input  logic                           valid_i,
   input  crush_pkg::kernel_beat_t        beat_i,
   input  logic [LANES-1:0]               mask_i,
@@ -31,7 +32,7 @@ module crush_straw #(
   localparam int unsigned STAGES = MULTIPLIED + $clog2(LANES) + 1;
 
   // verilator lint_off UNUSEDSIGNAL
-  logic [STAGES:0] valid, first, last;  // not every stage looks at all of them
+  logic [STAGES:0] valid, first, last;  // some stages use only some of them
   // verilator lint_on UNUSEDSIGNAL
   draw_tag_t tag;
   crush_flow #(.STAGES(STAGES)) i_flow (
@@ -72,7 +73,7 @@ module crush_straw #(
     assign straws_in[lane] = slots_i[lane].payload[31:0];
     assign straw[lane] = straws[lane];
     assign u[lane] = hash[lane][15:0];
-    // The longest straw has the least key; one that is not there is as long as 0.
+    // The longest straw has the smallest key. A lane without an item has length 0.
     assign keys[lane] = exists[lane] ? ~lengths[lane] : '1;
   end
 

@@ -1,5 +1,6 @@
-// Kernel of straw2 buckets: the least floor(N / weight) wins, the first among equals, with N = 2^48 -
-// crush_ln(hash & 0xffff); items of weight 0 only if there are no others, and then the first.
+// Kernel of straw2 buckets: the smallest floor(N / weight) wins; among equal ones the first. N =
+// 2^48 - crush_ln(hash & 0xffff). Items of weight 0 win only if there are no others, and then the
+// first wins.
 //
 // The quotient comes from the reciprocal in the slot. Its multiplier is 2^48 + m, so
 //
@@ -14,7 +15,7 @@ module crush_straw2 #(
   input  logic                           rst_ni,
 
   // verilator lint_off UNUSEDSIGNAL
-  // The ports are those of all kernels; each uses a part of them.
+  // All kernels have the same ports; each uses only some of them.
   input  logic                           valid_i,
   input  crush_pkg::kernel_beat_t        beat_i,
   input  logic [LANES-1:0]               mask_i,
@@ -38,7 +39,7 @@ module crush_straw2 #(
   localparam int unsigned KEY_BITS = 50;
 
   // verilator lint_off UNUSEDSIGNAL
-  logic [STAGES:0] valid, first, last;  // not every stage looks at all of them
+  logic [STAGES:0] valid, first, last;  // some stages use only some of them
   // verilator lint_on UNUSEDSIGNAL
   draw_tag_t tag;
   crush_flow #(.STAGES(STAGES)) i_flow (
@@ -59,7 +60,7 @@ module crush_straw2 #(
   crush_beside #(.WIDTH(LANES * $bits(reciprocal_t)), .STAGES(LOGGED)) i_reciprocals (
     .clk_i, .rst_ni, .in_i(valid_i), .data_i(reciprocals_in), .out_i(valid[LOGGED]), .data_o(reciprocals)
   );
-  // Lanes without a slot are as items without weight.
+  // Lanes without a slot count as items of weight 0.
   logic [LANES-1:0] loses_in, loses;
   crush_beside #(.WIDTH(LANES), .STAGES(DIVIDED)) i_loses (
     .clk_i, .rst_ni, .in_i(valid_i), .data_i(loses_in), .out_i(valid[DIVIDED]), .data_o(loses)

@@ -1,5 +1,5 @@
-// A section of the image: entries in beats of 64 bytes, as they come; read by index through READS ports,
-// the entry one cycle after the index, until the next read.
+// A section of the image. Writes take beats of 64 bytes. READS ports read entries by index; an
+// entry comes one cycle after its index and stays until the next read.
 
 module crush_table #(
   parameter int unsigned ENTRY_BITS = 64,
@@ -12,12 +12,12 @@ module crush_table #(
   input  logic                         clk_i,
 
   input  logic                         write_i,
-  input  logic [BEAT_INDEX_BITS-1:0]   write_index_i,  // of the beat
+  input  logic [BEAT_INDEX_BITS-1:0]   write_index_i,  // index of the beat
   input  fs_pkg::beat_t                write_data_i,
 
   input  logic [READS-1:0]             read_i,
   // verilator lint_off UNUSEDSIGNAL
-  input  logic [READS-1:0][15:0]       index_i,  // as many bits as there are entries count
+  input  logic [READS-1:0][15:0]       index_i,  // only as many bits are used as there are entries
   // verilator lint_on UNUSEDSIGNAL
   output logic [READS-1:0][ENTRY_BITS-1:0] entry_o
 );

@@ -1,21 +1,21 @@
-// What a context does next: its state after an event, from the state before and what the stages before
-// have found out. Combinational; every comparison and sum is made before (facts_i).
+// The next state of a context after an event, from the state before and the facts that the earlier
+// stages have computed. Combinational; the earlier stages make every comparison and sum (facts_i).
 //
-// **Draws.** An outcome first concerns the leaf, if one is searched: a failure there is repeated in the
-// same bucket as often as leaf_limit says, and then the outer item fails. The outer search is settled
-// by what the draw came to:
+// **Draws.** If the context searches a leaf, an outcome first concerns the leaf: a failed leaf draw
+// is repeated in the same bucket up to leaf_limit times, and then the outer item fails. The outcome
+// of the draw then settles the outer search:
 //
-//   firstn  taken: the next position, r starts again at rep + 1; failed: the same position with the
-//           next r, until the tries are used up; then, or if the draw led nowhere, the position stays
-//           where it is and rep alone goes on. The end is the last rep, or a full vector.
-//   indep   taken, or nowhere: the position is no longer open. Whatever happened, the next open
-//           position of this round is next; after the last one the next round begins with the first
-//           that is open, until the tries are used up.
+//   firstn  taken: the next position; r starts again at rep + 1. Failed: the same position with
+//           the next r, until the tries are used up. After that, or if the draw led nowhere, the
+//           position stays and only rep advances. The end is the last rep, or a full vector.
+//   indep   taken, or nowhere: the position is no longer open. In all cases, the next open position
+//           of this round comes next. After the last one, the next round begins with the first open
+//           position, until the tries are used up.
 //
-// **Leaves that remain.** A device found by chooseleaf is its own leaf, and indep keeps that leaf even
-// if the device turns out to be out. This is the definition of the mapping, as odd as it is.
+// **Leaves that remain.** A device found by chooseleaf is its own leaf. indep keeps that leaf even
+// if the device is then found to be out. This is the definition of the mapping, although it is odd.
 
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module crush_transition
   import crush_pkg::*;
@@ -26,11 +26,11 @@ module crush_transition
   input  logic [3:0]  width_i,
   input  step_t       step_i,
   input  logic        descend_once_i,
-  input  logic [31:0] w_item_i,  // BLOCK: the bucket to begin with
+  input  logic [31:0] w_item_i,  // BLOCK: the first bucket
   output context_t    context_o,
   output action_e     action_o
 );
-  // How the search for an outer item ends.
+  // The end of the search for an outer item.
   typedef enum logic [1:0] {
     OUTCOME_NONE,
     OUTCOME_TAKE,
@@ -248,7 +248,7 @@ module crush_transition
         context_o.result_count = '0;
         context_o.result_mask = '0;
       end
-      default: ;  // END: the result is as it is
+      default: ;  // END: the result does not change
     endcase
   end
 endmodule

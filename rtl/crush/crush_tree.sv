@@ -1,11 +1,12 @@
-// Kernel of tree buckets. The slots are the inner nodes in heap order: slot 1 is the root, below slot s
-// are slots 2 s and 2 s + 1, and slots from `size` (the number of leaves) on are leaves. A node sends the
-// draw left if (hash * weight) >> 32 is less than the weight of its left child.
+// Kernel of tree buckets. The slots are the inner nodes in heap order: slot 1 is the root, slots 2
+// s and 2 s + 1 are the children of slot s, and slots from `size` (the number of leaves) on are
+// leaves. A draw goes left at a node if (hash * weight) >> 32 is less than the weight of the node's
+// left child.
 //
-// The hash does not depend on the way to a node, so all nodes of a beat decide at once, and the walk
-// follows their decisions. The first row holds the upper log2(LANES) levels, and the walk takes one
-// step of them per stage; a later row holds a part of one level, so that the walk takes one step in it
-// or none, in the last stage.
+// A node's hash does not depend on the path to it, so the kernel decides all nodes of a beat at
+// once, and then the walk follows the decisions. The first row holds the upper log2(LANES) levels;
+// the walk takes one step per stage in it. A later row holds a part of one level, so in that row
+// the walk takes one step or none, in the last stage.
 //
 // Stages: hash, multiply, compare, steps in the first row, step in a later row.
 
@@ -16,7 +17,7 @@ module crush_tree #(
   input  logic                           rst_ni,
 
   // verilator lint_off UNUSEDSIGNAL
-  // The ports are those of all kernels; each uses a part of them.
+  // All kernels have the same ports; each uses only some of them.
   input  logic                           valid_i,
   input  crush_pkg::kernel_beat_t        beat_i,
   input  logic [LANES-1:0]               mask_i,
@@ -40,7 +41,7 @@ module crush_tree #(
   localparam int unsigned STAGES = DECIDED + STEPS + 1;
 
   // verilator lint_off UNUSEDSIGNAL
-  logic [STAGES:0] valid, first, last;  // not every stage looks at all of them
+  logic [STAGES:0] valid, first, last;  // some stages use only some of them
   // verilator lint_on UNUSEDSIGNAL
   draw_tag_t tag;
   crush_flow #(.STAGES(STAGES)) i_flow (
@@ -109,7 +110,7 @@ module crush_tree #(
     end
   end
 
-  // The walk: the slot where it stands after the steps of the first row, with the beat's decisions.
+  // The walk: its slot after the steps of the first row, and the decisions of the beat.
   typedef struct packed {
     logic [LANES-1:0]  goes_right;
     logic [15:0]       size;

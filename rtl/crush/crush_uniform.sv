@@ -1,17 +1,19 @@
 // Kernel of uniform buckets: item r of a pseudo-random permutation (r < size).
 //
-// The permutation is Fisher and Yates' shuffle: step p, from 0 to r, swaps position p with position
+// The permutation is the shuffle of Fisher and Yates: step p, from 0 to r, swaps position p with
+// position
 //
 //   target(p) = p + hash(x, bucket, p) mod (size - p).
 //
-// What lies at position r afterwards is found backwards, without an array: it came from target(r), and
-// for p from r - 1 down to 0, what had come to position target(p) came from position p. So the rows come
-// in descending order, and only slots up to r count.
+// The kernel finds the item at position r backwards, without an array. The item came from
+// target(r). Then, for p from r - 1 down to 0: if the item came to position target(p), it came from
+// position p. So the rows come in descending order, and only slots up to r matter.
 //
-// Within a row all comparisons are made at once. `origin[lane]` is where an item at this lane's position
-// came from when the steps of the lanes before have been undone: first one hop, then by following hops
-// twice as far, two doublings per stage. In the last stage the position that the rows before have left is
-// compared with all targets of the row, and the highest lane that has it leads to its origin.
+// The kernel makes all comparisons of a row at once. `origin[lane]` is the lane that the item of
+// this lane came from, after the steps of the lower lanes are undone. The first stage finds one
+// hop; each later stage doubles the length of the hops twice. The last stage compares the position
+// that the earlier rows have left with all targets of the row. The highest lane with an equal
+// target gives the origin.
 //
 // Stages: hash, remainder, hops, doublings, row.
 
@@ -22,7 +24,7 @@ module crush_uniform #(
   input  logic                           rst_ni,
 
   // verilator lint_off UNUSEDSIGNAL
-  // The ports are those of all kernels; each uses a part of them.
+  // All kernels have the same ports; each uses only some of them.
   input  logic                           valid_i,
   input  crush_pkg::kernel_beat_t        beat_i,
   input  logic [LANES-1:0]               mask_i,
@@ -46,7 +48,7 @@ module crush_uniform #(
   localparam int unsigned STAGES = TARGETED + 1 + DOUBLING_STAGES + 1;
 
   // verilator lint_off UNUSEDSIGNAL
-  logic [STAGES:0] valid, first, last;  // not every stage looks at all of them
+  logic [STAGES:0] valid, first, last;  // some stages use only some of them
   // verilator lint_on UNUSEDSIGNAL
   draw_tag_t tag;
   crush_flow #(.STAGES(STAGES)) i_flow (
@@ -69,7 +71,7 @@ module crush_uniform #(
     logic [4:0]   shift;
   } short_t;
 
-  // Position p of each lane, and which count: up to r.
+  // Position p of each lane; a lane counts if its position is up to r.
   logic [15:0] row_in;
   logic [LANES-1:0] counts_in, counts;
   short_t [LANES-1:0] shorts_in, shorts;
@@ -103,7 +105,7 @@ module crush_uniform #(
   for (genvar lane = 0; lane < LANES; lane++) begin : gen_lane
     logic [15:0] p;
     // verilator lint_off UNUSEDSIGNAL
-    reciprocal_t reciprocal;  // without what no short one has
+    reciprocal_t reciprocal;  // the bits that a short reciprocal does not have
     // verilator lint_on UNUSEDSIGNAL
     assign p = 16'(row_in << LEVELS) | 16'(lane);
     assign counts_in[lane] = 32'(p) <= beat_i.r;
@@ -133,9 +135,9 @@ module crush_uniform #(
     .sum_o(target)
   );
 
-  // What the last stages know of a row.
+  // A row's values for the last stages.
   typedef struct packed {
-    logic [LANES-1:0]        steps;    // lanes whose step is undone: below r
+    logic [LANES-1:0]        steps;    // lanes below r, whose steps are undone
     logic [LANES-1:0][15:0]  targets;
     lane_t [LANES-1:0]       origin;
     logic [15:0]             row;

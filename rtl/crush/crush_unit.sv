@@ -1,5 +1,5 @@
 // The CRUSH unit: the rule machine, the draw engine with the kernels of the static region, and the
-// memories of the loaded map. Around it are the queues that bring commands, card memory, and the
+// memories of the loaded map. Outside are the queues of commands, card memory, and the
 // reconfigurable partition, which holds one of the other kernels.
 //
 //   commands, answers ---- crush_pe ---- card memory
@@ -8,21 +8,21 @@
 //                          |
 //               reconfigurable partition
 //
-// **Swaps.** rp_ready_i false keeps new placements out of the partition; those in flight go on, and draw
-// from it as before, until rp_busy_o falls. Only then may the partition be decoupled, and rp_module_i say
-// that it is empty.
+// **Swaps.** While rp_ready_i is 0, no new placement uses the partition. Placements in flight draw
+// from it as before, until rp_busy_o falls. Only then may dfx_config decouple the partition and set
+// rp_module_i to NONE.
 
 module crush_unit
   import crush_pkg::*;
 #(
   parameter int unsigned LANES = 16,        // items that a kernel hashes in one cycle
   parameter int unsigned CONTEXTS = 32,     // mappings in flight
-  parameter int unsigned SLOT_ROWS = 2048,  // of 16 slots
+  parameter int unsigned SLOT_ROWS = 2048,  // rows of 16 slots
   parameter int unsigned BUCKETS = 4096,
   parameter int unsigned DEVICES = 16384,
   parameter int unsigned RULES = 64,
   parameter int unsigned STEPS = 1024,
-  parameter int unsigned MAX_CYCLES = fs_regs_pkg::MAX_OPERATION_CYCLES  // of a placement
+  parameter int unsigned MAX_CYCLES = fs_regs_pkg::MAX_OPERATION_CYCLES  // limit of a placement
 ) (
   input  logic                     clk_i,
   input  logic                     rst_ni,
@@ -48,7 +48,7 @@ module crush_unit
   input  fs_pkg::card_done_t       done_i,
 
   // The partition.
-  input  logic [7:0]               rp_module_i,  // reconfigurable_module; NONE while it is decoupled
+  input  logic [7:0]               rp_module_i,  // reconfigurable_module; NONE if decoupled
   input  logic                     rp_ready_i,   // new placements may use it
   output logic                     rp_busy_o,    // placements in flight may use it
   output logic                     rp_valid_o,   // to its kernel
@@ -58,7 +58,7 @@ module crush_unit
   input  logic                     rp_valid_i,   // from its kernel
   input  drawn_t                   rp_drawn_i,
 
-  output logic [31:0]              draws_o,        // since reset
+  output logic [31:0]              draws_o,        // counted since reset
   output logic [15:0]              draw_cycles_o,  // of the last draw
   output logic                     idle_o
 );
@@ -77,7 +77,7 @@ module crush_unit
   rule_t rule;
   step_t step;
   logic [31:0] reweight;
-  /* verilator lint_off UNUSEDSIGNAL */  // the second read port of the buckets
+  /* verilator lint_off UNUSEDSIGNAL */  // crush_choose uses only one read port
   bucket_t [1:0] bucket;
   /* verilator lint_on UNUSEDSIGNAL */
   slot_t [LANES-1:0] row;
@@ -175,7 +175,7 @@ module crush_unit
     .step_o           (step)
   );
 
-  // Draws are of placements that have begun; for those the module alone counts.
+  // Placements in flight may draw during a swap, so only the module in the partition matters here.
   crush_choose #(
     .LANES(LANES),
     .SLOT_ROWS(SLOT_ROWS),

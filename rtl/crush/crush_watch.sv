@@ -1,5 +1,5 @@
-// Counts draws, and the cycles that the last one took: from the cycle in which the draw engine took it to
-// the cycle in which its answer stood there. Draws are told apart by their tags.
+// Counts draws, and the cycles of the last one: from the cycle in which the draw engine took it to
+// the cycle in which its answer was at the output. Tags identify the draws.
 
 module crush_watch
   import crush_pkg::*;

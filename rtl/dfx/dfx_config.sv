@@ -1,22 +1,22 @@
 // The configuration port of the reconfigurable partition: the engine of RECONFIGURE.
 //
-// On a card this is where the vendor's configuration port (MCAP, ICAP) is fed. Here the frames of a
-// bitstream stand for the module that they name, and take as long to load: one beat per FRAME_CYCLES
-// (16 cycles of 4 bytes, the width of an ICAP). A reconfiguration is
+// On a card, this engine feeds the vendor's configuration port (MCAP, ICAP). Here the frames of a
+// bitstream only stand for the module that they name, and take as long to load: one beat per
+// FRAME_CYCLES (16 cycles of 4 bytes, the width of an ICAP). A reconfiguration has these steps:
 //
-//   head      the first beat: magic, version, module, length, and its own checksum
-//   verify    all frames, from card memory, against the head's checksum. Up to here nothing has
-//             changed: a bad bitstream is refused, and the module that is loaded goes on
-//   drain     new mappings that need the partition are refused; those in flight end
+//   head      reads the first beat: magic, version, module, length, and its own checksum
+//   verify    reads all frames from card memory and compares them with the head's checksum. Until
+//             then nothing has changed: a bad bitstream is refused, and the loaded module works on
+//   drain     crush_commands refuses new mappings that need the partition; those in flight end
 //   load      the partition is decoupled and held in reset; the frames go in
-//   check     their checksum again: the bytes may have changed since they were verified. If they have,
-//             the partition is in no known state and stays decoupled (FAILED) until a good bitstream
-//             comes
+//   check     compares the checksum of the loaded frames, because the bytes may have changed since
+//             `verify`. If they have, the partition's state is unknown: it stays decoupled (FAILED)
+//             until a good bitstream comes
 //
-// The static region knows of all this two signals: partition_ready_o (new mappings may use the module)
-// and module_o (what is loaded; NONE while it is decoupled).
+// The static region sees two signals of a reconfiguration: partition_ready_o (new mappings may use
+// the module) and module_o (the loaded module; NONE while the partition is decoupled).
 
-/* verilator lint_off UNUSEDSIGNAL */  // fields of layouts that it does not need
+/* verilator lint_off UNUSEDSIGNAL */  // this module does not use all fields of its layouts
 
 module dfx_config
   import fs_pkg::*;
@@ -68,9 +68,9 @@ module dfx_config
   step_e step_q;
   logic [15:0] tag_q;
   function_t owner_q;
-  card_beat_t source_q;                    // of the first frame's beat
-  logic [BEATS_BITS-1:0] beats_q;          // of all frames
-  logic [BEATS_BITS-1:0] asked_q, taken_q; // of this pass over the frames
+  card_beat_t source_q;                    // the first frame's beat
+  logic [BEATS_BITS-1:0] beats_q;          // beats of all frames
+  logic [BEATS_BITS-1:0] asked_q, taken_q; // beats of this pass over the frames
   logic [PAUSE_BITS-1:0] pause_q;          // cycles until the next frame
   bitstream_t head_q;
   logic card_error_q;                      // a beat of this pass came with an error
@@ -80,14 +80,14 @@ module dfx_config
   partition_state_e state_q;
   logic [31:0] swaps_q;
 
-  // ---------------------------------------------------------------------------------------- checksum
+  // -------------------------------------------------------------------------------------- checksum
 
   logic sum_valid;
   logic [31:0] sum;
   logic is_frame_pass, data_moves, is_last_beat;
 
   assign is_frame_pass = step_q inside {VERIFY, LOAD};
-  assign data_ready_o = 1'b1;  // everything asked for is taken at once
+  assign data_ready_o = 1'b1;  // the engine takes requested data at once
   assign data_moves = data_valid_i && data_ready_o;
   assign is_last_beat = taken_q + 1'b1 == beats_q;
 
@@ -101,7 +101,7 @@ module dfx_config
     .out_sum_o   (sum)
   );
 
-  // ------------------------------------------------------------------------------------------- reads
+  // ----------------------------------------------------------------------------------------- reads
 
   logic [BEATS_BITS-1:0] left, burst;
 
@@ -119,7 +119,7 @@ module dfx_config
     end
   end
 
-  // ------------------------------------------------------------------------------------------ checks
+  // ---------------------------------------------------------------------------------------- checks
 
   descriptor_t descriptor;
   status_e command_status, head_status;
@@ -146,7 +146,7 @@ module dfx_config
     end
   end
 
-  // The detail is the offset of the field that is wrong.
+  // The detail is the offset of the wrong field.
   always_comb begin
     head_status = STATUS_BAD_BITSTREAM;
     head_detail = '0;
@@ -169,7 +169,7 @@ module dfx_config
     end
   end
 
-  // -------------------------------------------------------------------------------------------- steps
+  // ----------------------------------------------------------------------------------------- steps
 
   logic frames_good;
   assign frames_good = !card_error_q && sum == head_q.frames_crc;

@@ -1,5 +1,5 @@
-// The reconfigurable partition behind its decoupler. While it is decoupled, nothing comes out and
-// nothing goes in, whatever the region's wires do.
+// The reconfigurable partition behind its decoupler. While it is decoupled, no valid beat passes
+// the boundary in either direction, whatever the region's outputs are.
 
 module dfx_partition
   import crush_pkg::*;
@@ -8,7 +8,7 @@ module dfx_partition
   parameter int unsigned LANES = 16
 ) (
   input  logic                    clk_i,
-  input  logic                    rst_ni,     // of the region: dfx_config's partition_rst_no
+  input  logic                    rst_ni,     // the region's reset: dfx_config's partition_rst_no
 
   input  reconfigurable_module_e  module_i,
   input  logic                    decouple_i,

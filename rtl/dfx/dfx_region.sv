@@ -1,9 +1,10 @@
-// The fabric of the reconfigurable partition, as simulation sees it: all three modules are there, and
-// the one that is configured is connected. On a card each of them is a design of its own, placed in the
-// same region, and this module is the region's black box in the static design.
+// The fabric of the reconfigurable partition, as simulation sees it. All three modules are
+// instances, and the configured one is connected to the ports. On a card, each module is a separate
+// design that is placed in the same region, and this module is the region's black box in the static
+// design.
 //
-// While no module is configured, a real region's outputs mean nothing. Here they are noise, so that a
-// decoupler that leaks does not go unnoticed.
+// While no module is configured, a real region's outputs are undefined. Here they are noise, so
+// that a test finds a decoupler that leaks.
 
 module dfx_region
   import crush_pkg::*;
@@ -14,7 +15,7 @@ module dfx_region
   input  logic                    clk_i,
   input  logic                    rst_ni,
 
-  input  reconfigurable_module_e  module_i,  // what is configured
+  input  reconfigurable_module_e  module_i,  // the configured module
 
   input  logic                    valid_i,
   input  kernel_beat_t            beat_i,
@@ -44,7 +45,8 @@ module dfx_region
     .valid_o(tree_valid), .drawn_o(tree_drawn)
   );
 
-  // x^63 + x^62 + 1, which runs only while the region is not configured, from whatever it powers up with.
+  // An LFSR for x^63 + x^62 + 1. It runs only while the region is not configured, from any power-up
+  // state.
   logic [62:0] noise_q;
   always_ff @(posedge clk_i) begin
     if (module_i == RECONFIGURABLE_MODULE_NONE) begin

@@ -1,27 +1,30 @@
-// The queue engine: the host's queue sets, and everything between them and memory or engines.
+// The queue engine: the host's queue sets, and the units between the queue sets and memory or
+// engines.
 //
-// A queue set is a ring of descriptors to the card (H2C), one of descriptors from it (C2H), and one of
-// completions, in host memory; rtl/regs/device.toml has the host's view. Thousands of them belong to up
-// to 16 functions, whose tenants do not trust each other.
+// A queue set has three rings in host memory: descriptors to the card (H2C), descriptors from the
+// card (C2H), and completions. rtl/regs/device.toml describes the host's view. Thousands of queue
+// sets belong to up to 16 functions. The tenants of these functions do not trust each other.
 //
 //   MMIO -> regs -> context: the state of every queue set, changed by one event at a time
 //                     |  ^
-//   scheduler <- may fetch |   whose turn: function by function, ring by ring
+//  scheduler <- may fetch |   picks a ring: round robin over functions, then over rings
 //       |             ^    |
 //       +-> descriptor: fetches, checks -> arrived
 //                     |
-//                 dispatch -> h2c, c2h (copies in turns), engines -> ended -> completion -> host
+//                 dispatch -> h2c, c2h (copies alternate), engines -> ended -> completion -> host
 //
-// **Order.** Descriptors of a ring start in order, run at the same time, and complete in order. FENCE
-// waits for all before it in its ring; AFTER makes a C2H descriptor wait for the count of the H2C ring.
+// **Order.** Descriptors of a ring start in order, run at the same time, and complete in order. A
+// descriptor with FENCE waits for all descriptors before it in its ring. A C2H descriptor with
+// AFTER waits for the count of the H2C ring.
 //
-// **Isolation.** Slots for descriptors in the device are divided among functions; who waits for a fence,
-// a count or a consumer holds none. Before a descriptor is fetched, a place in its completion ring is
-// reserved, so nothing in the device ever waits for a host. Copies move in turns of 4 KiB. Every access
-// to host memory passes a guard, which knows the function's window and nothing else.
+// **Isolation.** Every function has its own slots for descriptors in the device. A descriptor that
+// waits for a fence, a count or a consumer holds no slot. Before the engine fetches a descriptor,
+// it reserves a place in the completion ring, so nothing in the device waits for a host. Copies
+// alternate every 4 KiB. Every access to host memory passes a guard, which knows only the
+// function's window.
 //
-// **Errors** stop their queue set and complete with their status; what is in flight ends; a reset
-// brings the set back. Others do not notice.
+// **Errors** stop their queue set and complete with their status. Jobs in flight end. A reset of
+// the queue set lets the driver enable it again. Other queue sets are not affected.
 
 module qdma
   import qdma_pkg::*;
@@ -32,7 +35,7 @@ module qdma
   input  logic                     rst_ni,
   output logic                     idle_o,  // nothing to do until the next register access
 
-  // Registers; reads are answered, in order.
+  // Registers. Reads are answered in order.
   input  logic                     mmio_valid_i,
   output logic                     mmio_ready_o,
   input  mmio_request_t            mmio_data_i,
@@ -64,7 +67,8 @@ module qdma
   output fs_pkg::card_write_t      card_write_data_o,
   input  fs_pkg::card_done_t       card_done_i,
 
-  // Engines: placements and maps, linear maps, checksums, the reconfigurable partition.
+  // The engines, in this order: placements and maps, linear maps, checksums, the reconfigurable
+  // partition.
   output logic                     place_command_valid_o,
   input  logic                     place_command_ready_i,
   output fs_pkg::engine_command_t  place_command_o,
@@ -321,8 +325,8 @@ module qdma
     .host_done_i
   );
 
-  // What has a slot is at work somewhere; without one there are only completions on their way. Only a
-  // register access ends idleness, so the rest may be a cycle old.
+  // A slot is held while its descriptor is at work. Without a held slot, only completions can be on
+  // their way. Only a register access ends idleness, so the other inputs may be one cycle old.
   logic idle_q;
   always_ff @(posedge clk_i) begin
     if (!rst_ni) idle_q <= 1'b0;

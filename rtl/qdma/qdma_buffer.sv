@@ -1,19 +1,19 @@
-// A queue of beats in block RAM whose space is reserved before the beats are asked for, so that they
-// can always be taken when they come, however long those before them stay.
+// A queue of beats in block RAM. The user reserves space before it requests the beats. So the
+// buffer can always take the beats when they come, even if earlier beats stay long.
 
 module qdma_buffer #(
   parameter int unsigned WIDTH = 512,
   parameter int unsigned DEPTH = 512,
-  parameter int unsigned RESERVE = 64  // space that can be reserved at once
+  parameter int unsigned RESERVE = 64  // beats of one reservation
 ) (
   input  logic                          clk_i,
   input  logic                          rst_ni,
 
-  output logic                          reserve_ready_o,  // for RESERVE beats at least
+  output logic                          reserve_ready_o,  // at least RESERVE beats are free
   input  logic                          reserve_valid_i,
   input  logic [$clog2(RESERVE+1)-1:0]  reserve_beats_i,
 
-  input  logic                          in_valid_i,  // always taken
+  input  logic                          in_valid_i,  // no back-pressure: always taken
   input  logic [WIDTH-1:0]              in_data_i,
   output logic                          out_valid_o,
   input  logic                          out_ready_i,
@@ -26,7 +26,7 @@ module qdma_buffer #(
   end
 
   logic [WIDTH-1:0] beats_q [DEPTH];
-  logic [POINTER_BITS:0] written_q, read_q, free_q;  // one bit more than a place's number
+  logic [POINTER_BITS:0] written_q, read_q, free_q;  // one bit more than an index into the memory
   logic valid_q, advance, advanced_q;
   assign advance = written_q != read_q && (!valid_q || out_ready_i);
   assign reserve_ready_o = free_q >= (POINTER_BITS+1)'(RESERVE);

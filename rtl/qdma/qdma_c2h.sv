@@ -1,10 +1,11 @@
-// Copies from card memory to host memory: one burst of card memory per turn, whose beats come in order,
-// wait in a buffer of 32 KiB, and go on to host memory. A burst is asked for when there is space for all
-// of it, so that a slow host does not hold up card memory. A beat that card memory did not give is
-// written with no byte selected, and its copy fails.
+// Copies from card memory to host memory. One turn of a copy is one burst of card memory. The beats
+// of the bursts come in order, wait in a buffer of 32 KiB, and go on to host memory. The unit
+// requests a burst only when the buffer has space for the whole burst, so a slow host does not hold
+// up card memory. If card memory answers a beat with an error, the unit writes the beat with no
+// byte selected, and the copy fails.
 
-/* verilator lint_off PINCONNECTEMPTY */  // how full queues are is of no interest
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module qdma_c2h
   import qdma_pkg::*;
@@ -22,13 +23,13 @@ module qdma_c2h
   output logic                read_valid_o,
   input  logic                read_ready_i,
   output fs_pkg::card_read_t  read_o,
-  input  logic                data_valid_i,  // always taken
+  input  logic                data_valid_i,  // no back-pressure: always taken
   input  fs_pkg::card_data_t  data_i,
 
   output logic                write_valid_o,
   input  logic                write_ready_i,
   output noted_write_t        write_o,
-  input  logic                done_valid_i,  // of one of these writes
+  input  logic                done_valid_i,  // a write of this unit
   input  logic                done_error_i,
   input  write_note_t         done_note_i,
 
@@ -36,7 +37,7 @@ module qdma_c2h
   input  logic                ending_ready_i,
   output ending_t             ending_o
 );
-  localparam int unsigned BURSTS = 16;  // in flight, if they are short
+  localparam int unsigned BURSTS = 16;  // in flight, if the bursts are short
   localparam int unsigned BUFFER_BEATS = 512;
 
   logic [SLOTS-1:0] host_failed_q, card_failed_q;
@@ -79,7 +80,7 @@ module qdma_c2h
 
   // ---- Beats ----------------------------------------------------------------------------------
 
-  logic [5:0] beat_q;  // of the burst
+  logic [5:0] beat_q;  // index within the burst
   logic write_valid_q, beat, burst_ends, copy_ends;
   assign beat_ready = burst_valid && (!write_valid_q || write_ready_i);
   assign beat = beat_valid && beat_ready;

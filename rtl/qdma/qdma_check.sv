@@ -1,12 +1,13 @@
-// Is a descriptor what it should be? Operation, permission, alignment, lengths, and that all it names
-// directly lies inside its function's windows. One at a time; the comparator of windows is shared, so a
-// check takes about a dozen cycles. The first thing found wrong, in the order below, is the verdict.
-// Wide numbers are compared in one cycle; what came of it is used in the next.
+// Checks a descriptor: operation, permission, alignment, lengths, and whether all memory that it
+// names directly lies inside its function's windows. The unit checks one descriptor at a time. All
+// ranges share one comparator of windows, so a check takes about a dozen cycles. The verdict is the
+// first finding in the order below. Wide numbers are compared in one cycle, and the result is used
+// in the next.
 //
-// What only an engine can know (its tables, where they lead) is the engine's to check, and the guards
-// watch every access besides.
+// The engines check what only they know (their tables and the addresses in these tables). The
+// guards also check every access.
 
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module qdma_check
   import qdma_pkg::*;
@@ -19,8 +20,8 @@ module qdma_check
   input  logic               start_i,
   input  fs_pkg::function_t  owner_i,
   input  logic               c2h_i,
-  input  logic               unread_i,  // host memory did not give it
-  input  fs_pkg::beat_t      head_i,    // its first beat
+  input  logic               unread_i,  // host memory answered with an error
+  input  fs_pkg::beat_t      head_i,    // the descriptor's first beat
 
   output logic               done_o,
   output verdict_t           verdict_o,
@@ -29,7 +30,7 @@ module qdma_check
   typedef enum logic [2:0] { IDLE, CLASSIFY, SHAPE, PICK, ADD, COMPARE, DONE } state_e;
   state_e state_q;
 
-  // What a descriptor begins with.
+  // The first fields of a descriptor.
   typedef struct packed {
     logic [63:0] next;
     logic [63:0] length;
@@ -46,7 +47,7 @@ module qdma_check
   head_t head_q;
   verdict_t verdict_q;
 
-  // ---- What it asks for -----------------------------------------------------------------------
+  // ---- Decoding -------------------------------------------------------------------------------
 
   unit_e target;
   logic known;
@@ -72,27 +73,27 @@ module qdma_check
     end
   end
 
-  // Which of the ranges it has: host memory of a copy; card memory of LENGTH bytes; the beginning of
-  // what an engine writes; the next descriptor.
+  // The ranges that the descriptor has: the host memory of a copy; LENGTH bytes of card memory; the
+  // beginning of the engine's output; the next descriptor.
   logic is_copy, is_shared, has_destination;
   logic [3:0] ranges_q;
   assign is_copy = verdict_q.target == UNIT_H2C || verdict_q.target == UNIT_C2H;
   assign has_destination = (verdict_q.target == UNIT_PLACE && head_q.op == H2C_OP_PLACE)
       || verdict_q.target == UNIT_CHECKSUM;
-  // What all functions share is changed by function 0.
+  // Only function 0 may change the state that all functions share.
   assign is_shared = verdict_q.target == UNIT_RECONFIGURE
       || (verdict_q.target == UNIT_PLACE && head_q.op == H2C_OP_LOAD_MAP);
 
-  // ---- Shape: numbers by themselves -----------------------------------------------------------
+  // ---- Shape: each number alone ---------------------------------------------------------------
 
   typedef struct packed {
-    logic source;  // does not begin a beat
+    logic source;  // does not begin at a beat
     logic destination;
-    logic next;    // does not begin a descriptor
-    logic zero;    // length
+    logic next;    // does not begin at a descriptor
+    logic zero;    // the length is 0
     logic beyond_copy;
     logic beyond_card;
-    logic foreign;      // not of function 0
+    logic foreign;      // not from function 0
     logic linked;
   } shape_t;
   shape_t shape_q;
@@ -104,11 +105,11 @@ module qdma_check
   // ---- Windows: one range after the other -----------------------------------------------------
 
   logic [1:0] range_q;
-  windows_t windows_q;  // the function's
-  window_t window_q;    // of the range
+  windows_t windows_q;  // of the function
+  window_t window_q;    // for the range
   host_beat_t first_q;
   logic [34:0] beats_q;
-  logic [58:0] past_q;  // the beat behind the range
+  logic [58:0] past_q;  // the first beat after the range
   logic below_q, beyond_q;
   logic [34:0] count, count_q;
   host_beat_t first;
@@ -154,7 +155,7 @@ module qdma_check
             copy_bytes: head_q.length[24:0]
           };
           if (unread_q) begin
-            // Nothing of it can be believed.
+            // The descriptor was not read, so no field of it is valid.
             {verdict_q.detail, verdict_q.flags, verdict_q.cookie, verdict_q.next} <= '0;
           end
           shape_q <= '{
@@ -190,7 +191,8 @@ module qdma_check
           state_q <= PICK;
         end
 
-        // The next range is picked while the last one is judged; range_q is one further already.
+        // The unit picks the next range while it judges the last one; range_q is already one range
+        // further.
         PICK: begin
           judge(below_q || beyond_q,
                 (range_q == 2'd1 || range_q == 2'd0) ? STATUS_HOST_FAULT : STATUS_CARD_FAULT,

@@ -1,10 +1,11 @@
-// The completion engine: writes completions to the rings in host memory, and raises interrupts when
-// they have landed. Interrupts say "look at your completions", so those of a function that have not
-// gone out yet are one. How many were made and how many have landed is counted, modulo 2^16: a driver that
-// is told that its queue set is disabled may use its ring for something else (qdma_regs).
+// The completion engine writes completions to the rings in host memory. When the completions have
+// landed, it raises interrupts. An interrupt only tells the driver to look at its completions, so
+// the waiting interrupts of one function are merged. The engine counts, modulo 2^16, the
+// completions that it made and those that have landed. qdma_regs uses the counts: after a driver
+// learns that its queue set is disabled, it may use the ring's memory for something else.
 
-/* verilator lint_off PINCONNECTEMPTY */  // how full queues are is of no interest
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module qdma_completion
   import qdma_pkg::*;
@@ -23,7 +24,7 @@ module qdma_completion
   output logic                write_valid_o,
   input  logic                write_ready_i,
   output noted_write_t        write_o,
-  input  logic                done_valid_i,  // of one of these writes
+  input  logic                done_valid_i,  // a write of this unit
   input  write_note_t         done_note_i,
 
   output logic                interrupt_valid_o,
@@ -68,7 +69,8 @@ module qdma_completion
 
   // ---- Interrupts -----------------------------------------------------------------------------
 
-  // Function by function: one whose completions never end has one interrupt in a round.
+  // Round robin over functions: a function whose completions never end gets one interrupt per
+  // round.
   logic [FUNCTIONS-1:0] due_q, after_q, after, first, first_q;
   logic interrupt_valid_q, chosen_q, pick;
   fs_pkg::function_t number;

@@ -1,16 +1,17 @@
-// The state of all queue sets, and the events that change it, one at a time.
+// The state of all queue sets, and the events that change the state, one at a time.
 //
-// A queue set is one word of a memory (block or ultra RAM). Every event reads its word, looks, applies
-// the rules (qdma_event), looks again at the result, lists the rings that may now fetch, and writes
-// the word back: six cycles, with nobody between read and write. A descriptor takes three events, so
-// the engine does up to one descriptor in eighteen cycles.
+// A queue set is one word of a memory (block or ultra RAM). Every event reads its word, computes
+// flags from it (qdma_look), applies the rules (qdma_event), computes the flags of the result,
+// lists the rings that may now fetch, and writes the word back. This takes six cycles. No other
+// event comes between the read and the write. A descriptor takes three events, so the engine does
+// up to one descriptor in eighteen cycles.
 //
 //   TAKE read - FETCH - LOOK - APPLY - RELOOK - WAKE write, choose - TAKE
 //
-// Whose turn is next is chosen while the last event ends, and waits as one bit per source: who offers
-// an event offers it until it is taken. It is chosen only if there is room for all that it can make
-// happen; room comes back without help from other events, so nothing here waits for itself. After reset
-// the memory is cleared.
+// The unit chooses the next event while the last one ends. The choice waits as one bit per source,
+// because a source holds its valid until its event is taken. The unit chooses an event only if
+// there is room for everything that the event can cause. This room becomes free without other
+// events, so there is no deadlock. After reset, the unit clears the memory.
 
 module qdma_context
   import qdma_pkg::*;
@@ -20,23 +21,23 @@ module qdma_context
   input  logic               clk_i,
   input  logic               rst_ni,
   output logic               clearing_o,
-  output logic               idle_o,  // no event is being done, or follows
+  output logic               idle_o,  // no event is under way or waits
 
-  // Doorbells and CONTROL, each answered once.
+  // Doorbells and CONTROL. Each access gets one answer.
   input  logic               mmio_valid_i,
   output logic               mmio_ready_o,
   input  event_t             mmio_event_i,
   input  context_t           mmio_context_i,
   output logic               mmio_done_o,
-  output logic               mmio_bad_o,  // doorbell
+  output logic               mmio_bad_o,  // a wrong doorbell
   output logic [63:0]        mmio_data_o,
 
-  // A ring's turn.
+  // The scheduler's visit of a ring.
   input  logic               visit_valid_i,
   output logic               visit_ready_o,
   input  fs_pkg::function_t  visit_owner_i,
   input  ring_number_t       visit_ring_i,
-  output logic               visiting_o,  // and has not taken its slot yet
+  output logic               visiting_o,  // a visit is under way and has not taken its slot yet
 
   // Descriptors that have arrived, and jobs that have ended.
   input  logic               arrived_valid_i,
@@ -48,15 +49,15 @@ module qdma_context
   input  slot_t              ended_slot_i,
   input  ring_number_t       ended_ring_i,
 
-  // What is known of the event's slot (qdma_slots).
-  output fs_pkg::function_t  owner_o,  // who will take a slot
+  // The state of the event's slot (qdma_slots).
+  output fs_pkg::function_t  owner_o,  // the function that will take a slot
   input  slot_number_t       free_number_i,
   output slot_t              slot_o,
   input  verdict_t           verdict_i,
   input  outcome_t           outcome_i,
   input  links_t             links_i,
 
-  // What the event makes happen, for one cycle. Room for a fetch, a start, a completion.
+  // What the event causes, valid for one cycle. Inputs: room for a fetch, a start, a completion.
   input  logic               fetch_room_i,
   input  logic               start_room_i,
   input  logic               completion_room_i,
@@ -84,7 +85,8 @@ module qdma_context
 
   // ---- The next event -------------------------------------------------------------------------
 
-  // Followers of an event: at most one of each kind, since only they or their like make new ones.
+  // Followers of an event. There is at most one of each kind, because only an event or follower of
+  // the same kind makes a new one.
   logic follow_arrived_q, follow_ended_q;
   slot_t follow_arrived_slot_q, follow_ended_slot_q;
   ring_number_t follow_arrived_ring_q, follow_ended_ring_q;
@@ -97,7 +99,7 @@ module qdma_context
     logic ended;
     logic arrived;
     logic visit;
-  } source_t;  // one of them, or none
+  } source_t;  // one-hot, or zero
 
   source_t choice, source_q;
   always_comb begin
@@ -166,9 +168,9 @@ module qdma_context
     if (write) sets_q[(state_q == CLEAR) ? clear_q : row_t'(event_q.set)] <= written;
   end
 
-  // ---- Look, apply, look again ----------------------------------------------------------------
+  // ---- Flags, rules, flags of the result ------------------------------------------------------
 
-  // The event's ring, apart: rules for it have no need to choose between two.
+  // A separate copy of the event's ring, so the rules need no multiplexer between the two rings.
   ring_t ring_q;
   look_t look, look_q;
   qdma_look i_look (
@@ -256,7 +258,7 @@ module qdma_context
   assign clearing_o = state_q == CLEAR;
   assign idle_o = state_q == IDLE && push_q == '0 && !follow_arrived_q && !follow_ended_q;
 
-  // ---- What happens ---------------------------------------------------------------------------
+  // ---- Actions --------------------------------------------------------------------------------
 
   assign act_valid_o = state_q == RELOOK;
   assign act_slot_o = event_q.slot;

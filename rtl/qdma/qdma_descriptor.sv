@@ -1,8 +1,8 @@
-// The descriptor engine: fetches descriptors from host memory, as many at once as there are slots,
-// keeps them until their engines take them, has each checked, and reports it.
+// The descriptor engine fetches descriptors from host memory, as many at once as there are slots.
+// It keeps them until the engines take them, has each descriptor checked, and reports it.
 
-/* verilator lint_off PINCONNECTEMPTY */  // how full queues are is of no interest
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module qdma_descriptor
   import qdma_pkg::*;
@@ -11,7 +11,7 @@ module qdma_descriptor
   input  logic          rst_ni,
   input  windows_t [FUNCTIONS-1:0] windows_i,
 
-  // What to fetch.
+  // The descriptor to fetch.
   output logic          fetch_room_o,
   input  logic          fetch_valid_i,
   input  fetch_t        fetch_i,
@@ -19,11 +19,11 @@ module qdma_descriptor
   output logic          read_valid_o,
   input  logic          read_ready_i,
   output host_read_t    read_o,
-  input  logic          data_valid_i,  // always taken
+  input  logic          data_valid_i,  // no back-pressure: always taken
   input  host_data_t    data_i,
 
-  // A descriptor has arrived: first what is known of it, then the news.
-  output slot_t         looked_slot_o,  // whose ring is asked
+  // A descriptor has arrived. The verdict comes first, then the event.
+  output slot_t         looked_slot_o,  // the slot whose ring is looked up
   input  ring_number_t  looked_ring_i,
   output logic          verdict_valid_o,
   output slot_t         verdict_slot_o,
@@ -33,7 +33,7 @@ module qdma_descriptor
   input  logic          arrived_ready_i,
   output slot_t         arrived_slot_o,
 
-  // Beats of descriptors, for engines; one cycle later.
+  // Beats of descriptors for the engines, one cycle later.
   input  slot_t         beat_slot_i,
   input  logic          beat_second_i,
   output fs_pkg::beat_t beat_o
@@ -66,7 +66,7 @@ module qdma_descriptor
   // ---- Arriving -------------------------------------------------------------------------------
 
   fs_pkg::beat_t beats_q [2 * SLOTS];
-  logic errors_q [2 * SLOTS];  // the answer said so
+  logic errors_q [2 * SLOTS];  // the answer carried an error
 
   logic arrives;
   assign arrives = data_valid_i && data_i.tag.kind == READ_DESCRIPTOR;
@@ -89,7 +89,7 @@ module qdma_descriptor
     .out_valid_o(slot_valid), .out_ready_i(slot_taken), .out_data_o(slot), .level_o()
   );
 
-  // ---- Checking, one after the other ----------------------------------------------------------
+  // ---- Checking, one at a time ----------------------------------------------------------------
 
   typedef enum logic [2:0] { WAIT, READ, START, CHECK, REPORT } state_e;
   state_e state_q;

@@ -1,9 +1,9 @@
-// Starts what descriptors ask for: copies go to the copy units by slot; for an engine the descriptor is
-// read and becomes a command, with the slot as its tag. Every unit has a queue that holds all slots
-// there are, so that a slow engine delays only its own work. What needs no unit (NOP, a descriptor that
-// is wrong) ends here. Endings of everybody are gathered into one stream.
+// Starts the jobs of descriptors. Copies go to the copy units by slot. For an engine, the unit
+// reads the descriptor and makes a command of it, with the slot as the tag. Every target has a
+// queue with a place for every slot, so a slow engine delays only its own work. Descriptors that
+// need no target (NOP, a wrong descriptor) end here. The unit merges all endings into one stream.
 
-/* verilator lint_off PINCONNECTEMPTY */  // how full queues are is of no interest
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
 
 module qdma_dispatch
   import qdma_pkg::*;
@@ -11,7 +11,7 @@ module qdma_dispatch
   input  logic                     clk_i,
   input  logic                     rst_ni,
 
-  // A job starts. Room for one that ends at once.
+  // A job starts. start_room_o: there is room for a job that ends at once.
   output logic                     start_room_o,
   input  logic                     start_valid_i,
   input  slot_t                    start_slot_i,
@@ -32,7 +32,7 @@ module qdma_dispatch
   output logic                     beat_second_o,
   input  fs_pkg::beat_t            beat_i,
 
-  // Engines: place and load map, code, checksum, reconfigure.
+  // Engines: placements and maps, linear maps, checksums, reconfiguration.
   output logic [3:0]               command_valid_o,
   input  logic [3:0]               command_ready_i,
   output fs_pkg::engine_command_t [3:0] command_o,
@@ -40,7 +40,7 @@ module qdma_dispatch
   output logic [3:0]               answer_ready_o,
   input  fs_pkg::engine_answer_t [3:0] answer_i,
 
-  // Endings of copies, and of everything.
+  // Endings of the copies, and the stream of all endings.
   input  logic [1:0]               copy_valid_i,
   output logic [1:0]               copy_ready_o,
   input  ending_t [1:0]            copy_i,

@@ -1,8 +1,8 @@
-// What a doorbell's number means: how far the index has moved. It may not take back what an earlier one
-// said, nor go past the ring's size, or past the completions that are there. Known two cycles after the
-// queue set has come from its memory.
+// Decodes a doorbell's number: how far the index has moved. The number may not take back entries of
+// an earlier doorbell, and it may not go past the ring's size, or past the completions that are
+// posted. The result is valid two cycles after the queue set has come from its memory.
 
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module qdma_doorbell
   import qdma_pkg::*;
@@ -12,7 +12,7 @@ module qdma_doorbell
   input  event_t     event_i,
   output doorbell_t  doorbell_o
 );
-  // ---- The index behind which it must lie, and how far it may go --------------------------------
+  // ---- The current index, and the bounds of the step --------------------------------------------
 
   logic [3:0] log2;
   index_t origin, least, most;
@@ -37,7 +37,7 @@ module qdma_doorbell
     most_q <= most;
   end
 
-  // ---- How far it goes ----------------------------------------------------------------------------
+  // ---- The step ---------------------------------------------------------------------------------
 
   index_t moved;
   assign moved = distance_q & mask_q;

@@ -1,8 +1,8 @@
-// Enabling a queue set: reads its context from host memory and checks it. Rings of descriptors begin at
-// multiples of a descriptor's size, the ring of completions at a multiple of a beat, and all lie inside
-// the function's window.
+// Enables a queue set: reads its context from host memory and checks the context. Rings of
+// descriptors begin at multiples of a descriptor's size, and the ring of completions begins at a
+// multiple of a beat. All rings lie inside the function's window.
 
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module qdma_enable
   import qdma_pkg::*;
@@ -57,7 +57,7 @@ module qdma_enable
       default: {first, log2} = {context_q.cq_base[63:6], context_q.cq_log2[3:0]};
     endcase
     entries = 14'd1 << log2;
-    // Two beats to a descriptor, or two completions to a beat.
+    // A descriptor has two beats; a beat holds two completions.
     beats = ring_q[1] ? (entries >> 1) | 14'(entries[0]) : entries << 1;
   end
 
@@ -83,7 +83,7 @@ module qdma_enable
           {below_q, beyond_q} <= '0;
           state_q <= PICK;
         end
-        // The next ring is picked while the last one is judged.
+        // The unit picks the next ring while it judges the last one.
         PICK: begin
           first_q <= first;
           beats_q <= beats;

@@ -1,18 +1,25 @@
-// What an event does to a queue set, and what else it makes happen. Combinational: the rules of the
-// queue engine, in one place. qdma_context registers what goes in and what comes out.
+// The effects of an event on a queue set, and its other actions. Combinational: all rules of the
+// queue engine in one place. qdma_context registers the inputs and outputs.
 //
-// The life of a descriptor is three events. A **visit** takes a slot and a place of the completion
-// ring, and fetches. When the descriptor has **arrived** and is the first of its ring's fetches, it
-// starts, unless it has to wait: then it gives back slot and place, and with it all that was fetched
-// behind it; the ring remembers what it waits for and fetches again when that has come. So a descriptor
-// that waits, perhaps forever, holds nothing that others need. When a job has **ended** and is the
-// first of its ring's jobs, its completion goes out. What arrives or ends before its turn is held, and
-// follows when those before it are through.
+// The life of a descriptor is three events.
 //
-// An error stops the queue set at once: nothing starts any more, what was fetched is given back, jobs
-// end and complete. After a reset jobs end without completions, and the last one disables the set.
+// A **visit** takes a slot and a place of the completion ring, and fetches the descriptor.
+//
+// When the descriptor has **arrived** and is the first of its ring's fetches, it starts, unless it
+// must wait. A descriptor that must wait gives back its slot and its place, and so do all
+// descriptors fetched after it. The ring remembers what the descriptor waits for, and fetches it
+// again when the wait is over. So a descriptor that waits, perhaps forever, holds nothing that
+// others need.
+//
+// When a job has **ended** and is the first of its ring's jobs, its completion goes out. A
+// descriptor that arrives too early, or a job that ends too early, is held. It follows after those
+// before it.
+//
+// An error stops the queue set at once. Then no job starts, fetched descriptors give back their
+// slots, and running jobs end and complete. After a reset, jobs end without completions, and the
+// last one disables the set.
 
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module qdma_event
   import qdma_pkg::*;
@@ -20,13 +27,13 @@ module qdma_event
 (
   input  event_t        event_i,
   input  queue_set_t    set_i,
-  input  ring_t         ring_i,         // of the event
+  input  ring_t         ring_i,         // the event's ring
   input  look_t         look_i,
   input  doorbell_t     doorbell_i,
-  input  context_t      context_i,      // enable
-  input  slot_number_t  free_number_i,  // visit: a free slot of the owner
-  input  verdict_t      verdict_i,      // arrived, ended: of the slot
-  input  outcome_t      outcome_i,      // ended
+  input  context_t      context_i,      // for EVENT_ENABLE
+  input  slot_number_t  free_number_i,  // for EVENT_VISIT: a free slot of the owner
+  input  verdict_t      verdict_i,      // for EVENT_ARRIVED and EVENT_ENDED: of the slot
+  input  outcome_t      outcome_i,      // for EVENT_ENDED
   input  links_t        links_i,
 
   output queue_set_t    set_o,
@@ -39,7 +46,7 @@ module qdma_event
   assign enabled = set_i.state == QUEUE_STATE_ENABLED;
   assign mine = set_i.owner == event_i.page;
 
-  // ---- Arrived: what to do with the first of the fetches --------------------------------------
+  // ---- Arrived: the first of the fetches ------------------------------------------------------
 
   logic starts_well, must_wait;
   logic [7:0] start_status;
@@ -101,7 +108,7 @@ module qdma_event
         if (!mine || set_i.state == QUEUE_STATE_DISABLED || set_i.state == QUEUE_STATE_RESETTING) begin
           actions_o.bad_doorbell = 1'b1;
         end else if (!doorbell_i.well) begin
-          // A driver that does not know yet that its set is stopped has done nothing wrong.
+          // A driver that does not know yet that its set has stopped made no error.
           actions_o.bad_doorbell = enabled;
         end else if (event_i.which[1]) begin
           set_o.cq_consumer = event_i.value[12:0];

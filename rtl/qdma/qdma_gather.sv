@@ -1,6 +1,6 @@
-// Many streams into one, each in its turn, when there is no hurry: whose turn it is is found in one
-// cycle, the beat is taken in the next and offered in the third, so that many streams make no long path.
-// Where a beat has to move in every cycle, there is qdma_merge.
+// Merges many streams into one, round robin, at low throughput. The module picks a stream in one
+// cycle, takes the beat in the next, and offers it in the third. So the number of streams makes no
+// long combinational path. For one beat per cycle, use qdma_merge.
 
 module qdma_gather #(
   parameter int unsigned STREAMS = 2,
@@ -21,7 +21,7 @@ module qdma_gather #(
     $error("gathering takes at least two streams");
   end
 
-  logic [STREAMS-1:0] turn_q;  // one of them, or none
+  logic [STREAMS-1:0] turn_q;  // one-hot, or zero
   logic free, valid_q, chosen;
   logic [$clog2(STREAMS)-1:0] index;
   logic [WIDTH-1:0] data, data_q;

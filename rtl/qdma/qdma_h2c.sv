@@ -1,9 +1,10 @@
-// Copies from host memory to card memory: requests of up to 128 bytes, that never cross a multiple of
-// 128, as many in flight as the reorder buffer has places; data leaves the buffer in order, one beat a
-// cycle, to card memory. A beat that host memory did not give is written with no byte selected, so that
-// everything stays countable, and its copy fails.
+// Copies from host memory to card memory. The unit requests up to 128 bytes at a time, and no
+// request crosses a multiple of 128. There are as many requests in flight as the reorder buffer has
+// places. Data leaves the buffer in order, one beat per cycle, to card memory. If host memory
+// answers a beat with an error, the unit writes the beat with no byte selected. So the count of
+// writes stays right, and the copy fails.
 
-/* verilator lint_off PINCONNECTEMPTY */  // how full queues are is of no interest
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
 
 module qdma_h2c
   import qdma_pkg::*;
@@ -21,7 +22,7 @@ module qdma_h2c
   output logic                 read_valid_o,
   input  logic                 read_ready_i,
   output host_read_t           read_o,
-  input  logic                 data_valid_i,  // always taken
+  input  logic                 data_valid_i,  // no back-pressure: always taken
   input  host_data_t           data_i,
 
   output logic                 write_valid_o,
@@ -50,11 +51,11 @@ module qdma_h2c
     .piece_valid_o(piece_valid), .piece_ready_i(piece_ready), .piece_o(piece)
   );
 
-  // What the reorder buffer remembers of a request.
+  // The reorder buffer's note for a request.
   typedef struct packed {
     slot_t slot;
     fs_pkg::card_beat_t card;
-    logic last;  // of the copy
+    logic last;  // the copy's last request
     logic [5:0] tail_bytes;
   } note_t;
 
@@ -75,7 +76,7 @@ module qdma_h2c
     if (piece_valid && piece_ready) begin
       piece_q <= piece;
     end else if (request) begin
-      // A single beat is odd, or the last one.
+      // A request of one beat is at an odd address, or is the last one.
       piece_q.host <= {piece_q.host[57:1] + 1'b1, 1'b0};
       piece_q.card <= piece_q.card + (two ? 34'd2 : 34'd1);
       piece_q.beats_minus_1 <= piece_q.beats_minus_1 - (two ? 6'd2 : 6'd1);

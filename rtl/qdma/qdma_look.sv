@@ -1,22 +1,22 @@
-// What the numbers of a queue set say at a glance: whether its rings may fetch, whether anything of it
-// is in the device, and how the event's slot and its descriptor stand in their ring. Combinational;
-// qdma_context registers it.
+// Flags of a queue set, computed from its counters: whether its rings may fetch, whether the device
+// holds any of its descriptors, and the position of the event's slot and descriptor in their ring.
+// Combinational; qdma_context registers the result.
 //
-// A ring may fetch when its set is enabled, a place of the completion ring is free for it, what it
-// waits for has come, and there is a descriptor: the linked one, alone, or the next entries, up to
-// FETCH_AHEAD at once.
+// A ring may fetch under four conditions. Its set is enabled. A place of the completion ring is
+// free. The event that it waits for has come. There is a descriptor: the linked one alone, or the
+// next entries, up to FETCH_AHEAD at once.
 
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module qdma_look
   import qdma_pkg::*;
   import fs_regs_pkg::*;
 (
   input  queue_set_t set_i,
-  input  ring_t      ring_i,     // of the event
+  input  ring_t      ring_i,     // the event's ring
   input  event_t     event_i,
-  input  verdict_t   verdict_i,  // arrived, ended: of the slot
-  input  outcome_t   outcome_i,  // ended
+  input  verdict_t   verdict_i,  // for EVENT_ARRIVED and EVENT_ENDED: of the slot
+  input  outcome_t   outcome_i,  // for EVENT_ENDED
   output look_t      look_o
 );
   logic [31:0] beyond;
@@ -44,7 +44,7 @@ module qdma_look
     assign busy[r] = ring.jobs != '0 || ring.fetches != '0;
   end
 
-  // As counts do, this one wraps around.
+  // The difference of two counts wraps around, as the counts do.
   logic [31:0] missing;
   assign missing = set_i.rings[0].completed - verdict_i.after;
 

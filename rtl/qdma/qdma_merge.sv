@@ -1,7 +1,7 @@
-// Many streams into one, each in its turn. What has been chosen waits in a queue of two, so that nobody
-// who offers hears of who takes in the same cycle.
+// Merges many streams into one, round robin. A two-entry FIFO cuts the combinational path from
+// ready to ready.
 
-/* verilator lint_off PINCONNECTEMPTY */  // how full the queue is is of no interest
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the queue's level
 
 module qdma_merge #(
   parameter int unsigned STREAMS = 2,

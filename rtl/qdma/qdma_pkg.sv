@@ -1,22 +1,22 @@
 // Types of the queue engine.
 //
-// A **queue set** has three rings in host memory: descriptors to the card (H2C), descriptors from the
-// card (C2H), completions. A **ring** here is one of the two descriptor rings. A descriptor in the
-// device, from the request that fetches it until its completion, holds a **slot**; slots belong to
-// functions, FUNCTION_JOBS each, so that nobody can take another's, and a slot's number names its owner.
+// A **queue set** has three rings in host memory: descriptors to the card (H2C), descriptors from
+// the card (C2H), completions. A **ring** here is one of the two descriptor rings. A descriptor in
+// the device holds a **slot** from the request that fetches it until its completion. Every function
+// has FUNCTION_JOBS slots, and no function can take another's. A slot's number names its owner.
 
-/* verilator lint_off UNUSEDPARAM */  // a package is used in parts
+/* verilator lint_off UNUSEDPARAM */  // no unit uses the whole package
 
 package qdma_pkg;
   localparam int unsigned FUNCTIONS = fs_regs_pkg::MAX_FUNCTIONS;
   localparam int unsigned FUNCTION_JOBS = 16;  // slots of one function
   localparam int unsigned SLOTS = FUNCTIONS * FUNCTION_JOBS;
-  localparam int unsigned FETCH_AHEAD = 8;  // descriptors of one ring under way from the host
-  localparam int unsigned TURN_BEATS = 64;  // that one copy moves before it is the next one's turn
+  localparam int unsigned FETCH_AHEAD = 8;  // descriptors of one ring that are being fetched
+  localparam int unsigned TURN_BEATS = 64;  // beats that a copy moves before the next copy may go
 
   typedef logic [10:0] set_number_t;
   typedef logic [12:0] index_t;  // into a ring, modulo twice its size
-  typedef logic [3:0] slot_number_t;  // among its function's
+  typedef logic [3:0] slot_number_t;  // among the slots of its function
   typedef logic [57:0] host_beat_t;  // host addresses by beat
   typedef logic [56:0] descriptor_address_t;  // host addresses by descriptor
 
@@ -35,7 +35,7 @@ package qdma_pkg;
   typedef enum logic [1:0] {
     READ_COPY,        // number: place in the reorder buffer
     READ_DESCRIPTOR,  // number: slot
-    READ_CONTEXT      // of a queue set that is being enabled
+    READ_CONTEXT      // the context of a queue set that is being enabled
   } read_kind_e;
 
   typedef struct packed {
@@ -67,7 +67,7 @@ package qdma_pkg;
     fs_pkg::beat_t data;
   } host_write_t;
 
-  // What a client of host writes wants to hear when its write is done.
+  // A client of host writes needs this note when its write is done.
   typedef struct packed {
     logic completion;  // the write is of a completion, else of a copy
     logic notice;      // completion: raise the vector; copy: this was its last beat
@@ -88,7 +88,7 @@ package qdma_pkg;
     logic [63:0] data;
   } mmio_request_t;
 
-  // What a function may reach: beats from base up to, not including, end.
+  // The memory that a function may access: beats from base up to, not including, limit.
   typedef struct packed {
     host_beat_t base;
     host_beat_t limit;
@@ -122,34 +122,36 @@ package qdma_pkg;
     WAIT_AFTER   // until the H2C ring has completed enough
   } wait_e;
 
-  // A descriptor ring. Its descriptors in the device are two queues of slots, each in the ring's order:
-  // those being fetched (chained in qdma_slots by fetch_next) and those at work (by job_next).
+  // A descriptor ring. Its descriptors in the device form two queues of slots, each in the ring's
+  // order: those being fetched (linked in qdma_slots by fetch_next) and those at work (linked by
+  // job_next).
   typedef struct packed {
     descriptor_address_t base;
     logic [3:0] log2;
     index_t started;  // the entry to start next
-    index_t posted;   // entries from there on that the driver has written
-    descriptor_address_t chain;  // to do before that entry; 0 if none
-    logic [5:0] chained;  // descriptors linked so far behind the entry
+    index_t posted;   // entries from `started` on that the driver has written
+    descriptor_address_t chain;  // the linked descriptor to start before that entry; 0 if none
+    logic [5:0] chained;  // linked descriptors of the entry that have started
     logic [3:0] fetches;
     slot_number_t fetch_head;
     slot_number_t fetch_tail;
-    logic flushing;  // what is being fetched is to be thrown away
+    logic flushing;  // the descriptors being fetched will give back their slots
     logic [4:0] jobs;
     slot_number_t job_head;
     slot_number_t job_tail;
     logic [31:0] completed;
     wait_e waits;
-    logic listed;  // in the scheduler
+    logic listed;  // the scheduler lists the ring
   } ring_t;
 
-  // A place of the completion ring is free, reserved for a descriptor in the device, or posted.
+  // A place of the completion ring is in one of three states: free, reserved for a descriptor in
+  // the device, or posted.
   typedef struct packed {
     fs_regs_pkg::queue_state_e state;
-    logic [7:0] status;  // that stopped it
+    logic [7:0] status;  // the status that stopped the set
     fs_pkg::function_t owner;
     logic interrupts;
-    logic [31:0] after;  // for which the C2H ring waits
+    logic [31:0] after;  // the count for which the C2H ring waits
     host_beat_t cq_base;
     logic [3:0] cq_log2;
     index_t cq_producer;
@@ -159,9 +161,9 @@ package qdma_pkg;
     ring_t [1:0] rings;  // [1] is C2H
   } queue_set_t;
 
-  // What a context in host memory says.
+  // A context, as read from host memory.
   typedef struct packed {
-    logic [7:0] status;  // OK, or why it cannot be
+    logic [7:0] status;  // OK, or why the set cannot be enabled
     logic interrupts;
     host_beat_t cq_base;
     logic [3:0] cq_log2;
@@ -176,45 +178,45 @@ package qdma_pkg;
     EVENT_ENABLE,
     EVENT_RESET,
     EVENT_READ,      // CONTROL
-    EVENT_VISIT,     // it is this ring's turn to fetch
-    EVENT_ARRIVED,   // a descriptor is here and has been checked
+    EVENT_VISIT,     // the scheduler picked this ring to fetch
+    EVENT_ARRIVED,   // a descriptor has arrived and has been checked
     EVENT_ENDED      // a descriptor's job is done
   } event_e;
 
   typedef struct packed {
     event_e kind;
     set_number_t set;
-    logic [1:0] which;  // doorbell, or in bit 0 the ring
-    fs_pkg::function_t page;  // who asks
+    logic [1:0] which;  // the doorbell; for other events, bit 0 is the ring
+    fs_pkg::function_t page;  // the function that made the access
     slot_t slot;
-    logic [63:0] value;  // of a doorbell
+    logic [63:0] value;  // the doorbell's number
   } event_t;
 
-  // What the numbers of a queue set say at a glance (qdma_look).
+  // Flags of a queue set, computed from its counters (qdma_look).
   typedef struct packed {
     logic [1:0] may_fetch;
-    logic idle;         // nothing of it is in the device
-    // Of the event's ring and slot.
+    logic idle;         // the device holds none of its descriptors
+    // For the event's ring and slot:
     logic first_fetch;  // the slot is the first of the ring's fetches,
-    logic only_fetch;   // the only one
+    logic only_fetch;   // and the only one
     logic first_job;
     logic only_job;
-    logic linked;       // the ring has a descriptor to do before its next entry
+    logic linked;       // the ring has a linked descriptor to start before its next entry
     logic fence_waits;
     logic after_waits;
     logic chain_ends;
     logic bad_chain;    // too long
-    logic good;         // as the verdict says
-    logic failed;       // as the outcome says
+    logic good;         // from the verdict
+    logic failed;       // from the outcome
   } look_t;
 
-  // What a doorbell says (qdma_doorbell).
+  // A decoded doorbell (qdma_doorbell).
   typedef struct packed {
     index_t moved;  // entries posted now, or completions consumed
-    logic well;     // it may say so
+    logic well;     // the number is valid
   } doorbell_t;
 
-  // The slot behind the event's, in its queue.
+  // The next slots after the event's slot, in the ring's two queues.
   typedef struct packed {
     slot_number_t fetch_next;
     slot_number_t job_next;
@@ -225,7 +227,7 @@ package qdma_pkg;
   // ---- Descriptors ----------------------------------------------------------------------------
 
   typedef enum logic [2:0] {
-    UNIT_NONE,  // ends at once
+    UNIT_NONE,  // the descriptor ends at once
     UNIT_H2C,
     UNIT_C2H,
     UNIT_PLACE,
@@ -234,10 +236,10 @@ package qdma_pkg;
     UNIT_RECONFIGURE
   } unit_e;
 
-  // What the check found, kept until the descriptor's end.
+  // The result of the check, kept until the descriptor's end.
   typedef struct packed {
     logic [7:0] status;
-    logic [63:0] detail;  // what was wrong
+    logic [63:0] detail;  // the wrong value or field
     unit_e target;
     logic [2:0] flags;
     logic [15:0] cookie;
@@ -246,7 +248,7 @@ package qdma_pkg;
     logic [24:0] copy_bytes;
   } verdict_t;
 
-  // A copy to do, or the rest of it.
+  // The parameters of a copy, or of its rest.
   typedef struct packed {
     host_beat_t host;
     fs_pkg::card_beat_t card;
@@ -254,17 +256,17 @@ package qdma_pkg;
     logic [5:0] tail_bytes;  // of the last beat; 0 means all
   } copy_t;
 
-  // What a copy does in one turn.
+  // The part of a copy that one turn moves.
   typedef struct packed {
     slot_t slot;
     host_beat_t host;
     fs_pkg::card_beat_t card;
     logic [5:0] beats_minus_1;
-    logic last;  // of the copy
+    logic last;  // the copy's last piece
     logic [5:0] tail_bytes;
   } piece_t;
 
-  // How a descriptor ended.
+  // The end of a descriptor's job.
   typedef struct packed {
     slot_t slot;
     logic [7:0] status;
@@ -295,21 +297,21 @@ package qdma_pkg;
     fs_regs_pkg::completion_t entry;
   } completion_write_t;
 
-  // What an event makes happen besides changing the queue set.
+  // The actions of an event besides its change of the queue set.
   typedef struct packed {
-    logic take;         // the free slot, for the ring
-    logic fetch;        // into it
+    logic take;         // the ring takes the free slot
+    logic fetch;        // fetch into that slot
     fetch_t what;
-    logic link_fetch;   // behind the ring's last fetch
-    logic link_job;     // the event's slot behind the ring's last job
+    logic link_fetch;   // link that slot behind the ring's last fetch
+    logic link_job;     // link the event's slot behind the ring's last job
     slot_t link_from;
-    logic hold;         // the event's slot was not first in its queue: it waits
-    logic follow;       // the next slot of the queue had waited: the same event for it
+    logic hold;         // the event's slot is not the first of its queue: it waits
+    logic follow;       // the next slot of the queue was held: repeat the event for it
     slot_t follow_slot;
-    logic start;        // the job of the event's slot
-    logic [7:0] start_status;  // if not OK, it ends at once with this
+    logic start;        // start the job of the event's slot
+    logic [7:0] start_status;  // if not OK, the job ends at once with this status
     logic [63:0] start_detail;
-    logic give_back;    // the event's slot
+    logic give_back;    // the event's slot becomes free
     logic complete;
     completion_write_t completion;
     logic bad_doorbell;  // the set is not enabled, or the number goes too far

@@ -1,8 +1,9 @@
-// The guard of host reads: the last thing that a request passes. One that is not wholly inside its
-// function's window goes no further; it is answered here, with errors and zeros. Descriptors have been
-// checked before; but here nothing has to be believed.
+// The guard of host reads, the last unit on a request's way to the host. If a request is not wholly
+// inside its function's window, the guard does not forward it. The guard answers it with error
+// beats of zeros. The units before the guard have checked descriptors, but the guard does not rely
+// on these checks.
 
-/* verilator lint_off PINCONNECTEMPTY */  // how full queues are is of no interest
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
 
 module qdma_read_guard
   import qdma_pkg::*;
@@ -10,7 +11,7 @@ module qdma_read_guard
   input  logic        clk_i,
   input  logic        rst_ni,
   input  windows_t [FUNCTIONS-1:0] windows_i,
-  output logic        refused_o,  // one more
+  output logic        refused_o,  // one more refused request
 
   input  logic        in_valid_i,
   output logic        in_ready_o,
@@ -31,7 +32,8 @@ module qdma_read_guard
   host_read_t request_q;
   window_t window_q;
   logic [57:0] last_beat;
-  assign last_beat = request_q.address | 58'(request_q.two);  // two begin at an even beat
+  assign last_beat = request_q.address | 58'(request_q.two);  // a request of two beats begins at an
+                                                              // even beat
   assign move = !compared_q || leave;
   assign in_ready_o = !valid_q || move;
 
@@ -57,7 +59,7 @@ module qdma_read_guard
     end
   end
 
-  // ---- Answers: of the host, or for what was refused ------------------------------------------
+  // ---- Answers: from the host, or for refused requests ---------------------------------------
 
   logic refused_valid, refused_two, second_q;
   host_tag_t refused_tag;

@@ -1,14 +1,16 @@
-// The register file: one page per function. A function sees its own queue sets, by numbers of its own,
-// and what concerns itself; function 0 also the device and the function table, which says what every
-// function owns. Accesses are done one at a time, in order; a wrong one changes nothing, reads as zero,
-// and leaves a bit in the FUNCTION_ERRORS of the page where it was made.
+// The register file, with one page per function. A function sees its own queue sets, by its own
+// numbers, and its own registers. Function 0 also sees the device and the function table, which
+// says what every function owns. The unit does one access at a time, in order. A wrong access
+// changes nothing, reads as zero, and sets a bit in the FUNCTION_ERRORS of the page where it was
+// made.
 //
-// An access takes three steps before it waits for anybody: LOCATE finds the rows of the tables that it
-// speaks of, DECODE what it asks of them, ACCESS does it or refuses. Nobody is told that a queue set is
-// disabled while completions that were made before are on their way to host memory (SETTLE): they could be
-// its own, and its driver may have other plans for the ring.
+// An access takes three steps before it waits for another unit: LOCATE finds the rows of the
+// tables, DECODE computes the effect on them, and ACCESS does or refuses the access. The unit does
+// not report a queue set as disabled while older completions are on their way to host memory
+// (SETTLE). These completions could belong to that queue set, and its driver may use the ring's
+// memory again.
 
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module qdma_regs
   import qdma_pkg::*;
@@ -22,11 +24,11 @@ module qdma_regs
   input  logic              mmio_valid_i,
   output logic              mmio_ready_o,
   input  mmio_request_t     mmio_i,
-  output logic              answer_valid_o,  // of reads
+  output logic              answer_valid_o,  // for reads only
   input  logic              answer_ready_i,
   output logic [63:0]       answer_data_o,
 
-  // Enabling a queue set reads its context first.
+  // Before a queue set is enabled, qdma_enable reads its context.
   output logic              enable_start_o,
   output fs_pkg::function_t enable_owner_o,
   output host_beat_t        enable_address_o,
@@ -45,7 +47,7 @@ module qdma_regs
   output windows_t [FUNCTIONS-1:0] windows_o,
   output logic [7:0]        vectors_o [FUNCTIONS],
   output logic [31:0]       cycles_o,
-  input  logic [1:0]        refused_i,  // by the guards of host reads and writes
+  input  logic [1:0]        refused_i,  // one bit each from the guards of host reads and writes
   input  device_status_t    device_i,
   output logic              idle_o
 );
@@ -55,9 +57,10 @@ module qdma_regs
   state_e state_q;
   mmio_request_t request_q;
   logic [63:0] data_q;
-  logic enabling_q;  // the context is being read
+  logic enabling_q;  // qdma_enable reads the context
   logic [15:0] made_q, under_way;
-  assign under_way = completions_landed_i - made_q;  // negative: some have not landed
+  assign under_way = completions_landed_i - made_q;  // the difference is negative while completions
+                                                     // are on their way
 
   logic [63:0] cycles_q;
   logic [31:0] faults_q;
@@ -71,7 +74,7 @@ module qdma_regs
     assign vectors_o[f] = queues_q[f].vector;
   end
 
-  // ---- Where an access goes -------------------------------------------------------------------
+  // ---- Address decoding -----------------------------------------------------------------------
 
   logic is_queue, is_queue_q, is_table, is_table_q, aligned;
   assign aligned = request_q.offset[2:0] == '0;
@@ -80,7 +83,7 @@ module qdma_regs
   assign is_table = request_q.offset >= FUNCTION_TABLE_BASE
       && request_q.offset < FUNCTION_TABLE_BASE + 17'(FUNCTION_TABLE_COUNT * FUNCTION_TABLE_STRIDE);
 
-  // Queue sets: the page's number, the device's number.
+  // The queue set's number in the page, and in the device.
   logic [16:0] queue_offset, set_q;
   logic [11:0] queue_number;
   logic in_page_q, has_queue;
@@ -95,7 +98,7 @@ module qdma_regs
   logic [7:0] command;
   assign command = request_q.data[7:0];
 
-  // ---- What registers say ---------------------------------------------------------------------
+  // ---- Read data ------------------------------------------------------------------------------
 
   fs_pkg::function_t entry;
   assign entry = request_q.offset[9:6];
@@ -115,7 +118,7 @@ module qdma_regs
       unique case (request_q.offset[5:0])
         FUNCTION_TABLE_REG_HOST_BASE: begin
           value = {entry_windows_q.host.base, 6'd0};
-          writable = request_q.data[5:0] == '0;  // a window does not begin before its first byte
+          writable = request_q.data[5:0] == '0;  // a window begins at a beat's first byte
         end
         FUNCTION_TABLE_REG_HOST_END: value = {entry_windows_q.host.limit, 6'd0};
         FUNCTION_TABLE_REG_CARD_BASE: begin
@@ -173,9 +176,9 @@ module qdma_regs
     if (is_control) event_o.which = '0;
   end
 
-  // ---- One access after the other -------------------------------------------------------------
+  // ---- The state machine, one access at a time ------------------------------------------------
 
-  // Card addresses have 40 bits; what lies beyond stands for the last beat of them.
+  // Card addresses have 40 bits. A larger address stands for the last beat.
   fs_pkg::card_beat_t card_beat;
   assign card_beat = (request_q.data[63:40] != '0) ? '1 : request_q.data[39:6];
 
@@ -232,7 +235,7 @@ module qdma_regs
           end else if (!permitted_q) begin
             errors_q[request_q.page].register_access <= 1'b1;
           end else if (!request_q.write) begin
-            // The value is there.
+            // The value is valid now.
           end else if (is_table_q) begin
             unique case (request_q.offset[5:0])
               FUNCTION_TABLE_REG_HOST_BASE: windows_q[entry].host.base <= request_q.data[63:6];

@@ -1,9 +1,10 @@
-// The reorder buffer: 256 places of two beats. A place is taken for every read request, in order; data
-// fills places in any order; beats leave in the order in which their places were taken. The place's
-// number is the request's tag. A single beat lies in the second half of its place.
+// The reorder buffer: 256 places of two beats. Every read request takes a place, in order. The
+// place's number is the request's tag. Data fills places in any order. Beats leave in the order in
+// which their places were taken. A single beat lies in the second half of its place.
 //
-// Which places have their data is looked up one place after the other, by a counter that runs ahead of
-// the one that drains: between the two everything is there.
+// A counter (seen_q) goes through the places in order and stops at the first place without its
+// data. It runs ahead of the counter that drains the buffer (drained_q). All places between the two
+// counters have their data.
 
 module qdma_reorder #(
   parameter int unsigned NOTE_BITS = 8
@@ -14,10 +15,10 @@ module qdma_reorder #(
   input  logic                  take_valid_i,
   output logic                  take_ready_o,
   input  logic                  take_two_i,
-  input  logic [NOTE_BITS-1:0]  take_note_i,  // comes back with the beats
+  input  logic [NOTE_BITS-1:0]  take_note_i,  // comes back with the beats of the request
   output logic [7:0]            take_number_o,
 
-  input  logic                  fill_valid_i,  // always taken
+  input  logic                  fill_valid_i,  // no back-pressure: always taken
   input  logic [7:0]            fill_number_i,
   input  logic                  fill_last_i,
   input  logic                  fill_error_i,
@@ -26,8 +27,8 @@ module qdma_reorder #(
   output logic                  out_valid_o,
   input  logic                  out_ready_i,
   output logic [NOTE_BITS-1:0]  out_note_o,
-  output logic                  out_second_o,  // of two beats
-  output logic                  out_last_o,    // of its place
+  output logic                  out_second_o,  // second of two beats
+  output logic                  out_last_o,    // last of its place
   output logic                  out_error_o,
   output fs_pkg::beat_t         out_data_o
 );

@@ -1,12 +1,13 @@
-// Which ring fetches next: rings with work, listed by function.
+// Picks the ring that fetches next. The rings that may fetch are listed by function.
 //
-// Every function has a list of its rings that may fetch, in the order in which they became so; a ring
-// is in its list at most once (qdma_context keeps a bit for it), so one memory word per ring holds the
-// links of all lists. Functions take turns: one with a thousand busy rings gets no more turns than one
-// with a single ring, and within a function every ring comes round before any comes twice. A function
-// without a free slot is passed over.
+// Every function has a list of its rings that may fetch, in the order in which they became ready. A
+// ring is in its list at most once (qdma_context keeps a bit for this), so one memory word per ring
+// holds the links of all lists. The scheduler picks functions round robin: a function with a
+// thousand busy rings gets no more visits than one with a single ring. Within a function, every
+// ring gets one visit before any ring gets a second. The scheduler skips a function without a free
+// slot.
 
-/* verilator lint_off UNUSEDSIGNAL */  // numbers and structures are used in parts
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module qdma_scheduler
   import qdma_pkg::*;
@@ -18,17 +19,18 @@ module qdma_scheduler
 
   output logic               idle_o,  // no ring is listed
 
-  // A ring has become ready.
+  // A ring may fetch.
   input  logic               push_valid_i,
   output logic               push_ready_o,
   input  fs_pkg::function_t  push_owner_i,
   input  ring_number_t       push_ring_i,
 
-  // Functions that have a slot for one more descriptor; not certain while a visit may take one.
+  // Functions that have a slot for one more descriptor. A bit is not reliable while a visit may
+  // take a slot.
   input  logic [FUNCTIONS-1:0] has_slot_i,
   input  logic                 visiting_i,
 
-  // It is this ring's turn.
+  // The visit of a ring.
   output logic               visit_valid_o,
   input  logic               visit_ready_i,
   output fs_pkg::function_t  visit_owner_o,
@@ -39,21 +41,21 @@ module qdma_scheduler
 
   typedef logic [RING_BITS-1:0] link_t;
 
-  link_t next_q [RINGS];  // the ring behind this one in its list
+  link_t next_q [RINGS];  // the next ring in the list
   link_t read_q;
   link_t [FUNCTIONS-1:0] head_q, tail_q;
-  logic [FUNCTIONS-1:0] listed_q;  // lists that are not empty
+  logic [FUNCTIONS-1:0] listed_q;  // functions whose list is not empty
 
   typedef enum logic [2:0] { PICK, CHOOSE, OFFER, READ, ADVANCE } state_e;
   state_e state_q;
   fs_pkg::function_t owner_q;
-  logic [FUNCTIONS-1:0] after_q;  // functions behind the last served one
+  logic [FUNCTIONS-1:0] after_q;  // functions after the last one served
 
   logic [FUNCTIONS-1:0] able, behind, candidates_q;
   assign able = visiting_i ? '0 : listed_q & has_slot_i;
   assign behind = able & after_q;
 
-  // The first of the candidates.
+  // The first candidate.
   fs_pkg::function_t number;
   logic [FUNCTIONS-1:0] after;
   always_comb begin
@@ -64,7 +66,7 @@ module qdma_scheduler
     for (int unsigned i = 0; i < FUNCTIONS; i++) after[i] = 32'(number) < i;
   end
 
-  // Links are not touched while one is being followed.
+  // No push changes links while the unit follows one.
   assign push_ready_o = state_q != READ && state_q != ADVANCE;
   logic push;
   link_t push_link;

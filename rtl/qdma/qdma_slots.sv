@@ -1,9 +1,9 @@
-// The slots of descriptors in the device: which are free, whose they are, how they are chained into
-// their rings' queues, and what is known of each: the verdict of its check, the time of its start, how
-// its job ended. Everything here is written by events (qdma_context) one after the other, except
-// verdicts and endings, which are written before the events that speak of them.
+// The slots of descriptors in the device. The unit keeps which slots are free, the function and the
+// queue of each slot, and its records: the verdict of its check, the time of its start, and its
+// job's outcome. The events of qdma_context write all of this one after the other, except verdicts
+// and outcomes. A verdict or outcome is written before its event.
 
-/* verilator lint_off UNUSEDSIGNAL */  // structures are used in parts
+/* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module qdma_slots
   import qdma_pkg::*;
@@ -12,38 +12,38 @@ module qdma_slots
   input  logic          rst_ni,
   input  logic [31:0]   cycles_i,
 
-  output logic          idle_o,  // all are free
-  output logic [FUNCTIONS-1:0] has_free_o,  // a cycle ago
+  output logic          idle_o,  // all slots are free
+  output logic [FUNCTIONS-1:0] has_free_o,  // one cycle old
   input  fs_pkg::function_t    owner_i,
   output slot_number_t         free_number_o,  // a free slot of owner_i
 
-  // A descriptor has been checked; a job has ended.
+  // A descriptor has been checked, or a job has ended.
   input  logic          verdict_valid_i,
   input  slot_t         verdict_slot_i,
   input  verdict_t      verdict_i,
   input  logic          ending_valid_i,
   input  ending_t       ending_i,
 
-  // Whose slots these are: for the choice of the next event.
+  // The rings of these slots, for the choice of the next event.
   input  slot_t         arrived_slot_i,
   output ring_number_t  arrived_ring_o,
   input  slot_t         ended_slot_i,
   output ring_number_t  ended_ring_o,
 
-  // What is known of the event's slot: two cycles after it is given.
+  // The records of the event's slot, two cycles after slot_i.
   input  slot_t         slot_i,
   output verdict_t      verdict_o,
   output outcome_t      outcome_o,
   output links_t        links_o,
 
-  // What the event does.
+  // The event's actions.
   input  logic          act_valid_i,
   input  slot_t         act_slot_i,
   input  ring_number_t  act_ring_i,
   input  actions_t      act_i
 );
   logic [FUNCTIONS-1:0][FUNCTION_JOBS-1:0] free_q;
-  logic [SLOTS-1:0] held_q;  // announced before its turn
+  logic [SLOTS-1:0] held_q;  // arrived or ended out of order
 
   verdict_t verdicts_q [SLOTS];
   outcome_t outcomes_q [SLOTS];
@@ -81,7 +81,7 @@ module qdma_slots
     end
   end
 
-  // ---- What is known --------------------------------------------------------------------------
+  // ---- Records --------------------------------------------------------------------------------
 
   always_ff @(posedge clk_i) begin
     if (act_valid_i && act_i.take) rings_q[taken] <= act_ring_i;

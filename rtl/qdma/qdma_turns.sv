@@ -1,8 +1,8 @@
-// Copies in one direction take turns: each moves up to TURN_BEATS beats, then goes to the end of the
-// line with what is left of it, so that a long copy does not keep short ones waiting. A copy that has
-// failed gets one more beat, its last, so that it ends in the ordinary way.
+// Lets copies of one direction alternate. A copy moves up to TURN_BEATS beats, then goes to the end
+// of the queue with the rest, so a long copy does not delay short ones. A copy that has failed gets
+// one more beat, marked as its last, so it ends in the usual way.
 
-/* verilator lint_off PINCONNECTEMPTY */  // how full queues are is of no interest
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
 
 module qdma_turns
   import qdma_pkg::*;
@@ -10,7 +10,7 @@ module qdma_turns
   input  logic    clk_i,
   input  logic    rst_ni,
 
-  // A copy is known; later it starts.
+  // The parameters of a copy are loaded first; the copy starts later.
   input  logic    load_valid_i,
   input  slot_t   load_slot_i,
   input  copy_t   load_i,
@@ -19,7 +19,7 @@ module qdma_turns
   input  slot_t   start_slot_i,
 
   output slot_t   failed_slot_o,
-  input  logic    failed_i,  // this copy has
+  input  logic    failed_i,  // copy failed_slot_o has failed
 
   output logic    piece_valid_o,
   input  logic    piece_ready_i,
@@ -33,7 +33,7 @@ module qdma_turns
   slot_t slot_q;
   logic failed_q;
 
-  // The line: copies that go back to its end come before new ones.
+  // The queue of copies. A copy that returns to the queue goes before new ones.
   logic line_valid, line_room, back;
   slot_t line_slot;
   assign start_ready_o = line_room && !back;
@@ -43,10 +43,10 @@ module qdma_turns
     .out_valid_o(line_valid), .out_ready_i(state_q == WAIT), .out_data_o(line_slot), .level_o()
   );
 
-  logic fits;  // into one turn
+  logic fits;  // the rest fits into one turn
   assign fits = read_q.beats <= 19'(TURN_BEATS);
 
-  // Memory has one port for writing.
+  // The memory has one write port.
   logic store;
   assign store = state_q == STORE && !load_valid_i;
   assign back = store && !piece_o.last;

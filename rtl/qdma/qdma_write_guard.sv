@@ -1,8 +1,8 @@
-// The guard of host writes: the last thing that a write passes. One outside of its function's window
-// goes no further and is answered here, with an error, in its turn among the others. Notes of who made
-// a write wait here for its answer.
+// The guard of host writes, the last unit on a write's way to the host. If a write is outside its
+// function's window, the guard does not forward it, but answers it with an error, in the order of
+// the writes. A queue keeps the note of each write (its client) until its answer comes.
 
-/* verilator lint_off PINCONNECTEMPTY */  // how full queues are is of no interest
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
 
 module qdma_write_guard
   import qdma_pkg::*;
@@ -10,7 +10,7 @@ module qdma_write_guard
   input  logic                clk_i,
   input  logic                rst_ni,
   input  windows_t [FUNCTIONS-1:0] windows_i,
-  output logic                refused_o,  // one more
+  output logic                refused_o,  // one more refused write
   output logic                idle_o,     // every write has been answered
 
   input  logic                in_valid_i,
@@ -68,7 +68,7 @@ module qdma_write_guard
     .in_data_i({inside_q, note_q}),
     .out_valid_o(note_valid), .out_ready_i(answer), .out_data_o({note_inside, note}), .level_o()
   );
-  // The host's answers, while refused writes before them are answered.
+  // The host's answers wait here while the guard answers refused writes before them.
   fs_fifo #(.WIDTH(1), .DEPTH(WRITES)) i_landed (
     .clk_i, .rst_ni,
     .in_valid_i(host_done_i.valid), .in_ready_o(landed_room), .in_data_i(host_done_i.error),

@@ -8,13 +8,14 @@
 //                             |
 //                        fs_card_crossbar --- card memory
 //
-// On a card, the boundary of this module meets a PCIe block (MMIO by function, reads and writes of host
-// memory, interrupts) and a memory controller. In simulation, crates/fpga plays both.
+// On a card, this module's ports connect to a PCIe block (MMIO by function, reads and writes of
+// host memory, interrupts) and to a memory controller. In simulation, crates/fpga stands for both.
 //
-// A reset (rst_ni) forgets what was asked of both memories: answers to requests from before it must not
-// come after it. On a card, the reset is held until the PCIe block and the memory controller are quiet.
+// After a reset (rst_ni), the device has forgotten its requests to both memories, so no answer to
+// an older request may come after the reset. On a card, the reset is held until the PCIe block and
+// the memory controller are quiet.
 
-/* verilator lint_off PINCONNECTEMPTY */  // units whose idleness the queue engine knows already
+/* verilator lint_off PINCONNECTEMPTY */  // the queue engine knows when units are idle
 
 module fs_top
   import fs_pkg::*;
@@ -32,7 +33,8 @@ module fs_top
 ) (
   input  logic                   clk_i,
   input  logic                   rst_ni,
-  output logic                   idle_o,  // nothing under way: the clock may rest until the next MMIO request
+  output logic                   idle_o,  // no work in flight: the clock may stop until the next
+                                          // MMIO request
 
   // Registers. Reads are answered in order.
   input  logic                   mmio_valid_i,
@@ -44,8 +46,8 @@ module fs_top
   output logic                   mmio_answer_valid_o,
   output logic [63:0]            mmio_answer_data_o,
 
-  // Host memory, addressed by beat of 64 bytes. Reads are of one or two beats; beats of a tag come in
-  // order, tags in any order. Writes are answered in order.
+  // Host memory, addressed by beat of 64 bytes. A read is of one or two beats. Beats of one tag
+  // come in order, tags in any order. Writes are answered in order.
   output logic                   host_read_valid_o,
   input  logic                   host_read_ready_i,
   output logic [3:0]             host_read_function_o,
@@ -95,9 +97,9 @@ module fs_top
   localparam int unsigned CRC = 3;
   localparam int unsigned CONFIG = 4;
   localparam int unsigned READERS = 5;
-  localparam int unsigned WRITERS = 4;  // all but CONFIG
+  localparam int unsigned WRITERS = 4;  // all clients but CONFIG
 
-  // Engines, as the queue engine counts its ports.
+  // The engines' port numbers in the queue engine.
   localparam int unsigned PLACE = 0;
   localparam int unsigned CODE = 1;
   localparam int unsigned CHECKSUM = 2;
@@ -115,7 +117,7 @@ module fs_top
   engine_command_t [ENGINES-1:0] commands;
   engine_answer_t [ENGINES-1:0] answers;
 
-  // ------------------------------------------------------------------------------------ queue engine
+  // ---------------------------------------------------------------------------------- queue engine
 
   qdma_pkg::mmio_request_t mmio;
   qdma_pkg::host_read_t host_read;
@@ -193,7 +195,7 @@ module fs_top
     .device_i                    (status)
   );
 
-  // ------------------------------------------------------------------------------------- card memory
+  // ----------------------------------------------------------------------------------- card memory
 
   card_beat_t [FUNCTIONS-1:0] window_base, window_end;
   logic [1:0] refused;
@@ -239,7 +241,7 @@ module fs_top
     else card_faults_q <= card_faults_q + 32'(refused[0]) + 32'(refused[1]);
   end
 
-  // -------------------------------------------------------------------- placement, and its partition
+  // ------------------------------------------------------------------ placement, and its partition
 
   reconfigurable_module_e rp_module;
   logic rp_ready, rp_busy, rp_decouple, rp_rst_n;
@@ -323,7 +325,7 @@ module fs_top
     .swaps_o           (rp_swaps)
   );
 
-  // ---------------------------------------------------------------------------- codes and checksums
+  // --------------------------------------------------------------------------- codes and checksums
 
   logic [63:0] code_reads, code_writes, code_busy;
 
@@ -372,7 +374,7 @@ module fs_top
     .done_i          (done[CRC])
   );
 
-  // ------------------------------------------------------------------------------------------ status
+  // ---------------------------------------------------------------------------------------- status
 
   reg_build_t build;
   reg_rm_state_t rm_state;

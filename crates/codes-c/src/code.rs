@@ -1,4 +1,4 @@
-//! A code: made from its name, used by any number of threads, freed once.
+//! A code: it is made from its name, any number of threads use it, and it is freed once.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn fieldstone_code_new(
     error: *mut Error,
 ) -> c_int {
     let body = || {
-        // SAFETY: the header asks for these pointers; a failure leaves null behind.
+        // SAFETY: the header requires these pointers; after a failure the pointer is null.
         unsafe { write("code", code, std::ptr::null_mut()) }?;
         // SAFETY: as above.
         unsafe { reference("profile", profile) }?;
@@ -46,49 +46,49 @@ pub unsafe extern "C" fn fieldstone_code_new(
         // SAFETY: as above.
         Ok(unsafe { write("code", code, made) }?)
     };
-    // SAFETY: the header asks for null or room for an error.
+    // SAFETY: the header requires null or room for an error.
     unsafe { guarded(error, body) }
 }
 
-/// Frees a code. Plans made of it live on.
+/// Frees a code. Plans made from it stay valid.
 ///
 /// # Safety
-/// Null, or a code that was not freed yet and that no other call uses.
+/// Null, or a code that was not freed yet, and that no other call uses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_code_free(code: *mut Code) {
     if !code.is_null() {
-        // SAFETY: it came from Box::into_raw, and the caller gives it back.
+        // SAFETY: the pointer came from Box::into_raw, and the caller gives it back.
         drop(unsafe { Box::from_raw(code) });
     }
 }
 
-/// The name of the code, with defaults left out. It lives as long as the code.
+/// The name of the code, without default options. It lives as long as the code.
 ///
 /// # Safety
 /// Null, or a code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_code_profile(code: *const Code) -> *const c_char {
-    // SAFETY: the header asks for a code or null.
+    // SAFETY: the header requires a code or null.
     unsafe { code.as_ref() }.map_or(std::ptr::null(), |code| code.name.as_ptr())
 }
 
-/// Data shards; 0 for null.
+/// Number of data shards; 0 for null.
 ///
 /// # Safety
 /// Null, or a code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_code_k(code: *const Code) -> usize {
-    // SAFETY: the header asks for a code or null.
+    // SAFETY: the header requires a code or null.
     unsafe { code.as_ref() }.map_or(0, |code| code.code.k())
 }
 
-/// Parity shards; 0 for null.
+/// Number of parity shards; 0 for null.
 ///
 /// # Safety
 /// Null, or a code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_code_m(code: *const Code) -> usize {
-    // SAFETY: the header asks for a code or null.
+    // SAFETY: the header requires a code or null.
     unsafe { code.as_ref() }.map_or(0, |code| code.code.m())
 }
 
@@ -98,24 +98,24 @@ pub unsafe extern "C" fn fieldstone_code_m(code: *const Code) -> usize {
 /// Null, or a code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_code_elements(code: *const Code) -> u32 {
-    // SAFETY: the header asks for a code or null.
+    // SAFETY: the header requires a code or null.
     unsafe { code.as_ref() }.map_or(0, |code| code.code.elements())
 }
 
-/// Lengths of shards are multiples of this; 0 for null.
+/// Lengths of shards are multiples of this number; 0 for null.
 ///
 /// # Safety
 /// Null, or a code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_code_granule_bytes(code: *const Code) -> usize {
-    // SAFETY: the header asks for a code or null.
+    // SAFETY: the header requires a code or null.
     unsafe { code.as_ref() }.map_or(0, Code::granule_bytes)
 }
 
 /// Bytes of each shard of an object, by the rule of Ceph's plugin for the code.
 ///
 /// # Safety
-/// As the header says of all functions.
+/// As the header requires for all functions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_code_chunk_bytes(
     code: *const Code,
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn fieldstone_code_chunk_bytes(
     error: *mut Error,
 ) -> c_int {
     let body = || {
-        // SAFETY: the header asks for these pointers.
+        // SAFETY: the header requires these pointers.
         let code = unsafe { reference("code", code) }?;
         let bytes = code.profile.chunk_bytes(object_bytes).ok_or_else(|| {
             let message = format!("shards of {object_bytes} bytes would be longer than 2^64");
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn fieldstone_code_chunk_bytes(
         // SAFETY: as above.
         Ok(unsafe { write("chunk_bytes", chunk_bytes, bytes) }?)
     };
-    // SAFETY: the header asks for null or room for an error.
+    // SAFETY: the header requires null or room for an error.
     unsafe { guarded(error, body) }
 }
 
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn fieldstone_code_encode(
     error: *mut Error,
 ) -> c_int {
     let body = || {
-        // SAFETY: the header asks for these pointers.
+        // SAFETY: the header requires these pointers.
         let code = &unsafe { reference("code", code) }?.code;
         // SAFETY: as above.
         let (data, parity) =
@@ -158,15 +158,15 @@ pub unsafe extern "C" fn fieldstone_code_encode(
         let mut lent = Lent::default();
         read_all(&mut lent, "data", data, shard_bytes)?;
         write_all(&mut lent, "parity", parity, shard_bytes)?;
-        // SAFETY: the header asks for buffers of this length that no other thread writes.
+        // SAFETY: the header requires buffers of this length that no other thread writes.
         let (data, mut parity) = unsafe { lent.slices() }?;
         Ok(stripe::encode(&**code, &data, &mut parity)?)
     };
-    // SAFETY: the header asks for null or room for an error.
+    // SAFETY: the header requires null or room for an error.
     unsafe { guarded(error, body) }
 }
 
-/// Makes the shards that are not present and whose buffers are not null.
+/// Recomputes the shards that are not present and whose buffers are not null.
 ///
 /// # Safety
 /// `shards` has k + m entries, null or buffers of `shard_bytes` bytes; `present` has k + m bytes.
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn fieldstone_code_decode(
     error: *mut Error,
 ) -> c_int {
     let body = || {
-        // SAFETY: the header asks for these pointers.
+        // SAFETY: the header requires these pointers.
         let code = &unsafe { reference("code", code) }?.code;
         let count = code.k() + code.m();
         // SAFETY: as above.
@@ -195,18 +195,18 @@ pub unsafe extern "C" fn fieldstone_code_decode(
                 lost.push(at);
             }
         }
-        // SAFETY: the header asks for buffers of this length that no other thread writes.
+        // SAFETY: the header requires buffers of this length that no other thread writes.
         let (given, mut outputs) = unsafe { lent.slices() }?;
         let mut given = given.into_iter();
         let take = |&present: &u8| if present == 0 { None } else { given.next() };
         let there: Vec<Option<&[u8]>> = present.iter().map(take).collect();
         Ok(stripe::decode(&**code, &there, &lost, &mut outputs)?)
     };
-    // SAFETY: the header asks for null or room for an error.
+    // SAFETY: the header requires null or room for an error.
     unsafe { guarded(error, body) }
 }
 
-/// `fieldstone_write` of the header: bytes of a data shard that change.
+/// `fieldstone_write` of the header: a write to a data shard.
 #[repr(C)]
 pub struct Write {
     shard: usize,
@@ -216,10 +216,11 @@ pub struct Write {
     new_bytes: *const u8,
 }
 
-/// Brings the parities up to date with a write to one data shard.
+/// Updates the parities for a write to one data shard.
 ///
 /// # Safety
-/// The contents of `change` have its length; `parity` has m buffers of `shard_bytes` bytes.
+/// The old and new bytes of `change` have its length; `parity` has m buffers of `shard_bytes`
+/// bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_code_update(
     code: *const Code,
@@ -229,7 +230,7 @@ pub unsafe extern "C" fn fieldstone_code_update(
     error: *mut Error,
 ) -> c_int {
     let body = || {
-        // SAFETY: the header asks for these pointers.
+        // SAFETY: the header requires these pointers.
         let code = &unsafe { reference("code", code) }?.code;
         // SAFETY: as above.
         let change = unsafe { reference("change", change) }?;
@@ -239,17 +240,17 @@ pub unsafe extern "C" fn fieldstone_code_update(
         lent.read("old_bytes", None, change.old_bytes, change.len_bytes)?;
         lent.read("new_bytes", None, change.new_bytes, change.len_bytes)?;
         write_all(&mut lent, "parity", parity, shard_bytes)?;
-        // SAFETY: the header asks for buffers of this length that no other thread writes.
+        // SAFETY: the header requires buffers of this length that no other thread writes.
         let (contents, mut parity) = unsafe { lent.slices() }?;
         let (shard, offset_bytes) = (change.shard, change.offset_bytes);
         let (old, new) = (contents[0], contents[1]);
         Ok(stripe::update(&**code, shard, offset_bytes, old, new, &mut parity)?)
     };
-    // SAFETY: the header asks for null or room for an error.
+    // SAFETY: the header requires null or room for an error.
     unsafe { guarded(error, body) }
 }
 
-/// All shards of a stripe, to be read.
+/// All shards of a stripe, for reading.
 ///
 /// # Safety
 /// `shards` has k + m buffers of `shard_bytes` bytes.
@@ -258,16 +259,16 @@ unsafe fn stripe_of<'a>(
     shards: *const *const u8,
     shard_bytes: usize,
 ) -> Result<Vec<&'a [u8]>, Failure> {
-    // SAFETY: the header asks for these pointers.
+    // SAFETY: the header requires these pointers.
     let shards = unsafe { array("shards", shards, code.k() + code.m()) }?;
     let mut lent = Lent::default();
     read_all(&mut lent, "shards", shards, shard_bytes)?;
-    // SAFETY: the header asks for buffers of this length that no thread writes.
+    // SAFETY: the header requires buffers of this length that no thread writes.
     let (shards, _) = unsafe { lent.slices() }?;
     Ok(shards)
 }
 
-/// Says whether the parities are those of the data.
+/// Checks whether the parities belong to the data.
 ///
 /// # Safety
 /// `shards` has k + m buffers of `shard_bytes` bytes.
@@ -280,7 +281,7 @@ pub unsafe extern "C" fn fieldstone_code_verify(
     error: *mut Error,
 ) -> c_int {
     let body = || {
-        // SAFETY: the header asks for these pointers.
+        // SAFETY: the header requires these pointers.
         let code = &unsafe { reference("code", code) }?.code;
         // SAFETY: as above.
         let shards = unsafe { stripe_of(&**code, shards, shard_bytes) }?;
@@ -288,11 +289,11 @@ pub unsafe extern "C" fn fieldstone_code_verify(
         // SAFETY: as above.
         Ok(unsafe { write("consistent", consistent, c_int::from(verdict)) }?)
     };
-    // SAFETY: the header asks for null or room for an error.
+    // SAFETY: the header requires null or room for an error.
     unsafe { guarded(error, body) }
 }
 
-/// Says which shard is wrong: `enum fieldstone_verdict` of the header.
+/// Finds the wrong shard: `enum fieldstone_verdict` of the header.
 ///
 /// # Safety
 /// `shards` has k + m buffers of `shard_bytes` bytes.
@@ -306,7 +307,7 @@ pub unsafe extern "C" fn fieldstone_code_locate(
     error: *mut Error,
 ) -> c_int {
     let body = || {
-        // SAFETY: the header asks for these pointers.
+        // SAFETY: the header requires these pointers.
         let code = &unsafe { reference("code", code) }?.code;
         // SAFETY: as above.
         let shards = unsafe { stripe_of(&**code, shards, shard_bytes) }?;
@@ -322,6 +323,6 @@ pub unsafe extern "C" fn fieldstone_code_locate(
         // SAFETY: as above.
         Ok(unsafe { write("verdict", verdict, number) }?)
     };
-    // SAFETY: the header asks for null or room for an error.
+    // SAFETY: the header requires null or room for an error.
     unsafe { guarded(error, body) }
 }

@@ -1,19 +1,20 @@
 //! The erasure codes behind a C ABI: `libfieldstone_codes` and `include/fieldstone_codes.h`.
 //!
-//! The header is the documentation for users; this crate is its other side. Every function
+//! The header is the documentation for users; this crate implements it. Every function
 //!
-//! - checks its pointers and what can be seen of its buffers: null, too long, overlapping
-//!   ([`fieldstone_codes::lent`]), and every number and length ([`fieldstone_codes::stripe`]);
-//! - returns a [status](status::Status), and on request writes a message into memory of the
-//!   caller's, so that no thread sees another one's error;
-//! - never unwinds into C: a panic, which is a defect of ours, becomes a status.
+//! - checks its pointers, and all properties of buffers that an address shows: null, too long,
+//!   overlapping ([`fieldstone_codes::lent`]), and every number and length
+//!   ([`fieldstone_codes::stripe`]);
+//! - returns a [status](status::Status), and on request writes a message into the caller's memory,
+//!   so no thread gets another thread's error;
+//! - never unwinds into C: a panic, which is a defect of the library, becomes a status.
 //!
 //! | module   | idea |
 //! |----------|------|
 //! | `status` | numbers of errors |
 //! | `pointers` | arrays and buffers that C passes |
 //! | `code`   | a code: encode, decode, update, verify, locate |
-//! | `repair` | a plan: what to read, and what to make of it |
+//! | `repair` | a plan: the ranges to read, and the computation of the lost shards |
 //!
 //! [`fieldstone_c_abi`] makes references of pointers and keeps panics from C.
 //!

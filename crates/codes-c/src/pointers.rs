@@ -16,7 +16,7 @@ pub(crate) unsafe fn array<'a, T>(
     unsafe { fieldstone_c_abi::array(name, pointer, count, fieldstone_codes::MAX_SHARDS) }
 }
 
-/// Names buffers of one length that are read: `argument[first]` and on.
+/// Adds buffers of one length for reading: `argument[first]` and on.
 pub(crate) fn read_all(
     lent: &mut Lent,
     argument: &'static str,
@@ -27,7 +27,7 @@ pub(crate) fn read_all(
     all.try_for_each(|(at, &pointer)| lent.read(argument, Some(at), pointer, len_bytes))
 }
 
-/// Names buffers of one length that are written.
+/// Adds buffers of one length for writing.
 pub(crate) fn write_all(
     lent: &mut Lent,
     argument: &'static str,

@@ -1,4 +1,4 @@
-//! A plan for a repair: which ranges of which shards to read, and what to make of them.
+//! A plan for a repair: the ranges of shards to read, and the computation of the lost shards.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct Repair {
     plan: Arc<RepairPlan>,
 }
 
-/// `fieldstone_read` of the header: what is read of one shard.
+/// `fieldstone_read` of the header: the reads of one shard.
 #[repr(C)]
 pub struct Read {
     shard: usize,
@@ -25,7 +25,7 @@ pub struct Read {
     len_bytes: usize,
 }
 
-/// `fieldstone_range` of the header: bytes of a shard.
+/// `fieldstone_range` of the header: a range of a shard.
 #[repr(C)]
 pub struct Range {
     offset_bytes: usize,
@@ -33,7 +33,7 @@ pub struct Range {
 }
 
 impl Repair {
-    /// One of the reads, for shards of a length that the code divides.
+    /// One of the reads, if the code allows this length of shards.
     fn read(&self, read: usize, shard_bytes: usize) -> Result<&ShardRead, Failure> {
         let granule_bytes = self.code.layout().granule_bytes(self.code.elements());
         if !shard_bytes.is_multiple_of(granule_bytes) {
@@ -50,7 +50,7 @@ impl Repair {
 /// Plans the repair of `lost` from some of those `available`.
 ///
 /// # Safety
-/// The lists have as many entries as said.
+/// The lists have the given numbers of entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_repair_new(
     code: *const Code,
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn fieldstone_repair_new(
     error: *mut Error,
 ) -> c_int {
     let body = || {
-        // SAFETY: the header asks for these pointers; a failure leaves null behind.
+        // SAFETY: the header requires these pointers; after a failure the pointer is null.
         unsafe { write("repair", repair, std::ptr::null_mut()) }?;
         // SAFETY: as above.
         let code = Arc::clone(&unsafe { reference("code", code) }?.code);
@@ -75,36 +75,36 @@ pub unsafe extern "C" fn fieldstone_repair_new(
         // SAFETY: as above.
         Ok(unsafe { write("repair", repair, made) }?)
     };
-    // SAFETY: the header asks for null or room for an error.
+    // SAFETY: the header requires null or room for an error.
     unsafe { guarded(error, body) }
 }
 
 /// Frees a plan.
 ///
 /// # Safety
-/// Null, or a plan that was not freed yet and that no other call uses.
+/// Null, or a plan that was not freed yet, and that no other call uses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_repair_free(repair: *mut Repair) {
     if !repair.is_null() {
-        // SAFETY: it came from Box::into_raw, and the caller gives it back.
+        // SAFETY: the pointer came from Box::into_raw, and the caller gives it back.
         drop(unsafe { Box::from_raw(repair) });
     }
 }
 
-/// How many shards the plan reads; 0 for null.
+/// Number of shards that the plan reads; 0 for null.
 ///
 /// # Safety
 /// Null, or a plan.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_repair_read_count(repair: *const Repair) -> usize {
-    // SAFETY: the header asks for a plan or null.
+    // SAFETY: the header requires a plan or null.
     unsafe { repair.as_ref() }.map_or(0, |repair| repair.plan.reads.len())
 }
 
-/// What the plan reads of one shard.
+/// The reads of the plan from one shard.
 ///
 /// # Safety
-/// As the header says of all functions.
+/// As the header requires for all functions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_repair_read(
     repair: *const Repair,
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn fieldstone_repair_read(
     error: *mut Error,
 ) -> c_int {
     let body = || {
-        // SAFETY: the header asks for these pointers.
+        // SAFETY: the header requires these pointers.
         let repair = unsafe { reference("repair", repair) }?;
         let read = repair.read(read, shard_bytes)?;
         let (shard, range_count) = (read.shard, read.elements.len());
@@ -122,14 +122,14 @@ pub unsafe extern "C" fn fieldstone_repair_read(
         // SAFETY: as above.
         Ok(unsafe { write("result", result, Read { shard, range_count, len_bytes }) }?)
     };
-    // SAFETY: the header asks for null or room for an error.
+    // SAFETY: the header requires null or room for an error.
     unsafe { guarded(error, body) }
 }
 
 /// One of the ranges of a read.
 ///
 /// # Safety
-/// As the header says of all functions.
+/// As the header requires for all functions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_repair_range(
     repair: *const Repair,
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn fieldstone_repair_range(
     error: *mut Error,
 ) -> c_int {
     let body = || {
-        // SAFETY: the header asks for these pointers.
+        // SAFETY: the header requires these pointers.
         let repair = unsafe { reference("repair", repair) }?;
         let read = repair.read(read, shard_bytes)?;
         let mut ranges = read.ranges_in(shard_bytes as u64, repair.code.elements());
@@ -149,21 +149,21 @@ pub unsafe extern "C" fn fieldstone_repair_range(
             let message = format!("there is no range {range}, but {count} ranges");
             Failure::new(Status::OutOfRange, message)
         })?;
-        // Inside a shard, whose length is a size.
+        // The range is inside a shard, whose length is a usize.
         let (offset_bytes, end) = (bytes.start as usize, bytes.end as usize);
         let found = Range { offset_bytes, len_bytes: end - offset_bytes };
         // SAFETY: as above.
         Ok(unsafe { write("result", result, found) }?)
     };
-    // SAFETY: the header asks for null or room for an error.
+    // SAFETY: the header requires null or room for an error.
     unsafe { guarded(error, body) }
 }
 
-/// Makes the lost shards of what was read.
+/// Computes the lost shards from the reads.
 ///
 /// # Safety
-/// `inputs` has a buffer for each read, of its length; `outputs` one of `shard_bytes` bytes for each
-/// lost shard.
+/// `inputs` has a buffer for each read, of the read's length; `outputs` has a buffer of
+/// `shard_bytes` bytes for each lost shard.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_repair_execute(
     repair: *const Repair,
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn fieldstone_repair_execute(
     error: *mut Error,
 ) -> c_int {
     let body = || {
-        // SAFETY: the header asks for these pointers.
+        // SAFETY: the header requires these pointers.
         let Repair { code, plan } = unsafe { reference("repair", repair) }?;
         // SAFETY: as above.
         let (inputs, outputs) = unsafe {
@@ -188,10 +188,10 @@ pub unsafe extern "C" fn fieldstone_repair_execute(
             lent.read("inputs", Some(at), input, len_bytes)?;
         }
         write_all(&mut lent, "outputs", outputs, shard_bytes)?;
-        // SAFETY: the header asks for buffers of these lengths that no other thread writes.
+        // SAFETY: the header requires buffers of these lengths that no other thread writes.
         let (inputs, mut outputs) = unsafe { lent.slices() }?;
         Ok(stripe::repair(&**code, plan, &inputs, &mut outputs)?)
     };
-    // SAFETY: the header asks for null or room for an error.
+    // SAFETY: the header requires null or room for an error.
     unsafe { guarded(error, body) }
 }

@@ -10,21 +10,21 @@ use fieldstone_codes::{CodeError, ProfileError, StripeError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Status {
-    /// Done.
+    /// The call succeeded.
     Ok = 0,
-    /// A pointer is null that must not be.
+    /// A required pointer is null.
     Null = 1,
-    /// The text names no code.
+    /// The text is not the name of a code.
     BadProfile = 2,
-    /// Shards that do not exist, are named twice, or play two parts.
+    /// A shard does not exist, is named twice, or is named as lost and as available.
     BadShard = 3,
-    /// The data is gone until more shards come back.
+    /// Too few shards are left: the data is lost until more shards come back.
     TooFewShards = 4,
-    /// Lengths that do not fit the code or each other.
+    /// Lengths do not fit the code or each other.
     BadLength = 5,
-    /// A buffer that is written overlaps another one.
+    /// A written buffer overlaps another one.
     Overlap = 6,
-    /// A number or range beyond what there is.
+    /// A number or range is out of bounds.
     OutOfRange = 7,
     /// A defect of the library.
     Internal = 8,
@@ -44,7 +44,7 @@ impl Status {
     ];
 }
 
-/// The name of a status as the header has it, or `unknown status`. A static text.
+/// The name of a status as in the header, or `unknown status`. A static text.
 #[unsafe(no_mangle)]
 pub extern "C" fn fieldstone_status_name(status: c_int) -> *const c_char {
     let known = Status::ALL.iter().find(|(known, _)| *known as c_int == status);
@@ -132,10 +132,10 @@ impl From<LentError> for Failure {
     }
 }
 
-/// Runs the body of a call: whatever it does, C gets a status, and a message where it asks for one.
+/// Runs the body of a call. In every case, C gets a status, and a message if it asks for one.
 ///
-/// A panic leaves nothing of ours in a state that later calls could not use: codes and plans do not
-/// change, and their caches are whole at every step.
+/// After a panic, later calls can still use codes and plans: they do not change, and their caches
+/// are valid after every step.
 ///
 /// # Safety
 /// `error` is null or points to writable memory for an [`Error`].

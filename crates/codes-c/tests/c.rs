@@ -13,15 +13,16 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-/// What the static library needs of the system, as `rustc --print native-static-libs` says.
+/// System libraries that the static library needs, from `rustc --print native-static-libs`.
 const SYSTEM_LIBRARIES: [&str; 6] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
 
 fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The folder of the libraries. Cargo builds no library for a test that Rust cannot link with it, so
-/// this asks it to, once; what the test's own build has compiled is used again.
+/// The folder of the libraries. Cargo builds no library for a test that Rust cannot link with it,
+/// so this function runs cargo once to build them. Cargo uses again what it has compiled for the
+/// test.
 fn libraries() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -57,7 +58,7 @@ enum Link {
     Static,
 }
 
-/// Compiles a program as strictly as C allows, and returns where it is.
+/// Compiles a program with strict warnings. Returns the path of the program.
 fn build(cc: &str, source: &Path, link: Link, folder: &TempDir) -> PathBuf {
     let program = folder.path().join(format!("{link:?}"));
     let mut command = Command::new(cc);
@@ -172,7 +173,7 @@ fn the_header_declares_what_the_library_exports() {
     }
     assert_eq!(declared, exported);
     assert!(declared.len() > 15);
-    // C sees every one of them used: what is declared wrongly would not work.
+    // The C test uses every function, so a wrong declaration would fail.
     let test = fs::read_to_string(here("tests/c/codes.c")).expect("the test program");
     for name in &declared {
         assert!(test.contains(&format!("{name}(")), "{name} is not tested");

@@ -1,9 +1,9 @@
-//! What Python lends for a call, and arrays that it gets back.
+//! The buffers that Python lends for a call, and the arrays that it gets back.
 //!
-//! A buffer is held from when it is named until the call ends. Meanwhile its owner can neither free
-//! nor resize it (`bytearray` refuses to), so the addresses stay good while the interpreter is
-//! released. What holds for every such library holds here: a buffer that another thread writes
-//! during the call gives results of no meaning.
+//! A buffer is held from its addition until the call ends. Meanwhile its owner can neither free nor
+//! resize it (`bytearray` refuses to), so the addresses stay valid while the interpreter is
+//! released. As with every such library, a call gives undefined results if another thread writes
+//! its buffers during the call.
 
 use fieldstone_codes::lent::{Lent, Slices};
 use pyo3::buffer::{ElementType, PyUntypedBuffer};
@@ -20,7 +20,7 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Names a buffer that is read. Returns its length in bytes.
+    /// Adds a buffer for reading. Returns its length in bytes.
     pub(crate) fn read(
         &mut self,
         argument: &'static str,
@@ -34,7 +34,7 @@ impl Buffers {
         Ok(len_bytes)
     }
 
-    /// Names a buffer that is written. Returns its length in bytes.
+    /// Adds a buffer for writing. Returns its length in bytes.
     pub(crate) fn write(
         &mut self,
         argument: &'static str,
@@ -52,7 +52,7 @@ impl Buffers {
         Ok(len_bytes)
     }
 
-    /// Names all buffers of a list, or rows of an array, that are read. Returns their lengths.
+    /// Adds all buffers of a list, or rows of an array, for reading. Returns their lengths.
     pub(crate) fn read_all(
         &mut self,
         argument: &'static str,
@@ -62,7 +62,7 @@ impl Buffers {
         all.map(|(at, object)| self.read(argument, Some(at), &object?)).collect()
     }
 
-    /// Names all buffers of a list, or rows of an array, that are written.
+    /// Adds all buffers of a list, or rows of an array, for writing. Returns their lengths.
     pub(crate) fn write_all(
         &mut self,
         argument: &'static str,
@@ -72,15 +72,15 @@ impl Buffers {
         all.map(|(at, object)| self.write(argument, Some(at), &object?)).collect()
     }
 
-    /// Computes with what was named, while other Python threads run.
+    /// Computes with the added buffers, while other Python threads run.
     pub(crate) fn compute<T: Send, E: std::error::Error + Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(Slices<'_>) -> Result<T, E> + Send,
     ) -> PyResult<T> {
         // SAFETY: the buffers are held until after this call, so their memory stays where it is.
-        // They are contiguous, and writable where they must be. Callers are asked to let no other
-        // thread use them meanwhile.
+        // They are contiguous, and writable where they must be. The documentation requires callers
+        // to let no other thread use them meanwhile.
         let slices = unsafe { self.lent.slices() }.map_err(|error| refused(&error))?;
         py.detach(|| work(slices)).map_err(|error| refused(&error))
     }

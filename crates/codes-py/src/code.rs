@@ -13,14 +13,14 @@ use crate::{CodeError, refused};
 
 /// An erasure code, made from its name: `Code("rs:4+2")`.
 ///
-/// Make it once and share it, also between threads: it keeps the plans that it made last.
+/// Make it once and share it, also between threads: it keeps the plans that it used last.
 #[pyclass(frozen, module = "fieldstone_codes")]
 pub(crate) struct Code {
     code: Arc<dyn Codes>,
     profile: Profile,
 }
 
-/// Objects by their shards, as Python gave them.
+/// Python objects by the numbers of their shards.
 type Shards<'py> = BTreeMap<usize, Bound<'py, PyAny>>;
 
 #[pymethods]
@@ -31,19 +31,19 @@ impl Code {
         Ok(Self { code: profile.code(), profile })
     }
 
-    /// The name of the code, as short as it can be written.
+    /// The name of the code, in its shortest form.
     #[getter]
     fn profile(&self) -> String {
         self.profile.to_string()
     }
 
-    /// Data shards.
+    /// Number of data shards.
     #[getter]
     fn k(&self) -> usize {
         self.code.k()
     }
 
-    /// Parity shards: any `m` losses can be repaired.
+    /// Number of parity shards: any `m` losses can be repaired.
     #[getter]
     fn m(&self) -> usize {
         self.code.m()
@@ -55,7 +55,7 @@ impl Code {
         self.code.elements()
     }
 
-    /// Lengths of shards are multiples of this.
+    /// Lengths of shards are multiples of this number.
     #[getter]
     fn granule_bytes(&self) -> usize {
         self.code.layout().granule_bytes(self.code.elements())
@@ -90,8 +90,8 @@ impl Code {
         Ok(made)
     }
 
-    /// Makes missing shards of any k others: those that `out` has buffers for, or all of them as
-    /// new arrays.
+    /// Recomputes missing shards from any k others: the shards for which `out` has buffers, or all
+    /// missing shards as new arrays.
     #[pyo3(signature = (shards, out=None))]
     fn decode<'py>(
         &self,
@@ -131,7 +131,8 @@ impl Code {
         Ok(made)
     }
 
-    /// Plans the repair of `lost`, reading as little as the code can of some of `available`.
+    /// Plans the repair of `lost` from some of `available`. The plan reads as little as the code
+    /// allows.
     fn repair_plan(
         &self,
         lost: &Bound<'_, PyAny>,
@@ -142,8 +143,8 @@ impl Code {
         Ok(RepairPlan::new(Arc::clone(&self.code), plan))
     }
 
-    /// Brings the parities up to date with a write to data shard `shard`: its bytes at `offset`
-    /// were `old` and are `new`.
+    /// Updates the parities for a write to data shard `shard`: its bytes at `offset` were `old` and
+    /// are `new`.
     fn update(
         &self,
         py: Python<'_>,
@@ -162,14 +163,14 @@ impl Code {
         })
     }
 
-    /// Whether the parities of all k + m shards are those of the data.
+    /// True if the parities of all k + m shards belong to the data.
     fn verify(&self, py: Python<'_>, shards: &Bound<'_, PyAny>) -> PyResult<bool> {
         let mut buffers = Buffers::default();
         buffers.read_all("shards", shards)?;
         buffers.compute(py, |(shards, _)| stripe::verify(&*self.code, &shards))
     }
 
-    /// The shards that may be wrong: none, the one that must be, or all where nothing tells.
+    /// The shards that may be wrong: none, the only possible one, or all if the check cannot tell.
     fn locate(&self, py: Python<'_>, shards: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
         let mut buffers = Buffers::default();
         buffers.read_all("shards", shards)?;
@@ -185,7 +186,7 @@ impl Code {
         format!("Code('{}')", self.profile)
     }
 
-    /// What pickle makes it of.
+    /// The arguments from which pickle makes the object.
     fn __getnewargs__(&self) -> (String,) {
         (self.profile(),)
     }
@@ -201,7 +202,7 @@ impl Code {
     ) -> PyResult<(Shards<'py>, Bound<'py, PyDict>)> {
         let all = 0..self.code.k() + self.code.m();
         let lost: Vec<usize> = all.filter(|shard| !given.contains_key(shard)).collect();
-        // Too many to be made: what says so needs no room for them.
+        // Too many shards are missing. The error for that needs no memory for them.
         let row_bytes = if given.len() < self.code.k() { 0 } else { len_bytes };
         let array = new_array(py, lost.len(), row_bytes)?;
         let (mut wanted, made) = (Shards::new(), PyDict::new(py));
@@ -214,13 +215,13 @@ impl Code {
     }
 }
 
-/// The numbers of shards in a list, a range, or whatever else gives them.
+/// The numbers of shards in a list, a range, or any other iterable.
 fn numbers(shards: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     shards.try_iter()?.map(|shard| shard?.extract()).collect()
 }
 
-/// The entries of a mapping from shards to buffers, or of a list in which `None` stands for those
-/// that are not there.
+/// The entries of a mapping from shards to buffers, or of a list in which `None` stands for missing
+/// shards.
 fn by_shard<'py>(
     argument: &str,
     shards: &Bound<'py, PyAny>,

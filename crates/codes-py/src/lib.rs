@@ -1,20 +1,20 @@
 //! The erasure codes as a Python package, `fieldstone_codes`.
 //!
-//! What it offers is in `fieldstone_codes.pyi`, which type checkers and editors read too. This side
-//! does three things: it takes any object with the buffer protocol (`bytes`, `bytearray`,
-//! `memoryview`, `mmap`, NumPy arrays) without copying a byte, checks what no type says (contiguous,
-//! writable, not overlapping; [`fieldstone_codes::lent`] and [`fieldstone_codes::stripe`] do the
-//! rest), and lets other Python threads run while it computes.
+//! `fieldstone_codes.pyi`, which type checkers and editors also read, describes the interface. This
+//! side does three things. It takes any object with the buffer protocol (`bytes`, `bytearray`,
+//! `memoryview`, `mmap`, NumPy arrays) without copying a byte. It checks the properties that types
+//! do not express (contiguous, writable, not overlapping; [`fieldstone_codes::lent`] and
+//! [`fieldstone_codes::stripe`] do the rest). It lets other Python threads run while it computes.
 //!
-//! It is built for Python's stable ABI from 3.11 on, the first one with the buffer protocol, so one
-//! library serves all later versions. NumPy only makes the arrays that are returned: nothing here is
-//! compiled against it.
+//! It is built for Python's stable ABI from 3.11 on, the first version with the buffer protocol, so
+//! one library serves all later versions. NumPy only makes the returned arrays: the package is not
+//! compiled against NumPy.
 //!
 //! | module    | idea |
 //! |-----------|------|
-//! | `buffers` | what Python lends for a call, and arrays that it gets back |
+//! | `buffers` | the buffers that Python lends for a call, and the arrays that it gets back |
 //! | `code`    | `Code`: encode, decode, update, verify, locate |
-//! | `repair`  | `RepairPlan` and `Read`: what to read, and what to make of it |
+//! | `repair`  | `RepairPlan` and `Read`: the ranges to read, and how to compute the shards |
 
 mod buffers;
 mod code;
@@ -30,7 +30,7 @@ pyo3::create_exception!(
     "What was asked for does not fit the code: its name, shards, lengths or buffers."
 );
 
-/// Any error of ours as a `CodeError`.
+/// Turns any error of the library into a `CodeError`.
 fn refused(error: &dyn std::error::Error) -> PyErr {
     CodeError::new_err(error.to_string())
 }

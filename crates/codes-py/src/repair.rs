@@ -9,7 +9,7 @@ use pyo3::types::PySlice;
 use crate::buffers::{Buffers, new_array};
 use crate::refused;
 
-/// What a plan reads of one shard.
+/// The reads of a plan from one shard.
 #[pyclass(frozen, module = "fieldstone_codes")]
 pub(crate) struct Read {
     code: Arc<dyn Codes>,
@@ -32,14 +32,14 @@ impl Read {
     ) -> PyResult<Vec<Bound<'py, PySlice>>> {
         check(&*self.code, shard_bytes)?;
         let ranges = self.read.ranges_in(shard_bytes as u64, self.code.elements());
-        // Inside a shard, whose length is a size.
+        // The range is inside a shard, whose length is a usize.
         let slice = |range: std::ops::Range<u64>| {
             PySlice::new(py, range.start as isize, range.end as isize, 1)
         };
         Ok(ranges.map(slice).collect())
     }
 
-    /// Bytes in all of those ranges.
+    /// The total length of these ranges in bytes.
     fn len_bytes(&self, shard_bytes: usize) -> PyResult<usize> {
         check(&*self.code, shard_bytes)?;
         Ok(stripe::read_bytes(&*self.code, &self.read, shard_bytes))
@@ -51,7 +51,7 @@ impl Read {
     }
 }
 
-/// How to make lost shards of others, reading as little as the code can.
+/// A plan to recompute lost shards from others. It reads as little as the code allows.
 #[pyclass(frozen, module = "fieldstone_codes")]
 pub(crate) struct RepairPlan {
     code: Arc<dyn Codes>,
@@ -66,28 +66,28 @@ impl RepairPlan {
 
 #[pymethods]
 impl RepairPlan {
-    /// The lost shards, in the order in which they were named.
+    /// The lost shards, in the caller's order.
     #[getter]
     fn lost(&self) -> Vec<usize> {
         self.plan.lost.clone()
     }
 
-    /// What to read, in the order in which `execute` takes it.
+    /// The reads, in the order in which `execute` takes them.
     #[getter]
     fn reads(&self) -> Vec<Read> {
         let read = |read: &ShardRead| Read { code: Arc::clone(&self.code), read: read.clone() };
         self.plan.reads.iter().map(read).collect()
     }
 
-    /// Bytes to read in all, of shards of `shard_bytes` bytes.
+    /// Bytes to read in total, for shards of `shard_bytes` bytes.
     fn read_bytes(&self, shard_bytes: usize) -> PyResult<usize> {
         check(&*self.code, shard_bytes)?;
         let bytes = |read| stripe::read_bytes(&*self.code, read, shard_bytes);
         Ok(self.plan.reads.iter().map(bytes).sum())
     }
 
-    /// Makes the lost shards, in `out` or as rows of a new array, of what was read: `inputs[i]` is
-    /// the content of `reads[i]`, its slices one after the other.
+    /// Computes the lost shards, into `out` or as rows of a new array, from the reads: `inputs[i]`
+    /// is the content of `reads[i]`, its slices one after the other.
     #[pyo3(signature = (inputs, out=None))]
     fn execute<'py>(
         &self,
@@ -118,7 +118,7 @@ impl RepairPlan {
 }
 
 impl RepairPlan {
-    /// The length of shards of which the first read has `len_bytes` bytes.
+    /// The length of the shards whose first read has `len_bytes` bytes.
     fn shard_bytes(&self, len_bytes: usize) -> usize {
         let part = u128::from(self.plan.reads[0].element_count());
         let whole = len_bytes as u128 * u128::from(self.code.elements()) / part;

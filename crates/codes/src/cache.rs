@@ -1,8 +1,8 @@
 //! A bounded cache of plans.
 //!
-//! Inverting a matrix costs more than decoding a small shard, and a failed node asks for the same
-//! few plans over and over. The cache keeps the most recently used ones: at most
-//! [`MAX_CACHED_PLANS`], and no more than [`MAX_CACHED_TERMS`] terms in all of them together.
+//! Inverting a matrix costs more than decoding a small shard, and a failed node needs the same few
+//! plans again and again. The cache keeps the most recently used plans: at most
+//! [`MAX_CACHED_PLANS`] plans, with at most [`MAX_CACHED_TERMS`] terms together.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,13 +12,14 @@ use fieldstone_gf::LinearMap;
 
 use crate::{DeltaPlan, RepairPlan};
 
-/// Plans kept per code. All patterns of up to two losses of rs:12+4 fit several times over.
+/// Plans kept per code. The plans for all patterns of up to two losses of rs:12+4 fit several
+/// times.
 pub const MAX_CACHED_PLANS: usize = 1024;
-/// Terms kept per code, counted over all cached plans; the plan used last stays in any case. A term
-/// takes about 70 bytes with its tables.
+/// Terms kept per code, in all cached plans together. The plan used last always stays. A term takes
+/// about 70 bytes with its tables.
 pub const MAX_CACHED_TERMS: usize = 1 << 20;
 
-/// What a cache can hold.
+/// An entry of a cache.
 pub(crate) trait Plan {
     /// The program of the plan.
     fn map(&self) -> &LinearMap;
@@ -36,7 +37,7 @@ impl Plan for DeltaPlan {
     }
 }
 
-/// What determines a plan: the lost shards in order, and the shards read in order.
+/// The key of a plan: the lost shards in order, and the shards read in order.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PlanKey {
     pub(crate) lost: Vec<usize>,
@@ -55,7 +56,7 @@ struct Entries<K, P> {
     uses: u64,
 }
 
-/// Least recently used plans leave first.
+/// A cache that evicts the least recently used plans first.
 pub(crate) struct PlanCache<K, P> {
     entries: Mutex<Entries<K, P>>,
 }
@@ -68,8 +69,8 @@ impl<K, P> Default for PlanCache<K, P> {
 }
 
 impl<K: Clone + Eq + Hash, P: Plan> PlanCache<K, P> {
-    /// The cached plan, or the one that `make` makes. The lock is not held while it does, so two
-    /// threads may make the same plan at once; both get an equal one.
+    /// The cached plan, or the plan that `make` makes. The lock is not held while `make` runs, so
+    /// two threads may make the same plan at once; both get an equal one.
     pub(crate) fn get_or_make(&self, key: &K, make: impl FnOnce() -> P) -> Arc<P> {
         if let Some(plan) = self.lookup(key) {
             return plan;
@@ -99,7 +100,7 @@ impl<K: Clone + Eq + Hash, P: Plan> PlanCache<K, P> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries<K, P>> {
-        // Every state between statements is a valid cache, so a panic elsewhere spoils nothing.
+        // Every state between statements is a valid cache, so a panic elsewhere does no harm.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -110,7 +111,7 @@ impl<K: Clone + Eq + Hash, P: Plan> PlanCache<K, P> {
 }
 
 impl<K: Clone + Eq + Hash, P> Entries<K, P> {
-    /// A scan of the bounded table, paid only after a miss that cost an inversion.
+    /// Scans the bounded table. This happens only after a miss, whose inversion costs more.
     fn drop_oldest(&mut self) {
         let oldest = self.plans.iter().min_by_key(|(_, entry)| entry.last_use);
         if let Some(key) = oldest.map(|(key, _)| key.clone())

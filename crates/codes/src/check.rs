@@ -1,27 +1,28 @@
-//! Checking a stripe: are its shards consistent, and if not, which one is wrong?
+//! Checks a stripe: are its shards consistent, and if not, which shard is wrong?
 //!
-//! A stripe is consistent when encoding its data gives its parities. With m >= 2 parities, one
-//! wrong shard can be found without any checksum: take each shard in turn for lost, repair it from
-//! others, and see whether the stripe is consistent then. Two different repairs cannot both be,
-//! because codewords differ in at least m + 1 shards; and if no repair is, more than one shard is
-//! wrong. More than one wrong shard can, with bad luck, look like another single one: that is
-//! what checksums are for.
+//! A stripe is consistent if encoding its data gives its parities. With m >= 2 parities, one wrong
+//! shard can be found without any checksum: the check treats each shard in turn as lost, repairs it
+//! from others, and tests whether the stripe is then consistent. At most one of these repairs gives
+//! a consistent stripe, because codewords differ in at least m + 1 shards. If no repair does, more
+//! than one shard is wrong. Several wrong shards can, with bad luck, look like another single wrong
+//! shard; only checksums exclude that.
 
 use crate::{Code, Layout};
 use fieldstone_gf::{LinearMap, ShapeError};
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The parities are those of the data.
+    /// The parities belong to the data.
     Consistent,
-    /// Exactly this shard differs from what the others say.
+    /// Exactly this shard does not fit the others.
     Wrong(usize),
-    /// Something is wrong, but no single shard explains it, or there are too few parities to tell.
+    /// The stripe is wrong, but no single shard explains it, or there are too few parities to
+    /// decide.
     Unknown,
 }
 
-/// Whether the parities are those of the data. `shards` are all k + m, of equal lengths.
+/// True if the parities belong to the data. `shards` are all k + m, of equal lengths.
 ///
 /// # Errors
 /// Numbers or lengths of shards do not fit the code.
@@ -43,7 +44,7 @@ pub fn verify(code: &dyn Code, shards: &[&[u8]]) -> Result<bool, ShapeError> {
     Ok(parities.iter().zip(&expected).all(|(parity, expected)| *parity == &expected[..]))
 }
 
-/// Which shard of a stripe is wrong. `shards` are all k + m, of equal lengths.
+/// Finds the wrong shard of a stripe. `shards` are all k + m, of equal lengths.
 ///
 /// # Errors
 /// Numbers or lengths of shards do not fit the code.
@@ -55,11 +56,11 @@ pub fn locate(code: &dyn Code, shards: &[&[u8]]) -> Result<Verdict, ShapeError> 
         return Ok(Verdict::Unknown);
     }
     for suspect in 0..shards.len() {
-        // k whole shards are enough, and any k will do: verify looks at all the others.
+        // Any k whole shards are enough: verify then compares all others.
         let others = (0..shards.len()).filter(|&shard| shard != suspect);
         let others: Vec<usize> = others.take(code.k()).collect();
         let plan = code.repair(&[suspect], &others).expect("k other shards are there");
-        // With no more than k shards there is nothing to choose: they are read whole.
+        // With only k shards the code has no choice: it reads them whole.
         let inputs: Vec<&[u8]> = plan.reads.iter().map(|read| shards[read.shard]).collect();
         let repaired = run(code.layout(), &plan.map, &inputs)?;
         let mut mended = shards.to_vec();

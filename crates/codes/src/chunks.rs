@@ -1,27 +1,27 @@
-//! How long the shards of an object are.
+//! The lengths of the shards of an object.
 //!
-//! An object of k data shards is cut into k *chunks*: chunk i is bytes i c .. (i+1) c, for a chunk
-//! length c that each of Ceph's plugins rounds in its own way. What is beyond the object's end is
-//! zeros, whole chunks of them if need be. Both sides must agree on c to find each other's bytes.
+//! An object of k data shards is cut into k *chunks*: chunk i is bytes i c .. (i+1) c. Each of
+//! Ceph's plugins rounds the chunk length c in a different way. Bytes beyond the object's end are
+//! zeros, which may be whole chunks. Writer and reader must use the same c.
 //!
 //! - `jerasure`: the object is rounded up to k w 4 bytes, or to k w packetsize 4 for codes over
-//!   packets, and divided by k. (Where w 4 is not a multiple of 16, another rule holds; it is
-//!   for every w here.) With `jerasure-per-chunk-alignment=true` the chunk itself is rounded up, to
-//!   w 16 bytes or to w packetsize, rounded up to 16.
+//!   packets, and divided by k. (Where w 4 is not a multiple of 16, another rule holds; for every w
+//!   here it is a multiple.) With `jerasure-per-chunk-alignment=true` the chunk itself is rounded
+//!   up, to w 16 bytes or to w packetsize, rounded up to 16.
 //! - `isa`: the chunk is rounded up to 32 bytes.
 //! - `clay`: the object is rounded up to k times 32 bytes for each element.
-//! - Zigzag is not in Ceph; it takes the rule of `clay`. Copies are as long as the object.
+//! - Zigzag is not in Ceph; it uses the rule of `clay`. Copies are as long as the object.
 
 use fieldstone_gf::WordField;
 
 use crate::Profile;
 
-/// Bytes that ISA-L's plugin aligns chunks to, and Clay elements.
+/// Alignment of the chunks of ISA-L's plugin, and of Clay elements, in bytes.
 const ALIGN_BYTES: u64 = 32;
 
 impl Profile {
     /// Bytes of each shard of an object of `object_bytes` bytes, by the rule of the Ceph plugin for
-    /// this code. `None` when that is beyond 64 bits.
+    /// this code. `None` if the number exceeds 64 bits.
     ///
     /// # Panics
     /// When [`Profile::checked`] refuses the profile.
@@ -45,8 +45,8 @@ impl Profile {
         Some(object_bytes.checked_next_multiple_of(stripe_bytes)? / k)
     }
 
-    /// As [`Profile::chunk_bytes`], for Ceph profiles with `jerasure-per-chunk-alignment=true`. Only
-    /// Jerasure's codes have that option; for others there is no difference.
+    /// As [`Profile::chunk_bytes`], for Ceph profiles with `jerasure-per-chunk-alignment=true`.
+    /// Only Jerasure's codes have that option; for other codes the result is the same.
     ///
     /// # Panics
     /// When [`Profile::checked`] refuses the profile.
@@ -71,7 +71,7 @@ fn bits(w: WordField) -> u64 {
 mod tests {
     use super::*;
 
-    /// What Ceph 16.2.15 answers to `ceph-erasure-code-tool calc-chunk-size`.
+    /// The answers of `ceph-erasure-code-tool calc-chunk-size` of Ceph 16.2.15.
     #[test]
     fn chunks_are_as_long_as_the_plugins_make_them() {
         for (profile, object_bytes, chunk_bytes) in [

@@ -1,5 +1,5 @@
-//! Replication, as the simplest code: one data shard, n - 1 parity shards equal to it, and a
-//! repair that reads any one of them.
+//! Replication, as the simplest code: one data shard, and n - 1 parity shards equal to it. A repair
+//! reads any one shard.
 
 use std::sync::Arc;
 

@@ -1,10 +1,9 @@
-//! Parity updates: what a change of one data shard does to the parities.
+//! Parity updates: the effect of a change of one data shard on the parities.
 //!
 //! Every map is linear, so the parities' deltas are the encoder's outputs for the data's delta,
-//! with zeros for everything else. The coefficients of that part of the encoder, whatever steps it
-//! takes, come from the encoder itself: byte column c of its input holds 1 in changed element c
-//! and 0 elsewhere, and then byte column c of a parity element is the coefficient that ties it
-//! to that element.
+//! with zeros for all other inputs. The encoder itself gives the coefficients of that part, for any
+//! number of steps. Byte column c of its input holds 1 in changed element c and 0 elsewhere. Then
+//! byte column c of a parity element is the coefficient of that element.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,13 +13,13 @@ use fieldstone_gf::{LinearMap, Term};
 use crate::program::Program;
 use crate::{DeltaPlan, ShardRead};
 
-/// Columns probed at once; bounds the memory that probing takes.
+/// Columns of one probe; bounds the probe's memory.
 const PROBE_COLUMNS: usize = 64;
 
-/// The plan for a change of `elements` of data shard `shard`; both exist.
+/// The plan for a change of `elements` of data shard `shard`. The shard and the elements exist.
 pub(crate) fn plan(encode: &LinearMap, k: usize, shard: usize, elements: Range<u32>) -> DeltaPlan {
     let parity_elements = &encode.shape().output_elements;
-    // For each parity, for each of its elements, the terms over the changed elements.
+    // For each element of each parity, the terms over the changed elements.
     let mut terms: Vec<Vec<Vec<Term>>> =
         parity_elements.iter().map(|&count| vec![Vec::new(); count as usize]).collect();
     let changed: Vec<u32> = elements.clone().collect();

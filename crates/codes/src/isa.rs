@@ -1,6 +1,6 @@
 //! The matrices of ISA-L, as Ceph's `isa` plugin uses them. Coefficients are in GF(2^8), 0x11d.
 //!
-//! With m = 1 that plugin takes a plain XOR, whatever the technique.
+//! With m = 1, that plugin uses a plain XOR for every technique.
 
 use fieldstone_gf::{Matrix, field};
 
@@ -9,25 +9,25 @@ use fieldstone_gf::{Matrix, field};
 pub(crate) fn cauchy(k: usize, m: usize) -> Matrix {
     Matrix::from_fn(m, k, |row, column| match m {
         1 => 1,
-        // k + row >= k > column, so they differ, and both are below 256.
+        // k + row >= k > column, so the two differ, and both are below 256.
         _ => field::inverse(((k + row) ^ column) as u8).expect("different numbers have a xor"),
     })
 }
 
 /// Parity rows of `gf_gen_rs_matrix`: coefficient j of parity i is 2^(i j). Not every square part
-/// of it is invertible: see [`vandermonde_is_mds`].
+/// of the matrix is invertible: see [`vandermonde_is_mds`].
 pub(crate) fn vandermonde(k: usize, m: usize) -> Matrix {
     Matrix::from_fn(m, k, |row, column| if m == 1 { 1 } else { field::exp(row * column) })
 }
 
-/// Most data shards that the Vandermonde code is allowed with.
+/// Most data shards of the Vandermonde code.
 pub(crate) const VANDERMONDE_MAX_K: usize = 32;
-/// Most parities that the Vandermonde code is allowed with.
+/// Most parities of the Vandermonde code.
 pub(crate) const VANDERMONDE_MAX_M: usize = 4;
-/// Most data shards for four parities: with 22, some four losses cannot be repaired.
+/// Most data shards for four parities: with 22, some patterns of four losses cannot be repaired.
 pub(crate) const VANDERMONDE_MAX_K_OF_4: usize = 21;
 
-/// Whether the Vandermonde code is within the bounds of Ceph's plugin, inside which it repairs every
+/// True if the Vandermonde code is within the bounds of Ceph's plugin. Within them it repairs every
 /// pattern of m losses.
 pub(crate) fn vandermonde_is_mds(k: usize, m: usize) -> bool {
     let most = if m == 4 { VANDERMONDE_MAX_K_OF_4 } else { VANDERMONDE_MAX_K };

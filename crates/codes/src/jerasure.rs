@@ -2,14 +2,15 @@
 //! A matrix is a list of parity rows.
 //!
 //! **`reed_sol_van`.** Jerasure takes the extended Vandermonde matrix of k + m rows (row x is x^0,
-//! x^1, ..; the last row is 0, .., 0, 1), makes its top the identity by column operations, and
-//! scales parity columns, then parity rows, so that the first row and the first column of the
-//! parities are ones. The result has a closed form. Column operations do not change which code the
-//! rows span: row x holds the values at x of the Lagrange polynomials of the points 0 .. k-1, that
-//! is P(x) / ((x - c) W(c)) for column c, with P(x) = product of (x - j), W(c) = product of (c - j)
-//! over j != c; the last row holds their leading coefficients 1 / W(c). Dividing by the first
-//! parity row, x = k, cancels W: column c becomes (k - c) / (x - c) times something that depends on
-//! x alone, and the last scaling fixes that. With subtraction being XOR:
+//! x^1, ..; the last row is 0, .., 0, 1) and makes its top the identity by column operations. Then
+//! it scales parity columns, then parity rows, so that the first row and the first column of the
+//! parities are ones. The result has a closed form. Column operations do not change the code that
+//! the rows span. Row x holds the values at x of the Lagrange polynomials of the points 0 .. k-1.
+//! In column c that is P(x) / ((x - c) W(c)), with P(x) = product of (x - j), and
+//! W(c) = product of (c - j) over j != c. The last row holds their leading coefficients 1 / W(c).
+//! The division by the first parity row, x = k, cancels W: column c becomes (k - c) / (x - c) times
+//! a factor that depends on x alone, and the last scaling fixes this factor. With subtraction as
+//! XOR:
 //!
 //! - first parity: 1
 //! - parity of point x, k < x < k + m - 1: ((k xor c) x) / ((x xor c) k)
@@ -19,10 +20,10 @@
 //!
 //! **`cauchy_orig`.** 1 / (i xor (m + c)) for parity i.
 //!
-//! **`cauchy_good`.** For two parities of 8 bits, ones and the elements with the fewest ones in
-//! their bit matrices, smallest first. Otherwise `cauchy_orig` with each column divided by its
-//! entry in the first row, and then each further row divided by that one of its entries
-//! which leaves the fewest ones in the row's bit matrices (or left as it is).
+//! **`cauchy_good`.** For two parities of 8 bits: ones, and the elements with the fewest ones in
+//! their bit matrices, smallest first. Otherwise: `cauchy_orig` with each column divided by its
+//! entry in the first row. Then each further row is divided by the one of its entries that leaves
+//! the fewest ones in the row's bit matrices (or is left as it is).
 
 use fieldstone_gf::WordField;
 
@@ -80,8 +81,8 @@ pub(crate) fn cauchy_good(field: WordField, k: usize, m: usize) -> WordMatrix {
     matrix
 }
 
-/// The row itself, or the row divided by one of its entries: what has the fewest ones; of equals,
-/// the first.
+/// The row itself, or the row divided by one of its entries: the one with the fewest ones; among
+/// equals, the first.
 fn cheapest_multiple(field: WordField, row: &[u32]) -> Vec<u32> {
     let ones = |row: &[u32]| row.iter().map(|&entry| field.bit_ones(entry)).sum::<u32>();
     let divided = |divisor: &u32| -> Vec<u32> {
@@ -89,7 +90,7 @@ fn cheapest_multiple(field: WordField, row: &[u32]) -> Vec<u32> {
         row.iter().map(|&entry| field.mul(entry, factor)).collect()
     };
     let candidates = row.iter().filter(|&&entry| entry != 1).map(divided);
-    // The first of the smallest is what min_by_key gives.
+    // min_by_key returns the first of equal minima.
     std::iter::once(row.to_vec())
         .chain(candidates)
         .min_by_key(|row| ones(row))
@@ -111,7 +112,7 @@ mod tests {
         assert_eq!(cauchy_good(field, 15, 2)[1], best);
     }
 
-    /// The procedure of Jerasure as the literature describes it, column operations and all.
+    /// Jerasure's procedure as the literature describes it, with column operations.
     fn by_elimination(field: WordField, k: usize, m: usize) -> WordMatrix {
         let power = |x: u32, j: usize| (0..j).fold(1, |power, _| field.mul(power, x));
         let mut rows: WordMatrix =

@@ -1,19 +1,20 @@
-//! Where the elements of a shard lie in its bytes.
+//! The layout of a shard's elements in its bytes.
 //!
-//! A code is a [`LinearMap`] over elements. For codes over bytes the elements of a shard are its
-//! equal parts, one after the other, and the map is executed on the shards as they are. Jerasure's
-//! codes over bits store them otherwise, and this module brings the two together: the map stays a
-//! plain program, which any engine executes, and [`Layout::execute`] finds its elements.
+//! A code is a [`LinearMap`] over elements. For codes over bytes, the elements of a shard are its
+//! equal parts, one after the other, and the map runs on the shards as they are. Jerasure's codes
+//! over bits store their elements differently. This module connects the two: the map stays a plain
+//! program that any engine can execute, and [`Layout::execute`] finds its elements.
 //!
-//! - **Packets** (`cauchy-orig`, `cauchy-good`): a shard is a run of blocks of w packets. Packet i
-//!   of a block is element i, so the map is executed block by block.
-//! - **Words** (`jerasure-van`, `jerasure-r6` with w = 16, 32): a shard is a run of little-endian
-//!   words, and element i is the plane of all bits i. Slices of the shards are turned into planes,
-//!   the map is executed on those, and the result is turned back. `docs/decisions/0008` says why.
+//! - **Packets** (`cauchy-orig`, `cauchy-good`): a shard is a sequence of blocks of w packets.
+//!   Packet i of a block is element i, so the map runs block by block.
+//! - **Words** (`jerasure-van`, `jerasure-r6` with w = 16, 32): a shard is a sequence of
+//!   little-endian words, and element i is the plane of all bits i. The module converts slices of
+//!   the shards to planes, executes the map on these, and converts the result back.
+//!   `docs/decisions/0008` says why.
 
 use fieldstone_gf::{LinearMap, ShapeError, WordField};
 
-/// Where the elements of a shard lie in its bytes.
+/// The layout of a shard's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Element i is the i-th of equal parts of the shard.
@@ -23,21 +24,22 @@ pub enum Layout {
         /// Bytes of a packet.
         packet_bytes: usize,
     },
-    /// Little-endian words; element i is made of the bits i of all words.
+    /// Little-endian words; element i consists of the bits i of all words.
     Words {
         /// The field, which gives the bits of a word.
         field: WordField,
     },
 }
 
-/// Most bytes of a bit plane that are treated at once. More makes each pass of the map longer, less
-/// keeps all planes in the first two cache levels; this is best for 8 + 3 shards of 16 and 32 bits.
+/// Most bytes of a bit plane in one slice. A larger number makes each pass of the map longer; a
+/// smaller one keeps all planes in the first two cache levels. This is the best number for 8 + 3
+/// shards of 16 and 32 bits.
 const MAX_PLANE_BYTES: usize = 512;
-/// Planes are treated in multiples of this.
+/// Planes have multiples of this length.
 const PLANE_STEP_BYTES: usize = 16;
 
 impl Layout {
-    /// Lengths of shards must be multiples of this, in bytes; `elements` is that of the code.
+    /// Lengths of shards must be multiples of this number of bytes. `elements` is that of the code.
     #[must_use]
     pub fn granule_bytes(self, elements: u32) -> usize {
         match self {
@@ -47,12 +49,11 @@ impl Layout {
         }
     }
 
-    /// Executes a map of a code that has this layout. Inputs are what the map's plan reads;
-    /// lengths are as [`LinearMap::execute`] wants them, and multiples of
-    /// [`Layout::granule_bytes`].
+    /// Executes a map of a code with this layout. Inputs are the reads of the map's plan. Lengths
+    /// are as in [`LinearMap::execute`], and multiples of [`Layout::granule_bytes`].
     ///
     /// # Errors
-    /// Numbers or lengths of buffers do not fit the map or the layout. Nothing is written then.
+    /// Numbers or lengths of buffers do not fit the map or the layout. Then no output is written.
     pub fn execute(
         self,
         map: &LinearMap,
@@ -73,7 +74,8 @@ impl Layout {
     }
 }
 
-/// Checks that every buffer holds whole blocks of one packet for each element, and equally many.
+/// Checks that every buffer holds whole blocks of one packet for each element, and that all hold
+/// the same number of blocks.
 fn check(
     map: &LinearMap,
     packet_bytes: usize,
@@ -89,8 +91,8 @@ fn check(
     check_outputs(map, element_bytes, outputs, |element_bytes, n| element_bytes * n)
 }
 
-/// Checks that every buffer holds equally many words. A map's shard of any elements is a whole
-/// shard here: codes over words read and write nothing less.
+/// Checks that all buffers hold the same number of words. A shard of a map is a whole shard here,
+/// whatever its elements are: codes over words read and write only whole shards.
 fn check_words(
     map: &LinearMap,
     field: WordField,
@@ -201,9 +203,10 @@ fn execute_words(
 
 /// The bit planes of a slice of a shard, one after the other.
 ///
-/// Which bit of a plane a word has does not matter, as long as all shards agree. Word i p + j of a
-/// slice, with planes of p bytes, has bit i of byte j: so eight runs of words become eight planes
-/// for every byte of a word, by operations on whole vectors of neighbouring words.
+/// The position of a word's bits within a plane does not matter, as long as it is the same in all
+/// shards. Word i p + j of a slice, with planes of p bytes, has bit i of byte j. So operations on
+/// whole vectors of neighbouring words turn eight runs of words into eight planes, for every byte
+/// of a word.
 #[derive(Clone, Copy)]
 struct SlicePlanes {
     field: WordField,
@@ -212,18 +215,19 @@ struct SlicePlanes {
 }
 
 impl SlicePlanes {
-    /// Planes for `len_bytes` bytes of words, and for zeros up to a multiple of the step, not zero.
+    /// Planes for `len_bytes` bytes of words, which is not zero. Zeros fill the planes up to a
+    /// multiple of the step.
     fn new(field: WordField, len_bytes: usize) -> Self {
         let steps = len_bytes.div_ceil(field.bits() * PLANE_STEP_BYTES).max(1);
         Self { field, plane_bytes: steps * PLANE_STEP_BYTES }
     }
 
-    /// Bytes of all planes, and of as many words as they have room for.
+    /// Bytes of all planes; a buffer of words for them has the same number.
     fn bytes(self) -> usize {
         self.plane_bytes * self.field.bits()
     }
 
-    /// From words to planes. Words beyond the end count as zero.
+    /// Converts words to planes. Words beyond the end count as zero.
     fn split(self, words: &[u8], planes: &mut [u8]) {
         let word_bytes = self.field.bytes();
         let run_bytes = self.plane_bytes * word_bytes;
@@ -240,7 +244,7 @@ impl SlicePlanes {
         planes.chunks_exact_mut(8 * self.plane_bytes).for_each(transpose);
     }
 
-    /// From planes, which are used up, to words. What there is beyond the end is dropped.
+    /// Converts planes to words, and overwrites the planes. Words beyond the end are dropped.
     fn join(self, planes: &mut [u8], words: &mut [u8]) {
         planes.chunks_exact_mut(8 * self.plane_bytes).for_each(transpose);
         let run_bytes = self.plane_bytes * self.field.bytes();
@@ -251,7 +255,7 @@ impl SlicePlanes {
     }
 }
 
-/// Byte `lane` of every word. Shifts of whole words let the compiler use vectors.
+/// Extracts byte `lane` of every word. Shifts of whole words let the compiler use vectors.
 fn take_lane(field: WordField, words: &[u8], lane: usize, row: &mut [u8]) {
     let shift = 8 * lane;
     match field {
@@ -269,8 +273,8 @@ fn take_lane(field: WordField, words: &[u8], lane: usize, row: &mut [u8]) {
     }
 }
 
-/// Words from their bytes: the inverse of [`take_lane`] for all lanes. `row` gives the bytes of a
-/// lane.
+/// Makes words of their bytes: the inverse of [`take_lane`] for all lanes. `row` gives the bytes of
+/// a lane.
 fn put_lanes<'a>(field: WordField, row: impl Fn(usize) -> &'a [u8], words: &mut [u8]) {
     match field {
         WordField::W8 => words.copy_from_slice(&row(0)[..words.len()]),
@@ -291,7 +295,7 @@ fn put_lanes<'a>(field: WordField, row: impl Fn(usize) -> &'a [u8], words: &mut 
 
 /// Bytes of each row that are transposed at once, in vector registers.
 const TRANSPOSE_BYTES: usize = 16;
-/// Those bytes.
+/// A vector of that many bytes.
 type Vector = [u64; TRANSPOSE_BYTES / 8];
 
 fn word_at(bytes: &[u8], word: usize) -> u64 {
@@ -299,8 +303,8 @@ fn word_at(bytes: &[u8], word: usize) -> u64 {
     u64::from_le_bytes(bytes.expect("eight bytes"))
 }
 
-/// Eight rows of bytes: bit b of row i becomes bit i of row b, in every byte. Blocks of 4, 2 and 1
-/// bits are exchanged across the diagonal (Warren, Hacker's Delight, section 7-3).
+/// Transposes eight rows of bytes: bit b of row i becomes bit i of row b, in every byte. Blocks of
+/// 4, 2 and 1 bits are exchanged across the diagonal (Warren, Hacker's Delight, section 7-3).
 fn transpose(rows: &mut [u8]) {
     let row_bytes = rows.len() / 8;
     for at in (0..row_bytes).step_by(TRANSPOSE_BYTES) {

@@ -1,12 +1,12 @@
 //! Buffers that another language lends for one call.
 //!
-//! Rust's borrows say that nothing is written while it is read. C and Python have no borrows, so
-//! bindings hand over addresses and lengths, and here they become slices, after everything that can
-//! be seen from an address is checked: it is not null, does not run past the end of memory, and
-//! nothing that is written overlaps anything else. Buffers that are only read may overlap.
+//! Rust's borrows guarantee that no buffer is written while it is read. C and Python have no
+//! borrows, so bindings pass addresses and lengths. This module turns them into slices, after all
+//! checks that an address allows: it is not null, the buffer does not run past the end of memory,
+//! and a written buffer overlaps no other. Buffers that are only read may overlap.
 //!
-//! The check compares each written buffer with every other. That is no more than the code then
-//! multiplies and adds, and needs no memory.
+//! The check compares each written buffer with every other. That is no more work than the
+//! multiplications and additions of the code that follows, and needs no memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,12 +14,12 @@ use std::slice;
 
 use thiserror::Error;
 
-/// What the caller calls a buffer: an argument, or one entry of a list.
+/// The caller's name for a buffer: an argument, or one entry of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
     /// The argument.
     pub argument: &'static str,
-    /// Which entry of it, if it is a list.
+    /// The number of the entry, if the argument is a list.
     pub index: Option<usize>,
 }
 
@@ -38,15 +38,15 @@ pub enum LentError {
     /// The address is null although the buffer is not empty.
     #[error("{0} is NULL")]
     Null(Name),
-    /// More bytes than can be there.
+    /// The length exceeds the address space.
     #[error("{0} is longer than the address space")]
     TooLong(Name),
-    /// A buffer that is written shares memory with another one.
+    /// A written buffer shares memory with another one.
     #[error("{written} overlaps {other}")]
     Overlap {
-        /// The buffer that is written.
+        /// The written buffer.
         written: Name,
-        /// The other one, which is read or written.
+        /// The other buffer, which is read or written.
         other: Name,
     },
 }
@@ -80,10 +80,10 @@ impl Buffer {
     }
 }
 
-/// What is read, and what is written.
+/// The slices to read, and the slices to write.
 pub type Slices<'a> = (Vec<&'a [u8]>, Vec<&'a mut [u8]>);
 
-/// The buffers of one call, in the order in which they were named.
+/// The buffers of one call, in the order in which they were added.
 #[derive(Default)]
 pub struct Lent {
     reads: Vec<Buffer>,
@@ -91,7 +91,7 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// Adds a buffer that is read. Nothing is accessed yet.
+    /// Adds a buffer to read, without access to its memory.
     ///
     /// # Errors
     /// [`LentError::Null`] and [`LentError::TooLong`]. An empty buffer may have any address.
@@ -107,7 +107,7 @@ impl Lent {
         Ok(())
     }
 
-    /// Adds a buffer that is written. Nothing is accessed yet.
+    /// Adds a buffer to write, without access to its memory.
     ///
     /// # Errors
     /// As those of [`Lent::read`].
@@ -122,28 +122,28 @@ impl Lent {
         Ok(())
     }
 
-    /// All buffers as slices: those that are read, and those that are written.
+    /// All buffers as slices: those to read, and those to write.
     ///
     /// # Errors
     /// [`LentError::Overlap`].
     ///
     /// # Safety
-    /// For as long as the slices live, every buffer is memory of the length given, initialised and
-    /// readable, and writable where it was named so. No other code writes any of these bytes, or
-    /// reads bytes that are written.
+    /// While the slices live, every buffer is memory of the given length, initialised and readable,
+    /// and writable if it was added as such. No other code writes any of these bytes, or reads
+    /// bytes that are written.
     pub unsafe fn slices<'a>(&self) -> Result<Slices<'a>, LentError> {
         self.check_overlaps()?;
         let some = |buffer: &&Buffer| buffer.len_bytes > 0;
         let read = |buffer: &Buffer| -> &'a [u8] {
-            // SAFETY: the caller vouches for the memory; the address is not null and the length
-            // fits an isize. What is written was checked to be elsewhere.
+            // SAFETY: by the caller's contract the memory is valid; the address is not null and the
+            // length fits an isize. The check above has shown that no written buffer overlaps it.
             Some(buffer).filter(some).map_or(&[], |buffer| unsafe {
                 slice::from_raw_parts(buffer.start, buffer.len_bytes)
             })
         };
         let write = |buffer: &Buffer| -> &'a mut [u8] {
-            // SAFETY: as above; no two buffers that are written overlap, so each slice is the only
-            // one of its memory.
+            // SAFETY: as above; no two written buffers overlap, so each slice is the only one of
+            // its memory.
             Some(buffer).filter(some).map_or(&mut [], |buffer| unsafe {
                 slice::from_raw_parts_mut(buffer.start, buffer.len_bytes)
             })
@@ -170,7 +170,7 @@ mod tests {
         Name { argument, index: Some(index) }
     }
 
-    /// Reads and writes given as first and end bytes in one array.
+    /// Lends reads and writes, which are given as first and end bytes in one array.
     fn lend(reads: &[(usize, usize)], writes: &[(usize, usize)]) -> Result<(), LentError> {
         let mut memory = [0u8; 64];
         let start = memory.as_mut_ptr();
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn what_is_written_overlaps_nothing() {
         assert_eq!(lend(&[(0, 8), (4, 12), (8, 8)], &[(12, 20), (20, 21), (30, 64)]), Ok(()));
-        // Touching is not overlapping, and an empty buffer overlaps nothing.
+        // Buffers that touch do not overlap, and an empty buffer overlaps no other.
         assert_eq!(lend(&[(4, 8), (9, 9)], &[(0, 4), (8, 12)]), Ok(()));
         let overlap = |written, other| Err(LentError::Overlap { written, other });
         assert_eq!(lend(&[(0, 8), (8, 16)], &[(15, 20)]), overlap(name("out", 0), name("in", 1)));

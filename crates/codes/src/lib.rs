@@ -1,29 +1,29 @@
 //! Erasure codes, compiled to linear maps, with repair plans.
 //!
-//! A [`Profile`] names a code as the command line does (`rs:4+2`, `copies:3`). From it comes a
-//! [`Code`]: numbers of data and parity shards, the [`LinearMap`](fieldstone_gf::LinearMap) that
-//! encodes, and for any loss a [`RepairPlan`]: which byte ranges of which shards to read, and the
-//! map that turns them into the lost shards. The program that moves the bytes needs no algebra, and
-//! the unit that computes (CPU, RTL, GPU) needs no knowledge of codes.
+//! A [`Profile`] names a code as the command line does (`rs:4+2`, `copies:3`). It gives a [`Code`]:
+//! the numbers of data and parity shards, the [`LinearMap`](fieldstone_gf::LinearMap) that encodes,
+//! and for any loss a [`RepairPlan`]. The plan says which byte ranges of which shards to read, and
+//! has the map that turns them into the lost shards. So the program that moves the bytes needs no
+//! algebra, and the unit that computes (CPU, RTL, GPU) needs no knowledge of codes.
 //!
 //! Shards are numbered 0..k for data and k..k+m for parity. Every shard is cut into
-//! [`elements`](Code::elements) elements; codes over bytes have one, regenerating codes have many
-//! and read only some of them in a repair. The elements of a shard are its equal parts, except in
-//! Jerasure's codes over bits: [`Layout`] knows where elements lie and executes a map on
-//! shards.
+//! [`elements`](Code::elements) elements. Codes over bytes have one element; regenerating codes
+//! have many, and a repair reads only some of them. The elements of a shard are its equal parts,
+//! except in Jerasure's codes over bits: [`Layout`] knows the positions of elements and executes a
+//! map on shards.
 //!
 //! | module      | idea |
 //! |-------------|------|
 //! | [`profile`] | names of codes: parse, print, bounds |
-//! | [`layout`]  | where the elements of a shard lie |
-//! | [`plan`]    | what a repair reads and computes, and what an update changes |
+//! | [`layout`]  | the positions of elements in a shard |
+//! | [`plan`]    | the reads and the map of a repair, and of an update |
 //! | [`check`]   | is a stripe consistent, and which shard is wrong |
 //! | [`stripe`]  | whole stripes in memory: encode, decode, update, with every argument checked |
 //! | [`lent`]    | buffers that other languages lend, for bindings |
-//! | `chunks`    | how long the shards of an object are, by the rules of Ceph's plugins |
-//! | `planned`   | what all codes share: checks, caches, updates |
-//! | `cache`     | plans are kept, up to a fixed number, because inverting costs more than coding |
-//! | `delta`     | the parity update of any code, read off its encoder |
+//! | `chunks`    | the lengths of an object's shards, by the rules of Ceph's plugins |
+//! | `planned`   | the common parts of all codes: checks, caches, updates |
+//! | `cache`     | keeps a bounded number of plans, because inverting costs more than coding |
+//! | `delta`     | the parity update of any code, computed from its encoder |
 //! | `program`   | building maps of several steps |
 //! | `isa`, `jerasure` | the matrices of two libraries, as Ceph uses them |
 //! | `rs`        | Reed-Solomon over bytes |
@@ -82,7 +82,7 @@ pub enum CodeError {
     /// A shard number outside the code.
     #[error("shard {shard} does not exist: {profile} has shards 0 to {last}", last = profile.shards() - 1)]
     NoSuchShard {
-        /// The number given.
+        /// The given number.
         shard: usize,
         /// The code.
         profile: Profile,
@@ -101,20 +101,20 @@ pub enum CodeError {
         /// The shard.
         shard: usize,
     },
-    /// Too little is left: the data is gone until more shards come back.
+    /// Too few shards are left: the data is lost until more shards come back.
     #[error("{profile} needs {needed} shards to repair, but only {available} are available")]
     TooFewShards {
         /// The code.
         profile: Profile,
-        /// Shards that a repair must read.
+        /// Shards that the repair must read.
         needed: usize,
-        /// Shards that can be read.
+        /// Shards that are available.
         available: usize,
     },
-    /// An update of something that is not a data shard.
+    /// An update of a shard that is not a data shard.
     #[error("shard {shard} is no data shard: those of {profile} are 0 to {last}", last = profile.k() - 1)]
     NoSuchDataShard {
-        /// The number given.
+        /// The given number.
         shard: usize,
         /// The code.
         profile: Profile,
@@ -122,9 +122,9 @@ pub enum CodeError {
     /// An update of no elements, or of elements that do not exist, or of single bits of words.
     #[error("elements {start}..{end} cannot be updated: {profile} has elements 0..{count}")]
     NoSuchElements {
-        /// First element given.
+        /// First given element.
         start: u32,
-        /// Element after the last one given.
+        /// Element after the last given one.
         end: u32,
         /// The code.
         profile: Profile,
@@ -133,7 +133,7 @@ pub enum CodeError {
     },
 }
 
-/// An erasure code: everything that the rest of the system needs to know about it.
+/// An erasure code, as the rest of the system sees it.
 pub trait Code: Send + Sync {
     /// The name of the code.
     fn profile(&self) -> Profile;
@@ -152,24 +152,25 @@ pub trait Code: Send + Sync {
     /// [`granule_bytes`](Layout::granule_bytes).
     fn elements(&self) -> u32;
 
-    /// Where the elements of a shard lie. Everything that has one layout may also use
-    /// [`Layout::Contiguous`] throughout: it is the same code with the bytes of shards in another
+    /// The layout of a shard's elements. A program that uses one layout for all shards may also use
+    /// [`Layout::Contiguous`] everywhere: it is the same code with the bytes of shards in another
     /// order.
     fn layout(&self) -> Layout;
 
     /// The map from the k data shards to the m parity shards.
     fn encode(&self) -> &Arc<LinearMap>;
 
-    /// How to recompute the shards `lost` (data or parity) from some of those `available`.
+    /// The plan that recomputes the shards `lost` (data or parity) from some of the shards
+    /// `available`.
     ///
-    /// `available` is in order of preference: where the code has a choice that costs the same,
-    /// it takes the first ones. Shards in neither list are not touched.
+    /// `available` is in order of preference: where several choices cost the same, the code takes
+    /// the first shards. The plan does not read shards that are in neither list.
     fn repair(&self, lost: &[usize], available: &[usize]) -> Result<Arc<RepairPlan>, CodeError>;
 
-    /// As [`Code::repair`], for the elements `elements` of the lost shards alone: the plan reads
-    /// no more than these depend on. Its outputs are those elements of each lost shard, one after the
-    /// other. Elements are treated byte by byte, so that any range within an element can be made
-    /// from the same range within the elements that the plan reads.
+    /// As [`Code::repair`], but only for the elements `elements` of the lost shards: the plan reads
+    /// only the elements on which these depend. Its outputs are those elements of each lost shard,
+    /// one after the other. Elements are treated byte by byte. So any range within an element can
+    /// be computed from the same range within the elements that the plan reads.
     fn repair_elements(
         &self,
         lost: &[usize],
@@ -177,12 +178,13 @@ pub trait Code: Send + Sync {
         elements: Range<u32>,
     ) -> Result<Arc<RepairPlan>, CodeError>;
 
-    /// How the parities change with some elements of one data shard. With [`Layout::Words`] these
-    /// must be all elements, and shards of any whole number of words may be ranges of longer ones.
+    /// The change of the parities for a change of some elements of one data shard. With
+    /// [`Layout::Words`] these must be all elements; but a shard of any whole number of words may
+    /// be a range of a longer one.
     fn delta(&self, shard: usize, elements: Range<u32>) -> Result<Arc<DeltaPlan>, CodeError>;
 }
 
-/// Checks two shard lists against a profile, as every code must before it plans.
+/// Checks two shard lists against a profile. Every code does this before it plans.
 fn check_shards(profile: Profile, lost: &[usize], available: &[usize]) -> Result<(), CodeError> {
     if lost.is_empty() {
         return Err(CodeError::NothingLost);

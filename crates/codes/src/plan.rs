@@ -1,4 +1,4 @@
-//! What a repair reads and computes, and what an update changes.
+//! The reads and the map of a repair, and of an update.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use fieldstone_gf::{Element, LinearMap, Source};
 
-/// Which elements of one surviving shard a repair reads.
+/// The elements of one surviving shard that a repair reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardRead {
     /// The shard.
     pub shard: usize,
-    /// Runs of elements, ascending and not touching each other. The map's input for this shard is
+    /// Ranges of elements, ascending and not touching each other. The map's input for this shard is
     /// their concatenation.
     pub elements: Vec<Range<u32>>,
 }
 
 impl ShardRead {
-    /// All of a shard that has `elements` elements.
+    /// All elements of a shard with `elements` elements.
     #[must_use]
     pub fn whole(shard: usize, elements: u32) -> Self {
         Self { shard, elements: std::iter::once(0..elements).collect() }
@@ -49,9 +49,9 @@ impl ShardRead {
     }
 
     /// The byte ranges inside a shard of `shard_bytes` bytes of a code of `elements` elements, for
-    /// every layout: those that read less than whole shards have elements that are equal parts.
+    /// every layout: if less than whole shards are read, elements are equal parts.
     pub fn ranges_in(&self, shard_bytes: u64, elements: u32) -> impl Iterator<Item = Range<u64>> {
-        // No more than shard_bytes, but the product may be.
+        // The result is at most shard_bytes, but the product may be larger.
         let at = move |element: u32| {
             (u128::from(shard_bytes) * u128::from(element) / u128::from(elements)) as u64
         };
@@ -59,23 +59,23 @@ impl ShardRead {
     }
 }
 
-/// How to recompute lost shards.
+/// The plan to recompute lost shards.
 ///
 /// For codes of one element per shard, the same plan repairs any byte sub-range of the shards:
 /// read that sub-range of each shard in `reads` and execute the map on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairPlan {
-    /// The lost shards, in the order in which they were asked for: the map's outputs.
+    /// The lost shards, in the caller's order: the map's outputs.
     pub lost: Vec<usize>,
-    /// What to read: the map's inputs, in order.
+    /// The elements to read: the map's inputs, in order.
     pub reads: Vec<ShardRead>,
-    /// From what was read to the lost shards.
+    /// The map from the reads to the lost shards.
     pub map: Arc<LinearMap>,
 }
 
 impl RepairPlan {
-    /// The part of the plan that repairs the elements `elements` of each lost shard, which are in
-    /// range and not none. `None` if they depend on nothing that is read.
+    /// The part of the plan that repairs the elements `elements` of each lost shard. The range is
+    /// valid and not empty. `None` if the elements depend on no read.
     pub(crate) fn part(&self, elements: &Range<u32>) -> Option<Self> {
         let part = self.map.restrict(|element| elements.contains(&element.index)).ok()?;
         let reads = part.inputs.iter().map(|(input, places)| {
@@ -87,15 +87,15 @@ impl RepairPlan {
         Some(Self { lost: self.lost.clone(), reads, map: Arc::new(part.map) })
     }
 
-    /// Bytes to read in all, for elements of `element_bytes` bytes.
+    /// Bytes to read in total, for elements of `element_bytes` bytes.
     #[must_use]
     pub fn read_bytes(&self, element_bytes: u64) -> u64 {
         self.reads.iter().map(|read| u64::from(read.element_count()) * element_bytes).sum()
     }
 }
 
-/// How a change of some elements of one data shard changes the parities, so that a small write
-/// need not read the other data shards.
+/// The change of the parities for a change of some elements of one data shard. With it, a small
+/// write need not read the other data shards.
 ///
 /// The delta of an element is its old content XOR its new content. The new content of a parity
 /// element is its old content XOR the map's output for it.
@@ -103,31 +103,31 @@ impl RepairPlan {
 pub struct DeltaPlan {
     /// The data shard that changes.
     pub shard: usize,
-    /// Its elements that change: the map's one input is their deltas, concatenated.
+    /// The elements that change. The map's only input is their deltas, concatenated.
     pub elements: Range<u32>,
-    /// The parity elements that change: output i of the map is the deltas of those of
-    /// `writes[i]`, concatenated. Parities that do not change at all are left out.
+    /// The parity elements that change. Output i of the map is the deltas of the elements of
+    /// `writes[i]`, concatenated. Parities that do not change are left out.
     pub writes: Vec<ShardRead>,
-    /// From the data's deltas to the parities' deltas.
+    /// The map from the data's deltas to the parities' deltas.
     pub map: Arc<LinearMap>,
 }
 
-/// The elements that a plan reads, gathered while the plan is made.
+/// The elements that a plan reads, collected while the plan is made.
 #[derive(Default)]
 pub(crate) struct ReadSet(BTreeMap<usize, BTreeSet<u32>>);
 
 impl ReadSet {
-    /// All of each of the shards.
+    /// All elements of each of the shards.
     pub(crate) fn whole(shards: &[usize], elements: u32) -> Self {
         Self(shards.iter().map(|&shard| (shard, (0..elements).collect())).collect())
     }
 
-    /// Reads one more element.
+    /// Adds an element.
     pub(crate) fn insert(&mut self, shard: usize, element: u32) {
         self.0.entry(shard).or_default().insert(element);
     }
 
-    /// The reads in order of shards.
+    /// The reads in the order of shards.
     pub(crate) fn reads(&self) -> Vec<ShardRead> {
         let read = |(&shard, elements): (&usize, &BTreeSet<u32>)| {
             ShardRead::of(shard, elements.iter().copied())
@@ -135,7 +135,7 @@ impl ReadSet {
         self.0.iter().map(read).collect()
     }
 
-    /// Where each element is in the map's inputs.
+    /// The positions of the elements in the map's inputs.
     pub(crate) fn sources(&self) -> ReadIndex {
         let mut index = ReadIndex::default();
         for (input, (&shard, elements)) in self.0.iter().enumerate() {
@@ -153,9 +153,9 @@ impl ReadSet {
 
 struct Input {
     number: u16,
-    /// The first element that is read.
+    /// The first element read.
     first: u32,
-    /// For each element from there on, which one of those read it is.
+    /// For each element from there on, its index among the elements read.
     places: Vec<Option<u32>>,
 }
 
@@ -164,7 +164,7 @@ struct Input {
 pub(crate) struct ReadIndex(BTreeMap<usize, Input>);
 
 impl ReadIndex {
-    /// The source that an element is, or `None` where it is not read.
+    /// The source of an element, or `None` if it is not read.
     pub(crate) fn get(&self, shard: usize, element: u32) -> Option<Source> {
         let input = self.0.get(&shard)?;
         let place = *input.places.get(element.checked_sub(input.first)? as usize)?;

@@ -1,7 +1,7 @@
-//! From a construction to a [`Code`].
+//! Makes a [`Code`] of a construction.
 //!
-//! What differs between codes is algebra: which shards a repair reads and what it computes from
-//! them. What does not differ is here, once: checks of the arguments, keys, caches, updates.
+//! Codes differ in their algebra: which shards a repair reads, and how it computes. This module has
+//! the parts that all codes share: checks of arguments, keys, caches, updates.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,19 +21,20 @@ pub(crate) trait Construction: Send + Sync {
         Layout::Contiguous
     }
 
-    /// From the k data shards to the m parities.
+    /// The map from the k data shards to the m parities.
     fn encode(&self) -> LinearMap;
 
-    /// Which of the available shards, given in order of preference, a repair of `lost` reads. There
-    /// are at least k. The lists are disjoint and name existing shards, each once.
+    /// The shards that a repair of `lost` reads, among the available shards, which are in order of
+    /// preference. There are at least k. The lists are disjoint and name existing shards, each
+    /// once.
     fn choose(&self, lost: &[usize], available: &[usize]) -> Vec<usize>;
 
-    /// The plan that repairs `key.lost` by reading of the shards `key.reads`, which
-    /// [`Construction::choose`] gave and which are ascending here.
+    /// The plan that repairs `key.lost` from the shards `key.reads`, which [`Construction::choose`]
+    /// gave and which are ascending here.
     fn plan(&self, key: &PlanKey) -> RepairPlan;
 }
 
-/// A code made of its construction.
+/// A code with its construction.
 pub(crate) struct Planned<C> {
     profile: Profile,
     construction: C,
@@ -124,11 +125,11 @@ impl<C: Construction> Code for Planned<C> {
     }
 }
 
-/// k of the available shards: data shards first, then by preference. Their rows of a generator are
-/// unit vectors, which make maps sparse or at least spare an inversion.
+/// k of the available shards: data shards first, then by preference. The generator's rows of data
+/// shards are unit vectors, which make maps sparse or at least save an inversion.
 pub(crate) fn data_first(k: usize, available: &[usize]) -> Vec<usize> {
     let mut reads = available.to_vec();
-    // The sort is stable, so the caller's preference decides the rest.
+    // The sort is stable, so the caller's preference decides between equal shards.
     reads.sort_by_key(|&shard| shard >= k);
     reads.truncate(k);
     reads

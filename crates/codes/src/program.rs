@@ -1,8 +1,8 @@
-//! Building maps of several steps.
+//! Builds maps of several steps.
 //!
-//! A plan names what each scratch element and each output is made of; the builder puts every row
-//! into the earliest step in which all its sources are there. So independent rows share a step,
-//! and the author of a plan need not count steps.
+//! A plan names the terms of each scratch element and each output. The builder puts every row into
+//! the earliest step in which all of its sources are written. So independent rows share a step, and
+//! the author of a plan need not count steps.
 
 use fieldstone_gf::{Element, LinearMap, Row, Shape, Source, Step, Target, Term};
 
@@ -10,12 +10,12 @@ use fieldstone_gf::{Element, LinearMap, Row, Shape, Source, Step, Target, Term};
 pub(crate) struct Program {
     shape: Shape,
     steps: Vec<Step>,
-    /// For each scratch element the first step that may read it.
+    /// For each scratch element, the first step that may read it.
     ready: Vec<usize>,
 }
 
 impl Program {
-    /// A program over shards of the given numbers of elements.
+    /// A program over shards with these numbers of elements.
     pub(crate) fn new(input_elements: Vec<u32>, output_elements: Vec<u32>) -> Self {
         let shape = Shape { input_elements, output_elements, scratch_elements: 0 };
         Self { shape, steps: Vec::new(), ready: Vec::new() }
@@ -47,7 +47,7 @@ impl Program {
         step
     }
 
-    /// The map, with every output element given.
+    /// The map. Every output element must be given.
     pub(crate) fn finish(mut self) -> LinearMap {
         self.shape.scratch_elements = self.ready.len() as u32;
         LinearMap::from_steps(self.shape, self.steps)

@@ -2,13 +2,13 @@
 //! matrix), and Jerasure's `jerasure-van` and `jerasure-r6` with w = 8.
 //!
 //! The generator has k + m rows of k coefficients. The first k rows are the identity: data shards
-//! are stored as they are. The others are the matrix of [`isa`](crate::isa) or
-//! [`jerasure`](crate::jerasure). All square parts of those are invertible, so any k shards
-//! determine all others.
+//! are stored as they are. The other rows are the matrix of [`isa`](crate::isa) or
+//! [`jerasure`](crate::jerasure). All square parts of these matrices are invertible, so any k
+//! shards determine all others.
 //!
-//! A repair reads exactly k shards: all data shards that it can get, then parities. With the
-//! generator's rows of those k shards as matrix R, data = R^-1 times what was read, and a lost
-//! shard s is row s of the generator times that.
+//! A repair reads exactly k shards: all available data shards, then parities. Let R be the
+//! generator's rows of those k shards. Then data = R^-1 times the shards read, and a lost shard s
+//! is row s of the generator times that data.
 
 use std::sync::Arc;
 

@@ -1,13 +1,12 @@
 //! Whole stripes in memory.
 //!
 //! A [`Code`] gives maps and plans to programs that move bytes between disks, networks and devices.
-//! A program that has the shards in memory wants less: parities of data, the shards that are
-//! missing, parities after a small write. This module has functions for that, for Rust and for the
-//! bindings of other languages. They check every number and length, and their errors speak of
-//! shards.
+//! A program that has the shards in memory needs less: parities of data, the missing shards, and
+//! parities after a small write. This module has functions for that, for Rust and for the bindings
+//! of other languages. They check every number and length, and their errors name shards.
 //!
-//! [`decode`] reads any k whole shards and copies nothing. When reading costs more than computing,
-//! make a plan with [`Code::repair`], read just its ranges, and execute it with [`repair`].
+//! [`decode`] reads any k whole shards and copies no data. If reading costs more than computing,
+//! make a plan with [`Code::repair`], read only its ranges, and execute it with [`repair`].
 
 use std::ops::Range;
 
@@ -18,32 +17,32 @@ use crate::{Code, CodeError, DeltaPlan, Layout, Profile, RepairPlan, ShardRead, 
 /// Why a stripe cannot be used.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum StripeError {
-    /// The shards named make no sense, or too few are left.
+    /// The named shards are not valid, or too few are left.
     #[error(transparent)]
     Code(#[from] CodeError),
-    /// Another number of buffers than the code or the plan has shards.
+    /// The number of buffers differs from that of the code or plan.
     #[error("{given} {what} were given instead of {expected}")]
     Count {
-        /// What the buffers are.
+        /// The kind of buffers.
         what: &'static str,
-        /// How many there must be.
+        /// The expected number.
         expected: usize,
-        /// How many there are.
+        /// The given number.
         given: usize,
     },
     /// Buffers of different lengths.
     #[error("{what} {number} has {given} bytes instead of {expected}")]
     Length {
-        /// What the buffer is.
+        /// The kind of buffer.
         what: &'static str,
-        /// Which one of those.
+        /// Its number.
         number: usize,
         /// Bytes that it must have.
         expected: usize,
         /// Bytes that it has.
         given: usize,
     },
-    /// Shards of a length that the code does not divide.
+    /// The shards' length is not a multiple of the code's granule.
     #[error(
         "shards of {profile} have multiples of {granule_bytes} bytes, and {shard_bytes} is none"
     )]
@@ -52,17 +51,17 @@ pub enum StripeError {
         profile: Profile,
         /// [`Layout::granule_bytes`].
         granule_bytes: usize,
-        /// The length given.
+        /// The given length.
         shard_bytes: usize,
     },
-    /// Bytes beyond the end of a shard.
+    /// Bytes that are not inside the shard.
     #[error("{len_bytes} bytes at {offset_bytes} are not inside a shard of {shard_bytes} bytes")]
     OutOfShard {
-        /// Where they begin.
+        /// Their offset.
         offset_bytes: usize,
-        /// How many they are.
+        /// Their number.
         len_bytes: usize,
-        /// What the shard has.
+        /// Bytes of the shard.
         shard_bytes: usize,
     },
     /// A part of a word.
@@ -78,7 +77,7 @@ pub enum StripeError {
 /// Computes the m parities of the k data shards, all of one length.
 ///
 /// # Errors
-/// Numbers or lengths do not fit the code. Nothing is written then.
+/// Numbers or lengths do not fit the code. Then no parity is written.
 pub fn encode(
     code: &dyn Code,
     data: &[&[u8]],
@@ -97,11 +96,12 @@ pub fn encode(
 }
 
 /// Computes the shards `lost`, data or parity, into `outputs`. `shards` are all k + m, with `None`
-/// for those that are not there. Any k of the others are read, data first; shards that are lost are
-/// not, even where they are given. Without lost shards nothing is done.
+/// for missing ones. The function reads any k of the others, data first; it never reads a lost
+/// shard, even if it is given. Without lost shards it does nothing.
 ///
 /// # Errors
-/// Fewer than k shards are left, or numbers or lengths do not fit the code. Nothing is written then.
+/// Fewer than k shards are left, or numbers or lengths do not fit the code. Then no output is
+/// written.
 pub fn decode(
     code: &dyn Code,
     shards: &[Option<&[u8]>],
@@ -114,7 +114,7 @@ pub fn decode(
         return Ok(());
     }
     let there = |shard: &usize| shards[*shard].is_some() && !lost.contains(shard);
-    // With no more than k shards there is nothing to choose: they are read whole.
+    // With only k shards the code has no choice: it reads them whole.
     let available: Vec<usize> = (0..shards.len()).filter(there).take(code.k()).collect();
     let plan = code.repair(lost, &available)?;
     let whole = |shard: usize| shards[shard].expect("plans read what is available");
@@ -132,11 +132,11 @@ pub fn decode(
     Ok(())
 }
 
-/// Executes a plan of [`Code::repair`]: `inputs[i]` is what `plan.reads[i]` names, its ranges one
-/// after the other, and `outputs[i]` becomes shard `plan.lost[i]`.
+/// Executes a plan of [`Code::repair`]. `inputs[i]` holds the ranges of `plan.reads[i]`, one after
+/// the other, and `outputs[i]` becomes shard `plan.lost[i]`.
 ///
 /// # Errors
-/// Numbers or lengths do not fit the plan. Nothing is written then.
+/// Numbers or lengths do not fit the plan. Then no output is written.
 pub fn repair(
     code: &dyn Code,
     plan: &RepairPlan,
@@ -159,20 +159,20 @@ pub fn repair(
     Ok(())
 }
 
-/// Bytes that a repair reads of one shard, of `shard_bytes` bytes.
+/// Bytes that a repair reads from one shard of `shard_bytes` bytes.
 #[must_use]
 pub fn read_bytes(code: &dyn Code, read: &ShardRead, shard_bytes: usize) -> usize {
-    // Elements are equal parts of a shard wherever less than all of them are read.
+    // If only some elements are read, elements are equal parts of a shard.
     let part = shard_bytes as u128 * u128::from(read.element_count());
     usize::try_from(part / u128::from(code.elements())).expect("no more than a shard")
 }
 
-/// Brings the parities up to date with a write to data shard `shard`: the bytes at `offset_bytes`
-/// were `old` and are `new`. The other data shards are not needed.
+/// Updates the parities for a write to data shard `shard`: the bytes at `offset_bytes` were `old`
+/// and are `new`. The function does not need the other data shards.
 ///
 /// # Errors
-/// Numbers or lengths do not fit the code, or the write is not inside the shard, or not of whole
-/// words in a code over words of 16 or 32 bits. Nothing is written then.
+/// Numbers or lengths do not fit the code; or the write is not inside the shard; or it is not of
+/// whole words in a code over words of 16 or 32 bits. Then no parity is written.
 pub fn update(
     code: &dyn Code,
     shard: usize,
@@ -211,7 +211,7 @@ pub fn update(
     Ok(())
 }
 
-/// Whether the parities are those of the data. `shards` are all k + m, of one length.
+/// True if the parities belong to the data. `shards` are all k + m, of one length.
 ///
 /// # Errors
 /// Numbers or lengths do not fit the code.
@@ -220,7 +220,7 @@ pub fn verify(code: &dyn Code, shards: &[&[u8]]) -> Result<bool, StripeError> {
     Ok(check::verify(code, shards).expect("numbers and lengths were checked"))
 }
 
-/// Which shard of a stripe is wrong, by [`check::locate`]. `shards` are all k + m, of one length.
+/// Finds the wrong shard of a stripe by [`check::locate`]. `shards` are all k + m, of one length.
 ///
 /// # Errors
 /// Numbers or lengths do not fit the code.
@@ -233,18 +233,18 @@ pub fn locate(code: &dyn Code, shards: &[&[u8]]) -> Result<Verdict, StripeError>
 struct Piece {
     /// The bytes in the shard.
     bytes: Range<usize>,
-    /// The elements that they belong to.
+    /// The elements of these bytes.
     elements: Range<u32>,
-    /// Where element 0 begins, in all shards.
+    /// Offset of element 0, in all shards.
     origin_bytes: usize,
-    /// How far apart elements begin.
+    /// Distance of the elements' beginnings.
     stride_bytes: usize,
-    /// Which bytes of each of the elements, or of the whole shard in a code over words.
+    /// The bytes of each of the elements, or of the whole shard in a code over words.
     columns: Range<usize>,
 }
 
-/// Cuts a range of a shard into pieces of whole elements, or of one part of one element. Elements of
-/// words lie across the whole range, which is then one piece.
+/// Cuts a range of a shard into pieces of whole elements, or of one part of one element. In a code
+/// over words, every element has bits in the whole range, so the range is one piece.
 fn pieces(code: &dyn Code, shard_bytes: usize, mut range: Range<usize>) -> Vec<Piece> {
     let elements = code.elements();
     let block_bytes = match code.layout() {
@@ -280,18 +280,19 @@ fn pieces(code: &dyn Code, shard_bytes: usize, mut range: Range<usize>) -> Vec<P
     pieces
 }
 
-/// Adds what the delta of a piece does to the parities.
+/// Adds the effect of a piece's delta to the parities.
 fn add(code: &dyn Code, plan: &DeltaPlan, piece: &Piece, delta: &[u8], parities: &mut [&mut [u8]]) {
     let words = matches!(code.layout(), Layout::Words { .. });
     let width = piece.columns.len();
-    // A shard of words is one range, whatever its elements are.
+    // A shard of words is one range for any elements.
     let parts = |write: &ShardRead| if words { 1 } else { write.element_count() as usize };
     let mut deltas: Vec<Vec<u8>> =
         plan.writes.iter().map(|write| vec![0; parts(write) * width]).collect();
     let mut outputs: Vec<&mut [u8]> = deltas.iter_mut().map(Vec::as_mut_slice).collect();
     let done = match code.layout() {
         Layout::Words { .. } => code.layout().execute(&plan.map, &[delta], &mut outputs),
-        // The piece has as many bytes of each of its elements: a stripe of its own, of equal parts.
+        // The piece has equally many bytes of each of its elements, so it is a stripe of equal
+        // parts.
         Layout::Contiguous | Layout::Packets { .. } => plan.map.execute(&[delta], &mut outputs),
     };
     done.expect("the buffers were made for the map's shape");
@@ -325,7 +326,7 @@ fn check_granule(code: &dyn Code, shard_bytes: usize) -> Result<(), StripeError>
     Err(StripeError::Granule { profile: code.profile(), granule_bytes, shard_bytes })
 }
 
-/// Checks lengths of buffers that are numbered from `first`.
+/// Checks the lengths of buffers, which are numbered from `first`.
 fn check_lengths(
     what: &'static str,
     expected: usize,

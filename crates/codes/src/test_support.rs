@@ -1,9 +1,10 @@
-//! What unit tests share.
+//! Functions that unit tests share.
 
 use fieldstone_gf::{Matrix, field};
 
-/// Whether every square part of a matrix of up to four rows is invertible, that is, whether the
-/// code with these parity rows is MDS. Independent of elimination: determinants by expansion.
+/// True if every square part of a matrix of up to four rows is invertible, so the code with these
+/// parity rows is MDS. The function uses expansion of determinants, so it is independent of
+/// elimination.
 pub(crate) fn every_square_part_is_invertible(matrix: &Matrix) -> bool {
     let rows: Vec<usize> = (0..matrix.rows()).collect();
     let columns: Vec<usize> = (0..matrix.columns()).collect();

@@ -1,15 +1,16 @@
-//! Jerasure's codes over bits: every code whose words are not single bytes, or whose words lie
-//! across packets.
+//! Jerasure's codes over bits: every code whose words are not single bytes, or whose words are
+//! spread over packets.
 //!
-//! An element of a shard is one bit of every word (see [`Layout`]), so a shard has w elements and
-//! every map has coefficients 0 and 1. Multiplying a word by the constant e is multiplying its bits
-//! by a w x w matrix, whose column x is the bits of e 2^x; a matrix over words becomes a matrix of
-//! such blocks. Bit l of parity i is the XOR of the bits x of data j where that block has a one.
+//! An element of a shard is one bit of every word (see [`Layout`]), so a shard has w elements, and
+//! every map has coefficients 0 and 1. To multiply a word by the constant e is to multiply its bits
+//! by a w x w matrix, whose column x is the bits of e 2^x. A matrix over words becomes a matrix of
+//! such blocks. Bit l of parity i is the XOR of the bits x of data j for which that block has a
+//! one.
 //!
-//! A repair reads k whole shards: data first, then parities. For e data shards that are not read,
-//! e parities are: the e x e part of the matrix that ties them is inverted over words. A lost data
-//! shard is that inverse times (parities read + data read times their coefficients); a lost parity
-//! is its matrix row with those put in.
+//! A repair reads k whole shards: data first, then parities. It reads e parities if it does not
+//! read e data shards. The e x e part of the matrix that belongs to both is inverted over words. A
+//! lost data shard is that inverse times (parities read + data read times their coefficients). A
+//! lost parity is its matrix row with these data inserted.
 
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ impl BitCode {
             .expect("profiles bound the number of terms")
     }
 
-    /// Rows over `reads` that give each of `lost`.
+    /// The rows over `reads` that give each shard of `lost`.
     fn decode(&self, lost: &[usize], reads: &[usize]) -> WordMatrix {
         let (k, field) = (self.k(), self.field);
         let missing: Vec<usize> = (0..k).filter(|shard| !reads.contains(shard)).collect();
@@ -64,7 +65,7 @@ impl BitCode {
             .map(|&parity| missing.iter().map(|&shard| self.parities[parity][shard]).collect())
             .collect();
         let solve = invert(field, tied).expect("all square parts of the matrix are invertible");
-        // Row i over the shards read of missing data shard i.
+        // Row i gives missing data shard i from the shards read.
         let missing_rows: WordMatrix = solve
             .iter()
             .map(|row| {

@@ -1,4 +1,4 @@
-//! Bit for bit what Ceph's plugins make: 72 vectors, in `tests/data/ceph.*`.
+//! Compares with Ceph's plugins bit for bit: 72 vectors, in `tests/data/ceph.*`.
 
 mod common;
 
@@ -86,7 +86,7 @@ fn the_cheapest_elements_are_those_of_cauchy_good() {
 fn what_the_plugins_made_is_repaired() {
     for Vector { profile, shards, .. } in vectors() {
         let code = profile.code();
-        // Small codes all patterns, large ones a sample that has every shard lost.
+        // Small codes: all patterns. Large codes: a sample in which every shard is lost.
         let step = if profile.shards() <= 6 { 1 } else { 97 };
         let singles = (0..profile.shards()).map(|lost| {
             (vec![lost], (0..profile.shards()).filter(|&shard| shard != lost).collect())

@@ -67,11 +67,11 @@ fn helpers_are_the_row_of_the_lost_shard_and_then_those_preferred() {
     };
     assert_eq!(used(0, &[8, 7, 6, 5, 4, 3, 2, 1]), [1, 3, 4, 5, 6, 7, 8]);
     assert_eq!(used(0, &[1, 2, 3, 4, 5, 6, 7, 8]), [1, 2, 3, 4, 5, 6, 7]);
-    // Seven are left and the row is among them.
+    // Seven shards are left, with the whole row.
     assert_eq!(used(0, &[1, 2, 4, 5, 6, 7, 8]), [1, 2, 4, 5, 6, 7, 8]);
-    // Shard 6 shares its row with the virtual node: any seven will do.
+    // Shard 6 shares its row with the virtual node, so any seven shards are good.
     assert_eq!(used(6, &[8, 7, 5, 4, 3, 2, 0]), [0, 2, 3, 4, 5, 7, 8]);
-    // Shard 1 is missing, or too few are left: k whole shards, data first.
+    // Shard 1 is missing, or too few are left: the repair reads k whole shards, data first.
     assert_eq!(used(0, &[2, 3, 4, 5, 6, 7, 8]), [2, 3, 4, 5, 6, 7]);
     assert_eq!(used(0, &[1, 2, 3, 4, 5, 8]), [1, 2, 3, 4, 5, 8]);
 }

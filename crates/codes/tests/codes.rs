@@ -1,5 +1,5 @@
-//! Every code against its definition: whatever is lost, the plan gives back exactly what the
-//! encoder made; an update is what encoding anew would give; a wrong shard is found.
+//! Every code against its definition. For any loss, the plan returns exactly the encoder's shards.
+//! An update gives the parities of encoding anew. The check finds a wrong shard.
 
 mod common;
 
@@ -15,7 +15,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// At least one code of every kind and shape of table, small enough for all patterns.
+/// At least one code of every kind and shape of table, small enough to test all patterns.
 const SMALL: [&str; 33] = [
     "rs:1+1",
     "rs:1+3",
@@ -65,14 +65,15 @@ fn every_erasure_pattern_of_small_codes_is_repaired() {
     }
 }
 
-/// Some elements of what is lost, and some bytes of those, from the same bytes of what the plan reads.
+/// Repairs some elements of lost shards, and some bytes of them, from the same bytes of the plan's
+/// reads.
 #[test]
 fn parts_of_lost_shards_are_made_from_parts_of_others() {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     for name in SMALL {
         let code = code(name);
         let elements = code.elements();
-        // Elements as equal parts, whatever the layout: the same code in another order of bytes.
+        // Elements as equal parts for every layout: the same code in another order of bytes.
         let element_bytes = 5;
         let mut shards: Vec<Vec<u8>> = (0..code.k())
             .map(|_| (0..elements * element_bytes).map(|_| rng.random()).collect())
@@ -128,7 +129,8 @@ fn run(map: &LinearMap, inputs: &[&[u8]]) -> Vec<Vec<u8>> {
     outputs
 }
 
-/// With fewer shards asked for than are missing, the others still have to be worked around.
+/// Even if the repair makes fewer shards than are missing, it may not read the other missing
+/// shards.
 #[test]
 fn some_of_the_missing_shards_are_repaired_alone() {
     let mut rng = ChaCha8Rng::seed_from_u64(4);
@@ -195,7 +197,7 @@ fn check_update(
     assert!(same, "{}: shard {shard}, elements {changed:?}", code.profile());
 }
 
-/// Coefficients are read off the encoder for 64 elements at a time.
+/// The delta plan probes the encoder for 64 elements at a time.
 #[test]
 fn updates_of_many_elements_are_right() {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
@@ -210,7 +212,7 @@ fn updates_of_many_elements_are_right() {
     }
 }
 
-/// A stripe whose shards begin at odd places of a larger buffer, so that nothing is aligned.
+/// A stripe whose shards begin at odd addresses of a larger buffer, so that no shard is aligned.
 fn misaligned(code: &dyn Code, data: &[Vec<u8>], rng: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     let place = |bytes: usize, rng: &mut ChaCha8Rng| {
         let offset = rng.random_range(0..70);
@@ -249,7 +251,7 @@ proptest! {
         let shard_bytes = granules * code.layout().granule_bytes(code.elements());
         let shards = random_stripe(&*code, shard_bytes, &mut rng);
         prop_assert_eq!(&misaligned(&*code, &shards[..k], &mut rng)[..], &shards[k..]);
-        // Any order of either list, and shards that are in neither.
+        // Any order of both lists; some shards are in neither.
         let mut order: Vec<usize> = (0..k + m).collect();
         order.shuffle(&mut rng);
         if m > 0 {
@@ -268,7 +270,7 @@ proptest! {
         let code = code(&name);
         let elements = code.elements();
         let shard = rng.random_range(0..code.k());
-        // All elements, or some where elements can be told apart.
+        // All elements, or some if single elements have bytes of their own.
         let some = code.layout() == Layout::Contiguous && rng.random_bool(0.7);
         let start = if some { rng.random_range(0..elements) } else { 0 };
         let end = if some { rng.random_range(start + 1..=elements) } else { elements };
@@ -288,7 +290,7 @@ proptest! {
         let wrong = rng.random_range(0..shards.len());
         let at = rng.random_range(0..shard_bytes);
         shards[wrong][at] ^= 1 << rng.random_range(0..8);
-        // A single copy is all there is.
+        // With a single copy there is no parity to compare.
         prop_assert_eq!(verify(&*code, &slices(&shards)), Ok(code.m() == 0));
         let found = match code.m() {
             0 => Verdict::Consistent,
@@ -309,7 +311,7 @@ fn two_wrong_shards_are_not_taken_for_one() {
         for a in 0..7 {
             for b in (0..7).filter(|&b| b != a) {
                 let mut wrong = shards.clone();
-                // In the same word: with m = 3 codewords differ in four shards at least.
+                // In the same word: with m = 3, codewords differ in at least four shards.
                 wrong[a][0] ^= 0x80;
                 wrong[b][0] ^= 0x01;
                 assert_eq!(locate(&*code, &slices(&wrong)), Ok(Verdict::Unknown), "{name} {a} {b}");
@@ -320,7 +322,7 @@ fn two_wrong_shards_are_not_taken_for_one() {
 
 #[test]
 fn updates_touch_no_more_parity_elements_than_they_must() {
-    // Parity elements changed by the change of one element: least, most, and sum over a shard's
+    // Parity elements that change with one element: minimum, maximum, and the sum over a shard's
     // elements and the data shards.
     for (name, least, most, sum) in [
         ("rs:8+3", 3, 3, 8 * 3),
@@ -403,7 +405,7 @@ fn impossible_updates_say_why() {
     for elements in [0..0, 0..9, 8..9, 5..u32::MAX] {
         assert!(message(0, elements).contains("has elements 0..8"));
     }
-    // Words are updated as a whole: their bits have no bytes of their own.
+    // Words are updated as a whole, because their bits have no bytes of their own.
     assert!(common::code("jerasure-van:4+2,w=16").delta(0, 0..1).is_err());
 }
 

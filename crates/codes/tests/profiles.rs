@@ -1,5 +1,5 @@
-//! Every profile: one that is accepted can be made, within the bounds of programs; one that is not
-//! is refused with the bound that it exceeds.
+//! Every profile: an accepted profile can be made, within the bounds of programs; a refused profile
+//! exceeds the bound that its error names.
 
 use fieldstone_codes::{MAX_CODE_TERMS, MAX_SHARDS, Profile, ProfileError, ScalarMds};
 use fieldstone_gf::{LinearMap, MAX_ELEMENTS, MAX_TERMS, WordField};
@@ -7,12 +7,12 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Most bytes that the name of a code has where it is stored: in the header of a shard.
+/// Most bytes of a code's name where it is stored: in the header of a shard.
 const MAX_NAME_BYTES: usize = 68;
-/// Codes of so many terms are made in a moment, also without optimization.
+/// Codes with at most this number of terms are made in a moment, also without optimization.
 const QUICK_TERMS: usize = 1 << 17;
 
-/// Calls `each` for every profile whose K and M are a little beyond what any code may have, with
+/// Calls `each` for every profile whose K and M go a little beyond the bounds of any code, with
 /// every W, N, D and S.
 fn all(mut each: impl FnMut(Profile)) {
     let most = MAX_SHARDS + 1;
@@ -37,7 +37,7 @@ fn all(mut each: impl FnMut(Profile)) {
     }
 }
 
-/// The profile, if it is accepted. One that is not is refused with a number: the bound.
+/// The profile, if it is accepted. The error of a refused profile must contain a number: the bound.
 fn accepted(profile: Profile) -> Option<Profile> {
     match profile.checked() {
         Ok(profile) => Some(profile),
@@ -49,7 +49,7 @@ fn accepted(profile: Profile) -> Option<Profile> {
     }
 }
 
-/// Clay with the other codes inside it: the bounds are the same but for `rs-van`.
+/// Clay with the other inner codes. Their bounds are the same, except for `rs-van`.
 fn siblings(profile: Profile) -> impl Iterator<Item = Profile> {
     let others = ScalarMds::ALL.into_iter().skip(1);
     others.filter_map(move |other| match profile {
@@ -62,7 +62,7 @@ fn terms(map: &LinearMap) -> usize {
     map.steps().iter().flatten().map(|row| row.terms.len()).sum()
 }
 
-/// Makes a code, and plans for losses of it; holds it against what its profile foretells.
+/// Makes a code and plans for its losses; compares them with the profile's predictions.
 fn make(profile: Profile, rng: &mut ChaCha8Rng) {
     let (code, most) = (profile.code(), profile.most_terms());
     assert_eq!(code.profile(), profile);
@@ -72,7 +72,7 @@ fn make(profile: Profile, rng: &mut ChaCha8Rng) {
     if let Profile::Clay { k, m, d, .. } = profile
         && (k + m).is_multiple_of(d - k + 1)
     {
-        // Without virtual nodes all its programs for m outputs are alike.
+        // Without virtual nodes, all of the code's programs for m outputs have the same size.
         assert_eq!(encode, most, "{profile}");
     }
     let change = code.delta(rng.random_range(0..code.k()), 0..code.elements());
@@ -93,7 +93,7 @@ fn make(profile: Profile, rng: &mut ChaCha8Rng) {
     }
 }
 
-/// Every profile that there is, without making its code.
+/// All profiles, without making their codes.
 #[test]
 fn accepted_profiles_stay_within_the_bounds_of_programs() {
     const { assert!(MAX_CODE_TERMS <= MAX_TERMS) };
@@ -117,7 +117,7 @@ fn accepted_profiles_stay_within_the_bounds_of_programs() {
     assert!(refused_count > 1_000_000, "{accepted_count} accepted, {refused_count} refused");
 }
 
-/// A sample of the profiles that are accepted, and all small ones of regenerating codes.
+/// A sample of the accepted profiles, and all small profiles of regenerating codes.
 #[test]
 fn accepted_profiles_can_be_made_and_are_as_foretold() {
     let mut rng = ChaCha8Rng::seed_from_u64(14);
@@ -144,7 +144,7 @@ fn accepted_profiles_can_be_made_and_are_as_foretold() {
     }
 }
 
-/// Which family a profile is of.
+/// The number of the profile's family.
 fn number(profile: Profile) -> usize {
     match profile {
         Profile::Rs { .. } => 0,
@@ -159,7 +159,7 @@ fn number(profile: Profile) -> usize {
     }
 }
 
-/// Some that were accepted once, and whose code then could not be made.
+/// Profiles that were once accepted although their code could not be made.
 #[test]
 fn profiles_whose_programs_are_too_long_are_refused_with_the_bound() {
     for name in ["clay:60+60", "clay:54+54", "clay:30+90,d=93", "clay:60+60,mds=rs"] {

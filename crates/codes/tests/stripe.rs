@@ -1,5 +1,5 @@
-//! Whole stripes: what the functions of `stripe` do is what the maps and plans say, for any code,
-//! any loss and any write; and what does not fit is refused in terms of shards.
+//! Whole stripes: the functions of `stripe` give the results of the maps and plans, for any code,
+//! any loss and any write. Their errors name shards.
 
 mod common;
 
@@ -10,7 +10,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Buffers whose content must not matter.
+/// Buffers whose old content must not matter.
 fn buffers(count: usize, len_bytes: usize) -> Vec<Vec<u8>> {
     vec![vec![0x5a; len_bytes]; count]
 }
@@ -23,7 +23,7 @@ fn granule_bytes(code: &dyn Code) -> usize {
     code.layout().granule_bytes(code.elements())
 }
 
-/// The shards, without those that are missing.
+/// The shards, with `None` for the missing ones.
 fn without<'a>(shards: &'a [Vec<u8>], missing: &[usize]) -> Vec<Option<&'a [u8]>> {
     let there = |(at, shard): (usize, &'a Vec<u8>)| (!missing.contains(&at)).then_some(&shard[..]);
     shards.iter().enumerate().map(there).collect()
@@ -93,7 +93,7 @@ proptest! {
         prop_assert_eq!(&parities[..], &shards[k..]);
         prop_assert_eq!(stripe::verify(&*code, &slices(&shards)), Ok(true));
         prop_assert_eq!(stripe::locate(&*code, &slices(&shards)), Ok(Verdict::Consistent));
-        // Some that are missing are asked for, and one more that is there but may be wrong.
+        // The test decodes some of the missing shards, and one more that is given but may be wrong.
         let mut order: Vec<usize> = (0..k + m).collect();
         order.shuffle(&mut rng);
         let missing = &order[..rng.random_range(0..=m)];
@@ -185,7 +185,7 @@ fn what_does_not_fit_is_refused_in_terms_of_shards() {
     let inputs: [&[u8]; 5] = [&half, &whole, &half, &half, &half];
     assert_eq!(message(repair(&inputs)), "read 1 has 8 bytes instead of 4");
 
-    // No shard is too long to be planned for.
+    // The longest possible shards can be planned for.
     let last = plan.reads[0].ranges_in(u64::MAX - 7, 8).last().expect("it reads something");
     assert!(last.start < last.end && last.end <= u64::MAX - 7);
 

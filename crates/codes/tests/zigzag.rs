@@ -1,4 +1,4 @@
-//! Zigzag codes: the paper's tables exactly, and reads as low as the construction promises.
+//! Zigzag codes: exactly the paper's tables, and no more reads than the construction promises.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn shard(name: &str) -> usize {
     number - 1 + if name.starts_with('P') { 4 } else { 0 }
 }
 
-/// The sum that row `row` of output `output` of a one-step map is, sorted, as (shard, row from 0,
+/// The terms of row `row` of output `output` of a one-step map, sorted, as (shard, row from 0,
 /// coefficient).
 fn sum(map: &LinearMap, row: usize, name: impl Fn(u16, u32) -> (usize, u32)) -> Vec<Sum> {
     assert_eq!(map.steps().len(), 1);
@@ -105,7 +105,8 @@ fn the_example_of_the_tables_is_encoded() {
 #[test]
 fn every_data_shard_is_rebuilt_with_the_promised_reads() {
     let mut rng = ChaCha8Rng::seed_from_u64(648);
-    // Elements, and elements read for the cheapest and the dearest data shard, and for all.
+    // Elements, and elements read: for the cheapest data shard, for the most expensive, and for
+    // all.
     for (name, n, least, most, sum) in [
         ("zigzag:2+2", 2, 3, 3, 6),
         ("zigzag:4+2", 8, 20, 20, 80),
@@ -150,7 +151,7 @@ fn with_a_survivor_missing_k_whole_shards_are_read() {
         let plan = check_repair(&*code, &shards, &[0], &available);
         assert_eq!(plan.read_bytes(1), 32);
     }
-    // A lost parity has nothing to save.
+    // For a lost parity, the repair cannot read less.
     let plan = check_repair(&*code, &shards, &[5], &[0, 1, 2, 3, 4]);
     assert_eq!(plan.read_bytes(1), 32);
 }

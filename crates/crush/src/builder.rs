@@ -1,4 +1,4 @@
-//! Making maps by hand, for our own pools, tests and benchmarks.
+//! Builds maps in code, for Fieldstone's pools, tests and benchmarks.
 
 use crate::check::{BuildError, FIRST_SIGNED_WEIGHT};
 use crate::choose_args::{ChooseArgs, ChooseArgsId};
@@ -6,8 +6,8 @@ use crate::map::{Map, Parts};
 use crate::rule::{Rule, RuleKind, RuleStep};
 use crate::{AlgorithmKind, Bucket, BucketId, ItemId, RuleId, Tunables, TypeId};
 
-/// Largest weight of an item in a bucket that [`MapBuilder`] makes; `bucket/straw2.rs` tells what
-/// Ceph makes of larger ones.
+/// Largest weight of an item in a bucket that [`MapBuilder`] makes. `bucket/straw2.rs` explains how
+/// Ceph reads larger weights.
 pub const MAX_ITEM_WEIGHT: u32 = FIRST_SIGNED_WEIGHT - 1;
 
 /// Collects buckets and rules, and checks them when the map is [built](MapBuilder::build).
@@ -64,7 +64,7 @@ impl MapBuilder {
         self
     }
 
-    /// Adds a rule, of the kind of replicated pools unless it has a step that says otherwise.
+    /// Adds a rule. It has the kind of replicated pools, unless a step requires another kind.
     pub fn rule(&mut self, id: RuleId, steps: impl Into<Vec<RuleStep>>) -> &mut Self {
         let steps = steps.into();
         let indep = |step: &RuleStep| {
@@ -89,7 +89,7 @@ impl MapBuilder {
         self
     }
 
-    /// Names the types, from that of devices on.
+    /// Names the types, beginning with the type of devices.
     pub fn type_names(&mut self, names: impl IntoIterator<Item = &'static str>) -> &mut Self {
         let names = names.into_iter().zip(0..).map(|(name, kind)| (TypeId(kind), name.to_owned()));
         self.parts.names.types.extend(names);
@@ -115,8 +115,8 @@ impl MapBuilder {
     }
 
     /// Adds the common tree of straw2 buckets: a root (bucket -1) of hosts (buckets -2, -3, ...),
-    /// each with devices of the given weights, numbered through from 0. A host weighs as much as
-    /// its devices together, up to [`MAX_ITEM_WEIGHT`].
+    /// each with devices of the given weights. Devices are numbered from 0 across hosts. A host's
+    /// weight is the sum of its devices' weights, up to [`MAX_ITEM_WEIGHT`].
     pub fn host_tree(&mut self, root: TypeId, host: TypeId, hosts: &[&[u32]]) -> &mut Self {
         let mut next_osd = 0..;
         let mut root_items = Vec::new();
@@ -145,8 +145,8 @@ impl MapBuilder {
     }
 }
 
-/// Maps from elsewhere may have rules that take what is gone, and such a step does nothing; a map
-/// made here should not.
+/// Maps from other sources may have rules that take an item that no longer exists; such a step does
+/// nothing. A map that is built here must not have them.
 fn check_takes(map: &Map) -> Result<(), BuildError> {
     for (id, rule) in map.rules() {
         for step in &rule.steps {

@@ -1,8 +1,9 @@
-//! The checks that let the mapper trust a map: every item exists, no bucket contains itself,
-//! numbers are inside the bounds below. So the mapper always ends and never indexes outside.
+//! The checks that let the mapper trust a map: every item exists, no bucket contains itself, and
+//! numbers are inside the bounds below. So the mapper always ends and never indexes outside a
+//! table.
 //!
-//! The bounds are far beyond every real map, and are what keeps a hostile one from costing
-//! unbounded memory or time.
+//! The bounds are far beyond every real map. They keep a hostile map from costing unbounded memory
+//! or time.
 
 use thiserror::Error;
 
@@ -29,16 +30,16 @@ pub const MAX_RULES: u32 = 256;
 /// Most attempts that a tunable or a rule may ask for.
 pub const MAX_TRIES: i64 = 100_000;
 /// Most attempts of a choose step in all: positions that its count asks for, times attempts, times
-/// attempts for the leaf of each. For multi-step-retry rules: descents times collision tries. A
-/// mapping stays within seconds on the most hostile map.
+/// attempts for the leaf of each. For multi-step-retry rules: descents times collision tries. With
+/// this bound, a mapping takes at most seconds on the most hostile map.
 pub const MAX_ATTEMPTS: i64 = 10_000_000;
-/// Largest count of a choose step, and of its negative.
+/// Largest absolute value of a choose step's count.
 pub const MAX_COUNT: i64 = 1 << 16;
-/// The first weight that Ceph reads as a negative number: see `bucket/straw2.rs` for what it does
-/// then. Maps that this crate makes itself stay below.
+/// The first weight that Ceph reads as a negative number; `bucket/straw2.rs` explains the effect.
+/// Maps that this crate builds have only smaller weights.
 pub const FIRST_SIGNED_WEIGHT: u32 = straw2::FIRST_SIGNED_WEIGHT;
 
-/// Why a map cannot be made.
+/// Why a map cannot be built.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum BuildError {
     /// Bucket numbers are negative, down to -[`MAX_BUCKETS`].
@@ -60,14 +61,14 @@ pub enum BuildError {
         /// The bound for its algorithm.
         most: usize,
     },
-    /// Lists of a bucket that should be as long as its items, or as its tree needs, and are not.
+    /// A bucket's list has another length than its items or its tree need.
     #[error("bucket {} has {items} items, but its {what} are for another number", .bucket.0)]
     BadShape {
         /// The bucket.
         bucket: BucketId,
         /// Its items.
         items: usize,
-        /// Which list.
+        /// The list.
         what: &'static str,
     },
     /// A device number past the bound.
@@ -109,28 +110,28 @@ pub enum BuildError {
         set: ChooseArgsId,
         /// The bucket.
         bucket: BucketId,
-        /// What is wrong.
+        /// The error.
         what: &'static str,
     },
     /// A number of a rule or tunable outside its bound.
     #[error("{what} is {value}, outside its bound {bound}")]
     OutOfBounds {
-        /// What it is.
+        /// The field.
         what: &'static str,
         /// Its value.
         value: i64,
-        /// The bound on its magnitude.
+        /// The bound for its absolute value.
         bound: i64,
     },
 }
 
-/// The slot of a bucket in tables.
+/// The index of a bucket in tables.
 pub(crate) fn slot(id: BucketId) -> Result<usize, BuildError> {
     let slot = usize::try_from(!id.0).ok().filter(|&slot| slot < MAX_BUCKETS);
     slot.ok_or(BuildError::BadBucketId(id))
 }
 
-/// What can be said of a bucket alone.
+/// The checks of one bucket alone.
 pub(crate) fn bucket(bucket: &Bucket) -> Result<(), BuildError> {
     let (id, items) = (bucket.id, bucket.items.len());
     if bucket.kind == TypeId::DEVICE {
@@ -169,7 +170,7 @@ pub(crate) fn bucket(bucket: &Bucket) -> Result<(), BuildError> {
     }
 }
 
-/// What can be said of the map as a whole; its buckets are checked one by one already.
+/// The checks of the map as a whole; its buckets are already checked one by one.
 pub(crate) fn map(map: &Map) -> Result<(), BuildError> {
     bound("the number of devices", i64::from(map.max_devices()), i64::from(MAX_DEVICES))?;
     tunables(map.tunables())?;
@@ -184,7 +185,7 @@ fn bound(what: &'static str, value: i64, bound: i64) -> Result<(), BuildError> {
     if value.abs() <= bound { Ok(()) } else { Err(BuildError::OutOfBounds { what, value, bound }) }
 }
 
-/// The bounds of tunables.
+/// The checks of the tunables.
 pub(crate) fn tunables(tunables: &Tunables) -> Result<(), BuildError> {
     for (what, value) in [
         ("choose_local_tries", tunables.choose_local_tries),
@@ -198,8 +199,8 @@ pub(crate) fn tunables(tunables: &Tunables) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// Every item exists, and peeling off buckets whose children are all peeled reaches all buckets
-/// within [`MAX_DEPTH`] rounds: so there is no cycle.
+/// Every item exists. If buckets whose children are all removed are removed round by round, all
+/// buckets are gone within [`MAX_DEPTH`] rounds; so there is no cycle.
 fn tree(map: &Map) -> Result<(), BuildError> {
     for bucket in map.buckets() {
         let missing = |item: &&ItemId| item.bucket().is_some_and(|id| map.bucket(id).is_none());
@@ -224,7 +225,7 @@ fn tree(map: &Map) -> Result<(), BuildError> {
     }
 }
 
-/// What can be said of a rule alone.
+/// The checks of one rule alone.
 pub(crate) fn rule(id: RuleId, rule: &Rule, tunables: &Tunables) -> Result<(), BuildError> {
     bound("the number of a rule", i64::from(id.0), i64::from(MAX_RULES) - 1)?;
     let (mut tries, mut leaf_tries) = (i64::from(tunables.choose_total_tries) + 1, 0);

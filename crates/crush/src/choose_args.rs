@@ -1,5 +1,5 @@
-//! Weight sets: other weights (and other numbers to hash) for the straw2 buckets of a map, without
-//! changing the map that users see. Ceph's balancer in `crush-compat` mode works by them.
+//! Weight sets: other weights (and other numbers to hash) for the straw2 buckets of a map. The map
+//! that users see does not change. Ceph's balancer in `crush-compat` mode uses them.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use crate::{BucketId, ItemId};
 pub struct ChooseArgsId(pub i64);
 
 impl ChooseArgsId {
-    /// Used by every pool that has no set of its own.
+    /// The set for every pool that has no set of its own.
     pub const DEFAULT: Self = Self(-1);
 }
 
-/// What replaces the weights and numbers of one bucket.
+/// Replacements for the weights and numbers of one bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChooseArg {
-    /// Weights of all items, one list for every position of the result; positions past the last
-    /// list use the last. Empty: the bucket's own weights.
+    /// Weights of all items, one list per position of the result. Positions past the last list use
+    /// the last list. Empty: the bucket's own weights.
     pub weight_sets: Vec<Vec<u32>>,
-    /// What to hash instead of the items' own numbers. The items that are drawn stay the same.
+    /// Numbers to hash instead of the items' own numbers. The drawn items stay the same.
     pub ids: Option<Vec<ItemId>>,
 }
 
 /// One set of choose_args.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChooseArgs {
-    /// The buckets it changes. Only straw2 buckets look at it.
+    /// The buckets that the set changes. Only straw2 buckets use it.
     pub buckets: BTreeMap<BucketId, ChooseArg>,
 }

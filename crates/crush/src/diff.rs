@@ -1,17 +1,17 @@
-//! What moves when a map changes.
+//! Computes which data moves when a map changes.
 //!
-//! A placement group is compared with itself in the other map. In a replicated pool the members are
-//! a set: what counts is who is new. In an erasure-coded pool every position is a shard of its own,
-//! and two devices that swap positions both get new data. Upmaps count, `pg_temp` does not; devices
-//! that are down keep what is theirs until they are out.
+//! The module compares each placement group in the two maps. In a replicated pool the members are a
+//! set, so only new members count. In an erasure-coded pool every position is a separate shard, so
+//! two devices that swap positions both get new data. Upmaps count, `pg_temp` does not. A device
+//! that is down keeps its shards until it is out.
 //!
-//! **When the number of groups differs**, groups have split or merged, in place. Then the unit is the
-//! smaller of both: with 4 groups before and 8 after, group 6 is compared with what was group 2,
-//! where its data was.
+//! **When the number of groups differs**, groups have split or merged in place. Then the unit is
+//! the smaller of the two. With 4 groups before and 8 after, group 6 is compared with the old group
+//! 2, where its data was.
 //!
-//! **The least that must move** follows from weights alone: what devices should have now, less what
-//! they should have had, where that is more. CRUSH moves more than that; by how much is what one
-//! pays for needing no directory.
+//! **The minimum of moved data** follows from weights alone: the sum, over devices, of the increase
+//! of the device's share. CRUSH moves more than that; the difference is the cost of working without
+//! a directory.
 
 use std::collections::BTreeMap;
 
@@ -19,35 +19,36 @@ use crate::osdmap::{OsdMap, PgId, PlaceError, Pool, PoolId, PoolPlacement};
 use crate::reach::{self, Reach};
 use crate::{ItemId, OsdId};
 
-/// What a device has and gets of one pool, in shards of placement groups.
+/// The shards of one pool on one device: held, received and sent, in shards of placement groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// Shards before.
     pub before: u64,
     /// Shards after.
     pub after: u64,
-    /// Shards that it gets.
+    /// Shards that the device receives.
     pub received: u64,
-    /// Shards that it is rid of.
+    /// Shards that the device loses.
     pub sent: u64,
 }
 
-/// What changes in one pool.
+/// The changes in one pool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PoolDiff {
     /// Placement groups; the greater number if that changed.
     pub pgs: u64,
-    /// Of these, the ones of which something moves or is lost.
+    /// Placement groups in which a shard moves or is lost.
     pub pgs_changed: u64,
     /// Shards of all groups, after.
     pub shards: u64,
-    /// Shards that some device gets.
+    /// Shards that move to a device.
     pub moved: u64,
-    /// Positions that no device holds, after.
+    /// Positions without a device, after.
     pub holes: u64,
-    /// The least shards that had to move, by weight; `None` where the rule does not tell.
+    /// The smallest number of shards that had to move, by weight; `None` if the rule does not
+    /// define shares.
     pub least: Option<f64>,
-    /// The devices that have or had something.
+    /// The devices that have or had a shard.
     pub osds: BTreeMap<OsdId, Flow>,
 }
 
@@ -99,7 +100,8 @@ impl<'m> Side<'m> {
         Ok(Self { map, id, pool, placement })
     }
 
-    /// The devices of a group, or of the one that it will split from or has merged into.
+    /// The devices of a group, or of the group from which it will split or into which it has
+    /// merged.
     fn members(&self, seed: u32) -> Vec<Option<OsdId>> {
         let seed = self.pool.fold(seed);
         let members = self.map.upmap(PgId { pool: self.id, seed }, self.placement.raw(seed));
@@ -109,7 +111,7 @@ impl<'m> Side<'m> {
             .collect()
     }
 
-    /// What each device should have of the shards that all have together.
+    /// The share of each device in all shards together.
     fn targets(&self, shards: impl Fn(&Flow) -> u64, diff: &PoolDiff) -> Option<Vec<f64>> {
         let (_, rule) = self.map.crush.rules().find(|&(id, _)| id == self.pool.rule)?;
         let reach = Reach::new(&self.map.crush, rule).ok()?;
@@ -119,7 +121,7 @@ impl<'m> Side<'m> {
     }
 }
 
-/// The members of `these` that `those` lack: anywhere in a set, or else at the same position.
+/// The members of `these` that are not in `those`: anywhere in a set, else at the same position.
 fn lacking(these: &[Option<OsdId>], those: &[Option<OsdId>], is_set: bool) -> Vec<OsdId> {
     let lacks = |at: usize, osd: OsdId| match is_set {
         true => !those.contains(&Some(osd)),
@@ -129,7 +131,7 @@ fn lacking(these: &[Option<OsdId>], those: &[Option<OsdId>], is_set: bool) -> Ve
     members.filter(|&(at, osd)| lacks(at, osd)).map(|(_, osd)| osd).collect()
 }
 
-/// What devices should have now and did not have to have before.
+/// The sum of the increases of the devices' shares.
 fn least(before: &Side<'_>, after: &Side<'_>, diff: &PoolDiff) -> Option<f64> {
     let was = before.targets(|flow| flow.before, diff)?;
     let is = after.targets(|flow| flow.after, diff)?;

@@ -1,13 +1,16 @@
-//! Fuzzing the formats of maps: any bytes in, and the properties that must hold whatever they are.
+//! Fuzzing the formats of maps: any bytes as input, and the properties that must hold for all of
+//! them.
 //!
-//! - Nothing panics or takes unbounded memory; what is no map gives an error.
+//! - No input causes a panic or unbounded memory; an input that is no map gives an error.
 //! - A decoded map, encoded and decoded again, is the same map.
-//! - A map can be printed, and the text read: to the same map from the second time on, for text
-//!   cannot carry everything. It may be refused only for what `losses` lists.
+//! - A map can be printed, and the text read. From the second time on, the map is the same; the
+//!   first time may lose parts that text cannot carry. Reading may fail only for the reasons in
+//!   `losses`.
 //! - Every rule of the map can be run.
 //!
-//! [`binary`], [`text`] and [`osdmap()`] are used by the cargo-fuzz targets in the repository's `fuzz/` folder
-//! and by a seeded smoke test; [`binary_seeds`] and [`text_seeds`] give valid maps to start from.
+//! The cargo-fuzz targets in the repository's `fuzz/` folder and a seeded smoke test use
+//! [`binary`], [`text`] and [`osdmap()`]. [`binary_seeds`] and [`text_seeds`] give valid maps to
+//! start from.
 
 use crate::binary::{self as format, Release};
 mod osdmap;
@@ -19,14 +22,14 @@ use crate::rule::RuleStep;
 use crate::text::{self as language, Problem};
 use crate::{AlgorithmKind, WEIGHT_ONE};
 
-/// How far an input came, so that a test can tell whether its inputs are any good.
+/// The stages that an input has passed, so that a test can judge its inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// It was a map.
+    /// The input was a map.
     pub map: bool,
-    /// Its text was a map again.
+    /// The map's text was a map again.
     pub text: bool,
-    /// Rules that were run.
+    /// Number of rules that were run.
     pub rules: usize,
 }
 
@@ -48,7 +51,7 @@ pub fn text(input: &[u8]) -> Survey {
     match language::parse(input) {
         Ok(map) => check(&map),
         Err(error) => {
-            // The place is in the text, or right behind it.
+            // The place is in the text, or directly after it.
             let lines = input.split('\n').count();
             assert!(error.line as usize <= lines && error.column > 0, "{error}");
             Survey::default()
@@ -67,7 +70,7 @@ fn check(map: &Map) -> Survey {
     Survey { map: true, text: survives_text(map), rules: run(map) }
 }
 
-/// Whether the printed map could be read.
+/// Checks whether the printed map can be read.
 fn survives_text(map: &Map) -> bool {
     let printed = language::print(map);
     let once = match language::parse(&printed) {
@@ -77,7 +80,7 @@ fn survives_text(map: &Map) -> bool {
             return false;
         }
     };
-    // Shadows stop at uniform buckets, and where depends on the numbers of classes.
+    // Shadows stop at uniform buckets. Where they stop depends on the numbers of classes.
     let uniform = once.buckets().any(|b| b.algorithm.kind() == AlgorithmKind::Uniform);
     if !uniform || once.classes().names.is_empty() {
         let printed = language::print(&once);
@@ -91,7 +94,7 @@ fn survives_text(map: &Map) -> bool {
     true
 }
 
-/// True for what text cannot carry: sums beyond 32 bits, and shadows that do not follow from the
+/// True if text cannot carry the map: sums beyond 32 bits, and shadows that do not follow from the
 /// classes.
 fn losses(map: &Map, problem: &Problem) -> bool {
     match problem {
@@ -104,7 +107,7 @@ fn losses(map: &Map, problem: &Problem) -> bool {
     }
 }
 
-/// Runs every rule for a few x, if that does not take long, and says how many rules there were.
+/// Runs every rule for a few x, unless that takes long. Returns the number of rules.
 fn run(map: &Map) -> usize {
     const WIDTH: usize = 4;
     if !is_quick(map) {
@@ -113,7 +116,7 @@ fn run(map: &Map) -> usize {
     let weights = vec![WEIGHT_ONE; map.max_devices() as usize];
     let mut rules = 0;
     for (id, rule) in map.rules() {
-        // A tree whose steps multiply what is chosen is not quick either.
+        // A rule whose steps multiply the chosen items is not quick either.
         if rule.steps.len() > 8 {
             continue;
         }
@@ -129,7 +132,7 @@ fn run(map: &Map) -> usize {
     rules
 }
 
-/// True if no number of the map asks for more than a few thousand draws.
+/// True if no number of the map leads to more than a few thousand draws.
 fn is_quick(map: &Map) -> bool {
     const MOST_TRIES: u32 = 50;
     let tunables = map.tunables();
@@ -147,7 +150,7 @@ fn is_quick(map: &Map) -> bool {
         | RuleStep::SetChooseLocalFallbackTries(n)
         | RuleStep::SetMsrDescents(n)
         | RuleStep::SetMsrCollisionTries(n) => n > MOST_TRIES as i32,
-        // Every one that is not found takes all tries.
+        // Every position that is not filled takes all tries.
         RuleStep::ChooseFirstn { count, .. }
         | RuleStep::ChooseIndep { count, .. }
         | RuleStep::ChooseleafFirstn { count, .. }

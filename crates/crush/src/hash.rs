@@ -1,7 +1,7 @@
 //! Robert Jenkins' 32-bit integer mix ("rjenkins1"), the only hash of CRUSH maps.
 //!
-//! The order in which the words enter the mixes is irregular and is part of the format; the two
-//! constants x and y are variables, changed by every mix they take part in.
+//! The order in which the words enter the mixes is irregular and part of the format. The two
+//! constants x and y are variables: every mix that takes them changes them.
 
 const SEED: u32 = 1_315_423_911;
 const X: u32 = 231_232;

@@ -1,43 +1,43 @@
-//! CRUSH: where data lives is computed, not looked up. Bit-exact with Ceph.
+//! CRUSH computes where data lives, instead of looking it up. Bit-exact with Ceph.
 //!
 //! A [`Map`] is a tree of weighted *buckets* (root, racks, hosts) with devices (OSDs) as leaves,
-//! and *rules* that walk it. Given an input x, a rule draws pseudo-random items bucket by bucket
-//! until it has as many distinct devices as asked for. Every client that has the map computes the
-//! same answer, and when a device leaves, little else moves.
+//! and *rules* that walk the tree. For an input x, a rule draws pseudo-random items bucket by
+//! bucket until it has the wanted number of distinct devices. Every client that has the map
+//! computes the same answer. When a device leaves, little other data moves.
 //!
-//! Draws retry when they collide with an earlier one or hit a device that is out; how often, and
-//! with which numbers, is part of the result, so this crate follows Ceph's mapper step by step.
-//! The `mapper` module tells it in full.
+//! A draw is retried when it collides with an earlier one or hits a device that is out. The number
+//! of retries, and the numbers that they hash, are part of the result, so this crate follows Ceph's
+//! mapper step by step. The `mapper` module describes it in full.
 //!
-//! All weights are 16.16 fixed point: 0x10000 is 1.0. In a bucket they are shares of the data. In
-//! the `weights` argument of a mapping they are *reweights*: the chance, out of 1.0, that a device
-//! takes what falls on it; 0 is out.
+//! All weights are 16.16 fixed point: 0x10000 is 1.0. In a bucket, weights are shares of the data.
+//! In the `weights` argument of a mapping, they are *reweights*: the chance, out of 1.0, that a
+//! device takes an input that selects it; 0 means out.
 //!
 //! | module      | idea |
 //! |-------------|------|
 //! | [`hash`]    | the rjenkins1 integer hash |
 //! | [`ln`]      | the fixed-point logarithm that straw2 draws with |
-//! | [`bucket`]  | choosing one item of one bucket: uniform, list, tree, straw, straw2 |
+//! | [`bucket`]  | the choice of one item of one bucket: uniform, list, tree, straw, straw2 |
 //! | [`map`]     | the map as data, immutable once it is made |
 //! | [`rule`]    | rules as data |
 //! | [`tunables`] | knobs whose defaults changed over Ceph's releases |
 //! | [`choose_args`] | weight sets |
-//! | [`names`]   | what things are called, and the classes of devices |
+//! | [`names`]   | names of types, items and rules, and the classes of devices |
 //! | [`check`]   | bounds, and the checks that let the mapper trust a map |
-//! | [`builder`] | making maps by hand |
+//! | [`builder`] | builds maps in code |
 //! | [`binary`]  | maps as Ceph stores them |
 //! | [`text`]    | maps as people write them |
 //! | [`fuzz`]    | what must hold of the formats, whatever comes in |
 //! | `kept`      | what others have made of a map |
 //! | `shadow`    | the trees that stand for classes of devices |
-//! | `rule_ref`  | asking a map |
-//! | `mapper`    | running rules: firstn and indep |
-//! | `msr`       | running multi-step-retry rules |
+//! | `rule_ref`  | a rule, ready to map inputs |
+//! | `mapper`    | runs rules: firstn and indep |
+//! | `msr`       | runs multi-step-retry rules |
 //! | `batch`     | the same for many inputs at once, in vectors |
 //! | [`osdmap`]  | a cluster's pools and devices; from object names to devices |
-//! | [`diff`]    | what moves when a map changes |
-//! | [`balance`] | spreading placement groups evenly, by upmaps |
-//! | `reach`     | which devices a rule can reach, and what may stand in for what |
+//! | [`diff`]    | the data that moves when a map changes |
+//! | [`balance`] | spreads placement groups evenly, by upmaps |
+//! | `reach`     | the devices that a rule can reach, and which of them can replace each other |
 //! | [`tester`]  | rules on ranges of inputs, counted and printed as crushtool does |
 //! | [`pool`]    | the flat map of a pool's own nodes, and placement without holes |
 
@@ -91,7 +91,7 @@ pub use tunables::Tunables;
 /// 1.0 as a 16.16 fixed-point weight: a device that is fully in.
 pub const WEIGHT_ONE: u32 = 0x1_0000;
 
-/// A device: an object storage daemon in Ceph, a node in a pool of ours. Never negative.
+/// A device: an object storage daemon in Ceph, a node in a Fieldstone pool. Never negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OsdId(pub u32);
 
@@ -99,12 +99,12 @@ pub struct OsdId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BucketId(pub i32);
 
-/// A device or a bucket, as maps number them: devices from 0 up, buckets from -1 down.
+/// A device or a bucket, in the numbering of maps: devices from 0 up, buckets from -1 down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemId(pub i32);
 
 impl ItemId {
-    /// A position that could not be filled. No map has such an item.
+    /// An empty position. No map has such an item.
     pub const NONE: Self = Self(0x7fff_ffff);
 
     /// The device, if it is one.
@@ -142,12 +142,12 @@ impl fmt::Display for ItemId {
     }
 }
 
-/// The kind of an item: 0 is a device; hosts, racks and roots are numbered by the map's author.
+/// The type of an item: 0 is a device. The map's author numbers hosts, racks and roots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeId(pub u16);
 
 impl TypeId {
-    /// The kind of all devices.
+    /// The type of all devices.
     pub const DEVICE: Self = Self(0);
 }
 
@@ -163,9 +163,8 @@ pub enum CrushError {
     NoSuchRule(RuleId),
 }
 
-/// The devices of one mapping. With `firstn` rules the list is compact and may be shorter than
-/// asked for; with `indep` rules every position has a meaning, and a position that could not be
-/// filled is `None`.
+/// The devices of one mapping. With `firstn` rules the list is compact and may be shorter than the
+/// width. With `indep` rules every position has a meaning, and an empty position is `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Osds(pub Vec<Option<OsdId>>);
 

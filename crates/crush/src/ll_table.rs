@@ -1,8 +1,8 @@
 //! The table `LL` of Ceph's `crush_ln`, as data.
 //!
-//! Origin: the 256 constants of the second-order table in Ceph's `crush_ln_table.h`. They are
-//! carried as numbers because interoperability needs exactly these: most of them differ from the
-//! formula that describes them, 2^48 * log2(1 + j / 2^15), so they cannot be recomputed.
+//! Origin: the 256 constants of the second-order table in Ceph's `crush_ln_table.h`. They are kept
+//! as numbers because interoperability needs exactly these. Most of them differ from the formula
+//! that describes them, 2^48 * log2(1 + j / 2^15), so they cannot be recomputed.
 
 /// Entry j is about 2^48 * log2(1 + j / 2^15).
 pub(crate) static LL: [u64; 256] = [

@@ -1,8 +1,8 @@
 //! The fixed-point logarithm of straw2: [`crush_ln`]`(u)` is about 2^44 * log2(u + 1) for u in
 //! 0..=65535, by two table steps.
 //!
-//! u + 1 is normalised to 1.xxx with 15 fraction bits; its upper bits select a reciprocal (RH) and
-//! a logarithm (LH); the product with the reciprocal leaves a small remainder whose logarithm is
+//! u + 1 is normalised to 1.xxx with 15 fraction bits. Its upper bits select a reciprocal (RH) and
+//! a logarithm (LH). The product with the reciprocal leaves a small remainder, whose logarithm is
 //! in the second table (LL). The result is deterministic but not quite the logarithm: it has equal
 //! neighbours, and crush_ln(65535) is *smaller* than crush_ln(65534). A library logarithm, or a
 //! comparison of the u themselves, gives other placements.
@@ -11,7 +11,7 @@ use crate::ll_table::LL;
 
 /// `RH[k]` = ceil(2^48 * 128 / (128 + k)).
 const RH: [u64; 129] = reciprocals();
-/// `LH[k]` = floor(2^48 * log2(1 + k / 128)), but for the last, which would be 2^48.
+/// `LH[k]` = floor(2^48 * log2(1 + k / 128)), except the last, which would be 2^48.
 const LH: [u64; 129] = logarithms();
 
 const fn reciprocals() -> [u64; 129] {
@@ -28,7 +28,7 @@ const fn logarithms() -> [u64; 129] {
     let mut table = [0; 129];
     let mut k = 0;
     while k < 128 {
-        // One bit of the logarithm per squaring: y in [1, 2) as 1.63 fixed point.
+        // Each squaring gives one bit of the logarithm: y in [1, 2) as 1.63 fixed point.
         let mut y = (128 + k as u64) << (63 - 7);
         let mut bit = 0;
         while bit < 48 {

@@ -1,8 +1,9 @@
 //! The map as data.
 //!
-//! A map is made from [`Parts`] (by hand, by [`MapBuilder`](crate::MapBuilder), from text or from
-//! binary) and checked once; afterwards it is immutable, and the mapper trusts it: every item
-//! exists, no bucket contains itself, all numbers are inside the bounds of [`check`](crate::check).
+//! A map is made from [`Parts`] (in code, by [`MapBuilder`](crate::MapBuilder), from text or from
+//! binary) and checked once. Afterwards it is immutable, and the mapper trusts it: every item
+//! exists, no bucket contains itself, and all numbers are inside the bounds of
+//! [`check`](crate::check).
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use crate::rule::Rule;
 use crate::tunables::Tunables;
 use crate::{Bucket, BucketId, ItemId, OsdId, RuleId};
 
-/// Everything a map consists of, before it is checked.
+/// All parts of a map, before they are checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     /// The buckets, in any order.
@@ -28,12 +29,12 @@ pub struct Parts {
     pub tunables: Tunables,
     /// Weight sets.
     pub choose_args: BTreeMap<ChooseArgsId, ChooseArgs>,
-    /// What things are called.
+    /// Names of types, items and rules.
     pub names: Names,
     /// Classes of devices.
     pub classes: Classes,
-    /// Room for device numbers below this, even if no bucket holds them. The map has room for
-    /// those in its buckets anyway.
+    /// The map has room for device numbers below this, even if no bucket holds them. It always has
+    /// room for the devices in its buckets.
     pub min_devices: u32,
 }
 
@@ -83,7 +84,7 @@ impl Map {
         Ok(map)
     }
 
-    /// The parts again, for an edited copy.
+    /// Takes the map apart, for an edited copy.
     #[must_use]
     pub fn into_parts(self) -> Parts {
         Parts {
@@ -150,14 +151,14 @@ impl Map {
         &self.choose_args
     }
 
-    /// The weight set that a pool of that number uses: its own, or else the default one, or none.
+    /// The weight set for a pool of that number: its own, or else the default one, or none.
     #[must_use]
     pub fn choose_args_for_pool(&self, pool: i64) -> Option<&ChooseArgs> {
         let own = self.choose_args.get(&ChooseArgsId(pool));
         own.or_else(|| self.choose_args.get(&ChooseArgsId::DEFAULT))
     }
 
-    /// What things are called.
+    /// Names of types, items and rules.
     #[must_use]
     pub fn names(&self) -> &Names {
         &self.names
@@ -175,8 +176,8 @@ impl Map {
         self.max_devices
     }
 
-    /// True for an existing bucket and for every device that the map has room for: what a rule can
-    /// take.
+    /// True for an existing bucket, and for every device that the map has room for: the items that
+    /// a rule can take.
     #[must_use]
     pub fn contains(&self, item: ItemId) -> bool {
         match (item.bucket(), item.osd()) {
@@ -185,7 +186,7 @@ impl Map {
         }
     }
 
-    /// True when the device is in some bucket.
+    /// True if the device is in some bucket.
     #[must_use]
     pub fn contains_device(&self, osd: OsdId) -> bool {
         self.buckets().any(|bucket| bucket.items.contains(&ItemId::from(osd)))

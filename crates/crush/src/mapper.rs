@@ -1,22 +1,23 @@
-//! Running a rule.
+//! Runs a rule.
 //!
-//! A draw is a descent from a bucket: choose an item, and if it is a bucket of another type than
-//! wanted, choose in that one, and so on. The attempt number r makes draws differ. A draw fails
-//! when its item was already drawn (*collision*) or when it is a device that is out (*reject*).
+//! A draw is a descent from a bucket: the mapper chooses an item; if the item is a bucket of
+//! another type than wanted, it chooses in that bucket, and so on. The attempt number r makes draws
+//! differ. A draw fails when its item was already drawn (*collision*), or when it is a device that
+//! is out (*reject*).
 //!
-//! **firstn** (replicas): fills positions one after the other; position and failures so far add up
-//! to r. A position that stays empty after all attempts is skipped, and later ones move up: what
-//! replicas want, for they are interchangeable.
+//! **firstn** (replicas) fills positions one after the other; r is the position plus the failures
+//! so far. A position that stays empty after all attempts is skipped, and later ones move up. This
+//! is right for replicas, because they are interchangeable.
 //!
-//! **indep** (shards): tries all open positions once per round; r steps by the number of positions
-//! per round, so positions never share an r. A position that fails stays empty and no other moves:
-//! what shards want, for shard 3 is only shard 3.
+//! **indep** (shards) tries all open positions once per round; r grows by the number of positions
+//! per round, so positions never share an r. A position that fails stays empty, and no other
+//! position moves. This is right for shards, because shard 3 is only shard 3.
 //!
 //! **chooseleaf** draws a bucket and, within the same attempt, a device below it. Leaves of firstn
-//! must differ from earlier leaves; those of indep are compared with nothing, for they lie below
+//! must differ from earlier leaves. Leaves of indep are not compared, because they lie below
 //! different buckets.
 //!
-//! The numbers (what counts as an attempt, which r a leaf gets, that an inner indep counts its
+//! The numbers (what counts as an attempt, which r a leaf gets, and that an inner indep counts its
 //! position twice) are Ceph's; any change of them changes placements.
 //!
 //! This is the plain mapper, one input at a time: the definition that the batch mapper and the
@@ -39,7 +40,7 @@ pub(crate) type Items = SmallVec<[ItemId; 16]>;
 /// A position that is still open.
 pub(crate) const UNDEFINED: ItemId = ItemId(0x7fff_fffe);
 
-/// What the tunables say, as the rule has overridden them so far.
+/// The tries and switches of the tunables, as far as the rule has overridden them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tries {
     /// Attempts from the top.
@@ -68,7 +69,7 @@ impl Tries {
         }
     }
 
-    /// Takes note of a `Set` step; the other steps change nothing.
+    /// Applies a `Set` step; other steps change nothing.
     pub(crate) fn set(&mut self, step: RuleStep) {
         let positive = |n: i32, old: u32| if n > 0 { n as u32 } else { old };
         let natural = |n: i32, old: u32| u32::try_from(n).unwrap_or(old);
@@ -96,11 +97,11 @@ impl Tries {
         }
     }
 
-    /// What the leaf's search adds to its r when the outer search is at `r`.
+    /// The number added to a leaf's r when the outer search is at `r`.
     pub(crate) fn leaf_r(&self, r: u32) -> u32 {
         match self.vary_r {
             0 => 0,
-            // C leaves shifts of 32 and more undefined; common machines take the count modulo 32.
+            // C leaves shifts by 32 and more undefined; common machines take the count modulo 32.
             shift => r.wrapping_shr(shift - 1),
         }
     }
@@ -109,33 +110,33 @@ impl Tries {
 /// One choose step, or the search for one leaf inside it.
 pub(crate) struct Choose<'a> {
     pub(crate) bucket: &'a Bucket,
-    /// Positions wanted; part of r in indep.
+    /// Wanted positions; part of r in indep.
     pub(crate) positions: usize,
     pub(crate) kind: TypeId,
     pub(crate) tries: u32,
-    /// Attempts of the search for a leaf; `None` when no leaf is wanted.
+    /// Attempts of the search for a leaf; `None` if no leaf is wanted.
     pub(crate) leaf_tries: Option<u32>,
-    /// What the outer search adds to r.
+    /// The number that the outer search adds to r.
     pub(crate) parent_r: u32,
     pub(crate) settings: &'a Tries,
 }
 
-/// How one draw of firstn ended.
+/// The end of one draw of firstn.
 enum Draw {
     Taken(ItemId),
     Collided,
     Rejected,
-    /// The map led nowhere: the position is given up at once.
+    /// The draw led nowhere: the position is given up at once.
     Hopeless,
 }
 
-/// Where a descent goes on.
+/// The next step of a descent.
 pub(crate) enum Next<'m> {
-    /// In this bucket.
+    /// The descent goes on in this bucket.
     Bucket(&'m Bucket),
-    /// The descent has come to an item of the wanted type.
+    /// The descent has reached an item of the wanted type.
     Found(ItemId),
-    /// The descent cannot go on: a device is where a bucket was wanted.
+    /// The descent cannot go on: there is a device instead of the wanted bucket.
     Nowhere,
 }
 
@@ -204,8 +205,8 @@ impl<D: Drawer> Run<'_, D> {
         result
     }
 
-    /// Replaces every bucket of `working` by what is chosen below it. Each bucket's choice is made
-    /// on its own: collisions are looked for only among its own results.
+    /// Replaces every bucket of `working` by the items chosen below it. Each bucket's choice is
+    /// independent: only its own results can collide.
     fn choose_step(
         &self,
         working: &[ItemId],
@@ -251,7 +252,7 @@ impl<D: Drawer> Run<'_, D> {
     }
 
     /// Fills `items` (and `leaves`) from `filled` on, with at most `choose.positions` attempts at a
-    /// position, and returns how many are filled then.
+    /// position. Returns the number of filled positions.
     fn firstn(
         &self,
         choose: &Choose<'_>,
@@ -335,7 +336,7 @@ impl<D: Drawer> Run<'_, D> {
         }
     }
 
-    /// Whether an item of the wanted type can be taken; looks for its leaf if one is wanted.
+    /// Decides whether an item of the wanted type can be taken; searches its leaf if one is wanted.
     fn firstn_judge(
         &self,
         choose: &Choose<'_>,
@@ -418,7 +419,7 @@ impl<D: Drawer> Run<'_, D> {
             if size == 0 {
                 return UNDEFINED;
             }
-            // A permutation whose size the step divides would repeat its draws.
+            // A permutation whose size is a multiple of the step would repeat its draws.
             let uniform = matches!(bucket.algorithm, Algorithm::Uniform { .. });
             let step = if uniform && size.is_multiple_of(positions) {
                 positions.wrapping_add(1)
@@ -463,7 +464,7 @@ impl<D: Drawer> Run<'_, D> {
         item
     }
 
-    /// The index of the item drawn in a bucket that is not empty, if one is.
+    /// The index of the item drawn in a bucket that is not empty; `None` if the draw finds no item.
     pub(crate) fn draw(&self, bucket: &Bucket, r: u32, position: usize) -> Option<usize> {
         if let Some(index) = self.drawer.draw(bucket, r) {
             return Some(index);
@@ -478,7 +479,7 @@ impl<D: Drawer> Run<'_, D> {
         }
     }
 
-    /// Where the descent goes on from a drawn item, if one was drawn.
+    /// The next step of a descent after a draw.
     pub(crate) fn next(&self, bucket: &Bucket, index: Option<usize>, wanted: TypeId) -> Next<'_> {
         let Some(item) = index.map(|index| bucket.items[index]) else { return Next::Nowhere };
         match item.bucket() {
@@ -492,8 +493,8 @@ impl<D: Drawer> Run<'_, D> {
         }
     }
 
-    /// Devices out of the list or of reweight 0 are out; those of a fraction are out for as large
-    /// a share of the inputs as is missing to 1.0.
+    /// Devices past the end of the list, or of reweight 0, are out. A device of reweight w below
+    /// 1.0 is out for a share of 1.0 - w of the inputs.
     pub(crate) fn is_out(&self, osd: OsdId) -> bool {
         match self.weights.get(osd.0 as usize).copied().unwrap_or(0) {
             0 => true,

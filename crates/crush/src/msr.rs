@@ -1,21 +1,21 @@
 //! Multi-step-retry rules (Ceph 19 and later).
 //!
-//! An ordinary rule that chooses hosts first and then several devices in each cannot look for
-//! another host when all devices of one are out. A multi-step-retry rule can: it fills the result
-//! in passes, and every pass descends the whole tree again for the positions that are still open.
+//! An ordinary rule first chooses hosts, and then several devices in each. It cannot choose another
+//! host when all devices of one are out. A multi-step-retry rule can: it fills the result in
+//! passes, and every pass descends the whole tree again for the positions that are still open.
 //!
-//! A rule is a number of blocks `take, choosemsr..., emit`. The counts of a block's steps multiply
-//! to the positions that it fills, and each step cuts the range of positions it is given into
-//! *strides*, one per item it chooses: with `choosemsr 4 type host, choosemsr 2 type osd`, host
-//! stride 0 is positions 0 and 1. At every step the chosen items are remembered by position, so
-//! that a later pass finds which items a stride has used. A candidate may be taken unless another
-//! stride of the same range has it. When nothing below a newly chosen bucket can be placed, the
-//! choice is undone after all strides had their turn.
+//! A rule is a number of blocks `take, choosemsr..., emit`. The product of the counts of a block's
+//! steps is the number of positions that the block fills. Each step cuts its range of positions
+//! into *strides*, one per item that it chooses: with
+//! `choosemsr 4 type host, choosemsr 2 type osd`, host stride 0 is positions 0 and 1. Every step
+//! remembers the chosen items by position, so a later pass finds the items that a stride has used.
+//! A candidate may be taken unless another stride of the same range has it. If the mapper places no
+//! device below a newly chosen bucket, it undoes the choice after it has done all strides.
 //!
 //! **Traps.** The stride's number, which enters the draws, restarts at 0 in every recursion. The
 //! last step alone decides whether a stride is full. Where Ceph would fail an assertion (an empty
-//! bucket, a device where a bucket is wanted) a draw finds nothing here; where it would repeat for
-//! ever (a block `take DEVICE, emit`), the device is emitted once.
+//! bucket, a device where a bucket is wanted), a draw here finds no item. Where Ceph would repeat
+//! for ever (a block `take DEVICE, emit`), the device is emitted once here.
 
 use std::ops::Range;
 
@@ -84,7 +84,7 @@ pub(crate) fn run<D: Drawer>(run: &Run<'_, D>, rule: &Rule) -> Vec<ItemId> {
     output.items
 }
 
-/// What each block takes and its levels; `None` when the steps are not blocks.
+/// The item that each block takes, and its levels; `None` if the steps are not blocks.
 fn blocks(mut steps: &[RuleStep], width: usize) -> Option<Vec<(ItemId, Vec<Level>)>> {
     let mut blocks = Vec::new();
     while let [first, rest @ ..] = steps {
@@ -126,7 +126,7 @@ struct Block<'a, D> {
     /// Its first position.
     start: usize,
     collision_tries: u32,
-    /// What each level has chosen, by position from `start` on.
+    /// The items that each level has chosen, by position from `start` on.
     chosen: Vec<Vec<Option<ItemId>>>,
     /// Positions that are not filled yet.
     open: usize,
@@ -206,7 +206,7 @@ impl<D: Drawer> Block<'_, D> {
         })
     }
 
-    /// Down to an item of type `kind`, or a device.
+    /// Descends to an item of type `kind`, or a device.
     fn descend(&self, top: &Bucket, r: u32, position: usize, kind: TypeId) -> Option<ItemId> {
         let mut bucket = top;
         loop {
@@ -223,7 +223,7 @@ impl<D: Drawer> Block<'_, D> {
         }
     }
 
-    /// Notes that a stride has chosen `item`. True when it had not before.
+    /// Remembers that a stride has chosen `item`. True if the item is new for the stride.
     fn remember(&mut self, level: usize, stride: &Range<usize>, item: ItemId) -> bool {
         let relative = self.relative(stride);
         for slot in &mut self.chosen[level][relative] {

@@ -1,4 +1,4 @@
-//! What the author of a map called things, and the classes of devices.
+//! The names that the author of a map chose, and the classes of devices.
 
 use std::collections::BTreeMap;
 
@@ -21,16 +21,16 @@ pub struct ClassId(pub i32);
 
 /// Classes of devices (hdd, ssd, ...) and the *shadow trees* that stand for them.
 ///
-/// `step take root class ssd` takes the shadow of `root`: a bucket of its own, with a number of its
-/// own that enters the draws, which holds only what the class has below `root`. So shadows are
-/// ordinary buckets, and the mapper needs to know nothing of classes.
+/// `step take root class ssd` takes the shadow of `root`. The shadow is a separate bucket, with its
+/// own number, which enters the draws; it holds only the devices of the class below `root`. So
+/// shadows are ordinary buckets, and the mapper does not know classes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Classes {
     /// Names of the classes.
     pub names: BTreeMap<ClassId, String>,
     /// The class of devices; shadow buckets are listed too.
     pub of_item: BTreeMap<ItemId, ClassId>,
-    /// For a bucket, its shadow of each class.
+    /// The shadows of a bucket, by class.
     pub shadows: BTreeMap<BucketId, BTreeMap<ClassId, BucketId>>,
 }
 

@@ -1,14 +1,14 @@
-//! Placement in a pool of our own nodes: a flat root of N nodes.
+//! Placement in a pool of Fieldstone's own nodes: a flat root of N nodes.
 //!
-//! Two rules over one straw2 bucket: shards are placed by `indep` (shard i keeps its node when
-//! another node leaves), journals by `firstn`.
+//! There are two rules over one straw2 bucket. `indep` places shards (shard i keeps its node when
+//! another node leaves), and `firstn` places journals.
 //!
-//! CRUSH may leave a hole: the last of six shards on six nodes must draw the one node that is
-//! left, and after a fixed number of attempts it gives up. In a cluster of hundreds that is rare
-//! and tolerated; in a pool whose width equals its nodes it would be a segment that cannot be
-//! written. So placement here never leaves a hole while an unused node is in: holes are filled
-//! afterwards, each by one straw2 race among the unused nodes. Like CRUSH itself this is a pure
-//! function of the arguments.
+//! CRUSH may leave a hole: the last of six shards on six nodes must draw the only node that is
+//! left, and CRUSH gives up after a fixed number of attempts. In a cluster of hundreds of nodes
+//! this is rare and acceptable. In a pool whose width equals its number of nodes, a segment with a
+//! hole could not be written. So this module never leaves a hole while an unused node is in:
+//! afterwards it fills each hole by one straw2 race among the unused nodes. Like CRUSH itself, this
+//! is a pure function of the arguments.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::map::Map;
 use crate::rule::RuleStep;
 use crate::{BucketId, ItemId, OsdId, Osds, RuleId, TypeId, WEIGHT_ONE};
 
-/// Rounds of `indep` before holes are filled by the race.
+/// Rounds of `indep` before the race fills holes.
 const CHOOSE_TRIES: i32 = 50;
 /// Set in the attempt number of the race, so that it repeats no draw of CRUSH.
 const RACE: u32 = 0x4000_0000;
@@ -66,7 +66,7 @@ impl PoolMap {
         Ok(Self { map, node_weights: nodes.iter().map(|weight| weight.0).collect() })
     }
 
-    /// The CRUSH map, for devices that place.
+    /// The CRUSH map, for accelerators that place.
     #[must_use]
     pub fn map(&self) -> &Arc<Map> {
         &self.map
@@ -84,31 +84,31 @@ impl PoolMap {
         hash2(key as u32, (key >> 32) as u32)
     }
 
-    /// The node of each of `width` shards: all different, `None` only when the nodes that are in
-    /// do not suffice. `in_weights[i]` is node i's reweight: 0 is out, 0x10000 in, anything between
-    /// in for that share of the keys; nodes past its end are out.
+    /// The node of each of `width` shards: all different; `None` only if there are not enough nodes
+    /// that are in. `in_weights[i]` is node i's reweight: 0 is out, 0x10000 is in, and a value
+    /// between is in for that share of the keys. Nodes past the end of the list are out.
     #[must_use]
     pub fn place_shards(&self, key: u64, width: usize, in_weights: &[u32]) -> Vec<Option<usize>> {
         let drawn = self.draw(Self::SHARDS, key, width, in_weights);
         self.shards_from(key, width, in_weights, &drawn)
     }
 
-    /// The nodes of a journal of `copies`: all different, fewer than asked for only when the nodes
-    /// that are in do not suffice. `in_weights` as in [`PoolMap::place_shards`].
+    /// The nodes of a journal of `copies`: all different; fewer than `copies` only if there are not
+    /// enough nodes that are in. `in_weights` as in [`PoolMap::place_shards`].
     #[must_use]
     pub fn place_journal(&self, key: u64, copies: usize, in_weights: &[u32]) -> Vec<usize> {
         let drawn = self.draw(Self::JOURNAL, key, copies, in_weights);
         self.journal_from(key, copies, in_weights, &drawn)
     }
 
-    /// How many devices to draw for `width` positions: more positions than nodes can only be holes,
-    /// and would only cost attempts.
+    /// The number of devices to draw for `width` positions. Positions beyond the number of nodes
+    /// can only be holes, and would only cost attempts.
     #[must_use]
     pub fn draw_width(&self, width: usize) -> usize {
         width.min(self.nodes())
     }
 
-    /// [`PoolMap::place_shards`] with the draw made elsewhere: by [`PoolMap::SHARDS`] for
+    /// [`PoolMap::place_shards`] with a draw that the caller has made: by [`PoolMap::SHARDS`] for
     /// [`PoolMap::input`] and [`PoolMap::draw_width`].
     #[must_use]
     pub fn shards_from(
@@ -121,7 +121,7 @@ impl PoolMap {
         self.fill_holes(key, width, in_weights, drawn)
     }
 
-    /// [`PoolMap::place_journal`] with the draw made elsewhere, by [`PoolMap::JOURNAL`].
+    /// [`PoolMap::place_journal`] with a draw that the caller has made, by [`PoolMap::JOURNAL`].
     #[must_use]
     pub fn journal_from(
         &self,
@@ -138,7 +138,7 @@ impl PoolMap {
         rule.map(Self::input(key), self.draw_width(width), in_weights)
     }
 
-    /// The drawn nodes with every hole filled that can be, `width` long.
+    /// The drawn nodes, `width` long, with holes filled where possible.
     fn fill_holes(
         &self,
         key: u64,

@@ -1,26 +1,27 @@
-//! Which devices a rule can reach, and what may stand in for what.
+//! The devices that a rule can reach, and which of them can replace each other.
 //!
 //! A rule is a sequence of blocks: *take* a bucket, *choose* below it level by level, *emit*. Two
-//! devices can stand in for each other in a placement group if the same block reaches both, and
-//! if on every level but the innermost they lie below the same bucket: such devices form a *cell*.
-//! (A rule that chooses two racks and two hosts in each must still find two racks afterwards.) On
-//! the innermost level, the *failure domain*, members of a group must lie below different buckets.
+//! devices can replace each other in a placement group under two conditions. The same block reaches
+//! both. On every level but the innermost, they lie below the same bucket. Such devices form a
+//! *cell*. (A rule that chooses two racks and two hosts in each must still find two racks
+//! afterwards.) On the innermost level, the *failure domain*, members of a group must lie below
+//! different buckets.
 
 use std::collections::BTreeMap;
 
 use crate::rule::RuleStep;
 use crate::{BucketId, ItemId, Map, OsdId, Rule, TypeId};
 
-/// What a rule means for one device.
+/// The role of one device in a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reached {
-    /// Devices of one cell can stand in for each other.
+    /// Devices of one cell can replace each other.
     pub(crate) cell: u32,
-    /// Devices of one block share what the block maps by weight.
+    /// Devices of one block share, by weight, the shards that the block maps.
     pub(crate) block: u32,
-    /// The bucket (or, without any, the device) that no other member may lie below.
+    /// The bucket (or, without one, the device) below which no other member may lie.
     pub(crate) domain: ItemId,
-    /// Its 16.16 weight in the buckets that the rule draws from, added up.
+    /// The sum of its 16.16 weights in the buckets that the rule draws from.
     pub(crate) weight: u64,
 }
 
@@ -32,18 +33,18 @@ pub(crate) struct Reach {
     pub(crate) blocks: u32,
 }
 
-/// Most items that a walk visits: a map whose buckets share children can have far more paths than
+/// Most items that a walk visits. A map whose buckets share children can have far more paths than
 /// buckets.
 const MAX_VISITS: u32 = 1 << 22;
 
-/// One block of a rule: where it begins, and the type of each level.
+/// One block of a rule: its first bucket, and the type of each level.
 type Block = (ItemId, Vec<TypeId>);
 
 impl Reach {
-    /// Analyses a rule, or says why its devices cannot stand in for each other.
+    /// Analyses a rule. The error says why its devices cannot replace each other.
     pub(crate) fn new(map: &Map, rule: &Rule) -> Result<Self, String> {
         let mut blocks = blocks(rule);
-        // The same block twice maps from the same devices twice.
+        // Two equal blocks map from the same devices twice.
         blocks.sort();
         blocks.dedup();
         let mut reach = Self::default();
@@ -64,8 +65,8 @@ impl Reach {
     }
 }
 
-/// Shares of all devices, by number: what each block holds (`shards` says how many shards a device
-/// has), divided by the weight of its devices and their reweight.
+/// Shares of all devices, by number. The shards of each block (the sum of `shards` over its
+/// devices) are divided by the devices' weight and reweight.
 pub(crate) fn targets(reach: &Reach, reweights: &[u32], shards: &[u32]) -> Vec<f64> {
     let mut targets = vec![0.0; reweights.len()];
     let (mut weights, mut held) =
@@ -99,7 +100,8 @@ fn blocks(rule: &Rule) -> Vec<Block> {
                 | RuleStep::ChooseMsr { count, kind },
                 Some((_, kinds)),
             ) => {
-                // One device in each bucket of the level above: that level is the innermost.
+                // A step for one device in each bucket of the level above adds no level: that level
+                // is the innermost.
                 let single = count == 1 && kind == TypeId::DEVICE && !kinds.is_empty();
                 kinds.extend((!single).then_some(kind));
             }
@@ -110,7 +112,7 @@ fn blocks(rule: &Rule) -> Vec<Block> {
     blocks
 }
 
-/// A walk through everything below the root of a block.
+/// A walk through all items below the root of a block.
 struct Walk<'a> {
     map: &'a Map,
     reach: &'a mut Reach,
@@ -124,7 +126,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Walks an item that has this weight in its bucket. Recursion is bounded by the depth of maps.
+    /// Walks an item with this weight in its bucket. The depth of maps bounds the recursion.
     fn item(&mut self, item: ItemId, weight: u32) -> Result<(), String> {
         self.visits += 1;
         if self.visits > MAX_VISITS {
@@ -159,7 +161,7 @@ impl Walk<'_> {
     }
 
     fn device(&mut self, osd: OsdId, weight: u32) -> Result<(), String> {
-        // A device that lies above a level, or one that a rule takes directly.
+        // A device above a level, or a device that a rule takes directly.
         if self.path.len() < self.kinds.len() || self.path.is_empty() {
             return Ok(());
         }

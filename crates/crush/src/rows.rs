@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::ItemId;
 
-/// One row of items per input. A position that could not be filled is [`ItemId::NONE`]; rows of
-/// `firstn` rules have none and may be shorter than the width.
+/// One row of items per input. [`ItemId::NONE`] is an empty position. Rows of `firstn` rules have
+/// none, and may be shorter than the width.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
     width: usize,
@@ -22,7 +22,7 @@ impl PartialEq for Rows {
 impl Eq for Rows {}
 
 impl Rows {
-    /// Room for `rows` rows of at most `width` items, all empty.
+    /// Room for `rows` rows of at most `width` items. All rows are empty.
     #[must_use]
     pub fn new(rows: usize, width: usize) -> Self {
         Self { width, items: vec![ItemId::NONE; rows * width], lens: vec![0; rows] }
@@ -52,7 +52,7 @@ impl Rows {
         self.lens.len()
     }
 
-    /// True without rows.
+    /// True if there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lens.is_empty()
@@ -77,7 +77,7 @@ impl Rows {
         self.lens[index] = items.len() as u32;
     }
 
-    /// Makes it that many empty rows.
+    /// Resets the table to that many empty rows.
     pub(crate) fn reset(&mut self, rows: usize, width: usize) {
         self.width = width;
         self.items.resize(rows * width, ItemId::NONE);
@@ -85,7 +85,7 @@ impl Rows {
         self.lens.resize(rows, 0);
     }
 
-    /// Appends to a row as much as there is room for.
+    /// Appends as many items to a row as there is room for.
     pub(crate) fn append(&mut self, index: usize, items: &[ItemId]) {
         let len = self.lens[index] as usize;
         let room = &mut self.items[index * self.width..][len..self.width];
@@ -103,7 +103,7 @@ impl Rows {
     }
 }
 
-/// Rows that are being written. What lies behind the length of a row means nothing.
+/// Rows that are being written. Items past the length of a row have no meaning.
 pub(crate) struct RowsMut<'a> {
     pub(crate) width: usize,
     pub(crate) items: &'a mut [ItemId],

@@ -1,8 +1,8 @@
-//! Rules as data: what a rule does, step by step.
+//! Rules as data: the steps of a rule.
 
 use crate::{ItemId, TypeId};
 
-/// What a rule is for. The number is Ceph's; MSR rules run by a mapper of their own.
+/// The purpose of a rule. The number is Ceph's. A separate mapper runs MSR rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RuleKind {
     /// Replicated pools.
@@ -42,7 +42,7 @@ impl RuleKind {
         }
     }
 
-    /// Its word in text maps; kinds without a meaning have none.
+    /// Its keyword in text maps; `None` for kinds without a meaning.
     #[must_use]
     pub fn word(self) -> Option<&'static str> {
         match self {
@@ -63,56 +63,57 @@ impl RuleKind {
 
 /// One step of a rule. A rule works on a list of items, at first empty.
 ///
-/// The numbers of the `Set` steps are signed because maps carry them so: the two `Tries` of
-/// `SetChooseTries` and `SetChooseleafTries` count only when positive, the others unless negative.
+/// The numbers of the `Set` steps are signed because maps carry them so. `SetChooseTries` and
+/// `SetChooseleafTries` have an effect only if the number is positive, the others unless it is
+/// negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleStep {
-    /// Nothing.
+    /// No effect.
     Noop,
     /// The list becomes this one item.
     Take(ItemId),
-    /// Every bucket of the list is replaced by items of type `kind` below it, as many as `count`
-    /// says; 0 means the width of the mapping, and a negative count that much less. Slots that
-    /// cannot be filled close up.
+    /// Replaces every bucket of the list by `count` items of type `kind` below it. A count of 0
+    /// means the width of the mapping, and a negative count means that much less. Empty slots close
+    /// up.
     ChooseFirstn {
-        /// How many.
+        /// Number of items.
         count: i32,
-        /// Of which type.
+        /// Type of the items.
         kind: TypeId,
     },
     /// As [`RuleStep::ChooseFirstn`], but slots keep their position and may stay empty.
     ChooseIndep {
-        /// How many.
+        /// Number of items.
         count: i32,
-        /// Of which type.
+        /// Type of the items.
         kind: TypeId,
     },
-    /// Chooses buckets of type `kind` and one device below each; gives the devices.
+    /// Chooses buckets of type `kind` and one device below each. The result is the devices.
     ChooseleafFirstn {
-        /// How many.
+        /// Number of devices.
         count: i32,
-        /// Of which type the distinct buckets are.
+        /// Type of the distinct buckets.
         kind: TypeId,
     },
     /// As [`RuleStep::ChooseleafFirstn`], but slots keep their position and may stay empty.
     ChooseleafIndep {
-        /// How many.
+        /// Number of devices.
         count: i32,
-        /// Of which type the distinct buckets are.
+        /// Type of the distinct buckets.
         kind: TypeId,
     },
     /// A level of a multi-step-retry rule; 0 means the width of the mapping.
     ChooseMsr {
-        /// How many.
+        /// Number of items.
         count: i32,
-        /// Of which type.
+        /// Type of the items.
         kind: TypeId,
     },
-    /// The list is appended to the result and emptied.
+    /// Appends the list to the result, and empties the list.
     Emit,
     /// Attempts from the top, instead of the tunable.
     SetChooseTries(i32),
-    /// Attempts for the leaf, instead of what the tunables imply.
+    /// Attempts for the leaf, instead of the tunables' number.
     SetChooseleafTries(i32),
     /// Overrides [`Tunables::choose_local_tries`](crate::Tunables::choose_local_tries).
     SetChooseLocalTries(i32),
@@ -132,21 +133,21 @@ pub enum RuleStep {
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it is for.
+    /// Its purpose.
     pub kind: RuleKind,
-    /// The number of its set, a notion that Ceph gave up: the rule's own number in all newer maps.
+    /// The number of its set, which Ceph no longer uses: the rule's own number in all newer maps.
     pub ruleset: u8,
-    /// Least width it was written for. Kept, but without a meaning since Ceph 17.
+    /// Smallest width of the rule. Kept, but without a meaning since Ceph 17.
     pub min_size: u8,
-    /// Greatest width it was written for. Kept, but without a meaning since Ceph 17.
+    /// Greatest width of the rule. Kept, but without a meaning since Ceph 17.
     pub max_size: u8,
     /// Its steps, in order.
     pub steps: Vec<RuleStep>,
 }
 
 impl Rule {
-    /// [`Rule::min_size`] where nothing is said.
+    /// [`Rule::min_size`] of a rule that does not set it.
     pub const DEFAULT_MIN_SIZE: u8 = 1;
-    /// [`Rule::max_size`] where nothing is said.
+    /// [`Rule::max_size`] of a rule that does not set it.
     pub const DEFAULT_MAX_SIZE: u8 = 100;
 }

@@ -1,7 +1,7 @@
-//! Asking a map: a rule, ready to map one input or many.
+//! A rule of a map, ready to map one input or many.
 //!
-//! Which mapper answers (the plain one, the one that looks ahead, or the batch mapper) is decided
-//! here, and is a matter of time only: all give the same results.
+//! This module selects the mapper (the plain one, the one that looks ahead, or the batch mapper).
+//! The selection changes only the time: all mappers give the same results.
 
 use crate::batch::ahead::Ahead;
 use crate::batch::tables::Tables;
@@ -50,9 +50,9 @@ impl<'m> RuleRef<'m> {
         self.choose_args
     }
 
-    /// The devices for input `x`, at most `width` of them. `weights[i]` is the 16.16 reweight of
-    /// device i; devices past its end are out. A result that is a bucket (of a rule that does not
-    /// descend to devices) reads as `None`; [`RuleRef::map_items`] gives those.
+    /// The devices for input `x`, at most `width`. `weights[i]` is the 16.16 reweight of device i;
+    /// devices past the end of the list are out. If a rule does not descend to devices, its results
+    /// are buckets, which are `None` here; [`RuleRef::map_items`] gives the buckets.
     #[must_use]
     pub fn map(&self, x: u32, width: usize, weights: &[u32]) -> Osds {
         Osds(self.run(Kernel::best(), x, width, weights).into_iter().map(device).collect())
@@ -146,7 +146,7 @@ impl<'m> RuleRef<'m> {
     }
 }
 
-/// The device of a result, if it is one.
+/// The device of a result; `None` for a bucket.
 fn device(item: ItemId) -> Option<OsdId> {
     if item == ItemId::NONE { None } else { item.osd() }
 }

@@ -1,20 +1,21 @@
-//! Making the shadow trees of device classes, as Ceph's text compiler makes them.
+//! Makes the shadow trees of device classes, as Ceph's text compiler does.
 //!
 //! For every root, from the most negative number up, and every class in order of its number, the
-//! tree is cloned from the leaves up. The clone of a bucket holds its devices of the class and the
-//! clones of its buckets, even empty ones; a clone weighs in its parent what its own items weigh.
-//! The clone gets the number that the map asks for, or else the first from -1 down that no bucket
-//! has and the map does not ask for. Numbers are hashed, so all of this order is part of the
-//! placement.
+//! tree is cloned from the leaves up. The clone of a bucket holds the bucket's devices of the class
+//! and the clones of its buckets, even empty clones. A clone's weight in its parent is the sum of
+//! its own items. The clone gets the number that the map asks for, or else the first number from -1
+//! down that no bucket has and the map does not ask for. Numbers are hashed, so this whole order is
+//! part of the placement.
 //!
-//! **Trap: tree buckets.** Ceph appends the items of a clone one by one, and where a tree grows it
-//! adds weights to nodes that it never cleared. So crushtool's shadows of tree buckets with more than
-//! two items differ from run to run, and so do placements in them. Here the nodes are sums.
+//! **Trap: tree buckets.** Ceph appends the items of a clone one by one. When a tree grows, Ceph
+//! adds weights to nodes that it has never cleared. So crushtool's shadows of tree buckets with
+//! more than two items differ from run to run, and so do placements in them. Here the nodes are
+//! sums.
 //!
-//! **Trap: uniform buckets.** Ceph makes a clone empty and appends items, and an empty uniform
-//! bucket, whose items weigh 0 so far, refuses items that weigh more. Its compiler then stops making
-//! shadows without a word, and keeps those that it has. So does this file: afterwards, rules that
-//! take a class which has no shadow are refused.
+//! **Trap: uniform buckets.** Ceph makes an empty clone and appends items. An empty uniform bucket
+//! has items of weight 0, so it refuses items of another weight. Then Ceph's compiler stops making
+//! shadows without a message, and keeps those that it has. This file does the same. Afterwards, it
+//! refuses rules that take a class without a shadow.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -22,7 +23,7 @@ use crate::check::{MAX_BUCKETS, MAX_SHADOW_ITEMS};
 use crate::map::Parts;
 use crate::{AlgorithmKind, Bucket, BucketId, ClassId, ItemId};
 
-/// The numbers that shadows shall have, by original and class.
+/// The numbers that the map asks for, by original and class.
 pub(crate) type Wanted = BTreeMap<(BucketId, ClassId), BucketId>;
 
 /// There would be more shadows than the bounds allow.
@@ -34,8 +35,9 @@ enum Stop {
     TooMany,
 }
 
-/// Adds the shadows of all buckets to `parts`. Every item of a bucket that is a bucket is there, no
-/// bucket lies below itself, and trees are not deeper than [`MAX_DEPTH`](crate::check::MAX_DEPTH).
+/// Adds the shadows of all buckets to `parts`. The caller has checked that every bucket that is an
+/// item exists, that no bucket lies below itself, and that trees are not deeper than
+/// [`MAX_DEPTH`](crate::check::MAX_DEPTH).
 pub(crate) fn make(parts: &mut Parts, wanted: &Wanted) -> Result<(), TooMany> {
     let index: HashMap<BucketId, usize> =
         parts.buckets.iter().enumerate().map(|(at, bucket)| (bucket.id, at)).collect();
@@ -59,7 +61,7 @@ pub(crate) fn make(parts: &mut Parts, wanted: &Wanted) -> Result<(), TooMany> {
 
 struct Maker<'a> {
     parts: &'a mut Parts,
-    /// Where a bucket is in the parts.
+    /// The index of a bucket in the parts.
     index: HashMap<BucketId, usize>,
     wanted: &'a Wanted,
     taken: HashSet<BucketId>,
@@ -70,7 +72,7 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// The shadow of a bucket, and what it weighs; made now unless it is there already.
+    /// The shadow of a bucket, and its weight. The shadow is made now unless it exists already.
     fn shadow(&mut self, original: BucketId, class: ClassId) -> Result<(BucketId, u32), Stop> {
         let of_class = self.parts.classes.shadows.get(&original);
         if let Some(&shadow) = of_class.and_then(|of_class| of_class.get(&class)) {

@@ -1,35 +1,36 @@
-//! Knobs whose defaults changed over Ceph's releases. They change placements, so they are part of
-//! the map.
+//! Tunables, whose defaults changed over Ceph's releases. They change placements, so they are part
+//! of the map.
 
-/// The knobs of a map.
+/// The tunables of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunables {
     /// Retries in the same bucket after a collision.
     pub choose_local_tries: u32,
     /// Retries in the same bucket by permutation.
     pub choose_local_fallback_tries: u32,
-    /// Retries from the top. One more attempt than this is made.
+    /// Retries from the top. The number of attempts is one more.
     pub choose_total_tries: u32,
-    /// A leaf that fails is not retried below the same host.
+    /// After a failed leaf, the mapper does not retry below the same host.
     pub chooseleaf_descend_once: bool,
-    /// The leaf's draws vary with the attempt (shifted right by one less than this; 0: not at all).
+    /// The leaf's draws vary with the attempt (shifted right by one less than this number; 0: they
+    /// do not vary).
     pub chooseleaf_vary_r: u8,
     /// The leaf's draws do not depend on the position in the result.
     pub chooseleaf_stable: bool,
-    /// Which of two ways computes the straws of straw buckets when a bucket is made (0 or 1).
+    /// The version of the computation of straws when a straw bucket is made (0 or 1).
     pub straw_calc_version: u8,
-    /// Bit n allows new buckets of the algorithm whose number is n. Advice for editors of maps:
-    /// the mapper does not look at it.
+    /// Bit n allows new buckets of the algorithm with number n. This is advice for editors of maps;
+    /// the mapper does not use it.
     pub allowed_bucket_algs: u32,
-    /// Passes over the whole tree that a multi-step-retry rule makes.
+    /// Passes of a multi-step-retry rule over the whole tree.
     pub msr_descents: u32,
-    /// Draws that a multi-step-retry rule makes at one level against collisions.
+    /// Draws of a multi-step-retry rule at one level to avoid collisions.
     pub msr_collision_tries: u32,
 }
 
 impl Tunables {
-    /// What a map without tunables means: the values of Ceph's first releases. Text maps start
-    /// from these too.
+    /// The tunables of a map that has none: the values of Ceph's first releases. Text maps start
+    /// from these, too.
     pub const LEGACY: Self = Self {
         choose_local_tries: 2,
         choose_local_fallback_tries: 5,

@@ -1,5 +1,5 @@
-//! Plans of the balancer on random clusters: what they promise is what the changed map does, no rule
-//! is broken, and there is nothing left to do afterwards.
+//! Plans of the balancer on random clusters. The changed map does what the plan promises, no rule
+//! is broken, and a second plan has no move.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -158,14 +158,15 @@ proptest! {
         let osds = map.weights.len();
         map.weights.copy_from_slice(&reweights[..osds]);
         map.states = states[..osds].iter().map(|&state| OsdState(state)).collect();
-        // Upmaps as they come about by hand: some to the same host, some without effect.
+        // Upmaps as administrators may write them: some to the same host, some without effect.
         for (seed, at, to) in upmaps {
             let pg = PgId { pool: ID, seed: seed % pg_num };
             let raw = map.place(pg).unwrap().raw;
             let from = raw.get(at).copied().unwrap_or(ItemId(to));
             let to = ItemId(to % osds as i32);
             let same_host = |item: &ItemId| item.0 / 4 == to.0 / 4;
-            // One that breaks a rule is the administrator's; it would only confuse the check.
+            // The test leaves out upmaps that break a rule: the balancer would keep them, and the
+            // check would fail.
             if from != ItemId::NONE && !raw.iter().any(same_host) && rule != 2 {
                 map.pg_upmap_items.insert(pg, vec![(from, to)]);
             }
@@ -181,7 +182,7 @@ proptest! {
 fn upmaps_are_taken_back_first() {
     let map = crush(2, 6, &[WEIGHT_ONE]);
     let mut map = OsdMap::of_crush(map, BTreeMap::from([(ID, pool(0, 256))]));
-    // Everything that can go to device 0 goes there.
+    // All shards that may move to device 0 move there.
     for pg in map.pools[&ID].pgs(ID) {
         let raw = map.place(pg).unwrap().raw;
         if raw.iter().all(|item| item.0 >= 4) {
@@ -222,7 +223,7 @@ fn groups_that_split_move_nothing_by_themselves() {
     let diff = diff_pool(&old, &new, ID, 1).unwrap();
     assert_eq!((diff.pgs, diff.moved, diff.pgs_changed), (100, 0, 0));
     assert!(diff.least.unwrap() < 1e-6);
-    // Once pgp_num follows, they do.
+    // When pgp_num follows, they move.
     new.pools.get_mut(&ID).unwrap().pgp_num = 100;
     let diff = diff_pool(&old, &new, ID, 1).unwrap();
     assert!(diff.moved > 200, "{}", diff.moved);

@@ -1,7 +1,7 @@
-//! The batch mapper gives what the plain mapper gives, on every kernel that the CPU has.
+//! The batch mapper gives the results of the plain mapper, on every kernel of this CPU.
 //!
-//! Maps, rules, reweights and weight sets are random, from a seed. `CRUSH_BATCH_MAPPINGS` says how
-//! many mappings are compared per kernel, `CRUSH_BATCH_SEED` where to begin.
+//! Maps, rules, reweights and weight sets are random, from a seed. `CRUSH_BATCH_MAPPINGS` is the
+//! number of mappings per kernel, and `CRUSH_BATCH_SEED` the first seed.
 
 use fieldstone_crush::{
     AlgorithmKind, BucketId, ChooseArg, ChooseArgs, ChooseArgsId, ItemId, Kernel, Map, MapBuilder,
@@ -41,8 +41,8 @@ const HOST: TypeId = TypeId(1);
 const RACK: TypeId = TypeId(2);
 const ROOT: TypeId = TypeId(3);
 
-/// Heavy weights divide straws to small integers: many tie, though their quotients differ, and only
-/// an exact decision finds the first of them.
+/// With heavy weights, straws are small integers. Many are equal although their quotients differ,
+/// and only an exact decision finds the first of the equal ones.
 fn weight(random: &mut Random, heavy: bool) -> u32 {
     if heavy {
         return (1 << 30) + random.below(1 << 30) as u32;
@@ -56,10 +56,10 @@ fn weight(random: &mut Random, heavy: bool) -> u32 {
     }
 }
 
-/// A tree of up to four levels. Some children are devices where buckets would be usual, some
-/// buckets are empty, some children are shared.
+/// A tree of up to four levels. Some children are devices on a level of buckets, some buckets are
+/// empty, and some children are shared.
 fn random_map(random: &mut Random) -> Map {
-    // Small maps cannot fill wide results, and fail to do so in every try: most tries are few.
+    // Small maps cannot fill wide results, and fail in every try. So most rules set few tries.
     let patient = random.one_in(20);
     let heavy = random.one_in(8);
     let mut builder = MapBuilder::new();
@@ -115,7 +115,7 @@ fn random_map(random: &mut Random) -> Map {
             if random.one_in(3) {
                 let mut arg = ChooseArg::default();
                 for _ in 0..random.below(4) {
-                    // Of weight sets, those that Ceph reads as negative too.
+                    // Some weight sets have weights that Ceph reads as negative.
                     let signed = u32::from(heavy && random.one_in(4)) << 31;
                     let weights = items.iter().map(|_| weight(random, heavy) | signed);
                     arg.weight_sets.push(weights.collect());
@@ -221,7 +221,7 @@ fn every_kernel_gives_what_the_plain_mapper_gives() {
                     let what =
                         || format!("{kernel}: seed {seed}, rule {id:?}, width {width}, x {x}");
                     assert_eq!(rows.row(index), expected.row(index), "{}", what());
-                    // Single look-ups have another way to use vectors.
+                    // Single look-ups use vectors in another way.
                     if index % 8 == 0 {
                         let single = rule.map_items_with(kernel, x, width, &weights);
                         let single: Vec<ItemId> =

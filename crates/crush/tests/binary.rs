@@ -39,7 +39,7 @@ fn every_cut_map_is_an_error_or_an_older_map() {
                     assert!(matches!(problem, Problem::Truncated { .. }), "{len}: {problem}");
                     assert!(at_byte <= len);
                 }
-                // An older release ended here: what came later is missing, the rest is the same.
+                // An older release ended here: the later parts are missing, the rest is the same.
                 Ok(cut) => assert!(cut.buckets().eq(whole.buckets()), "{len}"),
             }
         }
@@ -82,7 +82,7 @@ fn huge_counts_are_refused_before_anything_is_allocated() {
     assert_eq!(problem(&little(&[binary::MAGIC, u32::MAX, 0, 0])).0, 4);
     assert_eq!(problem(&little(&[binary::MAGIC, 0, 257, 0])).0, 8);
     assert_eq!(problem(&little(&[binary::MAGIC, 0, 0, 0x8000_0000])).0, 12);
-    // Items of a bucket, of which there are two.
+    // Items of a bucket: the count is two.
     let mut bytes = one_bucket(-1, &[0, 1]);
     bytes[32..36].copy_from_slice(&u32::MAX.to_le_bytes());
     let (at_byte, found) = problem(&bytes);

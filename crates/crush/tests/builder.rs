@@ -1,4 +1,5 @@
-//! Maps that the mapper could not trust are refused, and the ones it gets always end.
+//! The checks refuse maps that the mapper could not trust, and the mapper always ends on the
+//! others.
 
 use fieldstone_crush::check::{MAX_DEPTH, MAX_DEVICES, MAX_TRIES};
 use fieldstone_crush::{
@@ -113,7 +114,7 @@ fn a_host_tree_places_on_different_hosts() {
             hosts.dedup();
             assert!(hosts.len() == osds.iter().flatten().count() && hosts.len() >= 3);
         }
-        // A rule that stops at hosts gives buckets, which are no devices.
+        // A rule that stops at hosts gives buckets, and no devices.
         let rule = map.rule(RuleId(2)).unwrap();
         assert!(rule.map(x, 4, &weights).iter().all(Option::is_none));
         assert!(rule.map_items(x, 4, &weights).iter().flatten().all(|item| item.0 < -1));
@@ -143,7 +144,7 @@ fn random_step() -> impl Strategy<Value = RuleStep> {
 }
 
 proptest! {
-    /// Any map that is built gives results of the right size, whatever its shape and rules:
+    /// Any map that passes the checks gives results of the right size, for any shape and rules:
     /// empty buckets, devices next to buckets, zero weights, one device in several buckets.
     #[test]
     fn whatever_is_built_can_be_mapped(

@@ -1,14 +1,15 @@
-//! Our compiler, formats and mapper against what Ceph's crushtool made of the same maps.
+//! Compares this crate's compiler, formats and mapper with crushtool's results for the same maps.
 //!
-//! `data/` holds what crushtool 16.2.15 and 20.2.4 said:
+//! `data/` holds the results of crushtool 16.2.15 and 20.2.4:
 //!
 //! - `maps/NAME.txt`: the text maps;
 //! - `binaries.tsv`: name, release, length and 64-bit FNV-1a hash of the binary map that crushtool
 //!   of that release compiles from each (16 knows no MSR rules);
 //! - `binary/NAME.RELEASE.crush`: five of those binary maps;
 //! - `runs.tsv`: map, run, and the arguments of `crushtool --test --show-mappings`;
-//! - `rows/NAME.rows`: the answers. A line is a run, a rule, the first x, and one word per x, with a
-//!   character for every device: device 0 is `!`, 1 is `"` and so on through ASCII; a hole is `~`.
+//! - `rows/NAME.rows`: the answers. A line has a run, a rule, the first x, and one word per x. A
+//!   word has a character for every device: device 0 is `!`, 1 is `"` and so on through ASCII; a
+//!   hole is `~`.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -76,7 +77,7 @@ impl Run {
                     let weight: f32 = number(value());
                     run.reweights.push((osd, (weight * 65536.0) as u32));
                 }
-                // The rows say for which x they are.
+                // The rows contain their x.
                 "--min-x" | "--max-x" => drop(value()),
                 other => panic!("unknown option {other}"),
             }
@@ -84,7 +85,7 @@ impl Run {
         run
     }
 
-    /// Devices that are in the map weigh 1.0 unless the run says otherwise.
+    /// Devices of the map have weight 1.0 unless the run sets another.
     fn weights(&self, map: &Map) -> Vec<u32> {
         let default = |osd| if map.contains_device(OsdId(osd)) { WEIGHT_ONE } else { 0 };
         let mut weights: Vec<u32> = (0..map.max_devices()).map(default).collect();
@@ -106,7 +107,8 @@ fn items(word: &str) -> Vec<ItemId> {
     word.bytes().map(item).collect()
 }
 
-/// Checks all rows of one map, for many x at once and for one at a time; returns how many.
+/// Checks all rows of one map, for many x at once and for one at a time. Returns the number of
+/// rows.
 fn check_rows(name: &str, runs: &HashMap<&str, Run>) -> usize {
     let map = map(name);
     let mut rows = 0;

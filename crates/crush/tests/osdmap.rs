@@ -1,8 +1,8 @@
 //! OSDMaps against osdmaptool's answers. `data/osdmap/om0` and `om1` are maps of a small cluster
-//! made by a Ceph 16 monitor: 24 OSDs in 8 hosts, pools `rep3`, `ec42` and `rep2`, primary
-//! affinities; `om1` adds upmaps. The texts beside them are what osdmaptool 16.2.15 says: `*.up.txt`
-//! with all OSDs up and in (`--mark-up-in --test-map-pgs-dump-all`), `*.out14.txt` with 14 out,
-//! `objects.txt` for names of objects (`--test-map-object`).
+//! that a Ceph 16 monitor made: 24 OSDs in 8 hosts, pools `rep3`, `ec42` and `rep2`, and primary
+//! affinities; `om1` adds upmaps. The text files in the same folder are the output of osdmaptool
+//! 16.2.15: `*.up.txt` with all OSDs up and in (`--mark-up-in --test-map-pgs-dump-all`),
+//! `*.out14.txt` with OSD 14 out, and `objects.txt` for names of objects (`--test-map-object`).
 
 use std::path::PathBuf;
 
@@ -143,7 +143,7 @@ fn damaged_maps_are_refused() {
         let error = OsdMap::decode(&bytes[..len]).unwrap_err();
         assert!(matches!(error, DecodeError::Truncated { .. }), "{len}: {error}");
     }
-    // A single wrong bit never goes unnoticed, wherever it is.
+    // The decoder finds every single wrong bit.
     for at in 0..bytes.len() {
         for bit in [0, 3, 7] {
             let mut damaged = bytes.clone();

@@ -1,8 +1,9 @@
-//! Random OSDMaps against the installed osdmaptool: weights, states, affinities, upmaps,
-//! `pg_temp` and `primary_temp` of all kinds, sensible or not. Skipped without osdmaptool.
+//! Random OSDMaps against the installed osdmaptool: weights, states, affinities, upmaps, `pg_temp`
+//! and `primary_temp` of all kinds, sensible or not. Skipped without osdmaptool.
 //!
-//! The maps are `data/osdmap/om0` with other tables written into it, so osdmaptool also checks what
-//! [`OsdMap::rewrite`] writes. More maps: `FIELDSTONE_OSDMAPS=1000 cargo test … --test osdmaptool`.
+//! The maps are `data/osdmap/om0` with other tables written into it, so osdmaptool also checks the
+//! output of [`OsdMap::rewrite`]. For more maps:
+//! `FIELDSTONE_OSDMAPS=1000 cargo test … --test osdmaptool`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -42,7 +43,7 @@ fn dump(map: &OsdMap) -> String {
     text
 }
 
-/// A device; rarely one that does not exist, or a hole.
+/// A device. Rarely it does not exist, or is a hole.
 fn any_item(rng: &mut TestRng) -> ItemId {
     match rng.random_range(0..40) {
         0 => ItemId::NONE,
@@ -56,7 +57,7 @@ fn some_pgs(pools: &BTreeMap<PoolId, Pool>, rng: &mut TestRng, share: f64) -> Ve
     all.filter(|_| rng.random_bool(share)).collect()
 }
 
-/// Members as a user would choose them: mostly of what CRUSH says.
+/// Members as a user would choose them: mostly those by CRUSH.
 fn near(map: &OsdMap, pg: PgId, rng: &mut TestRng) -> ItemId {
     let up = map.place(pg).expect("the group is there").upmapped;
     match up.is_empty() || rng.random_bool(0.3) {

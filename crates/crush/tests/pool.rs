@@ -1,5 +1,5 @@
-//! Placement in a pool: no holes that can be avoided, no node twice, shares by weight, and little
-//! moves when a node leaves.
+//! Placement in a pool: no avoidable holes, no node twice, shares by weight, and few moves when a
+//! node leaves.
 
 use fieldstone_crush::{NodeWeight, PoolMap, WEIGHT_ONE};
 use proptest::prelude::*;
@@ -62,7 +62,8 @@ fn shards_spread_by_weight_and_keep_their_place_when_a_node_leaves() {
     // 24000 shards on 11.5 nodes' worth: about 2087 each, the half node somewhat more than half.
     assert!(held[1..].iter().all(|count| (1850..2300).contains(count)), "{held:?}");
     assert!((1000..1350).contains(&held[0]), "{held:?}");
-    // Only knock-on collisions move others: far from the 21900 that a modulus would move.
+    // Only secondary collisions move other shards: far fewer than the 21900 that a modulus would
+    // move.
     assert!(moved < 900, "{moved} shards moved that did not have to");
 }
 

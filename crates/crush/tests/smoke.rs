@@ -1,4 +1,4 @@
-//! Valid maps, mutated at random, and plain random bytes: a bounded stand-in for the fuzzer.
+//! Valid maps with random changes, and plain random bytes: a bounded replacement for the fuzzer.
 
 use std::path::PathBuf;
 
@@ -80,7 +80,8 @@ fn mutate_bytes(input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// Runs that many mutated seeds; gives how many were maps, and whose text was read again.
+/// Runs that many mutated seeds. Returns the numbers of inputs that were maps, and of maps whose
+/// text was read again.
 fn smoke(
     seeds: &[Vec<u8>],
     runs: usize,

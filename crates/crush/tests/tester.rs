@@ -1,4 +1,4 @@
-//! Trials against what crushtool 16.2.15 printed of the same map and options.
+//! Trials against crushtool 16.2.15's output for the same map and options.
 
 use fieldstone_crush::tester::csv::{DataSet, Recorder};
 use fieldstone_crush::tester::expect::Expected;

@@ -1,5 +1,5 @@
-//! The language of text maps: what is read, what is refused where, and shadow trees. The numbers
-//! expected are crushtool's.
+//! The language of text maps: accepted texts, refused texts with the place of the error, and shadow
+//! trees. The expected numbers are crushtool's.
 
 use fieldstone_crush::text::{self, ParseError};
 use fieldstone_crush::{Algorithm, BucketId, ChooseArgsId, ClassId, ItemId, Map, RuleId, RuleStep};
@@ -214,13 +214,13 @@ fn without_a_rule_there_are_no_shadows() {
 #[test]
 fn a_map_is_printed_so_that_it_reads_the_same() {
     for rest in [
-        // Classes first named in another order than that of the devices that have them.
+        // The order in which the text names the classes first differs from that of their devices.
         "device 9 y class hdd device 8 x class nvme host h { alg list item x item y }",
-        // Classes without devices, named in different orders (found by fuzzing).
+        // Classes without devices that are named in different orders (found by fuzzing).
         "host g { id -5 class b id -6 class a alg list } host h { id -7 class a alg list }",
-        // Words that also mean something else, and no names.
+        // Words that also have another meaning, and items without names.
         "host class { alg list item osd.0 } host h { alg tree item class weight 3 }",
-        // A weight with bits beyond five decimals, and the greatest.
+        // A weight with bits beyond five decimals, and the greatest weight.
         "host h { alg straw2 item osd.0 weight 0.999985 item osd.1 weight 32767.998 }",
     ] {
         let map = parse(&format!("{rest}{RULE}"));
@@ -243,7 +243,7 @@ fn a_weight_that_text_cannot_say_is_left_out_or_cut() {
     let printed = text::print(&map);
     assert!(printed.contains("\titem h\n"), "{printed}");
     assert_eq!(text::parse(&printed), Ok(map.clone()));
-    // Where leaving it out means another weight, it is cut.
+    // If leaving the weight out would mean another weight, it is cut.
     let mut parts = map.into_parts();
     let root = parts.buckets.iter_mut().find(|bucket| bucket.id == BucketId(-2)).unwrap();
     root.algorithm = Algorithm::Straw2 { weights: vec![sum + 2] };

@@ -1,4 +1,4 @@
-//! CRC-32C, the checksum of all formats of this project, and joining two of them.
+//! CRC-32C, the checksum of all formats of this project, and the concatenation of two checksums.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ pub(crate) fn crc32c_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     digest.finalize() as u32
 }
 
-/// What appending zeros does to a checksum: linear over GF(2), so a matrix of 32 columns. Working
-/// it out takes long, and nearly all pieces of a stream have the same length.
+/// The effect on a checksum of appending zeros. It is linear over GF(2), so it is a matrix of 32
+/// columns. Its computation takes long, and nearly all pieces of a stream have the same length.
 #[derive(Debug)]
 struct Shift {
     len_bytes: u64,
@@ -41,8 +41,8 @@ impl Shift {
 
 /// The checksum of a stream whose pieces become known out of order.
 ///
-/// Pieces are numbered from 0. What is kept are the pieces that wait for an earlier one: no more
-/// than there are threads that make them.
+/// Pieces are numbered from 0. Only pieces that wait for an earlier one are stored: at most one for
+/// each thread that makes pieces.
 #[derive(Debug, Default)]
 pub(crate) struct StreamChecksum {
     crc: u32,
@@ -52,7 +52,7 @@ pub(crate) struct StreamChecksum {
 }
 
 impl StreamChecksum {
-    /// Piece `number` has the checksum `crc` and `len_bytes` bytes.
+    /// Adds piece `number`, which has the checksum `crc` and `len_bytes` bytes.
     pub(crate) fn add(&mut self, number: u64, crc: u32, len_bytes: u64) {
         self.waiting.insert(number, (crc, len_bytes));
         while let Some((crc, len_bytes)) = self.waiting.remove(&self.next) {
@@ -64,7 +64,7 @@ impl StreamChecksum {
         }
     }
 
-    /// The checksum of all pieces up to the first that is not known.
+    /// The checksum of all pieces before the first unknown one.
     pub(crate) fn value(&self) -> u32 {
         self.crc
     }

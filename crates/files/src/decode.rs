@@ -1,8 +1,8 @@
-//! Getting the file back.
+//! Decodes an encoding back into the file.
 //!
-//! Each thread takes the next stripe, reads its data units, rebuilds those that are not there or
-//! not good, and writes them: to their place in a file, or in turn to a stream. The whole is
-//! compared with the checksum of the file that was encoded before a file gets its name.
+//! Each thread takes the next stripe, reads its data units and rebuilds those that are missing or
+//! bad. It writes the units to their place in a file, or in order to a stream. Before a file gets
+//! its name, the whole file is compared with the checksum of the original file.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -16,39 +16,39 @@ use crate::output::{NewFile, sync_folder};
 use crate::read::{StripeReader, Traffic};
 use crate::workers::{self, InTurn, Progress, Stripes, lock};
 
-/// Where the file goes.
+/// The output of a decode.
 pub enum Output<'a> {
     /// Into a new file.
     File(PathBuf),
-    /// Into something that only takes bytes one after the other.
+    /// A stream, which only takes bytes one after the other.
     Stream {
-        /// That thing.
+        /// The stream.
         bytes: Box<dyn Write + Send + 'a>,
-        /// What errors call it.
+        /// Its name in errors.
         name: PathBuf,
     },
 }
 
-/// What a decode did.
+/// The result of a decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// Units that were rebuilt from others.
+    /// Units that were rebuilt from other units.
     pub rebuilt_units: u64,
     /// Bytes of units read.
     pub read_bytes: u64,
 }
 
-/// A place for the units of stripes.
+/// The destination of stripes' units.
 enum Sink<'a> {
     File(NewFile),
     Stream { bytes: InTurn<Box<dyn Write + Send + 'a>>, name: PathBuf },
 }
 
-/// Decodes what lies in `folder`.
+/// Decodes the encoding in `folder`.
 ///
 /// # Errors
-/// The output exists or cannot be written; too little is left of some stripe. A file is not made
-/// then.
+/// The output exists or cannot be written, or a stripe has too few good shards. Then no file is
+/// made.
 pub fn decode(
     folder: &Folder,
     output: Output<'_>,
@@ -89,7 +89,7 @@ pub fn decode(
     Ok(Decoded { rebuilt_units: rebuilt.load(Ordering::Relaxed), read_bytes })
 }
 
-/// Gets all data units of a stripe. How many of them had to be rebuilt.
+/// Loads all data units of a stripe. Returns the number of rebuilt units.
 fn load_data(reader: &mut StripeReader<'_>, k: usize, stripe: u64) -> Result<u64, Error> {
     reader.start(stripe);
     let lost: Vec<usize> = (0..k).filter(|&shard| !reader.load_whole(shard)).collect();
@@ -99,7 +99,7 @@ fn load_data(reader: &mut StripeReader<'_>, k: usize, stripe: u64) -> Result<u64
     Ok(lost.len() as u64)
 }
 
-/// What the data units hold of the file.
+/// The parts of the data units that belong to the file.
 fn file_parts<'a>(reader: &'a StripeReader<'_>, data_len: usize) -> Vec<&'a [u8]> {
     let unit_len = reader.unit(0).len();
     let units = (0..data_len.div_ceil(unit_len)).map(|shard| {
@@ -110,7 +110,7 @@ fn file_parts<'a>(reader: &'a StripeReader<'_>, data_len: usize) -> Vec<&'a [u8]
 }
 
 impl Sink<'_> {
-    /// Writes the parts of a stripe. False if another thread has failed in the meantime.
+    /// Writes the parts of a stripe. False if another thread has failed.
     fn write(&self, stripe: u64, start: u64, parts: &[&[u8]]) -> Result<bool, Error> {
         match self {
             Self::File(file) => {
@@ -132,7 +132,7 @@ impl Sink<'_> {
         }
     }
 
-    /// Lets threads that wait for their turn go home.
+    /// Ends the waits of all threads that wait for their turn.
     fn give_up(&self) {
         if let Self::Stream { bytes, .. } = self {
             bytes.end();

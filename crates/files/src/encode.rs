@@ -1,14 +1,15 @@
-//! Making shards of a file.
+//! Encodes a file into shards.
 //!
-//! Each thread takes the next stripe from the input, codes it, and writes a unit to every shard; so
-//! what is in memory is one stripe for each thread, whatever the length of the file.
+//! Each thread takes the next stripe from the input, codes it, and writes a unit to every shard. So
+//! memory holds one stripe per thread, for files of any length.
 //!
-//! **Crashes.** Shards are written under temporary names, and without a header: nothing in them
-//! looks like a shard. When all units are written, the headers are, and the shards are made stable;
-//! then they get their names, and last of all the manifest appears. An interruption before the first
-//! name leaves a folder with `.part` files, which the next encode into it replaces. After it the
-//! encoding is whole: the `.part` files that are left are [read](crate::ShardState::Unnamed) like
-//! any shard, and a repair gives them their names.
+//! **Crashes.** The encoder writes shards under temporary names and without a header, so an
+//! unfinished file does not look like a shard. When all units are written, the encoder writes the
+//! headers and makes the shards stable. Then it gives the shards their names, and finally writes
+//! the manifest. An interruption before the first name leaves a folder with `.part` files, which
+//! the next encode into the folder replaces. After the first name, the encoding is whole: the
+//! remaining `.part` files are [read](crate::ShardState::Unnamed) like any shard, and a repair
+//! gives them their names.
 
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -27,11 +28,11 @@ use crate::stripe::StripeBuffer;
 use crate::striping::{Encoding, EncodingId, MAX_FILE_BYTES, Striping};
 use crate::workers::{self, Progress, lock};
 
-/// What to encode.
+/// The input of an encode.
 pub struct Input<'a> {
     /// The bytes.
     pub bytes: Box<dyn Read + Send + 'a>,
-    /// What errors call it.
+    /// Its name in errors.
     pub name: PathBuf,
 }
 
@@ -43,11 +44,11 @@ struct Source<'a> {
     ended: bool,
 }
 
-/// Encodes `input` into `folder`, which is made or empty.
+/// Encodes `input` into `folder`, which must be new or empty.
 ///
 /// # Errors
-/// The folder is not empty or in use, the input cannot be read, the shards cannot be written. What
-/// was written is removed again.
+/// The folder is not empty or in use, the input cannot be read, or the shards cannot be written.
+/// Then the written files are removed.
 pub fn encode(
     input: Input<'_>,
     folder: &Path,
@@ -58,7 +59,7 @@ pub fn encode(
     let made = make_folder(folder)?;
     let encoded = encode_into(input, folder, striping, jobs, progress);
     if encoded.is_err() && made {
-        // Fails if something is left in it, which is then for the user to see.
+        // This fails if the folder still has a file; the user then finds it.
         let _ = fs::remove_dir(folder);
     }
     let encoding = encoded?;
@@ -69,7 +70,7 @@ pub fn encode(
     Ok(encoding)
 }
 
-/// Makes the folder. False if it was there.
+/// Makes the folder. False if it exists.
 fn make_folder(folder: &Path) -> Result<bool, Error> {
     match fs::create_dir(folder) {
         Ok(()) => Ok(true),
@@ -78,8 +79,8 @@ fn make_folder(folder: &Path) -> Result<bool, Error> {
     }
 }
 
-/// Refuses a folder in which there is anything but leftovers of an interrupted encode, which are
-/// regular files, and removes those.
+/// Refuses a folder with any other file than the regular files that an interrupted encode left, and
+/// removes those.
 fn clear(folder: &Path) -> Result<(), Error> {
     let entries = fs::read_dir(folder).map_err(Error::io("read", folder))?;
     let mut leftovers = Vec::new();
@@ -130,7 +131,7 @@ fn encode_into(
     Ok(encoding)
 }
 
-/// Gives complete shards their headers and names, and then makes the manifest.
+/// Gives finished shards their headers and names, and then writes the manifest.
 fn publish(encoding: &Encoding, folder: &Path, shards: Vec<NewFile>) -> Result<(), Error> {
     let description = encoding.description();
     for (shard, file) in shards.iter().enumerate() {
@@ -145,8 +146,8 @@ fn publish(encoding: &Encoding, folder: &Path, shards: Vec<NewFile>) -> Result<(
 }
 
 impl Source<'_> {
-    /// Reads the next stripe into the data units. Its number and how many bytes of the file it has,
-    /// or `None` at the end.
+    /// Reads the next stripe into the data units. Returns its number and the number of its bytes of
+    /// the file, or `None` at the end.
     fn fill(
         &mut self,
         striping: &Striping,
@@ -181,7 +182,7 @@ impl Source<'_> {
     }
 }
 
-/// Reads until the buffer is full or the input at its end.
+/// Reads until the buffer is full or the input ends.
 fn read_full(input: &mut Input<'_>, mut buffer: &mut [u8]) -> Result<usize, Error> {
     let wanted = buffer.len();
     while !buffer.is_empty() {
@@ -195,7 +196,7 @@ fn read_full(input: &mut Input<'_>, mut buffer: &mut [u8]) -> Result<usize, Erro
     Ok(wanted - buffer.len())
 }
 
-/// Lays the last stripe, which was read into units of full length, out on shorter ones.
+/// Lays out the last stripe, which was read into units of full length, on shorter units.
 fn shorten(striping: &Striping, buffer: &mut StripeBuffer, data_len: usize) {
     let unit_bytes = striping.unit_bytes();
     let mut data = Vec::with_capacity(data_len);
@@ -213,7 +214,7 @@ fn shorten(striping: &Striping, buffer: &mut StripeBuffer, data_len: usize) {
     }
 }
 
-/// Makes the parity units and all records.
+/// Computes the parity units and all records.
 fn code(
     striping: &Striping,
     id: EncodingId,
@@ -227,7 +228,7 @@ fn code(
     for (shard, stored) in buffer.all(unit_len).enumerate() {
         if shard < k { data.push(stored.unit) } else { parities.push(stored.unit) }
     }
-    // copies:1 has no parities, and its map no outputs.
+    // copies:1 has no parities, and so its map has no outputs.
     if !parities.is_empty() {
         let done = code.layout().execute(code.encode(), &data, &mut parities);
         done.expect("the buffers were made for the code");
@@ -237,7 +238,7 @@ fn code(
     }
 }
 
-/// The checksum of the bytes of the file in a stripe.
+/// The checksum of a stripe's bytes of the file.
 pub(crate) fn data_checksum(buffer: &StripeBuffer, unit_len: usize, data_len: usize) -> u32 {
     let units = (0..data_len.div_ceil(unit_len)).map(|shard| {
         let count = unit_len.min(data_len - shard * unit_len);

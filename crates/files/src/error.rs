@@ -1,4 +1,4 @@
-//! What can go wrong, with the name of the thing and what to do about it.
+//! Errors of the jobs, with the name of the file and a way to solve the problem.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,25 +12,25 @@ use crate::opening::FileKind;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The system refuses: no permission, no space, an error of a disk.
+    /// The system refuses an operation: no permission, no space, an error of a disk.
     #[error("cannot {doing} {}", path.display())]
     Io {
-        /// What was tried, as a verb.
+        /// The operation, as a verb.
         doing: &'static str,
-        /// On what; the names of standard input and output are `stdin` and `stdout`.
+        /// The file. The names of standard input and output are `stdin` and `stdout`.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// The disk is full.
     #[error("there is no room for {}; free some space, or name another place", path.display())]
     NoSpace {
-        /// What was written.
+        /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The folder to encode into has something in it.
+    /// The folder to encode into is not empty.
     #[error(
         "{} is not empty ({found} is in it); name another folder, or empty it",
         folder.display()
@@ -38,13 +38,13 @@ pub enum Error {
     NotEmpty {
         /// The folder.
         folder: PathBuf,
-        /// One of the things in it.
+        /// One of the files in it.
         found: String,
     },
-    /// The file to write is there already.
+    /// The output file exists.
     #[error("{} exists; name another file, or remove it", .0.display())]
     OutputExists(PathBuf),
-    /// Another process changes the folder, or reads what this one would change.
+    /// Another process changes the folder, or reads a folder that this process would change.
     #[error("another process is at work in {}; wait for its end", .0.display())]
     InUse(PathBuf),
     /// A length of units that the code cannot have.
@@ -52,26 +52,26 @@ pub enum Error {
     Unit {
         /// The code.
         profile: Profile,
-        /// The length asked for.
+        /// The given length.
         given_bytes: u64,
-        /// What is wrong with it, and what would do.
+        /// The reason, and a length that the code can have.
         reason: String,
     },
-    /// More than a file may have.
+    /// The file is longer than the bound.
     #[error(
         "the input has more than {} bytes, the most that one encoding holds",
         crate::MAX_FILE_BYTES
     )]
     TooLong,
-    /// Neither a manifest nor a shard.
+    /// The folder has neither a manifest nor a shard.
     #[error("{} holds no encoded file: {reason}", folder.display())]
     NothingHere {
         /// The folder.
         folder: PathBuf,
-        /// What there is instead.
+        /// What the folder has instead.
         reason: String,
     },
-    /// Written by a newer release.
+    /// A newer release has written the file.
     #[error(
         "{} has format {found}, and this version of fieldstone knows formats up to {known}; use a \
          newer one",
@@ -82,7 +82,7 @@ pub enum Error {
         path: PathBuf,
         /// Its format.
         found: u64,
-        /// The newest format known here.
+        /// The newest format that this release knows.
         known: u64,
     },
     /// The manifest is lost and the shards are of several files.
@@ -94,17 +94,17 @@ pub enum Error {
     Mixed {
         /// The folder.
         folder: PathBuf,
-        /// The ids found.
+        /// The ids of the encodings.
         ids: String,
     },
-    /// A file that a repair would overwrite is something else than what is lost.
+    /// A file that a repair would overwrite may be more than a damaged copy of the lost file.
     #[error("{} {what}; {cure}", path.display())]
     InTheWay {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// What the file is.
         what: String,
-        /// What to do.
+        /// A way to solve the problem.
         cure: String,
     },
     /// A file of a shard folder is a link, a pipe, a device or a folder.
@@ -118,7 +118,8 @@ pub enum Error {
         /// What it is.
         found: FileKind,
     },
-    /// The header of a shard is whole, and describes what cannot be decoded by this release.
+    /// The header of a shard is intact, but this release cannot decode the encoding that it
+    /// describes.
     #[error(
         "the header of {} describes an encoding that cannot be: {reason}; bring {} or another \
          shard back from a copy",
@@ -128,10 +129,10 @@ pub enum Error {
     Impossible {
         /// The shard.
         path: PathBuf,
-        /// What is wrong with the code or the length of units, and the bound.
+        /// The error of the code or the length of units, and the bound.
         reason: String,
     },
-    /// Too little is left of one stripe.
+    /// A stripe has too few good shards.
     #[error(
         "stripe {stripe} (bytes {start} to {end} of the file) cannot be read: {profile} needs \
          {needed} good shards there, and {good} are: {flaws}; bring shards back from a copy"
@@ -139,20 +140,20 @@ pub enum Error {
     TooFewShards {
         /// The stripe.
         stripe: u64,
-        /// First byte of the file in it.
+        /// Offset of the stripe's first byte in the file.
         start: u64,
-        /// Byte after the last one in it.
+        /// Offset of the byte after its last one.
         end: u64,
         /// The code.
         profile: Profile,
-        /// Shards needed.
+        /// Number of shards that the code needs.
         needed: usize,
-        /// Shards that are good.
+        /// Number of good shards.
         good: usize,
-        /// What is wrong with the others.
+        /// The flaws of the other shards.
         flaws: String,
     },
-    /// Other shards give other bytes than those that the checksums of a damaged unit know.
+    /// The recomputed bytes of a damaged unit do not match the checksums in its record.
     #[error(
         "stripe {stripe} contradicts itself: what the other shards give for shard {shard} is not \
          what its checksums say; a faulty memory or program wrote it, run `verify`"
@@ -163,16 +164,16 @@ pub enum Error {
         /// The shard that was recomputed.
         shard: usize,
     },
-    /// All blocks had the right checksums, and yet the whole has not.
+    /// All blocks had the right checksums, but the whole file has not.
     #[error(
         "the decoded file has the checksum {found:08x} and was encoded from one with \
          {expected:08x}: some memory or program failed in between; do not use it, and run \
          `verify`"
     )]
     WrongFile {
-        /// The checksum of the file that was encoded.
+        /// The checksum of the original file.
         expected: u32,
-        /// The checksum of what was decoded.
+        /// The checksum of the decoded file.
         found: u32,
     },
 }

@@ -1,16 +1,15 @@
-//! The folder of an encoding: which files are there, and what each of them is.
+//! The folder of an encoding: its files, and their state.
 //!
-//! Nothing but the headers is read here. A file is the shard that its header says it is, whatever
-//! its name; the name counts where the header is damaged. Whether units are good shows when they
-//! are read.
+//! This module reads only headers. The header decides which shard a file is, and not the name; the
+//! name decides only if the header is damaged. Units are checked when they are read.
 //!
-//! Lengths that a header or manifest claims are not believed beyond what the files have: of stripes
-//! that no shard file holds, nothing is looked at, and no memory is taken for them
+//! The module does not trust lengths in a header or manifest beyond the lengths of the files. It
+//! neither reads nor allocates memory for stripes that no shard file holds
 //! ([`Folder::present_stripes`]).
 //!
-//! Shards get their names one after the other, when all of them are finished and stable. So where
-//! one shard has its name, another may still be waiting for it: a finished file under the temporary
-//! name is that shard, as long as no other file is.
+//! Shards get their names one after the other, when all of them are finished and stable. So if one
+//! shard has its name, another may still have its temporary name. A finished file under the
+//! temporary name is that shard, unless another file is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -29,7 +28,7 @@ use crate::striping::{Description, Encoding, EncodingId};
 
 /// Name of the manifest.
 pub const MANIFEST_FILE: &str = "manifest.json";
-/// Longest manifest that is read. One that is written has about 300 bytes.
+/// Longest manifest that is read. The encoder writes about 300 bytes.
 pub const MAX_MANIFEST_BYTES: u64 = 64 << 10;
 
 /// Name of a shard's file.
@@ -38,23 +37,23 @@ pub fn shard_name(shard: usize) -> String {
     format!("shard.{shard}")
 }
 
-/// Which shard a file of this name should be.
+/// The shard that a file of this name should be.
 fn shard_of_name(name: &OsStr) -> Option<usize> {
     let shard = name.to_str()?.strip_prefix("shard.")?.parse().ok()?;
     (*name == *shard_name(shard)).then_some(shard)
 }
 
-/// Keeps others from changing a folder, as long as it lives.
+/// Prevents changes of the folder by other processes while it lives.
 pub(crate) struct Lock {
     _file: Option<File>,
 }
 
-/// What a process does to a folder.
+/// The access of a process to a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Reads it, maybe with others.
+    /// Reads the folder; other processes may read it, too.
     Read,
-    /// Changes it, alone.
+    /// Changes the folder, without other processes.
     Change,
 }
 
@@ -78,7 +77,7 @@ impl Lock {
     }
 }
 
-/// What is known of a shard before its units are read.
+/// The state of a shard before its units are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShardState {
     /// Header, name and length are right.
@@ -87,14 +86,14 @@ pub enum ShardState {
     Missing,
     /// The file has the name of another shard.
     Misnamed,
-    /// The file is finished, but still has its temporary name: an encode or repair was interrupted
+    /// The file is finished, but still has its temporary name. An encode or repair was interrupted
     /// while it gave its shards their names.
     Unnamed,
-    /// The file has not the length that it should have.
+    /// The file has a wrong length.
     WrongLength {
         /// Its length.
         found_bytes: u64,
-        /// The right one.
+        /// The right length.
         expected_bytes: u64,
     },
     /// The header is damaged, or missing because the shard was never finished.
@@ -103,18 +102,19 @@ pub enum ShardState {
     Foreign(EncodingId),
     /// The file of its name is a different shard of this encoding.
     NameTaken(usize),
-    /// The header of the file of its name is whole, and describes an encoding that cannot be.
+    /// The header of the file of its name is intact, but describes an encoding that is not
+    /// possible.
     Impossible {
-        /// What is wrong with the code or the length of units, and the bound.
+        /// The error of the code or the length of units, and the bound.
         reason: String,
     },
-    /// What has its name is no regular file, and was not opened.
+    /// A special file has its name, and was not opened.
     NotRegular(FileKind),
-    /// The system does not let us read it.
+    /// The system refuses to read it.
     Unreadable {
-        /// What the system says.
+        /// The system's error.
         reason: String,
-        /// Whether that is a matter of permissions, and not of a broken disk.
+        /// True if a permission is missing; false for a broken disk and the like.
         denied: bool,
     },
 }
@@ -145,50 +145,50 @@ impl fmt::Display for ShardState {
 /// One shard of the encoding.
 #[derive(Debug)]
 pub struct Shard {
-    /// What is known of it.
+    /// Its state.
     pub state: ShardState,
-    /// The file that holds it, or would.
+    /// The file that holds it, or should hold it.
     pub path: PathBuf,
-    /// Where units can be read from. Even a bad shard may have good units.
+    /// The file from which units can be read. Even a bad shard may have good units.
     pub(crate) file: Option<File>,
-    /// Bytes of that file; 0 where there is none.
+    /// Bytes of that file; 0 without a file.
     len_bytes: u64,
 }
 
 impl Shard {
-    /// True if nothing is known to be wrong with it, nor with its name.
+    /// True if no error of the shard or of its name is known.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.state == ShardState::Good
     }
 
-    /// True if all that is known so far says that it is whole.
+    /// True if the shard is whole, as far as is known.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         matches!(self.state, ShardState::Good | ShardState::Misnamed | ShardState::Unnamed)
     }
 }
 
-/// What the manifest is.
+/// The state of the manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ManifestState {
-    /// Valid.
+    /// The manifest is valid.
     Good,
-    /// There is none.
+    /// There is no manifest.
     Missing,
-    /// It cannot be used, because of this.
+    /// The manifest cannot be used, for this reason.
     Damaged(String),
-    /// What has its name is no regular file, and was not opened.
+    /// A special file has its name, and was not opened.
     NotRegular(FileKind),
 }
 
-/// An encoding that lies in a folder.
+/// An encoding in a folder.
 pub struct Folder {
     /// The folder.
     pub path: PathBuf,
-    /// What lies there.
+    /// The encoding.
     pub encoding: Encoding,
-    /// What the manifest is. Without it, all was learned from the shards.
+    /// The state of the manifest. Without a manifest, the shards' headers describe the encoding.
     pub manifest: ManifestState,
     /// All shards, in order.
     pub shards: Vec<Shard>,
@@ -196,20 +196,20 @@ pub struct Folder {
     _lock: Lock,
 }
 
-/// A file with the name of a shard, and what its header says.
+/// A file with the name of a shard, and the content of its header.
 struct Candidate {
     path: PathBuf,
     opened: Result<Opened, OpenFlaw>,
 }
 
-/// The file, its length, and what its header says.
+/// The file, its length, and the content of its header.
 type Opened = (File, u64, Result<(Description, usize), HeaderFlaw>);
 
 impl Folder {
     /// Opens a folder to read it.
     ///
     /// # Errors
-    /// It cannot be read, holds no encoding or several ones, or one of a newer format.
+    /// The folder cannot be read, holds no encoding or several, or holds one of a newer format.
     pub fn open(path: &Path) -> Result<Self, Error> {
         Self::open_for(path, Access::Read)
     }
@@ -217,7 +217,7 @@ impl Folder {
     /// Opens a folder to repair it. No other process can open the folder in the meantime.
     ///
     /// # Errors
-    /// As [`Folder::open`], or another process is at work in the folder.
+    /// As [`Folder::open`], or another process uses the folder.
     pub fn open_to_change(path: &Path) -> Result<Self, Error> {
         Self::open_for(path, Access::Change)
     }
@@ -247,8 +247,9 @@ impl Folder {
         Ok(Self { path: path.to_path_buf(), encoding, manifest, shards, access, _lock: lock })
     }
 
-    /// Stripes of which some shard file holds a whole unit. Of the stripes after these nothing can
-    /// be decoded: all their data units are gone, and several units are made from whole others.
+    /// The number of stripes of which some shard file holds a whole unit. Later stripes cannot be
+    /// decoded: all of their data units are lost, and a code makes several units only from other
+    /// whole units.
     pub(crate) fn present_stripes(&self) -> u64 {
         let longest = self.shards.iter().map(|shard| shard.len_bytes).max().unwrap_or(0);
         self.encoding.stripes_within(longest)
@@ -260,7 +261,7 @@ impl Folder {
         if self.present_stripes() > 0 { self.encoding.unit_len(0) } else { 0 }
     }
 
-    /// Fails if there are stripes of which no shard file holds a unit.
+    /// Fails if no shard file holds a unit of some stripe.
     pub(crate) fn check_all_present(&self) -> Result<(), Error> {
         let (stripe, encoding) = (self.present_stripes(), &self.encoding);
         if stripe == encoding.stripes() {
@@ -284,7 +285,7 @@ impl Folder {
     }
 }
 
-/// The files whose names are those of shards.
+/// The files whose names are names of shards.
 fn candidates(folder: &Path) -> Result<BTreeMap<usize, Candidate>, Error> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).map_err(Error::io("read", folder))? {
@@ -312,7 +313,7 @@ fn open_shard(path: &Path) -> Result<Opened, OpenFlaw> {
     Ok((file, len_bytes, header))
 }
 
-/// The bytes of the manifest, as far as they are looked at: one more than it may have.
+/// The bytes of the manifest, up to one byte more than its bound.
 fn read_bounded(path: &Path) -> Result<Vec<u8>, OpenFlaw> {
     let mut bytes = Vec::new();
     let file = opening::open(path, Use::Read)?;
@@ -348,13 +349,13 @@ fn read_manifest(folder: &Path) -> Result<(ManifestState, Option<Encoding>), Err
     }
 }
 
-/// What the headers say, when the manifest says nothing.
+/// The encoding by the headers, if there is no good manifest.
 fn agree(
     folder: &Path,
     manifest: &ManifestState,
     candidates: &BTreeMap<usize, Candidate>,
 ) -> Result<Encoding, Error> {
-    // What headers say, and how many of them do.
+    // The descriptions in headers, each with the number of headers that have it.
     let mut said: Vec<(Description, usize)> = Vec::new();
     for candidate in candidates.values() {
         let Ok((_, _, Ok((description, _)))) = &candidate.opened else { continue };
@@ -368,7 +369,7 @@ fn agree(
         let ids: Vec<String> = ids.iter().map(EncodingId::to_string).collect();
         return Err(Error::Mixed { folder: folder.to_path_buf(), ids: ids.join(", ") });
     }
-    // Of one encoding they all say the same, unless some were forged.
+    // All headers of one encoding have the same description, unless some are forged.
     if let Some((description, _)) = said.iter().max_by_key(|(_, count)| *count) {
         return description.encoding();
     }
@@ -397,22 +398,22 @@ fn agree(
     Err(Error::NothingHere { folder: folder.to_path_buf(), reason })
 }
 
-/// Whether there are leftovers of an interrupted encode.
+/// True if an interrupted encode left files.
 fn has_parts(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| is_part(&entry.file_name()))
 }
 
-/// Whether a file is one in the making, of an encode.
+/// True for the name of an unfinished file of an encode.
 pub(crate) fn is_part(name: &OsStr) -> bool {
     let stem = name.to_str().and_then(|name| name.strip_suffix(PART_SUFFIX));
     stem.is_some_and(|stem| stem == MANIFEST_FILE || shard_of_name(stem.as_ref()).is_some())
 }
 
-/// A finished shard that has not got its name yet.
+/// A finished shard that still has its temporary name.
 fn unnamed(folder: &Path, encoding: &Encoding, shard: usize) -> Option<Shard> {
     let path = part_path(&folder.join(shard_name(shard)));
-    // What cannot be opened is made anew, like what is missing.
+    // A file that cannot be opened is made anew, like a missing file.
     let (file, found_bytes, header) = open_shard(&path).ok()?;
     let finished = header.is_ok_and(|says| says == (encoding.description(), shard))
         && found_bytes == encoding.shard_file_bytes();
@@ -420,7 +421,7 @@ fn unnamed(folder: &Path, encoding: &Encoding, shard: usize) -> Option<Shard> {
     finished.then_some(Shard { state: ShardState::Unnamed, path, file: Some(file), len_bytes })
 }
 
-/// Finds each shard's file: the one that says so in its header, or else the one of its name.
+/// Finds each shard's file: the one with the shard's header, or else the one with the shard's name.
 fn assign(
     folder: &Path,
     encoding: &Encoding,
@@ -428,11 +429,12 @@ fn assign(
 ) -> Vec<Shard> {
     let description = encoding.description();
     let says = |candidate: &Candidate| match &candidate.opened {
-        // A header of this id that says something else is no header of this encoding.
+        // A header with this id but another description is no header of this encoding.
         Ok((_, _, Ok((other, shard)))) if *other == description => Some(*shard),
         _ => None,
     };
-    // By the shard that it is, the name of the file; the right name goes before others.
+    // For each shard, the name of the file whose header says so. A file with the right name has
+    // priority.
     let mut holders: BTreeMap<usize, usize> = BTreeMap::new();
     for (&name, candidate) in &candidates {
         if let Some(shard) = says(candidate)
@@ -441,7 +443,7 @@ fn assign(
             holders.insert(shard, name);
         }
     }
-    // What is wrong with the files of the right names, before any of them is moved.
+    // The state of the files with the right names, before any of them is moved.
     let by_name = |shard: usize| match candidates.get(&shard).map(|found| &found.opened) {
         None => ShardState::Missing,
         Some(Err(OpenFlaw::NotRegular(found))) => ShardState::NotRegular(*found),
@@ -465,7 +467,7 @@ fn assign(
         let name = holder.unwrap_or(shard);
         let path = folder.join(shard_name(name));
         let usable = holder.is_some() || by_name == ShardState::BadHeader;
-        // Each file is that of one shard at most, so it can be taken.
+        // Each file holds at most one shard, so it can be removed from the candidates.
         let taken = usable.then(|| candidates.remove(&name)).flatten();
         let opened = taken.map(|found| found.opened);
         let Some(Ok((file, found_bytes, _))) = opened else {

@@ -1,20 +1,20 @@
-//! Fuzzing what a shard folder says of itself: any headers and manifest in, and the properties that
-//! must hold whatever they are.
+//! Fuzzes the metadata of a shard folder: any headers and manifest as input, and the properties
+//! that must hold for all of them.
 //!
-//! The input's first byte has options: [`MEND`] puts checksums right, for a fuzzer does not guess
-//! checksums. The second byte says how many shard files there are, and how long they are beyond
-//! their headers. Then come 512 bytes, the header that all shards have but for their number; the
-//! rest is the manifest. Checked:
+//! The input's first byte has options: [`MEND`] corrects checksums, because a fuzzer does not guess
+//! checksums. The second byte gives the number of shard files, and their length after the header.
+//! Then come 512 bytes: the header of all shards, without the shard's number. The rest is the
+//! manifest. The properties:
 //!
-//! - nothing panics;
-//! - what was understood of a header or manifest says the same when it is written and read again;
-//! - a length that is claimed, however large, makes no job take long: what no file holds is not
-//!   gone through, and is lost;
-//! - a folder of such files is opened, verified, decoded and repaired, or refused; a decode that
-//!   ends well gives as many bytes as the manifest says.
+//! - no input causes a panic;
+//! - a header or manifest that was understood, written and read again gives the same description;
+//! - no claimed length makes a job take long: data that no file holds counts as lost, and is not
+//!   scanned;
+//! - a folder of such files is opened, verified, decoded and repaired, or refused; a decode without
+//!   an error gives as many bytes as the manifest says.
 //!
-//! [`folder`] is used by the cargo-fuzz target in the repository's `fuzz/` folder and by a property
-//! test; [`seeds`] gives valid inputs to start from.
+//! The cargo-fuzz target in the repository's `fuzz/` folder and a property test use [`folder`];
+//! [`seeds`] gives valid inputs to start from.
 
 use std::fs;
 use std::io::{self, Write};
@@ -28,27 +28,27 @@ use crate::manifest;
 use crate::striping::{Description, EncodingId};
 use crate::{Output, Progress, Scope, decode, repair, verify};
 
-/// Bit of the first byte: put checksums right.
+/// Bit of the first byte: correct checksums.
 pub const MEND: u8 = 1;
-/// Codes of more terms are made elsewhere: here many inputs a second count.
+/// Codes with more terms are not made here, because the fuzzer must try many inputs per second.
 const MAX_TERMS: usize = 1 << 12;
-/// Most bytes that the shard files have beyond their headers.
+/// Most bytes of the shard files after their headers.
 const MAX_TAIL_BYTES: usize = 15 * TAIL_STEP_BYTES;
 const TAIL_STEP_BYTES: usize = 67;
 
-/// How far an input came, so that a test can tell whether its inputs are any good.
+/// The stages that an input has passed, so that a test can judge its inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
     /// The header was understood.
     pub header: bool,
-    /// The manifest was.
+    /// The manifest was understood.
     pub manifest: bool,
-    /// Jobs were done on a folder with both.
+    /// Jobs ran on a folder with both.
     pub jobs: bool,
 }
 
-/// Reads `input` as a header and a manifest, and where that gives something, works on a folder that
-/// has them. The folder is made in `scratch`, and removed again.
+/// Reads `input` as a header and a manifest. If both are understood, runs jobs on a folder with
+/// them. The folder is made in `scratch`, and removed again.
 ///
 /// # Panics
 /// If a property does not hold: that is the finding. Also if `scratch` cannot be written.
@@ -83,14 +83,14 @@ pub fn folder(input: &[u8], scratch: &Path) -> Survey {
     Survey { header: described.is_some(), manifest: manifest.is_some(), jobs }
 }
 
-/// Puts a header's magic and checksum right.
+/// Corrects a header's magic and checksum.
 fn mend(bytes: &mut [u8; HEADER_BYTES]) {
     bytes[..8].copy_from_slice(b"FSTNFILE");
     let crc = crc32c(&bytes[12..]);
     bytes[8..12].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Writes a folder: up to 15 shards with the same header but for their number.
+/// Writes a folder: up to 15 shards with the same header except the number.
 fn write(
     path: &Path,
     header: &[u8; HEADER_BYTES],
@@ -111,7 +111,7 @@ fn write(
     fs::write(path.join(MANIFEST_FILE), text)
 }
 
-/// Does every job on a folder, if it can be opened.
+/// Runs every job on a folder, if it can be opened.
 fn work(path: &Path) {
     let progress = Progress::default();
     let Ok(opened) = Folder::open(path) else { return };
@@ -137,7 +137,7 @@ fn work(path: &Path) {
     }
 }
 
-/// Counts bytes, and forgets them.
+/// Counts bytes, and drops them.
 struct Count(u64);
 
 impl Write for Count {
@@ -166,7 +166,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left over is in a folder for scratch.
+        // If the removal fails, the files remain in the scratch folder.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,8 +1,8 @@
-//! What each shard file starts with: which shard it is, and all that the manifest says.
+//! The header of each shard file: the number of the shard, and all fields of the manifest.
 //!
-//! So nothing depends on the manifest: any shard can take its place. The header is written last,
-//! when the length of the file is known and all units are there; until then it is zeros, and a
-//! shard whose making was interrupted is never taken for one.
+//! So the encoding does not depend on the manifest: any shard can replace it. The encoder writes
+//! the header last, when it knows the length of the file and has written all units. Until then the
+//! header is zeros, so an unfinished shard never counts as a shard.
 //!
 //! | offset | bytes | field                                                  |
 //! |-------:|------:|--------------------------------------------------------|
@@ -23,26 +23,26 @@ use fieldstone_codes::{Profile, ProfileError};
 use crate::checksum::crc32c;
 use crate::striping::{Description, EncodingId, MAX_FILE_BYTES};
 
-/// Length of the header: the least that a disk writes as a whole, or not at all.
+/// Length of the header: the smallest unit that a disk writes completely or not at all.
 pub(crate) const HEADER_BYTES: usize = 512;
-/// The version that is written, and the newest that is read.
+/// The version that this release writes, and the newest that it reads.
 pub(crate) const VERSION: u32 = 1;
 
 const MAGIC: &[u8; 8] = b"FSTNFILE";
 const CODE_AT: usize = 60;
 const CODE_BYTES_MAX: usize = 68;
 
-/// Why a header is none.
+/// Why bytes are no header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderFlaw {
-    /// Written by a newer release.
+    /// A newer release has written the header.
     Newer(u32),
     /// Zeros: the shard was not finished.
     Unfinished,
-    /// Whole, but its code is out of bounds, or its units cannot have their length, as these words
-    /// say.
+    /// The header is intact, but its code is out of bounds, or its units cannot have their length.
+    /// The text gives the reason.
     Impossible(String),
-    /// Anything else.
+    /// Any other error.
     Damaged,
 }
 
@@ -66,12 +66,12 @@ pub(crate) fn to_bytes(encoding: &Description, shard: usize) -> [u8; HEADER_BYTE
     bytes
 }
 
-/// What the encoding is, and which shard this is.
+/// The description of the encoding, and the number of the shard.
 pub(crate) fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Result<(Description, usize), HeaderFlaw> {
     if bytes.iter().all(|&byte| byte == 0) {
         return Err(HeaderFlaw::Unfinished);
     }
-    // The checksum covers the version, so that damage is not taken for a newer release.
+    // The checksum covers the version, so damage does not look like a newer release.
     if bytes[..8] != *MAGIC || bytes[8..12] != crc32c(&bytes[12..]).to_le_bytes() {
         return Err(HeaderFlaw::Damaged);
     }
@@ -84,7 +84,7 @@ pub(crate) fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Result<(Description, usi
     Ok((description, shard))
 }
 
-/// The fields of a header whose checksum is right, if they make sense.
+/// The fields of a header with a right checksum, if they are valid.
 fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<(Description, usize), HeaderFlaw> {
     let id = EncodingId(u128::from(u64_at(bytes, 16)) | u128::from(u64_at(bytes, 24)) << 64);
     let (file_bytes, unit_bytes) = (u64_at(bytes, 32), u64_at(bytes, 40));
@@ -154,7 +154,7 @@ mod tests {
             from_bytes(&bytes)
         };
         assert_eq!(sealed(12, 2), Err(HeaderFlaw::Newer(2)));
-        // Fields that make no sense: the length, the shard, the code.
+        // Invalid fields: the length, the shard, the code.
         for (at, value) in [(39, 0xff), (52, 6), (59, 1), (60, b'x'), (60, 0xff)] {
             assert_eq!(sealed(at, value), Err(HeaderFlaw::Damaged), "byte {at}");
         }

@@ -1,33 +1,33 @@
 //! Files kept as the shards of an erasure code: `shard.0` to `shard.N-1`, and a manifest.
 //!
-//! Any k of the shards are enough to have the file back, and losing or damaging one is mended by
-//! reading no more than the code's repair plan names. The promises:
+//! Any k of the shards are enough to decode the file. A repair of a lost or damaged shard reads
+//! only what the code's repair plan names. The promises:
 //!
-//! - **Never wrong bytes silently.** Every block that is read is compared with its checksum, which
-//!   also says where the block belongs. What is bad is rebuilt from other shards, and what cannot
-//!   be rebuilt is an error with the place and the reason. A decoded file is compared as a whole,
-//!   too.
-//! - **No shard is special, and neither is the manifest.** Each shard's header says all that the
-//!   manifest says; the manifest is there for people, and to arbitrate when shards are mixed up.
-//! - **Nothing looks whole that is not.** Names and headers come last, after the data is stable.
-//! - **Memory is bounded**: one stripe for each thread, for files of any length and for streams.
-//! - **Nothing that a folder holds is believed.** Links are not followed, only regular files are
-//!   opened, and lengths that a header or manifest claims count as far as the files reach.
+//! - **No silent wrong bytes.** Every block that is read is compared with its checksum, which also
+//!   covers the block's place. A bad block is rebuilt from other shards. If it cannot be rebuilt,
+//!   there is an error with the place and the reason. A decoded file is also compared as a whole.
+//! - **No shard is special, and neither is the manifest.** Each shard's header has all fields of
+//!   the manifest. The manifest is for people, and decides when shards are mixed up.
+//! - **An unfinished file never looks whole.** Names and headers come last, after the data is
+//!   stable.
+//! - **Memory is bounded**: one stripe per thread, for files of any length and for streams.
+//! - **The content of a folder is not trusted.** Links are not followed, only regular files are
+//!   opened, and lengths in a header or manifest count only up to the lengths of the files.
 //!
 //! `docs/formats.md` shows the files byte by byte.
 //!
 //! | module     | idea |
 //! |------------|------|
 //! | `striping` | how a file is cut into stripes, units and blocks |
-//! | `manifest`, `header`, `record` | the three things that are stored beside units |
-//! | `folder`   | which files are there, and what each of them is |
+//! | `manifest`, `header`, `record` | the metadata that is stored with units |
+//! | `folder`   | the files of a folder, and their state |
 //! | `stripe`   | the memory of one stripe |
-//! | `read`     | reading a stripe: checks, and plans around what is bad |
-//! | `opening`  | no link is followed, and only regular files are opened |
-//! | `output`   | files that appear when they are complete |
+//! | `read`     | reads a stripe: checks, and plans that avoid bad units |
+//! | `opening`  | opens files: no link is followed, and only regular files are opened |
+//! | `output`   | files that get their name when they are complete |
 //! | `workers`  | threads, turns, progress |
 //! | `encode`, `decode`, `repair`, `verify` | the jobs |
-//! | [`fuzz`]   | what must hold of folders, whatever lies in them |
+//! | [`fuzz`]   | the properties of folders for any content |
 
 mod checksum;
 mod decode;

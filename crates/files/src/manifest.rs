@@ -1,20 +1,21 @@
-//! The manifest: what an encoding is, as text that people can read.
+//! The manifest: the description of an encoding, as text that people can read.
 //!
 //! JSON, one object:
 //!
 //! | field         | meaning                                                              |
 //! |---------------|----------------------------------------------------------------------|
 //! | `format`      | version, now 1                                                       |
-//! | `id`          | of the encoding, 32 hexadecimal digits; in every shard's header too  |
+//! | `id`          | of the encoding, 32 hexadecimal digits; also in every shard's header  |
 //! | `code`        | as on the command line                                               |
-//! | `shards`      | how many there are: k + m                                            |
+//! | `shards`      | number of shards: k + m                                              |
 //! | `unit_bytes`  | length of a unit                                                     |
 //! | `file_bytes`  | length of the file                                                   |
 //! | `file_crc32c` | checksum of the file, 8 hexadecimal digits                           |
 //! | `crc32c`      | checksum of all other fields                                         |
 //!
-//! The last is that of the object without it, with names in alphabetical order and without spaces;
-//! so spaces may be changed, and it can be checked without knowing the format's version.
+//! The last field is the checksum of the object without this field, with names in alphabetical
+//! order and without spaces. So spaces may be changed, and the checksum can be checked without
+//! knowing the format's version.
 
 use std::collections::BTreeMap;
 
@@ -24,15 +25,15 @@ use serde_json::Value;
 use crate::checksum::crc32c;
 use crate::striping::{Description, EncodingId, MAX_FILE_BYTES};
 
-/// The format that is written, and the newest that is read.
+/// The format that this release writes, and the newest that it reads.
 pub(crate) const FORMAT: u64 = 1;
 
 /// Why a text is no manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ManifestFlaw {
-    /// Written by a newer release.
+    /// A newer release has written the manifest.
     Newer(u64),
-    /// Anything else, in words.
+    /// Any other error, in words.
     Damaged(String),
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn to_text(encoding: &Description) -> String {
     format!("{{\n{}\n}}\n", lines.join(",\n"))
 }
 
-/// What a manifest says.
+/// Parses a manifest.
 pub(crate) fn from_text(text: &str) -> Result<Description, ManifestFlaw> {
     let damaged = |why: &str| ManifestFlaw::Damaged(why.to_owned());
     let Ok(Value::Object(fields)) = serde_json::from_str(text) else {
@@ -80,7 +81,7 @@ pub(crate) fn from_text(text: &str) -> Result<Description, ManifestFlaw> {
     Ok(description)
 }
 
-/// The fields of a manifest whose checksum is right, if they make sense.
+/// The fields of a manifest with a right checksum, if they are valid.
 fn parse(fields: &serde_json::Map<String, Value>, profile: Profile) -> Option<Description> {
     let text = |name: &str| fields.get(name)?.as_str();
     let number = |name: &str| fields.get(name)?.as_u64();
@@ -94,7 +95,7 @@ fn parse(fields: &serde_json::Map<String, Value>, profile: Profile) -> Option<De
     (number("shards")? == profile.shards() as u64).then_some(description)
 }
 
-/// A text with its checksum put right, if it is an object. For the fuzzer.
+/// A text with a corrected checksum, if it is an object. For the fuzzer.
 pub(crate) fn mended(text: &str) -> Option<String> {
     let Ok(Value::Object(mut fields)) = serde_json::from_str(text) else { return None };
     fields.remove("crc32c");
@@ -160,7 +161,7 @@ mod tests {
             let Ok(flipped) = String::from_utf8(flipped) else { continue };
             match from_text(&flipped) {
                 Err(ManifestFlaw::Damaged(_)) => {}
-                // One kind of space for another.
+                // A changed bit turned one kind of space into another.
                 other => assert_eq!(other, Ok(sample()), "bit {bit}"),
             }
         }

@@ -1,18 +1,19 @@
-//! Opening the files of a shard folder, in one place.
+//! Opens the files of a shard folder. No other module does.
 //!
 //! A shard folder may come from anywhere: from an archive, from another user, from a disk that was
-//! found. So what lies in it is not opened as the names say, but as follows:
+//! found. So this module opens its files with these rules:
 //!
-//! - **No link is followed.** A symbolic link named `shard.3` would let the maker of the folder
-//!   choose which file is read, or overwritten. Only the last component counts: the path of the
-//!   folder itself is the user's, and may lead through links.
-//! - **Regular files only.** A pipe without a writer would be waited for for ever, and opening a
-//!   device can do things. Files are looked at before they are opened; they are opened without
-//!   waiting, and looked at again, in case another one has taken the name in between.
-//! - **New files are new.** They are made under names that do not exist, so that nothing that was
-//!   there is written to.
+//! - **No link is followed.** With a symbolic link named `shard.3`, the maker of the folder could
+//!   choose which file is read or overwritten. Only the last component counts: the path of the
+//!   folder itself is the user's, and may contain links.
+//! - **Regular files only.** A pipe without a writer would block for ever, and opening a device can
+//!   have side effects. So the module checks a file's kind before it opens the file. It opens the
+//!   file without waiting, and checks the kind again, because another file may have taken the name
+//!   in between.
+//! - **New files are new.** The module makes a file only under a name that does not exist, so it
+//!   never writes to a file that was there before.
 //!
-//! What else is found is said with its kind: [`FileKind`].
+//! Errors name the kind of a file that is not regular: [`FileKind`].
 
 use std::fmt;
 use std::fs::{self, File, FileType, OpenOptions};
@@ -22,10 +23,10 @@ use std::path::Path;
 
 use crate::error::Error;
 
-/// What lies where a regular file should.
+/// The kind of a file that is not regular.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
-    /// A symbolic link, wherever it leads.
+    /// A symbolic link, to any target.
     Link,
     /// A folder.
     Folder,
@@ -33,7 +34,7 @@ pub enum FileKind {
     Pipe,
     /// A socket.
     Socket,
-    /// A device of blocks or characters, or what else there may be.
+    /// A block or character device, or any other kind.
     Device,
 }
 
@@ -66,14 +67,14 @@ impl fmt::Display for FileKind {
 /// Why a file of a shard folder was not opened.
 #[derive(Debug)]
 pub(crate) enum OpenFlaw {
-    /// The path names something else than a regular file.
+    /// The path names a file that is not regular.
     NotRegular(FileKind),
-    /// The system refuses.
+    /// The system refuses to open the file.
     System(io::Error),
 }
 
 impl OpenFlaw {
-    /// For `map_err`: the error of a job, which was `doing` something to `path`.
+    /// For `map_err`: the error of a job, whose operation on `path` was `doing`.
     pub(crate) fn of(doing: &'static str, path: &Path) -> impl FnOnce(Self) -> Error {
         move |flaw| match flaw {
             Self::NotRegular(found) => Error::NotRegular { path: path.to_path_buf(), found },
@@ -82,12 +83,12 @@ impl OpenFlaw {
     }
 }
 
-/// What a file is opened for.
+/// The purpose of opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// Only reading.
     Read,
-    /// Only writing to what is there.
+    /// Only writing to an existing file.
     Write,
 }
 
@@ -98,7 +99,7 @@ pub(crate) fn open(path: &Path, purpose: Use) -> Result<File, OpenFlaw> {
     options.read(purpose == Use::Read).write(purpose == Use::Write);
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
     let file = options.open(path).map_err(|error| match error.raw_os_error() {
-        // The path became a link after it was looked at.
+        // The path became a link after the check.
         Some(libc::ELOOP) => OpenFlaw::NotRegular(FileKind::Link),
         _ => OpenFlaw::System(error),
     })?;
@@ -113,8 +114,8 @@ fn check(metadata: io::Result<fs::Metadata>) -> Result<(), OpenFlaw> {
     }
 }
 
-/// Opens a file to write to it that was opened to read before, as `known`. The file that has the
-/// name now must be the same.
+/// Opens for writing a file that was opened for reading before, as `known`. The file with this name
+/// must still be the same.
 pub(crate) fn open_again(path: &Path, known: &File) -> Result<File, Error> {
     let file = open(path, Use::Write).map_err(OpenFlaw::of("write to", path))?;
     let identity = |file: &File| file.metadata().map(|found| (found.dev(), found.ino()));
@@ -127,7 +128,7 @@ pub(crate) fn open_again(path: &Path, known: &File) -> Result<File, Error> {
     Err(Error::InTheWay { path: path.to_path_buf(), what, cure })
 }
 
-/// Makes a file, to be written, whose name nothing has: not even a link that leads nowhere.
+/// Makes a file for writing. The name must be free; even a link without a target is an error.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).open(path)
@@ -142,7 +143,7 @@ pub(crate) fn remove_leftover(path: &Path) -> Result<(), Error> {
     fs::remove_file(path).map_err(Error::io("remove", path))
 }
 
-/// Opens a folder, which may be named by a link.
+/// Opens a folder. Its path may be a link.
 pub(crate) fn open_folder(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)
 }

@@ -1,4 +1,4 @@
-//! Files that appear under their name when they are complete, and not before.
+//! Files that get their name only when they are complete.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::opening;
 
-/// What a file is called while it is written: its name and this.
+/// The suffix of a file's name while the file is written.
 pub(crate) const PART_SUFFIX: &str = ".part";
 
-/// The temporary name of the file that is to be `path`.
+/// The temporary name of the file that will be `path`.
 pub(crate) fn part_path(path: &Path) -> PathBuf {
     let mut part = path.as_os_str().to_owned();
     part.push(PART_SUFFIX);
     PathBuf::from(part)
 }
 
-/// A file in the making. It is removed again unless it is [published](NewFile::publish).
+/// An unfinished file. It is removed again unless it is [published](NewFile::publish).
 pub(crate) struct NewFile {
     path: PathBuf,
     part: PathBuf,
@@ -27,8 +27,8 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// Starts `path` under its temporary name. A file that an interrupted process left there is
-    /// removed if `reuse` says that no other process can be at work on it.
+    /// Starts `path` under its temporary name. If `reuse` says that no other process can be writing
+    /// it, a file that an interrupted process left there is removed.
     pub(crate) fn create(path: &Path, reuse: bool) -> Result<Self, Error> {
         let part = part_path(path);
         if reuse {
@@ -43,7 +43,7 @@ impl NewFile {
         Ok(Self { path: path.to_path_buf(), part, file, published: false })
     }
 
-    /// The name that it will have.
+    /// Its final name.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -53,12 +53,13 @@ impl NewFile {
         self.file.write_all_at(bytes, offset).map_err(Error::io("write to", &self.part))
     }
 
-    /// Waits until what was written is on stable storage.
+    /// Waits until all written bytes are on stable storage.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         self.file.sync_all().map_err(Error::io("write to", &self.part))
     }
 
-    /// Gives it its name, replacing what had it before. To be [synced](NewFile::sync) first.
+    /// Gives the file its name, and replaces the old file of that name. The caller
+    /// [syncs](NewFile::sync) it first.
     pub(crate) fn publish(mut self) -> Result<(), Error> {
         fs::rename(&self.part, &self.path).map_err(Error::io("create", &self.path))?;
         self.published = true;
@@ -69,7 +70,8 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.published {
-            // What cannot be removed is recognised by its name, and by its unfinished header.
+            // If the file cannot be removed, its name and its unfinished header still show what it
+            // is.
             let _ = fs::remove_file(&self.part);
         }
     }
@@ -83,11 +85,11 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     new.publish()
 }
 
-/// Makes names in a folder stable.
+/// Makes the names in a folder stable.
 pub(crate) fn sync_folder(folder: &Path) -> Result<(), Error> {
     let sync = opening::open_folder(folder).and_then(|folder| folder.sync_all());
     match sync {
-        // Some file systems cannot sync folders, and then do not need to.
+        // Some file systems cannot sync folders, and do not need it.
         Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
         other => other.map_err(Error::io("write to", folder)),
     }

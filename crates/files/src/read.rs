@@ -1,8 +1,8 @@
-//! Reading a stripe: every block is checked, and units that are bad are rebuilt from others.
+//! Reads a stripe. Every block is checked, and bad units are rebuilt from others.
 //!
-//! A *flaw* is a reason not to trust a shard in one stripe. It is found by reading, and it sends
-//! the reader back to the code for another plan without that shard, until a plan works or too few
-//! shards are left. What has been read once is kept for the next plan.
+//! A *flaw* is a reason not to trust a shard in one stripe. When a read finds a flaw, the reader
+//! asks the code for another plan without that shard, until a plan works or too few shards are
+//! left. Bytes that were read are kept for the next plan.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -17,18 +17,18 @@ use crate::record::{Place, block_is_good};
 use crate::stripe::StripeBuffer;
 use crate::striping::Encoding;
 
-/// What is wrong with one unit.
+/// The flaw of one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnitFlaw {
-    /// There is no file to read it from.
+    /// There is no file with the unit.
     NoFile,
-    /// The file ends before it.
+    /// The file ends before the unit's end.
     CutOff,
-    /// Its record is damaged, or is that of another unit.
+    /// The unit's record is damaged, or belongs to another unit.
     Record,
-    /// This block of it is damaged.
+    /// This block of the unit is damaged.
     Block(usize),
-    /// The system could not read it.
+    /// The system could not read the unit.
     Unreadable(String),
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Traffic {
     pub(crate) record_bytes: AtomicU64,
 }
 
-/// What is known of a unit of the stripe at hand.
+/// The state of a unit of the current stripe.
 #[derive(Default)]
 struct Unit {
     record: bool,
@@ -67,7 +67,7 @@ impl Unit {
         self.blocks.resize(blocks, false);
     }
 
-    /// Runs of blocks of `range` that are not there yet.
+    /// Ranges of blocks in `range` that are not loaded yet.
     fn missing(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for block in range.filter(|&block| !self.blocks[block]) {
@@ -89,7 +89,7 @@ pub(crate) struct StripeReader<'a> {
     units: Vec<Unit>,
     stripe: u64,
     unit_len: usize,
-    /// Inputs of a map that are not whole units, gathered.
+    /// Collected inputs of a map that are not whole units.
     gathered: Vec<Vec<u8>>,
 }
 
@@ -108,7 +108,7 @@ impl<'a> StripeReader<'a> {
         }
     }
 
-    /// Turns to a stripe, of which nothing is known yet.
+    /// Starts a stripe, with no unit loaded.
     pub(crate) fn start(&mut self, stripe: u64) {
         self.stripe = stripe;
         self.unit_len = self.encoding.unit_len(stripe);
@@ -119,7 +119,7 @@ impl<'a> StripeReader<'a> {
         }
     }
 
-    /// What is wrong with a shard in this stripe, as far as it is known.
+    /// The flaw of a shard in this stripe, if one is known.
     pub(crate) fn flaw(&self, shard: usize) -> Option<&UnitFlaw> {
         self.units[shard].flaw.as_ref()
     }
@@ -129,18 +129,18 @@ impl<'a> StripeReader<'a> {
         self.buffer.unit(shard, self.unit_len)
     }
 
-    /// The same with its record, as it is in the file.
+    /// The same unit with its record, as in the file.
     pub(crate) fn stored(&mut self, shard: usize) -> &[u8] {
         self.buffer.stored(shard, self.unit_len)
     }
 
-    /// Loads a whole unit. False if there is something wrong with it.
+    /// Loads a whole unit. False if it has a flaw.
     pub(crate) fn load_whole(&mut self, shard: usize) -> bool {
         let blocks = self.encoding.striping.blocks();
         self.load(shard, std::iter::once(0..blocks))
     }
 
-    /// Loads runs of blocks of a unit. False if there is something wrong with it.
+    /// Loads ranges of blocks of a unit. False if it has a flaw.
     fn load(&mut self, shard: usize, runs: impl Iterator<Item = Range<usize>>) -> bool {
         for run in runs {
             if self.units[shard].flaw.is_none()
@@ -157,7 +157,7 @@ impl<'a> StripeReader<'a> {
         let record_bytes = self.encoding.striping.record_bytes();
         let block_bytes = self.unit_len / blocks;
         let at = |block: usize| record_bytes + block * block_bytes;
-        // A whole unit and its record are one read.
+        // A whole unit and its record need only one read.
         if !self.units[shard].record && run == (0..blocks) {
             self.read(shard, 0..at(blocks))?;
             self.check_record(shard)?;
@@ -174,7 +174,7 @@ impl<'a> StripeReader<'a> {
         Ok(())
     }
 
-    /// Reads bytes of record and unit to where they belong in the buffer.
+    /// Reads bytes of the record and the unit into their places in the buffer.
     fn read(&mut self, shard: usize, range: Range<usize>) -> Result<(), UnitFlaw> {
         let file = self.shards[shard].file.as_ref().ok_or(UnitFlaw::NoFile)?;
         let offset = self.encoding.striping.offset(self.stripe) + range.start as u64;
@@ -213,8 +213,8 @@ impl<'a> StripeReader<'a> {
         Ok(())
     }
 
-    /// Makes the units of the shards `lost`, ascending, from others. Afterwards they and their
-    /// records are as they should be in the files.
+    /// Recomputes the units of the shards `lost`, ascending, from others. Afterwards the buffer has
+    /// these units and their records as the files should have them.
     ///
     /// # Errors
     /// [`Error::TooFewShards`], or [`Error::Contradiction`].
@@ -228,7 +228,7 @@ impl<'a> StripeReader<'a> {
         self.execute(&plan);
         for &shard in lost {
             let unit = &mut self.units[shard];
-            // Where only blocks are damaged, the record knows what must come out.
+            // If only blocks are damaged, the result must match the unit's record.
             if unit.record && matches!(unit.flaw, Some(UnitFlaw::Block(_))) {
                 let blocks = self.encoding.striping.blocks();
                 self.check_blocks(shard, 0..blocks)
@@ -245,7 +245,7 @@ impl<'a> StripeReader<'a> {
         Ok(())
     }
 
-    /// A plan that uses no shard with a flaw. Shards of which nothing bad is known go first.
+    /// A plan that uses no shard with a flaw. Shards without any known error have priority.
     fn plan(&self, lost: &[usize]) -> Result<std::sync::Arc<RepairPlan>, Error> {
         let trusted = |shard: &usize| !lost.contains(shard) && self.units[*shard].flaw.is_none();
         let mut available: Vec<usize> = (0..self.units.len()).filter(trusted).collect();
@@ -274,12 +274,12 @@ impl<'a> StripeReader<'a> {
         Error::TooFewShards { stripe: self.stripe, start, end, profile, needed, good, flaws }
     }
 
-    /// Loads what a plan reads. False if some of it is bad, and another plan is needed.
+    /// Loads the reads of a plan. False if one of them is bad, so that another plan is needed.
     fn load_plan(&mut self, plan: &RepairPlan) -> bool {
         let blocks = self.encoding.striping.blocks();
         let mut good = true;
         for read in &plan.reads {
-            // Blocks are elements; where they are not, plans read whole units.
+            // If blocks are not elements, plans read whole units.
             good &= match blocks {
                 1 => self.load_whole(read.shard),
                 _ => {

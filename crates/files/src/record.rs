@@ -1,18 +1,18 @@
-//! The record before each unit: its checksums, and where it belongs.
+//! The record before each unit: the checksums of the unit, and of its place.
 //!
 //! | offset | bytes | field                                            |
 //! |-------:|------:|--------------------------------------------------|
 //! |      0 |     4 | checksum of the place, and of what follows       |
 //! |      4 | 4 × blocks | checksum of each block of the unit          |
 //!
-//! The *place* is not stored: it is the encoding's id (16), the shard (4), the stripe (8) and the
-//! length of the unit (8). So a unit that is whole but lies in the wrong shard, stripe or encoding,
-//! because files were mixed up or a disk wrote to the wrong place, is as bad as a damaged one.
+//! The *place* is not stored. It is the encoding's id (16), the shard (4), the stripe (8) and the
+//! length of the unit (8). An intact unit may lie in the wrong shard, stripe or encoding, because
+//! files were mixed up or a disk wrote to a wrong place. The checksum treats it as damaged.
 
 use crate::checksum::{crc32c, crc32c_of};
 use crate::striping::EncodingId;
 
-/// Where a unit belongs.
+/// The place of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) id: EncodingId,
@@ -32,7 +32,7 @@ impl Place {
         ])
     }
 
-    /// Fills in the record of a unit, which is cut into as many blocks as the record has room for.
+    /// Writes the record of a unit. The unit has as many blocks as the record has room for.
     pub(crate) fn seal(&self, unit: &[u8], record: &mut [u8]) {
         let (own, checksums) = record.split_at_mut(4);
         let blocks = unit.chunks_exact(unit.len() / (checksums.len() / 4));
@@ -42,14 +42,14 @@ impl Place {
         own.copy_from_slice(&self.checksum(checksums).to_le_bytes());
     }
 
-    /// Whether a record is valid, and that of this unit.
+    /// True if a record is valid, and belongs to this unit.
     pub(crate) fn is_of(&self, record: &[u8]) -> bool {
         let (own, checksums) = record.split_at(4);
         own == self.checksum(checksums).to_le_bytes()
     }
 }
 
-/// Whether `bytes` are block `block` of the unit that has this valid record.
+/// True if `bytes` are block `block` of the unit with this valid record.
 pub(crate) fn block_is_good(record: &[u8], block: usize, bytes: &[u8]) -> bool {
     record[4 + 4 * block..8 + 4 * block] == crc32c(bytes).to_le_bytes()
 }

@@ -1,20 +1,21 @@
-//! Making lost shards anew from as little as the code allows.
+//! Rebuilds lost shards, and reads as little as the code allows.
 //!
-//! *Lost* is a shard of which it is known without reading its units that it is not whole: its file
-//! is missing, has the wrong length or a bad header. It is made as a new file, which then takes the
-//! name. Of the others only those elements are read that the repair plan names; their checksums are
-//! read too, so what goes into the new shard has been checked.
+//! A shard is *lost* if it is known, without reading its units, that it is not whole: its file is
+//! missing, has the wrong length or a bad header. The repair writes a new file, which then takes
+//! the name. From the other shards, the repair reads only the elements that the repair plan names,
+//! with their checksums. So the content of the new shard has been checked.
 //!
-//! A unit of another shard that turns out to be *damaged* on the way is recomputed as well, and
-//! mended in place: the bytes there were bad before, so an interruption leaves nothing worse. With
-//! [`Scope::All`], or when nothing is lost, every unit is read, so that all damage is found.
+//! If the repair finds a *damaged* unit of another shard, it recomputes this unit, too, and
+//! overwrites it in place. The bytes there were bad before, so an interruption does no harm. With
+//! [`Scope::All`], or if no shard is lost, the repair reads every unit, and so finds all damage.
 //!
-//! A shard that only [lacks its name](ShardState::Unnamed) gets it, when everything was read and
-//! mended.
+//! A shard that only [lacks its name](ShardState::Unnamed) gets the name after all units were read
+//! and repaired.
 //!
-//! What might be the only copy is never overwritten: shards of another encoding, shards with
-//! the name of another, files that may not be read. Nor is what the folder's maker did not make:
-//! links, pipes and devices are neither followed nor replaced. A repair names them and ends.
+//! The repair never overwrites a file that might be the only copy: shards of another encoding,
+//! shards with the name of another, files that may not be read. It neither follows nor replaces
+//! files that the encoder cannot have made: links, pipes and devices. It names such a file and
+//! ends.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -31,25 +32,25 @@ use crate::output::{self, NewFile, sync_folder};
 use crate::read::{StripeReader, Traffic, UnitFlaw};
 use crate::workers::{self, Progress, Stripes, lock};
 
-/// What a repair looks at.
+/// The extent of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// As little as possible, if something is lost; else everything.
+    /// As little as possible, if a shard is lost; else everything.
     Lost,
     /// Every unit of every shard.
     All,
 }
 
-/// What a repair did.
+/// The result of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// Shards that were made anew.
+    /// Rebuilt shards.
     pub rebuilt_shards: Vec<usize>,
-    /// Shards that were there under temporary names and got theirs.
+    /// Shards with temporary names that got their names.
     pub named_shards: Vec<usize>,
-    /// For each shard, units that were mended in place.
+    /// For each shard, the number of units that were overwritten in place.
     pub mended_units: Vec<u64>,
-    /// True if the manifest was made anew.
+    /// True if the manifest was written anew.
     pub rebuilt_manifest: bool,
     /// True if every unit of every shard was read.
     pub read_everything: bool,
@@ -57,13 +58,13 @@ pub struct Repaired {
     pub read_bytes: u64,
     /// Bytes of checksums read.
     pub read_record_bytes: u64,
-    /// Bytes that Reed-Solomon would have read for the same: k units of each stripe.
+    /// Bytes that Reed-Solomon would have read for the same repair: k units of each stripe.
     pub reed_solomon_bytes: u64,
     /// Bytes of units written.
     pub written_bytes: u64,
 }
 
-/// What is going on.
+/// The state of a repair.
 struct Repair<'a> {
     folder: &'a Folder,
     /// Lost shards and the files that replace them.
@@ -74,15 +75,15 @@ struct Repair<'a> {
     written_bytes: AtomicU64,
 }
 
-/// Repairs what lies in `folder`, which was [opened to change](Folder::open_to_change). Open it anew
-/// afterwards: what it knows of its files is what they were before.
+/// Repairs the encoding in `folder`, which was [opened to change](Folder::open_to_change). Open the
+/// folder again afterwards, because `folder` describes the old files.
 ///
 /// # Panics
-/// When it was opened to read only.
+/// When the folder was opened only to read.
 ///
 /// # Errors
-/// Too little is left of some stripe; something is in the way; the shards cannot be written. Lost
-/// shards are still lost then, but what was mended is.
+/// A stripe has too few good shards, another file has the name of a lost shard, or the shards
+/// cannot be written. Then lost shards are still lost, but overwritten units stay repaired.
 pub fn repair(
     folder: &Folder,
     scope: Scope,
@@ -93,7 +94,7 @@ pub fn repair(
     refuse_what_is_in_the_way(folder)?;
     let is_lost = |&shard: &usize| !folder.shards[shard].is_whole();
     let lost: Vec<usize> = (0..folder.shards.len()).filter(is_lost).collect();
-    // A power failure can cut off a repair before its new shards are stable.
+    // A power failure can interrupt a repair before its new shards are stable.
     let unnamed = folder.shards.iter().any(|found| found.state == ShardState::Unnamed);
     let everything = scope == Scope::All || lost.is_empty() || unnamed;
     let create = |&shard: &usize| {
@@ -157,7 +158,7 @@ fn refuse_what_is_in_the_way(folder: &Folder) -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives finished shards their names, and says which.
+/// Gives finished shards their names. Returns these shards.
 fn name_finished(folder: &Folder) -> Result<Vec<usize>, Error> {
     let all = folder.shards.iter().enumerate();
     let unnamed = all.filter(|(_, found)| found.state == ShardState::Unnamed);
@@ -170,7 +171,7 @@ fn name_finished(folder: &Folder) -> Result<Vec<usize>, Error> {
         .collect()
 }
 
-/// Whether the plan for the lost shards leaves out parts of units.
+/// True if the plan for the lost shards skips parts of units.
 fn plan_skips(folder: &Folder, lost: &[usize]) -> bool {
     let code = folder.encoding.striping.code();
     let others: Vec<usize> =
@@ -179,11 +180,11 @@ fn plan_skips(folder: &Folder, lost: &[usize]) -> bool {
     plan.is_ok_and(|plan| plan.reads.iter().any(|read| read.element_count() != code.elements()))
 }
 
-/// Tells the system not to read ahead: what lies between the ranges of a plan is not wanted.
+/// Tells the system not to read ahead, because the plan does not read the bytes between its ranges.
 fn expect_random_reads(folder: &Folder) {
     for file in folder.shards.iter().filter_map(|shard| shard.file.as_ref()) {
-        // SAFETY: the descriptor is that of an open file; the call touches no memory of ours. It is
-        // a hint, so a failure does not matter.
+        // SAFETY: the descriptor is that of an open file; the call does not access memory of this
+        // process. It is a hint, so a failure does not matter.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
     }
 }
@@ -216,13 +217,13 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Makes all units that must be written, and says which.
+    /// Recomputes all units that must be written. Returns their shards.
     fn recover(&self, reader: &mut StripeReader<'_>, lost: &[usize]) -> Result<Vec<usize>, Error> {
         let mut bad = self.bad(reader, lost);
         while !bad.is_empty() {
             match reader.recover(&bad) {
                 Err(Error::TooFewShards { .. }) => {
-                    // A shard that is lost as a whole may still have this unit.
+                    // A lost shard may still have this unit.
                     let gone: Vec<usize> =
                         bad.iter().copied().filter(|&shard| !reader.load_whole(shard)).collect();
                     if !gone.is_empty() {
@@ -231,7 +232,7 @@ impl Repair<'_> {
                 }
                 other => other?,
             }
-            // Recovering may have found more that is damaged.
+            // The recovery may have found more damage.
             let now = self.bad(reader, lost);
             if now == bad {
                 break;
@@ -241,7 +242,7 @@ impl Repair<'_> {
         Ok(bad)
     }
 
-    /// Shards that must be recomputed in this stripe, as far as it is known.
+    /// Shards that must be recomputed in this stripe, as far as is known.
     fn bad(&self, reader: &StripeReader<'_>, lost: &[usize]) -> Vec<usize> {
         let damaged =
             |shard: usize| reader.flaw(shard).is_some_and(|flaw| *flaw != UnitFlaw::NoFile);
@@ -266,7 +267,7 @@ impl Repair<'_> {
         opening::open_again(&found.path, read)
     }
 
-    /// Makes everything stable and gives new shards their names.
+    /// Makes all files stable and gives new shards their names.
     fn finish(self) -> Result<Repaired, Error> {
         let description = self.folder.encoding.description();
         let mended_units = std::mem::take(&mut *lock(&self.mended));

@@ -1,15 +1,15 @@
-//! The memory of one stripe: a unit of every shard, each behind its record as in the files.
+//! The memory of one stripe: a unit of every shard, each after its record, as in the files.
 
 use fieldstone_buf::AlignedBuf;
 
 use crate::striping::Striping;
 
-/// Units begin at multiples of this, which the engine wants.
+/// Units begin at multiples of this number, which the engine prefers.
 const LINE_BYTES: usize = 64;
-/// Each shard's unit begins so much later in its page than that of the shard before, so that bytes
-/// of equal offsets do not all fall into the same set of a cache.
+/// Each shard's unit begins this much later in its page than that of the shard before. So bytes at
+/// equal offsets do not all use the same set of a cache.
 const STAGGER_BYTES: usize = 5 * LINE_BYTES;
-/// The stagger starts over after so many shards.
+/// The stagger starts again after this number of shards.
 const STAGGER_SHARDS: usize = 12;
 
 /// One stripe.
@@ -20,7 +20,7 @@ pub(crate) struct StripeBuffer {
 
 struct Slot {
     memory: AlignedBuf,
-    /// Where the unit begins; its record ends there.
+    /// Offset of the unit; its record ends there.
     unit_at: usize,
 }
 

@@ -1,16 +1,16 @@
-//! How a file is cut into stripes, units and blocks, and where they lie in shard files.
+//! How a file is cut into stripes, units and blocks, and their places in shard files.
 //!
 //! - A **stripe** is k consecutive *units* of the file, and m parity units. Unit i of every stripe
 //!   is in shard i.
-//! - A **unit** has as many bytes in all stripes but the last. That one has the shortest units that
-//!   hold the rest of the file and that the code can have, so that a file of one byte does not
-//!   become megabytes. What is beyond the file's end is zeros.
-//! - A **block** is what one checksum covers: an element of a code whose elements are the equal
-//!   parts of a unit, else the unit. So a repair that reads some elements of a unit can check them
-//!   without reading the others.
+//! - A **unit** has the same number of bytes in all stripes but the last. The last stripe has the
+//!   shortest units that the code allows and that hold the rest of the file, so a file of one byte
+//!   does not become megabytes. Bytes beyond the file's end are zeros.
+//! - A **block** is the range of one checksum: an element, if the code's elements are the equal
+//!   parts of a unit; else the unit. So a repair that reads some elements of a unit can check them
+//!   without the others.
 //!
-//! In a shard file, the units follow the header, each preceded by its record: the checksums of its
-//! blocks (`record.rs`).
+//! In a shard file, the units follow the header. Before each unit is its record: the checksums of
+//! its blocks (`record.rs`).
 
 use std::sync::Arc;
 
@@ -19,18 +19,19 @@ use fieldstone_codes::{Code, Layout, Profile};
 use crate::error::Error;
 use crate::header::HEADER_BYTES;
 
-/// Most bytes of a file. Far beyond what file systems take; it keeps all sums within 64 bits.
+/// Most bytes of a file. This is far beyond the limits of file systems, and keeps all sums within
+/// 64 bits.
 pub const MAX_FILE_BYTES: u64 = 1 << 60;
 /// Most bytes of all units of a stripe together: each thread holds one stripe in memory.
 pub const MAX_STRIPE_BYTES: u64 = 1 << 30;
 
-/// Bytes of an element that a repair should read at least, where the code has many.
+/// Smallest useful read of an element in a repair, in bytes, for codes with many elements.
 const WANTED_ELEMENT_BYTES: usize = 8 << 10;
-/// Shortest unit by default: as long as the stripes of common codes fit a second-level cache.
+/// Shortest default unit: the stripes of common codes fit into a second-level cache.
 const MIN_DEFAULT_UNIT_BYTES: usize = 128 << 10;
-/// Longest unit by default.
+/// Longest default unit.
 const MAX_DEFAULT_UNIT_BYTES: usize = 2 << 20;
-/// Most bytes of a stripe by default, where the code allows it.
+/// Most bytes of a default stripe, where the code allows it.
 const MAX_DEFAULT_STRIPE_BYTES: usize = 32 << 20;
 /// Elements of default length are a multiple of a cache line.
 const LINE_BYTES: usize = 64;
@@ -144,14 +145,14 @@ impl Striping {
         data_bytes.div_ceil(self.k()).next_multiple_of(granule_bytes(self.profile))
     }
 
-    /// Where the record of a stripe's unit lies in a shard file.
+    /// Offset of the record of a stripe's unit in a shard file.
     #[must_use]
     pub fn offset(&self, stripe: u64) -> u64 {
         HEADER_BYTES as u64 + stripe * (self.record_bytes() + self.unit_bytes) as u64
     }
 }
 
-/// Lengths of units are multiples of this.
+/// Lengths of units are multiples of this number.
 fn granule_bytes(profile: Profile) -> usize {
     profile.layout().granule_bytes(profile.elements())
 }
@@ -170,10 +171,10 @@ fn default_unit_bytes(profile: Profile) -> usize {
     (wanted / step).max(1) * step
 }
 
-/// What is stored of an encoding, in the manifest and in every header.
+/// The stored description of an encoding, in the manifest and in every header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// Tells the shards of this encoding from all others.
+    /// Distinguishes the shards of this encoding from all others.
     pub id: EncodingId,
     /// The code.
     pub profile: Profile,
@@ -186,7 +187,7 @@ pub struct Description {
 }
 
 impl Description {
-    /// Whether the units can have this length.
+    /// Checks whether the units can have this length.
     pub(crate) fn check(&self) -> Result<(), Error> {
         Striping::check(self.profile, self.unit_bytes)
     }
@@ -202,7 +203,7 @@ impl Description {
 /// A file that is cut into stripes.
 #[derive(Clone, Debug)]
 pub struct Encoding {
-    /// Tells the shards of this encoding from all others.
+    /// Distinguishes the shards of this encoding from all others.
     pub id: EncodingId,
     /// Code and units.
     pub striping: Striping,
@@ -212,7 +213,7 @@ pub struct Encoding {
     pub file_crc: u32,
 }
 
-/// A random number that all shards of one encoding have in common.
+/// A random number that all shards of one encoding share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EncodingId(pub u128);
 
@@ -229,7 +230,7 @@ impl std::fmt::Debug for EncodingId {
 }
 
 impl Encoding {
-    /// What is stored of it.
+    /// The description that is stored.
     #[must_use]
     pub fn description(&self) -> Description {
         Description {
@@ -247,7 +248,7 @@ impl Encoding {
         self.file_bytes.div_ceil(self.striping.stripe_bytes() as u64)
     }
 
-    /// Where a stripe begins in the file.
+    /// Offset of a stripe in the file.
     #[must_use]
     pub fn stripe_start(&self, stripe: u64) -> u64 {
         stripe * self.striping.stripe_bytes() as u64
@@ -278,14 +279,14 @@ impl Encoding {
         }
     }
 
-    /// Stripes whose whole units lie in the first `len_bytes` bytes of a shard file.
+    /// Number of stripes whose whole units lie in the first `len_bytes` bytes of a shard file.
     pub(crate) fn stripes_within(&self, len_bytes: u64) -> u64 {
         if len_bytes >= self.shard_file_bytes() {
             return self.stripes();
         }
         let step_bytes = (self.striping.record_bytes() + self.striping.unit_bytes) as u64;
         let whole = len_bytes.saturating_sub(HEADER_BYTES as u64) / step_bytes;
-        // The last unit may be shorter; and it is cut off, or all would be there.
+        // The last unit may be shorter. It is cut off here; else the whole file would be there.
         whole.min(self.stripes().saturating_sub(1))
     }
 

@@ -1,4 +1,4 @@
-//! Looking at everything: each block of each shard, and whether the parities fit the data.
+//! Checks everything: each block of each shard, and whether the parities belong to the data.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use crate::folder::Folder;
 use crate::read::{StripeReader, Traffic, UnitFlaw};
 use crate::workers::{self, Progress, Stripes, lock};
 
-/// Damaged units that are named, for each shard; the others are only counted.
+/// Damaged units that are listed, for each shard; further ones are only counted.
 pub const MAX_NAMED: usize = 16;
 
 /// A unit that is not good.
@@ -18,55 +18,55 @@ pub const MAX_NAMED: usize = 16;
 pub struct BadUnit {
     /// The stripe.
     pub stripe: u64,
-    /// Where its record begins in the shard file.
+    /// Offset of its record in the shard file.
     pub offset: u64,
-    /// What is wrong.
+    /// Its flaw.
     pub flaw: UnitFlaw,
 }
 
 /// The bad units of a shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BadUnits {
-    /// How many there are.
+    /// Number of bad units.
     pub count: u64,
-    /// The first of them, at most [`MAX_NAMED`].
+    /// The first bad units, at most [`MAX_NAMED`].
     pub first: Vec<BadUnit>,
 }
 
-/// Stripes whose checksums are right, but whose parities are not those of the data.
+/// Stripes with right checksums whose parities do not belong to the data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inconsistent {
-    /// How many there are.
+    /// Number of such stripes.
     pub count: u64,
-    /// The first of them, at most [`MAX_NAMED`], and the shard that is to blame if that is known.
+    /// The first such stripes, at most [`MAX_NAMED`], each with the wrong shard if it is known.
     pub first: Vec<(u64, Option<usize>)>,
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// For each shard, its bad units. Those of shards that have no file are not counted.
+    /// For each shard, its bad units. Units of shards without a file are not counted.
     pub bad_units: Vec<BadUnits>,
     /// Stripes with too few good units: these parts of the file are lost.
     pub lost_stripes: u64,
-    /// Stripes of which all units are good, and contradict each other.
+    /// Stripes whose units are all good, but contradict each other.
     pub inconsistent: Inconsistent,
     /// Bytes of units read.
     pub read_bytes: u64,
 }
 
 impl Findings {
-    /// True if nothing is wrong with any unit.
+    /// True if no unit has a flaw.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.bad_units.iter().all(|bad| bad.count == 0) && self.inconsistent.count == 0
     }
 }
 
-/// Checks all that lies in `folder`.
+/// Checks the encoding in `folder`.
 ///
 /// # Errors
-/// None for what is wrong with shards: that is a finding.
+/// None for errors of shards: these are findings.
 pub fn verify(folder: &Folder, jobs: usize, progress: &Progress) -> Result<Findings, Error> {
     let encoding = &folder.encoding;
     let present = folder.present_stripes();
@@ -89,8 +89,8 @@ pub fn verify(folder: &Folder, jobs: usize, progress: &Progress) -> Result<Findi
     Ok(findings)
 }
 
-/// Counts the stripes from `present` on, of which no shard file holds a unit: as many as a header
-/// claims, so they are not gone through.
+/// Counts the stripes from `present` on, of which no shard file holds a unit. A header can claim
+/// any number of them, so the function does not go through them.
 fn count_absent(folder: &Folder, present: u64, findings: &mut Findings) {
     let striping = &folder.encoding.striping;
     let absent = folder.encoding.stripes() - present;
@@ -137,7 +137,8 @@ fn look(folder: &Folder, reader: &mut StripeReader<'_>, stripe: u64, findings: &
     }
 }
 
-/// Whether a stripe of good units contradicts itself, and if so, which shard is to blame if any is.
+/// Checks whether a stripe of good units contradicts itself. If so, returns the wrong shard, if it
+/// is known.
 fn disagree(folder: &Folder, reader: &StripeReader<'_>) -> Option<Option<usize>> {
     let striping = &folder.encoding.striping;
     let units: Vec<&[u8]> = (0..striping.shards()).map(|shard| reader.unit(shard)).collect();

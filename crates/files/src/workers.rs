@@ -1,4 +1,5 @@
-//! Several threads, each doing one step after the other until all is done or one fails.
+//! Several threads, each of which does one step after the other until all steps are done or one
+//! fails.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,20 +11,20 @@ use crate::error::Error;
 /// Most threads of a job. Each has one stripe in memory.
 pub const MAX_JOBS: usize = 64;
 
-/// How many threads a job uses where nothing is said: one for each CPU, within reason.
+/// Default number of threads of a job: one for each CPU, within bounds.
 #[must_use]
 pub fn default_jobs() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get).min(8)
 }
 
-/// How far a job is, for the code that shows its progress.
+/// The progress of a job, for the code that shows it.
 #[derive(Debug, Default)]
 pub struct Progress {
     done_bytes: AtomicU64,
 }
 
 impl Progress {
-    /// Bytes of the file that are dealt with.
+    /// Bytes of the file that are done.
     #[must_use]
     pub fn done_bytes(&self) -> u64 {
         self.done_bytes.load(Ordering::Relaxed)
@@ -34,11 +35,11 @@ impl Progress {
     }
 }
 
-/// Does steps in `jobs` threads. Each thread makes its own state first; a step says whether there
-/// may be another one.
+/// Runs steps in `jobs` threads. Each thread first makes its own state. A step returns whether
+/// there may be another one.
 ///
 /// # Errors
-/// The first error of a step. The other threads end after the step they are at.
+/// The first error of a step. The other threads end after their current step.
 pub(crate) fn run<S>(
     jobs: usize,
     state: impl Fn() -> S + Sync,
@@ -71,7 +72,8 @@ pub(crate) fn run<S>(
     }
 }
 
-/// A panic of another thread ends the whole job anyway, in the scope that waits for the threads.
+/// A panic of another thread ends the whole job in any case, in the scope that waits for the
+/// threads.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -88,22 +90,22 @@ impl Stripes {
         Self { next: AtomicU64::new(0), end }
     }
 
-    /// The next one.
+    /// The next number.
     pub(crate) fn next(&self) -> Option<u64> {
         let stripe = self.next.fetch_add(1, Ordering::Relaxed);
         (stripe < self.end).then_some(stripe)
     }
 }
 
-/// Something that is used by threads in turn: by the one with stripe 0, then by that with stripe 1,
-/// and so on.
+/// A value that threads use in the order of stripes: first the thread with stripe 0, then the
+/// thread with stripe 1, and so on.
 pub(crate) struct InTurn<T> {
     state: Mutex<Turn<T>>,
     changed: Condvar,
 }
 
 struct Turn<T> {
-    /// `None` after a failure: there will be no more turns.
+    /// `None` after a failure: there are no more turns.
     next: Option<u64>,
     value: T,
 }
@@ -113,7 +115,7 @@ impl<T> InTurn<T> {
         Self { state: Mutex::new(Turn { next: Some(0), value }), changed: Condvar::new() }
     }
 
-    /// Waits for the turn of `stripe`, and uses the thing; if that fails, there are no more turns.
+    /// Waits for the turn of `stripe`, and uses the value. If that fails, there are no more turns.
     /// `None` if there is no turn because an earlier one failed.
     pub(crate) fn take<R, E>(
         &self,
@@ -130,7 +132,7 @@ impl<T> InTurn<T> {
         Some(result)
     }
 
-    /// Ends all turns: threads that wait for a turn stop waiting.
+    /// Ends all turns: waiting threads stop waiting.
     pub(crate) fn end(&self) {
         lock(&self.state).next = None;
         self.changed.notify_all();

@@ -1,5 +1,5 @@
-//! Valid headers and manifests, mutated at random, and plain random bytes: a bounded stand-in for
-//! the fuzzer.
+//! Valid headers and manifests with random changes, and plain random bytes: a bounded replacement
+//! for the fuzzer.
 
 use fieldstone_files::fuzz::{self, MEND, Survey};
 use tempfile::TempDir;
@@ -21,10 +21,10 @@ impl Random {
     }
 }
 
-/// Where the fields of a header begin in an input, and how long they are.
+/// Offsets and lengths of a header's fields in an input.
 const FIELDS: [(usize, usize); 9] =
     [(2, 8), (14, 4), (18, 16), (34, 8), (42, 8), (50, 4), (54, 4), (58, 4), (62, 10)];
-/// Where the manifest begins.
+/// Offset of the manifest.
 const MANIFEST_AT: usize = 2 + 512;
 
 /// One to three changes: of the options, of a field of the header, of a number in the manifest, or

@@ -1,8 +1,8 @@
 //! Partial bitstreams for the reconfigurable partition.
 //!
-//! On silicon a module's frames come from the vendor's tools. Here their content stands for the
-//! module's configuration: bytes that depend on the module, of a length like that of a real
-//! partition's column, which the device checks and streams through its configuration port.
+//! On silicon, the vendor's tools make a module's frames. Here the frames' content stands for the
+//! module's configuration: the bytes depend on the module, and are as long as a real partition's
+//! column. The device checks them and streams them through its configuration port.
 
 use fieldstone_accel::crc32c;
 
@@ -14,7 +14,7 @@ pub const FRAMES_BYTES: usize = 32 << 10;
 /// The bitstream of a module.
 #[must_use]
 pub fn bitstream(module: ReconfigurableModule) -> Vec<u8> {
-    // A multiplicative generator: content that no two modules share, and that no fault leaves as is.
+    // A multiplicative generator: no two modules get the same content, and every fault changes it.
     let mut state = module as u64 + 1;
     let frames: Vec<u8> = std::iter::repeat_with(|| {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
@@ -34,7 +34,7 @@ pub fn bitstream(module: ReconfigurableModule) -> Vec<u8> {
     bytes
 }
 
-/// The module that a bitstream configures, or `None` if it is damaged: what the device checks.
+/// The module that a bitstream configures, or `None` if the device's checks find it damaged.
 #[must_use]
 pub fn check(bytes: &[u8]) -> Option<ReconfigurableModule> {
     let (header, frames) = bytes.split_at_checked(bitstream::BYTES)?;

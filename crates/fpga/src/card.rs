@@ -15,7 +15,7 @@ use crate::regs::{
 };
 use crate::tables::Tables;
 
-/// How the device was built, as its `BUILD` register says.
+/// How the device was built, from its `BUILD` register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Build {
     /// Items that a bucket kernel hashes in one cycle.
@@ -50,14 +50,14 @@ impl Build {
     }
 }
 
-/// What a function may reach, and what it has.
+/// The resources that a function may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Host memory.
     pub host: Range<u64>,
     /// Card memory.
     pub card: Range<u64>,
-    /// Its queue sets, by the device's numbers.
+    /// Its queue sets, by the device's numbers for them.
     pub queue_sets: Range<u16>,
     /// Its interrupt vector.
     pub vector: u8,
@@ -66,9 +66,9 @@ pub struct Grant {
 /// The reconfigurable partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// What is loaded; `None` for a number that this driver does not know.
+    /// The loaded module; `None` for a number that this driver does not know.
     pub module: Option<ReconfigurableModule>,
-    /// What it is doing.
+    /// The partition's state; `None` for a number that this driver does not know.
     pub state: Option<PartitionState>,
     /// Successful reconfigurations since reset.
     pub swaps: u64,
@@ -83,13 +83,13 @@ pub struct Totals {
     pub host_faults: u64,
     /// Accesses to card memory that the guards refused.
     pub card_faults: u64,
-    /// Beats that the codes engine read.
+    /// Beats that the codes engine has read.
     pub card_reads: u64,
-    /// Beats that it wrote.
+    /// Beats that the codes engine has written.
     pub card_writes: u64,
-    /// Cycles in which it had a job.
+    /// Cycles in which the codes engine had a job.
     pub code_busy: u64,
-    /// Draws of one item of one bucket, of all placements.
+    /// Draws of one item from one bucket, for all placements.
     pub draws: u64,
     /// Cycles that the last draw took, from its request to its answer.
     pub last_draw_cycles: u64,
@@ -98,16 +98,16 @@ pub struct Totals {
 /// Why a function cannot be used.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum OpenError {
-    /// There is no device of ours.
+    /// There is no Fieldstone device.
     #[error("the ID register reads {found:#x}, not {IDENTIFICATION:#x}: no Fieldstone device")]
     NotOurs {
-        /// What is there.
+        /// The value of the ID register.
         found: u64,
     },
-    /// A device of another time.
+    /// The device has another version of the registers.
     #[error("the device's registers are version {found}, this driver knows version {VERSION}")]
     Version {
-        /// The device's.
+        /// The device's version.
         found: u64,
     },
     /// No queue set is left.
@@ -119,10 +119,10 @@ pub enum OpenError {
     /// The device did not take the queue set's context.
     #[error("queue set {0} does not become ready")]
     NotReady(u16),
-    /// Only the physical function may do that.
+    /// Only the physical function may grant resources.
     #[error("function {0} is not the physical function")]
     NotPhysical(u16),
-    /// A grant of more than there is.
+    /// A grant of resources that the device does not have.
     #[error("there is no function {function} with queue sets {queue_sets:?}")]
     Grant {
         /// The function.
@@ -150,7 +150,7 @@ impl fmt::Debug for Card {
     }
 }
 
-/// What the queue sets of a function share.
+/// State that the queue sets of a function share.
 pub(crate) struct Shared {
     pub host: Extents,
     pub card: Extents,
@@ -159,12 +159,12 @@ pub(crate) struct Shared {
 }
 
 impl Card {
-    /// Takes the function over whose registers these are. `card` is its window of card memory. A
-    /// physical function is given that, all of `memory`, and the device's first `queue_sets`; a
-    /// virtual one must have been given what it has before.
+    /// Opens the function with these registers. `card` is its window of card memory. A physical
+    /// function gets this window, all of `memory`, and the device's first `queue_sets`. A virtual
+    /// function gets nothing here: the physical function must have granted its resources before.
     ///
     /// # Errors
-    /// It is no device that this driver knows.
+    /// The device is none that this driver knows.
     pub fn open(
         mmio: Arc<dyn Mmio>,
         memory: Arc<dyn DmaMemory>,
@@ -200,7 +200,7 @@ impl Card {
         Ok(Arc::new(Self { mmio, memory, tables, function, queue_sets, build, shared }))
     }
 
-    /// Gives another function what it may reach.
+    /// Grants resources to another function.
     ///
     /// # Errors
     /// This is not the physical function, or there is no such function.
@@ -217,7 +217,7 @@ impl Card {
         self.function
     }
 
-    /// Queue sets of the function.
+    /// Number of queue sets of the function.
     #[must_use]
     pub fn queue_sets(&self) -> u16 {
         self.queue_sets
@@ -229,13 +229,13 @@ impl Card {
         self.build
     }
 
-    /// The reconfigurable partition, as the device says (to the physical function only).
+    /// The state of the reconfigurable partition (only the physical function can read it).
     #[must_use]
     pub fn partition(&self) -> Partition {
         partition(&*self.mmio)
     }
 
-    /// The device's totals (of the physical function; a virtual one sees cycles only).
+    /// The device's totals (for the physical function; a virtual one reads cycles only).
     #[must_use]
     pub fn totals(&self) -> Totals {
         let read = |offset| if self.function == 0 { self.mmio.read64(offset) } else { 0 };
@@ -253,15 +253,15 @@ impl Card {
         }
     }
 
-    /// What is free now: bytes of host memory, bytes of card memory, queue sets.
+    /// Free resources: bytes of host memory, bytes of card memory, queue sets.
     #[must_use]
     pub fn free(&self) -> (u64, u64, usize) {
         let shared = self.shared();
         (shared.host.free_bytes(), shared.card.free_bytes(), shared.free_sets.len())
     }
 
-    /// What the function did wrong outside of any queue, by the bits of `FUNCTION_ERRORS`, which
-    /// are cleared.
+    /// Reads and clears the function's errors outside of any queue, as the bits of
+    /// `FUNCTION_ERRORS`.
     pub fn take_errors(&self) -> u64 {
         let errors = self.mmio.read64(register::FUNCTION_ERRORS);
         if errors != 0 {
@@ -270,8 +270,8 @@ impl Card {
         errors
     }
 
-    /// What the queue sets share. A panic elsewhere while it was held leaves it as it should be:
-    /// nothing in it is changed in two steps with a panic between.
+    /// Locks the state that the queue sets share. After a panic elsewhere the state is still
+    /// consistent: no change takes two steps with a possible panic between them.
     pub(crate) fn shared(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -19,7 +19,7 @@ impl Tables for Compilers {
         let image = Image::compile(map, reweights, None).map_err(|error| error.to_string())?;
         let module = module_of(image.algorithms())?;
         let rules = map.rules().map(|(id, _)| id).filter(|&id| image.misfit(id).is_none());
-        // A rule's slot is its number.
+        // The slot of a rule is the rule's number.
         let rules = rules.filter_map(|id| Some((id, u16::try_from(id.0).ok()?))).collect();
         Ok(MapTable { bytes: image.bytes().to_vec(), module, rules })
     }
@@ -35,7 +35,7 @@ impl Tables for Compilers {
     }
 }
 
-/// The module that these algorithms need: the partition has room for one.
+/// The module that these algorithms need. The partition has room for one module.
 fn module_of(algorithms: &[AlgorithmKind]) -> Result<Option<ReconfigurableModule>, String> {
     let needed = |kind: &AlgorithmKind| match kind {
         AlgorithmKind::Uniform => Some(ReconfigurableModule::Uniform),

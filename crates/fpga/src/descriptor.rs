@@ -1,4 +1,4 @@
-//! Descriptors, and what comes back for them.
+//! Descriptors and completions.
 
 use crate::field::Field;
 use crate::regs::{C2hOp, H2cOp};
@@ -6,7 +6,7 @@ use crate::regs::{
     COMPLETION_BYTES, DESCRIPTOR_BYTES, Status, completion, completion_flag, descriptor,
 };
 
-/// One operation, as the device reads it.
+/// One operation, in the device's layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor(pub [u8; DESCRIPTOR_BYTES]);
 
@@ -15,21 +15,21 @@ impl Descriptor {
         Self([0; DESCRIPTOR_BYTES]).with(descriptor::OP, op)
     }
 
-    /// The same with a field set.
+    /// The descriptor with this field set.
     #[must_use]
     pub fn with(mut self, field: Field, value: u64) -> Self {
         field.put(&mut self.0, value);
         self
     }
 
-    /// The same with these flags set as well.
+    /// The descriptor with these flags set in addition.
     #[must_use]
     pub fn flagged(self, flags: u64) -> Self {
         let flags = flags | descriptor::FLAGS.get(&self.0);
         self.with(descriptor::FLAGS, flags)
     }
 
-    /// The same with the number that comes back in its completion.
+    /// The descriptor with this number, which comes back in its completion.
     #[must_use]
     pub fn cookie(self, cookie: u16) -> Self {
         self.with(descriptor::COOKIE, cookie.into())
@@ -51,7 +51,7 @@ impl Descriptor {
             .with(descriptor::AFTER, after.into())
     }
 
-    /// Nothing, in either ring.
+    /// A descriptor without an operation, for either ring.
     #[must_use]
     pub fn nop() -> Self {
         Self::new(H2cOp::Nop as u64)
@@ -67,22 +67,22 @@ impl Descriptor {
     }
 }
 
-/// What the device says of a descriptor.
+/// The completion of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// What came of it; `Err` with a number that this driver does not know.
+    /// The status; `Err` holds a number that this driver does not know.
     pub status: Result<Status, u64>,
-    /// Of the C2H ring; else of the H2C ring.
+    /// True for the C2H ring, false for the H2C ring.
     pub is_c2h: bool,
     /// The descriptor's number.
     pub cookie: u16,
-    /// Descriptors that its ring has completed with it.
+    /// Descriptors that the ring has completed, with this one.
     pub index: u32,
-    /// Depends on the operation.
+    /// The result; its meaning depends on the operation.
     pub result: u64,
-    /// Cycles that it took.
+    /// Cycles that the descriptor took.
     pub cycles: u32,
-    /// What was wrong.
+    /// The wrong field or value.
     pub detail: u64,
 }
 
@@ -93,7 +93,7 @@ impl Completion {
         completion::FLAGS.get(bytes) & completion_flag::PHASE != 0
     }
 
-    /// The completion that these bytes are.
+    /// Decodes a completion.
     #[must_use]
     pub fn parse(bytes: &[u8; COMPLETION_BYTES]) -> Self {
         let number = completion::STATUS.get(bytes);
@@ -108,13 +108,13 @@ impl Completion {
         }
     }
 
-    /// True when the descriptor did what it should.
+    /// True if the descriptor succeeded.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.status == Ok(Status::Ok)
     }
 
-    /// What went wrong, for people.
+    /// The error, for people.
     #[must_use]
     pub fn reason(&self) -> String {
         match self.status {

@@ -1,22 +1,25 @@
 //! A queue set as an [`accel::Device`](fieldstone_accel::Device).
 //!
-//! **A job** is copied into host memory that the device sees, and becomes descriptors:
+//! **A job.** The driver copies the job into host memory that the device can access, and writes
+//! descriptors:
 //!
 //! ```text
 //!   H2C ring: COPY input 0, COPY input 1, ..., CODE (FENCE, COMPLETE)
 //!   C2H ring: COPY output 0 (AFTER the CODE), ..., COPY output m - 1 (AFTER, COMPLETE)
 //! ```
 //!
-//! Placements are the same with `PLACE`, before which `LOAD_MAP` may be needed; checksums with
-//! `CHECKSUM`. A program or an image that card memory lacks is one more copy in front. Doorbells
-//! ring once per burst: when the queue is polled, or when [`MAX_BURST`](crate::bounds::MAX_BURST)
-//! descriptors wait. Coding jobs by the same map in a burst become one operation (`batch.rs`).
+//! A placement has `PLACE` instead of `CODE`, and may need a `LOAD_MAP` before it. A checksum has
+//! `CHECKSUM`. If card memory lacks the program or the image, one more copy comes first. The driver
+//! rings doorbells once per burst: when the queue is polled, or when
+//! [`MAX_BURST`](crate::bounds::MAX_BURST) descriptors wait. Coding jobs with the same map in a
+//! burst become one operation (`batch.rs`).
 //!
-//! **Errors.** An error completion stops the queue set. All its jobs end as device errors (so that
-//! the engine repeats them in software), the set is reset and, once the device has let go of its
-//! memory, enabled again. A set that brings nothing for too many cycles goes the same way. A device
-//! that does not answer at all is given up: its jobs end, it takes no more, and the memory that it
-//! might still write to is never used again.
+//! **Errors.** An error completion stops the queue set. The driver ends all of its jobs as device
+//! errors, and the engine repeats them in software. The driver resets the set. When the device no
+//! longer uses the jobs' memory, the driver enables the set again. The driver does the same with a
+//! set that completes nothing for too many cycles. If a device does not answer at all, the driver
+//! gives it up: the jobs end, the driver takes no more, and never uses again the memory that the
+//! device might still write.
 
 mod batch;
 mod recovery;
@@ -46,14 +49,14 @@ const MAX_FLIGHTS: usize = MAX_JOBS + 1;
 /// Flags of operations: they wait for the copies before them, and complete.
 const FINISHING: u64 = descriptor_flag::COMPLETE | descriptor_flag::FENCE;
 
-/// How often the device did an operation, and how long it took.
+/// How many operations of a kind the device did, and how many cycles they took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cycles {
-    /// Times.
+    /// Number of operations.
     pub count: u64,
-    /// Cycles of all of them.
+    /// Cycles of all these operations.
     pub total: u64,
-    /// Cycles of the last.
+    /// Cycles of the last operation.
     pub last: u32,
 }
 
@@ -66,7 +69,7 @@ pub struct FpgaDevice {
     heard: Heard,
     programs: RefCell<Programs>,
     flights: Vec<Option<Flight>>,
-    /// Of the flights, coding jobs whose operation is still to be written.
+    /// The coding jobs among the flights whose operation is still to be written.
     batch: Option<Batch>,
     finished: BTreeMap<QueueId, Vec<JobCompletion>>,
     /// Memory of flights that failed: the device may use it until the reset has ended.
@@ -78,28 +81,29 @@ pub struct FpgaDevice {
     cycles: BTreeMap<Operation, Cycles>,
 }
 
-/// What the driver knows of interrupts.
+/// The driver's last reading of the interrupt counter.
 #[derive(Debug, Default)]
 struct Heard {
-    /// Those that were seen.
+    /// The counter's value.
     interrupts: u64,
-    /// Polls since the completion ring was looked at.
+    /// Polls since the driver last read the completion ring.
     polls: u32,
 }
 
 /// Resets because of an error.
 #[derive(Debug, Default)]
 struct Resets {
-    /// Since the last good job.
+    /// Resets since the last good job.
     in_a_row: u32,
     ever: u64,
 }
 
 impl FpgaDevice {
-    /// A queue set of the card, with interrupts if those are wanted and there are any.
+    /// Opens a queue set of the card. It uses interrupts if the caller wants them and the card has
+    /// them.
     ///
     /// # Errors
-    /// None is left, or the device does not take it.
+    /// No queue set is left, or the device does not take it.
     pub fn open(card: &Arc<Card>, interrupts: bool) -> Result<Self, OpenError> {
         let interrupts = interrupts && card.mmio.interrupts().is_some();
         let mut shared = card.shared();
@@ -145,7 +149,7 @@ impl FpgaDevice {
         &self.card
     }
 
-    /// What the device's own counter says of its operations.
+    /// The cycles of the operations, by the device's own counter.
     #[must_use]
     pub fn cycles(&self, operation: Operation) -> Cycles {
         self.cycles.get(&operation).copied().unwrap_or_default()
@@ -157,7 +161,7 @@ impl FpgaDevice {
         self.resets.ever
     }
 
-    /// True when the device was given up.
+    /// True if the driver has given up the device.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.set.state() == State::Lost
@@ -169,7 +173,7 @@ impl FpgaDevice {
         self.card.shared().maps.module()
     }
 
-    /// Makes progress: takes what has come, recovers from what went wrong, rings doorbells.
+    /// Makes progress: handles completions, recovers from errors, rings doorbells.
     fn service(&mut self) {
         self.close_batch();
         self.set.look();
@@ -202,7 +206,8 @@ impl FpgaDevice {
         }
     }
 
-    /// True when the completion ring is worth a look: always, unless interrupts tell.
+    /// True if the driver should read the completion ring: always without interrupts, else after an
+    /// interrupt or [`POLLS_PER_LOST_INTERRUPT`] polls.
     fn is_called(&mut self) -> bool {
         let Some(interrupts) = self.card.mmio.interrupts().filter(|_| self.interrupts) else {
             return true;
@@ -216,7 +221,7 @@ impl FpgaDevice {
         is_called
     }
 
-    /// Nothing came.
+    /// A poll brought no completion.
     fn wait(&mut self) {
         if self.flights.iter().all(Option::is_none) {
             return;
@@ -230,7 +235,7 @@ impl FpgaDevice {
         }
     }
 
-    /// Goes on with the flight that the completion belongs to.
+    /// Advances the flight of a completion.
     fn take_completion(&mut self, completion: &Completion) -> Result<(), String> {
         let slot = usize::from(completion.cookie);
         let flight = self.flights.get_mut(slot).and_then(Option::as_mut);
@@ -258,7 +263,7 @@ impl FpgaDevice {
         Ok(())
     }
 
-    /// A flight has all its completions.
+    /// Ends a flight that has all its completions.
     fn finish(&mut self, flight: Flight) {
         let Flight { purpose, claim, .. } = flight;
         let result = match &purpose {
@@ -284,7 +289,8 @@ impl FpgaDevice {
         }
     }
 
-    /// Makes descriptors of a job. `None` when there is no room for it now, or its map is not there.
+    /// Writes the descriptors of a job. `None` if there is no room for it now, or its map is not
+    /// loaded.
     fn begin(&mut self, queue: QueueId, id: JobId, job: &Job) -> Option<()> {
         if self.set.state() != State::Enabled {
             return None;
@@ -292,7 +298,7 @@ impl FpgaDevice {
         let plan = Plan::of(job)?;
         let slot = self.flights[..MAX_JOBS].iter().position(Option::is_none)?;
         let (h2c, c2h) = self.room();
-        // Inputs, the operation, and perhaps a copy of a table and its loading.
+        // The inputs, the operation, and perhaps the copy of a table and its loading.
         if (h2c as usize) < plan.inputs.len() + 3 || (c2h as usize) < plan.outputs.len() {
             return None;
         }
@@ -326,7 +332,7 @@ impl FpgaDevice {
         Some(())
     }
 
-    /// The map or the program that a job needs, with more host memory to bring it from.
+    /// Claims the map or the program of a job, and host memory for a table that must be copied.
     fn claim_tables(&mut self, job: &Job, claim: &mut Claim) -> Option<Tables> {
         let card = Arc::clone(&self.card);
         let mut guard = card.shared();
@@ -374,8 +380,8 @@ impl FpgaDevice {
         }
     }
 
-    /// Writes a job's bytes, and the descriptors that bring them and its tables to card memory: what
-    /// of that will complete.
+    /// Writes a job's bytes, and the descriptors that copy them and its tables to card memory.
+    /// Returns the operations that will complete.
     fn bring(
         &mut self,
         plan: &Plan,
@@ -388,7 +394,7 @@ impl FpgaDevice {
         let (host, base) = (claim.host[0].address, claim.card[0].address);
         let set = &mut self.set;
         let mut to_come = VecDeque::new();
-        // The table, if card memory lacks it.
+        // Copies the table if card memory lacks it.
         if let (Some((bytes, address)), Some(from)) = (tables.missing(), claim.host.get(1)) {
             memory.write(from.address, bytes);
             let copy = Descriptor::to_card(from.address, address, bytes.len() as u64);
@@ -409,8 +415,8 @@ impl FpgaDevice {
         to_come
     }
 
-    /// Writes the operation of the jobs in these flights, whose inputs were brought, and the
-    /// descriptors that bring their outputs back.
+    /// Writes the operation of the jobs in these flights, whose inputs are already copied, and the
+    /// descriptors that copy their outputs back.
     fn operate(&mut self, slots: &[usize], operation: Operation, descriptor: &Descriptor) {
         self.set.push_h2c(&descriptor.clone().cookie(slots[0] as u16).flagged(FINISHING));
         let after = self.set.after();
@@ -420,7 +426,7 @@ impl FpgaDevice {
             else {
                 unreachable!("a job's flight stands until its completions came");
             };
-            // One completion of the operation is for all.
+            // The operation has one completion for all jobs.
             to_come.extend((index == 0).then_some(operation));
             to_come.push_back(Operation::Return);
             let (host, base) = (claim.host[0].address, claim.card[0].address);
@@ -439,7 +445,7 @@ impl FpgaDevice {
         }
     }
 
-    /// Brings another module into the partition, if there is room for that now.
+    /// Loads another module into the partition, if there is room for the descriptors now.
     fn swap(&mut self, module: ReconfigurableModule) {
         let slot = MAX_FLIGHTS - 1;
         if self.flights[slot].is_some() || self.room().0 < 2 {
@@ -461,7 +467,7 @@ impl FpgaDevice {
         let load = Descriptor::operation(H2cOp::Reconfigure, card, 0, len_bytes);
         self.set.push_h2c(&copy.cookie(slot as u16));
         self.set.push_h2c(&load.cookie(slot as u16).flagged(flags));
-        // The next poll may come late, because the job that needs the module was given back.
+        // The driver gave back the job that needs the module, so the next poll may come late.
         self.set.ring();
         self.flights[slot] = Some(Flight {
             purpose: Purpose::Swap(module),
@@ -471,7 +477,7 @@ impl FpgaDevice {
     }
 }
 
-/// What a job needs beside its bytes.
+/// The tables that a job needs besides its bytes.
 enum Tables {
     None,
     Program(Ready),
@@ -479,7 +485,7 @@ enum Tables {
 }
 
 impl Tables {
-    /// The table's bytes, and its address in card memory, when it must be copied there.
+    /// The table's bytes and its address in card memory, if it must be copied there.
     fn missing(&self) -> Option<(&[u8], u64)> {
         match self {
             Self::None => None,
@@ -514,7 +520,7 @@ impl Device for FpgaDevice {
     }
 
     fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
-        // While a burst goes on, doorbells wait for its end.
+        // During a burst, doorbells wait for its end.
         if self.batch.is_none() {
             self.service();
         }
@@ -533,7 +539,7 @@ impl Device for FpgaDevice {
 }
 
 impl Drop for FpgaDevice {
-    /// Gives queue set and memory back, if the device lets go of them.
+    /// Gives the queue set and its memory back, if the device has stopped using them.
     fn drop(&mut self) {
         self.fail_flights("the driver ends");
         self.set.reset();
@@ -550,8 +556,8 @@ impl Drop for FpgaDevice {
     }
 }
 
-/// Waits for the end of a reset, and gives the queue set and its rings back. False if the device does
-/// not let go of them: they are lost.
+/// Waits for the end of a reset, and gives the queue set and its rings back. False if the reset
+/// does not end: then the set and the rings are lost.
 fn give_back(card: &Card, set: &mut QueueSet) -> bool {
     for _ in 0..MAX_CONTROL_LOOKS {
         if set.state() != State::Resetting {

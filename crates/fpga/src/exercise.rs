@@ -1,9 +1,10 @@
-//! Changes of the partition while others use the device.
+//! Changes of the partition while other queue sets use the device.
 //!
-//! A second user of the card, with a queue set of its own, places with maps whose buckets are
-//! uniform, list and tree in turns, so that the module must change every time, and compares each
-//! placement with the CPU's. What the device gives back during a change the CPU does, as an engine
-//! would. It also tells what the codes engine, in the static region, did meanwhile.
+//! A second user of the card, with its own queue set, places with maps whose buckets are
+//! alternately uniform, list and tree, so the module must change every time. It compares each
+//! placement with the CPU's. When the device gives a placement back during a change, the CPU does
+//! it, as in an engine. The exercise also measures the work of the codes engine, in the static
+//! region, during the changes.
 
 use std::sync::Arc;
 
@@ -16,46 +17,46 @@ use crate::flight::Operation;
 use crate::regs::{BEAT_BYTES, PartitionState};
 use crate::selftest::Jobs;
 
-/// Placements by one module before the next is asked for.
+/// Placements with one module before the exercise needs the next.
 const PLACEMENTS_PER_MODULE: u64 = 8;
 
-/// What came of it.
+/// The result of the exercise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swapped {
-    /// Changes of the partition that were asked for and came, through this queue set.
+    /// Changes of the partition that this queue set requested and got.
     pub swaps: u64,
     /// Placement jobs that the device did.
     pub device_jobs: u64,
-    /// Placement jobs that it gave back.
+    /// Placement jobs that the device gave back.
     pub given_back: u64,
-    /// Placement jobs that it failed at.
+    /// Placement jobs that failed on the device.
     pub failed: u64,
-    /// Of those that it did, with other results than the CPU's.
+    /// Placement jobs that the device did with other results than the CPU's.
     pub wrong: u64,
-    /// What the static region did while the partition was out of service, and otherwise.
+    /// Work of the codes engine while the partition was out of service.
     pub during: Work,
-    /// See [`Swapped::during`].
+    /// Work of the codes engine at other times.
     pub between: Work,
 }
 
-/// What the codes engine moved in some time.
+/// Data that the codes engine moved in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Cycles.
     pub cycles: u64,
-    /// Beats that it read and wrote.
+    /// Beats that the engine read and wrote.
     pub beats: u64,
 }
 
 impl Work {
-    /// Bytes per cycle, 0 of no cycles.
+    /// Bytes per cycle; 0 if there are no cycles.
     #[must_use]
     pub fn bytes_per_cycle(&self) -> f64 {
         (self.beats * BEAT_BYTES as u64) as f64 / self.cycles.max(1) as f64
     }
 }
 
-/// Divides time into that of changes and that between them, by looking at the partition.
+/// Divides the time into changes and the time between them, from the partition's state.
 struct Split {
     totals: Totals,
     changing: bool,
@@ -66,7 +67,7 @@ impl Split {
         Self { totals: card.totals(), changing: false }
     }
 
-    /// What came since the last look counts to the state that was seen then.
+    /// Counts the work since the last call for the state of the last call.
     fn look(&mut self, card: &Card, swapped: &mut Swapped) {
         let totals = card.totals();
         let work = if self.changing { &mut swapped.during } else { &mut swapped.between };
@@ -79,8 +80,8 @@ impl Split {
     }
 }
 
-/// Changes the partition's module `count` times, unless `go_on`, asked after every job with what
-/// there is so far, says no, or the device is given up.
+/// Changes the partition's module `count` times. After every job, `go_on` gets the result so far;
+/// false ends the exercise. It also ends when the driver gives up the device.
 pub fn swaps(
     device: &mut FpgaDevice,
     seed: u64,
@@ -117,7 +118,7 @@ pub fn swaps(
                 }
                 Err(_job) => {
                     swapped.given_back += 1;
-                    // Nothing is in flight but the change, perhaps: let it get on.
+                    // Only the change may be in flight; the poll lets it advance.
                     device.poll(QUEUE, &mut Vec::new());
                 }
             }

@@ -1,7 +1,7 @@
-//! Who has which part of a memory: first fit over the free extents, in beats of 64 bytes.
+//! Allocates the extents of a memory: first fit over the free extents, in beats of 64 bytes.
 //!
-//! What stays (programs, images) is taken from the end of the memory, and what comes and goes from
-//! its beginning, so that jobs of one burst lie one behind the other.
+//! Long-lived data (programs, images) comes from the end of the memory, and the data of jobs from
+//! its beginning. So the jobs of one burst lie one after the other.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,12 +20,12 @@ pub struct Extent {
 /// The free parts of a memory.
 #[derive(Debug)]
 pub struct Extents {
-    /// Size by address. No two touch.
+    /// Size by address. No two free extents touch.
     free: BTreeMap<u64, u64>,
 }
 
 impl Extents {
-    /// All of `window` is free. Beats that it covers partly are left out.
+    /// All of `window` is free. Beats that are only partly in it are left out.
     #[must_use]
     pub fn new(window: Range<u64>) -> Self {
         let beat = BEAT_BYTES as u64;
@@ -40,8 +40,8 @@ impl Extents {
         self.free.values().sum()
     }
 
-    /// An extent of at least `bytes` (and at least a beat) to stay for long, if there is one: the
-    /// end of the last that is large enough.
+    /// An extent of at least `bytes` (and at least a beat) for long-lived data: the end of the last
+    /// free extent that is large enough. `None` if there is none.
     pub fn allocate_to_stay(&mut self, bytes: usize) -> Option<Extent> {
         let bytes = bytes.max(1).checked_next_multiple_of(BEAT_BYTES)? as u64;
         let (&address, &size) = self.free.iter().rfind(|&(_, &size)| size >= bytes)?;
@@ -52,8 +52,8 @@ impl Extents {
         Some(Extent { address: address + (size - bytes), bytes })
     }
 
-    /// An extent of at least `bytes` (and at least a beat), if there is one: the beginning of the
-    /// first that is large enough.
+    /// An extent of at least `bytes` (and at least a beat): the beginning of the first free extent
+    /// that is large enough. `None` if there is none.
     pub fn allocate(&mut self, bytes: usize) -> Option<Extent> {
         let bytes = bytes.max(1).checked_next_multiple_of(BEAT_BYTES)? as u64;
         let (&address, &size) = self.free.iter().find(|&(_, &size)| size >= bytes)?;

@@ -10,13 +10,14 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// The part's value in a register's.
+    /// Extracts the field from a register's value.
     #[must_use]
     pub const fn of(self, register: u64) -> u64 {
         register >> self.low & self.mask()
     }
 
-    /// The register's value with `value` here and zeros elsewhere. What does not fit is cut off.
+    /// The register's value with `value` in this field and zeros elsewhere. Bits that do not fit
+    /// are cut off.
     #[must_use]
     pub const fn with(self, value: u64) -> u64 {
         (value & self.mask()) << self.low
@@ -30,7 +31,7 @@ impl Bits {
 /// Bytes of a layout that hold one little-endian number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Where it begins in the layout.
+    /// Its offset in the layout.
     pub offset: usize,
     /// Its size; numbers have 8 bytes at most.
     pub bytes: usize,
@@ -48,7 +49,7 @@ impl Field {
         u64::from_le_bytes(bytes)
     }
 
-    /// Puts the number into a layout's bytes. What does not fit is cut off.
+    /// Puts the number into a layout's bytes. Bits that do not fit are cut off.
     ///
     /// # Panics
     /// As [`Field::get`].

@@ -1,4 +1,4 @@
-//! What the device is working on for a queue set.
+//! The work of a queue set that is on the device.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::maps::Use;
 use crate::plan::Plan;
 use crate::regs::ReconfigurableModule;
 
-/// The operations that the device counts cycles of.
+/// The operations whose cycles the device counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     /// `LOAD_MAP`.
@@ -28,7 +28,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// True when its descriptor is in the C2H ring.
+    /// True if the operation's descriptor is in the C2H ring.
     #[must_use]
     pub fn is_c2h(self) -> bool {
         self == Self::Return
@@ -37,25 +37,25 @@ impl Operation {
 
 /// Descriptors that belong together.
 pub struct Flight {
-    /// What for.
+    /// Their purpose.
     pub purpose: Purpose,
-    /// The completions that are still to come, in this order.
+    /// The completions that are still to come, in order.
     pub to_come: VecDeque<Operation>,
-    /// Memory that they use; the first extents are the job's.
+    /// The memory that the descriptors use; the first extents are the job's.
     pub claim: Claim,
 }
 
-/// Memory on both sides.
+/// Memory of the host and of the card.
 #[derive(Debug, Default)]
 pub struct Claim {
-    /// Of the host.
+    /// Host memory.
     pub host: Vec<Extent>,
-    /// Of the card.
+    /// Card memory.
     pub card: Vec<Extent>,
 }
 
 impl Claim {
-    /// So many bytes on each side.
+    /// Claims `bytes` on each side.
     pub(crate) fn new(bytes: usize, shared: &mut Shared) -> Option<Self> {
         let host = shared.host.allocate(bytes)?;
         let Some(card) = shared.card.allocate(bytes) else {
@@ -65,14 +65,14 @@ impl Claim {
         Some(Self { host: vec![host], card: vec![card] })
     }
 
-    /// Gives it back. The device must have let go of it.
+    /// Gives the memory back. The device must have stopped using it.
     pub(crate) fn release(self, shared: &mut Shared) {
         self.host.into_iter().for_each(|extent| shared.host.release(extent));
         self.card.into_iter().for_each(|extent| shared.card.release(extent));
     }
 }
 
-/// What a flight is for.
+/// The purpose of a flight.
 pub enum Purpose {
     /// A job.
     Job {
@@ -82,17 +82,17 @@ pub enum Purpose {
         id: JobId,
         /// The job.
         job: Job,
-        /// Where its bytes lie.
+        /// The layout of its bytes.
         plan: Plan,
-        /// The map that it places with.
+        /// The loaded map and module that it uses.
         uses: Option<Use>,
     },
-    /// Another module for the partition.
+    /// A change of the partition to this module.
     Swap(ReconfigurableModule),
 }
 
 impl Flight {
-    /// The next completion comes: what it is of, if it is of the ring that it should be of.
+    /// The next completion has come. Returns its operation, if it came on the expected ring.
     pub fn advance(&mut self, is_c2h: bool) -> Option<Operation> {
         let next = *self.to_come.front()?;
         (next.is_c2h() == is_c2h).then(|| self.to_come.pop_front())?

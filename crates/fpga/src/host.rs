@@ -1,7 +1,7 @@
-//! What the driver needs from the machine: registers, and memory that the device sees.
+//! The driver's view of the machine: registers, and memory that the device can access.
 //!
-//! On silicon these two are all that changes: an implementation over a PCIe function's mapped page
-//! and pinned memory, instead of those of the simulated devices.
+//! On silicon only these two traits change: an implementation over a PCIe function's mapped page
+//! and pinned memory replaces those of the simulated devices.
 
 use std::ops::Range;
 
@@ -14,12 +14,12 @@ pub trait Mmio: Send + Sync {
     /// written to [`DmaMemory`] before.
     fn write64(&self, offset: u64, value: u64);
 
-    /// Interrupts of the function so far, or `None` where there are none.
+    /// Number of the function's interrupts so far, or `None` without interrupts.
     fn interrupts(&self) -> Option<u64> {
         None
     }
 
-    /// Called when there is nothing to do but to ask again.
+    /// Called when the caller can only poll again.
     fn relax(&self) {
         std::hint::spin_loop();
     }
@@ -30,11 +30,12 @@ pub trait Mmio: Send + Sync {
 /// # Panics
 /// Accesses outside of the window are mistakes of the driver.
 pub trait DmaMemory: Send + Sync {
-    /// The bus addresses that there are, both ends multiples of 64, address 0 not among them.
+    /// The range of bus addresses. Both ends are multiples of 64, and address 0 is not in the
+    /// range.
     fn window(&self) -> Range<u64>;
 
-    /// Reads bytes. Two bytes of one aligned word of 8 bytes are of one moment; a word that is read
-    /// later is of a later moment.
+    /// Reads bytes. The bytes of one aligned word of 8 bytes are read at one moment. A word that is
+    /// read later is read at a later moment.
     fn read(&self, address: u64, data: &mut [u8]);
 
     /// Writes bytes.

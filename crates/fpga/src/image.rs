@@ -1,9 +1,9 @@
-//! A CRUSH map as the device's memories hold it.
+//! A CRUSH map in the layout of the device's memories.
 //!
 //! The device does not know maps, only *images*: tables that its kernels read without further
-//! computing. Weights become reciprocals, trees become heaps, every item comes with its type. An image
-//! is made once per map, set of reweights and weight set, copied to card memory and loaded by one
-//! descriptor.
+//! computing. Weights become reciprocals, trees become heaps, and every item carries its type. The
+//! driver makes an image once per map, set of reweights and weight set, copies it to card memory,
+//! and loads it by one descriptor.
 //!
 //! ```text
 //!   header   64 B
@@ -14,13 +14,13 @@
 //!   steps     8 B each
 //! ```
 //!
-//! with every section padded to 64 bytes; all numbers are little-endian. What the fields mean is told
-//! where the device reads them, in `rtl/crush/crush_pkg.sv`. The header has a CRC32C of the whole image,
-//! itself taken as 0.
+//! Every section is padded to 64 bytes, and all numbers are little-endian.
+//! `rtl/crush/crush_pkg.sv`, where the device reads them, explains the fields. The header has a
+//! CRC32C of the whole image, with the CRC's own field as 0.
 //!
-//! A map that the device cannot hold, or would map otherwise than the CPU, is refused with the reason.
-//! Rules that it cannot run are left out, one by one, so that the others may run; a rule that is left
-//! out does not exist for the device, and the CPU maps it.
+//! The compiler refuses a map that the device cannot hold, or would map otherwise than the CPU, and
+//! gives the reason. It leaves out single rules that the device cannot run, so that the others may
+//! run. A rule that is left out does not exist for the device, and the CPU maps it.
 
 mod rules;
 mod slots;
@@ -39,10 +39,10 @@ pub use slots::{BucketSlots, ROW_SLOTS, SLOT_BYTES, Slot};
 const MAGIC: u32 = 0x4943_5346;
 /// Version of the layout.
 const VERSION: u16 = 1;
-/// Sections are multiples of this.
+/// Sections are multiples of this size.
 const BEAT_BYTES: usize = 64;
 
-/// How much the device's memories hold, as it was built.
+/// The capacity of the device's memories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageLimits {
     /// Buckets.
@@ -58,7 +58,7 @@ pub struct ImageLimits {
 }
 
 impl Default for ImageLimits {
-    /// Those of `crush_store` as it is built if nothing else is said.
+    /// The capacity of `crush_store` with its default parameters.
     fn default() -> Self {
         Self { buckets: 4096, slot_rows: 2048, devices: 16_384, rules: 64, steps: 1024 }
     }
@@ -70,11 +70,11 @@ pub enum ImageError {
     /// The map is too large.
     #[error("the map has {needed} {what}, the device has room for {room}")]
     TooLarge {
-        /// Of what.
+        /// The kind of entry.
         what: &'static str,
-        /// How many the map has.
+        /// Number of entries in the map.
         needed: usize,
-        /// How many the device has room for.
+        /// Number of entries that the device has room for.
         room: usize,
     },
     /// A weight that current Ceph reads as negative.
@@ -117,8 +117,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// Compiles a map for a device of the usual size. `reweights` are those of the devices, by number;
-    /// devices past them are out.
+    /// Compiles a map for a device of the default capacity. `reweights` are those of the devices,
+    /// by number; devices past the end are out.
     pub fn compile(
         map: &Map,
         reweights: &[u32],
@@ -127,21 +127,21 @@ impl Image {
         Self::compile_within(&ImageLimits::default(), map, reweights, choose_args)
     }
 
-    /// Compiles a map for a device of another size.
+    /// Compiles a map for a device of another capacity.
     pub fn compile_within(
         limits: &ImageLimits,
         map: &Map,
         reweights: &[u32],
         choose_args: Option<&ChooseArgs>,
     ) -> Result<Self, ImageError> {
-        // No answer depends on reweights of devices that the map does not have.
+        // No placement depends on reweights of devices that the map does not have.
         let reweights = &reweights[..reweights.len().min(map.max_devices() as usize)];
         fits("buckets", map.bucket_slots(), limits.buckets)?;
         fits("devices", reweights.len(), limits.devices)?;
         let (buckets, slots) = buckets(limits, map, choose_args)?;
         let rules = Rules::new(limits, map)?;
         let tunables = map.tunables();
-        // One more than the tunable's name says, as in Ceph.
+        // One more than the tunable, as in Ceph.
         let tries = tunables.choose_total_tries.checked_add(1);
         let tries = tries.and_then(|tries| u16::try_from(tries).ok());
         let tries = tries.ok_or(ImageError::Tries(tunables.choose_total_tries))?;
@@ -182,20 +182,20 @@ impl Image {
         Ok(Self { bytes, algorithms, misfits: rules.misfits })
     }
 
-    /// What to copy to card memory: a multiple of 64 bytes.
+    /// The bytes of the image: a multiple of 64.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Which algorithms the map's buckets use, so which kernels it needs.
+    /// The algorithms of the map's buckets, and so the kernels that the map needs.
     #[must_use]
     pub fn algorithms(&self) -> &[AlgorithmKind] {
         &self.algorithms
     }
 
-    /// Why the device cannot run a rule that the map has. Other rules of the map are in the image, at
-    /// the slot that has their number.
+    /// Why the device cannot run a rule of the map. The other rules are in the image, each at the
+    /// slot with its number.
     #[must_use]
     pub fn misfit(&self, rule: RuleId) -> Option<RuleMisfit> {
         self.misfits.get(&rule).copied()
@@ -266,7 +266,7 @@ fn bucket_entry(
     entry
 }
 
-/// The rules that fit, with their steps, and why the others do not.
+/// The rules that fit, with their steps, and the reasons why others do not.
 #[derive(Default)]
 struct Rules {
     table: Vec<[u8; 8]>,

@@ -2,28 +2,28 @@
 //!
 //! | module         | idea |
 //! |----------------|------|
-//! | [`regs`]       | registers, descriptors and completions, as `rtl/regs/device.toml` has them |
-//! | [`field`]      | parts of registers and of layouts in memory |
+//! | [`regs`]       | registers, descriptors and completions, from `rtl/regs/device.toml` |
+//! | [`field`]      | fields of registers and of layouts in memory |
 //! | [`bounds`]     | every bound of the driver |
-//! | [`host`]       | what the driver needs from the machine: registers, and memory that the device sees |
-//! | [`extents`]    | who has which part of a memory |
-//! | [`descriptor`] | descriptors, and what comes back for them |
+//! | [`host`]       | the driver's view of the machine: registers, and memory for DMA |
+//! | [`extents`]    | the allocator of a memory |
+//! | [`descriptor`] | descriptors and completions |
 //! | [`ring`]       | rings in host memory |
-//! | [`queue_set`]  | three rings and their registers, and the way back after an error |
+//! | [`queue_set`]  | three rings and their registers, and the recovery after an error |
 //! | [`card`]       | a function of a device, shared by the owners of its queue sets |
 //! | [`device`]     | a queue set as an accelerator of `accel`: jobs become descriptors |
-//! | [`plan`]       | where the bytes of a job lie, and what they become |
-//! | [`flight`]     | what the device is working on for a queue set |
-//! | [`watch`]      | is the device at work? |
-//! | [`maps`]       | which map the device has, which module, and what it takes to have others |
+//! | [`plan`]       | the layout of a job's bytes, and its operation |
+//! | [`flight`]     | the work of a queue set that is on the device |
+//! | [`watch`]      | detects a device that does not work |
+//! | [`maps`]       | the loaded map and module, and how the driver loads others |
 //! | [`programs`]   | the programs that a queue set keeps in card memory |
-//! | [`tables`]     | what the engines need instead of maps, made by compilers |
-//! | [`compilers`]  | the two that follow, behind the driver's trait |
-//! | [`image`]      | a CRUSH map as the device's memories hold it |
-//! | [`program`]    | a linear map as the codes engine's table holds it |
+//! | [`tables`]     | the tables that the engines need instead of maps, made by compilers |
+//! | [`compilers`]  | `image` and `program` behind the driver's trait |
+//! | [`image`]      | a CRUSH map in the layout of the device's memories |
+//! | [`program`]    | a linear map in the layout of the codes engine's tables |
 //! | [`bitstream`]  | partial bitstreams for the reconfigurable partition |
 //! | [`selftest`]   | random jobs on the device and on the CPU, compared |
-//! | [`exercise`]   | changes of the partition while others use the device |
+//! | [`exercise`]   | changes of the partition while other queue sets use the device |
 //! | [`dummy`]      | a device in plain Rust, for tests of the driver |
 //! | [`simulated`]  | the device itself, in builds that have it; others say how to get it |
 //! | `verilated`    | the device itself, with a host and a card around it (feature `rtl`) |

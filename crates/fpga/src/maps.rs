@@ -1,14 +1,14 @@
-//! Which map the device has, which module, and what it takes to have others.
+//! The device's loaded map and module, and how the driver loads others.
 //!
-//! The device holds one map at a time, under an *epoch*: a number of ours for one map with its
-//! reweights. Images are compiled once and stay in card memory, so that loading one again is a
-//! single descriptor. A map that is in use is not replaced: jobs of another map are given back
-//! until its last job is done.
+//! The device holds one map at a time, under an *epoch*: the driver's number for one map with its
+//! reweights. The driver compiles images once and keeps them in card memory, so loading one again
+//! is a single descriptor. The driver does not replace a map that is in use. It gives back jobs of
+//! another map until the last job with the map is done.
 //!
-//! Buckets of the kinds uniform, list and tree need a module in the reconfigurable partition. Maps
-//! that need another one than is there are given back, and after [`SWAP_PATIENCE`] of them in a row
-//! the partition is changed, once no job uses its module. Until the new one runs, jobs that need
-//! one are given back, too.
+//! Buckets of the kinds uniform, list and tree need a module in the reconfigurable partition. The
+//! driver gives back jobs whose map needs a module that is not loaded. After [`SWAP_PATIENCE`] such
+//! jobs in a row, it changes the partition, once no job uses its module. Until the new module runs,
+//! the driver also gives back the jobs that need a module.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,38 +20,38 @@ use crate::extents::{Extent, Extents};
 use crate::regs::ReconfigurableModule;
 use crate::tables::{MapTable, Tables};
 
-/// What is to be done with a placement.
+/// The decision about a placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Go ahead; [`Maps::release`] when it is done.
+    /// The placement may start. The caller calls [`Maps::release`] when it is done.
     Go(Ticket),
     /// Not now.
     Busy,
-    /// Not now, and this module should come into the partition.
+    /// Not now. The partition should change to this module.
     Swap(ReconfigurableModule),
 }
 
-/// A placement's use of the loaded map and module, which stay loaded meanwhile.
+/// The loaded map and module that a placement uses. They stay loaded until it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
     /// The map's epoch.
     pub epoch: u32,
-    /// The partition's module is used as well.
+    /// True if the placement also uses the partition's module.
     pub module: bool,
 }
 
-/// The right to place with a map.
+/// The right to place with a map, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// What it uses.
+    /// The map and module in use.
     pub uses: Use,
     /// The rule's slot in its image.
     pub rule: u16,
-    /// The image must be loaded first, from here in card memory.
+    /// The image to load first; `None` if it is loaded.
     pub load: Option<Load>,
 }
 
-/// An image that is to be loaded.
+/// An image to load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
     /// Its address in card memory.
@@ -62,7 +62,7 @@ pub struct Load {
     pub image: Option<Arc<[u8]>>,
 }
 
-/// What the device's one place for a map holds.
+/// The state of the device's only place for a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loaded {
     Nothing,
@@ -96,22 +96,22 @@ struct Image {
 pub struct Maps {
     entries: Vec<Entry>,
     loaded: Loaded,
-    /// Jobs that use what is loaded, and those of them that use the module.
+    /// Jobs that use the loaded map, and the number of them that use the module.
     users: u32,
     module_users: u32,
     last_epoch: u32,
     time: u64,
-    /// What is in the partition; `None` while it is being changed.
+    /// The module in the partition; `None` during a change.
     module: Option<ReconfigurableModule>,
     is_physical: bool,
     missed: u32,
-    /// Places of images that were thrown out.
+    /// Memory of images that were evicted.
     unused: Vec<Extent>,
 }
 
 impl Maps {
-    /// No map, and a partition with this module. Function 0 alone loads maps and changes the
-    /// partition; nothing is placed by the driver of another.
+    /// No map, and a partition with this module. Only function 0 loads maps and changes the
+    /// partition; the driver of another function places nothing.
     #[must_use]
     pub fn new(module: Option<ReconfigurableModule>, is_physical: bool) -> Self {
         Self {
@@ -128,7 +128,7 @@ impl Maps {
         }
     }
 
-    /// True when the device can place by this rule: now, or with another module.
+    /// True if the device can place with this rule: now, or with another module.
     pub fn takes(
         &mut self,
         tables: &dyn Tables,
@@ -144,7 +144,7 @@ impl Maps {
         image.is_some_and(|image| image.rules.contains_key(&rule))
     }
 
-    /// Lets a placement of a queue set in, if the map is there or can be brought.
+    /// Admits a placement of a queue set if its map is loaded or can be loaded now.
     pub fn admit(
         &mut self,
         tables: &dyn Tables,
@@ -164,8 +164,8 @@ impl Maps {
         }
         let uses = Use { epoch: self.entries[index].epoch, module: module.is_some() };
         if uses.module && self.missed >= SWAP_PATIENCE {
-            // The partition changes as soon as no job uses its module. The count falls here, so
-            // that the module stays if the jobs that need another one have stopped coming.
+            // The partition changes as soon as no job uses its module. The count falls here, so the
+            // module stays if no more jobs come that need another one.
             self.missed -= 1;
             return Admission::Busy;
         }
@@ -191,7 +191,7 @@ impl Maps {
         Admission::Go(Ticket { uses, rule, load })
     }
 
-    /// A placement that was let in is done.
+    /// An admitted placement is done.
     pub fn release(&mut self, uses: Use) {
         self.users -= 1;
         self.module_users -= u32::from(uses.module);
@@ -205,7 +205,7 @@ impl Maps {
         }
     }
 
-    /// The device does not take the image of this epoch.
+    /// The device has refused the image of this epoch.
     pub fn refused(&mut self, epoch: u32, card: &mut Extents) {
         self.forget_loaded();
         let entry = self.entries.iter_mut().find(|entry| entry.epoch == epoch);
@@ -214,8 +214,9 @@ impl Maps {
         }
     }
 
-    /// A queue set is being reset: what it was loading is not loaded. The place of the image, if that
-    /// may still be on its way there: nothing else may lie in it until the reset has ended.
+    /// A queue set is being reset, so the image that it was loading is not loaded. Returns the
+    /// image's memory if the image may still be on its way there: the memory must stay unused until
+    /// the reset has ended.
     #[must_use]
     pub fn queue_set_reset(&mut self, queue_set: u16) -> Option<Extent> {
         let Loaded::Loading { epoch, queue_set: loader } = self.loaded else { return None };
@@ -227,14 +228,14 @@ impl Maps {
         if image.is_in_card { None } else { image.place.take() }
     }
 
-    /// The map that the device has is unknown from here on.
+    /// The driver no longer knows which map is loaded.
     pub fn forget_loaded(&mut self) {
         self.loaded = Loaded::Nothing;
     }
 
-    /// Begins a change of the partition. False if the partition must not change after all: since
-    /// [`Admission::Swap`] was given, another job that uses the module was let in, or another queue
-    /// set began a change.
+    /// Begins a change of the partition. Returns false if the partition must not change after all:
+    /// since [`Admission::Swap`] was given, another job that uses the module was admitted, or
+    /// another queue set began a change.
     pub fn swap_begins(&mut self) -> bool {
         let may = self.module.is_some() && self.module_users == 0;
         if may {
@@ -243,7 +244,7 @@ impl Maps {
         may
     }
 
-    /// The partition holds this now.
+    /// A change has ended, with this module in the partition.
     pub fn swap_ended(&mut self, module: Option<ReconfigurableModule>) {
         (self.module, self.missed) = (module, 0);
     }
@@ -255,17 +256,17 @@ impl Maps {
         self.module
     }
 
-    /// A map came that needs a module which is not there.
+    /// A job came whose map needs a module that is not loaded.
     fn miss(&mut self, module: Option<ReconfigurableModule>) -> Admission {
         if self.module.is_none() {
-            return Admission::Busy; // it changes already
+            return Admission::Busy; // a change is under way
         }
         self.missed = (self.missed + 1).min(SWAP_PATIENCE);
         let is_due = self.missed == SWAP_PATIENCE && self.module_users == 0;
         module.filter(|_| is_due).map_or(Admission::Busy, Admission::Swap)
     }
 
-    /// What loading takes; `None` when card memory has no room for the image.
+    /// Prepares the loading of an image; `None` if card memory has no room for it.
     fn load(&mut self, index: usize, card: &mut Extents) -> Option<Load> {
         let image = self.entries[index].image.as_mut()?;
         if image.place.is_none() {
@@ -277,7 +278,8 @@ impl Maps {
         Some(Load { address, bytes: image.bytes.len() as u64, image: missing })
     }
 
-    /// The map's entry, made if it is not there. `None` when no other can go.
+    /// The index of the map's entry, which is made if it is missing. `None` if no entry can be
+    /// evicted.
     fn find(
         &mut self,
         tables: &dyn Tables,
@@ -326,7 +328,7 @@ impl Maps {
             self.entries.push(entry);
             return Some(self.entries.len() - 1);
         }
-        // The one that was not asked for the longest; not the one that the device has.
+        // Evicts the entry that was not used for the longest time, but never the loaded one.
         let current = match self.loaded {
             Loaded::Nothing => None,
             Loaded::Loading { epoch, .. } | Loaded::Ready { epoch } => Some(epoch),

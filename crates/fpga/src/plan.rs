@@ -1,8 +1,8 @@
-//! What a job means in memory: where its bytes lie, and what they become.
+//! The layout of a job in memory, and its operation.
 //!
-//! A job has one extent of host memory and one of card memory of the same layout: its inputs, then
-//! its outputs, each at a multiple of 64 bytes. Copies move the inputs over, one operation makes
-//! the outputs, and copies bring them back.
+//! A job has one extent of host memory and one of card memory with the same layout: its inputs,
+//! then its outputs, each at a multiple of 64 bytes. Copies move the inputs to the card, one
+//! operation makes the outputs, and copies move them back.
 
 use bytes::Bytes;
 use fieldstone_accel::{Job, JobOutput};
@@ -16,13 +16,13 @@ use crate::regs::{BEAT_BYTES, H2cOp, MAX_WIDTH, PLACE_ROW_BYTES, checksum, code,
 /// Bytes of a job's extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Where they begin.
+    /// Its offset.
     pub offset: usize,
-    /// How many.
+    /// Its length.
     pub bytes: usize,
 }
 
-/// Where the bytes of a job lie.
+/// The layout of a job's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The inputs.
@@ -31,15 +31,15 @@ pub struct Plan {
     pub outputs: Vec<Part>,
     /// Bytes of the extent.
     pub bytes: usize,
-    /// From one input to the next, and from one output to the next.
+    /// Distance of two inputs, and of two outputs.
     strides: (usize, usize),
-    /// Bytes of an element, of coding jobs.
+    /// Bytes of an element, for coding jobs.
     element_bytes: usize,
 }
 
 impl Plan {
-    /// Lays the job out, if it is one that the device can do: the right number of bytes in whole
-    /// beats, and not more than the bounds allow. What maps and programs allow is another question.
+    /// Lays the job out, if it has a form that the device can do: a right number of bytes in whole
+    /// beats, within the bounds. The limits of maps and programs are checked elsewhere.
     #[must_use]
     pub fn of(job: &Job) -> Option<Self> {
         match job {
@@ -95,7 +95,7 @@ impl Plan {
         Some(Self { inputs, outputs, bytes, strides, element_bytes })
     }
 
-    /// Gives the bytes of every input, with the part that they belong to.
+    /// Calls `give` with the bytes of every input and the input's part.
     pub fn each_input(&self, job: &Job, mut give: impl FnMut(Part, &[u8])) {
         match job {
             Job::Code { inputs, .. } => {
@@ -109,8 +109,8 @@ impl Plan {
         }
     }
 
-    /// The operation of `count` coding jobs whose extents in card memory begin at `base` and are
-    /// `stride` apart, by the program of `bytes` at `program`.
+    /// The operation of `count` coding jobs, by the program of `bytes` at `program`. Their extents
+    /// in card memory begin at `base`, and are `stride` apart.
     #[must_use]
     pub fn code(
         &self,
@@ -130,7 +130,7 @@ impl Plan {
             .with(code::OUTPUT_STRIDE, self.strides.1 as u64)
     }
 
-    /// The operation of a placement job with the rule in this slot of the map of this epoch.
+    /// The operation of a placement job, with the rule at this slot of this epoch's map.
     #[must_use]
     pub fn place(&self, base: u64, epoch: u32, rule: u16, width: usize) -> Descriptor {
         self.stream(H2cOp::Place, base)
@@ -142,7 +142,7 @@ impl Plan {
     /// The operation of a checksum job.
     #[must_use]
     pub fn checksum(&self, base: u64, block_bytes: usize) -> Descriptor {
-        // A block that is longer than the data is as good as one of the data's length.
+        // A block longer than the data gives the same result as one of the data's length.
         let block_bytes = block_bytes.min(self.inputs[0].bytes.next_multiple_of(BEAT_BYTES));
         self.stream(H2cOp::Checksum, base).with(checksum::BLOCK_BYTES, block_bytes as u64)
     }
@@ -153,10 +153,10 @@ impl Plan {
         Descriptor::operation(op, base, output, self.inputs[0].bytes as u64)
     }
 
-    /// The result, from the outputs, which `read` brings.
+    /// Makes the result from the outputs; `read` reads them.
     ///
     /// # Errors
-    /// The device wrote what no placement can be.
+    /// The device wrote a row that is no placement.
     pub fn output(
         &self,
         job: &Job,

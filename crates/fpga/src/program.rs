@@ -1,17 +1,16 @@
-//! A linear map as the table of the codes engine holds it (layout: `rtl/codes/codes_pkg.sv`).
+//! A linear map in the layout of the codes engine's tables (`rtl/codes/codes_pkg.sv`).
 //!
-//! The engine adds up to one product per *lane* and cycle; a lane is an operand of its tree with a
-//! buffer of its own. So a row costs as many operations as its most used lane has terms, and the
-//! compiler's work is to deal the elements to lanes such that rows are spread:
+//! The engine adds up to one product per *lane* and cycle. A lane is an operand of the engine's
+//! tree with its own buffer. So a row costs as many operations as its most used lane has terms. The
+//! compiler assigns elements to lanes such that the terms of each row are spread:
 //!
-//! 1. *Sums*: rows lose repeated and zero terms; scratch that no output depends on is left out, and
-//!    so are inputs that no row uses.
-//! 2. *Dealing*: every input and scratch element that is used gets a lane, and a slot in its
-//!    buffer.
+//! 1. *Sums*: it merges repeated terms of rows, and drops zero terms, scratch that no output
+//!    depends on, and inputs that no row uses.
+//! 2. *Dealing*: every used input and scratch element gets a lane, and a slot in the lane's buffer.
 //! 3. *Slice*: as many beats of every element as fit, but no more than a pass needs to keep the
-//!    memory port busy, because the last pass of a job is computed while nothing is read.
-//! 4. *Operations*: the terms of a row, lane by lane. Rows that read scratch written since the last
-//!    fence begin with one.
+//!    memory port busy, because the engine reads nothing while it computes the last pass of a job.
+//! 4. *Operations*: the terms of a row, lane by lane. A row that reads scratch written since the
+//!    last fence begins with a fence.
 
 mod deal;
 mod sums;
@@ -27,7 +26,7 @@ use sums::{Sum, Sums};
 
 /// `codes_pkg::MAGIC`.
 const MAGIC: u32 = 0x3150_4346;
-/// Most lanes of an engine: terms in the layout of an operation.
+/// Most lanes of an engine: the terms in the layout of an operation.
 pub const MAX_LANES: usize = 12;
 /// Bytes of a beat, the unit of card memory.
 const BEAT_BYTES: usize = 64;
@@ -35,8 +34,8 @@ const BEAT_BYTES: usize = 64;
 const MAX_SLICE_BEATS: usize = 64;
 /// Fewest beats of a slice, where the buffers allow it: shorter bursts waste memory rows.
 const SHORT_SLICE_BEATS: usize = 8;
-/// Beats that a pass should read: enough to hide the memory's latency, yet few, because computing
-/// the last pass is time in which nothing is read.
+/// Beats that a pass should read: enough to hide the memory's latency, yet few, because the engine
+/// reads nothing while it computes the last pass.
 const PASS_BEATS: usize = 512;
 
 /// How a codes engine was built (register `BUILD`).
@@ -57,16 +56,16 @@ impl Default for EngineShape {
     }
 }
 
-/// Why a map cannot be run by an engine.
+/// Why an engine cannot run a map.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum ProgramError {
-    /// Nothing to compute.
+    /// The map has no outputs.
     #[error("the map has no outputs")]
     NoOutputs,
     /// More elements than the lanes' buffers hold, even in the smallest slices.
     #[error("the map uses {elements} elements, but the lanes' banks hold {room}")]
     TooManyElements {
-        /// Input and scratch elements that are used.
+        /// Used input and scratch elements.
         elements: usize,
         /// Beats in one bank of all lanes.
         room: usize,
@@ -74,7 +73,7 @@ pub enum ProgramError {
     /// More input elements than the table has fills.
     #[error("the map reads {fills} input elements, but the table holds {room}")]
     TooManyFills {
-        /// Input elements that are used.
+        /// Used input elements.
         fills: usize,
         /// Fills of the table.
         room: usize,
@@ -82,7 +81,7 @@ pub enum ProgramError {
     /// More operations than the table holds.
     #[error("the map needs {operations} operations, but the table holds {room}")]
     TooManyOperations {
-        /// Operations that it would take, or that it takes at least.
+        /// Operations that the map needs, or a lower bound.
         operations: usize,
         /// Operations of the table.
         room: usize,
@@ -90,7 +89,7 @@ pub enum ProgramError {
     /// An element's number has more than 16 bits.
     #[error("element {index} of a shard: the table holds numbers up to 65535")]
     ElementNumber {
-        /// The number.
+        /// The element's number.
         index: u32,
     },
     /// No engine is built like that.
@@ -149,7 +148,7 @@ impl Program {
         Self { bytes, slice_beats, fills: fills.len(), operations: operations.len() }
     }
 
-    /// The program as it lies in card memory: a multiple of 64 bytes.
+    /// The bytes of the program: a multiple of 64.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -161,20 +160,20 @@ impl Program {
         self.slice_beats
     }
 
-    /// Input elements that are read: each once.
+    /// Input elements that the engine reads, each once.
     #[must_use]
     pub fn fills(&self) -> usize {
         self.fills
     }
 
-    /// Operations: the engine takes one cycle for each, per beat of an element.
+    /// Operations. The engine takes one cycle for each, per beat of an element.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.operations
     }
 }
 
-/// Refuses, before anything costs time, what cannot fit however it is dealt.
+/// Refuses, before any long computation, a map that cannot fit however its elements are dealt.
 fn check(sums: &Sums, shape: &EngineShape) -> Result<(), ProgramError> {
     let (fills, elements) = (sums.inputs, sums.cells.len());
     if fills > shape.operations {
@@ -200,7 +199,7 @@ fn number(index: u32) -> Result<u16, ProgramError> {
     u16::try_from(index).map_err(|_| ProgramError::ElementNumber { index })
 }
 
-/// The fills, in the order in which the elements lie in memory.
+/// The fills, in the order of the elements in memory.
 fn fills(sums: &Sums, dealt: &Dealt, slice_beats: usize) -> Result<Vec<[u8; 8]>, ProgramError> {
     let mut fills = Vec::with_capacity(sums.inputs);
     for (source, place) in sums.cells.iter().zip(&dealt.places) {
@@ -251,7 +250,7 @@ fn operations(
     Ok(operations)
 }
 
-/// Writes where a row's sum goes into its last operation.
+/// Writes the target of a row's sum into the row's last operation.
 fn target(
     operation: &mut [u8; BEAT_BYTES],
     sum: &Sum,

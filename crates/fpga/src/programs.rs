@@ -12,9 +12,9 @@ use crate::tables::Tables;
 struct Entry {
     map: Arc<LinearMap>,
     used_at: u64,
-    /// Jobs in flight that read it.
+    /// Jobs in flight that use the program.
     users: u32,
-    /// `None` when the device cannot do it.
+    /// `None` if the device cannot execute the map.
     program: Option<Program>,
 }
 
@@ -40,7 +40,7 @@ pub struct Ready {
 pub struct Programs {
     entries: Vec<Entry>,
     time: u64,
-    /// Places of programs that were thrown out.
+    /// Memory of programs that were evicted.
     unused: Vec<Extent>,
 }
 
@@ -50,8 +50,8 @@ impl Programs {
         self.find(tables, build, map).is_some_and(|index| self.entries[index].program.is_some())
     }
 
-    /// The map's program, in use from now on. `None` when the device cannot do it, or card memory
-    /// has no room.
+    /// The map's program, which counts as used from now on. `None` if the device cannot execute the
+    /// map, or card memory has no room.
     pub fn acquire(
         &mut self,
         tables: &dyn Tables,
@@ -67,7 +67,7 @@ impl Programs {
             program.place = Some(card.allocate_to_stay(program.bytes.len())?);
         }
         let address = program.place.as_ref()?.address;
-        // Later jobs of this queue set come after the one that brings it.
+        // Later jobs of this queue set come after the job that copies the program.
         let missing = (!program.is_in_card).then(|| Arc::clone(&program.bytes));
         program.is_in_card = true;
         entry.users += 1;
@@ -81,7 +81,7 @@ impl Programs {
         }
     }
 
-    /// A job with this map was not begun after all, and `missing` was not copied.
+    /// A job with this map did not begin after all, and `missing` was not copied.
     pub fn cancel(&mut self, map: &Arc<LinearMap>, missing: bool) {
         self.release(map);
         if missing
@@ -92,7 +92,7 @@ impl Programs {
         }
     }
 
-    /// The device does not take this map's program after all.
+    /// The device has refused this map's program.
     pub fn refused(&mut self, map: &Arc<LinearMap>) {
         if let Some(entry) = self.entries.iter_mut().find(|entry| Arc::ptr_eq(&entry.map, map)) {
             let program = entry.program.take();
@@ -100,21 +100,22 @@ impl Programs {
         }
     }
 
-    /// The queue set was reset: copies under way may not have arrived.
+    /// The queue set was reset, so copies in flight may not have arrived.
     pub fn queue_set_reset(&mut self) {
         for program in self.entries.iter_mut().filter_map(|entry| entry.program.as_mut()) {
             program.is_in_card = false;
         }
     }
 
-    /// All places in card memory, given up.
+    /// All memory of programs, which the caller gets.
     pub fn take_places(&mut self) -> impl Iterator<Item = Extent> {
         let entries = std::mem::take(&mut self.entries).into_iter();
         let unused = std::mem::take(&mut self.unused);
         entries.filter_map(|entry| entry.program?.place).chain(unused)
     }
 
-    /// The map's entry, made if it is not there. `None` when all others are in use.
+    /// The index of the map's entry, which is made if it is missing. `None` if all others are in
+    /// use.
     fn find(&mut self, tables: &dyn Tables, build: &Build, map: &Arc<LinearMap>) -> Option<usize> {
         self.time += 1;
         let found = self.entries.iter().position(|entry| Arc::ptr_eq(&entry.map, map));

@@ -1,4 +1,4 @@
-//! A queue set: three rings and their registers, and the way back after an error.
+//! A queue set: three rings and their registers, and the recovery after an error.
 //!
 //! ```text
 //!            enable()                ENABLED seen
@@ -27,16 +27,16 @@ use crate::regs::{
 };
 use crate::ring::{CompletionRing, DescriptorRing};
 
-/// Where a queue set is in its life.
+/// The state of a queue set, as the driver sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The device leaves its memory alone.
+    /// The device does not access the set's memory.
     Disabled,
-    /// The device has been asked to take over its context.
+    /// The driver has asked the device to take the context.
     Enabling,
     /// The queue set works.
     Enabled,
-    /// The device has been asked to end what is in flight.
+    /// The driver has asked the device to end the operations in flight.
     Resetting,
     /// The device does not answer any more.
     Lost,
@@ -48,7 +48,7 @@ pub struct QueueSet {
     mmio: Arc<dyn Mmio>,
     memory: Arc<dyn DmaMemory>,
     extent: Extent,
-    /// Where the context lies that the device reads when the set is enabled.
+    /// Address of the context, which the device reads when the set is enabled.
     context: u64,
     h2c: DescriptorRing,
     c2h: DescriptorRing,
@@ -56,14 +56,15 @@ pub struct QueueSet {
     interrupts: bool,
     state: State,
     looks: u32,
-    /// When the reset was asked for, in cycles of the device.
+    /// Cycle of the device at which the driver asked for the reset.
     reset_at: u64,
 }
 
 impl QueueSet {
-    /// Bytes of host memory that it needs.
+    /// Bytes of host memory for a queue set.
     fn bytes() -> usize {
-        // Descriptors begin at multiples of their size, extents at multiples of half of that.
+        // Descriptors begin at multiples of their size, but extents only at multiples of half that
+        // size.
         BEAT_BYTES
             + DescriptorRing::bytes(H2C_LOG2)
             + DescriptorRing::bytes(C2H_LOG2)
@@ -71,7 +72,7 @@ impl QueueSet {
             + queue_context::BYTES
     }
 
-    /// Queue set `number` of the function, disabled, with rings from `free`. `None` when that has
+    /// Queue set `number` of the function, disabled, with rings from `free`. `None` if `free` has
     /// no room.
     #[must_use]
     pub fn new(
@@ -113,7 +114,7 @@ impl QueueSet {
         self.number
     }
 
-    /// Where it is in its life.
+    /// The set's state.
     #[must_use]
     pub fn state(&self) -> State {
         self.state
@@ -125,7 +126,7 @@ impl QueueSet {
         (self.h2c.room(), self.c2h.room())
     }
 
-    /// What `AFTER` must be to wait for everything that the H2C ring has now.
+    /// The value of `AFTER` that waits for all descriptors now in the H2C ring.
     #[must_use]
     pub fn after(&self) -> u32 {
         self.h2c.written()
@@ -141,13 +142,13 @@ impl QueueSet {
         self.c2h.push(&*self.memory, descriptor);
     }
 
-    /// True when so many descriptors wait for their doorbell that it should ring.
+    /// True if so many descriptors wait that the doorbell should ring now.
     #[must_use]
     pub fn is_burst(&self) -> bool {
         self.h2c.waiting() + self.c2h.waiting() >= MAX_BURST
     }
 
-    /// Rings the doorbells of what has been pushed.
+    /// Rings the doorbells for all pushed descriptors.
     pub fn ring(&mut self) {
         if self.state != State::Enabled {
             return;
@@ -160,10 +161,10 @@ impl QueueSet {
         }
     }
 
-    /// Takes the completions that have come, up to one ring full, and tells the device.
+    /// Takes the completions that have come, up to one ring full, and tells the device how many.
     ///
     /// # Errors
-    /// One that cannot be: the device is out of its mind.
+    /// A completion is impossible: the device is broken.
     pub fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), String> {
         let mut outcome = Ok(());
         for _ in 0..1 << CQ_LOG2 {
@@ -181,7 +182,7 @@ impl QueueSet {
         outcome
     }
 
-    /// Asks the device to work on the rings, which are emptied.
+    /// Asks the device to enable the set. Empties the rings.
     pub fn enable(&mut self) {
         assert_eq!(self.state, State::Disabled, "the device may be using the rings");
         self.h2c.clear();
@@ -203,7 +204,7 @@ impl QueueSet {
         (self.state, self.looks) = (State::Enabling, 0);
     }
 
-    /// Asks the device to end what is in flight.
+    /// Asks the device to end the operations in flight.
     pub fn reset(&mut self) {
         if matches!(self.state, State::Enabling | State::Enabled) {
             let reset = queue::CONTROL_COMMAND.with(QueueCommand::Reset as u64);
@@ -213,7 +214,8 @@ impl QueueSet {
         }
     }
 
-    /// Looks once whether what was asked for has happened. Does nothing in the states in between.
+    /// Reads the set's state once, to see whether enabling or reset has ended. Does nothing in
+    /// other states.
     pub fn look(&mut self) {
         if !matches!(self.state, State::Enabling | State::Resetting) {
             return;
@@ -223,7 +225,7 @@ impl QueueSet {
         self.looks = self.looks.wrapping_add(1);
         match (self.state, found) {
             (State::Enabling, Some(QueueState::Enabled)) => self.state = State::Enabled,
-            // The context was refused; there is nothing that could be done better.
+            // The device has refused the context; only a reset is left.
             (State::Enabling, Some(QueueState::Stopped)) => self.reset(),
             (State::Resetting, Some(QueueState::Disabled)) => self.state = State::Disabled,
             _ if control == u64::MAX || self.is_overdue() => self.state = State::Lost,
@@ -231,7 +233,7 @@ impl QueueSet {
         }
     }
 
-    /// True when what was asked for takes too long.
+    /// True if enabling or reset takes too long.
     fn is_overdue(&self) -> bool {
         match self.state {
             State::Enabling => self.looks >= MAX_CONTROL_LOOKS,
@@ -245,8 +247,8 @@ impl QueueSet {
         self.state = State::Lost;
     }
 
-    /// Its memory, to give back at its end. Only of a set that is disabled, for the device would go
-    /// on using it.
+    /// Takes the set's memory, to give it back at the end. Only for a disabled set, because the
+    /// device would go on using the memory.
     pub fn take_extent(&mut self) -> Option<Extent> {
         if self.state != State::Disabled {
             return None;

@@ -1,9 +1,9 @@
 //! Rings in host memory: descriptors towards the device, completions from it.
 //!
-//! Indices count entries since the queue set was enabled, modulo 2^32. The device is told them
-//! modulo twice the ring's size, so that a full ring and an empty one are told apart. A completion
-//! is new when its phase bit has the value of this turn of the ring: 1 in the first, 0 in the
-//! second, and so on.
+//! Indices count entries since the queue set was enabled, modulo 2^32. The device gets them modulo
+//! twice the ring's size, so that a full ring differs from an empty one. A completion is new if its
+//! phase bit has the value of this pass over the ring: 1 in the first pass, 0 in the second, and so
+//! on.
 
 use crate::descriptor::{Completion, Descriptor};
 use crate::host::DmaMemory;
@@ -32,7 +32,7 @@ impl DescriptorRing {
         Self { base, log2, written: 0, completed: 0, rung: 0 }
     }
 
-    /// Where it lies.
+    /// Its address.
     #[must_use]
     pub fn base(&self) -> u64 {
         self.base
@@ -56,7 +56,7 @@ impl DescriptorRing {
         self.written
     }
 
-    /// Descriptors that the device was not told of yet.
+    /// Descriptors that the driver has written, but not yet told the device.
     #[must_use]
     pub fn waiting(&self) -> u32 {
         self.written.wrapping_sub(self.rung)
@@ -70,7 +70,7 @@ impl DescriptorRing {
         self.written = self.written.wrapping_add(1);
     }
 
-    /// The doorbell's value, if there is something to tell.
+    /// The doorbell's value, if the device does not know it yet.
     pub fn ring(&mut self) -> Option<u64> {
         (self.waiting() > 0).then(|| {
             self.rung = self.written;
@@ -78,7 +78,7 @@ impl DescriptorRing {
         })
     }
 
-    /// The device has completed `index` descriptors. False when that cannot be.
+    /// The device has completed `index` descriptors. False if that is impossible.
     #[must_use]
     pub fn complete(&mut self, index: u32) -> bool {
         let news = index.wrapping_sub(self.completed);
@@ -119,7 +119,7 @@ impl CompletionRing {
         ring
     }
 
-    /// Where it lies.
+    /// Its address.
     #[must_use]
     pub fn base(&self) -> u64 {
         self.base
@@ -137,7 +137,8 @@ impl CompletionRing {
         let turn_is_odd = self.read >> self.log2 & 1 == 1;
         let address = self.base + u64::from(slot) * COMPLETION_BYTES as u64;
         let mut bytes = [0; COMPLETION_BYTES];
-        // The first word has the phase: it is read before the rest, and then once more with it.
+        // The first word has the phase bit. The driver reads it before the rest, and then once more
+        // with the rest.
         memory.read(address, &mut bytes[..8]);
         if Completion::phase(&bytes) == turn_is_odd {
             return None;
@@ -147,7 +148,7 @@ impl CompletionRing {
         Some(Completion::parse(&bytes))
     }
 
-    /// The doorbell's value, if something was read since the last.
+    /// The doorbell's value, if the driver has read a completion since the last.
     pub fn ring(&mut self) -> Option<u64> {
         (self.told != self.read).then(|| {
             self.told = self.read;
@@ -155,7 +156,7 @@ impl CompletionRing {
         })
     }
 
-    /// Empties the ring and clears its memory: no old phase bit must look new.
+    /// Empties the ring and clears its memory, because no old phase bit may look new.
     pub fn clear(&mut self, memory: &dyn DmaMemory) {
         memory.write(self.base, &vec![0; Self::bytes(self.log2)]);
         (self.read, self.told) = (0, 0);

@@ -1,10 +1,10 @@
 //! Random jobs of every kind, on the device and on the CPU, compared bit by bit.
 //!
-//! Everything follows from a seed. Codes are of every family, encoding and repairing, often one
-//! stripe after the other as a volume does, so that the driver can make them one operation; maps have
-//! buckets of every algorithm, and one map is used for a while before the next, as in a cluster, so
-//! that the partition's module changes now and then; checksums have blocks of every length that the
-//! device takes.
+//! Everything follows from a seed. The jobs use codes of every family, for encoding and for repair.
+//! Often several stripes follow each other, as in a volume, so that the driver can merge them into
+//! one operation. The maps have buckets of every algorithm. As in a cluster, many jobs use one map
+//! before the next comes, so the partition's module changes only now and then. The checksums have
+//! blocks of every length that the device takes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The codes that jobs are of.
+/// The codes of the jobs.
 const PROFILES: [&str; 7] =
     ["rs:4+2", "rs:8+4", "rs:2+1", "rs-van:6+3", "zigzag:4+2", "clay:4+2", "copies:3"];
 /// Jobs that place with one map before another comes, on average.
@@ -29,9 +29,9 @@ const JOBS_PER_MAP: u32 = 60;
 /// How random jobs are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Decides everything.
+    /// The seed decides every job.
     pub seed: u64,
-    /// Jobs.
+    /// Number of jobs.
     pub count: u64,
     /// Jobs in flight.
     pub depth: usize,
@@ -45,24 +45,24 @@ impl Default for Options {
     }
 }
 
-/// What became of the jobs of one kind.
+/// The results of the jobs of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindReport {
     /// Jobs.
     pub jobs: u64,
-    /// The device does not do such jobs.
+    /// Jobs that the device does not do.
     pub not_taken: u64,
-    /// The device had no room, or another map or module.
+    /// Jobs that the device gave back: it had no room, or another map or module.
     pub given_back: u64,
-    /// The device took them and failed.
+    /// Jobs that the device took, and that failed.
     pub failed: u64,
-    /// The device did them.
+    /// Jobs that the device did.
     pub done: u64,
-    /// Of those, with other bits than the CPU's.
+    /// Jobs among `done` with other bits than the CPU's.
     pub wrong: u64,
 }
 
-/// What became of all jobs.
+/// The results of all jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Linear maps.
@@ -82,7 +82,8 @@ impl Report {
         [("code", self.code), ("place", self.place), ("checksum", self.checksum)]
     }
 
-    /// No wrong result, no failure, and something of every kind was done.
+    /// True without a wrong result and without a failure, if at least one job of every kind was
+    /// done.
     #[must_use]
     pub fn is_good(&self) -> bool {
         let good = |kind: &KindReport| kind.wrong == 0 && kind.failed == 0 && kind.done > 0;
@@ -104,8 +105,8 @@ impl Report {
     }
 }
 
-/// Runs random jobs on a device; `progress` is told how many are done, and may end it by saying
-/// false.
+/// Runs random jobs on a device. `progress` gets the number of finished jobs, and ends the run by
+/// returning false.
 pub fn run(
     device: &mut dyn Device,
     options: &Options,
@@ -177,7 +178,7 @@ fn describe(job: &Job) -> String {
     }
 }
 
-/// An endless row of random jobs, all of a form that the device may take.
+/// An endless series of random jobs, all of a form that the device may take.
 pub struct Jobs {
     rng: ChaCha8Rng,
     max_bytes: usize,
@@ -190,7 +191,7 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    /// The row of this seed, with inputs of about `max_bytes` at most.
+    /// The series of this seed, with inputs of about `max_bytes` at most.
     ///
     /// # Panics
     /// Never: codes and maps are constants.

@@ -1,21 +1,21 @@
-//! Is the device at work? Told by its cycle counter, for the driver has no clock.
+//! Detects a device that does not work, from its cycle counter, because the driver has no clock.
 
 use crate::bounds::{
     MAX_RESTING_CHECKS, MAX_SILENT_CYCLES, MAX_STILL_CHECKS, MIN_CYCLES_PER_CHECK, POLLS_PER_CHECK,
 };
 
-/// What silence means.
+/// The meaning of polls without a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing yet.
+    /// Nothing is wrong yet.
     Wait,
-    /// The device runs or rests, but this queue set gets nowhere.
+    /// The device runs or rests, but this queue set makes no progress.
     Stuck,
     /// The device does not run.
     Dead,
 }
 
-/// How long nothing has come.
+/// The time since the last completion.
 #[derive(Debug, Default)]
 pub struct Watch {
     polls: u32,
@@ -26,12 +26,13 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Something came.
+    /// A completion came.
     pub fn news(&mut self) {
         *self = Self::default();
     }
 
-    /// A poll brought nothing. `cycles` reads the device's counter; it is called seldom.
+    /// A poll brought no completion. `cycles` reads the device's counter; the watch calls it
+    /// seldom.
     pub fn silence(&mut self, cycles: impl FnOnce() -> u64) -> Verdict {
         self.polls += 1;
         if self.polls < POLLS_PER_CHECK {
@@ -89,7 +90,7 @@ mod tests {
             now
         };
         assert_eq!(first_verdict(run), (Verdict::Stuck, 10 * POLLS_PER_CHECK));
-        // Only what the look itself takes.
+        // Only the cycles that the read of the counter takes.
         let mut now = 0;
         let rest = || {
             now += 10;

@@ -1,5 +1,5 @@
-//! The driver against the dummy: whatever the device does, every job completes once with the bits
-//! of software, memory comes back, and what can be used again is.
+//! The driver against the dummy. Whatever the device does, every job completes once with the bits
+//! of software, memory is given back, and a queue set that can work again does.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ fn tables_are_copied_once_and_maps_loaded_when_they_change() {
     for _ in 0..3 {
         assert_eq!(engine.run(first.clone()), execute(&first));
     }
-    // The copies of two runs: the image with the first, then inputs only.
+    // The copies of two runs: the image with the first run, then only inputs.
     assert_eq!((dummy.done(H2cOp::LoadMap), dummy.done(H2cOp::Copy)), (1, 4));
     assert_eq!(engine.run(other.clone()), execute(&other));
     assert_eq!(engine.run(first.clone()), execute(&first));
@@ -100,8 +100,8 @@ fn tables_are_copied_once_and_maps_loaded_when_they_change() {
     assert_eq!(counters.place.device_failures + counters.code.device_failures, 0);
 }
 
-/// Coding jobs of the same form that come in one burst are one operation, as far as a batch goes;
-/// what comes between them does not matter.
+/// Coding jobs of the same form in one burst become one operation, up to the size of a batch, even
+/// if other jobs come between them.
 #[test]
 fn coding_jobs_of_a_burst_are_one_operation() {
     const QUEUE: QueueId = QueueId(0);
@@ -140,13 +140,13 @@ fn coding_jobs_of_a_burst_are_one_operation() {
         assert_eq!(dummy.done(H2cOp::Code) - done, operations);
     }
     assert_eq!(device.resets(), 0);
-    // A burst that is never polled ends with the driver.
+    // A burst that is never polled ends when the driver is dropped.
     assert!(device.submit(QUEUE, JobId(0), job(4096, 1)).is_ok());
     drop(device);
     assert_eq!(card.free(), all);
 }
 
-/// Runs jobs under faults, through an engine, some blocking and some in flight.
+/// Runs jobs under faults, through an engine; some calls block, and some jobs are in flight.
 fn under_faults(seed: u64, faults: &Faults, count: u64) -> (fieldstone_accel::Counters, Dummy) {
     let (dummy, card) = dummy(seed);
     let device = FpgaDevice::open(&card, seed % 2 == 1).expect("a queue set is free");
@@ -228,8 +228,8 @@ fn damaged_bitstreams_leave_placements_to_software_until_a_good_one_comes() {
     assert!(counters.place.device_full > 0 && counters.place.device_jobs > 0);
 }
 
-/// A device that stops in the middle: its jobs end as errors within bounded polls, and no more are
-/// taken.
+/// A device that stops in the middle: its jobs end as errors within bounded polls, and the driver
+/// takes no more.
 fn dies(faults: Faults) {
     let (dummy, card) = dummy(40);
     let mut device = FpgaDevice::open(&card, false).expect("a queue set is free");
@@ -289,7 +289,7 @@ fn a_set_that_always_fails_is_given_up() {
     assert!(completions.iter().all(|done| done.result.is_err()));
 }
 
-/// A map that takes longer than an operation may is not offered again; others are.
+/// A map that takes longer than an operation may is not offered again; other maps are.
 #[test]
 fn what_takes_too_long_is_left_to_software() {
     let (dummy, card) = dummy(42);
@@ -302,7 +302,7 @@ fn what_takes_too_long_is_left_to_software() {
         dummy.set_faults(Faults { too_long: 1.0, ..Faults::default() });
         assert_eq!(engine.run(slow.clone()), execute(slow));
         dummy.set_faults(Faults::default());
-        // The queue set is reset, and works again.
+        // The queue set is reset, and then works again.
         let before = engine.counters().checksum.device_jobs;
         while engine.counters().checksum.device_jobs == before {
             assert_eq!(engine.run(other.clone()), execute(&other));
@@ -325,7 +325,8 @@ fn queue_sets_of_one_card_work_side_by_side() {
     assert_eq!(FpgaDevice::open(&card, false).err(), Some(OpenError::NoQueueSet(4)));
     for thread in threads {
         let report = thread.join().expect("no panic");
-        // They compete for the one map, so placements may be given back, but none fails.
+        // The queue sets compete for the one map, so the driver may give placements back, but none
+        // fails.
         let failed = report.code.failed + report.place.failed + report.checksum.failed;
         let wrong = report.code.wrong + report.place.wrong + report.checksum.wrong;
         assert_eq!((failed, wrong), (0, 0), "{:?}", report.first);
@@ -357,17 +358,17 @@ fn a_tenant_has_what_it_was_granted_and_nothing_else() {
     assert_eq!(device.name(), "fpga 3.0");
     let report = selftest::run(&mut device, &options(60, 300), |_| true);
     assert_eq!((report.code.done, report.code.wrong), (report.code.jobs, 0), "{report:?}");
-    // The partition is not a tenant's to change: those maps are not taken.
+    // A tenant may not change the partition, so the driver does not take those maps.
     assert!(report.place.wrong == 0 && report.place.failed == 0, "{report:?}");
     assert_eq!(tenant.take_errors(), 0);
-    // Registers of function 0, or of no function, are refused, and the attempts are counted.
+    // The device refuses accesses to registers of function 0, or of no function, and counts them.
     page.write64(function_table::BASE, 0);
     assert_eq!(page.read64(register::RM_STATE), 0);
     assert_eq!(tenant.take_errors(), register::FUNCTION_ERRORS_REGISTER_ACCESS.with(1));
     page.write64(queue::BASE + 2 * queue::STRIDE, 1);
     assert_eq!(tenant.take_errors(), register::FUNCTION_ERRORS_DOORBELL_RANGE.with(1));
     assert_eq!(tenant.take_errors(), 0);
-    // A tenant that believes it has more memory than it was granted gets errors, on its own queue.
+    // A tenant that claims more memory than it was granted gets errors, on its own queue.
     drop(device);
     let greedy = dummy.memory_part(all.start..middle);
     let greedy = Card::open(page, greedy, tables(), grant.card, 2).expect("registers are its own");
@@ -405,8 +406,8 @@ fn the_partition_changes_when_another_kind_of_map_stays() {
     assert_eq!(completions.pop().map(|done| done.result), Some(execute(&job)));
 }
 
-/// Between the answer that a swap is due and its begin, another queue set may have been let in, or have
-/// begun to change the partition itself.
+/// After `Admission::Swap` and before the change begins, another queue set's job may be admitted,
+/// or another queue set may begin to change the partition.
 #[test]
 fn a_swap_begins_only_if_it_is_still_right() {
     let mut maps = Maps::new(Some(ReconfigurableModule::List), true);
@@ -457,7 +458,7 @@ fn the_partition_changes_under_the_feet_of_others() {
     assert!(card.partition().swaps >= 20);
     let report = others.join().expect("no panic");
     for (name, kind) in report.kinds() {
-        // A placement of the other may be under way when its module goes.
+        // A placement of the other queue set may be in flight when its module is removed.
         assert_eq!(kind.wrong, 0, "{name}: {:?}", report.first);
         assert!(name == "place" || kind.done + kind.failed == kind.jobs, "{name}: {kind:?}");
     }

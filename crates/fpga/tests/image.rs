@@ -1,4 +1,4 @@
-//! Maps that become images, and the reasons of those that do not.
+//! Maps that become images, and the reasons why others do not.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use fieldstone_crush::{
 };
 use fieldstone_fpga::image::{Image, ImageError, ImageLimits, RuleMisfit};
 
-/// The maps that Ceph's crushtool has answered for.
+/// The maps for which Ceph's crushtool has given the placements.
 fn oracle_maps() -> Vec<(String, Map)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../crush/tests/data/maps");
     let mut maps: Vec<(String, Map)> = std::fs::read_dir(folder)
@@ -89,7 +89,7 @@ fn weights_that_are_negative_for_ceph_are_refused_where_they_count() {
         let image = Image::compile(&map, &[], None).expect("it does not count there");
         assert_eq!(image.algorithms(), [algorithm]);
     }
-    // A weight set that takes its place.
+    // A weight set that replaces the weight.
     let arg = ChooseArg { weight_sets: vec![vec![1, 1]], ids: None };
     let args = ChooseArgs { buckets: BTreeMap::from([(BucketId(-1), arg)]) };
     assert!(Image::compile(&straw2, &[], Some(&args)).is_ok());
@@ -109,7 +109,7 @@ fn maps_past_the_limits_are_refused() {
     let no_rule = Err(ImageError::NoRule { rule: RuleId(0), misfit: RuleMisfit::TooLong });
     assert_eq!(compile(ImageLimits { steps: 1, ..exact }), no_rule);
     assert_eq!(compile(ImageLimits { rules: 0, ..exact }), no_rule);
-    // Reweights of devices that the map has no room for do not count.
+    // Reweights of devices past the map's end do not matter.
     assert!(Image::compile_within(&exact, &map, &[1; 100], None).is_ok());
 }
 

@@ -24,7 +24,7 @@ use fieldstone_fpga::{exercise, selftest};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// No compilers: for what needs no tables.
+/// No compilers, for tests that need no tables.
 struct NoTables;
 
 impl Tables for NoTables {
@@ -66,7 +66,7 @@ fn registers_say_what_the_device_is() {
     assert_eq!(card.take_errors(), register::FUNCTION_ERRORS_REGISTER_ACCESS.with(1));
 }
 
-/// Copies to the card and back, of many sizes, through rings that wrap several times.
+/// Copies to the card and back, of many sizes, through rings that wrap around several times.
 #[test]
 fn copies_come_back() {
     let (simulation, card) = start(2);
@@ -105,7 +105,7 @@ fn copies_come_back() {
         assert!(got[bytes..].iter().all(|&byte| byte == 0xa5), "bytes behind the copy are kept");
         free.release(from);
         free.release(to);
-        // H2C descriptors without a completion of their own: the ring learns of them here.
+        // H2C descriptors have no completion here: the ring learns of them from this one.
         if set.room().0 < 8 {
             set.push_h2c(&Descriptor::nop().flagged(descriptor_flag::COMPLETE));
             set.ring();
@@ -144,7 +144,7 @@ fn an_error_stops_the_set_and_a_reset_brings_it_back() {
     assert_eq!(card.take_errors(), 0);
 }
 
-/// Random jobs of every kind that the compilers take, with the bits of software.
+/// Random jobs of every kind that the compilers take; the results have the bits of software.
 #[test]
 fn random_jobs_have_the_bits_of_software() {
     let simulation = Simulation::start(&Options::default()).expect("a thread can be started");
@@ -166,8 +166,8 @@ fn random_jobs_have_the_bits_of_software() {
     println!("{speed:?}: {:.0} cycles/s", speed.cycles as f64 / speed.busy.as_secs_f64());
 }
 
-/// The same while both memories and the host's interrupts stall as they like, with the device's
-/// assertions watching.
+/// The same while both memories and the host's interrupts stall at random. The device's assertions
+/// are on.
 #[test]
 fn random_jobs_have_the_bits_of_software_when_everything_stalls() {
     for (seed, stall) in [(3, 0.1), (4, 0.5)] {
@@ -190,7 +190,7 @@ fn random_jobs_have_the_bits_of_software_when_everything_stalls() {
     }
 }
 
-/// Once a queue set is disabled, its memory may be used for something else.
+/// After a queue set is disabled, its memory may be used for something else.
 #[test]
 fn a_disabled_queue_set_leaves_memory_alone() {
     let (simulation, _card) = start(5);
@@ -248,8 +248,8 @@ impl Mmio for Forgetful {
     }
 }
 
-/// The device rests then, and its clock with it: it does not come to as many cycles as a device that
-/// is stuck.
+/// The device then rests, and its clock with it: it counts fewer cycles than a device that is
+/// stuck.
 #[test]
 fn a_lost_doorbell_costs_seconds() {
     let simulation = Simulation::start(&Options::default()).expect("a thread can be started");
@@ -280,8 +280,9 @@ fn a_lost_doorbell_costs_seconds() {
     assert_eq!((device.resets(), device.is_lost()), (1, false));
 }
 
-/// A virtual function does what it may not, again and again, while the physical one works: every
-/// offence completes with its status on the offender's queue, and no other function notices.
+/// A virtual function makes forbidden accesses again and again, while the physical function works.
+/// Every forbidden access completes with its status on the offender's queue, and no other function
+/// is affected.
 #[test]
 fn a_tenant_that_misbehaves_harms_nobody() {
     const ROUNDS: usize = 12;
@@ -310,7 +311,7 @@ fn a_tenant_that_misbehaves_harms_nobody() {
     let mut free = Extents::new(own.clone());
     let set = QueueSet::new(0, simulation.function(1), Arc::clone(&memory), &mut free, false);
     let mut set = set.expect("there is room for rings");
-    // Good copies bring a bitstream to the tenant's card memory: an offence of its own later.
+    // Good copies bring a bitstream to the tenant's card memory, for a later forbidden operation.
     let stream = bitstream(ReconfigurableModule::Tree);
     let staging = free.allocate(stream.len()).expect("memory is free");
     memory.write(staging.address, &stream);

@@ -1,38 +1,39 @@
 //! From rows to passes.
 //!
-//! A [`Pass`] is what a kernel runs: up to [`MAX_PASS_ROWS`] rows that read the same sources, so
-//! that every source vector is loaded once and all rows are accumulated in registers. Rows with
-//! more than [`MAX_PASS_SOURCES`] sources are cut into several passes, all but the first of which
-//! add to what is already in the target. The tables of every kernel are laid out here, once, in
-//! the order in which the kernels walk them.
+//! A kernel runs a [`Pass`]: up to [`MAX_PASS_ROWS`] rows that read the same sources. So the kernel
+//! loads every source vector once, and accumulates all rows in registers. Rows with more than
+//! [`MAX_PASS_SOURCES`] sources are cut into several passes; all passes but the first add to the
+//! targets' content. This module lays out the tables of every kernel once, in the order in which
+//! the kernel reads them.
 //!
-//! Shortcuts are decided here, because they depend on the coefficients alone:
+//! This module also decides about shortcuts, because they depend on the coefficients alone:
 //!
-//! - A row that is one element unchanged is a copy.
-//! - Sources with coefficient 1 in every row come first; their XOR is made once for all rows.
-//! - A row of ones (published matrices often have one) is put first, and is only XORed.
-//! - *Dyadic pairs.* In a Cauchy matrix over consecutive points, 1 / (i xor j), the coefficients
-//!   of two neighbouring rows and two neighbouring sources x, y are a, b and b, a. Then, because
-//!   addition is XOR, three multiplications do for four (Karatsuba's idea):
+//! - A row that is one unchanged element is a copy.
+//! - Sources with coefficient 1 in every row come first; the kernel computes their XOR once for all
+//!   rows.
+//! - A row of ones (published matrices often have one) comes first, and is only XORed.
+//! - *Dyadic pairs.* In a Cauchy matrix over consecutive points, 1 / (i xor j), the coefficients of
+//!   two neighbouring rows and two neighbouring sources x, y are a, b and b, a. Addition is XOR, so
+//!   three multiplications do the work of four (Karatsuba's idea):
 //!
 //!   ```text
 //!   p = a (x + y)        a x + b y = p + (a + b) y        b x + a y = p + (a + b) x
 //!   ```
 //!
-//!   The inverse of such a matrix has the same form, so many decode tables have it too. Rows and
-//!   sources are paired here if all sources (but one, of an odd number) find a partner.
+//!   The inverse of such a matrix has the same form, so many decode tables have it, too. The module
+//!   pairs rows and sources if all sources (but one, of an odd number) have a partner.
 
 use std::collections::HashSet;
 
 use crate::field::{AFFINE, NIBBLES};
 use crate::map::{Row, Source, Step, Target, Term};
 
-/// Rows accumulated in registers at once.
+/// Rows that a pass accumulates in registers at once.
 pub(crate) const MAX_PASS_ROWS: usize = 4;
-/// Sources of one pass: bounds the pointer array that execution keeps on the stack.
+/// Most sources of one pass. This bounds the pointer array that execution keeps on the stack.
 pub(crate) const MAX_PASS_SOURCES: usize = 32;
 
-/// How a pass may be run.
+/// The shortcuts of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PassKind {
     /// No sources: zero bytes.
@@ -41,13 +42,13 @@ pub(crate) enum PassKind {
     Copy,
     /// Sums of products.
     Sum {
-        /// So many leading sources have coefficient 1 in every row.
+        /// Number of leading sources that have coefficient 1 in every row.
         ones: usize,
         /// All coefficients of the first row are 1.
         first_row_ones: bool,
     },
-    /// As `Sum` without ones, and the first `2 * row_pairs` rows are dyadic pairs on the sources
-    /// taken two by two; with an odd number of sources the last one stands alone.
+    /// As `Sum` without ones; in addition, the first `2 * row_pairs` rows are dyadic pairs on the
+    /// sources taken two by two. With an odd number of sources, the last one has no partner.
     Dyadic {
         /// 1 or 2.
         row_pairs: usize,
@@ -58,9 +59,9 @@ pub(crate) enum PassKind {
 #[derive(Clone, Debug)]
 pub(crate) struct Pass {
     pub(crate) kind: PassKind,
-    /// Add to what an earlier pass left in the targets instead of replacing it.
+    /// Add to the targets' content from an earlier pass, instead of replacing it.
     pub(crate) accumulate: bool,
-    /// The targets are output elements, and no later pass touches them.
+    /// The targets are output elements, and no later pass changes them.
     pub(crate) completes_outputs: bool,
     pub(crate) targets: Vec<Target>,
     pub(crate) sources: Vec<Source>,
@@ -70,8 +71,8 @@ pub(crate) struct Pass {
     pub(crate) coefficients: Vec<u8>,
     pub(crate) affine: Vec<u64>,
     pub(crate) nibbles: Vec<[u8; 32]>,
-    /// Only for [`PassKind::Dyadic`]: as `affine`, but where the first source of a pair meets the
-    /// second row of a pair, the matrix of a + b stands instead of that of b.
+    /// Only for [`PassKind::Dyadic`]. As `affine`, but for the first source and the second row of a
+    /// pair, it holds the matrix of a + b instead of that of b.
     pub(crate) dyadic: Vec<u64>,
 }
 
@@ -115,12 +116,13 @@ impl NormalRow {
     }
 }
 
-/// Compiles validated steps. The passes run in order, each after the ones whose scratch it reads.
+/// Compiles validated steps. The passes run in order: each one comes after the passes whose scratch
+/// it reads.
 pub(crate) fn compile(steps: &[Step]) -> Vec<Pass> {
     let mut passes = Vec::new();
     for step in steps {
         let mut rows: Vec<NormalRow> = step.iter().map(NormalRow::new).collect();
-        // Rows with equal sources become neighbours; the sort is stable, so equal ones keep order.
+        // Rows with equal sources become neighbours. The sort is stable, so they keep their order.
         rows.sort_by(|a, b| {
             let sources = |row: &NormalRow| row.terms.iter().map(|t| t.source).collect::<Vec<_>>();
             sources(a).cmp(&sources(b)).then(a.to_output().cmp(&b.to_output()))
@@ -185,7 +187,7 @@ fn emit_group(mut rows: Vec<&NormalRow>, passes: &mut Vec<Pass>) {
 }
 
 impl Pass {
-    /// So many leading sources are only added, to every row.
+    /// Number of leading sources that are only added, to every row.
     pub(crate) fn leading_ones(&self) -> usize {
         match self.kind {
             PassKind::Zero | PassKind::Dyadic { .. } => 0,
@@ -226,19 +228,19 @@ impl Pass {
     }
 }
 
-/// How rows and sources of a group form dyadic pairs.
+/// The dyadic pairs of a group's rows and sources.
 #[derive(Debug, PartialEq, Eq)]
 struct Pairing {
     /// Pairs of rows at the front of `rows`.
     row_pairs: usize,
-    /// All rows, those of a pair next to each other.
+    /// All rows; those of a pair are neighbours.
     rows: Vec<usize>,
-    /// All sources, those of a pair next to each other.
+    /// All sources; those of a pair are neighbours.
     sources: Vec<usize>,
 }
 
 impl Pairing {
-    /// A pairing, if there is one that saves more than ones do.
+    /// A pairing, if there is one that saves more than the ones do.
     fn find(rows: &[&NormalRow]) -> Option<Self> {
         if rows.len() < 2 || rows[0].is_ones() {
             return None;
@@ -253,15 +255,15 @@ impl Pairing {
                 Some(Self { row_pairs, rows: order, sources })
             })
             .or_else(|| {
-                // Of three rows, the two last may be the pair.
+                // Of three rows, the last two may be the pair.
                 let sources = pair_sources(rows.get(1)?, rows.get(2).filter(|_| rows.len() == 3)?)?;
                 Some(Self { row_pairs: 1, rows: vec![1, 2, 0], sources })
             })
     }
 }
 
-/// An order of the sources in which two rows are dyadic; `None` unless all sources (but one, if
-/// their number is odd) find a partner.
+/// An order of the sources in which two rows are dyadic. `None` unless all sources (but one, if
+/// their number is odd) have a partner.
 fn pair_sources(a: &NormalRow, b: &NormalRow) -> Option<Vec<usize>> {
     let coefficients = |at: usize| (a.terms[at].coefficient, b.terms[at].coefficient);
     let mut left: Vec<usize> = (0..a.terms.len()).collect();

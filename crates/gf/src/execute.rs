@@ -1,17 +1,18 @@
-//! Running a [`LinearMap`]: check the lengths, then sweep the passes over column slices.
+//! Executes a [`LinearMap`]: checks the lengths, then sweeps the passes over column slices.
 //!
 //! **Slices.** A map of one pass runs over its whole elements at once. A map of several passes is
-//! cut into slices of every element, so that what one pass loaded or wrote is still in the
-//! first-level cache for the next, and so that scratch stays small whatever the shard size. A slice
-//! is as long as that cache allows for the elements of the map, within [`MIN_SLICE_BYTES`] and
-//! [`MAX_SLICE_BYTES`] ([`MAX_STREAMING_SLICE_BYTES`] where lines come from memory). Slices after the first begin where the outputs are aligned.
+//! cut into slices of every element. So the bytes that one pass loaded or wrote are still in the
+//! first-level cache for the next pass, and scratch stays small for any shard size. A slice is as
+//! long as that cache allows for the elements of the map, within [`MIN_SLICE_BYTES`] and
+//! [`MAX_SLICE_BYTES`] ([`MAX_STREAMING_SLICE_BYTES`] where lines come from memory). Slices after
+//! the first begin where the outputs are aligned.
 //!
 //! **Stores.** A store to a line that is not in cache reads the line first. Streaming stores do
-//! not, and leave the cache alone, but they are many times slower than stores that hit it. So the
-//! choice depends on whether the outputs would stay in cache until they are used; what is
-//! known here is the size of one execution ([`STREAMING_BYTES`]), and what a caller says
-//! ([`Stores`]). When lines come from memory, they are also asked for ahead: by the kernel in a map
-//! of one pass, and here, a slice ahead, in a map of several.
+//! not, and they do not change the cache, but they are many times slower than stores that hit it.
+//! So the right choice depends on whether the outputs would stay in cache until they are used. This
+//! module knows only the size of one execution ([`STREAMING_BYTES`]), and the choice of its caller
+//! ([`Stores`]). When lines come from memory, they are also prefetched: by the kernel in a map of
+//! one pass, and by this module, one slice ahead, in a map of several.
 
 use thiserror::Error;
 
@@ -19,22 +20,23 @@ use crate::compile::{MAX_PASS_ROWS, MAX_PASS_SOURCES, Pass};
 use crate::kernel::{Kernel, Sweep, Write, fence, prefetch};
 use crate::map::{LinearMap, Source, Target};
 
-/// Least bytes of each element treated before the next slice begins.
+/// Fewest bytes of each element in one slice.
 const MIN_SLICE_BYTES: usize = 512;
-/// Most bytes of each element treated before the next slice begins.
+/// Most bytes of each element in one slice.
 const MAX_SLICE_BYTES: usize = 4096;
-/// The same where lines come from memory: what is asked for a slice ahead has to fit into the
-/// first-level cache beside what is in use. 1.5 times the speed for Zigzag's 32 data elements.
+/// The same where lines come from memory. The slice that is prefetched must fit into the
+/// first-level cache together with the current one. This gives 1.5 times the speed for Zigzag's 32
+/// data elements.
 const MAX_STREAMING_SLICE_BYTES: usize = 1024;
-/// What one slice of all elements may take: part of a second-level cache.
+/// Most bytes of one slice of all elements: part of a second-level cache.
 const SLICES_BYTES: usize = 256 << 10;
-/// What the shards of an execution may take to be expected in the first-level data cache, which has
-/// 32 KiB or more on today's CPUs.
+/// Most bytes of the shards of an execution that are expected in the first-level data cache, which
+/// has 32 KiB or more on today's CPUs.
 const FIRST_LEVEL_BYTES: usize = 32 << 10;
-/// Inputs and outputs of one execution above which [`Stores::Auto`] streams. Below, the outputs may
-/// well stay in a cache, where plain stores are up to twice as fast and the next user of the
-/// outputs finds them; above, they leave even a large third-level cache, and streaming gains 1.4
-/// to 1.5 times the speed.
+/// Size of inputs and outputs of one execution above which [`Stores::Auto`] streams. Below, the
+/// outputs may stay in a cache, where plain stores are up to twice as fast and the next user of the
+/// outputs finds them. Above, the outputs do not even stay in a large third-level cache, and
+/// streaming is 1.4 to 1.5 times as fast.
 pub const STREAMING_BYTES: usize = 16 << 20;
 /// A cache line.
 const LINE_BYTES: usize = 64;
@@ -42,35 +44,35 @@ const LINE_BYTES: usize = 64;
 /// How outputs are written. All choices give the same bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Stores {
-    /// Streaming if inputs and outputs have more than [`STREAMING_BYTES`] bytes together, plain
-    /// otherwise.
+    /// Streaming if inputs and outputs together have more than [`STREAMING_BYTES`] bytes, else
+    /// plain.
     #[default]
     Auto,
-    /// Through the cache: right when the outputs are used soon, or are in cache already.
+    /// Through the cache: right if the outputs are used soon, or are in cache already.
     Plain,
-    /// Around the cache (non-temporal stores): right when inputs and outputs are in memory and the
-    /// outputs are not used soon, however small one execution is. Outputs whose addresses differ
-    /// modulo 64 are written plainly.
+    /// Around the cache (non-temporal stores): right if inputs and outputs are in memory and the
+    /// outputs are not used soon, even if one execution is small. Outputs whose addresses differ
+    /// modulo 64 get plain stores.
     Streaming,
 }
 
-/// What happens to the outputs' previous content.
+/// How the computed bytes change the outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Update {
-    /// It is replaced.
+    /// The computed bytes replace the content.
     #[default]
     Replace,
-    /// The computed bytes are added (XORed) to it, as a parity is updated with the difference of
-    /// its data.
+    /// The computed bytes are added (XORed) to the content. A parity is updated in this way with
+    /// the difference of its data.
     Accumulate,
 }
 
 /// How to execute a map. A [`Kernel`] alone converts to options with everything else default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
-    /// Which inner loops.
+    /// The inner loops.
     pub kernel: Kernel,
-    /// How outputs are written.
+    /// The kind of stores.
     pub stores: Stores,
     /// Replace or add.
     pub update: Update,
@@ -91,37 +93,37 @@ impl From<Kernel> for Options {
 /// Why buffers cannot be used with a map.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum ShapeError {
-    /// Another number of buffers than the map has shards.
+    /// The number of buffers differs from that of the map's shards.
     #[error("the map has {expected} {side} shards, but {given} buffers were given")]
     ShardCount {
         /// "input" or "output".
         side: &'static str,
         /// Shards of the map.
         expected: usize,
-        /// Buffers given.
+        /// Given buffers.
         given: usize,
     },
     /// The first input does not hold a whole number of bytes per element.
     #[error("input 0 has {len_bytes} bytes, which is not a multiple of its {elements} elements")]
     NotDivisible {
-        /// Bytes given.
+        /// Given bytes.
         len_bytes: usize,
         /// Elements of the shard.
         elements: u32,
     },
-    /// A buffer whose length differs from what input 0 implies.
+    /// A buffer's length does not fit the length of input 0.
     #[error("{side} {shard} has {given} bytes instead of {expected}")]
     Length {
         /// "input" or "output".
         side: &'static str,
         /// Number of the shard.
         shard: usize,
-        /// Bytes that the elements' common length asks for.
+        /// Bytes that the elements' common length requires.
         expected: usize,
-        /// Bytes given.
+        /// Given bytes.
         given: usize,
     },
-    /// This CPU cannot run the kernel that was asked for.
+    /// This CPU cannot run the requested kernel.
     #[error("this CPU does not support the {0} kernel")]
     KernelUnavailable(Kernel),
 }
@@ -130,9 +132,9 @@ impl LinearMap {
     /// Computes all outputs with the best kernel of this CPU.
     ///
     /// Buffers may have any alignment and any length (zero included) that is the same number of
-    /// bytes per element everywhere. Their previous content does not matter. Nothing is allocated,
-    /// except once per call for maps of several passes: codes with many elements, scratch, or more
-    /// than four outputs or 32 inputs.
+    /// bytes per element everywhere. The outputs' old content does not matter. The function does
+    /// not allocate, except once per call for maps of several passes: codes with many elements,
+    /// scratch, or more than four outputs or 32 inputs.
     pub fn execute(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<(), ShapeError> {
         self.execute_with(Options::default(), inputs, outputs)
     }
@@ -189,8 +191,8 @@ impl LinearMap {
         Ok(())
     }
 
-    /// The common length of all elements that `inputs` imply: an output shard of n elements has n
-    /// times as many bytes.
+    /// The common length of all elements, from the lengths of `inputs`: an output shard of n
+    /// elements has n times as many bytes.
     pub fn element_bytes(&self, inputs: &[&[u8]]) -> Result<usize, ShapeError> {
         let shards = &self.shape().input_elements;
         check_count("input", shards.len(), inputs.len())?;
@@ -226,7 +228,7 @@ fn check_lengths(
     Ok(())
 }
 
-/// Runs the only pass of a map: on small buffers, what is done before the kernel begins counts.
+/// Runs the only pass of a map. On small buffers, the time before the kernel begins matters.
 fn execute_pass(
     pass: &Pass,
     options: Options,
@@ -261,7 +263,7 @@ struct Run<'a> {
     map: &'a LinearMap,
     options: Options,
     inputs: &'a [&'a [u8]],
-    /// Where the outputs begin.
+    /// Addresses of the outputs.
     outputs: Vec<*mut u8>,
     element_bytes: usize,
     /// Sources and targets of all passes, one after the other, at column 0.
@@ -311,7 +313,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Length of the slice that begins at column `start`: the first one ends where the first
+    /// Length of the slice that begins at column `start`. The first slice ends where the first
     /// output is aligned to a line.
     fn slice_from(&self, start: usize) -> usize {
         let rest = self.element_bytes - start;
@@ -322,8 +324,8 @@ impl<'a> Run<'a> {
         if rest > self.slice_bytes { self.slice_bytes - past } else { rest }
     }
 
-    /// Finds the addresses of all passes. Those of scratch are such that they are right at the
-    /// columns of the slice that begins at `start`.
+    /// Computes the addresses of all passes. The addresses of scratch are right at the columns of
+    /// the slice that begins at `start`.
     fn resolve(&mut self, start: usize) {
         let scratch = self.scratch.as_mut_ptr().wrapping_sub(start);
         self.sources.clear();
@@ -381,7 +383,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// True if the pass is the first to write outputs that are to be added to.
+    /// True if the pass is the first that writes its outputs, and the computed bytes are to be
+    /// added to them.
     fn adds_to(&self, pass: &Pass) -> bool {
         let to_output = matches!(pass.targets.first(), Some(Target::Output(_)));
         self.options.update == Update::Accumulate && to_output

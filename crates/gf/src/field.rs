@@ -1,7 +1,7 @@
 //! The field GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11d) and generator 2: the
 //! field of ISA-L, Jerasure (w = 8) and therefore of Ceph.
 //!
-//! All tables are computed by `const fn`, so they are data in the binary and need no start-up.
+//! `const fn`s compute all tables, so the tables are data in the binary and need no start-up.
 
 /// The reduction polynomial, with its x^8 term.
 pub const POLYNOMIAL: u16 = 0x11d;
@@ -137,7 +137,7 @@ pub fn pow(base: u8, exponent: usize) -> u8 {
 mod tests {
     use super::*;
 
-    /// Multiplication by the school method, independent of the tables.
+    /// Multiplication bit by bit, independent of the tables.
     fn slow_mul(a: u8, b: u8) -> u8 {
         let (mut product, mut shifted) = (0, a);
         for bit in 0..8 {
@@ -171,7 +171,7 @@ mod tests {
     fn inverse_division_and_powers_agree_with_multiplication() {
         assert_eq!(inverse(0), None);
         assert_eq!(div(7, 0), None);
-        // 1/2 as every description of these codes quotes it.
+        // The value of 1/2 in the literature on these codes.
         assert_eq!(inverse(2), Some(142));
         for a in 1..=255u8 {
             assert_eq!(mul(a, inverse(a).unwrap()), 1);

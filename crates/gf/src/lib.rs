@@ -1,20 +1,20 @@
-//! Arithmetic in GF(2^8), and the one program that every erasure code becomes.
+//! Arithmetic in GF(2^8), and the linear program to which every erasure code compiles.
 //!
 //! Every code of this project is linear over GF(2^8): each output element is a sum of coefficients
-//! times input elements. So encoding, decoding any pattern of losses, regenerating rebuild, parity
-//! update and plain replication are all the same job with other tables. [`LinearMap`] is that
-//! table: an immutable, validated program which this crate executes on byte slices, and which
-//! other devices (RTL, GPU) can read and execute with identical bits.
+//! times input elements. So encoding, decoding of any pattern of losses, regenerating rebuild,
+//! parity update and plain replication are the same job with other tables. [`LinearMap`] is that
+//! table: an immutable, validated program. This crate executes it on byte slices; other devices
+//! (RTL, GPU) can read and execute it with identical bits.
 //!
-//! The insight is that of the MSR engine paper (one engine for encode and rebuild, where only the
-//! index and coefficient tables differ); here it is the seam between codes and machines.
+//! The idea is that of the MSR engine paper: one engine for encode and rebuild, where only the
+//! index and coefficient tables differ. Here it is the interface between codes and machines.
 //!
 //! | module     | idea |
 //! |------------|------|
 //! | [`field`]  | the field 0x11d: tables made by `const fn`, multiply, divide, power |
 //! | [`word`]   | the fields of 8, 16 and 32 bits, for the matrices of codes over words |
 //! | [`matrix`] | small dense matrices: product and inverse, for deriving decode tables |
-//! | `map`      | [`LinearMap`]: shape, steps, rows, terms, and what makes them valid |
+//! | `map`      | [`LinearMap`]: shape, steps, rows, terms, and the rules of validity |
 //! | `compile`  | rows become *passes*: groups of rows that share sources, with kernel tables |
 //! | `execute`  | shape check, the loop over column slices, plain or streaming stores |
 //! | `kernel`   | scalar, AVX2, GFNI-256 and GFNI-512 inner loops, and run-time choice among them |

@@ -1,20 +1,20 @@
 //! [`LinearMap`]: a linear program over shards, in plain data.
 //!
-//! **Shape.** A map has input shards and output shards. A shard is a run of equal *elements*; all
-//! elements of one execution have the same length, but shards may have different numbers of them
-//! (a rebuild reads half of each survivor and writes one whole shard).
+//! **Shape.** A map has input shards and output shards. A shard is a sequence of equal *elements*.
+//! All elements of one execution have the same length, but shards may have different numbers of
+//! elements (a rebuild reads half of each survivor and writes one whole shard).
 //!
 //! **Program.** A list of [`Step`]s. A step is a list of [`Row`]s; a row computes one target
 //! element as the sum (XOR) of its terms, coefficient times source element. Sources are input
 //! elements, or scratch elements that an *earlier* step wrote. Targets are output or scratch
 //! elements. Most codes need one step; layered codes (Clay) need several.
 //!
-//! **Validity**, checked once when a map is made, so that execution has nothing to check but
-//! lengths: every index is inside the shape; every output element and every scratch element is
-//! written exactly once; scratch is read only by later steps than the one that wrote it.
+//! **Validity** is checked once, when a map is made, so execution checks only lengths. Every index
+//! is inside the shape. Every output element and every scratch element is written exactly once. A
+//! step reads only scratch that an earlier step wrote.
 //!
-//! **Pointwise.** A program treats all byte columns alike, so it may be applied to any sub-range
-//! of the elements' bytes: an engine is free to cut elements into slices.
+//! **Pointwise.** A program treats all byte columns alike, so it may be applied to any sub-range of
+//! the elements' bytes: an engine may cut elements into slices.
 //!
 //! Bounds: [`MAX_SHARDS`], [`MAX_ELEMENTS`] and [`MAX_TERMS`].
 
@@ -35,13 +35,13 @@ pub const MAX_TERMS: usize = 1 << 24;
 /// One element of one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Element {
-    /// Which input (or output) of the map.
+    /// Number of the input (or output) shard.
     pub shard: u16,
-    /// Which element inside that shard.
+    /// Number of the element in that shard.
     pub index: u32,
 }
 
-/// What a term reads.
+/// The element that a term reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// An element of an input shard.
@@ -50,7 +50,7 @@ pub enum Source {
     Scratch(u32),
 }
 
-/// What a row writes.
+/// The element that a row writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
     /// An element of an output shard.
@@ -77,8 +77,8 @@ impl fmt::Display for Source {
     }
 }
 
-/// `coefficient` times `source`. A source named twice in a row counts twice (so equal
-/// coefficients cancel), and a zero coefficient contributes nothing.
+/// `coefficient` times `source`. If a row names a source twice, both terms count (so equal
+/// coefficients cancel). A zero coefficient adds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
     /// The element to read.
@@ -101,19 +101,19 @@ impl Term {
     }
 }
 
-/// One target element and the terms that sum to it. No terms give zero bytes.
+/// One target element, and the terms whose sum it is. Without terms, the sum is zero bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The element to write.
     pub target: Target,
-    /// What to sum.
+    /// The terms of the sum.
     pub terms: Vec<Term>,
 }
 
 /// Rows that do not depend on each other.
 pub type Step = Vec<Row>;
 
-/// How many elements each shard has.
+/// The number of elements of each shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Elements of each input shard, at least 1 each.
@@ -143,12 +143,12 @@ pub enum MapError {
     /// No input shard.
     #[error("a map needs at least one input shard")]
     NoInputs,
-    /// More than a documented bound.
+    /// A number exceeds a documented bound.
     #[error("{count} {what}, but a map may have at most {limit}")]
     TooMany {
-        /// What there is too much of.
+        /// What is counted.
         what: &'static str,
-        /// How much there is.
+        /// The number.
         count: usize,
         /// The bound.
         limit: usize,
@@ -161,10 +161,10 @@ pub enum MapError {
         /// Its number.
         shard: usize,
     },
-    /// A list of rows of the wrong length.
+    /// A list of rows has the wrong length.
     #[error("{rows} rows given for {output_elements} output elements")]
     RowCount {
-        /// Rows given.
+        /// Given rows.
         rows: usize,
         /// Output elements of the shape.
         output_elements: usize,
@@ -176,7 +176,7 @@ pub enum MapError {
         step: usize,
         /// The row's target.
         target: Target,
-        /// What the term reads.
+        /// The element that the term reads.
         source_element: Source,
     },
     /// A term reads scratch that no earlier step wrote.
@@ -210,8 +210,8 @@ pub enum MapError {
     NeverWritten(Target),
 }
 
-/// An immutable linear program over GF(2^8); see the module's text for what it is, and
-/// [`LinearMap::execute`] for running it.
+/// An immutable linear program over GF(2^8). The module's text explains it, and
+/// [`LinearMap::execute`] runs it.
 #[derive(Clone)]
 pub struct LinearMap {
     shape: Shape,
@@ -275,13 +275,13 @@ impl LinearMap {
         self.shape.output_elements.len()
     }
 
-    /// How many elements every shard has.
+    /// The number of elements of every shard.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The program as it was given, for devices that compile it their own way.
+    /// The program as it was given, for devices that compile it differently.
     #[must_use]
     pub fn steps(&self) -> &[Step] {
         &self.steps
@@ -335,7 +335,8 @@ fn check_steps(shape: &Shape, steps: &[Step]) -> Result<(), MapError> {
         for row in rows {
             check_sources(shape, &scratch_written, step, row)?;
         }
-        // Only now: rows of one step must not see each other's targets.
+        // The targets of a step count as written only after the whole step, because its rows must
+        // not read each other's targets.
         for &Row { target, .. } in rows {
             let written = match target {
                 Target::Output(Element { shard, index }) => output_written

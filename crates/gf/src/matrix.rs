@@ -1,5 +1,5 @@
-//! Dense matrices over GF(2^8), as small as codes need them (at most a few hundred rows): enough
-//! to turn "these shards are lost, those are here" into decode coefficients.
+//! Dense matrices over GF(2^8), of the size that codes need (at most a few hundred rows). They turn
+//! lists of lost and available shards into decode coefficients.
 
 use std::fmt;
 use std::ops::{Index, IndexMut};
@@ -19,7 +19,7 @@ pub enum MatrixError {
         /// First column without a pivot.
         column: usize,
     },
-    /// Inner dimensions differ, or a square matrix was needed.
+    /// Inner dimensions differ, or the matrix is not square.
     #[error("matrix shapes do not fit: {left_columns} columns against {right_rows} rows")]
     Shape {
         /// Columns of the left operand.
@@ -38,7 +38,7 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// A matrix whose entries are given by a function of (row, column).
+    /// A matrix from a function of (row, column).
     #[must_use]
     pub fn from_fn(rows: usize, columns: usize, mut value: impl FnMut(usize, usize) -> u8) -> Self {
         let values = (0..rows * columns).map(|at| value(at / columns, at % columns)).collect();
@@ -69,7 +69,7 @@ impl Matrix {
         &self.values[row * self.columns..(row + 1) * self.columns]
     }
 
-    /// The matrix made of the given rows, in the given order.
+    /// The matrix of the given rows, in the given order.
     #[must_use]
     pub fn select_rows(&self, rows: &[usize]) -> Self {
         let values = rows.iter().flat_map(|&row| self.row(row).iter().copied()).collect();

@@ -1,25 +1,26 @@
-//! A map that computes only some of another map's outputs, and reads only what those need.
+//! Restricts a map to some of its outputs; the smaller map reads only the inputs that these need.
 //!
-//! A reader that wants a few bytes of a lost shard wants a few of its elements. The rows that lead
-//! to them, through scratch elements too, are a program of their own: often a small one, because
+//! A reader that wants a few bytes of a lost shard needs only a few of its elements. The rows that
+//! lead to these elements, also through scratch, are a separate program. It is often small, because
 //! every element of a regenerating code depends on few others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::map::{Element, LinearMap, MapError, Row, Shape, Source, Step, Target, Term};
 
-/// What [`LinearMap::restrict`] gives.
+/// The result of [`LinearMap::restrict`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restricted {
-    /// The smaller map: an input for each entry of `inputs`, and an output for each output shard of
-    /// the given map that has a wanted element.
+    /// The smaller map. It has an input for each entry of `inputs`, and an output for each output
+    /// shard of the given map that has a wanted element.
     pub map: LinearMap,
-    /// The inputs of the given map that are still read, ascending, and which of their elements,
-    /// ascending: these, one after the other, are the input of the smaller map.
+    /// The inputs of the given map that the smaller map reads, ascending, each with the elements
+    /// that it reads, ascending. An input of the smaller map is these elements, one after the
+    /// other.
     pub inputs: Vec<(u16, Vec<u32>)>,
 }
 
-/// New numbers for the elements of shards of which some are left out.
+/// New numbers for the elements of shards, after some elements are left out.
 #[derive(Default)]
 struct Renumbered(BTreeMap<u16, Vec<u32>>);
 
@@ -47,9 +48,9 @@ impl LinearMap {
     /// The part of the map that computes the output elements for which `wanted` holds.
     ///
     /// # Errors
-    /// Nothing that is wanted depends on any input.
+    /// No wanted element depends on any input.
     pub fn restrict(&self, wanted: impl Fn(Element) -> bool) -> Result<Restricted, MapError> {
-        // From the last step to the first, everything that a kept row reads is kept as well.
+        // From the last step to the first: all scratch that a kept row reads is kept, too.
         let mut scratch: BTreeSet<u32> = BTreeSet::new();
         let mut inputs: BTreeSet<Element> = BTreeSet::new();
         let mut outputs: BTreeSet<Element> = BTreeSet::new();
@@ -173,7 +174,7 @@ mod tests {
         fn a_part_gives_the_same_bytes_from_what_it_reads(map in map(), choice in any::<u16>()) {
             let wanted = |e: Element| choice >> ((u32::from(e.shard) * 3 + e.index) % 16) & 1 == 1;
             let elements = &map.shape().input_elements;
-            // One byte per element, each of its own.
+            // One byte per element; all bytes differ.
             let mut next = 0u8;
             let inputs: Vec<Vec<u8>> = elements
                 .iter()

@@ -1,9 +1,9 @@
-//! The fields of 8, 16 and 32 bits that Jerasure's codes are written in.
+//! The fields of 8, 16 and 32 bits of Jerasure's codes.
 //!
-//! Codes over words need field arithmetic for their matrices only: a few thousand products when a
-//! code or a plan is made. Data never passes here. Multiplying by a constant is linear over GF(2),
-//! so a code over words becomes a [`LinearMap`](crate::LinearMap) with coefficients 0 and 1 over
-//! the bits of the words, made from [`WordField::bit_columns`].
+//! Codes over words need field arithmetic only for their matrices: a few thousand products when a
+//! code or a plan is made. This module never processes data. Multiplication by a constant is linear
+//! over GF(2). So a code over words becomes a [`LinearMap`](crate::LinearMap) with coefficients 0
+//! and 1 over the bits of the words, made from [`WordField::bit_columns`].
 //!
 //! Polynomials (those of gf-complete, and so of Ceph): 0x11d, 0x1100b and 0x100400007. The
 //! element 2 generates each of them.
@@ -24,7 +24,7 @@ pub enum WordField {
 }
 
 impl WordField {
-    /// Every field there is.
+    /// All fields.
     pub const ALL: [Self; 3] = [Self::W8, Self::W16, Self::W32];
 
     /// The field of words of `bits` bits, if there is one.
@@ -90,8 +90,8 @@ impl WordField {
         if a == 0 {
             return None;
         }
-        // a^(2^w - 2): the group has 2^w - 1 elements. The exponent's bits are all ones but the
-        // lowest.
+        // a^(2^w - 2), because the group has 2^w - 1 elements. All bits of the exponent are ones
+        // except the lowest.
         let (mut power, mut square) = (1, a);
         for _ in 1..self.bits() {
             square = self.mul(square, square);
@@ -106,14 +106,14 @@ impl WordField {
         Some(self.mul(a, self.inverse(b)?))
     }
 
-    /// The bit matrix of multiplication by `a`: column x is `a` times 2^x, whose bit l is the entry
-    /// of row l.
+    /// The bit matrix of multiplication by `a`: column x is `a` times 2^x, and bit l of the column
+    /// is the entry of row l.
     pub fn bit_columns(self, a: u32) -> impl Iterator<Item = u32> {
         std::iter::successors(Some(a), move |&column| Some(self.times_two(column)))
             .take(self.bits())
     }
 
-    /// Number of ones in the bit matrix of `a`: what multiplying packets by it costs in XORs.
+    /// Number of ones in the bit matrix of `a`: the cost, in XORs, of multiplying packets by `a`.
     #[must_use]
     pub fn bit_ones(self, a: u32) -> u32 {
         self.bit_columns(a).map(u32::count_ones).sum()
@@ -141,7 +141,7 @@ mod tests {
                 assert_eq!(power == 1, exponent == order, "2^{exponent} in w={field}");
             }
         }
-        // 2^32 - 1 = 3 * 5 * 17 * 257 * 65537: no proper divisor of it is the order of 2.
+        // 2^32 - 1 = 3 * 5 * 17 * 257 * 65537: the order of 2 is no proper divisor of it.
         let field = WordField::W32;
         let pow = |mut exponent: u32| {
             let (mut result, mut square) = (1, 2);

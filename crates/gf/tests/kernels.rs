@@ -1,6 +1,6 @@
-//! Every kernel gives the bits of a naive interpreter that knows nothing but field
-//! multiplication, on random programs, odd lengths and misaligned buffers, whatever the stores and
-//! whether outputs are replaced or added to.
+//! Every kernel gives the bits of a naive interpreter that knows only field multiplication: on
+//! random programs, odd lengths and misaligned buffers, for every kind of stores, and for replaced
+//! and accumulated outputs.
 
 use fieldstone_gf::{
     Element, Kernel, LinearMap, MapError, Matrix, Options, Row, STREAMING_BYTES, Shape, ShapeError,
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// What the program means, read off its steps.
+/// The outputs of the program, computed directly from its steps.
 fn interpret(map: &LinearMap, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let shape = map.shape();
     let element_bytes = inputs[0].len() / shape.input_elements[0] as usize;
@@ -44,7 +44,7 @@ fn interpret(map: &LinearMap, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
     outputs
 }
 
-/// Zero and one are as common as they are in real codes.
+/// Zero and one are as frequent as in real codes.
 fn random_coefficient(rng: &mut ChaCha8Rng) -> u8 {
     match rng.random_range(0..8) {
         0 => 0,
@@ -86,7 +86,7 @@ fn random_map(rng: &mut ChaCha8Rng) -> LinearMap {
                 targets.push(target);
                 continue;
             }
-            // Often the same sources with other coefficients, so that rows fuse.
+            // The same sources with other coefficients are frequent, so that rows fuse.
             let terms = if rng.random_bool(0.6) {
                 let renew = |term: &Term| Term { coefficient: random_coefficient(rng), ..*term };
                 common.iter().map(renew).collect()
@@ -124,8 +124,8 @@ fn all_options() -> impl Iterator<Item = Options> {
 }
 
 /// Runs every available kernel in every mode, on inputs that start at odd addresses and outputs
-/// that start at odd addresses with or without a common alignment, and checks every output byte and
-/// that the bytes around the outputs stay as they were.
+/// that start at odd addresses with or without a common alignment. Checks every output byte, and
+/// that the bytes around the outputs do not change.
 fn check_all_kernels(map: &LinearMap, element_bytes: usize, rng: &mut ChaCha8Rng) {
     const GUARD: usize = 130;
     let shape = map.shape();
@@ -171,7 +171,7 @@ fn check_all_kernels(map: &LinearMap, element_bytes: usize, rng: &mut ChaCha8Rng
     }
 }
 
-/// 1 / (i xor j): the form in which rows and sources pair up. `shuffle` hides the pairs.
+/// 1 / (i xor j): the form in which rows and sources form pairs. `shuffle` hides the pairs.
 fn cauchy(rows: usize, columns: usize, shuffle: bool, rng: &mut ChaCha8Rng) -> Matrix {
     let mut points: Vec<usize> = (0..columns + rows).collect();
     if shuffle {

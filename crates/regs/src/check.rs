@@ -1,4 +1,4 @@
-//! What a description must hold so that three languages can say it.
+//! The rules that a description must keep so that the writers for three languages can use it.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use thiserror::Error;
 use crate::description::PARAMETERS;
 use crate::{Access, Array, BitField, Description, Enumeration, Layout, Register};
 
-/// Words that no field, layout or enumeration may be called, in lower case: SystemVerilog, Rust
-/// and C++ (which Verilator writes) have other uses for them.
+/// Words that no field, layout or enumeration may be called, in lower case. SystemVerilog, Rust and
+/// C++ (which Verilator writes) use them for other purposes.
 const KEYWORDS: &[&str] = &[
     "abstract",
     "alias",
@@ -187,98 +187,98 @@ const KEYWORDS: &[&str] = &[
     "yield",
 ];
 
-/// What is wrong with a description.
+/// An error in a description.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum CheckError {
-    /// A name that is no name.
+    /// A word that cannot be a name.
     #[error("{place}: {name:?} is no name, or a keyword somewhere")]
     Name {
-        /// Where.
+        /// The place in the description.
         place: String,
         /// The name.
         name: String,
     },
-    /// Two things of one name.
+    /// Two entries have the same name.
     #[error("{place}: there are two of the name {name}")]
     Twice {
-        /// Where.
+        /// The place in the description.
         place: String,
         /// The name.
         name: String,
     },
-    /// Something begins where it may not.
+    /// An entry begins at a wrong offset.
     #[error("{place}: offset {offset:#x} is not a multiple of {alignment}")]
     Alignment {
-        /// Where.
+        /// The place in the description.
         place: String,
         /// The offset.
         offset: u64,
-        /// What it should be a multiple of.
+        /// The number of which the offset should be a multiple.
         alignment: u64,
     },
-    /// Two things at one place.
+    /// Two entries overlap.
     #[error("{place}: {second} overlaps {first}")]
     Overlap {
-        /// Where.
+        /// The place in the description.
         place: String,
-        /// The earlier one.
+        /// The earlier entry.
         first: String,
-        /// The later one.
+        /// The later entry.
         second: String,
     },
-    /// Something ends behind the end of what holds it.
+    /// An entry ends after the end of its container.
     #[error("{place}: ends at {end}, behind {limit}")]
     TooLarge {
-        /// Where.
+        /// The place in the description.
         place: String,
         /// Its end, in the unit of its offset.
         end: u64,
-        /// The end of what holds it.
+        /// The end of the container.
         limit: u64,
     },
-    /// Bits the wrong way round.
+    /// The bits are in the wrong order.
     #[error("{place}: bits are [high, low]")]
     BitOrder {
-        /// Where.
+        /// The place in the description.
         place: String,
     },
-    /// A reference to nothing.
+    /// A reference to an entry that does not exist.
     #[error("{place}: there is no {name}")]
     Unknown {
-        /// Where.
+        /// The place in the description.
         place: String,
-        /// What is missing.
+        /// The missing name.
         name: String,
     },
-    /// A value that does not fit, or is no single bit where flags want one.
+    /// A value that does not fit, or that is not a single bit in an enumeration of flags.
     #[error("{place}: the value {value} does not fit")]
     Value {
-        /// Where.
+        /// The place in the description.
         place: String,
         /// The value.
         value: u64,
     },
-    /// A field asks for more than its register gives.
+    /// A field needs an access that its register does not allow.
     #[error("{place}: its register is {register} only")]
     Access {
-        /// Where.
+        /// The place in the description.
         place: String,
         /// The register's access.
         register: &'static str,
     },
 }
 
-/// Something from here to there.
+/// The range of an entry.
 struct Extent {
     name: String,
     begin: u64,
     end: u64,
 }
 
-/// Finds the first thing that is wrong.
+/// Finds the first error.
 ///
 /// # Errors
-/// What it is.
+/// The error.
 pub fn check(description: &Description) -> Result<(), CheckError> {
     for name in description.constants.iter().map(|constant| &constant.name) {
         upper_name("constants", name)?;
@@ -293,7 +293,7 @@ pub fn check(description: &Description) -> Result<(), CheckError> {
     description.flags.iter().try_for_each(|found| enumeration(found, true))
 }
 
-/// Registers and arrays: aligned, apart, and inside of the page.
+/// Registers and arrays: they are aligned, do not overlap, and lie inside the page.
 fn page(description: &Description) -> Result<(), CheckError> {
     const REGISTER_BYTES: u64 = 8;
     let unknown = |place: &str, name: &str| CheckError::Unknown {
@@ -344,11 +344,11 @@ fn one_register(
     place: &str,
     register: &Register,
 ) -> Result<(), CheckError> {
-    // Registers keep their capitals everywhere, which no keyword has.
+    // Registers keep their capitals in all outputs, and no keyword has capitals.
     named(place, &register.name, |byte| byte.is_ascii_uppercase(), &[])?;
     let place = format!("{place}.{}", register.name);
     aligned(&place, register.offset, 8)?;
-    // What is read and what is written are two views, which may differ.
+    // The view for reads and the view for writes may differ.
     for view in [Access::reads as fn(Access) -> bool, Access::writes] {
         let fields = register.fields.iter().filter(|field| view(field_access(register, field)));
         let mut extents = Vec::new();
@@ -365,7 +365,7 @@ fn one_register(
     Ok(())
 }
 
-/// What the host may do with a field.
+/// The access of the host to a field.
 pub fn field_access(register: &Register, field: &BitField) -> Access {
     field.access.unwrap_or(register.access)
 }
@@ -413,7 +413,7 @@ fn one_layout(description: &Description, layout: &Layout) -> Result<(), CheckErr
     for field in description.layout_fields(layout) {
         upper_name(&layout.name, &field.name)?;
         let place = format!("{}.{}", layout.name, field.name);
-        // Fields of one number lie where a processor would put them.
+        // Fields of one number have the alignment that a processor uses.
         let alignment = if field.bytes.is_power_of_two() { field.bytes.min(8) } else { 8 };
         aligned(&place, field.offset, alignment)?;
         holds(description, &place, field.kind.as_deref(), 8 * field.bytes)?;
@@ -426,7 +426,7 @@ fn one_layout(description: &Description, layout: &Layout) -> Result<(), CheckErr
     apart(&layout.name, extents, description.layout_bytes(layout))
 }
 
-/// An enumeration's values fit into the field that holds it.
+/// Checks that an enumeration's values fit into the field that holds it.
 fn holds(
     description: &Description,
     place: &str,

@@ -1,8 +1,8 @@
-//! The description as it is written, one structure per kind of table.
+//! The description as it is written, with one structure per kind of table.
 
 use serde::Deserialize;
 
-/// Everything that host and device share.
+/// All entries of the description.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
@@ -17,10 +17,10 @@ pub struct Description {
     /// Structures in host memory.
     #[serde(rename = "layout")]
     pub layouts: Vec<Layout>,
-    /// Numbers with names, of which a field holds one.
+    /// Enumerations: named numbers. A field holds one of them.
     #[serde(rename = "enum")]
     pub enums: Vec<Enumeration>,
-    /// Bits with names, of which a field holds any.
+    /// Flags: named bits. A field holds any set of them.
     pub flags: Vec<Enumeration>,
 }
 
@@ -28,15 +28,15 @@ pub struct Description {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Constant {
-    /// Its name, `LIKE_THIS` as all names here but those of enumerations.
+    /// Its name, `LIKE_THIS`, as all names here except those of enumerations.
     pub name: String,
     /// The number.
     pub value: u64,
-    /// What it means.
+    /// Its meaning.
     pub doc: String,
 }
 
-/// Who may do what with a register or a field of it.
+/// The access of the host to a register or a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Access {
     /// The host reads it.
@@ -48,25 +48,25 @@ pub enum Access {
     /// The host reads and writes it.
     #[serde(rename = "rw")]
     ReadWrite,
-    /// Writing ones clears.
+    /// Writing ones clears the bits.
     #[serde(rename = "w1c")]
     WriteOneToClear,
 }
 
 impl Access {
-    /// Reads give something.
+    /// True if a read gives the value.
     #[must_use]
     pub fn reads(self) -> bool {
         self != Self::WriteOnly
     }
 
-    /// Writes do something.
+    /// True if a write has an effect.
     #[must_use]
     pub fn writes(self) -> bool {
         self != Self::ReadOnly
     }
 
-    /// As the description has it.
+    /// The word in the description.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -84,16 +84,16 @@ impl Access {
 pub struct Register {
     /// Its name.
     pub name: String,
-    /// Bytes from the begin of the page, or of the array's entry.
+    /// Offset in bytes from the beginning of the page, or of the array's entry.
     pub offset: u64,
-    /// What the host may do with it.
+    /// The access of the host.
     pub access: Access,
-    /// In function 0's page only.
+    /// True if only function 0's page has the register.
     #[serde(default)]
     pub function0: bool,
-    /// What it means.
+    /// Its meaning.
     pub doc: String,
-    /// Its parts; none when the register is one number.
+    /// Its fields; none if the register is one number.
     #[serde(default)]
     pub fields: Vec<BitField>,
 }
@@ -106,31 +106,31 @@ pub struct BitField {
     pub name: String,
     /// Highest and lowest bit.
     pub bits: (u32, u32),
-    /// What the host may do with it, if that is less than with the register.
+    /// The access of the host, if it is less than that to the register.
     pub access: Option<Access>,
     /// The enumeration or the flags that it holds.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// What it means.
+    /// Its meaning.
     pub doc: String,
 }
 
-/// Registers that every one of some things has.
+/// An array of entries with the same registers.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Array {
     /// Its name.
     pub name: String,
-    /// Where the first entry begins, in bytes from the begin of the page.
+    /// Offset of the first entry in bytes from the beginning of the page.
     pub offset: u64,
-    /// Bytes from one entry to the next.
+    /// Distance of two entries in bytes.
     pub stride: u64,
-    /// Name of the constant that says how many there are.
+    /// Name of the constant for the number of entries.
     pub count: String,
-    /// In function 0's page only.
+    /// True if only function 0's page has the array.
     #[serde(default)]
     pub function0: bool,
-    /// What it means.
+    /// Its meaning.
     pub doc: String,
     /// The registers of an entry.
     pub registers: Vec<Register>,
@@ -142,11 +142,11 @@ pub struct Array {
 pub struct Layout {
     /// Its name.
     pub name: String,
-    /// Its size; that of the layout which it extends, if it does.
+    /// Its size. `None` if it extends another layout and has that layout's size.
     pub bytes: Option<u64>,
-    /// The layout whose `PARAMETERS` its fields lie in.
+    /// The layout in whose `PARAMETERS` its fields lie.
     pub extends: Option<String>,
-    /// What it means.
+    /// Its meaning.
     pub doc: String,
     /// Its fields.
     pub fields: Vec<ByteField>,
@@ -158,14 +158,14 @@ pub struct Layout {
 pub struct ByteField {
     /// Its name.
     pub name: String,
-    /// Bytes from the begin of the layout.
+    /// Offset in bytes from the beginning of the layout.
     pub offset: u64,
     /// Its size.
     pub bytes: u64,
     /// The enumeration or the flags that it holds.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// What it means.
+    /// Its meaning.
     pub doc: String,
 }
 
@@ -175,30 +175,30 @@ pub struct ByteField {
 pub struct Enumeration {
     /// Its name, `like_this`.
     pub name: String,
-    /// Bits of the fields that hold it, at least.
+    /// Fewest bits of the fields that hold it.
     pub bits: u32,
-    /// What it means.
+    /// Its meaning.
     pub doc: String,
-    /// What there is.
+    /// Its values.
     pub values: Vec<Value>,
 }
 
-/// One of an enumeration.
+/// A value of an enumeration.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Value {
     /// Its name.
     pub name: String,
-    /// Its number, or its bit's worth.
+    /// Its number, or the value of its bit.
     pub value: u64,
-    /// What it means.
+    /// Its meaning.
     pub doc: String,
 }
 
 /// Reads a description.
 ///
 /// # Errors
-/// It is no TOML, or a key is missing or unknown; the text says where.
+/// The text is no TOML, or a key is missing or unknown; the error gives the place.
 pub fn parse(text: &str) -> Result<Description, toml::de::Error> {
     toml::from_str(text)
 }
@@ -216,7 +216,7 @@ impl Description {
         self.layouts.iter().find(|layout| layout.name == name)
     }
 
-    /// Bytes of a layout, its own or those of what it extends; 0 if neither is known.
+    /// Bytes of a layout: its own, or those of the layout that it extends; 0 if neither is known.
     #[must_use]
     pub fn layout_bytes(&self, layout: &Layout) -> u64 {
         let parent = || self.layout(layout.extends.as_deref()?)?.bytes;
@@ -229,7 +229,7 @@ impl Description {
         self.enums.iter().chain(&self.flags).find(|found| found.name == name)
     }
 
-    /// All fields of a layout in order, with those of the layout which it extends.
+    /// All fields of a layout in order, with those of the layout that it extends.
     #[must_use]
     pub fn layout_fields<'a>(&'a self, layout: &'a Layout) -> Vec<&'a ByteField> {
         let parent = layout.extends.as_deref().and_then(|name| self.layout(name));
@@ -241,5 +241,5 @@ impl Description {
     }
 }
 
-/// The field that layouts which extend another divide among themselves.
+/// The field whose bytes belong to the layouts that extend the layout.
 pub const PARAMETERS: &str = "PARAMETERS";

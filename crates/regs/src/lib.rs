@@ -1,8 +1,8 @@
 //! The device's registers, descriptors and completions, written once.
 //!
-//! `rtl/regs/device.toml` says what host and device share. [`parse`] reads it and [`check()`] finds
-//! what cannot be (overlaps, fields that do not fit, names that are keywords somewhere). Then three
-//! writers turn it into what each side reads:
+//! `rtl/regs/device.toml` describes the registers and structures that host and device share.
+//! [`parse`] reads it, and [`check()`] finds errors (overlaps, fields that do not fit, names that
+//! are keywords of a language). Then three writers make the file of each side:
 //!
 //! | writer   | file                        | for                                               |
 //! |----------|-----------------------------|---------------------------------------------------|
@@ -25,13 +25,13 @@ pub use description::{
     Value, parse,
 };
 
-/// Where the description lies in the repository.
+/// Path of the description in the repository.
 pub const DESCRIPTION: &str = "rtl/regs/device.toml";
 
 /// A generated file: its path in the repository, and its content.
 pub type Output = (&'static str, String);
 
-/// Everything that is written from a description.
+/// All files that are generated from a description.
 #[must_use]
 pub fn outputs(description: &Description) -> [Output; 3] {
     [

@@ -1,4 +1,4 @@
-//! Writes what is generated from the description of the device's registers.
+//! Writes all files that are generated from the description of the device's registers.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::{env, fs};
 use fieldstone_regs::{DESCRIPTION, check, outputs, parse};
 
 fn main() -> ExitCode {
-    // The repository: the folder given, or that of the sources of this program.
+    // The repository: the given folder, or the one with this program's sources.
     let given = env::args_os().nth(1).map(Into::into);
     let root = given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
     match write(&root) {

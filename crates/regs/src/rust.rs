@@ -1,7 +1,7 @@
-//! The driver's module, formatted as rustfmt would.
+//! The driver's module, in the format of rustfmt.
 //!
-//! Each layout and each array of registers is a module of its own with the names of its parts; the
-//! types of the parts (`Bits`, `Field`) are the driver's.
+//! Each layout and each array of registers becomes a separate module with the names of its parts.
+//! The driver defines the types of the parts (`Bits`, `Field`).
 
 use std::fmt::Write as _;
 

@@ -1,8 +1,8 @@
 //! The SystemVerilog package.
 //!
-//! Registers with fields and all layouts become packed structures: their bytes or bits read as one
-//! number, so the first member is in the highest bits. What no field covers is called `unused_N`,
-//! N counting from the low end.
+//! Registers with fields, and all layouts, become packed structures: their bytes or bits read as
+//! one number, so the first member is in the highest bits. Bits without a field are called
+//! `unused_N`; N counts from the low end.
 
 use std::fmt::Write as _;
 
@@ -113,7 +113,7 @@ fn array_of_registers(out: &mut String, description: &Description, array: &Array
     );
     let _ = writeln!(out, "  localparam int unsigned {name}_STRIDE = {};", array.stride);
     let _ = writeln!(out, "  localparam int unsigned {name}_COUNT = {};", array.count);
-    // Offsets in an entry have as many bits as it takes to tell its bytes apart.
+    // Offsets in an entry have just enough bits to address its bytes.
     let entry_bits = u64::BITS - (array.stride.max(2) - 1).leading_zeros();
     for register in &array.registers {
         let line = format!(
@@ -130,7 +130,8 @@ fn array_of_registers(out: &mut String, description: &Description, array: &Array
     }
 }
 
-/// The structures of a register: one, or two when it reads otherwise than it is written.
+/// The structures of a register: one, or two if its view for reads differs from its view for
+/// writes.
 fn views(out: &mut String, name: &str, register: &Register) {
     if register.fields.is_empty() {
         return;
@@ -155,7 +156,7 @@ fn views(out: &mut String, name: &str, register: &Register) {
 }
 
 fn structure_of_layout(out: &mut String, description: &Description, layout: &Layout) {
-    // The others are described where they come from.
+    // The comments of the other fields are in the layout that defines them.
     let is_own = |field: &ByteField| layout.fields.iter().any(|own| own.name == field.name);
     let members = description.layout_fields(layout).into_iter().map(|field| Member {
         name: field.name.to_lowercase(),
@@ -197,7 +198,7 @@ fn note(doc: &str, kind: Option<&str>) -> String {
     kind.map_or_else(|| doc.to_owned(), |kind| format!("{kind}: {doc}"))
 }
 
-/// A line with its comment behind it, or above it when both do not fit.
+/// A line with its comment at its end, or above it if both do not fit.
 fn commented(out: &mut String, line: &str, doc: &str) {
     if doc.is_empty() {
         let _ = writeln!(out, "{line}");

@@ -1,4 +1,4 @@
-//! Words and lines that all writers need.
+//! Functions on words and lines that all writers use.
 
 /// `SCREAMING_CASE` or `snake_case` as `CamelCase`.
 pub fn camel(name: &str) -> String {
@@ -12,7 +12,7 @@ pub fn camel(name: &str) -> String {
         .concat()
 }
 
-/// Text in lines of up to `width` characters, each behind `prefix`.
+/// Text in lines of up to `width` characters, each after `prefix`.
 pub fn wrap(text: &str, prefix: &str, width: usize) -> String {
     let mut lines = String::new();
     let mut line = prefix.to_owned();

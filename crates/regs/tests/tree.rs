@@ -1,4 +1,4 @@
-//! The tree holds what the description says, and wrong descriptions are told apart.
+//! The generated files match the description, and wrong descriptions give the right errors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn the_tree_has_what_would_be_written() {
     }
 }
 
-/// What `check` says of the description with one change.
+/// The result of `check` for the description with one change.
 fn changed(from: &str, to: &str) -> CheckError {
     let text = text();
     assert!(text.contains(from), "{from:?} is in the description");

@@ -1,9 +1,10 @@
-//! What test benches share: a clock, seeded dice, and streams that stall at random.
+//! Parts that test benches share: a clock, a seeded random generator, and streams that stall at
+//! random.
 //!
 //! Every stream is `valid`, `ready`, `data`: a beat moves in a cycle that ends with both set. A
-//! cycle of a bench is: sources and sinks drive their ports ([`Source::drive`],
-//! [`Sink::drive`]), the model settles with the clock low, sources and sinks look at what moved
-//! ([`Source::sample`], [`Sink::sample`]), the clock rises. [`Clock::cycle`] does it.
+//! cycle of a bench has four steps. Sources and sinks drive their ports ([`Source::drive`],
+//! [`Sink::drive`]). The model settles with the clock low. Sources and sinks record the beats that
+//! move ([`Source::sample`], [`Sink::sample`]). The clock rises. [`Clock::cycle`] does all of this.
 
 use std::collections::VecDeque;
 
@@ -12,10 +13,10 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::{Model, Port};
 
-/// Seeded dice.
+/// A seeded random generator.
 pub type Dice = ChaCha8Rng;
 
-/// The dice of that seed.
+/// The generator with this seed.
 #[must_use]
 pub fn dice(seed: u64) -> Dice {
     Dice::seed_from_u64(seed)
@@ -36,7 +37,7 @@ pub fn set_bits(bytes: &mut [u8], at: usize, count: usize, value: u64) {
     }
 }
 
-/// `clk_i` and `rst_ni` of a model, and the cycles so far.
+/// The ports `clk_i` and `rst_ni` of a model, and the number of cycles.
 #[derive(Debug)]
 pub struct Clock {
     clk: Port,
@@ -54,7 +55,7 @@ impl Clock {
         clock
     }
 
-    /// Resets the model again, in the middle of whatever it does.
+    /// Resets the model again, in any state.
     pub fn pulse_reset(&mut self, model: &mut Model) {
         model.set(self.rst_n, 0);
         for _ in 0..4 {
@@ -72,14 +73,14 @@ impl Clock {
         model.eval();
     }
 
-    /// The rising edge.
+    /// Raises the clock.
     pub fn rise(&mut self, model: &mut Model) {
         model.set(self.clk, 1);
         model.eval();
         self.cycles += 1;
     }
 
-    /// One cycle with these streams.
+    /// Runs one cycle with these streams.
     pub fn cycle(&mut self, model: &mut Model, dice: &mut Dice, streams: &mut [&mut dyn Stream]) {
         for stream in streams.iter_mut() {
             stream.drive(model, dice);
@@ -92,27 +93,27 @@ impl Clock {
     }
 }
 
-/// One end of a stream, as the bench plays it.
+/// The bench's end of a stream.
 pub trait Stream {
     /// Drives the inputs for this cycle.
     fn drive(&mut self, model: &mut Model, dice: &mut Dice);
-    /// Looks at what moves in this cycle, which ends at edge number `cycle`.
+    /// Records the beat that moves in this cycle, which ends at edge number `cycle`.
     fn sample(&mut self, model: &Model, cycle: u64);
 }
 
-/// The port of a stream: without a prefix, its bare name.
+/// The name of a stream's port; without a prefix, the name alone.
 fn port_name(prefix: &str, name: &str) -> String {
     if prefix.is_empty() { name.to_owned() } else { format!("{prefix}_{name}") }
 }
 
-/// Drives `PREFIX_valid_i` and `PREFIX_data_i` (or any data ports), and obeys `PREFIX_ready_o`. Once
-/// valid, a beat stays until it is taken.
+/// Drives `PREFIX_valid_i` and `PREFIX_data_i` (or any data ports), and waits for `PREFIX_ready_o`.
+/// Once valid, a beat does not change until it is taken.
 #[derive(Debug)]
 pub struct Source {
     valid: Port,
     ready: Option<Port>,
     data: Vec<Port>,
-    /// Beats to come: one list of bytes per data port.
+    /// Beats to send: one list of bytes per data port.
     pub queue: VecDeque<Vec<Vec<u8>>>,
     /// The chance of a pause before a beat.
     pub stall: f64,
@@ -153,7 +154,7 @@ impl Source {
         self.queue.push_back(values.iter().map(|value| value.to_vec()).collect());
     }
 
-    /// True when every beat has moved.
+    /// True if every beat has moved.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.queue.is_empty()
@@ -182,15 +183,15 @@ impl Stream for Source {
     }
 }
 
-/// Drives `PREFIX_ready_i` and collects what `PREFIX_valid_o` brings.
+/// Drives `PREFIX_ready_i` and collects the beats of `PREFIX_valid_o`.
 #[derive(Debug)]
 pub struct Sink {
     valid: Port,
     ready: Option<Port>,
     data: Vec<Port>,
-    /// Beats so far: one list of bytes per data port.
+    /// Collected beats: one list of bytes per data port.
     pub beats: VecDeque<Vec<Vec<u8>>>,
-    /// The chance of not being ready in a cycle.
+    /// The chance that the sink is not ready in a cycle.
     pub stall: f64,
     /// The cycle in which each beat moved.
     pub moved_at: Vec<u64>,
@@ -198,8 +199,8 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// A sink for `{prefix}_valid_o`, `{prefix}_ready_i` (may be missing: always ready) and the data
-    /// ports of these names.
+    /// A sink for `{prefix}_valid_o`, `{prefix}_ready_i` (may be missing: always ready) and the
+    /// data ports of these names.
     #[must_use]
     pub fn new(model: &Model, prefix: &str, data: &[&str], stall: f64) -> Self {
         let ready = port_name(prefix, "ready_i");
@@ -230,7 +231,7 @@ impl Stream for Sink {
         }
     }
 
-    /// Also asserts the rule of streams: what is offered stays as it is until it is taken.
+    /// Also asserts the rule of streams: an offered beat does not change until it is taken.
     fn sample(&mut self, model: &Model, cycle: u64) {
         if !model.is_set(self.valid) {
             assert!(self.held.is_none(), "a beat was withdrawn in cycle {cycle}");

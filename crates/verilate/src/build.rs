@@ -13,9 +13,9 @@
 //! trace = true                       # can write waves
 //! ```
 //!
-//! Verilator is the program that the variable `VERILATOR` names, or `verilator` on the `PATH`, or
-//! the one that `make hdl-tools` puts beside the build's output. A design is built again only when
-//! its sources, its entry, or the Verilator changed.
+//! Verilator is the program in the variable `VERILATOR`, or `verilator` on the `PATH`, or the one
+//! that `make hdl-tools` installs in the build folder. A design is built again only if its sources,
+//! its entry, or the Verilator have changed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -30,39 +30,39 @@ use thiserror::Error;
 /// Why a design could not be built.
 #[derive(Debug, Error)]
 pub enum BuildError {
-    /// No Verilator.
+    /// Verilator was not found.
     #[error("Verilator was not found: run `make hdl-tools`, or set VERILATOR to its path")]
     NoVerilator,
     /// A file cannot be read or written.
     #[error("{path}: {error}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// The list is not what it should be.
+    /// The list of designs is not valid.
     #[error("{path}: {error}")]
     List {
         /// The list.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         error: toml::de::Error,
     },
     /// Verilator refuses the design.
     #[error("{design}: Verilator failed:\n{output}")]
     Verilator {
-        /// Which design.
+        /// The design.
         design: String,
-        /// What Verilator said.
+        /// Verilator's output.
         output: String,
     },
     /// The C++ compiler refuses Verilator's output.
     #[error("{design}: the C++ compiler failed: {error}")]
     Compiler {
-        /// Which design.
+        /// The design.
         design: String,
-        /// What it said.
+        /// The compiler's error.
         error: cc::Error,
     },
 }
@@ -91,7 +91,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// True when lines are counted and assertions checked.
+    /// True if lines are counted and assertions are checked.
     fn is_checked(&self) -> bool {
         let is_debug = || env::var("PROFILE").is_ok_and(|profile| profile == "debug");
         self.coverage || (self.debug_coverage && is_debug())
@@ -105,8 +105,8 @@ enum Parameter {
     Text(String),
 }
 
-/// The whole build script of a unit of RTL: the designs of its bench, in `tb/designs.toml`, if its
-/// feature `verilator` is on. Ends the script with the error if there is one.
+/// The whole build script of a unit of RTL: builds the designs of its bench, in `tb/designs.toml`,
+/// if the feature `verilator` is on. Ends the script with the error if there is one.
 pub fn unit() {
     println!("cargo:rerun-if-changed=build.rs");
     if env::var_os("CARGO_FEATURE_VERILATOR").is_some() {
@@ -122,8 +122,8 @@ pub fn or_exit(result: Result<(), BuildError>) {
     }
 }
 
-/// Builds every design of the list, links the libraries into the crate whose build script this is,
-/// and writes `designs.rs` into its output folder, with one static per design.
+/// Builds every design of the list, and links the libraries into the crate of the calling build
+/// script. Writes `designs.rs`, with one static per design, to the crate's output folder.
 pub fn designs(list: impl AsRef<Path>) -> Result<(), BuildError> {
     let path = list.as_ref();
     println!("cargo:rerun-if-changed={}", path.display());
@@ -152,8 +152,8 @@ pub fn designs(list: impl AsRef<Path>) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// True under `cargo clippy`, which links nothing but runs build scripts of its own: verilating and
-/// compiling everything a second time would be in vain.
+/// True under `cargo clippy`, which does not link but runs build scripts. So a second verilating
+/// and compiling would be useless.
 fn only_checks() -> bool {
     let wrapper = env::var_os("RUSTC_WORKSPACE_WRAPPER").unwrap_or_default();
     wrapper.to_string_lossy().contains("clippy")
@@ -250,7 +250,7 @@ impl Verilator {
         Err(failed(format!("{out}{err}")))
     }
 
-    /// Compiles what Verilator wrote for one design.
+    /// Compiles Verilator's output for one design.
     fn compile(&self, name: &str, work: &Path, library: &str) -> Result<(), BuildError> {
         let mut build = self.compiler();
         build.include(work);
@@ -279,8 +279,8 @@ impl Verilator {
         build.try_compile("verilated_runtime").map_err(failed)
     }
 
-    /// The compiler with the flags of all of it: Verilator's library is compiled differently for
-    /// designs with and without coverage and waves, so all have both.
+    /// The compiler with the flags for all designs. Verilator's library is compiled differently for
+    /// designs with and without coverage and waves, so all designs have both.
     fn compiler(&self) -> cc::Build {
         let include = self.root.join("include");
         let mut build = cc::Build::new();
@@ -296,14 +296,15 @@ impl Verilator {
     }
 }
 
-/// A port as Verilator's header has it.
+/// A port in Verilator's header.
 struct HeaderPort {
     name: String,
     bits: u32,
     is_input: bool,
 }
 
-/// The ports in Verilator's header: lines like `VL_IN8(&clk_i,0,0);` and `VL_OUTW(&data_o,511,0,16);`.
+/// The ports in Verilator's header. Lines are like `VL_IN8(&clk_i,0,0);` and
+/// `VL_OUTW(&data_o,511,0,16);`.
 fn ports(header: &str) -> Vec<HeaderPort> {
     header
         .lines()
@@ -322,7 +323,8 @@ fn ports(header: &str) -> Vec<HeaderPort> {
         .collect()
 }
 
-/// Changes whenever the shim or the flags do, so that old libraries are not taken for new ones.
+/// This number changes whenever the shim or the flags change, so that old libraries are not used
+/// for new ones.
 const SHIM_VERSION: u32 = 2;
 
 fn shim(entry: &Entry, prefix: &str, ports: &[HeaderPort]) -> String {

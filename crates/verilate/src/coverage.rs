@@ -1,4 +1,4 @@
-//! Line coverage, as Verilator counts it, summed over all test benches of a unit.
+//! Line coverage from Verilator's counts, summed over all test benches of a unit.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,12 +6,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The environment variable that names the folder where models leave their counts.
+/// The environment variable with the folder into which models write their counts.
 pub const FOLDER_VARIABLE: &str = "FIELDSTONE_COVERAGE";
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// A new file for the counts of one model, or `None` when the environment names no folder for them.
+/// A new file for the counts of one model. `None` if the environment does not name a folder.
 pub(crate) fn next_file(design: &str) -> Option<PathBuf> {
     let folder = PathBuf::from(std::env::var_os(FOLDER_VARIABLE)?);
     std::fs::create_dir_all(&folder).ok()?;
@@ -19,10 +19,10 @@ pub(crate) fn next_file(design: &str) -> Option<PathBuf> {
     Some(folder.join(format!("{design}-{}-{number}.dat", std::process::id())))
 }
 
-/// Where a point of coverage is: file, line, column, and which branch.
+/// A point of coverage: file, line, column, and branch.
 type Point = (String, u32, u32, String);
 
-/// Points of the source (blocks and branches) and how often each was executed.
+/// Points of the source (blocks and branches), with the number of executions of each.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     counts: BTreeMap<Point, u64>,
@@ -35,13 +35,13 @@ pub struct FileLines {
     pub file: String,
     /// Blocks and branches that can be executed.
     pub blocks: usize,
-    /// Lines of those that were not.
+    /// Lines of the blocks that were not executed.
     pub missed: Vec<u32>,
 }
 
 impl Lines {
-    /// Adds one file of counts: lines `C 'key\x02value\x01…' count`. All instances of a module, with
-    /// whatever parameters, count together.
+    /// Adds one file of counts: lines `C 'key\x02value\x01…' count`. All instances of a module,
+    /// with any parameters, count together.
     pub fn add(&mut self, text: &str) {
         for line in text.lines() {
             if let Some((point, count)) = parse(line) {
@@ -76,14 +76,15 @@ impl Lines {
         files.into_values().collect()
     }
 
-    /// Points executed and points there are, of all files.
+    /// The number of executed points and the number of all points, of all files.
     #[must_use]
     pub fn total(&self) -> (usize, usize) {
         let executed = self.counts.values().filter(|&&count| count > 0).count();
         (executed, self.counts.len())
     }
 
-    /// A table for people: file, share of blocks executed, lines of those that were not.
+    /// A table for people: file, share of executed blocks, lines of the blocks that were not
+    /// executed.
     #[must_use]
     pub fn table(&self) -> String {
         let mut table = String::new();

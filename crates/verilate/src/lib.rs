@@ -1,12 +1,12 @@
 //! SystemVerilog modules as Rust values.
 //!
 //! **At build time** ([`build`], for build scripts) a list of designs goes through Verilator and
-//! the C++ compiler. A design is a top module with parameters. Beside Verilator's code a small C
-//! shim is written from the ports in Verilator's header, so that no design needs glue of its own.
+//! the C++ compiler. A design is a top module with parameters. The build script also writes a small
+//! C shim from the ports in Verilator's header, so no design needs glue code.
 //!
-//! **At run time** a [`Design`] (included from the build script's output) makes [`Model`]s; a
-//! [`Port`] is found by name once and then read and written in place. [`bench`] has what test
-//! benches share: streams with random stalls, and a clock.
+//! **At run time** a [`Design`] (included from the build script's output) makes [`Model`]s. A
+//! [`Port`] is found by name once, and then read and written in place. [`bench`] has the parts that
+//! test benches share: streams with random stalls, and a clock.
 //!
 //! ```text
 //!   designs.toml --build--> verilator --cc --> C++ + shim --> static library
@@ -22,9 +22,9 @@ mod model;
 
 pub use model::{Design, Direction, Model, Port, RawPort, ffi};
 
-/// The designs that the build script of the calling crate made, as statics.
+/// The designs that the calling crate's build script made, as statics.
 ///
-/// A macro, because the build script's output folder is that of the crate in which this stands.
+/// This is a macro because each crate has its own output folder of the build script.
 #[macro_export]
 macro_rules! designs {
     () => {

@@ -1,11 +1,11 @@
-//! A verilated module: its ports by name, and its evaluation.
+//! A verilated module: its ports by name, and how to evaluate it.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Which way a port goes, seen from the module.
+/// The direction of a port, as the module sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Driven by the user of the model.
@@ -14,15 +14,15 @@ pub enum Direction {
     Output,
 }
 
-/// The functions of a verilated design, as the shim has them.
+/// The functions of a verilated design, as the shim declares them.
 pub mod ffi {
     use super::{RawPort, c_char, c_int, c_void};
 
     /// Makes a model, in the state before time 0.
     pub type New = unsafe extern "C" fn() -> *mut c_void;
-    /// Ends a model.
+    /// Frees a model.
     pub type Free = unsafe extern "C" fn(*mut c_void);
-    /// Brings the outputs up to date with the inputs.
+    /// Computes the outputs from the inputs.
     pub type Eval = unsafe extern "C" fn(*mut c_void);
     /// Checks assertions from now on.
     pub type AssertOn = unsafe extern "C" fn(*mut c_void);
@@ -30,7 +30,7 @@ pub mod ffi {
     pub type GetPort = unsafe extern "C" fn(*mut c_void, c_int, *mut RawPort) -> c_int;
     /// Writes the coverage counts so far to a file.
     pub type WriteCoverage = unsafe extern "C" fn(*mut c_void, *const c_char);
-    /// Opens a file of waves; returns 0 when the design was built without.
+    /// Opens a file of waves; returns 0 if the design was built without waves.
     pub type OpenTrace = unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int;
     /// Adds the values at a time to the open waves.
     pub type DumpTrace = unsafe extern "C" fn(*mut c_void, u64);
@@ -42,7 +42,7 @@ pub mod ffi {
 pub struct RawPort {
     /// The port's name, which lives as long as the program.
     pub name: *const c_char,
-    /// Where the value lies: 1, 2, 4 or 8 bytes for up to 64 bits, else words of 4 bytes.
+    /// Address of the value: 1, 2, 4 or 8 bytes for up to 64 bits, else words of 4 bytes.
     pub data: *mut c_void,
     /// Bits of the port.
     pub bits: u32,
@@ -50,7 +50,7 @@ pub struct RawPort {
     pub is_input: u32,
 }
 
-/// A design that was verilated at build time: how to make models of it.
+/// A design that was verilated at build time. It makes models.
 #[derive(Debug)]
 pub struct Design {
     /// Its name in `designs.toml`.
@@ -65,7 +65,7 @@ pub struct Design {
     pub assert_on: ffi::AssertOn,
     /// See [`ffi::GetPort`].
     pub get_port: ffi::GetPort,
-    /// See [`ffi::WriteCoverage`]; `None` when built without.
+    /// See [`ffi::WriteCoverage`]; `None` if the design was built without coverage.
     pub write_coverage: Option<ffi::WriteCoverage>,
     /// See [`ffi::OpenTrace`].
     pub open_trace: ffi::OpenTrace,
@@ -73,8 +73,8 @@ pub struct Design {
     pub dump_trace: ffi::DumpTrace,
 }
 
-/// A port of one model. With any other model it is refused, even with one that was made where this one
-/// was after its end: a port is an address, and carries the number of its model.
+/// A port of one model. Any other model refuses it, even a model that was made at the same address
+/// after this one's end: a port is an address, and carries its model's number.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
     data: *mut u8,
@@ -83,8 +83,8 @@ pub struct Port {
     model: u64,
 }
 
-// SAFETY: a port is an address that is only used together with a borrow of its model, whose number it
-// has; no two models of a process have the same.
+// SAFETY: a port is an address that is used only together with a borrow of its model, whose number
+// it has; no two models of a process have the same number.
 unsafe impl Send for Port {}
 
 impl Port {
@@ -94,7 +94,7 @@ impl Port {
         self.bits
     }
 
-    /// Which way it goes.
+    /// The port's direction.
     #[must_use]
     pub fn direction(self) -> Direction {
         self.direction
@@ -111,7 +111,7 @@ impl Port {
 #[derive(Debug)]
 pub struct Model {
     design: &'static Design,
-    /// No other model of this process has it.
+    /// No other model of this process has this number.
     number: u64,
     raw: *mut c_void,
     ports: BTreeMap<&'static str, Port>,
@@ -119,8 +119,8 @@ pub struct Model {
     time: u64,
 }
 
-// SAFETY: a model owns its Verilator context and shares nothing with other models; it may be used
-// by one thread at a time, whichever that is.
+// SAFETY: a model owns its Verilator context and shares no data with other models; any thread may
+// use it, one thread at a time.
 unsafe impl Send for Model {}
 
 impl Model {
@@ -163,7 +163,7 @@ impl Model {
     /// The port of that name.
     ///
     /// # Panics
-    /// When the design has none: names are constants of the program.
+    /// When the design has no such port. Names are constants of the program.
     #[must_use]
     pub fn port(&self, name: &str) -> Port {
         let found = self.ports.get(name).copied();
@@ -223,7 +223,8 @@ impl Model {
         }
     }
 
-    /// Reads a port of any size, as bytes, least significant first; the last byte may be partly used.
+    /// Reads a port of any size, as bytes, least significant first; the last byte may be only
+    /// partly used.
     #[inline]
     #[must_use]
     pub fn bytes(&self, port: Port) -> &[u8] {
@@ -233,7 +234,8 @@ impl Model {
         unsafe { std::slice::from_raw_parts(port.data, port.bits.div_ceil(8) as usize) }
     }
 
-    /// Drives an input of any size from bytes, least significant first: as many as the port has.
+    /// Drives an input of any size from bytes, least significant first. There must be as many bytes
+    /// as the port has.
     #[inline]
     pub fn set_bytes(&mut self, port: Port, bytes: &[u8]) {
         assert_eq!(port.model, self.number, "a port of another model");
@@ -247,7 +249,7 @@ impl Model {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), port.data, bytes.len()) };
     }
 
-    /// Brings the outputs up to date with the inputs.
+    /// Computes the outputs from the inputs.
     #[inline]
     pub fn eval(&mut self) {
         // SAFETY: `raw` is a live model of this design.
@@ -259,14 +261,14 @@ impl Model {
         self.time += 1;
     }
 
-    /// Checks the design's assertions from now on, if it was built with them. Before its first reset a
-    /// module is in any state whatever.
+    /// Checks the design's assertions from now on, if it was built with them. Before its first
+    /// reset a module may be in any state.
     pub fn assert_on(&mut self) {
         // SAFETY: `raw` is a live model of this design.
         unsafe { (self.design.assert_on)(self.raw) };
     }
 
-    /// Writes waves to `path` from now on. False when the design was built without.
+    /// Writes waves to `path` from now on. False if the design was built without waves.
     pub fn open_trace(&mut self, path: &Path) -> bool {
         let path =
             CString::new(path.as_os_str().as_encoded_bytes()).expect("no zero byte in a path");
@@ -277,7 +279,7 @@ impl Model {
 }
 
 impl Drop for Model {
-    /// Coverage, if the design counts it, goes to a file of its own in the folder that
+    /// Writes the coverage, if the design counts it, to a new file in the folder that
     /// [`coverage::FOLDER_VARIABLE`](crate::coverage::FOLDER_VARIABLE) names.
     fn drop(&mut self) {
         if let Some(write) = self.design.write_coverage

@@ -1,5 +1,6 @@
-// What must hold of gf_mul, for a solver and every pair of bytes: products commute, one and zero are what
-// they should be, two doubles by the field's polynomial, and only zero times something is zero.
+// Properties of gf_mul, for a solver and every pair of bytes: products commute; products by one and
+// zero are right; the product by two follows from the field's polynomial; a product is zero only if
+// a factor is zero.
 
 module gf_mul_formal (
   input  logic [7:0]  x_i,

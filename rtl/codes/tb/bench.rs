@@ -8,30 +8,30 @@ use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, Stream, bits, dice, 
 use fieldstone_verilate::{Design, Model, Port};
 use rand::{Rng, RngCore};
 
-/// A design and how it was built (`designs.toml`).
+/// A design and its parameters (`designs.toml`).
 #[derive(Clone, Copy)]
 pub struct Built {
     pub design: &'static Design,
     pub shape: EngineShape,
 }
 
-/// As in the device.
+/// The engine as in the device.
 pub fn one_unit() -> Built {
     Built { design: &designs::CODES_ENGINE, shape: EngineShape::default() }
 }
 
-/// The small one with two units.
+/// The small engine with two units.
 pub fn two_units() -> Built {
     let shape = EngineShape { lanes: 5, lane_beats: 128, operations: 256 };
     Built { design: &designs::CODES_ENGINE_2, shape }
 }
 
-/// The same with little time.
+/// The small engine with a short MAX_CYCLES.
 pub fn brief() -> Built {
     Built { design: &designs::CODES_ENGINE_BRIEF, ..two_units() }
 }
 
-/// The cycles that a job may take there.
+/// MAX_CYCLES of that engine.
 pub const BRIEF_CYCLES: u64 = 8000;
 
 /// Status codes of answers (`rtl/regs/device.toml`).
@@ -46,7 +46,7 @@ pub mod status {
     pub const TOO_LONG: u64 = 15;
 }
 
-/// A CODE descriptor, by its fields.
+/// The fields of a CODE descriptor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Descriptor {
     pub op: u64,
@@ -83,7 +83,7 @@ impl Descriptor {
     }
 }
 
-/// What the engine answered, and what it did until then.
+/// The engine's answer, and its counts for the job.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
     pub status: u64,
@@ -97,7 +97,7 @@ pub struct Answer {
 /// Counters of the engine: beats read, beats written, busy cycles.
 type Counters = [u64; 3];
 
-/// An engine at work.
+/// An engine with its memory.
 pub struct Bench {
     pub built: Built,
     pub model: Model,
@@ -111,7 +111,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// A fresh engine. Every stream pauses with the chance `stall`.
+    /// A new engine. Every stream pauses with the chance `stall`.
     pub fn new(built: Built, seed: u64, stall: f64) -> Self {
         let mut model = Model::new(built.design);
         let mut memory = CardMemory::new(&model, "", Vec::new(), stall);
@@ -144,7 +144,8 @@ impl Bench {
         self.clock.cycle(&mut self.model, &mut self.dice, streams);
     }
 
-    /// A reset, so many cycles after a job has begun. The memory forgets what it owed, too.
+    /// Resets the engine a number of cycles after a job has begun. The memory also forgets its
+    /// pending answers.
     pub fn interrupt(&mut self, descriptor: &Descriptor, cycles: u64) {
         self.push(descriptor);
         (0..cycles).for_each(|_| self.cycle());
@@ -156,7 +157,7 @@ impl Bench {
         self.answers = Sink::new(&self.model, "answer", &["answer_o"], stall);
     }
 
-    /// One job, from its command to its answer.
+    /// Runs one job, from its command to its answer.
     pub fn run(&mut self, descriptor: &Descriptor) -> Answer {
         let before = self.counters();
         self.push(descriptor);
@@ -181,7 +182,8 @@ impl Bench {
     }
 }
 
-/// A map with random inputs, laid out in card memory: program, inputs, outputs, and gaps between.
+/// A map with random inputs, and its layout in card memory: program, inputs, outputs, and gaps
+/// between.
 pub struct Job {
     pub map: LinearMap,
     pub program: Program,
@@ -195,7 +197,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// `None` if the map does not fit the engine.
+    /// `None` if the map does not fit into the engine.
     pub fn new(
         map: &LinearMap,
         built: &Built,
@@ -257,7 +259,7 @@ impl Job {
         Some(Self { map, program, element_beats, batch, descriptor, bytes, expected })
     }
 
-    /// Beats of shards that the job reads: every element that is used, once.
+    /// Beats of shards that the job reads: every used element once.
     pub fn input_beats(&self) -> u64 {
         (self.program.fills() * self.element_beats * self.batch) as u64
     }
@@ -268,7 +270,7 @@ impl Job {
         elements as u64 * (self.element_beats * self.batch) as u64
     }
 
-    /// Bytes from the first output to behind the last.
+    /// Bytes from the first output to the end of the last.
     pub fn output_end(&self) -> u64 {
         let Descriptor { output_stride, output_batch, element_bytes, .. } = self.descriptor;
         let outputs = &self.map.shape().output_elements;
@@ -278,7 +280,7 @@ impl Job {
             + u64::from(last) * element_bytes
     }
 
-    /// Runs it, and checks every byte of the memory and every counter.
+    /// Runs the job, and checks every byte of the memory and every counter.
     pub fn run(&self, bench: &mut Bench) -> Answer {
         bench.memory.bytes.clone_from(&self.bytes);
         let answer = bench.run(&self.descriptor);

@@ -1,9 +1,9 @@
-//! Many random programs; run on demand.
+//! Many random programs; only run on demand.
 
 use crate::bench::{Bench, one_unit, two_units};
 use crate::engine::random_jobs;
 
-/// How many programs.
+/// The number of programs.
 const PROGRAMS_VARIABLE: &str = "FIELDSTONE_PROGRAMS";
 /// Programs of one engine, between its resets.
 const PROGRAMS_PER_ENGINE: u64 = 100;

@@ -9,8 +9,9 @@ use rand::RngCore;
 const K: usize = 8;
 const M: usize = 4;
 const BEATS: usize = 200;
-/// Cycles from a beat of sources to its parities, of the encoder by itself. It is not in the device:
-/// the number beside DeLiBA-K's 150 is the device's own, which `fpga bench` counts.
+/// Cycles from a beat of sources to its parities, of the encoder alone. The encoder is not in the
+/// device. The number to compare with DeLiBA-K's 150 is the device's own, which `fpga bench`
+/// counts.
 const FIRST_PARITY_CYCLES: u64 = 4;
 
 fn parities(sources: &[u8]) -> Vec<u8> {

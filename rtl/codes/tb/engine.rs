@@ -7,8 +7,8 @@ use rand::Rng;
 
 use crate::bench::{Bench, Job, one_unit, two_units};
 
-/// Any map: shards of different sizes, up to three steps, zero and repeated terms, rows without
-/// terms.
+/// A random map: shards of different sizes, up to three steps, zero and repeated terms, rows
+/// without terms.
 pub fn random_map(dice: &mut Dice) -> LinearMap {
     let shards = |dice: &mut Dice, most: usize| -> Vec<u32> {
         (0..dice.random_range(1..=most)).map(|_| dice.random_range(1..=3)).collect()
@@ -60,7 +60,7 @@ pub fn random_jobs(bench: &mut Bench, count: u64) {
     let mut done = 0;
     while done < count {
         let map = random_map(&mut bench.dice);
-        // Lengths around those of slices, and short ones, where hazards are nearest.
+        // Lengths around those of slices, and short ones, for which hazards are most likely.
         let element_beats = match bench.dice.random_range(0..4) {
             0 => 1,
             1 => bench.dice.random_range(1..=8),
@@ -131,11 +131,11 @@ fn a_program_is_loaded_once() {
     let loaded = |bench: &mut Bench| job.run(bench).read_beats - job.input_beats();
     assert_eq!(loaded(&mut bench), program_beats);
     assert_eq!(loaded(&mut bench), 1);
-    // Another function's program is another one, wherever it is.
+    // The same address with another function is another program.
     bench.memory.owner = 7;
     assert_eq!(loaded(&mut bench), program_beats);
     assert_eq!(loaded(&mut bench), 1);
-    // Another map at the same place, of the same length.
+    // Another map at the same address, of the same length.
     let parity = Profile::rs(4, 2).expect("a profile").code();
     let plan = parity.repair(&[0, 1], &[2, 3, 4, 5]).expect("two losses");
     let mut other = Job::new(&plan.map, &built, 3, 1, &mut bench.dice).expect("it fits");

@@ -1,5 +1,5 @@
-//! Bad descriptors, bad programs, and a card memory that refuses: always an answer, and the next
-//! job is good.
+//! Bad descriptors, bad programs, and a card memory that answers with errors. The engine always
+//! answers, and the next job succeeds.
 
 use fieldstone_accel::crc32c;
 use fieldstone_codes::Profile;
@@ -102,14 +102,15 @@ fn bad_programs_are_answered_and_nothing_is_written() {
         assert!(bench.memory.bytes == before, "{what}: something was written");
         assert_eq!((answer.write_beats, answer.result), (0, 0), "{what}");
     }
-    // A length that is not the program's.
+    // A length that differs from the program's.
     for length in [64, job.descriptor.length - 64, job.descriptor.length + 64] {
         bench.memory.bytes.clone_from(&job.bytes);
         let answer = bench.run(&Descriptor { length, ..job.descriptor });
         assert_eq!(answer.status, status::BAD_PROGRAM, "{length} bytes");
     }
     job.run(&mut bench);
-    // The good one stays in the table, and a bad one at its place is not taken for it.
+    // The good program stays in the table, and the engine does not use it for a bad one at the same
+    // address.
     assert_eq!(job.run(&mut bench).read_beats, job.input_beats() + 1);
     let good = job.bytes.clone();
     job.bytes[job.descriptor.source as usize + 12] ^= 1;
@@ -129,7 +130,7 @@ fn memory_that_refuses_ends_the_job_and_only_the_job() {
             let beats = job.bytes.len() / 64;
             for _ in 0..12 {
                 bench.memory.bytes.clone_from(&job.bytes);
-                // From somewhere on: in the program, the inputs or the outputs.
+                // Memory fails from a random beat on: in the program, the inputs or the outputs.
                 bench.memory.broken_from = bench.dice.random_range(0..beats);
                 let end = job.descriptor.output + job.output_end();
                 let is_hit = (bench.memory.broken_from as u64) < end / 64;
@@ -165,7 +166,8 @@ fn addresses_past_the_card_are_faults() {
     job.run(&mut bench);
 }
 
-/// What may be under way when the time is up: the reads for two banks of two units, and the writes.
+/// Cycles of the work that may be in flight at the time limit: the reads for two banks of two
+/// units, and the writes.
 const UNDER_WAY_CYCLES: u64 = 4000;
 
 #[test]
@@ -173,7 +175,7 @@ fn a_job_that_takes_too_long_is_ended_and_only_the_job() {
     for (seed, stall) in [(9, 0.0), (10, 0.3)] {
         let mut bench = Bench::new(brief(), seed, stall);
         let (small, large) = (job(&mut bench, "rs:4+2", 3, 2), job(&mut bench, "rs:4+2", 8192, 1));
-        // The same stripe for ever, and one that is long by itself: its passes differ.
+        // The same stripe without end, and a stripe that is long by itself: their passes differ.
         let endless =
             Descriptor { batch: 0xffff_ffff, input_batch: 0, output_batch: 0, ..small.descriptor };
         for owner in 0..4 {
@@ -185,24 +187,24 @@ fn a_job_that_takes_too_long_is_ended_and_only_the_job() {
                 let late = answer.busy_cycles - BRIEF_CYCLES;
                 assert!(late < UNDER_WAY_CYCLES, "{late} cycles too late");
                 assert!(answer.write_beats > 0 && answer.result == answer.write_beats * 64);
-                // Every beat is as before, or as it must be.
+                // Every beat has its old or its right content.
                 let beats = bench.memory.bytes.chunks(64);
                 for (at, beat) in beats.enumerate() {
                     let of = |bytes: &[u8]| *beat == bytes[64 * at..64 * at + 64];
                     assert!(of(&job.bytes) || of(&job.expected), "beat {at}");
                 }
-                // Another function's job is not concerned.
+                // Another function's job is not affected.
                 bench.memory.owner = 7 - owner;
                 small.run(&mut bench);
                 bench.memory.owner = owner;
             }
         }
-        // A program that comes so late is loaded, and that is all.
+        // If a program comes so late, the engine loads it, and does no more.
         bench.memory.latency_cycles = BRIEF_CYCLES;
         bench.memory.bytes.clone_from(&small.bytes);
         let answer = bench.run(&small.descriptor);
         assert_eq!((answer.status, answer.write_beats), (status::TOO_LONG, 0));
-        // What is wrong with it counts for more.
+        // An error of the program has priority.
         bench.memory.bytes[small.descriptor.source as usize] ^= 1;
         assert_eq!(bench.run(&small.descriptor).status, status::BAD_PROGRAM);
         bench.memory.latency_cycles = 40;
@@ -216,8 +218,7 @@ fn a_job_cannot_compute_on_what_another_function_left() {
     let built = bench.built;
     // The first function fills every lane.
     job(&mut bench, "rs:8+4", 64, 1).run(&mut bench);
-    // The second reads one element, and by a program of its own making sums all that lies in the
-    // lanes.
+    // The second function reads one element, and its own program sums all beats in the lanes.
     bench.memory.owner = 1;
     let mut spy = job(&mut bench, "copies:2", 64, 1);
     let source = spy.descriptor.source as usize;
@@ -230,7 +231,7 @@ fn a_job_cannot_compute_on_what_another_function_left() {
     spy.bytes[source + 12..source + 16].copy_from_slice(&checksum);
     spy.expected[source..end].copy_from_slice(&spy.bytes[source..end]);
     spy.run(&mut bench);
-    // Its own data it may compute on, in whatever order.
+    // A function may compute on its own data, in any order.
     let map = random_map(&mut bench.dice);
     if let Some(job) = Job::new(&map, &built, 5, 2, &mut bench.dice) {
         job.run(&mut bench);

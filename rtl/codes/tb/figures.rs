@@ -1,13 +1,13 @@
-//! What share of the memory port's bandwidth the engine uses: the larger of beats read and written,
-//! over the cycles from a command to its answer, with a memory that answers after 40 cycles.
+//! The share of the memory port's bandwidth that the engine uses: the larger of beats read and
+//! written, divided by the cycles from a command to its answer. The memory answers after 40 cycles.
 
 use fieldstone_codes::Profile;
 use fieldstone_gf::LinearMap;
 
 use crate::bench::{Bench, Built, Job, one_unit, two_units};
 
-/// The share for objects of `object_bytes` bytes, `batch` of them in one job. The lanes were wiped
-/// by a job before; the program is loaded.
+/// The share for objects of `object_bytes` bytes, `batch` objects in one job. An earlier job has
+/// wiped the lanes; the program is loaded.
 fn share(built: Built, map: &LinearMap, shard_bytes: usize, elements: u32, batch: usize) -> f64 {
     let mut bench = Bench::new(built, 1, 0.0);
     let warm = LinearMap::new(1, 1, 1, vec![vec![]]).expect("a valid map");

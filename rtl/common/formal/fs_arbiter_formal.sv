@@ -1,5 +1,6 @@
-// What must hold of fs_arbiter, for a solver: it chooses someone who asks, keeps the choice until it is
-// served, and nobody who asks waits for more than everyone else once.
+// Properties of fs_arbiter, for a solver. The arbiter grants only a requester that requests. It
+// keeps a grant until the requester is served. A requester waits for at most COUNT-1 services of
+// others.
 
 module fs_arbiter_formal #(
   parameter int unsigned COUNT = 4
@@ -8,7 +9,8 @@ module fs_arbiter_formal #(
   input  logic              rst_ni,
   input  logic [COUNT-1:0]  new_i,     // new requests
   input  logic              served_i,
-  input  logic [1:0]        watch_i    // the solver's choice of whom to watch, the same at all times
+  input  logic [1:0]        watch_i    // the solver's choice of the watched requester, constant
+                                       // over time
 );
   localparam int unsigned INDEX_BITS = $clog2(COUNT);
 

@@ -1,5 +1,5 @@
-// What must hold of fs_fifo, for a solver: levels count, and a watched beat comes out as it went in, at
-// its turn.
+// Properties of fs_fifo, for a solver: the level is the number of beats, and a watched beat comes
+// out unchanged and in order.
 
 module fs_fifo_formal #(
   parameter int unsigned DEPTH = 3,
@@ -26,7 +26,7 @@ module fs_fifo_formal #(
   assign push = in_valid_i && in_ready;
   assign pop = out_valid && out_ready_i;
 
-  logic [7:0] count_q, before_q;  // beats inside; beats in front of the watched one
+  logic [7:0] count_q, before_q;  // beats inside; beats before the watched one
   logic is_watching_q;
   logic [WIDTH-1:0] watched_q;
 

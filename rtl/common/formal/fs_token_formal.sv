@@ -1,5 +1,6 @@
-// What must hold of fs_token, for a solver: one of COUNT holds it, nobody who asks waits for more than
-// everyone else once, and who asks while nobody is served holds it in the next cycle.
+// Properties of fs_token, for a solver. The holder is one-hot. A requester waits for at most
+// COUNT-1 services of others. If there are requests but the holder makes none, a requester holds
+// the token in the next cycle.
 
 module fs_token_formal #(
   parameter int unsigned COUNT = 4
@@ -8,7 +9,8 @@ module fs_token_formal #(
   input  logic              rst_ni,
   input  logic [COUNT-1:0]  new_i,     // new requests
   input  logic              ready_i,
-  input  logic [1:0]        watch_i    // the solver's choice of whom to watch, the same at all times
+  input  logic [1:0]        watch_i    // the solver's choice of the watched requester, constant
+                                       // over time
 );
   localparam int unsigned INDEX_BITS = $clog2(COUNT);
 
@@ -34,7 +36,8 @@ module fs_token_formal #(
     end else begin
       request_q <= (request_q & ~served) | new_i;
       holder_q <= holder;
-      // Who holds it and is not served keeps it; who does not use it gives it away.
+      // A holder that requests and is not served keeps the token. A holder without a request passes
+      // the token on.
       stayed_q <= (request_q & holder) != '0 && !ready_i;
       was_idle_q <= (request_q & holder) == '0 && request_q != '0;
       if (!request_q[watch_q] || served[watch_q]) waited_q <= '0;

@@ -1,4 +1,4 @@
-//! A card memory for benches: behind one client's ports of `fs_pkg`.
+//! A card memory for benches, at one client's ports of `fs_pkg`.
 
 use std::collections::VecDeque;
 
@@ -9,18 +9,18 @@ use rand::Rng;
 /// Bytes of a beat.
 pub const BEAT_BYTES: usize = 64;
 
-/// `card_read_t`, `card_data_t`, `card_write_t` and `card_done_t` of one client, and the memory behind.
-/// Reads are answered in order, after a latency, with random pauses.
+/// `card_read_t`, `card_data_t`, `card_write_t` and `card_done_t` of one client, and the memory
+/// behind them. The memory answers reads in order, after a latency, with random pauses.
 #[derive(Debug)]
 pub struct CardMemory {
-    /// The content. Beats past its end read as zeros and come with an error; writing there is
-    /// answered with one.
+    /// The content. Beats past its end read as zeros with an error; a write to them is answered
+    /// with an error.
     pub bytes: Vec<u8>,
     /// Cycles from a read request to its first beat, and from a write to its answer.
     pub latency_cycles: u64,
-    /// The chance of a pause, on each of the streams.
+    /// The chance of a pause, for each of the streams.
     pub stall: f64,
-    /// Beats at or behind this number are broken: they answer with errors.
+    /// The memory answers beats from this number on with errors.
     pub broken_from: usize,
     /// The function that every request must name.
     pub owner: u64,
@@ -28,18 +28,19 @@ pub struct CardMemory {
     pub beats: (u64, u64),
     cycle: u64,
     owed: VecDeque<Owed>,
-    /// Writes to be answered: when, and whether with an error.
+    /// Writes without an answer: the cycle of the answer, and whether it is an error.
     landing: VecDeque<(u64, bool)>,
     offering: bool,
     read: [Port; 3],
     data: [Port; 3],
     write: Option<[Port; 4]>,
-    /// Requests of both ports that wait.
+    /// Waiting requests of both ports.
     held: [Held; 2],
 }
 
-/// Asserts the rule of streams on an output of the design: what is offered stays as it is until it is taken.
-/// For benches that look at ports themselves; a [`Sink`](fieldstone_verilate::bench::Sink) does it, too.
+/// Asserts the rule of streams on an output of the design: an offered beat does not change until it
+/// is taken. For benches that read ports themselves; a [`Sink`](fieldstone_verilate::bench::Sink)
+/// also asserts it.
 #[derive(Debug)]
 pub struct Held {
     port: String,
@@ -47,17 +48,17 @@ pub struct Held {
 }
 
 impl Held {
-    /// For the port of this name, at which nothing waits yet.
+    /// For the port of this name, at which no beat is offered yet.
     #[must_use]
     pub fn new(port: impl Into<String>) -> Self {
         Self { port: port.into(), beat: None }
     }
 
-    /// Looks at one cycle: what is offered, if anything is, and whether it is taken.
+    /// Checks one cycle: the offered beat, if there is one, and whether it is taken.
     ///
     /// # Panics
     ///
-    /// If what was offered before is not there any more.
+    /// If the beat that was offered before has changed or disappeared.
     pub fn check(&mut self, offered: Option<&[u8]>, is_taken: bool, cycle: u64) {
         let port = &self.port;
         if let Some(held) = self.beat.take() {
@@ -70,7 +71,7 @@ impl Held {
         }
     }
 
-    /// Looks at one cycle of a valid, a ready and a data port.
+    /// Checks one cycle of a valid, a ready and a data port.
     pub fn sample(&mut self, model: &Model, [valid, ready, data]: [Port; 3], cycle: u64) {
         let offered = model.is_set(valid).then(|| model.bytes(data));
         self.check(offered, model.is_set(ready), cycle);
@@ -85,9 +86,10 @@ struct Owed {
 }
 
 impl CardMemory {
-    /// The memory behind `{prefix}read_valid_o`, `{prefix}read_ready_i`, `{prefix}read_o`,
-    /// `{prefix}data_valid_i`, `{prefix}data_ready_o`, `{prefix}data_i` and, if there is such a port,
-    /// `{prefix}write_valid_o`, `{prefix}write_ready_i`, `{prefix}write_o`, `{prefix}done_i`.
+    /// The memory behind the ports `{prefix}read_valid_o`, `{prefix}read_ready_i`,
+    /// `{prefix}read_o`, `{prefix}data_valid_i`, `{prefix}data_ready_o`, `{prefix}data_i` and, if
+    /// there is such a port, `{prefix}write_valid_o`, `{prefix}write_ready_i`, `{prefix}write_o`,
+    /// `{prefix}done_i`.
     #[must_use]
     pub fn new(model: &Model, prefix: &str, bytes: Vec<u8>, stall: f64) -> Self {
         let port = |name: &str| model.port(&format!("{prefix}{name}"));
@@ -111,7 +113,7 @@ impl CardMemory {
         }
     }
 
-    /// True when nothing is owed.
+    /// True if no answer is pending.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.owed.is_empty() && self.landing.is_empty()

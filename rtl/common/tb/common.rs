@@ -9,7 +9,7 @@ use rand::Rng;
 #[path = "crossbar.rs"]
 mod crossbar;
 
-/// Whatever goes into a queue comes out, once, in order, whoever stalls.
+/// All beats leave a FIFO once and in order, with stalls on both sides.
 fn fifo_keeps_order(design: &'static Design, seed: u64, stalls: (f64, f64)) {
     let mut dice = dice(seed);
     let mut model = Model::new(design);
@@ -36,7 +36,7 @@ fn fifos_keep_order_under_stalls() {
     }
 }
 
-/// Requests stay up until they are served, and nobody waits for more than everyone else once.
+/// A request stays until it is served. A requester waits for at most COUNT-1 services of others.
 #[test]
 fn arbiter_is_fair() {
     const COUNT: usize = 5;
@@ -76,7 +76,8 @@ fn arbiter_is_fair() {
     assert!(wins.iter().all(|&wins| wins > 300), "{wins:?}");
 }
 
-/// A port is an address: after its model's end it must not be used, whatever lies there now.
+/// A port is an address. After the end of its model it must not be used, even if another model has
+/// the address.
 #[test]
 #[should_panic(expected = "a port of another model")]
 fn a_port_of_a_model_that_has_ended_is_refused() {

@@ -17,7 +17,7 @@ const READ_BITS: usize = 44;
 const WRITE_BITS: usize = 614;
 const ADDRESS_BITS: usize = 34;
 
-/// The first eight bytes of what a beat holds; the others repeat them.
+/// A beat with these first eight bytes; the other bytes repeat them.
 fn beat(value: u64) -> [u8; 64] {
     std::array::from_fn(|byte| value.to_le_bytes()[byte % 8])
 }
@@ -44,13 +44,13 @@ struct Bench {
     clock: Clock,
     dice: Dice,
     ports: BTreeMap<&'static str, Port>,
-    /// What the memory holds, and what it must hold in the end.
+    /// The content of the memory, and the content that it must have at the end.
     memory: Vec<u64>,
-    /// Bursts that the memory has to answer: address and beats left.
+    /// Bursts that the memory must answer: address and beats left.
     bursts: VecDeque<(u64, u64)>,
     landing: u64,
     faults: u64,
-    /// Requests to the memory that wait.
+    /// Waiting requests to the memory.
     held: [Held; 2],
 }
 
@@ -123,7 +123,7 @@ impl Bench {
         self.set("mem_write_done_i", u64::from(landed));
     }
 
-    /// What a port offers to the memory: the bytes of these outputs together.
+    /// The request at a port to the memory: the bytes of these outputs together.
     fn offered(&self, valid: &str, outputs: &[&str]) -> Option<Vec<u8>> {
         let bytes = |name: &&str| self.model.bytes(self.ports[name]).to_vec();
         (self.get(valid) == 1).then(|| outputs.iter().flat_map(bytes).collect())
@@ -162,8 +162,8 @@ impl Bench {
     }
 }
 
-/// Readers and writers at once, a third of them outside of their windows. Reads look at the lower
-/// half, writes go to the upper half, so that what reads see is known.
+/// Readers and writers at the same time, with a third of the requests outside their windows. Reads
+/// use the lower half and writes the upper half, so the data of reads is known.
 #[test]
 fn answers_are_right_and_in_order_and_nothing_outside_is_touched() {
     let mut bench = Bench::new(11);
@@ -181,7 +181,7 @@ fn answers_are_right_and_in_order_and_nothing_outside_is_touched() {
             queue.push_back(request);
         }
     }
-    // Two writers may not write one beat: the order between them is free.
+    // Two writers must not write the same beat, because the order between them is not defined.
     for (writer, queue) in write_queues.iter_mut().enumerate() {
         for _ in 0..300 {
             let mut request = bench.request();
@@ -281,8 +281,8 @@ fn answers_are_right_and_in_order_and_nothing_outside_is_touched() {
     assert!(expected_faults > 100);
 }
 
-/// With clients that always ask and a memory that always takes: a beat per cycle each way, whether one
-/// client has all of it or all share it, and everyone's share is the same.
+/// With clients that always request and a memory that is always ready: one beat per cycle each way,
+/// for one client alone and for all together, and all clients get equal shares.
 #[test]
 fn a_beat_per_cycle_each_way() {
     const BURST: u64 = 4;

@@ -1,4 +1,4 @@
-//! The verilated designs of this unit, and what benches of other units share.
+//! The verilated designs of this unit, and code that the benches of other units share.
 
 #[cfg(feature = "verilator")]
 fieldstone_verilate::designs!();

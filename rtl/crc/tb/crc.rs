@@ -10,7 +10,7 @@ use rand::Rng;
 /// `crc32c_pkg::LATENCY`.
 const LATENCY: u64 = 11;
 
-/// Puts a message onto the stream. An empty one is a last beat without valid bytes.
+/// Puts a message into the stream. An empty message is a last beat without valid bytes.
 fn push(source: &mut Source, message: &[u8]) {
     let beats = message.len().div_ceil(64).max(1);
     for beat in 0..beats {

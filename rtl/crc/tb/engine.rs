@@ -90,7 +90,8 @@ impl Bench {
         }
     }
 
-    /// A run of `length` bytes in blocks: every byte of the memory, the result, the beats read.
+    /// Runs a job on `length` bytes in blocks. Checks every byte of the memory, the result, and the
+    /// beats read.
     fn check(&mut self, length: usize, block_bytes: usize) -> Answer {
         let run_beats = length.div_ceil(BEAT_BYTES);
         let source = self.dice.random_range(0..4);
@@ -170,7 +171,7 @@ fn bad_descriptors_and_broken_memory_are_answered() {
         (Descriptor { source: over, ..good }, status::CARD_FAULT, over),
         (Descriptor { source: over - 64, ..good }, status::CARD_FAULT, over - 64),
         (Descriptor { destination: over, ..good }, status::CARD_FAULT, over),
-        // What memory refuses: a read, and a write.
+        // Errors of memory: for a read, and for a write.
         (Descriptor { source: 6400 - 64, ..good }, status::CARD_FAULT, 6400 - 64),
         (Descriptor { destination: 6400, ..good }, status::CARD_FAULT, 6400),
     ];
@@ -180,7 +181,7 @@ fn bad_descriptors_and_broken_memory_are_answered() {
         assert_eq!(answer.result, 0);
         assert!(bench.memory.bytes.iter().all(|&byte| byte == 7) || status == status::CARD_FAULT);
     }
-    // Anywhere in the run, and the next job is good.
+    // Errors anywhere in the run; the next job succeeds.
     for _ in 0..20 {
         bench.memory.bytes = vec![7; 1000 * BEAT_BYTES];
         bench.memory.broken_from = bench.dice.random_range(0..900);
@@ -193,9 +194,10 @@ fn bad_descriptors_and_broken_memory_are_answered() {
     }
 }
 
-/// The cycles that a job may take in `crc_engine_brief`.
+/// MAX_CYCLES of `crc_engine_brief`.
 const BRIEF_CYCLES: u64 = 3000;
-/// What may be under way when the time is up: beats for which there is room, and their sums.
+/// Cycles of the work that may be in flight at the time limit: beats that have room, and their
+/// sums.
 const UNDER_WAY_CYCLES: u64 = 600;
 
 #[test]
@@ -203,7 +205,7 @@ fn a_job_that_takes_too_long_is_ended_and_only_the_job() {
     for (seed, stall) in [(6, 0.0), (7, 0.3)] {
         let mut bench = Bench::of(&designs::CRC_ENGINE_BRIEF, seed, stall);
         for block_bytes in [64, 256, 1 << 20, 0xffff_ffc0] {
-            // Sums first: far more is asked for than there is memory.
+            // First sums: the job asks for far more bytes than there is memory.
             let source = 0x8000;
             let mut bytes = vec![0; source + 64 * 6000];
             bench.dice.fill_bytes(&mut bytes);
@@ -214,7 +216,7 @@ fn a_job_that_takes_too_long_is_ended_and_only_the_job() {
             assert_eq!((answer.status, answer.result, answer.detail), (status::TOO_LONG, 0, 0));
             let late = answer.cycles - BRIEF_CYCLES;
             assert!(late < UNDER_WAY_CYCLES, "{late} cycles too late");
-            // Sums that were written are right, and nothing else was.
+            // The written sums are right, and the job wrote no other byte.
             let beats = bench.memory.bytes.chunks(BEAT_BYTES).zip(bytes.chunks(BEAT_BYTES));
             let written = beats.take_while(|(now, before)| now != before).count();
             assert_eq!(written > 0, block_bytes < 1 << 20);
@@ -223,11 +225,11 @@ fn a_job_that_takes_too_long_is_ended_and_only_the_job() {
             let expected: Vec<u8> = sums.flat_map(|sum| crc32c(sum).to_le_bytes()).collect();
             assert!(bench.memory.bytes[..64 * written] == expected);
             assert!(bench.memory.bytes[64 * written..] == bytes[64 * written..]);
-            // Another function's job is not concerned.
+            // Another function's job is not affected.
             bench.memory.owner = (bench.memory.owner + 1) % 16;
             bench.check(40_000, 64);
         }
-        // A refusal counts for more.
+        // An error of memory has priority.
         bench.memory.bytes = vec![7; 64 * 500];
         let descriptor =
             Descriptor { op: 5, source: 0, destination: 0, length: 1 << 39, block_bytes: 1 << 20 };

@@ -1,5 +1,5 @@
-// The draw engine with its memories and, as the reconfigurable partition, the three kernels that can be
-// in it; rp_module_i tells which of them is.
+// The draw engine with its memories. All three kernels that the reconfigurable partition may hold
+// are instances; rp_module_i selects one.
 
 module draw_tb
   import crush_pkg::*;
@@ -25,7 +25,7 @@ module draw_tb
   input  logic           chosen_ready_i,
   output chosen_t        chosen_o,
 
-  // The ports of the memories that the draw engine does not use.
+  // Ports of the memories that the draw engine does not use.
   input  logic           read_i,
   input  logic [15:0]    index_i,
   output bucket_t        bucket_o,

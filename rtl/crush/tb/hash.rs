@@ -8,7 +8,7 @@ use fieldstone_verilate::bench::{Clock, Sink, Source, dice};
 use fieldstone_verilate::{Design, Model};
 use rand::Rng;
 
-/// Random words, with gaps between the beats; every hash comes after the same number of cycles.
+/// Random words, with gaps between the beats. Every hash has the same latency.
 fn hashes(design: &'static Design, args: usize, cycles: u64, hash: fn(&[u32]) -> u32) {
     for (seed, stall) in [(1, 0.0), (2, 0.4)] {
         let mut dice = dice(seed);
@@ -18,7 +18,7 @@ fn hashes(design: &'static Design, args: usize, cycles: u64, hash: fn(&[u32]) ->
         let mut sink = Sink::new(&model, "", &["hash_o"], 0.0);
         let mut expected = Vec::new();
         for beat in 0..2000 {
-            // Negative numbers are items too; zeros and ones come early.
+            // Negative numbers are also items; zeros and ones come early.
             let words: Vec<u32> = (0..args)
                 .map(|_| if beat < 20 { dice.random_range(0..2) } else { dice.random() })
                 .collect();

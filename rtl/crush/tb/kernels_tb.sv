@@ -1,4 +1,5 @@
-// All kernels side by side, for their bench: kernel_i (the algorithm's number) gets the beat.
+// All kernels in parallel, for their bench: the kernel with algorithm number kernel_i gets the
+// beat.
 
 module kernels_tb
   import crush_pkg::*;

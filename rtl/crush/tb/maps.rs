@@ -25,10 +25,10 @@ fn weight(dice: &mut Dice) -> u32 {
     }
 }
 
-/// Tunables that the device knows: those of bobtail and later, and what lies between them.
+/// Tunables that the device supports: those of bobtail and later, and combinations of them.
 ///
-/// Without `chooseleaf_descend_once` the tries of leaves multiply with those of what is above; then
-/// they are few, lest one mapping that cannot be filled take millions of cycles.
+/// Without `chooseleaf_descend_once`, the tries of leaves multiply with the tries above them. Then
+/// the tries are few, so that a mapping that cannot be filled does not take millions of cycles.
 fn tunables(dice: &mut Dice) -> Tunables {
     let descends_once = !dice.random_bool(0.2);
     let tries: &[u32] = if descends_once { &[0, 1, 3, 7, 7, 19, 50] } else { &[0, 1, 3, 7] };
@@ -42,7 +42,7 @@ fn tunables(dice: &mut Dice) -> Tunables {
     }
 }
 
-/// The algorithms of a random map: one module of the partition at most.
+/// The algorithms of a random map: they need at most one module of the partition.
 pub fn algorithms(dice: &mut Dice) -> Vec<AlgorithmKind> {
     let fixed = [AlgorithmKind::Straw2, AlgorithmKind::Straw];
     let module = AlgorithmKind::ALL[dice.random_range(0..3)];
@@ -53,8 +53,8 @@ pub fn algorithms(dice: &mut Dice) -> Vec<AlgorithmKind> {
     }
 }
 
-/// A map of one to five levels. Some children are devices where buckets would be usual, some buckets
-/// are empty, some children are shared, and most maps are too small for some of their rules.
+/// A map of one to five levels. Some children are devices on a level of buckets, some buckets are
+/// empty, some children are shared, and most maps are too small for some of their rules.
 pub fn random(dice: &mut Dice, algorithms: &[AlgorithmKind]) -> Map {
     let mut builder = MapBuilder::new();
     let tunables = tunables(dice);
@@ -83,7 +83,7 @@ pub fn random(dice: &mut Dice, algorithms: &[AlgorithmKind]) -> Map {
                 };
                 items.push(if equal { (item.0, WEIGHT_ONE) } else { item });
             }
-            // A tree of nothing but zeros leads nowhere.
+            // A draw from a tree with only zero weights leads nowhere.
             let mut algorithm = pick(dice, algorithms);
             if algorithm == AlgorithmKind::Tree && items.iter().all(|(_, weight)| *weight == 0) {
                 algorithm = pick(dice, &[AlgorithmKind::Straw2, AlgorithmKind::Tree]);
@@ -91,7 +91,7 @@ pub fn random(dice: &mut Dice, algorithms: &[AlgorithmKind]) -> Map {
             builder.bucket(id, TypeId(level), algorithm, items);
             made.push((ItemId::from(id), weight(dice).max(1)));
         }
-        // Mostly the level above has this one's buckets; some skip a level.
+        // Most buckets of the level above hold this level's buckets; some skip a level.
         if !uses_shared || level == 1 {
             below = made;
         } else {
@@ -151,7 +151,7 @@ fn rule(
     steps
 }
 
-/// Reweights of all kinds; sometimes fewer than there are devices.
+/// Reweights of all kinds; sometimes the list is shorter than the number of devices.
 pub fn reweights(dice: &mut Dice, map: &Map) -> Vec<u32> {
     let style = dice.random_range(0..5);
     let mut reweights: Vec<u32> = (0..map.max_devices())
@@ -169,7 +169,7 @@ pub fn reweights(dice: &mut Dice, map: &Map) -> Vec<u32> {
     reweights
 }
 
-/// The maps that the CRUSH crate's golden tests have, with their names.
+/// The maps of the CRUSH crate's golden tests, with their names.
 pub fn golden() -> Vec<(String, Map)> {
     let folder =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../crates/crush/tests/data/maps");

@@ -1,5 +1,5 @@
-//! The rule machine alone: draws, memories of the image and card memory are played by the bench; the
-//! results are those of the CPU's mapper, and what is wrong is answered as it should be.
+//! The rule machine alone. The bench simulates the draws, the memories of the image, and card
+//! memory. The results are those of the CPU's mapper, and errors get the right answers.
 #![cfg(feature = "verilator")]
 
 mod maps;
@@ -21,7 +21,7 @@ const IMAGE: u64 = 0;
 const INPUTS: u64 = 0x1_0000;
 const ROWS: u64 = 0x4_0000;
 
-/// The model and everything around it.
+/// The model with its streams and simulated parts.
 struct World {
     bench: Bench,
     played: Played,
@@ -58,7 +58,7 @@ impl World {
         self.wait(1)[0].status
     }
 
-    /// Loads the map, and puts the module into the partition that it needs, if it needs one.
+    /// Loads the map, and the module that it needs into the partition.
     fn load(&mut self, compiled: Compiled) {
         let module = compiled.module().unwrap_or_else(|| self.bench.dice.random_range(0..4));
         self.bench.model.set(self.module, module);
@@ -78,7 +78,8 @@ impl World {
         Job { source, destination, length: 4 * inputs, epoch: self.epoch, width, rule }
     }
 
-    /// Maps random inputs through every rule of the map and compares; says how many.
+    /// Maps random inputs through every rule of the map and compares. Returns the number of
+    /// mappings.
     fn check_rules(&mut self, name: &str, most_inputs: usize) -> u64 {
         let Self { bench, played, .. } = self;
         let compiled = played.compiled.clone();
@@ -189,7 +190,7 @@ fn commands_that_cannot_be_are_refused() {
         (Job { rule: 2, ..good }, Status::BadParameter, 2),
         (Job { rule: 3, ..good }, Status::BadParameter, 3),
         (Job { rule: 5, ..good }, Status::BadParameter, 5),
-        // At the very end of the addresses: not refused, but the memory is not that large.
+        // At the very end of the addresses: the command is accepted, but the memory is smaller.
         (Job { source: top - 128, ..good }, Status::CardFault, top - 128),
         (Job { destination: top - 20 * 64, ..good }, Status::CardFault, top - 20 * 64),
     ] {
@@ -212,7 +213,7 @@ fn faults_of_card_memory_end_the_command_that_met_them() {
     for _ in 0..10 {
         let inputs = world.bench.dice.random_range(1..200);
         let job = world.job(0, 3, inputs);
-        // Some of the inputs cannot be read; a command right behind is not concerned.
+        // Some inputs cannot be read; a command directly after it is not affected.
         let broken = world.bench.dice.random_range(0..inputs.div_ceil(16));
         world.bench.memory.broken_from = (INPUTS / 64 + broken) as usize;
         let tag = world.bench.place(&job);
@@ -220,7 +221,7 @@ fn faults_of_card_memory_end_the_command_that_met_them() {
         let expected = Answer { tag, status: fault, result: 0, detail: INPUTS };
         assert_eq!(world.wait(1), [expected]);
         world.bench.memory.broken_from = usize::MAX;
-        // Some of the rows cannot be written.
+        // Some rows cannot be written.
         let size = world.bench.memory.bytes.len() as u64;
         let destination = size - 64 * world.bench.dice.random_range(0..inputs);
         world.bench.place(&Job { destination, ..job });
@@ -265,7 +266,7 @@ fn maps_are_loaded_between_placements() {
         world.bench.load(source, length, 9);
         assert_eq!(world.status(), status as u64);
     }
-    // None of these has touched the loaded map; a fault in the middle of an image does.
+    // None of these has changed the loaded map; a fault in the middle of an image does.
     world.check_rules("after refusals", 40);
     world.bench.memory.broken_from = 5;
     world.bench.load(IMAGE, 640, 77);
@@ -290,12 +291,13 @@ fn missing_kernels_and_unsound_images_end_only_their_command() {
         world.played.fault = Fault::None;
         world.check_rules("after a fault", 60);
     }
-    // A choose step that wants more than the machine can count: no compiler makes it.
+    // A choose step that wants more items than the machine can count; no compiler makes such a
+    // step.
     let steps = world.played.steps.clone();
     world.played.steps[1] = 32 << 32 | 0x106;
     world.bench.place(&job);
     assert_eq!(world.status(), Status::BadImage as u64);
-    // Operations that mean nothing do nothing, and a rule may have no step at all.
+    // Operations without a meaning have no effect, and a rule may have no steps.
     world.played.steps = steps;
     world.played.steps[0] = 99;
     world.played.rules[1] = 1 << 32;
@@ -306,12 +308,13 @@ fn missing_kernels_and_unsound_images_end_only_their_command() {
     }
 }
 
-/// The cycles that a placement may take in `pe_brief`.
+/// MAX_CYCLES of `pe_brief`.
 const BRIEF_CYCLES: u64 = 10_000;
-/// What may be under way when the time is up: a draw per context, and inputs that are dropped.
+/// Cycles of the work that may be in flight at the time limit: a draw per context, and inputs that
+/// are dropped.
 const UNDER_WAY_CYCLES: u64 = 1500;
 
-/// Four devices, and two rules for them: one that does not give up, and one that ends.
+/// Four devices, and two rules for them: one that tries without end, and one that ends.
 fn endless() -> Compiled {
     let mut builder = MapBuilder::new();
     let items = (0..4).map(|osd| (ItemId(osd), WEIGHT_ONE));
@@ -333,7 +336,7 @@ fn placements_that_take_too_long_are_ended_and_only_those() {
         let compiled = world.played.compiled.clone();
         let other_rows = 0xf_0000;
 
-        // More inputs than there is time for, and more tries; each with others behind it.
+        // More inputs than fit into the time limit, and more tries; each with other jobs behind it.
         for (rule, width, inputs) in
             [(1, 3, (1 << 30) - 1), (0, 15, 1), (0, 15, 20), (0, 15, 1 << 20), (1, 3, 1 << 25)]
         {
@@ -349,7 +352,7 @@ fn placements_that_take_too_long_are_ended_and_only_those() {
             let expected = Answer { tag, status: too_long, result: 0, detail: 0 };
             let mut took = world.bench.clock.cycles - began;
             if inputs == 1 {
-                // Then what is behind it has ended before it.
+                // Then the job behind it has ended before it.
                 assert_eq!((answers[0].tag, answers[0].status), (short_tag, Status::Ok as u64));
                 assert_eq!(world.wait(1), [expected]);
                 took = world.bench.clock.cycles - began;
@@ -360,7 +363,7 @@ fn placements_that_take_too_long_are_ended_and_only_those() {
             assert!(took > BRIEF_CYCLES, "{took} cycles");
             assert!(took < BRIEF_CYCLES + UNDER_WAY_CYCLES, "{took} cycles");
             world.bench.check(&compiled, &short, &xs[..100], "behind");
-            // Rows are right, or empty where the mapping was ended, or as before.
+            // Rows are right, or empty if the mapping was stopped, or unchanged.
             let mut counts = [0; 3];
             let right = compiled.rows(&Job { rule: 1, ..long }, &xs);
             for (index, right) in right.iter().enumerate() {
@@ -376,7 +379,7 @@ fn placements_that_take_too_long_are_ended_and_only_those() {
             assert!(world.bench.model.is_set(world.idle));
         }
 
-        // Everyone has all of the time, however long it took those before.
+        // Every job has the full time limit, however long the jobs before it took.
         let long = world.job(0, 15, 3);
         let began = world.bench.clock.cycles;
         for _ in 0..4 {
@@ -387,7 +390,7 @@ fn placements_that_take_too_long_are_ended_and_only_those() {
         assert!(took > 4 * BRIEF_CYCLES, "{took} cycles");
         assert!(took < 4 * (BRIEF_CYCLES + UNDER_WAY_CYCLES), "{took} cycles");
 
-        // A fault counts for more, whether it is met before the end or after it.
+        // A fault has priority, whether it happens before the time limit or after it.
         for (broken, inputs) in [(1, 20), (2, 20 * 16)] {
             world.bench.memory.broken_from = (INPUTS / 64) as usize + broken;
             world.bench.place(&Job { destination: 0, ..world.job(0, 15, inputs) });
@@ -395,7 +398,7 @@ fn placements_that_take_too_long_are_ended_and_only_those() {
             world.bench.memory.broken_from = usize::MAX;
         }
 
-        // Loading takes what it takes.
+        // There is no time limit for loading.
         world.bench.memory.latency_cycles = BRIEF_CYCLES;
         world.load(whole(tree(AlgorithmKind::Straw2)));
         world.bench.memory.latency_cycles = 20;
@@ -423,7 +426,7 @@ fn the_partition_is_used_only_while_it_is_ready() {
                 assert_eq!(answer, Answer { tag, status, result: 0, detail: other });
             }
         }
-        // Jobs in flight end, new ones are refused.
+        // Jobs in flight end, and new jobs are refused.
         world.bench.model.set(world.module, module as u64);
         world.bench.place(&job);
         world.cycles(60);

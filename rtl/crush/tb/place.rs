@@ -1,4 +1,4 @@
-//! The engine's side of a bench: commands, answers, and a card memory with inputs and results.
+//! The host's side of a bench: commands, answers, and a card memory with inputs and results.
 
 use fieldstone_crush::{AlgorithmKind, ChooseArgs, ItemId, Kernel, Map, RuleId};
 use fieldstone_fpga::image::{Image, ImageError};
@@ -8,7 +8,7 @@ use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, Stream, bits, dice, 
 use fieldstone_verilate::{Design, Model};
 use rand::Rng;
 
-/// The function in whose name everything is done, unless the memory is told of another.
+/// The function that all requests name, unless the memory expects another.
 pub const OWNER: u64 = 5;
 
 /// The row of a mapping without items.
@@ -18,7 +18,7 @@ pub const NOTHING: [u32; 16] = {
     row
 };
 
-/// A map with what belongs to it, compiled for the device.
+/// A map with its weights, compiled for the device.
 #[derive(Clone)]
 pub struct Compiled {
     pub map: Map,
@@ -37,8 +37,8 @@ impl Compiled {
         Ok(Self { map, args, reweights, image })
     }
 
-    /// The module that the map needs in the reconfigurable partition: its number is that of the
-    /// algorithm. `None` if it needs none.
+    /// The module that the map needs in the reconfigurable partition. Its number is that of the
+    /// algorithm. `None` if the map needs none.
     pub fn module(&self) -> Option<u64> {
         let of_partition = |kind: &&AlgorithmKind| {
             matches!(kind, AlgorithmKind::Uniform | AlgorithmKind::List | AlgorithmKind::Tree)
@@ -46,12 +46,12 @@ impl Compiled {
         self.image.algorithms().iter().find(of_partition).map(|&kind| kind as u64)
     }
 
-    /// Whether the one place of the partition is enough.
+    /// True if the map needs at most one module.
     pub fn fits_partition(&self) -> bool {
         self.image.algorithms().iter().filter(|&&kind| (kind as u64) <= 3).count() <= 1
     }
 
-    /// The rows of a job, as the CPU has them.
+    /// The rows of a job, computed by the CPU.
     pub fn rows(&self, job: &Job, xs: &[u32]) -> Vec<Vec<u32>> {
         let rule = self.map.rule(RuleId(job.rule as u32)).expect("it is one of the map's");
         let rule = rule.with_choose_args(self.args.as_ref());
@@ -122,7 +122,7 @@ impl Bench {
         }
     }
 
-    /// One cycle; `others` are what the model has beside.
+    /// One cycle; `others` are the model's other streams.
     pub fn cycle(&mut self, others: &mut [&mut dyn Stream]) {
         let mut streams: Vec<&mut dyn Stream> =
             vec![&mut self.commands, &mut self.answers, &mut self.memory];
@@ -132,7 +132,7 @@ impl Bench {
         self.clock.cycle(&mut self.model, &mut self.dice, &mut streams);
     }
 
-    /// Queues a descriptor; its answer will carry the tag returned.
+    /// Queues a descriptor. Returns the tag of its answer.
     pub fn command(&mut self, descriptor: &[u8]) -> u64 {
         let mut command = descriptor.to_vec();
         command.resize(131, 0);
@@ -166,8 +166,8 @@ impl Bench {
         self.command(&bytes)
     }
 
-    /// Waits for so many answers. A mapping that cannot be filled may take very long, but not for ever:
-    /// now and then a beat must move to or from the memory.
+    /// Waits for a number of answers. A mapping that cannot be filled may take very long, but not
+    /// for ever: from time to time, a beat must move to or from the memory.
     pub fn wait(&mut self, answers: usize, others: &mut [&mut dyn Stream]) -> Vec<Answer> {
         let mut moved = (self.clock.cycles, self.memory.beats);
         while self.answers.beats.len() < answers {
@@ -188,7 +188,7 @@ impl Bench {
             .collect()
     }
 
-    /// Random inputs in the memory at `at`.
+    /// Writes random inputs to the memory at `at`.
     pub fn write_inputs(&mut self, at: u64, inputs: usize) -> Vec<u32> {
         let from: u32 = self.dice.random();
         let xs: Vec<u32> = (0..inputs as u32)
@@ -200,14 +200,14 @@ impl Bench {
         xs
     }
 
-    /// The row of a result, as it lies in the memory: a count, and 15 items.
+    /// The row of a result in the memory: a count, and 15 items.
     pub fn row(&self, destination: u64, index: usize) -> Vec<u32> {
         let at = destination as usize + 64 * index;
         let row = self.memory.bytes[at..at + 64].chunks(4);
         row.map(|word| u32::from_le_bytes(word.try_into().expect("4 bytes"))).collect()
     }
 
-    /// Compares the results of a job with what the CPU says.
+    /// Compares the results of a job with those of the CPU.
     pub fn check(&self, compiled: &Compiled, job: &Job, xs: &[u32], what: &str) {
         for (index, row) in compiled.rows(job, xs).into_iter().enumerate() {
             let (found, x) = (self.row(job.destination, index), xs[index]);
@@ -215,8 +215,9 @@ impl Bench {
         }
     }
 
-    /// Maps random inputs through every rule of the loaded map, several commands at a time, and
-    /// compares; says how many mappings that were. Inputs lie at `inputs`, results at `rows` and on.
+    /// Maps random inputs through every rule of the loaded map, with several commands at a time,
+    /// and compares. Returns the number of mappings. Inputs lie at `inputs`, and results begin at
+    /// `rows`.
     pub fn check_rules(
         &mut self,
         compiled: &Compiled,

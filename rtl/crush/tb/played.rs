@@ -1,5 +1,5 @@
-//! The draw engine and the memories of the image, played by the bench: draws are answered with the CPU
-//! crate's buckets, after random times and in random order.
+//! Simulates the draw engine and the memories of the image. The bench computes draws with the CPU
+//! crate's buckets, and answers them after random times and in random order.
 
 use std::ops::Range;
 
@@ -11,13 +11,13 @@ use rand::Rng;
 
 use crate::place::Compiled;
 
-/// What draws do that a sound map does not.
+/// Faults of draws that do not happen with a sound map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// Now and then a kernel is missing.
+    /// Sometimes a kernel is missing.
     MissingKernel,
-    /// Every draw gives a bucket of a type that nobody wants.
+    /// Every draw gives a bucket of a type that no rule wants.
     Cycle,
 }
 
@@ -35,7 +35,7 @@ impl Memory {
         Self { read: port("read_o"), index: port("index_o"), data: port("i"), pending: None }
     }
 
-    /// Nonsense is on the port in all cycles in which nothing was asked.
+    /// The port has a random value in all cycles without a read before.
     fn drive(&self, model: &mut Model, dice: &mut Dice, content: impl Fn(usize) -> Option<u64>) {
         let mask = u64::MAX >> (64 - self.data.bits());
         let value = self.pending.and_then(content).unwrap_or_else(|| dice.random());
@@ -47,21 +47,21 @@ impl Memory {
     }
 }
 
-/// The played parts.
+/// The simulated parts.
 pub struct Played {
     pub compiled: Compiled,
-    /// `rule_t` of every rule, and the steps of all, as the image has them.
+    /// `rule_t` of every rule, and the steps of all rules, from the image.
     pub rules: Vec<u64>,
     pub steps: Vec<u64>,
     pub fault: Fault,
     /// Cycles from a draw to its answer.
     pub delay_cycles: Range<u64>,
     pub stall: f64,
-    /// Whether the loader accepts the image.
+    /// True if the loader accepts the image.
     pub accepts: bool,
-    /// The image as it came.
+    /// The received image.
     pub image: Vec<u8>,
-    /// Draws so far.
+    /// Number of draws.
     pub draws: u64,
     settings: Vec<u8>,
     contexts: u64,
@@ -112,13 +112,13 @@ impl Played {
         played
     }
 
-    /// Another map, from the next load on.
+    /// Sets another map, for the next load.
     pub fn set_map(&mut self, compiled: Compiled) {
         self.compiled = compiled;
         self.describe();
     }
 
-    /// After a reset: nothing is owed.
+    /// After a reset, no answer is pending.
     pub fn forget(&mut self) {
         self.pending.clear();
         self.offered = None;
@@ -127,8 +127,8 @@ impl Played {
         self.held_load = ["load_beat_o", "load_last_o"].map(Held::new);
     }
 
-    /// What the unit would have in its memories: taken from the image, whose header says how many
-    /// entries its sections have.
+    /// The content of the unit's memories, taken from the image. The image's header gives the
+    /// number of entries of its sections.
     fn describe(&mut self) {
         let image = self.compiled.image.bytes();
         let count = |section: usize| bits(image, 64 + 32 * section, 32) as usize;
@@ -221,7 +221,7 @@ impl Stream for Played {
         steps.drive(model, dice, |at| self.steps.get(at).copied());
         reweights.drive(model, dice, weight);
         model.set_bytes(self.settings_port, &self.settings);
-        // Answers are made here, where the dice are.
+        // The answers are made here, because this function has the dice.
         for at in 0..self.pending.len() {
             if self.pending[at].0 == u64::MAX {
                 self.pending[at].0 = self.cycle + dice.random_range(self.delay_cycles.clone());

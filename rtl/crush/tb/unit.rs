@@ -1,5 +1,5 @@
-//! The whole unit: rule machine, draw engine, kernels and memories, with images as the host compiles
-//! them; and how many cycles a mapping takes.
+//! The whole unit: rule machine, draw engine, kernels and memories, with images that the host's
+//! compiler made; and the cycles of mappings.
 #![cfg(feature = "verilator")]
 
 mod maps;
@@ -38,7 +38,7 @@ impl World {
         Self { bench, module, busy, draws, epoch: 0 }
     }
 
-    /// Loads the map, and puts the module into the partition that it needs.
+    /// Loads the map, and the module that it needs into the partition.
     fn load(&mut self, compiled: &Compiled) {
         self.load_image(compiled.image.bytes(), compiled.module());
     }
@@ -59,7 +59,8 @@ impl World {
         mappings
     }
 
-    /// One command for so many inputs: the cycles from its first to its last, and the draws.
+    /// Runs one command with this number of inputs. Returns the cycles from its start to its end,
+    /// and the draws.
     fn measure(&mut self, compiled: &Compiled, rule: u64, width: u64, inputs: usize) -> (u64, u64) {
         let (source, destination, length) = (INPUTS, ROWS, 4 * inputs as u64);
         let job = Job { source, destination, length, epoch: self.epoch, width, rule };
@@ -74,7 +75,7 @@ impl World {
     }
 }
 
-/// Compares random maps until so many mappings have been made.
+/// Compares random maps until the given number of mappings is reached.
 fn random_maps(world: &mut World, kinds: Option<AlgorithmKind>, mappings: u64, most_inputs: usize) {
     let mut done = 0;
     for number in 0.. {
@@ -118,8 +119,8 @@ fn golden_maps_give_what_the_cpu_gives() {
     assert!(mappings > 1000);
 }
 
-/// Images whose sum is right and whose content is not: placements by them end, and the partition may be
-/// swapped whenever it is not in use.
+/// Images with a right checksum and wrong content: placements with them end, and the partition may
+/// be swapped whenever no job uses it.
 #[test]
 fn damaged_images_hold_up_nobody() {
     let mut world = World::new(5, 0.1);
@@ -133,7 +134,7 @@ fn damaged_images_hold_up_nobody() {
         bytes
     };
 
-    // No reciprocal is right.
+    // All reciprocals are wrong.
     let buckets = u32::from_le_bytes(image[8..12].try_into().expect("4 bytes")) as usize;
     let rows = u32::from_le_bytes(image[12..16].try_into().expect("4 bytes")) as usize;
     let slots = 64 + (16 * buckets).next_multiple_of(64);
@@ -155,7 +156,8 @@ fn damaged_images_hold_up_nobody() {
     world.bench.place(&damaged);
     assert_eq!(world.bench.wait(1, &mut [])[0].status, Status::NotLoaded as u64);
 
-    // The header names no algorithm of the partition. So nobody waits for its end with a swap.
+    // The header names no algorithm of the partition, so a swap does not wait for the placement's
+    // end.
     let mut bytes = image.clone();
     bytes[6] &= !(1 << AlgorithmKind::Uniform as u8);
     world.load_image(&with_sum(bytes), compiled.module());
@@ -172,7 +174,7 @@ fn damaged_images_hold_up_nobody() {
     world.check_rules(&compiled, 60, "after damaged images");
 }
 
-/// A map of racks, hosts and devices, of various weights.
+/// A map of racks, hosts and devices, with various weights.
 fn cluster(algorithm: AlgorithmKind, racks: i32, hosts: i32, osds: i32) -> Map {
     let (host, rack, root) = (TypeId(1), TypeId(2), TypeId(3));
     let weight = |osd: i32| WEIGHT_ONE + (osd as u32 * 7919 % 16) * 0x1000;
@@ -197,8 +199,8 @@ fn cluster(algorithm: AlgorithmKind, racks: i32, hosts: i32, osds: i32) -> Map {
     builder.build().expect("the map is valid")
 }
 
-/// The cycles of whole mappings of straw2, alone and in a stream of them; the bounds are what was
-/// measured, a little rounded up.
+/// The cycles of whole straw2 mappings, alone and in a stream. The bounds are the measured numbers,
+/// slightly rounded up.
 #[test]
 fn a_mapping_takes_this_many_cycles() {
     for (racks, hosts, osds, most_single, most_each) in [(4, 8, 8, 510, 17), (16, 32, 20, 510, 17)]
@@ -226,8 +228,8 @@ fn a_mapping_takes_this_many_cycles() {
     }
 }
 
-/// `CRUSH_UNIT_MAPPINGS` random placements per algorithm (1,000,000 if it is not set), on maps of only
-/// that algorithm.
+/// `CRUSH_UNIT_MAPPINGS` random placements per algorithm (1,000,000 if it is not set), on maps with
+/// only that algorithm.
 #[test]
 #[ignore = "takes hours"]
 fn campaign() {

@@ -1,12 +1,12 @@
-// The whole unit with, as its reconfigurable partition, the three kernels that can be in it;
-// rp_module_i tells which of them is. Draws are counted, for the benches.
+// The whole unit. All three kernels that the reconfigurable partition may hold are instances;
+// rp_module_i selects one. The module counts draws for the benches.
 
 module unit_tb
   import crush_pkg::*;
 #(
   parameter int unsigned LANES = 16,
   parameter int unsigned CONTEXTS = 32,
-  // Of a placement: random rules try for longer than the device lets them.
+  // Limit of a placement. It is high, because random rules try for longer than the device's limit.
   parameter int unsigned MAX_CYCLES = 1 << 30
 ) (
   input  logic                     clk_i,
@@ -35,8 +35,8 @@ module unit_tb
   output logic                     rp_busy_o,
   output logic                     idle_o,
 
-  output logic [31:0]              draws_o,       // since the reset
-  output logic [15:0]              draw_cycles_o  // of the last
+  output logic [31:0]              draws_o,       // counted since reset
+  output logic [15:0]              draw_cycles_o  // of the last draw
 );
   logic to_kernel;
   kernel_beat_t beat;

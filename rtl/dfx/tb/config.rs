@@ -1,4 +1,4 @@
-//! The configuration port: what it refuses, when it drains, and what it leaves behind.
+//! The configuration port: what it refuses, when it drains, and its state afterwards.
 
 use fieldstone_accel::crc32c;
 use fieldstone_fpga::regs::{
@@ -25,13 +25,13 @@ fn bitstream(dice: &mut Dice, module: u32, frames: usize) -> Vec<u8> {
     [head, frames].concat()
 }
 
-/// Makes the head's own checksum right.
+/// Corrects the head's own checksum.
 fn seal(head: &mut [u8]) {
     let sum = crc32c(&head[..60]);
     head[60..64].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// What an answer says.
+/// The fields of an answer.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     status: u64,
@@ -52,10 +52,10 @@ struct Bench {
     commands: Source,
     answers: Sink,
     memory: CardMemory,
-    /// Cycles for which mappings in flight use the partition once it is draining.
+    /// Cycles for which mappings in flight use the partition after the drain has begun.
     busy: u64,
     loading_cycles: u64,
-    /// Changes a byte of the memory when loading begins.
+    /// Changes a byte of the memory when the loading begins.
     corrupt_while_loading: Option<usize>,
     busy_port: Port,
     state: Port,
@@ -138,7 +138,7 @@ impl Bench {
         }
     }
 
-    /// Loads a bitstream that lies at `at` beats.
+    /// Writes a bitstream to the memory at beat `at`, and loads it.
     fn load(&mut self, at: usize, bitstream: &[u8]) -> Answer {
         self.memory.bytes = vec![0; 64 * 1024];
         self.memory.bytes[at * BEAT_BYTES..][..bitstream.len()].copy_from_slice(bitstream);
@@ -177,7 +177,7 @@ fn bad_bitstreams_are_refused_and_the_old_module_goes_on() {
     assert_eq!(bench.load(3, &good).status, Status::Ok as u64);
     let old = ReconfigurableModule::List;
     let refused = |detail| Answer::new(Status::BadBitstream, old, detail);
-    // A flipped bit anywhere in the head, with and without its own checksum made right again.
+    // A flipped bit anywhere in the head, with and without a corrected checksum.
     for (offset, detail) in [(0, 0), (4, 4), (8, 8), (16, 16)] {
         let mut stream = good.clone();
         stream[offset] ^= 0x80;

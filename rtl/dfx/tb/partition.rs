@@ -1,6 +1,7 @@
-//! The partition: each module answers when it is configured, and nothing comes out while it is decoupled.
+//! The partition: each module answers when it is configured, and no draw comes out while the
+//! partition is decoupled.
 //!
-//! What the kernels draw is the business of `rtl/crush`; here a bucket of one item is enough.
+//! `rtl/crush` tests the results of the kernels; here a bucket of one item is enough.
 
 use fieldstone_fpga::regs::ReconfigurableModule;
 use fieldstone_rtl_dfx::PARTITION_4;
@@ -16,7 +17,7 @@ const LAST_AT: usize = TAG_AT + TAG_BITS;
 const FIRST_AT: usize = LAST_AT + 1;
 /// `drawn_t`: position, tag.
 const DRAWN_TAG_AT: usize = 16;
-/// More cycles than any kernel takes.
+/// More cycles than the latency of any kernel.
 const PATIENCE: u64 = 60;
 
 struct Bench {
@@ -59,7 +60,7 @@ impl Bench {
         drawn
     }
 
-    /// Changes the module, by way of the decoupled partition in reset, as `dfx_config` does.
+    /// Changes the module while the partition is decoupled and in reset, as `dfx_config` does.
     fn configure(&mut self, module: ReconfigurableModule) {
         let reset = self.model.port("rst_ni");
         self.model.set(self.decouple, 1);

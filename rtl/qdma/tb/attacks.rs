@@ -1,6 +1,6 @@
-//! Attacks, and accidents: whatever a driver does to its queue sets, the error arrives where it belongs,
-//! nothing wedges, and other tenants' traffic goes on and is verified. That no access leaves its
-//! function's window is asserted by the memories all the time.
+//! Attacks and accidents. Whatever a driver does to its queue sets, the error arrives at the right
+//! queue set, no unit hangs, and other tenants' traffic goes on and is verified. The memories
+//! always assert that no access leaves its function's window.
 
 use fieldstone_fpga::regs::{
     C2hOp, H2cOp, MAX_CHAIN, MAX_COPY_BYTES, QueueCommand, QueueState, Status, completion,
@@ -17,7 +17,7 @@ use crate::world::{CARD_WINDOW, HOST_WINDOW, Weather, World, vector};
 const COMPLETE: u64 = descriptor_flag::COMPLETE;
 const ATTACKER: u64 = 5;
 
-/// A world with two tenants that have done nothing wrong, and a lot to do.
+/// A world with two tenants that make no errors, and have a lot of work.
 fn with_bystanders(seed: u64) -> (World, Vec<Traffic>) {
     let mut world = World::new(&designs::QDMA, Weather::rough(seed, 0.1), SETS);
     let bystanders = [(1, 0), (1, 3), (6, 1)].map(|(function, number)| {
@@ -28,7 +28,7 @@ fn with_bystanders(seed: u64) -> (World, Vec<Traffic>) {
     (world, bystanders.into())
 }
 
-/// The other tenants finish, undisturbed.
+/// The other tenants finish without an error.
 fn unharmed(world: &mut World, bystanders: &mut [Traffic]) {
     traffic::finish(world, bystanders);
     for traffic in bystanders.iter() {
@@ -45,7 +45,7 @@ fn copy(op: u64, source: u64, destination: u64, length: u64) -> Job {
     Job::new(op, COMPLETE).moving(source, destination, length)
 }
 
-/// The queue set still works, after a reset.
+/// The queue set still works after a reset.
 fn works_again(world: &mut World, queue: &mut Queue) {
     queue.reset(world);
     queue.enable(world, false);
@@ -107,7 +107,7 @@ fn descriptors_that_are_wrong_are_refused() {
     for (ring, job, status, detail) in cases {
         let job = job.expect(status as u64, 0, Check::Nothing);
         attacker.post(&mut world, ring, vec![job]);
-        // What stands behind it does not happen.
+        // A descriptor behind the error does not run.
         attacker.post(&mut world, ring, vec![Job::new(0, COMPLETE)]);
         attacker.ring(&mut world, ring);
         let completion = attacker.wait(&mut world);
@@ -143,7 +143,7 @@ fn what_fails_at_work_stops_its_queue_set() {
                 (C2H, copy(from, card, host, 0x8000), Status::HostError)
             }
             2 | 3 => {
-                // Only the guard of card memory knows; the descriptor looked right.
+                // Only the guard of card memory finds the error; the descriptor's checks passed.
                 world.card.windows[ATTACKER as usize] = (window.0, card + 0x3000);
                 let there = copy(to, host, card, 0x8000);
                 let back = copy(from, card, host, 0x8000);
@@ -157,7 +157,7 @@ fn what_fails_at_work_stops_its_queue_set() {
                 (H2C, job.with(status, Status::BadProgram as u64), Status::BadProgram)
             }
             _ => {
-                // The descriptor itself cannot be read.
+                // Host memory answers the read of the descriptor with an error.
                 world.host.broken.insert(queue.rings[H2C].base);
                 (H2C, Job::new(0, 0), Status::HostError)
             }
@@ -170,7 +170,7 @@ fn what_fails_at_work_stops_its_queue_set() {
         queue.ring(&mut world, ring);
         assert_eq!(queue.wait(&mut world).status, status as u64);
         assert_eq!(queue.control(&mut world), (QueueState::Stopped as u64, status as u64));
-        // Doorbells of a driver that does not know yet are no errors, and do nothing.
+        // Doorbells of a driver that does not know yet are no errors, and have no effect.
         queue.post(&mut world, ring, vec![Job::new(0, COMPLETE)]);
         queue.ring(&mut world, ring);
         rest(&mut world, &mut bystanders, 300);
@@ -232,7 +232,7 @@ fn doorbells_that_go_too_far_are_refused() {
         }
         rest(&mut world, &mut bystanders, 50);
     }
-    // What has been posted cannot be taken back.
+    // A doorbell cannot take posted entries back.
     for _ in 0..2 {
         queue.post(&mut world, C2H, vec![Job::new(0, COMPLETE).with(descriptor::AFTER, 1 << 20)]);
     }
@@ -262,7 +262,7 @@ fn a_stuck_consumer_stalls_only_itself() {
     let before = world.host.bytes[cq..cq + 0x1000].to_vec();
     world.cycles(2000);
     assert_eq!(world.host.bytes[cq..cq + 0x1000], before, "a completion without a place");
-    // Two are there; every one that is read makes room for the next.
+    // Two completions are posted; each one that the driver reads makes room for the next.
     for _ in 0..16 {
         assert!(stuck.poll(&world).is_some());
         stuck.consumed(&mut world);
@@ -313,14 +313,14 @@ fn a_reset_waits_for_a_slow_engine() {
     let mut queue = Queue::new(ATTACKER, 0, [5, 5, 5]);
     queue.enable(&mut world, false);
     world.engines[1].hung = true;
-    // More than its function has slots for.
+    // More descriptors than the function's slots.
     for _ in 0..32 {
         let job = Job::new(H2cOp::Code as u64, COMPLETE).moving(queue.card, 0, 64);
         queue.post(&mut world, H2C, vec![job]);
     }
     queue.ring(&mut world, H2C);
     world.cycles(5000);
-    // Others have slots of their own.
+    // Other functions have their own slots.
     let mut other = Queue::new(9, 0, [2, 2, 2]);
     other.enable(&mut world, false);
     works_again(&mut world, &mut other);
@@ -340,7 +340,7 @@ fn links_that_never_end_are_cut() {
     let (mut world, mut bystanders) = with_bystanders(8);
     let mut queue = Queue::new(ATTACKER, 0, [2, 2, 2]);
     queue.enable(&mut world, false);
-    // As many as there may be.
+    // The longest allowed chain.
     let mut jobs = vec![Job::new(0, 0); MAX_CHAIN];
     jobs.push(Job::new(0, COMPLETE));
     queue.post(&mut world, H2C, jobs);
@@ -387,7 +387,7 @@ fn waiting_forever_holds_nothing() {
         queue.ring(&mut world, C2H);
     }
     rest(&mut world, &mut bystanders, 2000);
-    // All slots of the function are there for others of its rings.
+    // The other rings of the function can use all of its slots.
     for queue in &mut queues {
         for _ in 0..100 {
             queue.run(&mut world, H2C, Job::new(0, COMPLETE | descriptor_flag::FENCE));
@@ -425,12 +425,12 @@ fn contexts_that_are_wrong_are_refused() {
         queue.reset(&mut world);
     }
     assert_eq!(world.take_errors(ATTACKER), 0);
-    // A context that the function may not read.
+    // A context outside the function's window.
     let command = QueueCommand::Enable as u64 | queue::CONTROL_CONTEXT_BASE.with(0);
     world.write(ATTACKER, queue.register(queue::CONTROL), command);
     assert_eq!(queue.control(&mut world), (QueueState::Stopped as u64, Status::HostError as u64));
     assert_eq!(register::FAULTS_HOST.of(world.read(0, register::FAULTS)), 1);
-    // To enable what is not disabled is an error, and changes nothing.
+    // Enabling a set that is not disabled is an error, and changes nothing.
     works_again(&mut world, &mut queue);
     queue.enable_with(&mut world, &good);
     let state = register::FUNCTION_ERRORS_DOORBELL_STATE.with(1);
@@ -445,7 +445,7 @@ fn guards_hold_when_a_window_closes() {
     let mut queue = Queue::new(ATTACKER, 0, [3, 3, 3]);
     let (low, high) = (ATTACKER * HOST_WINDOW, (ATTACKER + 1) * HOST_WINDOW);
     let faults = |world: &mut World| register::FAULTS_HOST.of(world.read(0, register::FAULTS));
-    // The rings are outside now, the completions inside; then nothing is.
+    // Now the rings are outside the window, and the completions are inside; then both are outside.
     queue.enable(&mut world, false);
     world.set_host_window(ATTACKER, queue.cq_base, high);
     queue.post(&mut world, H2C, vec![Job::new(0, 0)]);
@@ -464,7 +464,7 @@ fn guards_hold_when_a_window_closes() {
     let stopped = (QueueState::Stopped as u64, Status::HostError as u64);
     assert_eq!(queue.control(&mut world), stopped);
     assert_eq!(faults(&mut world), 3);
-    // It closes on copies that are under way, there and back.
+    // The window closes while copies are in flight, in both directions.
     for ring in [H2C, C2H] {
         world.set_host_window(ATTACKER, low, high);
         works_again(&mut world, &mut queue);
@@ -476,7 +476,7 @@ fn guards_hold_when_a_window_closes() {
         queue.post(&mut world, ring, vec![job]);
         queue.ring(&mut world, ring);
         rest(&mut world, &mut bystanders, 800);
-        // What the guard let through before may still come.
+        // Accesses that the guard has forwarded before may still come.
         let windows = world.host.windows;
         world.set_host_window(ATTACKER, low, host);
         world.host.windows = windows;
@@ -507,7 +507,7 @@ fn queue_sets_change_hands() {
         queue.ring(&mut world, H2C);
         world.cycles(3000);
     }
-    // Function 10 gets what was function 5's.
+    // Function 10 gets the queue sets of function 5.
     let queues = function_table::QUEUES_FIRST.with(ATTACKER * SETS)
         | function_table::QUEUES_COUNT.with(SETS)
         | function_table::QUEUES_VECTOR.with(1);
@@ -530,7 +530,7 @@ fn queue_sets_change_hands() {
     unharmed(&mut world, &mut bystanders);
 }
 
-/// A function that wants an interrupt for everything, while interrupts take their time.
+/// A function that asks for an interrupt for every descriptor, while interrupts are slow.
 #[test]
 fn a_flood_of_interrupts_holds_up_nobody_elses() {
     let mut world = World::new(&designs::QDMA, Weather::calm(31), SETS);
@@ -563,7 +563,7 @@ fn a_flood_of_interrupts_holds_up_nobody_elses() {
         let heard = world.interrupts.beats.iter().position(|beat| number(beat) == vector(6));
         if let (Some(heard), Some(before)) = (heard, before) {
             assert!(before > 10, "there was no flood");
-            // The one that was on its way, and one from whose turn it was.
+            // The interrupt that was on its way, and one whose arbitration had ended.
             assert!(heard <= before + 2, "{} of others went before", heard - before);
             return;
         }
@@ -571,7 +571,8 @@ fn a_flood_of_interrupts_holds_up_nobody_elses() {
     panic!("the interrupt never came; {} of others did", world.interrupts.beats.len());
 }
 
-/// A driver that has lost its mind: random registers of its page, random contexts, random descriptors.
+/// A driver that behaves at random: random registers of its page, random contexts, random
+/// descriptors.
 #[test]
 fn a_mad_driver_harms_nobody() {
     for seed in [20, 21] {
@@ -583,7 +584,7 @@ fn a_mad_driver_harms_nobody() {
             _ => base + world.dice.random_range(0..window / 64) * 64,
         };
         for _ in 0..400 {
-            // What lies in its memory: descriptors that are nearly right, and contexts.
+            // The content of its memory: descriptors that are nearly right, and contexts.
             for _ in 0..8 {
                 let (op, flags) = (world.dice.random_range(0..8), world.dice.random_range(0..8));
                 let host = any(&mut world, base, HOST_WINDOW);

@@ -1,4 +1,4 @@
-//! Packed structures at ports: fields by their lowest bit and width.
+//! Packed structures at ports. A field has a lowest bit and a width.
 
 /// Up to 64 bits of a packed value, least significant byte first.
 pub fn get(bytes: &[u8], low: usize, width: usize) -> u64 {

@@ -1,5 +1,5 @@
-//! A driver of one queue set, with what it expects of every descriptor: status, result, data, and that
-//! completions come in order, once each, and only where they were asked for or something failed.
+//! A driver of one queue set. For every descriptor it checks status, result and data. Completions
+//! must come in order, once each, and only for descriptors that ask for them or fail.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use fieldstone_fpga::regs::{
 
 use crate::world::{CARD_WINDOW, HOST_WINDOW, World};
 
-/// Queue sets of a function, among which its windows are divided.
+/// Number of queue sets of a function; its windows are divided among them.
 pub const SETS: u64 = 4;
 /// A descriptor's own number (ring in bit 31), which engines see.
 pub const TAG: Field = Field { offset: 96, bytes: 8 };
@@ -20,7 +20,7 @@ pub const TAG: Field = Field { offset: 96, bytes: 8 };
 pub const H2C: usize = 0;
 pub const C2H: usize = 1;
 
-/// Memory that must hold these bytes once a descriptor has completed.
+/// Memory that must hold these bytes after a descriptor has completed.
 #[derive(Clone, Debug)]
 pub enum Check {
     Nothing,
@@ -38,7 +38,7 @@ impl Check {
     }
 }
 
-/// A descriptor to do, and what shall come of it.
+/// A descriptor, and its expected result.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub bytes: [u8; DESCRIPTOR_BYTES],
@@ -81,8 +81,8 @@ impl Job {
     }
 }
 
-/// A descriptor that has been posted: its number in its ring, from 1, and whether its ring entry ends
-/// with it.
+/// A posted descriptor: its number in its ring, from 1, and whether it is the last of its ring
+/// entry.
 pub struct Posted {
     pub number: u32,
     pub job: Job,
@@ -94,7 +94,7 @@ pub struct Ring {
     pub base: u64,
     pub log2: u32,
     pub producer: u32,
-    /// Descriptors posted so far.
+    /// Number of descriptors posted.
     pub count: u32,
     /// Entries in use.
     pub used: u32,
@@ -111,7 +111,7 @@ pub struct Completion {
     pub detail: u64,
 }
 
-/// A queue set, and its driver's view of it.
+/// A queue set, as its driver sees it.
 pub struct Queue {
     pub function: u64,
     pub number: u64,
@@ -119,7 +119,7 @@ pub struct Queue {
     pub cq_base: u64,
     pub cq_log2: u32,
     pub consumer: u32,
-    /// Host memory and card memory for its data.
+    /// Addresses of its data in host memory and card memory.
     pub host: u64,
     pub card: u64,
     links: u64,
@@ -128,7 +128,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Lays out the rings of a queue set, which is not enabled yet.
+    /// Lays out the rings of a queue set that is not enabled yet.
     pub fn new(function: u64, number: u64, log2s: [u32; 3]) -> Self {
         let host = function * HOST_WINDOW + number * (HOST_WINDOW / SETS);
         let card = function * CARD_WINDOW + number * (CARD_WINDOW / SETS);
@@ -155,7 +155,7 @@ impl Queue {
         }
     }
 
-    /// Where a register of this queue set lies in its function's page.
+    /// Offset of a register of this queue set in its function's page.
     pub fn register(&self, offset: u64) -> u64 {
         queue::BASE + self.number * queue::STRIDE + offset
     }
@@ -180,7 +180,7 @@ impl Queue {
         context
     }
 
-    /// Asks to enable the queue set with that context.
+    /// Enables the queue set with that context. Returns state and status.
     pub fn enable_with(&self, world: &mut World, context: &[u8]) -> (u64, u64) {
         let at = self.context as usize;
         world.host.bytes[at..at + context.len()].copy_from_slice(context);
@@ -203,7 +203,7 @@ impl Queue {
         assert_eq!(state, (QueueState::Enabled as u64, 0));
     }
 
-    /// Resets the queue set and waits until that is done.
+    /// Resets the queue set and waits until it is disabled.
     pub fn reset(&self, world: &mut World) {
         let command = queue::CONTROL_COMMAND.with(QueueCommand::Reset as u64);
         world.write(self.function, self.register(queue::CONTROL), command);
@@ -220,7 +220,8 @@ impl Queue {
         (1 << self.rings[ring].log2) - self.rings[ring].used
     }
 
-    /// Puts descriptors into the next entry of a ring: the first there, the others linked behind it.
+    /// Puts descriptors into the next entry of a ring: the first into the ring, the others linked
+    /// behind it.
     pub fn post(&mut self, world: &mut World, r: usize, mut jobs: Vec<Job>) {
         let links: Vec<u64> = (1..jobs.len())
             .map(|_| {
@@ -259,7 +260,7 @@ impl Queue {
         world.write(self.function, register, self.consumer.into());
     }
 
-    /// Reads the next completion, if there is one, and compares it with what was expected.
+    /// Reads the next completion, if there is one, and compares it with the expected one.
     pub fn poll(&mut self, world: &World) -> Option<Completion> {
         let size = 1 << self.cq_log2;
         let at = self.cq_base as usize + (self.consumer % size) as usize * completion::BYTES;
@@ -295,7 +296,7 @@ impl Queue {
         Some(Completion { ring: r, number, status, cycles, detail })
     }
 
-    /// Waits for a completion, and tells the device that it was read.
+    /// Waits for a completion, and tells the device that the driver has read it.
     pub fn wait(&mut self, world: &mut World) -> Completion {
         for _ in 0..200_000 {
             if let Some(completion) = self.poll(world) {

@@ -1,5 +1,5 @@
-//! The engines as the queue engine meets them: each takes commands, and answers every one after a
-//! while, in any order. The result is a sum over the descriptor, so that a bench knows it.
+//! Simulated engines for the queue engine. Each takes commands, and answers every command after
+//! some time, in any order. The result is a sum over the descriptor, so a bench can compute it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,16 +11,16 @@ use rand::Rng;
 
 use crate::bits;
 
-/// What an engine answers to a descriptor: the sum of its words.
+/// The engine's result for a descriptor: the sum of its words.
 pub fn result(descriptor: &[u8]) -> u64 {
     let words = descriptor.chunks_exact(8).map(|word| bits::get(word, 0, 64));
     words.fold(0u64, |sum, word| sum.rotate_left(7).wrapping_add(word))
 }
 
-/// A word of PARAMETERS that tells the engine to fail, with this status.
+/// Offset of a word of PARAMETERS that makes the engine fail with this status.
 pub const FAIL_AT: usize = 104;
 
-/// What an engine did, with the descriptor.
+/// An action of an engine, with the descriptor.
 #[derive(Clone, Debug)]
 pub enum Event {
     Took { engine: usize, owner: u64, descriptor: Vec<u8> },
@@ -31,9 +31,9 @@ pub enum Event {
 pub struct Engine {
     pub commands: Sink,
     pub answers: Source,
-    /// Cycles for one command, at most.
+    /// Most cycles for one command.
     pub slowness: u64,
-    /// Answers nothing while set.
+    /// While this is set, the engine does not answer.
     pub hung: bool,
     due: BinaryHeap<Reverse<(u64, Vec<u8>)>>,
 }

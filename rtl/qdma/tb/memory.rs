@@ -1,6 +1,6 @@
-//! Host memory and card memory as the queue engine meets them: latency, stalls, answers in any order
-//! (host) or in order (card), errors where the bench wants them. Both assert what guards promise: no
-//! access outside of its function's window.
+//! Simulated host memory and card memory for the queue engine: latency, stalls, answers in any
+//! order (host) or in order (card), and errors where the bench wants them. Both assert the promise
+//! of the guards: no access is outside its function's window.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
@@ -12,12 +12,12 @@ use rand::Rng;
 
 use crate::bits;
 
-/// How long memory takes.
+/// The latency of a memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Latency {
     /// Fewest cycles.
     pub least: u64,
-    /// Cycles more at most, at random.
+    /// Most additional cycles, at random.
     pub jitter: u64,
 }
 
@@ -40,7 +40,7 @@ struct Write {
 struct Landing(VecDeque<Write>);
 
 impl Landing {
-    /// Lands at most one write; the value of the port `done`.
+    /// Lands at most one write. Returns the value of the port `done`.
     fn step(&mut self, now: u64, bytes: &mut [u8]) -> u64 {
         if self.0.front().is_none_or(|write| write.due > now) {
             return 0;
@@ -58,7 +58,7 @@ impl Landing {
     }
 }
 
-/// A beat to answer with; the earliest, and of those the first asked for, is the smallest.
+/// A beat to answer with. The smallest is the earliest; among equals, the first that was requested.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Answer {
     due: u64,
@@ -72,16 +72,16 @@ struct Answer {
 pub struct Host {
     pub bytes: Vec<u8>,
     pub latency: Latency,
-    /// What every function may reach, as the bench told the device.
+    /// The window of every function, as the bench told the device.
     pub windows: [(u64, u64); MAX_FUNCTIONS],
-    /// Beats (byte addresses) that answer with an error.
+    /// Beats (by byte address) that answer with an error.
     pub broken: HashSet<u64>,
     pub reads: Sink,
     pub answers: Source,
     pub writes: Sink,
     /// Cycle in which each beat of data was written.
     pub written_at: Vec<u64>,
-    /// Read requests that have no full answer yet, and the most there were.
+    /// Read requests without a full answer, and the largest number of them.
     pub in_flight: usize,
     pub most_in_flight: usize,
     done: Port,
@@ -115,7 +115,7 @@ impl Host {
         assert!(at >= base && at + 64 <= end, "function {owner} reached host memory at {at:#x}");
     }
 
-    /// Before a cycle: what lands, and what is answered.
+    /// Before a cycle: lands writes, and offers answers.
     pub fn before(&mut self, model: &mut Model, now: u64) {
         model.set(self.done, self.landing.step(now, &mut self.bytes));
         while self.answers.queue.len() < 2
@@ -130,7 +130,7 @@ impl Host {
         }
     }
 
-    /// After a cycle: what was asked.
+    /// After a cycle: takes requests.
     pub fn after(&mut self, now: u64, dice: &mut Dice) {
         while let Some(beat) = self.reads.beats.pop_front() {
             let request = &beat[0];
@@ -167,7 +167,7 @@ impl Host {
 pub struct Card {
     pub bytes: Vec<u8>,
     pub latency: Latency,
-    /// What every function may reach: outside of it, the guard answers with errors.
+    /// The window of every function. The guard answers an access outside it with an error.
     pub windows: [(u64, u64); MAX_FUNCTIONS],
     pub reads: Sink,
     pub answers: Source,
@@ -205,7 +205,7 @@ impl Card {
         refused
     }
 
-    /// Before a cycle: what lands, and what is answered.
+    /// Before a cycle: lands writes, and offers answers.
     pub fn before(&mut self, model: &mut Model, now: u64) {
         model.set(self.done, self.landing.step(now, &mut self.bytes));
         while self.answers.queue.len() < 2 && self.due.front().is_some_and(|due| due.0 <= now) {
@@ -218,7 +218,7 @@ impl Card {
         }
     }
 
-    /// After a cycle: what was asked.
+    /// After a cycle: takes requests.
     pub fn after(&mut self, now: u64, dice: &mut Dice) {
         while let Some(beat) = self.reads.beats.pop_front() {
             let request = &beat[0];

@@ -101,7 +101,7 @@ fn queue_sets_without_interrupts_raise_none() {
     assert_eq!(world.interrupts.pop(), Some(vec![world::vector(4)]));
 }
 
-/// Beats per cycle from the first beat's cycle to the last's.
+/// Beats per cycle from the cycle of the first beat to that of the last.
 fn rate(written_at: &[u64], beats: usize) -> f64 {
     let data = &written_at[written_at.len() - beats..];
     beats as f64 / (data[beats - 1] - data[0] + 1) as f64
@@ -175,7 +175,8 @@ fn a_long_copy_does_not_keep_short_ones_waiting() {
     world.cycles(1000);
     let job = copy(&short, 8192);
     let completion = short.run(&mut world, H2C, job);
-    // Its data, as much of the other's, and what was before it in the reorder buffer.
+    // The bound allows for its own data, as much data of the other, and the beats before it in the
+    // reorder buffer.
     assert!(completion.cycles < 2 * 128 + 512 + 600, "{} cycles", completion.cycles);
     long.wait(&mut world);
 }
@@ -187,7 +188,7 @@ fn registers_are_what_the_map_says() {
     let port = world.model.port("device_i");
     world.model.set_bytes(port, &status);
     world.cycle();
-    // Fields of device_status_t, the last of which is the lowest.
+    // Fields of device_status_t; the last field is in the lowest bits.
     let word = |low: usize| bits::get(&status, low, 64);
     for function in [0, 7] {
         assert_eq!(world.read(function, register::ID), IDENTIFICATION);
@@ -216,7 +217,7 @@ fn registers_are_what_the_map_says() {
         assert_eq!(world.read(0, entry + offset), back);
     }
     assert_eq!(world.read(9, register::FUNCTION), 9 | 3 << 16);
-    // A window that began within a beat would have to leave some of it to a neighbour.
+    // If a window began within a beat, a part of the beat would belong to a neighbour.
     for (offset, stays) in
         [(function_table::HOST_BASE, 0x1234_5678_9abc_de40), (function_table::CARD_BASE, 0x1000)]
     {
@@ -232,7 +233,7 @@ fn registers_are_what_the_map_says() {
 #[test]
 fn wrong_accesses_leave_a_bit_with_who_made_them() {
     let mut world = World::new(&designs::QDMA, Weather::rough(32, 0.2), SETS);
-    // A function without queue sets has its page all the same.
+    // A function without queue sets also has a page.
     world.write(0, function_table::BASE + 6 * function_table::STRIDE + function_table::QUEUES, 0);
     let access = register::FUNCTION_ERRORS_REGISTER_ACCESS.with(1);
     let range = register::FUNCTION_ERRORS_DOORBELL_RANGE.with(1);
@@ -264,7 +265,7 @@ fn wrong_accesses_leave_a_bit_with_who_made_them() {
         world.write(function, queue(number, queue::H2C_PRODUCER), 0);
         assert_eq!(world.take_errors(function), range);
     }
-    // Beyond what the device has, whatever the table says.
+    // Queue sets beyond the device's number, whatever the table says.
     let queues = function_table::QUEUES_FIRST.with(63) | function_table::QUEUES_COUNT.with(2);
     world.write(
         0,
@@ -275,7 +276,7 @@ fn wrong_accesses_leave_a_bit_with_who_made_them() {
     assert_eq!(world.take_errors(2), 0);
     assert_eq!(world.read(2, queue(1, queue::CONTROL)), 0);
     assert_eq!(world.take_errors(2), range);
-    // Doorbells read as zero, and want a queue set that is enabled.
+    // Doorbells read as zero, and need an enabled queue set.
     assert_eq!(world.read(1, queue(0, queue::H2C_PRODUCER)), 0);
     assert_eq!(world.take_errors(1), 0);
     for offset in [queue::H2C_PRODUCER, queue::C2H_PRODUCER, queue::CQ_CONSUMER] {

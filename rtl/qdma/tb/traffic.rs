@@ -1,5 +1,5 @@
-//! Random work of one queue set, checked: copies to the card and back, engine jobs, fences, linked
-//! descriptors, with and without completions.
+//! Random work of one queue set, with checks: copies to the card and back, engine jobs, fences, and
+//! linked descriptors, with and without completions.
 
 use std::collections::HashSet;
 
@@ -17,14 +17,14 @@ const MAX_COPY: u64 = 6000;
 /// A queue set with work to do.
 pub struct Traffic {
     pub queue: Queue,
-    /// Rounds (a copy there and back, or an engine job) still to begin.
+    /// Rounds (a copy to the card and back, or an engine job) that have not begun.
     pub rounds: u32,
-    /// Until when each cell's buffers are in use: the numbers of the last descriptors with it.
+    /// For each cell, the numbers of the last descriptors that use its buffers.
     cells: [[u32; 2]; CELLS as usize],
     seen: [u32; 2],
     answered: HashSet<u64>,
     started: [u64; 4],
-    /// Read completions only after an interrupt.
+    /// The driver reads completions only after an interrupt.
     pub by_interrupt: bool,
     pub interrupted: bool,
 }
@@ -47,11 +47,11 @@ impl Traffic {
         self.rounds == 0 && self.queue.rings.iter().all(|ring| ring.posted.is_empty())
     }
 
-    /// What the driver does in one cycle.
+    /// The driver's actions in one cycle.
     pub fn step(&mut self, world: &mut World) {
         if !self.by_interrupt || self.interrupted {
             let mut read = false;
-            // All that was rung for is done when the device says that it is idle.
+            // When the device reports idle, all rung descriptors are done.
             let idle = world.is_idle();
             while let Some(completion) = self.queue.poll(world) {
                 self.seen[completion.ring] = completion.number;
@@ -76,7 +76,8 @@ impl Traffic {
             return;
         }
         let last = self.rounds == 1;
-        // The last free entry asks for a completion, so that entries come back.
+        // The descriptor in the last free entry asks for a completion, so that entries become free
+        // again.
         let sure = last || self.by_interrupt;
         let flags = |world: &mut World, sure: bool| {
             let mut flags = 0;
@@ -133,7 +134,7 @@ impl Traffic {
             self.queue.host + (CELLS + cell) * CELL_BYTES + 64 * world.dice.random_range(0..16u64);
         let bytes: Vec<u8> = (0..length).map(|_| world.dice.random()).collect();
         world.host.bytes[source as usize..][..length as usize].copy_from_slice(&bytes);
-        // What lies behind must stay as it is.
+        // The bytes behind the copy must not change.
         world.card.bytes[card as usize..][..length as usize + 64].fill(0x5a);
         world.host.bytes[back as usize..][..length as usize + 64].fill(0xa5);
         let behind = |filler: u8| [&bytes[..], &[filler; 64]].concat();
@@ -150,7 +151,7 @@ impl Traffic {
         (there, back)
     }
 
-    /// A job of a random engine, or of none. `ahead`: jobs that will be posted before it.
+    /// A job of a random engine, or a NOP. `ahead`: number of jobs that will be posted before it.
     fn engine_job(&self, world: &mut World, flags: u64, ahead: u32) -> Job {
         let ops = [H2cOp::Nop, H2cOp::Place, H2cOp::Code, H2cOp::Checksum, H2cOp::LoadMap];
         let ops = &ops[..if self.queue.function == 0 { 5 } else { 4 }];
@@ -165,7 +166,8 @@ impl Traffic {
             .with(TAG, number)
     }
 
-    /// An engine has got a command of this queue set: in order, and behind a fence nothing is open.
+    /// An engine has taken a command of this queue set. Checks the order, and that a command behind
+    /// a fence has no open job before it.
     pub fn engine_took(&mut self, world: &World, engine: usize, bytes: &[u8]) {
         let number = TAG.get(bytes);
         assert!(number > self.started[engine], "an engine got descriptors out of order");
@@ -183,7 +185,7 @@ impl Traffic {
         }
     }
 
-    /// An engine has answered a command: its result is known now.
+    /// An engine has answered a command, so its result is known now.
     pub fn engine_answered(&mut self, bytes: &[u8]) {
         let tag = TAG.get(bytes);
         self.answered.insert(tag);
@@ -193,12 +195,12 @@ impl Traffic {
     }
 }
 
-/// What engines did since somebody listened.
+/// Handles the actions of engines since the last call.
 fn listen(world: &mut World, all: &mut [Traffic]) {
     for event in std::mem::take(&mut world.log) {
         let (Event::Took { descriptor: bytes, .. } | Event::Answered { descriptor: bytes }) =
             &event;
-        // Every queue set has card memory of its own, by which commands are told apart.
+        // Every queue set has its own card memory, which identifies its commands.
         let source = descriptor::SOURCE.get(bytes);
         let Some(traffic) = all.iter_mut().find(|traffic| traffic.queue.card == source) else {
             continue;
@@ -215,7 +217,7 @@ fn listen(world: &mut World, all: &mut [Traffic]) {
 
 /// One cycle of the world and of all this traffic.
 pub fn cycle(world: &mut World, all: &mut [Traffic]) {
-    // The world may have gone on without us.
+    // The bench may have run cycles without this traffic.
     listen(world, all);
     all.iter_mut().for_each(|traffic| traffic.step(world));
     world.cycle();
@@ -227,7 +229,7 @@ pub fn cycle(world: &mut World, all: &mut [Traffic]) {
     }
 }
 
-/// Until all of it is done.
+/// Runs until all traffic is done.
 pub fn finish(world: &mut World, all: &mut [Traffic]) {
     let start = world.clock.cycles;
     while !all.iter().all(Traffic::is_done) {

@@ -1,4 +1,4 @@
-//! The queue engine with everything around it: host memory, card memory, engines, and who rings.
+//! The queue engine with its surroundings: host memory, card memory, engines, and interrupts.
 
 use fieldstone_fpga::regs::{MAX_FUNCTIONS, PAGE_BYTES, function_table, register};
 use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, dice};
@@ -13,7 +13,7 @@ pub const HOST_WINDOW: u64 = 4 << 20;
 /// Card memory of each function.
 pub const CARD_WINDOW: u64 = 2 << 20;
 
-/// How rough the world is.
+/// The latencies and stalls of the world.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
     pub seed: u64,
@@ -24,13 +24,13 @@ pub struct Weather {
 }
 
 impl Weather {
-    /// No stalls, a steady 250 cycles to the host and back.
+    /// No stalls, and a constant 250 cycles to the host and back.
     pub fn calm(seed: u64) -> Self {
         let (host, card) = (Latency { least: 250, jitter: 0 }, Latency { least: 60, jitter: 0 });
         Self { seed, stall: 0.0, host, card }
     }
 
-    /// Stalls everywhere, and answers when it pleases.
+    /// Stalls on every stream, and random latencies.
     pub fn rough(seed: u64, stall: f64) -> Self {
         let (host, card) = (Latency { least: 5, jitter: 200 }, Latency { least: 3, jitter: 40 });
         Self { seed, stall, host, card }
@@ -45,7 +45,7 @@ pub struct World {
     pub card: Card,
     /// Place, code, checksum, reconfigure.
     pub engines: Vec<Engine>,
-    /// What engines did since somebody looked.
+    /// Actions of engines since the log was last taken.
     pub log: Vec<Event>,
     pub interrupts: Sink,
     mmio: Source,
@@ -54,7 +54,7 @@ pub struct World {
 }
 
 impl World {
-    /// A world where function f has the windows number f, and `sets` queue sets from f times that on.
+    /// A world in which function f has window number f, and `sets` queue sets from f * `sets` on.
     pub fn new(design: &'static Design, weather: Weather, sets: u64) -> Self {
         let mut model = Model::new(design);
         let Weather { seed, stall, .. } = weather;
@@ -84,7 +84,7 @@ impl World {
                 | function_table::QUEUES_VECTOR.with(vector(f));
             world.write(0, table(f) + function_table::QUEUES, queues);
         }
-        // Inputs that nobody drives begin at random.
+        // Inputs that no part of the world drives begin at random.
         let status = world.model.port("device_i");
         let bytes = vec![0; status.bits().div_ceil(8) as usize];
         world.model.set_bytes(status, &bytes);
@@ -92,7 +92,7 @@ impl World {
         world
     }
 
-    /// What the function may reach of host memory, from the next cycles on.
+    /// Sets the function's window of host memory, from the next cycles on.
     pub fn set_host_window(&mut self, function: u64, base: u64, end: u64) {
         self.write(0, table(function) + function_table::HOST_BASE, base);
         self.write(0, table(function) + function_table::HOST_END, end);
@@ -100,7 +100,7 @@ impl World {
         self.host.windows[function as usize] = (base, end);
     }
 
-    /// What the function may reach of card memory, as the device is told and the card's guard knows.
+    /// Sets the function's window of card memory, in the device and in the card's guard.
     pub fn set_card_window(&mut self, function: u64, base: u64, end: u64) {
         self.write(0, table(function) + function_table::CARD_BASE, base);
         self.write(0, table(function) + function_table::CARD_END, end);
@@ -141,7 +141,7 @@ impl World {
         (0..count).for_each(|_| self.cycle());
     }
 
-    /// Writes a register of a function's page; done later, in order.
+    /// Queues a write of a register of a function's page. Writes are done in order.
     pub fn write(&mut self, function: u64, offset: u64, value: u64) {
         assert!(offset < PAGE_BYTES as u64);
         let request = [(value, 64), (offset, 17), (function, 4), (1, 1)];
@@ -161,12 +161,12 @@ impl World {
         panic!("no answer to a register read");
     }
 
-    /// True when the device says that it has nothing to do, and nobody has anything for it.
+    /// True if the device reports idle, and no request for it waits.
     pub fn is_idle(&self) -> bool {
         self.mmio.is_done() && self.model.is_set(self.idle)
     }
 
-    /// Until all writes so far are done.
+    /// Runs until all writes so far are done.
     pub fn settle(&mut self) {
         while !self.mmio.is_done() {
             self.cycle();
@@ -174,7 +174,7 @@ impl World {
         self.read(0, register::ID);
     }
 
-    /// The function's errors; clears them.
+    /// Reads and clears the function's errors.
     pub fn take_errors(&mut self, function: u64) -> u64 {
         let errors = self.read(function, register::FUNCTION_ERRORS);
         self.write(function, register::FUNCTION_ERRORS, errors);

@@ -1,13 +1,13 @@
-//! The pairwise transform: two coupled elements C and the two uncoupled elements U of the same pair
-//! of vertices. Any two of the four determine the others, because (C, C', U, U') is a codeword of
-//! a (2, 2) MDS code.
+//! The pairwise transform of a pair of vertices: it has two coupled elements C and two uncoupled
+//! elements U. Any two of the four determine the others, because (C, C', U, U') is a codeword of a
+//! (2, 2) MDS code.
 
 use fieldstone_gf::Matrix;
 
 /// One of the four elements of a pair, as seen from one of its two vertices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Corner {
-    /// The coupled element of this vertex: what the shard holds.
+    /// The coupled element of this vertex, which the shard holds.
     Coupled,
     /// The coupled element of the partner.
     PartnerCoupled,
@@ -29,8 +29,8 @@ impl Couple {
         Self { generator: crate::rs::generator(parities) }
     }
 
-    /// The coefficients that give `wanted` from the two different corners `from`, at the vertex
-    /// whose node has the larger x of its pair, or the smaller.
+    /// The coefficients that give `wanted` from the two different corners `from`. `larger` is true
+    /// if the vertex's node has the larger x of its pair.
     pub(crate) fn coefficients(&self, larger: bool, wanted: Corner, from: [Corner; 2]) -> [u8; 2] {
         let row = |corner| match (corner, larger) {
             (Corner::Coupled, true) | (Corner::PartnerCoupled, false) => 0,

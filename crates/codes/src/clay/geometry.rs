@@ -1,4 +1,4 @@
-//! Where nodes and planes are; the essay is in [`super`].
+//! The positions of nodes and planes; [`super`] explains them.
 
 /// One vertex of the grid: a node's element in one plane.
 pub(crate) type Vertex = (usize, u32);
@@ -24,7 +24,7 @@ impl Geometry {
         Self { k, m, q, t: nodes / q, nu: nodes - k - m }
     }
 
-    /// Planes, and so elements of a shard: q^t, or `None` when that is beyond 32 bits.
+    /// Number of planes, which is the number of elements of a shard: q^t, or `None` beyond 32 bits.
     pub(crate) fn planes(&self) -> Option<u32> {
         (self.q as u32).checked_pow(self.t as u32)
     }
@@ -34,7 +34,7 @@ impl Geometry {
         self.q * self.t
     }
 
-    /// Nodes that determine the others in one plane of uncoupled elements.
+    /// Number of nodes that determine the others in one plane of uncoupled elements.
     pub(crate) fn message_nodes(&self) -> usize {
         self.k + self.nu
     }
@@ -68,13 +68,13 @@ impl Geometry {
         plane as usize / self.unit(y) % self.q
     }
 
-    /// Whether the vertex is a dot of its plane: coupled with nothing.
+    /// True if the vertex is a dot of its plane, and so has no partner.
     pub(crate) fn is_dot(&self, (node, plane): Vertex) -> bool {
         self.digit(plane, self.y(node)) == self.x(node)
     }
 
-    /// The vertex that a vertex is coupled with: the node that has the plane's dot in the same row,
-    /// in the plane whose dot there is this node.
+    /// The partner of a vertex: the node that has the plane's dot in the same row, in the plane
+    /// whose dot is this node.
     pub(crate) fn partner(&self, (node, plane): Vertex) -> Vertex {
         let (x, y) = (self.x(node), self.y(node));
         let dot = self.digit(plane, y);

@@ -1,4 +1,4 @@
-//! Layered decoding of whole shards, and repair of one node; the essay is in [`super`].
+//! Layered decoding of whole shards, and repair of one node; [`super`] explains both.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::program::{Program, term};
 use crate::{RepairPlan, ShardRead};
 
 impl Clay {
-    /// The plan that makes `lost` of the whole shards `reads`, of which there are k.
+    /// The plan that computes the shards `lost` from the k whole shards `reads`.
     pub(super) fn decode(&self, lost: &[usize], reads: &[usize]) -> RepairPlan {
         RepairPlan {
             lost: lost.to_vec(),
@@ -43,7 +43,7 @@ impl Clay {
         layers.program.finish()
     }
 
-    /// The plan that makes one shard of the planes with its dot, read from d helpers.
+    /// The plan that computes one shard from the planes with its dot, read from d helpers.
     pub(super) fn rebuild(&self, lost: usize, helpers: &[usize]) -> RepairPlan {
         let grid = &self.grid;
         let node = grid.node(lost);
@@ -81,9 +81,9 @@ struct Layers<'a> {
     couple: &'a Couple,
     sources: ReadIndex,
     program: Program,
-    /// For each node, whether its shard is not read.
+    /// For each node: true if its shard is not read.
     absent: Vec<bool>,
-    /// Nodes whose uncoupled elements the MDS code gives: m of them.
+    /// The m nodes whose uncoupled elements come from the MDS code.
     unknown: Vec<usize>,
     /// All other nodes.
     known: Vec<usize>,
@@ -119,7 +119,7 @@ impl<'a> Layers<'a> {
         }
     }
 
-    /// Solves planes, those with fewer dots on absent nodes first.
+    /// Solves planes, in the order of their numbers of dots on absent nodes.
     fn solve(&mut self, mut planes: Vec<u32>) {
         let absent: Vec<usize> = (0..self.grid.nodes()).filter(|&node| self.absent[node]).collect();
         let grid = self.grid;
@@ -138,9 +138,9 @@ impl<'a> Layers<'a> {
         }
     }
 
-    /// The terms of the uncoupled element of a node that is here. They are put into the rows that
-    /// need them rather than into scratch: that costs multiplications, which are cheap, and spares
-    /// writing and reading memory.
+    /// The terms of the uncoupled element of a node that is read. The terms are put into the rows
+    /// that need them instead of into scratch. That costs multiplications, which are cheap, and
+    /// saves writes and reads of memory.
     fn uncouple(&self, vertex: Vertex) -> Vec<Term> {
         if self.grid.is_dot(vertex) {
             return self.held(vertex, 1);
@@ -166,12 +166,13 @@ impl<'a> Layers<'a> {
         self.follow(vertex, Coupled, [Uncoupled, other])
     }
 
-    /// The terms of the coupled element of an absent partner, from both elements of a node here.
+    /// The terms of the coupled element of an absent partner, from both elements of a node that is
+    /// read.
     fn partner_coupled(&self, vertex: Vertex) -> Vec<Term> {
         self.follow(vertex, PartnerCoupled, [Coupled, Uncoupled])
     }
 
-    /// One element of a pair from two others.
+    /// One element of a pair, from two others.
     fn follow(&self, vertex: Vertex, wanted: Corner, from: [Corner; 2]) -> Vec<Term> {
         let partner = self.grid.partner(vertex);
         let larger = self.grid.x(vertex.0) > self.grid.x(partner.0);
@@ -186,7 +187,7 @@ impl<'a> Layers<'a> {
         terms.collect()
     }
 
-    /// What a shard holds, times a coefficient; nothing for a virtual node, which holds zeros.
+    /// A shard's element times a coefficient. No terms for a virtual node, which holds zeros.
     fn held(&self, (node, plane): Vertex, coefficient: u8) -> Vec<Term> {
         let Some(shard) = self.grid.shard(node) else { return Vec::new() };
         let source = self.sources.get(shard, plane).expect("planes are solved from what is read");

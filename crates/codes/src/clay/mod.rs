@@ -2,30 +2,31 @@
 //! (Vajha et al., *Clay Codes: Moulding MDS Codes to Yield an MSR Code*, FAST 2018), bit for bit
 //! as Ceph's `clay` plugin stores them.
 //!
-//! **Grid.** With q = d - k + 1, the k + m nodes and nu *virtual* nodes of zeros make a grid of t
-//! rows of q nodes. A shard has q^t elements, one for each *plane*; a plane's number has t digits in
-//! base q, and digit y names its *dot* in row y. Node number is y q + x; virtual nodes come after
-//! the data nodes.
+//! **Grid.** With q = d - k + 1, the k + m nodes and nu *virtual* nodes of zeros form a grid of t
+//! rows of q nodes. A shard has q^t elements, one for each *plane*. A plane's number has t digits
+//! in base q, and digit y names the plane's *dot* in row y. A node's number is y q + x; virtual
+//! nodes come after the data nodes.
 //!
-//! **Coupling.** What a shard holds are *coupled* elements C. Each has an *uncoupled* element U. At a
-//! dot they are equal. Elsewhere, vertex (node x of row y, plane z) is coupled with the node that
-//! is z's dot in row y, in the plane whose dot there is x; the two C and the two U of such a pair
-//! are a codeword of a (2, 2) MDS code: [`couple`].
+//! **Coupling.** A shard holds *coupled* elements C. Each has an *uncoupled* element U. At a dot, C
+//! and U are equal. Elsewhere, vertex (node x of row y, plane z) is coupled with the node that is
+//! z's dot in row y, in the plane whose dot there is x. The two C and the two U of such a pair are
+//! a codeword of a (2, 2) MDS code: [`couple`].
 //!
-//! **The code itself.** In each plane the U of all nodes are a codeword of an ordinary
-//! (k + nu, m) MDS code. That is all: encoding is decoding with the parities lost.
+//! **The code itself.** In each plane, the U of all nodes are a codeword of an ordinary (k + nu, m)
+//! MDS code. This defines the code: encoding is decoding with the parities lost.
 //!
 //! **Layered decoding.** Let m nodes be lost. A plane's *score* is the number of lost nodes among
-//! its dots. Planes are solved in order of score: U of every node that is here comes from its own C
-//! and either its partner's C or, when the partner is lost, the partner's U, which a plane with a
-//! score one lower gave. Then the MDS code gives the U of lost nodes. At the end, C of lost nodes
-//! come from those U.
+//! its dots. Planes are solved in the order of their scores. The U of every node that is not lost
+//! comes from its own C and either its partner's C or, if the partner is lost, the partner's U,
+//! which a plane with a score one lower has given. Then the MDS code gives the U of the lost nodes.
+//! At the end, the C of the lost nodes come from these U.
 //!
-//! **Repair of one node** (x0, y0). Only planes with dot x0 in row y0 are read: 1/q of them. The m
-//! unknown U of such a plane are those of row y0 (whose partners' planes are not read) and of nodes
-//! that are no helpers. Solved, they give C of the lost node in this plane, and, through the pairs
-//! that row y0 forms with it, in the q - 1 planes that differ in digit y0. So the rest of row y0 must
-//! be among the helpers; any others will do. See [`layered`] for both.
+//! **Repair of one node** (x0, y0). Only planes with dot x0 in row y0 are read: 1/q of all planes.
+//! The m unknown U of such a plane are those of row y0 (whose partners' planes are not read) and of
+//! nodes that are not helpers. Their solution gives the C of the lost node in this plane. Through
+//! the pairs of row y0 with the lost node, it also gives the C in the q - 1 planes that differ in
+//! digit y0. So the rest of row y0 must be among the helpers; the other helpers may be any nodes.
+//! See [`layered`] for both.
 //!
 //! | k+m, d  | elements | read to rebuild one shard, in shards | with Reed-Solomon |
 //! |---------|----------|--------------------------------------|-------------------|
@@ -59,10 +60,10 @@ pub enum ScalarMds {
 }
 
 impl ScalarMds {
-    /// All of them.
+    /// All MDS codes.
     pub const ALL: [Self; 3] = [Self::JerasureVan, Self::RsVan, Self::Rs];
 
-    /// The name of the code alone, without its numbers.
+    /// The code's name without numbers.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -86,10 +87,10 @@ impl ScalarMds {
 
 /// Most elements per shard: shards of 16 MiB then have elements of 4 KiB, the unit of storage.
 pub const CLAY_MAX_ELEMENTS: u32 = 4096;
-/// Most nodes, virtual ones included, as in Ceph's plugin.
+/// Most nodes, with virtual ones, as in Ceph's plugin.
 const MAX_NODES: usize = 254;
 
-/// What keeps numbers from being a Clay code, or nothing.
+/// The reason why the numbers are no Clay code; `None` if they are one.
 pub(crate) fn refusal(k: usize, m: usize, d: usize, mds: ScalarMds) -> Option<String> {
     if k < 2 || m < 1 {
         return Some("K must be at least 2 and M at least 1".into());
@@ -110,20 +111,20 @@ pub(crate) fn refusal(k: usize, m: usize, d: usize, mds: ScalarMds) -> Option<St
         .then(|| format!("rs-van:{message}+{m} inside it repairs not every loss"))
 }
 
-/// Elements per shard of a code that [`refusal`] finds nothing against.
+/// Elements per shard of a code that [`refusal`] accepts.
 pub(crate) fn elements(k: usize, m: usize, d: usize) -> u32 {
     Geometry::new(k, m, d).planes().expect("profiles bound the number of elements")
 }
 
-/// Terms of the program that has most: encoder, repair plan or update. For numbers that [`refusal`]
-/// finds nothing against.
+/// Number of terms of the largest program: encoder, repair plan or update. For numbers that
+/// [`refusal`] accepts.
 ///
-/// Each of the m unknown nodes of a plane is a sum over the known ones. Take the q planes that
-/// differ in the digit of one row, which has r real nodes. There, a known real node of the row gives
-/// one term for itself in each plane, and one for each of its r - 1 real partners; a virtual one
-/// gives one for each of its r partners. Virtual nodes are always known, and so are k real ones, of
-/// the rows with the most real nodes at worst. An output is one term at a dot, and two elsewhere. A
-/// rebuild solves 1/q of the planes, and has fewer terms.
+/// Each of the m unknown nodes of a plane is a sum over the known nodes. Take the q planes that
+/// differ in the digit of one row, which has r real nodes. There, a known real node of the row
+/// gives one term for itself in each plane, and one for each of its r - 1 real partners. A virtual
+/// node gives one term for each of its r partners. Virtual nodes are always known, and so are k
+/// real ones; in the worst case, these are of the rows with the most real nodes. An output is one
+/// term at a dot, and two elsewhere. A rebuild solves 1/q of the planes, and has fewer terms.
 pub(crate) fn most_terms(k: usize, m: usize, d: usize) -> usize {
     let Geometry { q, t, nu, .. } = Geometry::new(k, m, d);
     // Virtual nodes are those from k to k + nu.
@@ -152,7 +153,7 @@ pub(crate) struct Clay {
 }
 
 impl Clay {
-    /// The code, for numbers that [`refusal`] finds nothing against.
+    /// The code, for numbers that [`refusal`] accepts.
     pub(crate) fn new(k: usize, m: usize, d: usize, mds: ScalarMds) -> Self {
         let grid = Geometry::new(k, m, d);
         Self {
@@ -163,13 +164,13 @@ impl Clay {
         }
     }
 
-    /// d.
+    /// The number d.
     fn helpers(&self) -> usize {
         self.grid.q + self.grid.k - 1
     }
 
-    /// The helpers of a repair of one shard, if there are enough of the right ones: the rest of its
-    /// row of the grid, then those preferred.
+    /// The helpers for the repair of one shard: the rest of its row of the grid, then the preferred
+    /// ones. `None` if the row or d helpers are not available.
     fn choose_helpers(&self, lost: usize, available: &[usize]) -> Option<Vec<usize>> {
         let row = self.grid.y(self.grid.node(lost));
         let in_row = |shard: &usize| self.grid.y(self.grid.node(*shard)) == row;
@@ -206,7 +207,7 @@ impl Construction for Clay {
 
     fn plan(&self, key: &PlanKey) -> RepairPlan {
         match key.lost[..] {
-            // With d = k both ways are the same.
+            // With d = k, decoding and rebuilding are the same.
             [shard] if key.reads.len() > self.grid.k => self.rebuild(shard, &key.reads),
             _ => self.decode(&key.lost, &key.reads),
         }

@@ -1,12 +1,12 @@
-//! What profiles are allowed: numbers with which every loss of m shards can be repaired, and with
-//! which programs stay within the engine's bounds.
+//! The bounds of profiles. With accepted numbers, every loss of m shards can be repaired, and
+//! programs stay within the engine's bounds.
 //!
-//! A code is a program, and so is every repair plan. Their terms decide how long it takes to make
-//! them and how much memory they need: a term takes about 70 bytes with its tables. So a profile
-//! is refused when a program of its code could have more than [`MAX_CODE_TERMS`] terms.
-//! [`Profile::most_terms`] knows that number without making the code. `tests/profiles.rs` holds it
-//! against codes that are made, and holds every profile that is accepted against the bounds of
-//! [`LinearMap`](fieldstone_gf::LinearMap).
+//! A code is a program, and so is every repair plan. The number of terms decides how long it takes
+//! to make a program, and how much memory it needs: a term takes about 70 bytes with its tables. So
+//! a profile is refused if a program of its code could have more than [`MAX_CODE_TERMS`] terms.
+//! [`Profile::most_terms`] computes that number without making the code. `tests/profiles.rs`
+//! compares the number with codes that are made, and checks every accepted profile against the
+//! bounds of [`LinearMap`](fieldstone_gf::LinearMap).
 
 use fieldstone_gf::WordField;
 
@@ -18,7 +18,7 @@ use crate::{clay, zigzag};
 
 /// Most terms of one program of a code: of its encoder, and of a repair plan for any losses.
 pub const MAX_CODE_TERMS: usize = fieldstone_gf::MAX_TERMS;
-/// Most terms of a code over bits, counted as if half of the bits of its matrix were ones.
+/// Most terms of a code over bits. The count assumes that half of the bits of its matrix are ones.
 const MAX_BIT_TERMS: usize = 1 << 22;
 
 impl Profile {
@@ -62,8 +62,8 @@ impl Profile {
         refused.then(|| format!("K and M must be at least 1 and K + M at most {MAX_SHARDS}"))
     }
 
-    /// No program of the code has more terms than this: encoder, repair plan or update. For
-    /// profiles whose other numbers are allowed.
+    /// An upper bound for the terms of every program of the code: encoder, repair plan or update.
+    /// For profiles whose other numbers are allowed.
     #[must_use]
     pub fn most_terms(self) -> usize {
         let bits = |w: WordField| self.k() * self.m() * w.bits() * w.bits();
@@ -78,7 +78,7 @@ impl Profile {
             | Self::CauchyGood { w, .. } => bits(w),
             Self::Zigzag { k, m, n } => zigzag::most_terms(k, m, n),
             Self::Clay { k, m, d, .. } => clay::most_terms(k, m, d),
-            // A lost copy is one term; so many can be lost.
+            // A lost copy is one term, and n copies can be lost.
             Self::Copies { n } => n,
         }
     }

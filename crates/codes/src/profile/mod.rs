@@ -1,8 +1,8 @@
 //! Names of codes, as users write them and as pools store them.
 //!
 //! The text form is a contract (command line, pool description). K and M are the numbers of data
-//! and parity shards; options may be left out, come in any order, and are printed only where they
-//! differ from their default, so every profile prints in one way.
+//! and parity shards. Options may be left out and come in any order. A profile prints an option
+//! only if it differs from the default, so every profile prints in exactly one way.
 //!
 //! | text                             | code                                  | in Ceph |
 //! |----------------------------------|---------------------------------------|---------|
@@ -17,8 +17,8 @@
 //! | `copies:N`                       | N identical shards                    | replicated pools |
 //!
 //! Defaults: W = 8 (or 16, 32); P = 2048; N = M^(K-1) or the largest power of M up to 64;
-//! D = K + M - 1; S = `jerasure-van` (or `rs-van`, `rs`). What is not allowed, because some loss of
-//! M shards could not be repaired or because it is out of bounds, is refused with the reason.
+//! D = K + M - 1; S = `jerasure-van` (or `rs-van`, `rs`). The parser refuses some numbers, and gives
+//! the reason: some loss of M shards could not be repaired, or the number is out of bounds.
 
 mod bounds;
 mod text;
@@ -43,12 +43,12 @@ use crate::{Code, Layout, clay, isa, jerasure, zigzag};
 pub const MAX_SHARDS: usize = 255;
 /// Most copies.
 pub const MAX_COPIES: usize = 16;
-/// Bytes of a packet where nothing else is said, as in Ceph.
+/// Default bytes of a packet, as in Ceph.
 pub const DEFAULT_PACKET_BYTES: usize = 2048;
 /// Most bytes of a packet.
 pub const MAX_PACKET_BYTES: usize = 1 << 20;
 
-/// Which code protects the data.
+/// The code that protects the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Profile {
     /// Reed-Solomon with ISA-L's Cauchy matrix: `k` data and `m` parity shards, any `k` of which
@@ -72,14 +72,14 @@ pub enum Profile {
         k: usize,
         /// Parity shards.
         m: usize,
-        /// Words.
+        /// The field of the words.
         w: WordField,
     },
     /// Jerasure's `reed_sol_r6_op`, with two parities.
     JerasureR6 {
         /// Data shards.
         k: usize,
-        /// Words.
+        /// The field of the words.
         w: WordField,
     },
     /// Jerasure's `cauchy_orig`.
@@ -88,7 +88,7 @@ pub enum Profile {
         k: usize,
         /// Parity shards.
         m: usize,
-        /// Words.
+        /// The field of the words.
         w: WordField,
         /// A multiple of 4, up to [`MAX_PACKET_BYTES`].
         packet_bytes: usize,
@@ -99,7 +99,7 @@ pub enum Profile {
         k: usize,
         /// Parity shards.
         m: usize,
-        /// Words.
+        /// The field of the words.
         w: WordField,
         /// A multiple of 4, up to [`MAX_PACKET_BYTES`].
         packet_bytes: usize,
@@ -131,30 +131,30 @@ pub enum Profile {
     },
 }
 
-/// Why a text or a set of numbers names no code.
+/// Why a text or a set of numbers is no code.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ProfileError {
-    /// Not in the form `name:parameters`, or of an unknown name.
+    /// The text is not of the form `name:parameters`, or the name is unknown.
     #[error(
         "unknown code {0:?}: there are rs:K+M (for example rs:4+2), copies:N, zigzag:K+M, \
          clay:K+M, rs-van:K+M, jerasure-van:K+M, jerasure-r6:K+2, cauchy-orig:K+M and \
          cauchy-good:K+M"
     )]
     Unknown(String),
-    /// The name is known, but what follows is not of its form.
+    /// The name is known, but its parameters have another form.
     #[error("{given:?} is not of the form {form} with whole numbers")]
     Syntax {
-        /// What was written.
+        /// The given text.
         given: String,
-        /// What is expected.
+        /// The expected form.
         form: &'static str,
     },
-    /// Numbers outside the bounds, or with which the code would not keep its promise.
+    /// Numbers outside the bounds, or numbers with which the code could not repair every loss.
     #[error("{code} is out of bounds: {reason}")]
     Bounds {
-        /// The code asked for.
+        /// The requested code.
         code: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
 }
@@ -175,7 +175,7 @@ impl Profile {
         Self::Zigzag { k, m, n: zigzag::default_elements(k, m) }.checked()
     }
 
-    /// Clay with all others as helpers, Ceph's default code inside, and checked bounds.
+    /// Clay with all other shards as helpers, Ceph's default code inside, and checked bounds.
     pub fn clay(k: usize, m: usize) -> Result<Self, ProfileError> {
         let d = k.saturating_add(m).saturating_sub(1);
         Self::Clay { k, m, d, mds: ScalarMds::default() }.checked()
@@ -237,7 +237,7 @@ impl Profile {
         }
     }
 
-    /// Where the elements of a shard lie, without making the code.
+    /// The layout of a shard's elements, without making the code.
     #[must_use]
     pub fn layout(&self) -> Layout {
         match *self {
@@ -253,11 +253,11 @@ impl Profile {
         }
     }
 
-    /// The code itself. Make it once and share it: it holds the cache of repair plans.
+    /// The code itself. Make it once and share it, because it holds the cache of repair plans.
     ///
     /// # Panics
-    /// When [`Profile::checked`] refuses the profile, which those from [`str::parse`] and the
-    /// constructors never are.
+    /// When [`Profile::checked`] refuses the profile. It accepts all profiles from [`str::parse`] and
+    /// the constructors.
     #[must_use]
     pub fn code(&self) -> Arc<dyn Code> {
         let profile = self.checked().expect("profiles are made with checked bounds");
@@ -288,7 +288,7 @@ fn planned(
     Arc::new(Planned::new(profile, construction))
 }
 
-/// Words of 8 bits are bytes, for which the engine has multiplication.
+/// Words of 8 bits are bytes, which the engine can multiply directly.
 fn words(profile: Profile, field: WordField, parities: jerasure::WordMatrix) -> Arc<dyn Code> {
     if field == WordField::W8 {
         planned(profile, ReedSolomon::of_words(&parities))

@@ -62,7 +62,7 @@ impl FromStr for Profile {
     }
 }
 
-/// What a profile of this name looks like.
+/// The form of a profile with this name.
 fn form(name: &str) -> Option<&'static str> {
     Some(match name {
         "rs" => "rs:K+M",
@@ -78,7 +78,7 @@ fn form(name: &str) -> Option<&'static str> {
     })
 }
 
-/// A profile whose numbers are not checked yet, or `None` where the text is not of its form.
+/// A profile whose numbers are not checked yet, or `None` if the text has another form.
 fn parse(name: &str, parameters: &str) -> Option<Profile> {
     if name == "copies" {
         return Some(Profile::Copies { n: number(parameters)? });
@@ -116,11 +116,11 @@ fn parse(name: &str, parameters: &str) -> Option<Profile> {
         }
         _ => return None,
     };
-    // What is left is an option that this code does not have.
+    // Any option left is one that this code does not have.
     options.0.is_empty().then_some(profile)
 }
 
-/// Options that are not taken yet.
+/// Options that the parser has not used yet.
 #[derive(Default)]
 struct Options<'a>(Vec<(&'a str, &'a str)>);
 
@@ -148,7 +148,7 @@ impl Options<'_> {
     }
 }
 
-/// Plain decimal digits without leading zero, so that every number has exactly one spelling.
+/// Plain decimal digits without a leading zero, so every number has exactly one spelling.
 fn number(text: &str) -> Option<usize> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let canonical = text == "0" || !text.starts_with('0');

@@ -1,13 +1,13 @@
-//! Repair of any pattern of losses by reading k whole shards.
+//! Repair of any pattern of losses from k whole shards.
 //!
-//! With e data shards not read, e parities are read. Taking the data that is read out of those
-//! parities leaves *syndromes*: sums over the missing elements alone. Two missing elements are
-//! connected when a syndrome has both, and as only the digits that the missing columns shift
-//! differ within a connected part, there are at most e r^e elements in one. Each part is a small
-//! square system, and many parts have the same matrix, so it is inverted once.
+//! If a repair does not read e data shards, it reads e parities. When the data that is read is
+//! subtracted from those parities, *syndromes* remain: sums over the missing elements alone. Two
+//! missing elements are connected if a syndrome contains both. Within a connected part, only the
+//! digits that the missing columns shift differ, so a part has at most e r^e elements. Each part is
+//! a small square system. Many parts have the same matrix, so the repair inverts it once.
 //!
-//! The program has three steps: syndromes into scratch, missing data from those, lost parities from
-//! all data. Where a part is a single element (e = 1) the first two are one.
+//! The program has three steps: syndromes into scratch, missing data from these, lost parities from
+//! all data. If a part is a single element (e = 1), the first two steps are one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ type DataElement = (usize, u32);
 /// A row of a parity.
 type ParityElement = (usize, u32);
 
-/// A connected part: as many missing elements as parity elements that tie them.
+/// A connected part: missing elements, and the same number of parity elements that contain them.
 struct Part {
     missing: Vec<DataElement>,
     equations: Vec<ParityElement>,
 }
 
 impl Zigzag {
-    /// The plan that makes `lost` of the whole shards `reads`, of which there are k.
+    /// The plan that computes the shards `lost` from the k whole shards `reads`.
     pub(super) fn decode(&self, lost: &[usize], reads: &[usize]) -> RepairPlan {
         let set = ReadSet::whole(reads, self.n);
         let missing: Vec<usize> = (0..self.k).filter(|column| !reads.contains(column)).collect();
@@ -98,16 +98,16 @@ struct Decoder<'a> {
     sources: ReadIndex,
     program: Program,
     lost: &'a [usize],
-    /// Missing data is needed again, for lost parities.
+    /// True if lost parities need the missing data again.
     keep: bool,
     /// Missing data in scratch.
     kept: HashMap<DataElement, Source>,
-    /// Inverses of the matrices of parts.
+    /// Inverses of the parts' matrices.
     inverses: HashMap<Vec<u8>, Arc<Matrix>>,
 }
 
 impl Decoder<'_> {
-    /// The terms of a parity element with the data that is read taken out of it.
+    /// The terms of a parity element minus the data that is read.
     fn syndrome(&self, (parity, y): ParityElement) -> Vec<Term> {
         let data = self.code.zigzag(parity, y);
         let read = data.filter_map(|(column, x, c)| Some(term(self.sources.get(column, x)?, c)));
@@ -115,7 +115,7 @@ impl Decoder<'_> {
         std::iter::once(term(own, 1)).chain(read).collect()
     }
 
-    /// Writes the missing elements of a part to where they are needed.
+    /// Writes the missing elements of a part to outputs and scratch.
     fn solve(&mut self, part: &Part) {
         let code = self.code;
         if let ([(column, x)], [equation]) = (&part.missing[..], &part.equations[..]) {

@@ -2,32 +2,33 @@
 //! rebuilt from 1/r of each survivor (Tamo, Wang, Bruck, *Zigzag codes: MDS array codes with
 //! optimal rebuilding*, IEEE Trans. Inf. Theory 2013).
 //!
-//! **Construction.** Number the n rows (elements of a shard) by M digits in base r, digit 0 the
-//! least significant. Column j of the data *shifts* one digit, or none. Parity l adds up data
+//! **Construction.** Number the n rows (elements of a shard) by M digits in base r, with digit 0
+//! the least significant. Column j of the data *shifts* one digit, or none. Parity l adds data
 //! elements along a zigzag: `P_l[y] = sum over j of c_{l,j}(x) D_j[x]`, where x is y with the digit
 //! of column j lowered by l (mod r). So parity 0 is the plain XOR of rows.
 //!
 //! **Rebuild of column j** that shifts digit i: lost row x comes from parity -x_i (mod r), in the
 //! row whose digit i is 0. Every other column that does not shift digit i has its rows with digit 0
-//! there too, so only those n/r rows are read, of every survivor. A column without a shift takes
-//! parity (sum of digits of x) mod r instead. Columns that shift the same digit help each other
-//! less: where k exceeds M + 1 they exist, and more is read (see the table below).
+//! there, too. So the rebuild reads only those n/r rows of every survivor. For a column without a
+//! shift, it uses parity (sum of digits of x) mod r instead. Columns that shift the same digit help
+//! each other less: they exist if k exceeds M + 1, and then the rebuild reads more (see the table
+//! below).
 //!
 //! **Two families of coefficients**, over GF(2^8):
-//! - *The paper's* (r = 2, k <= 6, n = 2^(k-1)): column j shifts digit j - 1, and the coefficient in
-//!   parity 1 is 2 where the digits 0 .. j-1 of x have an odd sum, else 1. With k = 4 these are
+//! - *The paper's* (r = 2, k <= 6, n = 2^(k-1)): column j shifts digit j - 1, and the coefficient
+//!   in parity 1 is 2 if the digits 0 .. j-1 of x have an odd sum, else 1. With k = 4 these are
 //!   equations 2 to 5 of the MSR engine paper, whose {6,4,8} is `zigzag:4+2`.
-//! - *The product family* (everything else): column col = c (M+1) + j shifts digit j - 1 (none for
-//!   j = 0); with A_j the shift by one, multiplied by 2^(r j) for a digit that wraps around, parity
-//!   l applies 2^(c (M+1) l) A_j^l.
+//! - *The product family* (all other codes): column col = c (M+1) + j shifts digit j - 1 (none for
+//!   j = 0). A_j is the shift by one, multiplied by 2^(r j) for a digit that wraps around. Parity l
+//!   applies 2^(c (M+1) l) A_j^l.
 //!
-//! **Why the product family is MDS.** Its shifts commute and A_j^r = 2^(r j), so the determinant
-//! of a square block part is the product of the determinants of the parts of the matrix
-//! `mu_col^l`, over all choices of eigenvalues: mu_col is 2^col times an r-th root of unity. The
-//! only 2nd and 4th root is 1, so for r = 2 and r = 4 the code is MDS exactly if the Vandermonde
-//! matrix of the 2^col is: k <= 253 (all that a stripe holds) and k <= 21. The cube roots are 1,
-//! 2^85 and 2^170, so for r = 3 the eigenvalues stay distinct for k <= 85, and so do their squares;
-//! that covers all parts of three rows. More parities are not offered.
+//! **Why the product family is MDS.** Its shifts commute and A_j^r = 2^(r j). So the determinant of
+//! a square block part is the product of the determinants of the parts of the matrix `mu_col^l`,
+//! over all choices of eigenvalues: mu_col is 2^col times an r-th root of unity. The only 2nd and
+//! 4th root is 1. So for r = 2 and r = 4 the code is MDS exactly if the Vandermonde matrix of the
+//! 2^col is: k <= 253 (the bound of a stripe) and k <= 21. The cube roots are 1, 2^85 and 2^170. So
+//! for r = 3 the eigenvalues stay distinct for k <= 85, and so do their squares; that covers all
+//! parts of three rows. More parities are not offered.
 //!
 //! | k+m  | n   | nodes' worth of reads per lost data shard | with Reed-Solomon |
 //! |------|-----|-------------------------------------------|-------------------|
@@ -37,7 +38,7 @@
 //! | 8+3  | 27  | 4.0                                       | 8                 |
 //! | 10+4 | 64  | 4.0 to 4.75                               | 10                |
 //!
-//! A lost parity, or several losses, read k whole shards: [`decode`].
+//! For a lost parity, or several losses, the repair reads k whole shards: [`decode`].
 
 mod decode;
 mod rebuild;
@@ -48,15 +49,15 @@ use crate::cache::PlanKey;
 use crate::planned::{Construction, data_first};
 use crate::{RepairPlan, zigzag};
 
-/// Elements per shard that are not exceeded unless asked for: shards of 256 KiB then have
-/// elements of 4 KiB, the unit of storage.
+/// Most elements per shard unless the profile asks for more. Shards of 256 KiB then have elements
+/// of 4 KiB, the unit of storage.
 pub const ZIGZAG_DEFAULT_MAX_ELEMENTS: u32 = 64;
 /// Most elements per shard for two or three parities.
 pub const ZIGZAG_MAX_ELEMENTS: u32 = 1024;
 /// Most elements per shard for four parities, whose decode tables grow fastest.
 pub const ZIGZAG_MAX_ELEMENTS_OF_4: u32 = 256;
 
-/// What keeps numbers from being a Zigzag code, or nothing.
+/// The reason why the numbers are no Zigzag code; `None` if they are one.
 pub(crate) fn refusal(k: usize, m: usize, n: u32) -> Option<String> {
     let Some(most_k) = max_k(m) else {
         return Some(
@@ -73,7 +74,7 @@ pub(crate) fn refusal(k: usize, m: usize, n: u32) -> Option<String> {
     (digits >= k).then(|| format!("n must be at most {m}^{}, which is optimal", k - 1))
 }
 
-/// Most data shards for m parities, where the code is MDS and a stripe holds them.
+/// Most data shards for m parities: the code must be MDS, and a stripe must hold the shards.
 fn max_k(m: usize) -> Option<usize> {
     match m {
         2 => Some(crate::MAX_SHARDS - 2),
@@ -83,13 +84,12 @@ fn max_k(m: usize) -> Option<usize> {
     }
 }
 
-/// No program of the code has more terms than this. For numbers that [`refusal`] finds nothing
-/// against.
+/// An upper bound for the terms of every program of the code. For numbers that [`refusal`] accepts.
 ///
 /// With e <= m missing columns, each of e n syndromes has a term for itself and for every column
-/// that is read, and each of e n missing elements one for every syndrome of its
-/// [part](decode), at most e m^e. A missing element may be copied, and lost parities, of which
-/// there are m at most, are sums over all k columns.
+/// read. Each of e n missing elements has a term for every syndrome of its [part](decode), at most
+/// e m^e. A missing element may be copied. Lost parities, of which there are m at most, are sums
+/// over all k columns.
 pub(crate) fn most_terms(k: usize, m: usize, n: u32) -> usize {
     let n = n as usize;
     let part = (m * m.pow(m as u32)).min(m * n);
@@ -103,7 +103,7 @@ fn digits(r: usize, n: u32) -> Option<usize> {
     (0..32).find(|&digits| (r as u64).checked_pow(digits) == Some(u64::from(n))).map(|d| d as usize)
 }
 
-/// n when it is not given: r^(k-1), the least that rebuilds optimally, or the largest power of r
+/// Default n: r^(k-1), the smallest number with optimal rebuilding, or the largest power of r
 /// within [`ZIGZAG_DEFAULT_MAX_ELEMENTS`].
 pub(crate) fn default_elements(k: usize, m: usize) -> u32 {
     let r = m.max(2) as u32;
@@ -117,14 +117,14 @@ pub(crate) struct Zigzag {
     k: usize,
     r: usize,
     n: u32,
-    /// M.
+    /// The number M.
     digits: usize,
-    /// The paper's coefficients rather than the product family's.
+    /// True for the paper's coefficients, false for the product family's.
     paper: bool,
 }
 
 impl Zigzag {
-    /// The code, for numbers that [`refusal`] finds nothing against.
+    /// The code, for numbers that [`refusal`] accepts.
     pub(crate) fn new(k: usize, r: usize, n: u32) -> Self {
         let digits = zigzag::digits(r, n).expect("n was checked to be a power of r");
         let paper = r == 2 && k <= 6 && digits == k - 1;
@@ -165,7 +165,7 @@ impl Zigzag {
         field::exp(copies * parity + wraps.map_or(0, |i| self.r * (i + 1)))
     }
 
-    /// What row y of parity l adds up: (column, row, coefficient) for every data column.
+    /// The terms of row y of parity l: (column, row, coefficient) for every data column.
     fn zigzag(&self, parity: usize, y: u32) -> impl Iterator<Item = (usize, u32, u8)> {
         (0..self.k).map(move |column| {
             let x = self.data_row(column, parity, y);
@@ -236,7 +236,7 @@ mod tests {
         assert!(every_square_part_is_invertible(&isa::vandermonde(253, 2)));
         assert!(every_square_part_is_invertible(&isa::vandermonde(21, 4)));
         assert!(!every_square_part_is_invertible(&isa::vandermonde(22, 4)));
-        // For r = 3: the eigenvalues of columns, and their squares, are distinct.
+        // For r = 3, the eigenvalues of columns are distinct, and so are their squares.
         let roots = [0, 85, 170];
         let mut seen = std::collections::HashMap::new();
         for column in 0..85 {

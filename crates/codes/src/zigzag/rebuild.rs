@@ -1,4 +1,4 @@
-//! Rebuilding one data column from 1/r of each survivor; the essay is in [`super`].
+//! Rebuilds one data column from 1/r of each survivor; [`super`] explains how.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use crate::plan::ReadSet;
 use crate::program::{Program, term};
 
 impl Zigzag {
-    /// The parity that gives row x of a lost column, so that few rows of the others are read.
+    /// The parity that gives row x of a lost column such that few rows of the other columns are
+    /// read.
     fn parity_for(&self, column: usize, x: u32) -> usize {
         match self.shifted(column) {
             Some(i) => (self.r - self.digit(x, i)) % self.r,
@@ -18,9 +19,9 @@ impl Zigzag {
         }
     }
 
-    /// The plan that reads of all survivors.
+    /// The plan that reads from all survivors.
     pub(super) fn rebuild(&self, column: usize) -> RepairPlan {
-        // For each lost row its parity and that parity's row.
+        // For each lost row, its parity and the row of that parity.
         let zigzags: Vec<(usize, u32)> = (0..self.n)
             .map(|x| {
                 let parity = self.parity_for(column, x);

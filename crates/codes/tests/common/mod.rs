@@ -1,6 +1,6 @@
-//! What the tests of codes share: stripes, following plans, patterns of losses.
+//! Functions that the tests of codes share: stripes, execution of plans, patterns of losses.
 
-// Every test program uses some of this.
+// No test program uses all of this.
 #![allow(dead_code)]
 
 use fieldstone_codes::{Code, Profile, RepairPlan};
@@ -10,7 +10,7 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
 
-/// The code of a name.
+/// The code with this name.
 pub fn code(name: &str) -> Arc<dyn Code> {
     name.parse::<Profile>().unwrap_or_else(|error| panic!("{name}: {error}")).code()
 }
@@ -22,7 +22,7 @@ pub fn execute(
     inputs: &[&[u8]],
     output_bytes: &[usize],
 ) -> Vec<Vec<u8>> {
-    // What was there before must not matter.
+    // The old content of the outputs must not matter.
     let mut outputs: Vec<Vec<u8>> = output_bytes.iter().map(|&bytes| vec![0x5a; bytes]).collect();
     let mut slices: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
     code.layout().execute(map, inputs, &mut slices).expect("lengths fit");
@@ -48,7 +48,7 @@ pub fn random_stripe(code: &dyn Code, shard_bytes: usize, rng: &mut ChaCha8Rng) 
     shards
 }
 
-/// Follows a plan by reading only what it names.
+/// Executes a plan, and reads only the ranges that it names.
 pub fn follow(code: &dyn Code, plan: &RepairPlan, shards: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let shard_bytes = shards[0].len();
     let inputs: Vec<Vec<u8>> = plan
@@ -65,7 +65,7 @@ pub fn follow(code: &dyn Code, plan: &RepairPlan, shards: &[Vec<u8>]) -> Vec<Vec
     execute(code, &plan.map, &slices(&inputs), &vec![shard_bytes; plan.lost.len()])
 }
 
-/// Repairs `lost` from `available` and compares with what was lost.
+/// Repairs `lost` from `available` and compares with the lost shards.
 pub fn check_repair(
     code: &dyn Code,
     shards: &[Vec<u8>],
@@ -84,7 +84,7 @@ pub fn check_repair(
     plan
 }
 
-/// All losses of up to m shards, each with what is left.
+/// All losses of up to m shards, each with the shards that are left.
 pub fn patterns(code: &dyn Code) -> impl Iterator<Item = (Vec<usize>, Vec<usize>)> {
     let (shards, m) = (code.k() + code.m(), code.m());
     (1u32..1 << shards)
@@ -92,7 +92,7 @@ pub fn patterns(code: &dyn Code) -> impl Iterator<Item = (Vec<usize>, Vec<usize>
         .map(move |pattern| (0..shards).partition(|shard| pattern >> shard & 1 == 1))
 }
 
-/// Codes with random numbers, as their names, with shards that keep tests fast.
+/// Names of codes with random numbers, whose shards are small enough for fast tests.
 pub fn any_code() -> impl Strategy<Value = String> {
     let w = || prop::sample::select(vec![8, 16, 32]);
     prop_oneof![

@@ -1,24 +1,24 @@
 //! Spreading placement groups evenly, by upmaps.
 //!
-//! CRUSH is a lottery: with 20 shards per device on average, some devices get 10 and some 35, and
-//! the fullest one decides how much the cluster can hold. *Upmaps* are exceptions, written into the
-//! OSDMap, that move single shards elsewhere. This module proposes some.
+//! CRUSH spreads shards at random. With 20 shards per device on average, some devices get 10 and
+//! some 35, and the fullest device decides how much the cluster can hold. *Upmaps* are exceptions
+//! in the OSDMap that move single shards to other devices. This module proposes upmaps.
 //!
-//! **Goal.** Every device is to have its share of the pool's shards by weight, within `deviation`
-//! shards; and with as few moves as possible, for every move is data on the network. Pools are
-//! balanced each for itself, because their groups differ in size; the pool that is worst comes
-//! first.
+//! **Goal.** Every device has its share of the pool's shards by weight, within `deviation` shards.
+//! The plan uses as few moves as possible, because every move is data on the network. Each pool is
+//! balanced separately, because pools differ in the size of their groups. The pool with the
+//! greatest deviation comes first.
 //!
-//! **Method.** All groups are mapped once. Then, as long as some device is off by more than the
-//! limit, the worst one either gives a shard to the emptiest device that may have it, or gets one
-//! from the fullest device that may give it. Devices are kept ordered by deviation, so a move costs
-//! microseconds however large the cluster is. An upmap that the map already has is taken back, rather
-//! than another one made, where that helps as well.
+//! **Method.** The balancer maps all groups once. Then it repeats one move while some device
+//! deviates by more than the limit. The device with the greatest deviation either gives a shard to
+//! the emptiest device that may have it, or gets one from the fullest device that may give it.
+//! Devices are kept ordered by deviation, so a move costs microseconds for a cluster of any size.
+//! Where it helps as well, the balancer removes an upmap of the map instead of adding one.
 //!
-//! **What is legal:** the rule stays obeyed. A shard moves to a device that the same part
-//! of the rule reaches, that is up and in, and that lies in a failure domain of its own. Groups whose
-//! whole membership an administrator has fixed (`pg_upmap`) are left alone, and so is a member that
-//! `pg_upmap_primaries` names.
+//! **Legal moves** obey the rule. A shard moves only to a device that is up and in, that the same
+//! part of the rule reaches, and that lies in a failure domain without another member of the group.
+//! The balancer does not change groups whose whole membership an administrator has fixed
+//! (`pg_upmap`), nor a member that `pg_upmap_primaries` names.
 
 mod plan;
 mod spread;
@@ -35,12 +35,12 @@ use crate::osdmap::{OsdMap, Pool, PoolId};
 use crate::reach::Reach;
 use state::State;
 
-/// What a plan may do.
+/// The limits of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most shards to move.
     pub max_moves: usize,
-    /// Shards by which a device may be off its share; at least 1.
+    /// Shards by which a device may deviate from its share; at least 1.
     pub deviation: u32,
 }
 
@@ -58,22 +58,22 @@ pub enum BalanceError {
         /// Its rule.
         rule: RuleId,
     },
-    /// The rule does not say clearly what may stand in for what.
+    /// The rule does not define which devices can replace each other.
     #[error("rule {} of pool {} is too irregular to balance: {why}", .rule.0, .pool.0)]
     Irregular {
         /// The pool.
         pool: PoolId,
         /// Its rule.
         rule: RuleId,
-        /// What is irregular.
+        /// The irregularity.
         why: String,
     },
 }
 
-/// Says whether a pool can be balanced.
+/// Checks whether a pool can be balanced.
 ///
 /// # Errors
-/// Why not.
+/// The reason why the pool cannot be balanced.
 pub fn check(map: &OsdMap, pool: PoolId) -> Result<(), BalanceError> {
     reach_of(map, pool).map(drop)
 }
@@ -88,7 +88,7 @@ fn reach_of(map: &OsdMap, id: PoolId) -> Result<(&Pool, Reach), BalanceError> {
     }
 }
 
-/// Proposes upmaps for some pools; `threads` map placement groups.
+/// Proposes upmaps for some pools, with `threads` threads that map placement groups.
 ///
 /// # Errors
 /// A pool that cannot be balanced.
@@ -111,7 +111,7 @@ pub fn balance(
         if let Some((_, state)) = worst.max_by_key(|&(deviation, _)| deviation) {
             moves += usize::from(state.step());
         } else if !states.values_mut().any(|(state, _)| state.renew()) {
-            // Nothing that could not be helped before is possible now.
+            // No move has happened since, so devices that had no helpful move still have none.
             break;
         }
     }

@@ -1,4 +1,4 @@
-//! What balancing proposes, in the form that clusters accept.
+//! The proposals of the balancer, in the form that clusters accept.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,13 +8,13 @@ use super::state::State;
 use crate::ItemId;
 use crate::osdmap::{OsdMap, PgId, PoolId};
 
-/// The new upmaps of one placement group; written as the `ceph` command that sets them.
+/// The new upmaps of one placement group. Its text form is the `ceph` command that sets them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proposal {
     /// The group.
     pub pg: PgId,
-    /// All its pairs of (what CRUSH says, what is to be instead); none: the group needs no upmap
-    /// any more.
+    /// All upmaps of the group, as pairs of (device by CRUSH, device instead). If there are none,
+    /// the group needs no upmap any more.
     pub items: Vec<(ItemId, ItemId)>,
 }
 
@@ -33,16 +33,16 @@ impl fmt::Display for Proposal {
 pub struct PoolPlan {
     /// The pool.
     pub pool: PoolId,
-    /// As it is.
+    /// The spread now.
     pub before: Spread,
-    /// As it will be.
+    /// The spread after the plan.
     pub after: Spread,
 }
 
 /// A plan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// What to change, by placement group.
+    /// The changes, by placement group.
     pub proposals: Vec<Proposal>,
     /// Shards that move.
     pub moves: usize,

@@ -3,19 +3,19 @@
 use super::state::Device;
 use crate::OsdId;
 
-/// One device's part of a pool.
+/// The shards of a pool on one device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceSpread {
     /// The device.
     pub osd: OsdId,
-    /// Shards that it has.
+    /// Shards on the device.
     pub shards: u32,
-    /// Shards that it should have, by weight.
+    /// The device's share by weight, in shards.
     pub target: f64,
 }
 
 impl DeviceSpread {
-    /// Shards that it has too many; negative: too few.
+    /// Shards above the device's share; negative: below.
     #[must_use]
     pub fn deviation(&self) -> f64 {
         f64::from(self.shards) - self.target
@@ -41,19 +41,19 @@ impl Spread {
         Self { devices: devices.collect() }
     }
 
-    /// The most that a device has too much, in shards.
+    /// The greatest excess of a device, in shards.
     #[must_use]
     pub fn most_above(&self) -> f64 {
         self.devices.iter().map(DeviceSpread::deviation).fold(0.0, f64::max)
     }
 
-    /// The most that a device has too little, in shards.
+    /// The greatest lack of a device, in shards.
     #[must_use]
     pub fn most_below(&self) -> f64 {
         self.devices.iter().map(|device| -device.deviation()).fold(0.0, f64::max)
     }
 
-    /// The greater of both.
+    /// The greater of the excess and the lack.
     #[must_use]
     pub fn max_deviation(&self) -> f64 {
         self.most_above().max(self.most_below())
@@ -66,8 +66,8 @@ impl Spread {
         (squares / self.devices.len().max(1) as f64).sqrt()
     }
 
-    /// How full the fullest device is, of its share: 1.2 means that the pool can hold 1/1.2 of what
-    /// its devices could.
+    /// The fullest device's shards relative to its share: 1.2 means that the pool can hold 1/1.2 of
+    /// the capacity of its devices.
     #[must_use]
     pub fn fullest(&self) -> f64 {
         let fill = |device: &DeviceSpread| f64::from(device.shards) / device.target;

@@ -1,9 +1,9 @@
-//! Who has how much of one pool, and the next move.
+//! The shards of one pool by device, and the next move.
 //!
-//! A *deviation* is what a device has less what it should have, in shards, kept as a fixed-point
-//! number so that devices can be ordered exactly. A move takes a shard from a device to another one
-//! of its cell; it is worth making if it brings the two closer, that is if they are more than one
-//! shard apart. Every move lowers the sum of squares of all deviations, so there is an end.
+//! A *deviation* is the number of a device's shards minus its share. It is a fixed-point number, so
+//! that devices can be ordered exactly. A move takes a shard from a device to another device of its
+//! cell. A move is useful if the two devices are more than one shard apart, because it then brings
+//! them closer. Every move lowers the sum of squares of all deviations, so the moves end.
 
 use std::collections::BTreeSet;
 
@@ -14,16 +14,16 @@ use crate::{ItemId, OsdId};
 /// One shard as a deviation.
 pub(super) const SHARD: i64 = 1 << 20;
 
-/// One device, as one pool sees it.
+/// One device in one pool.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Device {
-    /// How the rule reaches it, if it does.
+    /// The rule's way to reach the device, if there is one.
     pub(super) reached: Option<Reached>,
-    /// May lose shards, and may get some: up, in, reached and of some weight.
+    /// True if the device may lose and get shards: it is up, in, reached, and its weight is not 0.
     pub(super) usable: bool,
-    /// Shards it should have.
+    /// The device's share.
     pub(super) target: f64,
-    /// The shards it has: indices into the state's tables.
+    /// The device's shards: indices into the state's tables.
     pub(super) shards: Vec<u32>,
 }
 
@@ -38,29 +38,30 @@ impl Device {
 pub(super) struct State {
     pool: PoolId,
     width: usize,
-    /// Where CRUSH puts shard `pg * width + position`; [`ItemId::NONE`] for nowhere.
+    /// The device by CRUSH of shard `pg * width + position`; [`ItemId::NONE`] if there is none.
     raw: Vec<ItemId>,
-    /// Where it is, with the upmaps of the map.
+    /// The shard's device now, with the upmaps of the map.
     before: Vec<ItemId>,
-    /// Where it is to be.
+    /// The shard's device after the plan.
     placed: Vec<ItemId>,
-    /// Placement groups that must stay as they are.
+    /// Placement groups that must not change.
     frozen: Vec<bool>,
-    /// The device that is to stay first, where the map names one.
+    /// The device that must stay first, where the map names one.
     primaries: Vec<ItemId>,
     pub(super) devices: Vec<Device>,
-    /// How far devices may deviate.
+    /// The allowed deviation.
     limit: i64,
     /// Usable devices of each cell by deviation.
     cells: Vec<BTreeSet<(i64, u32)>>,
-    /// Those above the limit, and those below, as far as there is hope to change that.
+    /// The devices above the limit, and those below, without the devices for which no useful move
+    /// was found.
     over: BTreeSet<(i64, u32)>,
     under: BTreeSet<(i64, u32)>,
-    /// Moves since hope was last renewed.
+    /// Moves since `renew` last considered all devices again.
     moves_since_renewal: u64,
 }
 
-/// A shard and where it goes.
+/// A shard and its new device.
 struct Move {
     shard: u32,
     from: u32,
@@ -132,7 +133,7 @@ impl State {
         self.devices.get_mut(item.osd()?.0 as usize)
     }
 
-    /// Gives every device that the rule reaches its share.
+    /// Computes the share of every device that the rule reaches.
     fn set_targets(&mut self, map: &OsdMap, reach: &Reach) {
         let shards: Vec<u32> = self.devices.iter().map(|held| held.shards.len() as u32).collect();
         let targets = reach::targets(reach, &map.weights, &shards);
@@ -143,14 +144,15 @@ impl State {
         }
     }
 
-    /// The greatest deviation that could still be lowered; `None` if there is none above the limit.
+    /// The greatest deviation of a device that may still have a useful move; `None` if there is
+    /// none above the limit.
     pub(super) fn worst(&self) -> Option<i64> {
         let over = self.over.last().map(|&(deviation, _)| deviation);
         let under = self.under.first().map(|&(deviation, _)| -deviation);
         over.max(under)
     }
 
-    /// Makes the move that helps most; false if none helps.
+    /// Makes the most useful move; false if no move is useful.
     pub(super) fn step(&mut self) -> bool {
         loop {
             let Some(worst) = self.worst() else { return false };
@@ -179,7 +181,7 @@ impl State {
         }
     }
 
-    /// Looks again at devices that could not be helped, if anything has moved since.
+    /// Considers again the devices without a useful move, if any shard has moved since.
     pub(super) fn renew(&mut self) -> bool {
         if self.moves_since_renewal == 0 {
             return false;
@@ -222,7 +224,7 @@ impl State {
         })
     }
 
-    /// Where CRUSH puts a shard that an upmap has put elsewhere.
+    /// The device by CRUSH of a shard that an upmap has moved.
     fn home(&self, shard: u32) -> Option<u32> {
         let raw = self.raw[shard as usize];
         if raw == self.placed[shard as usize] {
@@ -232,7 +234,7 @@ impl State {
         self.devices.get(osd as usize).filter(|device| device.usable).map(|_| osd)
     }
 
-    /// True if a shard may move to a device of its cell (or home).
+    /// True if a shard may move to a device of its cell, or back to its device by CRUSH.
     fn allows(&self, shard: u32, to: u32) -> bool {
         let (shard, to_item) = (shard as usize, ItemId::from(OsdId(to)));
         let pg = shard / self.width;
@@ -242,7 +244,7 @@ impl State {
         let Some(reached) = self.devices[to as usize].reached else { return false };
         let members = pg * self.width..(pg + 1) * self.width;
         members.filter(|&member| member != shard).all(|member| {
-            // An upmap to a device that CRUSH has put elsewhere in the group would depend on the
+            // If CRUSH has put the device elsewhere in the group, the result would depend on the
             // order of upmaps.
             self.raw[member] != to_item
                 && self.placed[member] != to_item
@@ -267,7 +269,7 @@ impl State {
         self.enter(to);
     }
 
-    /// Puts a device into all orders that it belongs to.
+    /// Inserts a device into all orders that it belongs to.
     fn enter(&mut self, osd: u32) {
         let device = &self.devices[osd as usize];
         let (Some(reached), true) = (device.reached, device.usable) else { return };
@@ -280,7 +282,7 @@ impl State {
         }
     }
 
-    /// Takes a device out of all orders.
+    /// Removes a device from all orders.
     fn leave(&mut self, osd: u32) {
         let device = &self.devices[osd as usize];
         let (Some(reached), true) = (device.reached, device.usable) else { return };
@@ -290,7 +292,7 @@ impl State {
         self.under.remove(&key);
     }
 
-    /// The upmaps that a placement group needs: what CRUSH says, and what is to be instead.
+    /// The upmaps that a placement group needs: the device by CRUSH, and the device instead.
     pub(super) fn items(&self, seed: u32) -> Vec<(ItemId, ItemId)> {
         let start = seed as usize * self.width;
         let members = start..start + self.width;
@@ -298,12 +300,12 @@ impl State {
         pairs.filter(|(from, to)| from != to).collect()
     }
 
-    /// How many shards are elsewhere now.
+    /// Number of shards that have moved.
     pub(super) fn moves(&self) -> usize {
         self.before.iter().zip(&self.placed).filter(|(before, after)| before != after).count()
     }
 
-    /// True for a placement group of which something has moved.
+    /// True for a placement group with a moved shard.
     pub(super) fn is_changed(&self, seed: u32) -> bool {
         let start = seed as usize * self.width;
         let members = start..start + self.width;
@@ -311,8 +313,8 @@ impl State {
     }
 }
 
-/// True if a member of `placed` is elsewhere in `raw`: then pairs depend on their order, and are
-/// better left alone.
+/// True if a member of `placed` is at another position of `raw`. Then the pairs depend on their
+/// order, and the balancer avoids them.
 fn chained(raw: &[ItemId], placed: &[ItemId]) -> bool {
     let elsewhere = |at: usize, item: &ItemId| {
         *item != ItemId::NONE && raw.iter().enumerate().any(|(other, r)| other != at && r == item)

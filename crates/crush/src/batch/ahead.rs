@@ -1,16 +1,17 @@
-//! One mapping, in vectors: draws are made ahead of the mapper, many at once.
+//! One mapping, in vectors: this module makes many draws at once, before the mapper needs them.
 //!
-//! A single mapping has no other inputs to fill lanes with, but it has *items*: every item of a
-//! straw2 bucket hashes on its own. And it has draws that will certainly be wanted: three replicas
+//! A single mapping has no other inputs to fill the lanes with. But it has *items*: every item of a
+//! straw2 bucket is hashed independently. And some draws are certain to be needed: three replicas
 //! make at least one attempt each, with the attempt numbers 0, 1 and 2. So before a choose step
-//! runs, the draws of its first attempts are made level by level, the items of all of them side by
-//! side in the lanes, and remembered by bucket and attempt number. The plain mapper then runs as
-//! ever; it asks here first, and finds most draws made. A draw that was not foreseen is made on
-//! its own, its items in lanes.
+//! runs, this module makes the draws of its first attempts level by level. It puts the items of all
+//! these draws into the lanes together, and remembers the results by bucket and attempt number.
+//! Then the plain mapper runs unchanged. It asks this module for each draw first, and finds most of
+//! them made. If a draw is missing, this module makes it alone, with its items in lanes.
 //!
-//! This changes nothing in the mapper's logic, for a draw depends on nothing but the bucket, the
-//! input and the attempt number (maps whose weights depend on the position do without).
-//! Comparisons are approximate, and decided exactly when close, as in [`draw`](super::draw).
+//! The mapper's logic does not change, because a draw depends only on the bucket, the input and the
+//! attempt number. (For maps whose weights depend on the position, this module is not used.)
+//! Comparisons are approximate. If two straws are close, the plain mapper decides, as in
+//! [`draw`](super::draw).
 
 use std::cell::RefCell;
 
@@ -22,13 +23,13 @@ use super::{Kernel, hash};
 use super::{avx2, avx512};
 use crate::bucket::AlgorithmKind;
 
-/// Items whose straws are drawn together.
+/// Items whose straws are drawn in one batch.
 const LANES: usize = 256;
 /// Most lanes of a vector, twice.
 const PADDING: usize = 32;
-/// Lanes that are filled at once.
+/// Lanes that are filled by one copy.
 const PIECE: usize = 8;
-/// Draws that are remembered, by a few bits of what they are.
+/// Places for remembered draws. A few bits of a draw select its place.
 const REMEMBERED: usize = 128;
 
 /// A draw: the slot of a bucket, and the attempt number.
@@ -38,17 +39,17 @@ pub(crate) struct Wanted {
     pub(crate) r: u32,
 }
 
-/// A draw that was made.
+/// A finished draw.
 #[derive(Clone, Copy, Default)]
 struct Made {
     wanted: Wanted,
-    /// For which mapping.
+    /// The mapping that the draw belongs to.
     generation: u64,
     index: u32,
 }
 
-/// The best two straws of a draw so far: their lengths' bits above the item's index. Lengths are
-/// not negative, so their bits are in the order of the lengths.
+/// The best two straws of a draw so far. Each entry has the bits of the straw's length above the
+/// item's index. Lengths are not negative, so their bits have the order of the lengths.
 #[derive(Clone, Copy)]
 struct Best {
     first: u64,
@@ -63,7 +64,7 @@ struct Span {
     first_index: u32,
 }
 
-/// Memory that is used again by the next mapping of the thread.
+/// Memory that the thread's next mapping uses again.
 pub(crate) struct Scratch {
     generation: u64,
     made: [Made; REMEMBERED],
@@ -97,8 +98,8 @@ pub(crate) struct Ahead<'a> {
 }
 
 impl Ahead<'_> {
-    /// Runs a mapping with draws made ahead, if the kernel has vectors and the map has what they
-    /// are good for.
+    /// Runs a mapping with draws made ahead, if the kernel has vectors and they are useful for the
+    /// map.
     pub(crate) fn with<T>(
         kernel: Kernel,
         tables: &Tables,
@@ -115,7 +116,7 @@ impl Ahead<'_> {
         })
     }
 
-    /// The index that the draw gives, if it is a draw for vectors and they can tell.
+    /// The index that the draw gives, if vectors can make the draw and its result is not in doubt.
     pub(crate) fn get(&self, wanted: Wanted) -> Option<usize> {
         if !self.can(wanted) {
             return None;
@@ -129,7 +130,7 @@ impl Ahead<'_> {
         index[0].map(|index| index as usize)
     }
 
-    /// Makes draws, and says what they give; `None` where the plain mapper must be asked.
+    /// Makes draws and writes their indices; `None` if the plain mapper must make the draw.
     pub(crate) fn make(&self, wanted: &[Wanted], indices: &mut [Option<u32>]) {
         let scratch = &mut **self.scratch.borrow_mut();
         self.race(scratch, wanted, indices);
@@ -185,7 +186,7 @@ impl Ahead<'_> {
         }
     }
 
-    /// Draws the straws of all lanes and enters them in the races.
+    /// Draws the straws of all lanes, and updates the best two of each draw.
     fn run_lanes(&self, scratch: &mut Scratch, used: usize) {
         match self.kernel {
             Kernel::Scalar => unreachable!("the plain mapper looks nothing up ahead"),
@@ -208,8 +209,8 @@ impl Ahead<'_> {
     }
 }
 
-/// Copies at least `len` numbers, whole pieces: buckets are small, and a call for each would cost
-/// more than the copy. What is copied too much means nothing; both sides have room for it.
+/// Copies at least `len` numbers, in whole pieces. Buckets are small, and one call for each would
+/// cost more than the copy. The extra numbers have no meaning; both sides have room for them.
 #[inline]
 fn copy<T: Copy>(to: &mut [T], from: &[T], len: usize) {
     let (to, from) = (to.as_chunks_mut::<PIECE>().0, from.as_chunks::<PIECE>().0);

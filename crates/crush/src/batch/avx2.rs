@@ -19,18 +19,18 @@ use super::ahead::{self, Scratch};
 use super::descend::{Descend, End, Start};
 use super::simd::{Simd, Twice};
 
-/// The token: the CPU has AVX2.
+/// A proof that the CPU has AVX2.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 
 impl Avx2 {
-    /// The token, if this CPU has the instructions.
+    /// The proof, if this CPU has the instructions.
     pub(crate) fn detect() -> Option<Self> {
         is_x86_feature_detected!("avx2").then_some(Self(()))
     }
 }
 
-/// a - b, as an instruction that the compiler takes as it is.
+/// a - b, as an instruction that the compiler does not rewrite.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn subtract(a: __m256i, b: __m256i) -> __m256i {
@@ -141,7 +141,8 @@ impl Simd for Avx2 {
         unsafe {
             let even = _mm256_mul_epu32(a, b);
             let odd = _mm256_mul_epu32(_mm256_srli_epi64::<32>(a), _mm256_srli_epi64::<32>(b));
-            // Even products go down to the lower half of their place, odd ones to the upper.
+            // Even products move down to the lower half of their lane, odd products to the upper
+            // half.
             let (even, odd) = if SHIFT == 32 {
                 (_mm256_srli_epi64::<32>(even), odd)
             } else {
@@ -153,7 +154,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn rem(self, a: __m256i, divisor: __m256i) -> __m256i {
-        // AVX2 converts no unsigned numbers to doubles; lane by lane is as good.
+        // AVX2 has no conversion of unsigned numbers to doubles. A loop over the lanes is as fast.
         let (mut values, mut divisors) = ([0; LANES], [0; LANES]);
         self.store(a, &mut values);
         self.store(divisor, &mut divisors);
@@ -246,7 +247,7 @@ impl Simd for Avx2 {
             let low = _mm256_i32gather_epi64::<8>(base, _mm256_castsi256_si128(index));
             let high = _mm256_i32gather_epi64::<8>(base, _mm256_extracti128_si256::<1>(index));
             let (low, high) = (_mm256_castsi256_ps(low), _mm256_castsi256_ps(high));
-            // The shuffles work on halves of the vectors; the permutation mends the order.
+            // The shuffles work on halves of the vectors; the permutation restores the order.
             let firsts = _mm256_castps_si256(_mm256_shuffle_ps::<0x88>(low, high));
             let seconds = _mm256_castps_si256(_mm256_shuffle_ps::<0xdd>(low, high));
             (_mm256_permute4x64_epi64::<0xd8>(firsts), _mm256_permute4x64_epi64::<0xd8>(seconds))

@@ -20,18 +20,18 @@ use super::ahead::{self, Scratch};
 use super::descend::{Descend, End, Start};
 use super::simd::{Simd, Twice};
 
-/// The token: the CPU has AVX-512 F.
+/// A proof that the CPU has AVX-512 F.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
 impl Avx512 {
-    /// The token, if this CPU has the instructions.
+    /// The proof, if this CPU has the instructions.
     pub(crate) fn detect() -> Option<Self> {
         is_x86_feature_detected!("avx512f").then_some(Self(()))
     }
 }
 
-/// a - b, as an instruction that the compiler takes as it is.
+/// a - b, as an instruction that the compiler does not rewrite.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn subtract(a: __m512i, b: __m512i) -> __m512i {
@@ -143,7 +143,8 @@ impl Simd for Avx512 {
         unsafe {
             let even = _mm512_mul_epu32(a, b);
             let odd = _mm512_mul_epu32(_mm512_srli_epi64::<32>(a), _mm512_srli_epi64::<32>(b));
-            // Even products go down to the lower half of their place, odd ones to the upper.
+            // Even products move down to the lower half of their lane, odd products to the upper
+            // half.
             let (even, odd) = if SHIFT == 32 {
                 (_mm512_srli_epi64::<32>(even), odd)
             } else {

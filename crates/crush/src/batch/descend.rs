@@ -5,35 +5,35 @@ use super::simd::{MAX_LANES, Simd};
 use super::{Plan, hash};
 use crate::{ItemId, WEIGHT_ONE};
 
-/// Where every lane starts, and how it draws on the way.
+/// The start of every lane, and its parameters for draws.
 #[derive(Clone, Copy)]
 pub(crate) struct Start<S: Simd> {
     pub(crate) x: S::U,
-    /// The attempt's number, but for the share that depends on the bucket.
+    /// The attempt number, without the part that depends on the bucket.
     pub(crate) r: S::U,
-    /// What is added to `r`, in ordinary buckets and in those that [`Plan::is_stretched`].
+    /// The number added to `r`: in ordinary buckets, and in those that [`Plan::is_stretched`].
     pub(crate) r_step: [S::U; 2],
     /// The bucket.
     pub(crate) slot: S::U,
-    /// The slot again, if all lanes start in the same bucket.
+    /// The slot, if all lanes start in the same bucket.
     pub(crate) common_slot: Option<u32>,
     pub(crate) position: S::U,
     pub(crate) asked: S::M,
 }
 
-/// Where every lane that asked came to: to an item, nowhere (a device instead of a bucket), or,
-/// when neither, into an empty bucket.
+/// The result in every lane that was asked: an item, nowhere (a device instead of a bucket), or, if
+/// neither is set, an empty bucket.
 #[derive(Clone, Copy)]
 pub(crate) struct End<S: Simd> {
     pub(crate) item: S::U,
     pub(crate) found: S::M,
     pub(crate) nowhere: S::M,
-    /// The attempt's number in the last bucket.
+    /// The attempt number in the last bucket.
     pub(crate) r: S::U,
 }
 
-/// Descending as a function of its own for each instruction set. The searches descend in four
-/// places; inlined there it would be most of the program.
+/// The descent as a separate function for each instruction set. The searches call it in four
+/// places. If it were inlined there, it would be most of the program.
 pub(crate) trait Descend: Simd {
     /// Descends to items of type `kind`.
     fn descend(self, plan: &Plan<'_>, start: &Start<Self>, kind: u32) -> End<Self>;
@@ -94,7 +94,7 @@ pub(crate) fn descend<S: Simd>(s: S, plan: &Plan<'_>, start: &Start<S>, kind: u3
     }
 }
 
-/// The plain mapper's answer for doubtful lanes, and the lanes in which it draws nothing.
+/// The plain mapper's answer for doubtful lanes, and the lanes in which it draws no item.
 #[inline(never)]
 fn decide<S: Simd>(
     s: S,
@@ -135,7 +135,7 @@ pub(crate) fn slot_of<S: Simd>(s: S, item: S::U) -> S::U {
     s.xor(item, s.splat(u32::MAX))
 }
 
-/// Lanes of `asked`, whose items are devices, that are out: see the plain mapper.
+/// The lanes of `asked` whose device is out, as in the plain mapper. All their items are devices.
 #[inline(always)]
 pub(crate) fn is_out<S: Simd>(s: S, plan: &Plan<'_>, x: S::U, item: S::U, asked: S::M) -> S::M {
     if plan.all_in || !s.any(asked) {
@@ -147,7 +147,7 @@ pub(crate) fn is_out<S: Simd>(s: S, plan: &Plan<'_>, x: S::U, item: S::U, asked:
     if !s.any(fractional) {
         return fractional;
     }
-    // Weight 0 is out too: no hash is below it.
+    // A device of weight 0 is out, too, because no hash is below 0.
     let hash = s.and(hash::hash2(s, x, item), s.splat(0xffff));
     s.without(fractional, s.lt(hash, weight))
 }
@@ -162,7 +162,7 @@ pub(crate) fn is_among<S: Simd>(s: S, rows: &[S::U], item: S::U) -> S::M {
     found
 }
 
-/// Puts `value` into the row that `number` says, in the lanes of `mask`.
+/// Writes `value` into row `number`, in the lanes of `mask`.
 #[inline(always)]
 pub(crate) fn put<S: Simd>(s: S, rows: &mut [S::U], number: S::U, value: S::U, mask: S::M) {
     for (row, at) in rows.iter_mut().zip(0..) {
@@ -171,7 +171,7 @@ pub(crate) fn put<S: Simd>(s: S, rows: &mut [S::U], number: S::U, value: S::U, m
     }
 }
 
-/// An item as a lane.
+/// The value of an item in a lane.
 pub(crate) const fn lane(item: ItemId) -> u32 {
     item.0 as u32
 }

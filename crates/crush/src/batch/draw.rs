@@ -1,45 +1,45 @@
 //! One draw in every lane: the vector form of the [`bucket`](crate::bucket) folder.
 //!
-//! Every lane has its own bucket, input and attempt. Items are looked at one after the other, the
-//! same index in every lane; lanes with smaller buckets idle at the end.
+//! Every lane has its own bucket, input and attempt. All lanes go through their items together,
+//! with the same index in every lane. Lanes with smaller buckets idle at the end.
 //!
 //! **Filter, then decide.** Straws of straw and straw2 buckets are products and quotients of 48 and
-//! 64 bits, which vectors are slow at. So lanes compare `f32` approximations, and keep the best and
+//! 64 bits, which are slow in vectors. So lanes compare `f32` approximations, and keep the best and
 //! the second best. The approximations are right to one part in 2^22 (three roundings of at most
-//! 2^-24 each). Where the two best are further apart than one part in 2^20 and, for straw2, whose
-//! quotients are cut to integers, 2 more, the order of the exact numbers is the same and the best
-//! wins. Every other lane (700 of nine million draws on a map of 10,240 OSDs) is decided by the plain mapper. So the result
-//! is exact, and ties need no thought.
+//! 2^-24 each). If the two best are further apart than one part in 2^20 (and, for straw2, whose
+//! quotients are cut to integers, 2 more), the order of the exact numbers is the same, and the best
+//! wins. The plain mapper decides every other lane (700 of nine million draws on a map of 10,240
+//! OSDs). So the result is exact, and ties need no special case.
 
 use super::simd::Simd;
 use super::tables::Tables;
 use crate::bucket::AlgorithmKind;
 
-/// Straws whose approximations differ by less than this share may be in either order.
+/// Straws whose approximations differ by less than this share may have either order.
 pub(super) const DOUBT: f32 = 1.0 / (1 << 20) as f32;
-/// Steps of a permutation that lanes follow; longer ones are left to the plain mapper.
+/// Steps of a permutation that lanes follow. The plain mapper follows longer ones.
 const MAX_PERMUTATION: usize = 16;
 
-/// What every lane draws with.
+/// The inputs of a draw in every lane.
 #[derive(Clone, Copy)]
 pub(crate) struct Question<S: Simd> {
     pub(crate) x: S::U,
     pub(crate) r: S::U,
-    /// Slots of the buckets, inside the tables in every lane.
+    /// Slots of the buckets. In every lane, the slot is inside the tables.
     pub(crate) slot: S::U,
-    /// Index of the first item of the buckets, 0 where nothing is asked.
+    /// Index of the first item of the buckets; 0 in lanes that are not asked.
     pub(crate) first: S::U,
-    /// Sizes of the buckets, 0 where nothing is asked and only there.
+    /// Sizes of the buckets; 0 exactly in lanes that are not asked.
     pub(crate) size: S::U,
     /// First item and size of the bucket, if all lanes have the same.
     pub(crate) common: Option<[u32; 2]>,
-    /// The position in the result, which chooses a run of straws.
+    /// The position in the result, which selects a run of straws.
     pub(crate) position: S::U,
-    /// Lanes whose answer counts.
+    /// Lanes whose answer is used.
     pub(crate) asked: S::M,
 }
 
-/// What was drawn.
+/// The results of the draws.
 #[derive(Clone, Copy)]
 pub(crate) struct Drawn<S: Simd> {
     /// Index of the item in its bucket.
@@ -64,7 +64,7 @@ pub(crate) fn draw<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Dra
         if !s.any(asked) {
             continue;
         }
-        // Lanes of other algorithms look where it is harmless.
+        // Lanes of other algorithms read where it does no harm.
         let (first, size) = (
             s.select(asked, question.first, s.splat(0)),
             s.select(asked, question.size, s.splat(0)),
@@ -93,7 +93,7 @@ fn draw_kind<S: Simd>(
     }
 }
 
-/// straw2 (`SHORTEST`: least N(u) / weight) and straw (greatest u * scale).
+/// straw2 (`SHORTEST`: smallest N(u) / weight) and straw (greatest u * scale).
 #[inline(always)]
 fn straws<S: Simd, const SHORTEST: bool>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
     let mut race = Race::<S, SHORTEST>::new(s, question);
@@ -124,7 +124,8 @@ fn straws<S: Simd, const SHORTEST: bool>(s: S, tables: &Tables, question: Questi
     race.finish(s)
 }
 
-/// A race of straws in every lane, so far. Straws of `straw` are negated: the least wins too.
+/// The best straws so far, in every lane. Straws of `straw` are negated, so the smallest wins
+/// there, too.
 struct Race<S: Simd, const SHORTEST: bool> {
     question: Question<S>,
     lengths: &'static [f32; 65536],
@@ -167,7 +168,7 @@ impl<S: Simd, const SHORTEST: bool> Race<S, SHORTEST> {
 
     #[inline(always)]
     fn finish(self, s: S) -> Drawn<S> {
-        // The second best must be beyond the limit: then neither is NaN, and no two are equal.
+        // The second best must be beyond the limit. Then neither is NaN, and the two differ.
         let limit = if SHORTEST {
             s.add_float(s.mul_float(self.best, s.splat_float(1.0 + DOUBT)), s.splat_float(2.0))
         } else {
@@ -180,7 +181,7 @@ impl<S: Simd, const SHORTEST: bool> Race<S, SHORTEST> {
     }
 }
 
-/// List buckets: from the last item down, the first that takes the draw.
+/// List buckets: from the last item down, the first item that wins its draw.
 #[inline(always)]
 fn list<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
     let (first, size) = (question.first, question.size);
@@ -192,7 +193,7 @@ fn list<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
     let mut open = question.asked;
     let mut index = s.splat(0);
     for step in 1..=most {
-        // Lanes look at their own last item first, and stay at item 0 when there is no more.
+        // Lanes begin at their own last item, and stay at item 0 at the end.
         let before = s.lt(s.splat(step), s.add(size, s.splat(1)));
         let at = s.select(before, s.sub(size, s.splat(step)), s.splat(0));
         let place = s.add(first, at);
@@ -229,7 +230,7 @@ fn tree<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
     open = s.without(open, is_odd(s, node));
     while s.any(open) {
         let inner = s.select(open, node, s.splat(0));
-        // The lowest bit that is set is twice the distance of the children.
+        // The lowest set bit is twice the distance to the children.
         let lowest = s.and(inner, s.sub(s.splat(0), inner));
         let half = s.shr::<1>(lowest);
         let hash = super::hash::hash4(s, question.x, node, question.r, id);
@@ -242,7 +243,7 @@ fn tree<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
         open = s.without(open, is_odd(s, node));
     }
     let index = s.shr::<1>(node);
-    // Past the last item: nothing is drawn, as the plain mapper says too.
+    // Past the last item the draw finds no item, as in the plain mapper.
     let outside = s.without(question.asked, s.lt(index, question.size));
     Drawn { index: s.select(outside, s.splat(0), index), doubtful: outside }
 }
@@ -253,7 +254,7 @@ fn is_odd<S: Simd>(s: S, node: S::U) -> S::M {
     s.eq(s.and(node, one), one)
 }
 
-/// Uniform buckets: the r-th item of a permutation, followed back as `bucket/uniform.rs` tells.
+/// Uniform buckets: the r-th item of a permutation, followed backwards as in `bucket/uniform.rs`.
 #[inline(always)]
 fn uniform<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
     let one = s.splat(1);

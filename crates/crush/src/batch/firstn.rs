@@ -1,7 +1,8 @@
 //! The firstn search in every lane.
 //!
-//! A lane works on one task (an input and a bucket) until its positions are filled, one whole
-//! attempt per turn: down to an item of the wanted type and, for chooseleaf, on to a device.
+//! A lane works on one task (an input and a bucket) until its positions are filled. In each
+//! iteration it makes one whole attempt: down to an item of the wanted type and, for chooseleaf, on
+//! to a device.
 
 use super::descend::{Descend, Start, is_among, is_device, is_out, lane, put, slot_of};
 use super::tasks::{Flow, Found, Tasks};
@@ -73,8 +74,8 @@ pub(crate) fn firstn<S: Descend>(
     }
 }
 
-/// A device below each item of `below`, none of `leaves`; and the lanes that got one. The outer
-/// position is the number of items found so far.
+/// For each item of `below`, a device below it that is not in `leaves`; and the lanes that found
+/// one. The outer position is the number of items found so far.
 #[inline(always)]
 fn leaf_below<S: Descend>(
     s: S,

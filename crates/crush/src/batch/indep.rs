@@ -1,6 +1,6 @@
-//! The indep search in every lane: as [firstn](super::firstn), one attempt at one position per
-//! turn. Which positions are open is a bit set per lane; a lane goes on to the next open position,
-//! and after the last to the next round.
+//! The indep search in every lane. As in [firstn](super::firstn), a lane makes one attempt at one
+//! position per iteration. Each lane has a bit set of its open positions. A lane goes on to the
+//! next open position, and after the last one to the next round.
 
 use super::descend::{Descend, End, Start, is_among, is_device, is_out, lane, put, slot_of};
 use super::simd::Simd;
@@ -64,7 +64,7 @@ pub(crate) fn indep<S: Descend>(
         let bit = s.shl_by(one, position);
         let closed = s.select(s.either(taken, end.nowhere), bit, zero);
         open = s.xor(open, closed);
-        // Bits above the position: those that bit + bit - 1 has not.
+        // The bits above the position: those that are not set in bit + bit - 1.
         let above = s.xor(s.sub(s.add(bit, bit), one), s.splat(u32::MAX));
         let later = s.and(open, above);
         let wraps = s.eq(later, zero);
@@ -84,24 +84,24 @@ pub(crate) fn indep<S: Descend>(
     }
 }
 
-/// What a round adds to r, in ordinary and in stretched buckets.
+/// The number that a round adds to r, in ordinary and in stretched buckets.
 #[inline(always)]
 fn steps<S: Simd>(s: S, choose: &Choose, round: S::U) -> [S::U; 2] {
     let step = s.mul(round, s.splat(choose.positions));
     [step, s.add(step, round)]
 }
 
-/// The number of the lowest bit that is set, of numbers below 2^24: the exponent of that bit.
+/// The number of the lowest set bit, for numbers below 2^24: the exponent of that bit.
 #[inline(always)]
 fn lowest_bit<S: Simd>(s: S, bits: S::U) -> S::U {
     let lowest = s.and(bits, s.sub(s.splat(0), bits));
     let exponent = s.shr::<23>(s.float_to_bits(s.float(lowest)));
-    // Without a bit there is no exponent, and the lane is done; any position will do.
+    // Without a set bit there is no exponent. Such a lane is done, so any position will do.
     let number = s.sub(exponent, s.splat(127));
     s.select(s.lt(number, s.splat(24)), number, s.splat(0))
 }
 
-/// A device below each item of `below`, and the lanes that got one.
+/// A device below each item of `below`, and the lanes that found one.
 #[inline(always)]
 fn leaf_below<S: Descend>(
     s: S,
@@ -119,7 +119,7 @@ fn leaf_below<S: Descend>(
         if !s.any(asked) {
             break;
         }
-        // The position counts twice: once more in the outer r.
+        // The position enters r twice: once here, and once in the outer r.
         let start = Start {
             x: outer.x,
             r: s.add(position, outer_end.r),

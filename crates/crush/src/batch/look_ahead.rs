@@ -1,8 +1,8 @@
-//! Which draws a choose step will want: the foresight of [`Ahead`].
+//! Predicts the draws of a choose step, for [`Ahead`].
 //!
-//! Attempt numbers are known before anything is drawn: firstn tries 0 for its first position, 1 for
-//! its second, and so on; indep tries every position once per round. A foresight that fails costs a
-//! draw that no step uses, or one that is made later; it never changes a result.
+//! Attempt numbers are known before the first draw: firstn tries 0 for its first position, 1 for
+//! its second, and so on; indep tries every position once per round. A wrong prediction costs a
+//! draw that no step uses, or a later draw of its own; it never changes a result.
 
 use smallvec::SmallVec;
 
@@ -10,17 +10,17 @@ use super::ahead::{Ahead, Wanted};
 use crate::mapper::{Choose, Drawer, Next, Run};
 use crate::{Bucket, BucketId, ItemId, TypeId};
 
-/// Most attempts that are looked up ahead.
+/// Most attempts that are predicted.
 const MAX_AHEAD: usize = 16;
-/// Items of the first bucket that fill no more than a vector.
+/// Number of items of the first bucket that fill at most one vector.
 const CHEAP_ITEMS: usize = 16;
 
-/// What else there is to know of a descent under way.
+/// Further facts of a descent.
 #[derive(Clone, Copy, Default)]
 struct Descent {
-    /// The attempt at the position.
+    /// The number of the first attempt at the position.
     first: u32,
-    /// The descent looks for the leaf already.
+    /// The descent already searches the leaf.
     is_leaf: bool,
 }
 
@@ -46,7 +46,7 @@ impl Drawer for Ahead<'_> {
                 let next = next_wanted(run, choose, wanted[at], descents[at], indices[at], indep);
                 let Some((next, found)) = next else { continue };
                 if let Some(item) = found {
-                    // A collision: no step looks for its leaf.
+                    // A collision: no step searches a leaf below the item.
                     if seen.contains(&item) {
                         continue;
                     }

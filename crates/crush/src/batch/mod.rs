@@ -1,24 +1,24 @@
 //! The batch mapper: many inputs at once, with the results of the plain mapper.
 //!
-//! One mapping is a long chain of decisions, each of which waits for a hash of 45 dependent lines.
-//! A vector unit can do 8 or 16 such chains in the time of one. So **every lane maps an input of
-//! its own**, and the chains are made alike enough to run side by side:
+//! One mapping is a long chain of decisions, and each decision waits for a hash of 45 dependent
+//! lines. A vector unit can do 8 or 16 such chains in the time of one. So **every lane maps a
+//! different input**, and the chains are made so similar that they can run in parallel:
 //!
 //! * A rule runs step by step over a block of inputs. A choose step is a list of *tasks* (an input
-//!   and a bucket), and a task is a number of *attempts*: down from the bucket to an item, judge
-//!   it. All lanes make one attempt per turn, and a lane whose task is done takes the next.
-//! * In an attempt every lane is in a bucket of its own, looked up in flat tables ([`tables`]).
-//! * Draws compare approximations, and lanes in which two items are too close to tell are decided
-//!   by the plain mapper ([`draw`]). So the result is exact, not just nearly always right.
+//!   and a bucket). A task is a number of *attempts*: go down from the bucket to an item, and judge
+//!   the item. In each iteration all lanes make one attempt. A lane whose task is done takes the
+//!   next task.
+//! * In an attempt every lane has its own bucket, and looks it up in flat tables ([`tables`]).
+//! * Draws compare approximations. If two items are too close, the plain mapper decides the lane
+//!   ([`draw`]). So the result is exact, not only nearly always right.
 //!
-//! What the vectors do not do, the plain mapper does: rules of the multi-step-retry kind, rules
-//! with retries inside a bucket (the tunables of argonaut), and more than [`MAX_POSITIONS`]
-//! positions.
+//! The plain mapper does what the vectors do not do: rules of the multi-step-retry kind, rules with
+//! retries inside a bucket (the tunables of argonaut), and more than [`MAX_POSITIONS`] positions.
 //!
-//! Two vectors take turns, so that the one computes while the other waits.
+//! Two vectors alternate, so that one computes while the other waits.
 //!
-//! The limit is the hash. 16 lanes take about 77 cycles for 16 hashes, 1.8 ns each at 2.6 GHz,
-//! against some 19 ns one by one; a draw of straw2 hashes once per item, so nothing that follows
+//! The hash is the limit. 16 lanes take about 77 cycles for 16 hashes, 1.8 ns each at 2.6 GHz,
+//! against some 19 ns one by one. A draw of straw2 hashes once per item. So no implementation of
 //! the algorithm can be more than about 17 times as fast as the plain C code on such a core.
 //!
 //! | module       | idea |
@@ -29,12 +29,12 @@
 //! | [`draw`]     | one draw in every lane |
 //! | [`descend`]  | down to an item of the wanted type |
 //! | [`firstn`], [`indep`] | the two searches |
-//! | [`tasks`]    | what a choose step works on, and what it finds |
+//! | [`tasks`]    | the inputs and results of a choose step |
 //! | [`steps`]    | a rule over a block of inputs |
 //! | [`ahead`]    | single mappings: items in lanes |
 //! | [`look_ahead`] | which draws a single mapping will want |
 
-// Without a vector unit that it knows, only the choice among kernels is left of this module.
+// Without a known vector unit, only the selection of the kernel is used.
 #![cfg_attr(not(target_arch = "x86_64"), allow(unused))]
 
 pub(crate) mod ahead;
@@ -67,15 +67,15 @@ use crate::map::Map;
 use crate::rule_ref::RuleRef;
 use crate::{BucketId, Rows, WEIGHT_ONE};
 
-/// Most positions of a choose step that the vectors do.
+/// Most positions of a choose step in vectors.
 pub(crate) const MAX_POSITIONS: usize = 16;
 /// Inputs of a block: its tables of tasks and results stay in the second-level cache.
 const BLOCK_INPUTS: usize = 1024;
 
-/// A way to map on a CPU. All give the same results.
+/// An implementation of the mapper. All implementations give the same results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// The plain mapper: the definition.
+    /// The plain mapper, which is the definition.
     Scalar,
     /// AVX2, 8 lanes.
     Avx2,
@@ -123,7 +123,7 @@ impl fmt::Display for Kernel {
     }
 }
 
-/// What all lanes share.
+/// The parameters that all lanes share.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan<'a> {
     map: &'a Map,
@@ -133,8 +133,8 @@ pub(crate) struct Plan<'a> {
     weights: &'a [u32],
     /// No device is out, not even for a share of the inputs.
     all_in: bool,
-    /// By slot: 1 for uniform buckets whose size the positions of the step divide, in which indep
-    /// counts rounds by one more. `None`: there are none.
+    /// By slot: 1 for uniform buckets whose size is a multiple of the step's positions; there indep
+    /// adds one more per round. `None`: there are no such buckets.
     stretched: Option<&'a [u32]>,
 }
 
@@ -147,18 +147,18 @@ impl Plan<'_> {
     }
 }
 
-/// A choose step as the lanes see it.
+/// A choose step, in the form for lanes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choose {
     /// The wanted type.
     kind: u32,
-    /// Also a device below every item.
+    /// True if a device below every item is wanted, too.
     is_leaf: bool,
-    /// Positions asked for; part of r in indep.
+    /// Wanted positions; part of r in indep.
     positions: u32,
     tries: u32,
     leaf_tries: u32,
-    /// The leaf's share of the outer r: none, or r shifted right.
+    /// The part of the outer r in the leaf's r: none, or r shifted right.
     leaf_shift: Option<u32>,
     stable: bool,
 }

@@ -1,17 +1,17 @@
 //! Vectors of 32-bit lanes, as the batch mapper uses them: one trait, implemented for AVX2 (8
 //! lanes) and AVX-512 (16 lanes).
 //!
-//! An implementation is a *token*: a value without content that can only be had when the CPU has
-//! the instructions. Every operation is a method of the token, so that having it is the proof that
-//! the operation may run, and the code above is safe code. All methods must be inlined into a
-//! function that is compiled for the instructions, or they would be calls; hence `inline(always)`
-//! here and in everything generic over the trait, and loops
-//! instead of closures, which cannot be marked so.
+//! An implementation is a *token*: a value without content that exists only if the CPU has the
+//! instructions. Every operation is a method of the token. So the token proves that the operation
+//! may run, and the code above is safe code. All methods must be inlined into a function that is
+//! compiled for the instructions; else they would be calls. Hence `inline(always)` here and in all
+//! generic code over the trait. For the same reason that code has loops instead of closures,
+//! because closures cannot have this attribute.
 
 /// Most lanes of a vector.
 pub(crate) const MAX_LANES: usize = 32;
 
-/// See the module's text. `U` are lanes of `u32`, `F` lanes of `f32`, `M` one truth value a lane.
+/// See the module's text. `U` are lanes of `u32`, `F` lanes of `f32`, `M` one truth value per lane.
 pub(crate) trait Simd: Copy {
     /// Lanes of a vector, at most [`MAX_LANES`].
     const LANES: usize;
@@ -20,23 +20,23 @@ pub(crate) trait Simd: Copy {
     type M: Copy;
 
     fn splat(self, value: u32) -> Self::U;
-    /// As many values as there are lanes, from the start of a slice that has them.
+    /// Loads one value per lane from the start of a slice that has that many.
     fn load(self, values: &[u32]) -> Self::U;
-    /// Into as many places, from the start of a slice that has them.
+    /// Stores one value per lane to the start of a slice that has room for them.
     fn store(self, values: Self::U, to: &mut [u32]);
 
     fn add(self, a: Self::U, b: Self::U) -> Self::U;
     fn sub(self, a: Self::U, b: Self::U) -> Self::U;
-    /// As [`Simd::sub`], but the compiler cannot turn a - b - c into a - (b + c), which is no better
-    /// in itself, and worse when c comes last.
+    /// As [`Simd::sub`], but the compiler cannot turn a - b - c into a - (b + c). That form is no
+    /// better, and worse if c is computed last.
     fn sub_first(self, a: Self::U, b: Self::U) -> Self::U;
     fn xor(self, a: Self::U, b: Self::U) -> Self::U;
     fn and(self, a: Self::U, b: Self::U) -> Self::U;
     fn shl<const BITS: u32>(self, a: Self::U) -> Self::U;
     fn shr<const BITS: u32>(self, a: Self::U) -> Self::U;
-    /// Each lane by its own count, below 32.
+    /// Shifts each lane by its own count, below 32.
     fn shl_by(self, a: Self::U, bits: Self::U) -> Self::U;
-    /// Each lane by its own count, below 32.
+    /// Shifts each lane by its own count, below 32.
     fn shr_by(self, a: Self::U, bits: Self::U) -> Self::U;
     /// The lower half of the products.
     fn mul(self, a: Self::U, b: Self::U) -> Self::U;
@@ -46,7 +46,7 @@ pub(crate) trait Simd: Copy {
     fn rem(self, a: Self::U, divisor: Self::U) -> Self::U;
 
     fn eq(self, a: Self::U, b: Self::U) -> Self::M;
-    /// Unsigned.
+    /// Unsigned comparison.
     fn lt(self, a: Self::U, b: Self::U) -> Self::M;
     /// The greatest of the lanes.
     fn greatest(self, a: Self::U) -> u32;
@@ -102,10 +102,10 @@ pub(crate) trait Simd: Copy {
     fn number(self, mask: Self::M, first: u32, a: Self::U) -> Self::U;
 }
 
-/// Two vectors that are worked on in turns, as one of twice the lanes.
+/// Two vectors that alternate, as one vector of twice the lanes.
 ///
-/// A hash is a chain of instructions in which each waits for the one before, and so is much of what
-/// surrounds it. A second chain beside it fills the gaps.
+/// A hash is a chain of instructions, each of which waits for the one before, and so is much of the
+/// code around it. A second chain fills the gaps.
 #[derive(Clone, Copy)]
 pub(crate) struct Twice<S>(pub(crate) S);
 

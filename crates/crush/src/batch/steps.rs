@@ -1,8 +1,8 @@
 //! A rule over a block of inputs: the steps around the searches.
 //!
 //! Every input has a working list and a result, as in the plain mapper. A choose step turns the
-//! working lists into tasks, one for each bucket in them, and what is found for the tasks of an
-//! input, put together, is its new working list.
+//! working lists into tasks, one for each bucket in them. The items found for the tasks of an
+//! input, in order, are the input's new working list.
 
 use super::tasks::{Found, OneOrEach, Tasks};
 use super::{Choose, MAX_POSITIONS, Plan};
@@ -13,7 +13,7 @@ use crate::rule::RuleStep;
 use crate::rule_ref::RuleRef;
 use crate::{ItemId, Rows};
 
-/// One step, as far as the lanes care.
+/// One step, in the form for lanes.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Take(ItemId),
@@ -21,7 +21,7 @@ enum Step {
     Emit,
 }
 
-/// A rule at work on a block of inputs.
+/// A rule that runs over a block of inputs.
 pub(crate) struct Steps {
     width: usize,
     steps: Vec<Step>,
@@ -30,7 +30,7 @@ pub(crate) struct Steps {
     /// Working lists and results, a row for each input.
     working: Rows,
     results: Rows,
-    /// Tasks of the step at work: inputs, slots, positions, and whose they are.
+    /// Tasks of the current step: inputs, slots, positions, and the input that each belongs to.
     xs: Vec<u32>,
     slots: Vec<u32>,
     lens: Vec<u32>,
@@ -40,7 +40,7 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// `None` when the vectors cannot do the rule at that width.
+    /// `None` if the vectors cannot run the rule at that width.
     pub(crate) fn new(rule: &RuleRef<'_>, width: usize) -> Option<Self> {
         let (map, rule) = (rule.map_ref(), rule.rule_ref());
         if rule.kind.is_msr() || width == 0 || width > MAX_POSITIONS {
@@ -100,8 +100,8 @@ impl Steps {
         })
     }
 
-    /// The bucket to choose below, if that is all the rule does: then tasks are the inputs, and what
-    /// is found is the result.
+    /// The bucket to choose below, if the rule only chooses once. Then the tasks are the inputs,
+    /// and the found items are the result.
     pub(crate) fn single_choose(&self, map: &Map) -> Option<(u32, Choose, bool)> {
         let [Step::Take(item), Step::Choose { choose, indep }, Step::Emit] = self.steps[..] else {
             return None;
@@ -117,7 +117,7 @@ impl Steps {
         self.results.reset(inputs, self.width);
     }
 
-    /// Runs steps up to and with the next choose step that has tasks, and prepares them.
+    /// Runs steps up to and including the next choose step that has tasks, and prepares the tasks.
     pub(crate) fn next_choose(&mut self, xs: &[u32], plan: &Plan<'_>) -> Option<(Choose, bool)> {
         while let Some(&step) = self.steps.get(self.at) {
             self.at += 1;
@@ -157,7 +157,7 @@ impl Steps {
                     continue;
                 };
                 let len = positions.min(self.width - taken);
-                // Only indep knows before it has chosen how much room the next task will have.
+                // Only indep knows before the choice how much room the next task will have.
                 taken += if indep { len } else { 0 };
                 if len > 0 {
                     self.xs.push(x);
@@ -171,7 +171,7 @@ impl Steps {
         self.stretch(plan, choose, indep);
     }
 
-    /// Notes the uniform buckets in which the step counts rounds in another way.
+    /// Marks the uniform buckets in which the step counts rounds differently.
     pub(crate) fn stretch(&mut self, plan: &Plan<'_>, choose: &Choose, indep: bool) {
         self.stretched.clear();
         let tables = plan.tables;
@@ -184,7 +184,7 @@ impl Steps {
         }
     }
 
-    /// The prepared tasks, where to put what is found, and the plan's stretched buckets.
+    /// The prepared tasks, the tables for found items, and the plan's stretched buckets.
     pub(crate) fn work(&mut self) -> (Tasks<'_>, Found<'_>, Option<&[u32]>) {
         let tasks = Tasks {
             xs: &self.xs,
@@ -201,7 +201,7 @@ impl Steps {
         stretched(&self.stretched)
     }
 
-    /// Makes what was found the working lists.
+    /// Makes the found items the working lists.
     pub(crate) fn collect(&mut self) {
         for input in 0..self.working.len() {
             self.working.set(input, &[]);

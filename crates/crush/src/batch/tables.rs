@@ -1,14 +1,15 @@
-//! The map as flat tables that vectors can look things up in.
+//! The map as flat tables for look-ups by vectors.
 //!
-//! All items of all buckets lie in one array; a bucket has a first item and a size. What a draw
-//! hashes and weighs an item by, its *straw*, has the item's index too, unless a bucket's weights
-//! depend on the position in the result (choose_args): such buckets have one run of straws per
-//! position, and then straws are numbered on their own. Numbers that are looked up together lie
-//! together, in pairs: a look-up costs a load per lane, and a pair costs no more.
+//! All items of all buckets lie in one array; a bucket has a first item and a size. The numbers by
+//! which a draw hashes and weighs an item are its *straw*. A straw has the item's index, too,
+//! except if a bucket's weights depend on the position in the result (choose_args). Such buckets
+//! have one run of straws per position, and then straws have their own numbers. Numbers that are
+//! looked up together are stored in pairs: a look-up costs a load per lane, and a pair costs no
+//! more.
 //!
-//! **Straws of straw2** are 1 / weight as `f32`, infinite for weight 0. Weights that Ceph reads as
-//! negative get a straw of 0 for *all* items of their bucket: then all items tie, and a tie is
-//! always decided exactly, by the plain mapper. Straws of straw buckets are their scale as `f32`.
+//! **Straws of straw2** are 1 / weight as `f32`, infinite for weight 0. If a bucket has a weight
+//! that Ceph reads as negative, *all* of its items get a straw of 0. Then all items tie, and the
+//! plain mapper decides a tie exactly. Straws of straw buckets are their scale as `f32`.
 
 use std::sync::Arc;
 
@@ -17,34 +18,35 @@ use crate::choose_args::ChooseArgs;
 use crate::map::Map;
 use crate::{Bucket, ItemId};
 
-/// Items past the end that may be read, and never win, beside as many as the largest bucket has
-/// (draws of several buckets at once run as long as the largest of them): copies into lanes are made
-/// in whole pieces.
+/// Items past the end that may be read, and never win, because copies into lanes are made in whole
+/// pieces. In addition, there are as many items past the end as the largest bucket has, because
+/// draws of several buckets at once run as long as the largest bucket.
 const PADDING: usize = 16;
 
 /// See the module's text. Indexed by slot (bucket -1 - i is slot i) unless said.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    /// Index of the first item, and how many.
+    /// Index of the first item, and the number of items.
     pub(crate) bucket: Vec<[u32; 2]>,
     /// An [`AlgorithmKind`]; 0 where there is no bucket.
     pub(crate) algorithm: Vec<u32>,
     /// The bucket's number.
     pub(crate) id: Vec<u32>,
-    /// Index of the first straw, and runs of straws less one: positions past it use the last run.
+    /// Index of the first straw, and the number of runs minus one. Positions past the last run use
+    /// the last run.
     pub(crate) runs: Vec<[u32; 2]>,
     /// Index of the bucket's node 0 in `node_weights`, and half the number of its nodes, which is
     /// its root. For trees only.
     pub(crate) tree: Vec<[u32; 2]>,
 
-    /// By item: what is drawn, and its type, 0 for devices.
+    /// By item: the item, and its type, 0 for devices.
     pub(crate) item: Vec<[u32; 2]>,
     /// By item of a list bucket: its weight, and the sum up to it.
     pub(crate) list: Vec<[u32; 2]>,
 
     /// By straw: the number to hash, and the straw's bits.
     pub(crate) straws: Vec<[u32; 2]>,
-    /// By straw: the number to hash, for draws that read the items of one bucket side by side.
+    /// By straw: the number to hash, for draws that read the items of one bucket in parallel.
     pub(crate) straw_ids: Vec<u32>,
     /// By straw: the straw.
     pub(crate) straw_scales: Vec<f32>,
@@ -52,9 +54,10 @@ pub(crate) struct Tables {
     /// Nodes of all tree buckets.
     pub(crate) node_weights: Vec<u32>,
 
-    /// Bit n: some bucket's algorithm has the number n.
+    /// Bit n is set if some bucket's algorithm has the number n.
     pub(crate) algorithms: u32,
-    /// Some bucket has more than one run of straws. Otherwise straws are numbered as items.
+    /// True if some bucket has more than one run of straws. Otherwise straws have the numbers of
+    /// items.
     pub(crate) has_runs: bool,
 }
 

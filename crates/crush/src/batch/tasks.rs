@@ -1,10 +1,10 @@
-//! What a choose step works on, and what it finds.
+//! The inputs and the results of a choose step.
 
 use super::simd::{MAX_LANES, Simd};
 use crate::ItemId;
 use crate::rows::RowsMut;
 
-/// One task per lane and turn: an input, and the bucket to choose below.
+/// The tasks: an input, and the bucket to choose below. A lane works on one task at a time.
 pub(crate) struct Tasks<'a> {
     /// Inputs.
     pub(crate) xs: &'a [u32],
@@ -14,8 +14,8 @@ pub(crate) struct Tasks<'a> {
     pub(crate) lens: OneOrEach<'a>,
 }
 
-/// Which task every lane works on. A lane whose task is done takes the next, so that lanes are
-/// seldom idle though tasks differ in length.
+/// The task of every lane. A lane whose task is done takes the next task, so lanes are seldom idle
+/// although tasks differ in length.
 pub(crate) struct Flow<S: Simd> {
     next_task: usize,
     /// Lanes that work.
@@ -33,7 +33,7 @@ impl<S: Simd> Flow<S> {
         Self { next_task: 0, live: s.mask(0), task: zero, x: zero, slot: zero }
     }
 
-    /// Gives tasks to lanes that have none, and says to which, if to any.
+    /// Gives tasks to lanes without one. Returns those lanes, if there are any.
     #[inline(always)]
     pub(crate) fn refill(&mut self, s: S, tasks: &Tasks<'_>) -> Option<S::M> {
         let zero = s.splat(0);
@@ -53,7 +53,7 @@ impl<S: Simd> Flow<S> {
     }
 }
 
-/// The lowest `most` bits that are set.
+/// The lowest `most` set bits.
 #[inline(always)]
 fn first_bits(bits: u32, most: usize) -> u32 {
     if bits.count_ones() as usize <= most {
@@ -113,15 +113,15 @@ impl<'a> OneOrEach<'a> {
     }
 }
 
-/// Where to put what is found: one row per task.
+/// The tables for found items: one row per task.
 pub(crate) struct Found<'a> {
-    /// From the start of a row to the start of the next.
+    /// Distance from the start of a row to the start of the next.
     stride: usize,
     /// Most items of a row.
     room: usize,
     items: &'a mut [ItemId],
     lens: &'a mut [u32],
-    /// Lanes on their way into rows: tasks, lengths, items.
+    /// Lanes that are being written into rows: tasks, lengths, items.
     lanes: Lanes,
 }
 

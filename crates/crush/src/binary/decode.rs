@@ -23,8 +23,8 @@ pub fn decode(bytes: &[u8]) -> Result<Map, DecodeError> {
     }
 }
 
-/// The map at the beginning of `bytes`, and how many of them it takes. A map of an older release
-/// has no mark at its end: bytes that follow it are taken for its later parts.
+/// The map at the beginning of `bytes`, and its length in bytes. A map of an older release has no
+/// mark at its end, so bytes that follow are read as its later parts.
 pub fn decode_prefix(bytes: &[u8]) -> Result<(Map, usize), DecodeError> {
     let mut reader = Reader::new(bytes);
     let parts = parts(&mut reader)?;
@@ -69,7 +69,7 @@ fn bounded(reader: &mut Reader<'_>, what: &'static str, most: u32) -> Result<u32
     let start = reader.at();
     let value = reader.u32(what)?;
     if value > most {
-        // Signed, as most of them are in the format.
+        // Signed, because most numbers of the format are signed.
         return Err(Reader::value(
             start,
             what,

@@ -5,12 +5,13 @@ use crate::map::Map;
 use crate::rule::Rule;
 use crate::{Algorithm, Bucket, BucketId, ChooseArg, Classes, Names, RuleId};
 
-/// Bucket slots that Ceph begins with; it doubles them when it needs more.
+/// Initial number of bucket slots in Ceph. Ceph doubles the number when it needs more.
 const LEAST_SLOTS: usize = 8;
 
-/// The binary form of a map, as crushtool of that release writes it. Each leaves out what it does
-/// not know: [`Release::V16`] the MSR tunables, which then have their defaults when the map is read,
-/// and [`Release::V19`] the ruleset and sizes of rules, which have no meaning any more.
+/// The binary form of a map, as crushtool of that release writes it. Each release leaves out the
+/// fields that it does not know. [`Release::V16`] leaves out the MSR tunables, which a reader then
+/// sets to their defaults. [`Release::V19`] leaves out the ruleset and sizes of rules, which have
+/// no meaning any more.
 #[must_use]
 pub fn encode(map: &Map, release: Release) -> Vec<u8> {
     let mut out = Writer::default();
@@ -68,7 +69,7 @@ impl Writer {
         self.0.extend(value.to_le_bytes());
     }
 
-    /// How many of something; no list in memory has 2^32 members of a map.
+    /// A count. No list in memory has 2^32 members of a map.
     fn count(&mut self, count: usize) {
         self.u32(count as u32);
     }
@@ -140,7 +141,7 @@ fn names(out: &mut Writer, names: &Names) {
     name_map(out, names.rules.iter().map(|(id, name)| (id.0 as i32, name)));
 }
 
-/// Empty names are left out: a length of 0 means something else.
+/// Leaves empty names out, because a length of 0 has another meaning.
 fn name_map<'a>(out: &mut Writer, names: impl Iterator<Item = (i32, &'a String)>) {
     let names: Vec<_> = names.filter(|(_, name)| !name.is_empty()).collect();
     out.count(names.len());
@@ -189,7 +190,7 @@ fn choose_args(out: &mut Writer, map: &Map) {
     for (set, args) in map.choose_args() {
         out.0.extend(set.0.to_le_bytes());
         let changed = |arg: &ChooseArg| !arg.weight_sets.is_empty() || arg.ids.is_some();
-        // By slot, which is from -1 down.
+        // In the order of slots, which is from -1 down.
         let entries: Vec<_> = args.buckets.iter().rev().filter(|(_, arg)| changed(arg)).collect();
         out.count(entries.len());
         for (id, arg) in entries {

@@ -1,4 +1,4 @@
-//! What can be wrong with a binary map.
+//! The errors of binary maps.
 
 use thiserror::Error;
 
@@ -8,19 +8,19 @@ use crate::check::BuildError;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("not a usable binary map: at byte {at_byte}: {problem}")]
 pub struct DecodeError {
-    /// Where: the first byte of what is wrong.
+    /// Offset of the first wrong byte.
     pub at_byte: usize,
-    /// What.
+    /// The error.
     pub problem: Problem,
 }
 
-/// What is wrong at a place of a binary map.
+/// An error at a place of a binary map.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Problem {
     /// The bytes end too early.
     #[error("the data end within {what}, which needs {needs} bytes where {left} are left")]
     Truncated {
-        /// What is being read.
+        /// The field that is read.
         what: &'static str,
         /// Bytes that it needs.
         needs: u64,
@@ -33,17 +33,17 @@ pub enum Problem {
         super::MAGIC
     )]
     Magic {
-        /// The number that is there.
+        /// The number in the bytes.
         found: u32,
     },
     /// A value that has no meaning.
     #[error("{what} is {value}; it should be {expected}")]
     Value {
-        /// What it is.
+        /// The field.
         what: &'static str,
         /// Its value.
         value: i64,
-        /// What it could be.
+        /// The possible values.
         expected: &'static str,
     },
     /// A bucket in the slot of another.
@@ -57,13 +57,13 @@ pub enum Problem {
     /// A name that is not UTF-8.
     #[error("{what} is not UTF-8")]
     NotUtf8 {
-        /// Whose name.
+        /// The field.
         what: &'static str,
     },
-    /// Bytes behind the map.
+    /// Bytes follow the map.
     #[error("{count} bytes follow the end of the map")]
     Trailing {
-        /// How many.
+        /// Number of bytes.
         count: usize,
     },
     /// Well-formed, but not a map that can be used.

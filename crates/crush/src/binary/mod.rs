@@ -1,8 +1,8 @@
-//! Binary maps, as Ceph stores them in its monitors and `ceph osd getcrushmap` and crushtool hand
-//! them out.
+//! Binary maps: the form that Ceph's monitors store, and that `ceph osd getcrushmap` and crushtool
+//! write.
 //!
-//! All numbers are little-endian. A string is its length (u32) and its bytes; a list or a map of
-//! things is their count (u32), then one after the other. In order:
+//! All numbers are little-endian. A string is its length (u32) and its bytes. A list or a map is
+//! its count (u32) and its elements. The parts, in order:
 //!
 //! | part | layout |
 //! |---|---|
@@ -20,21 +20,21 @@
 //! | choose_args | per set: s64 number, entries: u32 slot of the bucket, list of weight sets (lists of u32), list of s32 ids |
 //! | MSR | u32 descents, u32 collision tries |
 //!
-//! Releases of Ceph appended one part after another. A map may end after the names, within the
-//! tunables at each semicolon, or after any later part; what is missing has the value it had before
-//! there was a choice, which [`Tunables::LEGACY`](crate::Tunables::LEGACY) lists.
+//! Releases of Ceph have appended one part after another. A map may end after the names, within the
+//! tunables at each semicolon, or after any later part. A missing part has the value from before
+//! Ceph had the option; [`Tunables::LEGACY`](crate::Tunables::LEGACY) lists these values.
 //!
-//! Old maps have 64-bit keys in the maps of names. Since no name is empty, a length of 0 gives them
-//! away: it is the upper half of such a key, and the length follows.
+//! Old maps have 64-bit keys in the maps of names. No name is empty, so a length of 0 shows such a
+//! map: this 0 is the upper half of a key, and the length follows.
 //!
-//! **What decoding does not keep**, because it has no meaning: empty slots past the last bucket and
-//! rule, arguments that a step does not use, empty names, entries of choose_args that change
-//! nothing, and values other than 1 of the two tunables that are switches. All maps that Ceph's own
-//! tools write come back byte for byte.
+//! **Decoding does not keep** parts without a meaning: empty slots past the last bucket and rule,
+//! arguments that a step does not use, empty names, entries of choose_args that change nothing, and
+//! values other than 1 of the two tunables that are switches. All maps that Ceph's own tools write
+//! come back byte for byte.
 //!
-//! **Hostile bytes** are told by what is wrong and where. A count is believed only as far as the
-//! bytes that are there can hold so many things, so memory is bounded by a small multiple of the
-//! input's length; and what was decoded passes the [checks](crate::check) like every other map.
+//! **Hostile bytes** give an error with the reason and the place. The decoder accepts a count only
+//! if the bytes left can hold that many elements, so its memory is bounded by a small multiple of
+//! the input's length. A decoded map passes the [checks](crate::check) like every other map.
 
 mod decode;
 mod encode;
@@ -54,17 +54,17 @@ use crate::tunables::Tunables;
 /// The first four bytes of a map.
 pub const MAGIC: u32 = 0x0001_0000;
 
-/// Which form of the format to write: the one that a release of Ceph writes.
+/// The form of the format: the one that a release of Ceph writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Release {
-    /// Ceph 12 to 16: up to choose_args. Later releases read it too.
+    /// Ceph 12 to 16: up to choose_args. Later releases also read it.
     V16,
     /// Ceph 19 and later: with the MSR tunables at the end, and rules without sizes.
     V19,
 }
 
 impl Release {
-    /// The older form, which every release reads, unless it would lose something: MSR rules, or MSR
+    /// The older form, which every release reads, except if it would lose MSR rules, or MSR
     /// tunables other than their defaults.
     #[must_use]
     pub fn least_for(map: &Map) -> Self {

@@ -3,8 +3,8 @@
 use crate::rule::RuleStep;
 use crate::{ItemId, TypeId};
 
-/// The step of an opcode and its two arguments; `Err` names the argument that makes no sense, or
-/// nothing when the opcode itself does not.
+/// The step with this opcode and its two arguments. `Err` names the invalid argument, or `None` for
+/// an invalid opcode.
 pub(super) fn step(opcode: u32, arg1: i32, arg2: i32) -> Result<RuleStep, Option<i32>> {
     let kind = || u16::try_from(arg2).map(TypeId).map_err(|_| Some(arg2));
     let count = arg1;

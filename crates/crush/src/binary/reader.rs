@@ -1,4 +1,4 @@
-//! Reading numbers, strings and counts from bytes that may be anything.
+//! Reads numbers, strings and counts from untrusted bytes.
 
 use super::error::{DecodeError, Problem};
 
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
         self.array(what).map(i64::from_le_bytes)
     }
 
-    /// A count of things of at least `each` bytes: there cannot be more than the bytes hold.
+    /// A count of elements of at least `each` bytes: the bytes left bound it.
     pub(crate) fn count(&mut self, each: usize, what: &'static str) -> Result<usize, DecodeError> {
         let start = self.at;
         let count = self.u32(what)?;

@@ -1,6 +1,6 @@
-//! **List**: a chain of decisions from the newest item to the oldest. Each item takes its share of
-//! all that has come no further: its weight of the sum of its own and all older weights. So an
-//! appended item takes exactly its share from the others, and nothing else moves.
+//! **List**: a chain of decisions from the newest item to the oldest. An item wins with the
+//! probability of its weight divided by the sum of its own and all older weights. So an appended
+//! item takes exactly its share from the others, and no other data moves.
 
 use crate::hash::hash4;
 use crate::{BucketId, ItemId};
@@ -16,7 +16,7 @@ pub(crate) fn sums(weights: &[u32]) -> Vec<u32> {
         .collect()
 }
 
-/// The index of the item drawn; there is at least one. When no item takes the draw (all weigh nothing), the
+/// The index of the drawn item; there is at least one. If no item wins (all weights are 0), the
 /// oldest does.
 pub(crate) fn choose(
     id: BucketId,

@@ -1,5 +1,5 @@
-//! Choosing one item of one bucket: a pseudo-random function of the input x, the attempt r and the
-//! bucket, weighted (but for uniform buckets) by the weights of the items.
+//! The choice of one item of one bucket: a pseudo-random function of the input x, the attempt r and
+//! the bucket. Except for uniform buckets, the items' weights weight the choice.
 //!
 //! | algorithm  | a choice costs | when one weight changes, data moves |
 //! |------------|----------------|-------------------------------------|
@@ -9,9 +9,8 @@
 //! | [straw]    | O(items)       | almost only to or from that item |
 //! | [straw2]   | O(items)       | only to or from that item |
 //!
-//! All five are in this folder, one per file, with what a bucket of that algorithm carries beside
-//! its items and how that is made from plain weights. Current maps use straw2; the others live on
-//! in old clusters.
+//! This folder has one file for each of the five algorithms. The file also makes the tables of such
+//! a bucket from plain weights. Current maps use straw2; the others remain in old clusters.
 
 pub(crate) mod list;
 pub(crate) mod straw;
@@ -22,7 +21,7 @@ pub(crate) mod uniform;
 use crate::choose_args::ChooseArg;
 use crate::{BucketId, ItemId, TypeId};
 
-/// Which algorithm a bucket uses. The numbers are those of binary maps and of
+/// The algorithm of a bucket. The numbers are those of binary maps and of
 /// [`Tunables::allowed_bucket_algs`](crate::Tunables::allowed_bucket_algs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
@@ -33,14 +32,14 @@ pub enum AlgorithmKind {
     List = 2,
     /// A binary tree of weights.
     Tree = 3,
-    /// The longest straw wins, straws scaled when the bucket is made.
+    /// The longest straw wins; straws are scaled when the bucket is made.
     Straw = 4,
     /// An exponential race.
     Straw2 = 5,
 }
 
 impl AlgorithmKind {
-    /// All five.
+    /// All five algorithms.
     pub const ALL: [Self; 5] = [Self::Uniform, Self::List, Self::Tree, Self::Straw, Self::Straw2];
 
     /// The algorithm of that number.
@@ -49,7 +48,7 @@ impl AlgorithmKind {
         Self::ALL.into_iter().find(|&kind| kind as u8 == number)
     }
 
-    /// Its word in text maps.
+    /// Its keyword in text maps.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -61,15 +60,15 @@ impl AlgorithmKind {
         }
     }
 
-    /// The algorithm of that word.
+    /// The algorithm with this keyword.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
 }
 
-/// How a bucket chooses among its items, with the weights it does so by. All weights are 16.16
-/// fixed point; lists are as long as the items unless said.
+/// The algorithm of a bucket, with its weights. All weights are 16.16 fixed point. Lists are as
+/// long as the items unless their comments say otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// See [`AlgorithmKind::Uniform`].
@@ -105,7 +104,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Which one it is.
+    /// The kind of the algorithm.
     #[must_use]
     pub fn kind(&self) -> AlgorithmKind {
         match self {
@@ -123,18 +122,18 @@ impl Algorithm {
 pub struct Bucket {
     /// Its number, below 0.
     pub id: BucketId,
-    /// What it stands for (host, rack, ...); never [`TypeId::DEVICE`].
+    /// Its type (host, rack, ...); never [`TypeId::DEVICE`].
     pub kind: TypeId,
     /// Its children, in the map's order, which decides ties.
     pub items: Vec<ItemId>,
-    /// What the map says it weighs: normally the sum of its items, but no choice depends on it.
+    /// Its weight in the map: normally the sum of its items, but no choice depends on it.
     pub weight: u32,
-    /// How it chooses, with the weights.
+    /// Its algorithm, with the weights.
     pub algorithm: Algorithm,
 }
 
 impl Bucket {
-    /// A bucket of (item, weight) pairs, with everything that its algorithm derives from them.
+    /// A bucket of (item, weight) pairs, with all tables that its algorithm derives from them.
     /// Uniform buckets take the weight of their first item for all. `straw_calc_version` is that of
     /// the [tunables](crate::Tunables).
     #[must_use]
@@ -173,10 +172,10 @@ impl Bucket {
         }
     }
 
-    /// The index of the item drawn for input `x` and attempt `r`, at a position of the result (which
-    /// decides only which weights of `arg` count): for other implementations of the same buckets, to
-    /// be compared with. `None` if nothing can be drawn: the bucket is empty, or a tree whose walk
-    /// ended at a leaf that is no item.
+    /// The index of the item drawn for input `x` and attempt `r`, at a position of the result. The
+    /// position only selects the weights of `arg`. This function is public so that other
+    /// implementations of the buckets can be compared with it. `None` if no item can be drawn: the
+    /// bucket is empty, or it is a tree whose walk ended at a leaf without an item.
     #[must_use]
     pub fn choose(
         &self,
@@ -188,9 +187,9 @@ impl Bucket {
         if self.items.is_empty() { None } else { self.draw(x, r, arg, position) }
     }
 
-    /// The index of the item drawn for input `x` and attempt `r` at a position of the result (which
-    /// decides only which weights of `arg` count). The bucket is not empty. `None`: a tree bucket
-    /// whose walk ended at a leaf that is no item, where Ceph reads outside its memory.
+    /// The index of the item drawn for input `x` and attempt `r` at a position of the result. The
+    /// position only selects the weights of `arg`. The bucket is not empty. `None`: a tree bucket
+    /// whose walk ended at a leaf without an item, where Ceph reads outside its memory.
     pub(crate) fn draw(
         &self,
         x: u32,

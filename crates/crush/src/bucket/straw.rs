@@ -1,17 +1,17 @@
 //! **Straw**: every item draws a straw of pseudo-random length, scaled by its weight, and the
-//! longest wins. The scales are computed when the bucket is made, from the sorted weights; they
-//! turned out not to be quite right (a change of one weight shifts the others' shares a little),
-//! which is why straw2 exists.
+//! longest straw wins. The scales are computed from the sorted weights when the bucket is made. The
+//! scales are not quite right: a change of one weight shifts the others' shares a little. This is
+//! why straw2 exists.
 //!
-//! Version 0 of the computation treats equal weights in a group and stumbles over zero weights;
-//! version 1 treats items one by one. Binary maps carry the scales, so the choice of version only
-//! matters when a bucket is made. The computation uses floating point and a power function, as
-//! Ceph's does: where the libraries' power functions differ in the last bit, so may a scale.
+//! Version 0 of the computation treats equal weights as a group and is wrong for zero weights.
+//! Version 1 treats items one by one. Binary maps carry the scales, so the version only matters
+//! when a bucket is made. The computation uses floating point and a power function, as Ceph's does.
+//! Where the libraries' power functions differ in the last bit, a scale may differ, too.
 
 use crate::ItemId;
 use crate::hash::hash3;
 
-/// The index of the item drawn; there is at least one. The first of equal straws wins.
+/// The index of the drawn item; there is at least one. The first of equal straws wins.
 pub(crate) fn choose(items: &[ItemId], straws: &[u32], x: u32, r: u32) -> usize {
     let mut winner = 0;
     let mut longest = 0;
@@ -65,8 +65,8 @@ pub(crate) fn straws(weights: &[u32], version: u8) -> Vec<u32> {
     straws
 }
 
-/// 16.16 as the conversion of C compiles on common machines: by way of 64 bits, of which the lower
-/// half counts; what does not fit into 64 bits becomes 0. Version 0 can come to infinite scales.
+/// Converts to 16.16 as C code does on common machines: through 64 bits, of which the lower half is
+/// kept. A number that does not fit into 64 bits becomes 0. Version 0 can give infinite scales.
 fn to_fixed_point(scale: f64) -> u32 {
     let scaled = scale * 65536.0;
     if scaled.abs() < i64::MAX as f64 { scaled as i64 as u32 } else { 0 }

@@ -1,30 +1,30 @@
-//! **straw2**: every item draws a straw, and the best straw wins. An item's straw is
-//! ln(u) / weight, where u is a hash of (x, item, r): an exponential race, in which changing one
-//! weight moves data only to or from that item. In integers: the least floor(N(u) / weight) wins,
-//! N(u) = 2^48 - crush_ln(u) > 0, the first item among equals; items of weight 0 never win unless
-//! all have it, and then the first does.
+//! **straw2**: every item draws a straw, and the best straw wins. An item's straw is ln(u) /
+//! weight, where u is a hash of (x, item, r). This is an exponential race, in which a change of one
+//! weight moves data only to or from that item. In integers: the smallest floor(N(u) / weight)
+//! wins, N(u) = 2^48 - crush_ln(u) > 0, and the first item among equals. Items of weight 0 win only
+//! if all items have it; then the first wins.
 //!
-//! **Trap: weights of 32768.0 and more** (2^31 in fixed point). Ceph first read them as unsigned;
-//! current releases (16 and 20 were tried) read them as signed numbers, so that
-//! such an item is longer than every other straw and wins every draw against lighter ones. A root
-//! with a subtree of more than 32 PiB (in the usual unit of 1.0 per TiB) is such a map. This file
-//! follows current Ceph, for agreement with clusters is the purpose;
-//! [`MapBuilder`](crate::MapBuilder), which makes our own maps, refuses such weights.
+//! **Trap: weights of 32768.0 and more** (2^31 in fixed point). Ceph first read them as unsigned.
+//! Current releases (16 and 20 were tried) read them as signed numbers, so such an item is longer
+//! than every other straw and wins every draw against lighter ones. A root with a subtree of more
+//! than 32 PiB (in the usual unit of 1.0 per TiB) is such a map. This file follows current Ceph,
+//! because its purpose is agreement with clusters. [`MapBuilder`](crate::MapBuilder), which makes
+//! Fieldstone's own maps, refuses such weights.
 
 use crate::ItemId;
 use crate::hash::hash3;
 use crate::ln::crush_ln;
 
-/// The least weight that Ceph reads as negative.
+/// The smallest weight that Ceph reads as negative.
 pub const FIRST_SIGNED_WEIGHT: u32 = 1 << 31;
 
-/// The index of the item drawn; `ids`, which are hashed, and `weights` are equally long and not
+/// The index of the drawn item. `ids`, which are hashed, and `weights` are equally long and not
 /// empty.
 pub(crate) fn choose(ids: &[ItemId], weights: &[u32], x: u32, r: u32) -> usize {
     let mut winner = 0;
     let mut longest = i64::MIN;
     for (index, (&id, &weight)) in ids.iter().zip(weights).enumerate() {
-        // Straws as Ceph counts them: all are negative, the greatest wins.
+        // Straws as in Ceph: all are negative, and the greatest wins.
         let straw = if weight == 0 {
             i64::MIN
         } else {

@@ -1,14 +1,14 @@
 //! **Tree**: a binary tree over the items. Each step hashes the inner node and goes left or right
-//! by the weights below; a change of one weight changes only the nodes above it.
+//! by the weights below. A change of one weight changes only the nodes above it.
 //!
-//! Nodes are numbered so that a node's number tells its height (the count of trailing zero bits)
-//! and place: item i is node 2i + 1, the root is the middle node, and the children of a node of
-//! height h are 2^(h-1) to its left and right. Node 0 does not exist.
+//! A node's number gives its height (the count of trailing zero bits) and its place: item i is node
+//! 2i + 1, the root is the middle node, and the children of a node of height h are 2^(h-1) to its
+//! left and right. Node 0 does not exist.
 //!
-//! **Traps.** Binary maps count nodes in one byte, so a tree holds at most [`MAX_ITEMS`] items;
-//! crushtool writes a count of 0 for larger ones, and crashes on them. And when the weight left of
-//! a node is 0 the walk goes right, in an all-zero tree up to leaves past the last item, where
-//! Ceph reads outside its memory; here such a draw finds nothing.
+//! **Traps.** Binary maps count nodes in one byte, so a tree holds at most [`MAX_ITEMS`] items. For
+//! larger trees, crushtool writes a count of 0, and crashes when it reads them. When the weight
+//! left of a node is 0, the walk goes right. In a tree of zero weights it reaches leaves past the
+//! last item, where Ceph reads outside its memory; here such a draw finds no item.
 
 use crate::BucketId;
 use crate::hash::hash4;
@@ -21,7 +21,7 @@ pub(crate) fn leaf(index: usize) -> usize {
     2 * index + 1
 }
 
-/// How many nodes a tree of that many items has.
+/// Number of nodes in a tree of that many items.
 pub(crate) fn nodes(items: usize) -> usize {
     if items == 0 { 0 } else { 2 * items.next_power_of_two() }
 }
@@ -46,7 +46,7 @@ fn parent(node: usize) -> usize {
     if node & (half << 1) == 0 { node + half } else { node - half }
 }
 
-/// The index of the item drawn, possibly past the last item. The bucket is not empty.
+/// The index of the drawn item, possibly past the last item. The bucket is not empty.
 pub(crate) fn choose(id: BucketId, node_weights: &[u32], x: u32, r: u32) -> usize {
     let mut node = node_weights.len() / 2;
     while node & 1 == 0 {

@@ -1,20 +1,20 @@
-//! **Uniform**: the r-th element of a pseudo-random permutation of the items, whose weights do not
-//! count. One choice does not look at the items at all; but a change of their number permutes
-//! everything anew.
+//! **Uniform**: the r-th element of a pseudo-random permutation of the items. Weights do not
+//! matter. A choice does not read the items; but a change of their number changes the whole
+//! permutation.
 //!
-//! The permutation is Fisher and Yates' shuffle as far as it is needed: step p swaps position p
-//! with position p + hash(x, bucket, p) mod (size - p), and no later step touches position p. Ceph
-//! keeps the shuffled array between calls; this file needs none, for it follows one position back:
-//! what step r leaves at position r came from the position it swapped with, and each earlier step
-//! moved it only if it had swapped that position too.
+//! The permutation is the shuffle of Fisher and Yates, up to the needed step. Step p swaps position
+//! p with position p + hash(x, bucket, p) mod (size - p), and no later step changes position p.
+//! Ceph keeps the shuffled array between calls. This file needs no array, because it follows one
+//! position backwards: the item at position r after step r came from the position that step r
+//! swapped with, and each earlier step moved the item only if that step had swapped this position,
+//! too.
 //!
-//! Old tunables fall back to this permutation in buckets of every algorithm, after many
-//! collisions.
+//! With old tunables, buckets of every algorithm use this permutation after many collisions.
 
 use crate::BucketId;
 use crate::hash::hash3;
 
-/// The index of the item drawn; `size` is not 0.
+/// The index of the drawn item; `size` is not 0.
 pub(crate) fn choose(id: BucketId, size: u32, x: u32, r: u32) -> u32 {
     let last = r % size;
     let partner = |step: u32| step + hash3(x, id.0 as u32, step) % (size - step);
@@ -31,7 +31,7 @@ pub(crate) fn choose(id: BucketId, size: u32, x: u32, r: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// The shuffle as everyone writes it.
+    /// The usual form of the shuffle.
     fn by_shuffling(id: BucketId, size: u32, x: u32, r: u32) -> u32 {
         let mut order: Vec<u32> = (0..size).collect();
         for step in 0..=r % size {

@@ -1,4 +1,5 @@
-//! Any bytes as an OSDMap. The checksum is made right first: it would stop the fuzzer at the door.
+//! Any bytes as an OSDMap. The fuzzer first corrects the checksum; else the decoder would refuse
+//! most inputs at once.
 
 use super::is_quick;
 use crate::balance::{self, Limits};
@@ -7,13 +8,13 @@ use crate::osdmap::OsdMap;
 
 /// Shards of pools that are placed.
 const MOST_SHARDS: usize = 1 << 12;
-/// Steps of rules that are run: those of more can multiply what they choose.
+/// Steps of rules that are run: more steps can multiply the chosen items.
 const MOST_STEPS: usize = 8;
 const LIMITS: Limits = Limits { max_moves: 16, deviation: 1 };
 
-/// Feeds `input` to the decoder of OSDMaps; tells whether it was one.
+/// Feeds `input` to the decoder of OSDMaps. Returns true if it was one.
 ///
-/// What was decoded can be written back, placed, compared with itself and balanced.
+/// A decoded map is written back, placed, compared with itself and balanced.
 ///
 /// # Panics
 /// If a property does not hold: that is the finding.

@@ -1,4 +1,4 @@
-//! The bytes of an OSDMap, in order.
+//! Decodes the bytes of an OSDMap, in order.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +10,8 @@ use super::{DecodeError, Fsid, OsdMap, OsdState, PgId, Pool, PoolId, Profile};
 use crate::check::MAX_DEVICES;
 use crate::{ItemId, Map, WEIGHT_ONE, binary};
 
-/// The oldest whole with client and daemon part; the first with a checksum is the next.
+/// The oldest version of the whole with a client and a daemon part. The next version is the first
+/// with a checksum.
 const OLDEST_WHOLE: u8 = 7;
 const CHECKSUM_WHOLE: u8 = 8;
 /// The oldest client part with upmaps (Ceph 12).
@@ -24,7 +25,7 @@ const PG_LEN: usize = 17;
 /// Bytes before the fields of a versioned structure.
 pub(super) const HEADER_LEN: usize = 6;
 
-/// Where the parts of the file are that [`OsdMap::rewrite`] replaces.
+/// Ranges of the file that [`OsdMap::rewrite`] replaces.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
     pub(super) whole: Range<usize>,
@@ -58,7 +59,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(OsdMap, Places), DecodeError> {
     Ok((map, places))
 }
 
-/// As [`decode`], whatever the checksum says.
+/// As [`decode`], but without a check of the checksum.
 pub(super) fn decode_unchecked(bytes: &[u8]) -> Result<(OsdMap, Places), DecodeError> {
     let mut file = Reader::new(bytes);
     let whole = file.versioned(CHECKSUM_WHOLE, "an OSDMap")?;
@@ -75,7 +76,7 @@ pub(super) fn decode_unchecked(bytes: &[u8]) -> Result<(OsdMap, Places), DecodeE
     Ok((map, places))
 }
 
-/// CRC32C begun with ones, and not inverted at the end.
+/// CRC32C that starts with ones, and is not inverted at the end.
 pub(super) fn checksum(parts: &[&[u8]]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     parts.iter().for_each(|part| digest.update(part));
@@ -84,7 +85,7 @@ pub(super) fn checksum(parts: &[&[u8]]) -> u32 {
 
 fn client(whole: &mut Reader<'_>, places: &mut Places) -> Result<OsdMap, DecodeError> {
     let start = whole.offset();
-    // Old readers are to understand every later version.
+    // Readers of old versions must understand every later version.
     let part = whole.versioned(PRIMARIES_CLIENT, "the client part")?;
     part.since(OLDEST_CLIENT, "the client part")?;
     let (version, mut r) = (part.version, part.fields);
@@ -108,7 +109,7 @@ fn client(whole: &mut Reader<'_>, places: &mut Places) -> Result<OsdMap, DecodeE
         let (len, osds) = (primary_affinities.len(), states.len());
         return Err(DecodeError::BadLength { what: "primary affinities", len, osds });
     }
-    // A list that says nothing is as good as none.
+    // A list of default values means the same as no list.
     if primary_affinities.iter().all(|&affinity| affinity == WEIGHT_ONE) {
         primary_affinities.clear();
     }
@@ -155,7 +156,7 @@ fn pools(r: &mut Reader<'_>) -> Result<BTreeMap<PoolId, Pool>, DecodeError> {
     Ok(pools)
 }
 
-/// How many devices there are, their states and reweights.
+/// The number of devices, their states and reweights.
 fn osds(
     r: &mut Reader<'_>,
     version: u8,
@@ -201,7 +202,7 @@ fn profiles(r: &mut Reader<'_>) -> Result<BTreeMap<String, Profile>, DecodeError
     Ok(profiles)
 }
 
-/// Passes over what lies between the upmap items and `pg_upmap_primaries`, and reads those.
+/// Skips the fields between the upmap items and `pg_upmap_primaries`, and reads the latter.
 fn primaries(
     mut r: Reader<'_>,
     version: u8,
@@ -250,7 +251,7 @@ fn pairs(r: &mut Reader<'_>) -> Result<Vec<(ItemId, ItemId)>, DecodeError> {
     (0..r.count(8, what)?).map(|_| Ok((item(r, what)?, item(r, what)?))).collect()
 }
 
-/// A table by placement group, whose values have at least `least_len` bytes.
+/// A table by placement group, with values of at least `least_len` bytes.
 fn table<T>(
     r: &mut Reader<'_>,
     least_len: usize,
@@ -259,7 +260,7 @@ fn table<T>(
 ) -> Result<BTreeMap<PgId, T>, DecodeError> {
     let mut table = BTreeMap::new();
     for _ in 0..r.count(PG_LEN + least_len, what)? {
-        // The version of the group's own structure, 1 ever since.
+        // The version of the group's own structure, which is always 1.
         r.u8(what)?;
         let pool = PoolId(r.i64(what)?);
         let seed = r.u32(what)?;
@@ -269,7 +270,7 @@ fn table<T>(
     Ok(table)
 }
 
-/// Passes over the addresses of one daemon: a list of addresses, or a single one of an older form.
+/// Skips the addresses of one daemon: a list of addresses, or a single address of an older form.
 fn address(r: &mut Reader<'_>) -> Result<(), DecodeError> {
     let what = "client addresses";
     match r.u8(what)? {
@@ -284,7 +285,7 @@ fn address(r: &mut Reader<'_>) -> Result<(), DecodeError> {
     }
 }
 
-/// Passes over an address behind its first byte: versioned, or the kernel's `sockaddr_storage`.
+/// Skips an address after its first byte: versioned, or the kernel's `sockaddr_storage`.
 fn single_address(r: &mut Reader<'_>, marker: u8) -> Result<(), DecodeError> {
     let what = "client addresses";
     if marker == 1 {

@@ -1,14 +1,14 @@
-//! What can be wrong with an OSDMap.
+//! The errors of OSDMaps.
 
 use thiserror::Error;
 
 use super::{PgId, PoolId};
 use crate::binary;
 
-/// Why bytes are no OSDMap that can be used. Offsets are in bytes from the start of the file.
+/// Why bytes are no usable OSDMap. Offsets are in bytes from the start of the file.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum DecodeError {
-    /// The bytes end, or a structure ends, before its fields do.
+    /// The bytes or a structure end before the last field.
     #[error(
         "{what} at byte {offset} needs {needed} bytes, but only {left} are there: \
          the file is cut short, damaged, or no OSDMap"
@@ -16,9 +16,9 @@ pub enum DecodeError {
     Truncated {
         /// The field.
         what: &'static str,
-        /// Where it is.
+        /// Its offset.
         offset: usize,
-        /// Bytes it needs.
+        /// Bytes that the field needs.
         needed: usize,
         /// Bytes until the end of the structure around it.
         left: usize,
@@ -31,14 +31,14 @@ pub enum DecodeError {
     TooOld {
         /// The structure.
         what: &'static str,
-        /// Where its fields begin.
+        /// Offset of its fields.
         offset: usize,
         /// Its version.
         version: u8,
         /// The oldest version known here.
         oldest: u8,
     },
-    /// A structure that says readers must know a version that this crate does not.
+    /// A structure that requires its readers to know a newer version than this crate does.
     #[error(
         "{what} at byte {offset} wants a reader of version {least}, but this one knows {known}: \
          the map is from a later Ceph, or no OSDMap"
@@ -46,14 +46,14 @@ pub enum DecodeError {
     TooNew {
         /// The structure.
         what: &'static str,
-        /// Where it is.
+        /// Its offset.
         offset: usize,
-        /// The version a reader must know.
+        /// The version that a reader must know.
         least: u8,
         /// The newest version known here.
         known: u8,
     },
-    /// A number of variable length that does not end.
+    /// A number of variable length with too many bytes.
     #[error("{what} before byte {offset} is a number of more than 64 bits: the file is damaged")]
     BadVarint {
         /// The field.
@@ -70,15 +70,15 @@ pub enum DecodeError {
         offset: usize,
         /// Its value.
         value: u64,
-        /// The least it may be.
+        /// The smallest allowed value.
         least: u64,
-        /// The most it may be.
+        /// The greatest allowed value.
         most: u64,
     },
-    /// A list with an entry per device has another length.
+    /// A list with one entry per device has a wrong length.
     #[error("the list of {what} has {len} entries, but the map has {osds} OSDs")]
     BadLength {
-        /// Which list.
+        /// The list.
         what: &'static str,
         /// Its length.
         len: usize,
@@ -91,17 +91,17 @@ pub enum DecodeError {
          the file is damaged; get it again"
     )]
     BadChecksum {
-        /// What the file says.
+        /// The checksum in the file.
         stored: u32,
-        /// What it should say.
+        /// The checksum of the bytes.
         computed: u32,
     },
     /// The CRUSH map inside cannot be used.
     #[error("the CRUSH map at byte {offset} of the OSDMap: {error}")]
     Crush {
-        /// Where it begins; offsets in `error` count from there.
+        /// Its offset; offsets in `error` count from there.
         offset: usize,
-        /// What is wrong with it.
+        /// The error.
         error: binary::DecodeError,
     },
     /// A map cannot be written back because its version has no room for a table.

@@ -1,21 +1,21 @@
-//! OSDMaps: what a Ceph cluster knows of its pools and devices, and from which every client
-//! computes where an object lies. `ceph osd getmap -o FILE` gives one.
+//! OSDMaps: the pools and devices of a Ceph cluster. From an OSDMap, every client computes where an
+//! object lies. `ceph osd getmap -o FILE` gives one.
 //!
 //! **From name to devices.** Every step is part of the contract between clients and cluster:
 //!
 //! 1. The object's name (or its locator key, with its namespace) is hashed to a *seed*.
 //! 2. The seed is folded to the number of a *placement group* ([`Pool::fold`]).
 //! 3. The seed, folded by `pgp_num` and mixed with the pool's number, is the x of the pool's CRUSH
-//!    rule ([`Pool::x`]), which gives the *raw* devices. Those that do not exist are dropped.
-//! 4. *Upmaps* replace members: all of them (`pg_upmap`), one by another (`pg_upmap_items`), or the
-//!    first (`pg_upmap_primaries`). An upmap to a device that is out does not count.
+//!    rule ([`Pool::x`]). The rule gives the *raw* devices. Devices that do not exist are dropped.
+//! 4. *Upmaps* replace members: all of a group (`pg_upmap`), one by another (`pg_upmap_items`), or
+//!    the first (`pg_upmap_primaries`). An upmap to a device that is out does not count.
 //! 5. Devices that are down are dropped: the *up* set. Its primary is the first member, unless
-//!    *primary affinities* say otherwise.
+//!    *primary affinities* select another.
 //! 6. While data moves, `pg_temp` and `primary_temp` name the devices that have it: the *acting*
-//!    set, to which clients talk. Otherwise it is the up set.
+//!    set, to which clients talk. Otherwise the acting set is the up set.
 //!
-//! To *drop* a member of a replicated group is to close the gap; in an erasure-coded group the
-//! position says which shard it is, so a hole stays ([`ItemId::NONE`]).
+//! To *drop* a member of a replicated group means to close the gap. In an erasure-coded group, the
+//! position gives the shard's number, so a hole stays ([`ItemId::NONE`]).
 //!
 //! **Layout.** Little-endian, Ceph 12 and later; the reader's module explains "versioned".
 //!
@@ -28,7 +28,8 @@
 //!
 //! A list is a u32 count and its elements. A placement group is u8 1, s64 pool, u32 seed, s32 -1.
 //!
-//! **Hostile bytes** give errors. A count is believed only as far as its elements can be there.
+//! **Hostile bytes** give errors. The decoder accepts a count only if the bytes left can hold that
+//! many elements.
 
 mod decode;
 mod error;
@@ -107,7 +108,7 @@ impl fmt::Debug for Fsid {
 /// The parameters of an erasure code.
 pub type Profile = BTreeMap<String, String>;
 
-/// What is known of one device.
+/// The state of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OsdState(pub u32);
 
@@ -130,7 +131,7 @@ impl OsdState {
     }
 }
 
-/// An OSDMap: the parts of it that say where data lies. Devices in its tables may not exist;
+/// The parts of an OSDMap that give the place of data. Devices in its tables may not exist;
 /// [`ItemId::NONE`] is a hole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OsdMap {
@@ -142,20 +143,21 @@ pub struct OsdMap {
     pub pools: BTreeMap<PoolId, Pool>,
     /// States of the devices, by number.
     pub states: Vec<OsdState>,
-    /// 16.16 reweights of the devices, by number: 0 is out. As many as `states`.
+    /// 16.16 reweights of the devices, by number: 0 is out. There are as many as `states`.
     pub weights: Vec<u32>,
-    /// 16.16 chances of the devices to be primary where they could be. As many as `states`, or
-    /// none: then all are 1.0.
+    /// 16.16 chances of the devices to be primary where they could be. There are as many as
+    /// `states`, or none: then all are 1.0.
     pub primary_affinities: Vec<u32>,
-    /// Where data is that has not moved yet. Keys of this and all other tables are folded.
+    /// The devices of groups whose data has not moved yet. The keys of this and all other tables
+    /// are folded.
     pub pg_temp: BTreeMap<PgId, Vec<ItemId>>,
-    /// Which member is primary meanwhile.
+    /// The primary of such groups.
     pub primary_temp: BTreeMap<PgId, ItemId>,
-    /// Members of groups whatever CRUSH says.
+    /// Members of groups, instead of those by CRUSH.
     pub pg_upmap: BTreeMap<PgId, Vec<ItemId>>,
-    /// Members to replace, and by which.
+    /// Members to replace, each with its replacement.
     pub pg_upmap_items: BTreeMap<PgId, Vec<(ItemId, ItemId)>>,
-    /// Which member comes first (Ceph 18 and later).
+    /// The member that comes first (Ceph 18 and later).
     pub pg_upmap_primaries: BTreeMap<PgId, ItemId>,
     /// Erasure code profiles by name: `k`, `m`, `plugin` and so on.
     pub erasure_code_profiles: BTreeMap<String, Profile>,
@@ -164,38 +166,38 @@ pub struct OsdMap {
 }
 
 impl OsdMap {
-    /// Reads a full map as `ceph osd getmap` and osdmaptool write it. The checksum is verified.
+    /// Reads a full map as `ceph osd getmap` and osdmaptool write it, and verifies the checksum.
     ///
     /// # Errors
-    /// What is wrong, and at which byte.
+    /// The error, with its offset.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         decode::decode(bytes).map(|(map, _)| map)
     }
 
-    /// The bytes of a map with the right checksum in them; `None` if anything else is wrong. For
-    /// tests that damage maps on purpose.
+    /// The bytes of a map with a corrected checksum; `None` if there is any other error. For tests
+    /// that damage maps on purpose.
     #[must_use]
     pub fn seal(bytes: &[u8]) -> Option<Vec<u8>> {
         write::seal(bytes)
     }
 
-    /// True if bytes begin as an OSDMap does (and a CRUSH map, binary or text, does not).
+    /// True if the bytes begin as an OSDMap does (a CRUSH map, binary or text, does not).
     #[must_use]
     pub fn recognises(bytes: &[u8]) -> bool {
         matches!(bytes, [7..=31, 1..=8, ..])
     }
 
-    /// The file that `self` was decoded from, with the tables of `self` in it: states, reweights,
-    /// affinities, `pg_temp`, `primary_temp`, all upmaps, and the CRUSH map if it changed. All else
-    /// stays as it is in `original`, pools and epoch too.
+    /// The file that `self` was decoded from, with the tables of `self`: states, reweights,
+    /// affinities, `pg_temp`, `primary_temp`, all upmaps, and the CRUSH map if it changed. The rest
+    /// stays as in `original`, also pools and epoch.
     ///
     /// # Errors
-    /// `original` is no OSDMap, or of a version that has no room for a table.
+    /// `original` is no OSDMap, or its version has no room for a table.
     pub fn rewrite(&self, original: &[u8]) -> Result<Vec<u8>, DecodeError> {
         write::rewrite(self, original)
     }
 
-    /// A cluster of nothing but a CRUSH map and pools: all devices of the map are up and in.
+    /// A cluster with only a CRUSH map and pools: all devices of the map are up and in.
     #[must_use]
     pub fn of_crush(crush: Map, pools: BTreeMap<PoolId, Pool>) -> Self {
         let osds = crush.max_devices() as usize;
@@ -216,7 +218,7 @@ impl OsdMap {
         }
     }
 
-    /// The same cluster with another CRUSH map. Devices of that map which do not exist yet are up
+    /// The same cluster with another CRUSH map. Devices of that map that do not exist yet become up
     /// and in, as if they had been added.
     #[must_use]
     pub fn with_crush(mut self, crush: Map) -> Self {
@@ -236,8 +238,8 @@ impl OsdMap {
         Self { crush, ..self }
     }
 
-    /// Shards that an object of the pool is cut into, before parity: k of an erasure code, 1 for
-    /// copies. `None` if the profile does not say.
+    /// The number of data shards of an object: k of an erasure code, 1 for copies. `None` if the
+    /// profile does not give it.
     #[must_use]
     pub fn data_shards(&self, pool: &Pool) -> Option<u32> {
         match pool.kind {
@@ -268,7 +270,7 @@ impl OsdMap {
         self.state(item).is_some_and(OsdState::is_up)
     }
 
-    /// The reweight of a device; 0 for one that the map does not know.
+    /// The reweight of a device; 0 for a device that the map does not have.
     #[must_use]
     pub fn weight(&self, osd: OsdId) -> u32 {
         self.weights.get(osd.0 as usize).copied().unwrap_or(0)
@@ -280,13 +282,13 @@ impl OsdMap {
         self.primary_affinities.get(osd.0 as usize).copied().unwrap_or(WEIGHT_ONE)
     }
 
-    /// Makes every device up and fully in, to see where data would lie then.
+    /// Makes every device up and fully in, to compute where data would lie then.
     pub fn mark_all_up_in(&mut self) {
         self.states.iter_mut().for_each(|state| state.0 |= OsdState::EXISTS | OsdState::UP);
         self.weights.fill(WEIGHT_ONE);
     }
 
-    /// Takes a device out: everything that lies there is to move.
+    /// Takes a device out, so that all of its data must move.
     pub fn mark_out(&mut self, osd: OsdId) {
         if let Some(weight) = self.weights.get_mut(osd.0 as usize) {
             *weight = 0;

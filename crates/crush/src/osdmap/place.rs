@@ -1,30 +1,30 @@
-//! From a placement group to its devices; the steps are told at the top of [`osdmap`](super).
+//! From a placement group to its devices; [`osdmap`](super) describes the steps.
 
 use super::{OsdMap, PgId, PlaceError, Pool, PoolId};
 use crate::hash::hash2;
 use crate::{CrushError, ItemId, OsdId, Rows, WEIGHT_ONE};
 
-/// Inputs that a thread maps at a time.
+/// Inputs that a thread maps in one call.
 const CHUNK: usize = 1024;
 
-/// Where one placement group lies. In erasure-coded pools [`ItemId::NONE`] is a hole.
+/// The devices of one placement group. In erasure-coded pools [`ItemId::NONE`] is a hole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// What CRUSH says.
+    /// The devices by CRUSH.
     pub raw: Vec<ItemId>,
-    /// With upmaps.
+    /// The devices after upmaps.
     pub upmapped: Vec<ItemId>,
-    /// Of these, the ones that are up: where data should be.
+    /// The devices among them that are up: where data should be.
     pub up: Vec<ItemId>,
     /// The primary of `up`.
     pub up_primary: Option<OsdId>,
-    /// Where data is, as far as the map knows.
+    /// The devices that have the data now, as far as the map knows.
     pub acting: Vec<ItemId>,
     /// The primary of `acting`: the device that clients talk to.
     pub acting_primary: Option<OsdId>,
 }
 
-/// What CRUSH says for all placement groups of a pool.
+/// The devices by CRUSH for all placement groups of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolPlacement<'m> {
     map: &'m OsdMap,
@@ -34,13 +34,13 @@ pub struct PoolPlacement<'m> {
 }
 
 impl PoolPlacement<'_> {
-    /// How many placement groups the pool has.
+    /// The number of placement groups of the pool.
     #[must_use]
     pub fn pg_num(&self) -> u32 {
         self.pool.pg_num
     }
 
-    /// Where the placement group `seed` lies.
+    /// The placement of group `seed`.
     ///
     /// # Panics
     /// If the pool has no such group.
@@ -50,7 +50,7 @@ impl PoolPlacement<'_> {
         self.map.finish(self.pool, pg, self.raw.row(seed as usize).to_vec())
     }
 
-    /// Its raw devices, with those that do not exist dropped.
+    /// The group's raw devices, without those that do not exist.
     ///
     /// # Panics
     /// As [`PoolPlacement::placement`].
@@ -63,7 +63,7 @@ impl PoolPlacement<'_> {
 }
 
 impl OsdMap {
-    /// The placement group of an object. Its `key`, if not empty, is hashed instead of its name.
+    /// The placement group of an object. If `key` is not empty, it is hashed instead of the name.
     ///
     /// # Errors
     /// There is no such pool.
@@ -78,7 +78,7 @@ impl OsdMap {
         Ok(PgId { pool, seed: known.fold(known.seed(namespace, key, name)) })
     }
 
-    /// Where one placement group lies.
+    /// The placement of one group.
     ///
     /// # Errors
     /// There is no such pool or group.
@@ -91,7 +91,7 @@ impl OsdMap {
         Ok(self.finish(pool, pg, raw.row(0).to_vec()))
     }
 
-    /// Where all placement groups of a pool lie, computed by so many threads.
+    /// The placements of all groups of a pool, computed by `threads` threads.
     ///
     /// # Errors
     /// There is no such pool.
@@ -116,7 +116,8 @@ impl OsdMap {
         Ok(PoolPlacement { map: self, id, pool, raw: Rows::concat(parts) })
     }
 
-    /// What CRUSH says for some seeds. A rule that does not exist gives nothing, as in Ceph.
+    /// The devices by CRUSH for some seeds. A rule that does not exist gives empty rows, as in
+    /// Ceph.
     fn crush_rows(&self, id: PoolId, pool: &Pool, seeds: std::ops::Range<u32>) -> Rows {
         let xs: Vec<u32> = seeds.map(|seed| pool.x(id, seed)).collect();
         let width = usize::from(pool.size);
@@ -130,7 +131,7 @@ impl OsdMap {
         }
     }
 
-    /// All steps behind CRUSH.
+    /// The steps after CRUSH.
     fn finish(&self, pool: &Pool, pg: PgId, mut raw: Vec<ItemId>) -> Placement {
         drop_members(pool, &mut raw, |item| self.state(item).is_some());
         let upmapped = self.upmap(pg, raw.clone());
@@ -146,12 +147,12 @@ impl OsdMap {
         Placement { raw, upmapped, up, up_primary, acting, acting_primary }
     }
 
-    /// True where an upmap names a device that is out: such upmaps do not count.
+    /// True if an upmap's device is out: such upmaps do not count.
     fn is_out(&self, item: ItemId) -> bool {
         item.osd().is_some_and(|osd| self.weights.get(osd.0 as usize) == Some(&0))
     }
 
-    /// True where `pg_upmap` names a device that is out: that voids the other tables too.
+    /// True if `pg_upmap` names a device that is out: then the other tables do not count either.
     fn voids_upmaps(&self, pg: PgId) -> bool {
         self.pg_upmap.get(&pg).is_some_and(|whole| whole.iter().any(|&item| self.is_out(item)))
     }
@@ -190,8 +191,8 @@ impl OsdMap {
         raw
     }
 
-    /// The primary of an up set: the first member, or by affinities another. In replicated pools
-    /// that one moves to the front.
+    /// The primary of an up set: the first member, or another one by affinities. In replicated
+    /// pools that one moves to the front.
     fn primary(&self, pool: &Pool, pg: PgId, up: &mut [ItemId]) -> Option<OsdId> {
         let members = || up.iter().enumerate().filter_map(|(at, item)| Some((at, device(*item)?)));
         let first = members().next()?;
@@ -202,7 +203,7 @@ impl OsdMap {
                 let affinity = self.primary_affinity(osd);
                 affinity >= WEIGHT_ONE || hash2(x, osd.0) >> 16 < affinity
             };
-            // Where none accepts, the first has to.
+            // If no member accepts, the first is the primary.
             (at, primary) = members().find(|&(_, osd)| accepts(osd)).unwrap_or(first);
         }
         if pool.can_shift() {
@@ -211,7 +212,8 @@ impl OsdMap {
         Some(primary)
     }
 
-    /// What `pg_temp` and `primary_temp` say; empty and `None` where they say nothing.
+    /// The members by `pg_temp` and the primary by `primary_temp`; empty and `None` without an
+    /// entry.
     fn temporary(&self, pool: &Pool, pg: PgId) -> (Vec<ItemId>, Option<OsdId>) {
         let mut members = self.pg_temp.get(&pg).cloned().unwrap_or_default();
         drop_members(pool, &mut members, |item| self.is_up(item));
@@ -223,8 +225,8 @@ impl OsdMap {
     }
 }
 
-/// With the optimisations of Ceph 20, `pg_temp` lists the shards that can be primary first; this
-/// puts them where they belong.
+/// With the optimisations of Ceph 20, `pg_temp` lists the shards that can be primary first. This
+/// function restores their positions.
 fn shards_in_order(pool: &Pool, members: &[ItemId]) -> Vec<ItemId> {
     let (may, never): (Vec<usize>, Vec<usize>) =
         (0..members.len()).partition(|&shard| !pool.is_nonprimary(shard));
@@ -235,7 +237,7 @@ fn shards_in_order(pool: &Pool, members: &[ItemId]) -> Vec<ItemId> {
     ordered
 }
 
-/// Drops members that are not wanted.
+/// Drops members that `wanted` refuses.
 fn drop_members(pool: &Pool, members: &mut Vec<ItemId>, wanted: impl Fn(ItemId) -> bool) {
     if pool.can_shift() {
         members.retain(|&item| wanted(item));

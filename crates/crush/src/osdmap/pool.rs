@@ -1,4 +1,4 @@
-//! One pool of an OSDMap: what placement needs to know of it.
+//! One pool of an OSDMap, with the fields that placement needs.
 
 use super::reader::Reader;
 use super::string_hash::StringHash;
@@ -6,13 +6,13 @@ use super::{DecodeError, MAX_PG_NUM, MAX_POOL_SHARDS, PgId, PoolId};
 use crate::RuleId;
 use crate::hash::hash2;
 
-/// Newest version of a pool known here (Ceph 20).
+/// Newest version of a pool that this crate knows (Ceph 20).
 const KNOWN_VERSION: u8 = 32;
 /// The oldest with the name of the erasure code profile (Ceph 0.80).
 const OLDEST_VERSION: u8 = 14;
 /// The first with the set of shards that cannot be primary (Ceph 20).
 const NONPRIMARY_VERSION: u8 = 32;
-/// Seeds are hashed with the pool's number, so that pools do not lie on top of each other.
+/// Seeds are hashed with the pool's number, so that pools do not use the same devices.
 const FLAG_HASHPSPOOL: u64 = 1 << 0;
 /// Erasure-coded with the optimisations of Ceph 20.
 const FLAG_EC_OPTIMIZATIONS: u64 = 1 << 19;
@@ -20,9 +20,10 @@ const FLAG_EC_OPTIMIZATIONS: u64 = 1 << 19;
 /// How a pool protects its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolKind {
-    /// Copies: the members of a placement group are interchangeable, and close up when one leaves.
+    /// Copies: the members of a placement group are interchangeable, and close the gap when one
+    /// leaves.
     Replicated,
-    /// Shards: the position of a member says which shard it has, and a lost one leaves a hole.
+    /// Shards: the position of a member gives its shard's number, and a lost member leaves a hole.
     Erasure,
     /// A number without a meaning. Such a pool is placed like an erasure-coded one.
     Other(u8),
@@ -35,19 +36,20 @@ pub struct Pool {
     pub name: String,
     /// How it protects its objects.
     pub kind: PoolKind,
-    /// Copies, or shards, of an object.
+    /// Number of copies, or shards, of an object.
     pub size: u8,
-    /// How many of them must be up for writes.
+    /// Number of copies or shards that must be up for writes.
     pub min_size: u8,
     /// The CRUSH rule that places it.
     pub rule: RuleId,
-    /// How names become seeds.
+    /// The hash that turns names into seeds.
     pub object_hash: StringHash,
-    /// Placement groups.
+    /// Number of placement groups.
     pub pg_num: u32,
-    /// Of how many placement groups places are computed; those above share theirs with one below.
+    /// Number of groups with a placement of their own; groups above share the placement of a lower
+    /// one.
     pub pgp_num: u32,
-    /// Bits as Ceph numbers them.
+    /// Flags, with Ceph's bit numbers.
     pub flags: u64,
     /// The erasure code profile; empty for replicated pools.
     pub erasure_code_profile: String,
@@ -55,27 +57,27 @@ pub struct Pool {
     pub nonprimary_shards: u128,
 }
 
-/// Folds a seed into 0..`n` so that growing n moves only what must move: the lowest bits of the
-/// seed, one bit fewer where that is past the end.
+/// Folds a seed into 0..`n` such that growing n moves only the necessary seeds: takes the lowest
+/// bits of the seed, and one bit fewer if the result is not below n.
 pub(super) fn stable_mod(seed: u32, n: u32) -> u32 {
     let mask = n.next_power_of_two() - 1;
     if seed & mask < n { seed & mask } else { seed & (mask >> 1) }
 }
 
 impl Pool {
-    /// True when members of a placement group are interchangeable.
+    /// True if members of a placement group are interchangeable.
     #[must_use]
     pub fn can_shift(&self) -> bool {
         self.kind == PoolKind::Replicated
     }
 
-    /// The group that an object with this placement seed is in.
+    /// The group of an object with this placement seed.
     #[must_use]
     pub fn fold(&self, seed: u32) -> u32 {
         stable_mod(seed, self.pg_num)
     }
 
-    /// What the CRUSH rule maps for a seed, folded or not: x.
+    /// The input x of the CRUSH rule for a seed, folded or not.
     #[must_use]
     pub fn x(&self, pool: PoolId, seed: u32) -> u32 {
         let folded = stable_mod(seed, self.pgp_num);
@@ -87,19 +89,19 @@ impl Pool {
         }
     }
 
-    /// The placement seed of an object. Its `key`, if not empty, is hashed instead of its name.
+    /// The placement seed of an object. If `key` is not empty, it is hashed instead of the name.
     #[must_use]
     pub fn seed(&self, namespace: &str, key: &str, name: &str) -> u32 {
         let hashed = if key.is_empty() { name } else { key };
         self.object_hash.seed(namespace.as_bytes(), hashed.as_bytes())
     }
 
-    /// All its groups.
+    /// All groups of the pool.
     pub fn pgs(&self, pool: PoolId) -> impl Iterator<Item = PgId> + use<> {
         (0..self.pg_num).map(move |seed| PgId { pool, seed })
     }
 
-    /// True for the shards that cannot be primary; none in pools without optimisations.
+    /// True for shards that cannot be primary; false for all shards in pools without optimisations.
     pub(super) fn is_nonprimary(&self, shard: usize) -> bool {
         let optimised = self.flags & FLAG_EC_OPTIMIZATIONS != 0;
         optimised && shard < 128 && self.nonprimary_shards >> shard & 1 != 0
@@ -179,7 +181,8 @@ fn pg_count(r: &mut Reader<'_>, what: &'static str) -> Result<u32, DecodeError> 
     Err(DecodeError::OutOfBounds { what, offset, value, least: 1, most: MAX_PG_NUM.into() })
 }
 
-/// From behind the erasure code profile to the last field known, in a pool of version 32 or later.
+/// Reads from after the erasure code profile to the last known field, in a pool of version 32 or
+/// later.
 fn nonprimary_shards(mut r: Reader<'_>) -> Result<u128, DecodeError> {
     // last_force_op_resend, read recency, expected objects, dirty ratio, write recency, two
     // switches, hit set decay and depth.

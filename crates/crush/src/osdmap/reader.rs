@@ -1,8 +1,8 @@
-//! Reading little-endian structures without ever looking past their end.
+//! Reads little-endian structures, and never past their end.
 //!
-//! Ceph's structures are *versioned*: one byte of version, one byte with the least version a
+//! Ceph's structures are *versioned*: one byte of version, one byte with the lowest version that a
 //! reader must know, four bytes of length, then the fields. New fields come at the end, so a reader
-//! takes what it knows and goes on after the length.
+//! takes the fields that it knows and continues after the length.
 
 use super::DecodeError;
 
@@ -15,7 +15,7 @@ pub(super) struct Reader<'a> {
     at: usize,
 }
 
-/// A versioned structure: its version, and its fields alone.
+/// A versioned structure: its version, and its fields.
 pub(super) struct Versioned<'a> {
     pub(super) version: u8,
     pub(super) fields: Reader<'a>,
@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
         self.array(what)
     }
 
-    /// Seven bits per byte, the lowest first; the top bit says that more follow.
+    /// Seven bits per byte, the lowest first; a set top bit means that more bytes follow.
     pub(super) fn varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
@@ -89,8 +89,8 @@ impl<'a> Reader<'a> {
         Err(DecodeError::BadVarint { what, offset: self.offset() })
     }
 
-    /// A count of elements of at least `least_len` bytes each: more than can follow is refused, so
-    /// nothing is ever allocated for elements that are not there.
+    /// A count of elements of at least `least_len` bytes each. A count of more elements than the
+    /// bytes can hold is an error, so memory is only allocated for elements that are there.
     pub(super) fn count(
         &mut self,
         least_len: usize,
@@ -111,12 +111,12 @@ impl<'a> Reader<'a> {
         self.take(len, what)
     }
 
-    /// A string. Names are bytes to Ceph; what is not UTF-8 is replaced.
+    /// A string. Names are bytes to Ceph; bytes that are not UTF-8 are replaced.
     pub(super) fn string(&mut self, what: &'static str) -> Result<String, DecodeError> {
         Ok(String::from_utf8_lossy(self.blob(what)?).into_owned())
     }
 
-    /// `len` bytes as a reader of their own.
+    /// `len` bytes as a separate reader.
     fn sub(&mut self, len: usize, what: &'static str) -> Result<Self, DecodeError> {
         let base = self.offset();
         Ok(Self { bytes: self.take(len, what)?, base, at: 0 })
@@ -138,14 +138,14 @@ impl<'a> Reader<'a> {
         Ok(Versioned { version, fields: self.sub(len, what)? })
     }
 
-    /// Passes over a versioned structure.
+    /// Skips a versioned structure.
     pub(super) fn skip_versioned(&mut self, what: &'static str) -> Result<(), DecodeError> {
         self.versioned(u8::MAX, what).map(drop)
     }
 }
 
 impl Versioned<'_> {
-    /// Refuses versions before `oldest`.
+    /// Refuses versions older than `oldest`.
     pub(super) fn since(&self, oldest: u8, what: &'static str) -> Result<(), DecodeError> {
         let (version, offset) = (self.version, self.fields.base);
         if version < oldest {

@@ -1,8 +1,9 @@
 //! Hashes of object names.
 
-/// The constants a and b start from: the golden ratio, "an arbitrary value" in Jenkins' paper.
+/// The start value of a and b: the golden ratio, "an arbitrary value" in Jenkins' paper.
 const GOLDEN: u32 = 0x9e37_79b9;
-/// Between namespace and key: ASCII "unit separator", which sorts before all printable characters.
+/// Separates namespace and key: ASCII "unit separator", which sorts before all printable
+/// characters.
 const SEPARATOR: u8 = 0x1f;
 
 /// How a pool hashes the names of its objects.
@@ -12,12 +13,12 @@ pub enum StringHash {
     Linux,
     /// Robert Jenkins' hash of 1996.
     Rjenkins,
-    /// A number without a meaning; everything hashes to -1, as Ceph has it.
+    /// A number without a meaning: all names hash to -1, as in Ceph.
     Other(u8),
 }
 
 impl StringHash {
-    /// The hash of that number in pools.
+    /// The hash with that number in pools.
     #[must_use]
     pub fn from_number(number: u8) -> Self {
         match number {
@@ -37,7 +38,7 @@ impl StringHash {
         }
     }
 
-    /// The placement seed of an object: of its key, inside its namespace if it has one.
+    /// The placement seed of an object: the hash of its key, after its namespace if it has one.
     #[must_use]
     pub fn seed(self, namespace: &[u8], key: &[u8]) -> u32 {
         if namespace.is_empty() {
@@ -67,8 +68,8 @@ fn word(bytes: &[u8]) -> u32 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte))
 }
 
-/// Twelve bytes at a time into a, b and c. The last, short block leaves the lowest byte of c to the
-/// length, so its bytes from the ninth on enter one place higher.
+/// Takes twelve bytes at a time into a, b and c. In the last, short block the lowest byte of c is
+/// for the length, so the block's bytes from the ninth on enter one place higher.
 fn rjenkins(bytes: &[u8]) -> u32 {
     let (mut a, mut b, mut c) = (GOLDEN, GOLDEN, 0_u32);
     let (blocks, tail) = bytes.as_chunks::<12>();

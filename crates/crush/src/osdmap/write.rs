@@ -1,5 +1,6 @@
-//! An OSDMap with other tables in it: the parts that changed are written anew, the rest is copied,
-//! and lengths and checksum are made to fit. So a map can be changed without knowing all of it.
+//! Writes an OSDMap with other tables. The changed parts are written anew, the rest is copied, and
+//! lengths and checksum are corrected. So a map can be changed by a writer that does not know all
+//! of its fields.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +48,7 @@ pub(super) fn rewrite(map: &OsdMap, original: &[u8]) -> Result<Vec<u8>, DecodeEr
     Ok(out.bytes)
 }
 
-/// The bytes with the right checksum in them; `None` if they are wrong elsewhere.
+/// The bytes with a corrected checksum; `None` if there is any other error.
 pub(super) fn seal(bytes: &[u8]) -> Option<Vec<u8>> {
     let (_, places) = decode::decode_unchecked(bytes).ok()?;
     let mut out = Writer { bytes: bytes.to_vec() };
@@ -96,7 +97,7 @@ impl Writer {
         map.weights.iter().for_each(|&weight| self.u32(weight));
     }
 
-    /// No list at all where all are 1.0, as Ceph does.
+    /// Writes no list if all affinities are 1.0, as Ceph does.
     fn affinities(&mut self, map: &OsdMap) {
         if map.primary_affinities.iter().all(|&affinity| affinity == WEIGHT_ONE) {
             return self.u32(0);
@@ -105,8 +106,8 @@ impl Writer {
         map.primary_affinities.iter().for_each(|&affinity| self.u32(affinity));
     }
 
-    /// The two lengths and the checksum. What lies behind the client part has moved by as much as
-    /// that grew.
+    /// Writes the two lengths and the checksum. The bytes after the client part have moved by as
+    /// much as that part grew.
     fn finish(&mut self, places: &Places, client_len: usize) {
         let old_client_len = places.client.len() - HEADER_LEN;
         let shift = |at: usize| at + client_len - old_client_len;
@@ -120,7 +121,7 @@ impl Writer {
         }
     }
 
-    /// Overwrites the four bytes before `end`: lengths are the last field of a header.
+    /// Overwrites the four bytes before `end`; a length is the last field of a header.
     fn patch(&mut self, end: usize, value: u32) {
         self.bytes[end - 4..end].copy_from_slice(&value.to_le_bytes());
     }

@@ -1,10 +1,11 @@
-//! crushtool's data sets: comma-separated files for other programs to draw.
+//! crushtool's data sets: comma-separated files from which other programs draw charts.
 //!
-//! A trial gives six files, eight when it is cut into batches; their names start with
-//! `PREFIX-RULE-`, where the rule stands by name, and a later trial of the same rule overwrites
-//! them. The files of batches differ: crushtool names a column for every device that stores something
-//! and then has one for every device there is, and its file of what it expected of each batch repeats
-//! what was stored. Ours name all columns, and have what is expected.
+//! A trial gives six files, or eight when it is cut into batches. Their names start with
+//! `PREFIX-RULE-`, where RULE is the rule's name. A later trial of the same rule overwrites them.
+//! The files of batches differ from crushtool's. crushtool names a column for every device that
+//! stores an object, but writes one for every device of the map, and its file of the expectation of
+//! each batch repeats the stored numbers. Fieldstone's files name all columns, and contain the
+//! expectation.
 
 use super::expect::Expected;
 use super::text::{decimal, float};
@@ -16,7 +17,7 @@ use crate::ItemId;
 pub struct DataSet {
     /// The last part of its name, `absolute_weights` for example.
     pub name: &'static str,
-    /// What is in it.
+    /// Its content.
     pub text: Vec<u8>,
 }
 
@@ -26,14 +27,14 @@ pub struct Recorder {
     width: usize,
     placements: Vec<u8>,
     batches: Vec<Tally>,
-    /// Mappings of each batch but the last, which has what remains.
+    /// Mappings of each batch except the last, which has the rest.
     batch_mappings: u64,
     seen: u64,
 }
 
 impl Recorder {
-    /// For a trial of `mappings` mappings of the width `width`, cut into `batches` batches (at least
-    /// one), of a map with room for `devices` devices.
+    /// For a trial of `mappings` mappings of the width `width`, cut into `batches` batches (at
+    /// least one). The map has room for `devices` devices.
     #[must_use]
     pub fn new(mappings: u64, width: usize, batches: usize, devices: usize) -> Self {
         let batches = batches.max(1);
@@ -46,7 +47,7 @@ impl Recorder {
         }
     }
 
-    /// Takes note of the next block.
+    /// Records the next block.
     pub fn record(&mut self, block: &Block) {
         let last = self.batches.len() - 1;
         for (x, items) in block.iter() {

@@ -1,16 +1,16 @@
-//! How many objects crushtool expects on a device.
+//! The number of objects that crushtool expects on a device.
 //!
-//! It shares the positions out by reweight alone: a device of twice the weight in its bucket is not
-//! expected to hold more. ([`spread`](super::spread) has the share that weights give.) The number of
-//! positions is bounded by the buckets there are: a rule that chooses among four racks is expected
-//! to fill at most four positions, or the count of its last step for racks if that is less. All in
-//! single precision, because the numbers are printed and compared.
+//! crushtool shares the positions by reweight alone: a device of twice the weight in its bucket is
+//! not expected to hold more. ([`spread`](super::spread) has the share by weight.) The number of
+//! buckets bounds the number of positions: a rule that chooses among four racks is expected to fill
+//! at most four positions, or the count of its last step for racks if that is less. All numbers
+//! have single precision, because they are printed and compared.
 
 use std::collections::BTreeMap;
 
 use crate::{Map, Rule, RuleStep, TypeId};
 
-/// What a trial should give, by crushtool's reckoning.
+/// The expected result of a trial, as crushtool computes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
     /// Share of each device in all reweights.
@@ -20,7 +20,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// For mappings of the width `width`. `None` when all devices are out: there is no share then,
+    /// For mappings of the width `width`. `None` if all devices are out: then there is no share,
     /// and crushtool does nothing.
     #[must_use]
     pub fn new(map: &Map, rule: &Rule, width: usize, weights: &[u32]) -> Option<Self> {
@@ -40,8 +40,8 @@ impl Expected {
     }
 }
 
-/// Most positions that the rule can fill, judged by how many named buckets of each type there are
-/// (shadows too, and once for every step that chooses the type) and by the count of the last step
+/// Most positions that the rule can fill. The bounds are the number of named buckets of each type
+/// (with shadows, and once for every step that chooses the type), and the count of the last step
 /// that chooses that type.
 fn positions_of(map: &Map, rule: &Rule) -> i64 {
     let mut asked: BTreeMap<TypeId, (i64, i32)> = BTreeMap::new();
@@ -70,7 +70,7 @@ fn positions_of(map: &Map, rule: &Rule) -> i64 {
     bounds.fold(most, i64::min)
 }
 
-/// Slots for buckets that Ceph has room for: it starts with 8 and doubles.
+/// Bucket slots that Ceph has allocated: it starts with 8 and doubles.
 fn slots_allocated(map: &Map) -> usize {
     match map.bucket_slots() {
         0 => 0,

@@ -1,29 +1,29 @@
-//! Trying a rule on a range of inputs, and counting where they land: what `crushtool --test` does,
-//! and what it prints.
+//! Runs a rule on a range of inputs and counts the results: the computation and the output of
+//! `crushtool --test`.
 //!
-//! A [`Trial`] is one rule, one width and a range of x. It is cut into blocks of consecutive x;
-//! workers map a block at a time ([`RuleRef::map_rows`](crate::RuleRef::map_rows)), render its rows
-//! and count its devices. Blocks come out in the order of x whatever the number of threads, because
-//! worker t of n takes blocks t, t + n, t + 2n, ... and the receiver asks them in turn; a worker
-//! that is ahead waits, so at most a few blocks per worker are in memory.
+//! A [`Trial`] is one rule, one width and a range of x. It is cut into blocks of consecutive x.
+//! Workers map a block at a time ([`RuleRef::map_rows`](crate::RuleRef::map_rows)), render its rows
+//! and count its devices. Blocks come out in the order of x for any number of threads: worker t of
+//! n takes blocks t, t + n, t + 2n, ..., and the receiver asks the workers in turn. A worker that
+//! is ahead waits, so memory holds at most a few blocks per worker.
 //!
 //! | module     | idea |
 //! |------------|------|
 //! | [`trial`]  | the blocks, and the workers |
-//! | [`tally`]  | what is counted |
+//! | [`tally`]  | the counts |
 //! | [`expect`] | how many objects crushtool expects on a device |
 //! | [`text`]   | crushtool's lines, and C++'s way to print a float |
 //! | [`csv`]    | crushtool's data sets for other programs |
-//! | [`spread`] | stored against the share by weight, rolled up over the tree |
+//! | [`spread`] | stored objects against the share by weight, summed up over the tree |
 //!
-//! What is as with crushtool 16.2.15, on purpose: all lines and numbers above, the weight set of
-//! pool 0 or else the default one is used whatever the pool, and the pool's number only changes x
-//! into `hash2(x, pool)`.
+//! Equal to crushtool 16.2.15, on purpose: all lines and numbers above. The weight set of pool 0,
+//! or else the default one, is used for every pool. The pool's number only replaces x by
+//! `hash2(x, pool)`.
 //!
-//! What differs: a rule that emits buckets prints their (negative) numbers, where crushtool writes
-//! outside its memory; the last x may be the largest number there is, where crushtool goes on with
-//! the smallest; weights and objects are added up in 64 bits, so more than 32,767 devices, or more
-//! than 2^31 objects, do not turn the expected numbers negative.
+//! Different from crushtool: a rule that emits buckets prints their (negative) numbers, where
+//! crushtool writes outside its memory. The last x may be the largest number, where crushtool
+//! continues with the smallest. Weights and objects are added in 64 bits, so more than 32,767
+//! devices, or more than 2^31 objects, do not make the expected numbers negative.
 
 pub mod csv;
 pub mod expect;
@@ -37,7 +37,7 @@ pub use trial::{Block, Trial};
 
 use crate::{Map, OsdId, WEIGHT_ONE};
 
-/// Reweights as crushtool starts with: 1.0 for devices that some bucket holds, 0 for other numbers.
+/// The initial reweights of crushtool: 1.0 for devices that some bucket holds, 0 for other numbers.
 #[must_use]
 pub fn default_weights(map: &Map) -> Vec<u32> {
     let mut weights = vec![0; map.max_devices() as usize];

@@ -1,17 +1,17 @@
-//! How even a rule is: what every device stores against its share by weight, and the same rolled up
-//! over hosts, racks and all other buckets.
+//! How evenly a rule spreads: the stored objects of every device against its share by weight, and
+//! the same summed up over hosts, racks and all other buckets.
 //!
-//! The share of a bucket's item is its weight over that of all items of the bucket (uniform buckets
-//! share equally), so the share of a device below a taken bucket is a product along the way down;
-//! reweights scale it, and what the devices of one `take` stored together is handed out by the
-//! shares. So several takes of one rule (a copy on flash, the others on disks) are each measured by
-//! themselves. Weight sets do not count: they are means to come near the weights.
+//! The share of a bucket's item is its weight divided by the weight of all items of the bucket
+//! (uniform buckets share equally). So the share of a device below a taken bucket is a product
+//! along the path down. Reweights scale it. The objects that the devices of one `take` stored
+//! together are distributed in proportion to these shares. So several takes of one rule (a copy on
+//! flash, the others on disks) are measured separately. Weight sets do not count: they only serve
+//! to come near the weights.
+//! Summing up follows the same paths upwards. An item in several buckets is counted in each bucket
+//! by the share that came through that bucket.
 //!
-//! Rolling up goes the same way back. An item in several buckets is counted in each by the share
-//! that came through it.
-//!
-//! The share is what weights ask for, not what the rule can do: three copies over three racks put one
-//! in each, whatever the racks weigh, and that shows here.
+//! The share follows from the weights, and not from the rule's abilities: three copies over three
+//! racks put one copy in each rack for any weights of the racks, and the numbers here show that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,25 +21,25 @@ use crate::{Bucket, BucketId, ItemId, Map, OsdId, Rule, RuleStep, TypeId, WEIGHT
 /// One device or bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// Which.
+    /// The device or bucket.
     pub item: ItemId,
     /// Its type.
     pub kind: TypeId,
-    /// Positions that were mapped to it or below it.
+    /// Positions that were mapped to the item or below it.
     pub stored: f64,
-    /// Positions that it should have by weight.
+    /// The item's share of positions by weight.
     pub expected: f64,
 }
 
 impl Share {
-    /// How full it is against its share, 1.0 being exact; `None` if it should be empty.
+    /// Stored divided by expected; 1.0 is exact. `None` if the item should be empty.
     #[must_use]
     pub fn ratio(&self) -> Option<f64> {
         (self.expected > 0.0).then(|| self.stored / self.expected)
     }
 }
 
-/// What a trial stored on everything that its rule can reach.
+/// The stored objects of all items that the rule can reach.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spread {
     /// Devices, by number.
@@ -49,7 +49,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// What `rule` stored: `tally` has counted it, with these 16.16 reweights.
+    /// The spread of `rule`. `tally` has counted its mappings, with these 16.16 reweights.
     #[must_use]
     pub fn new(map: &Map, rule: &Rule, tally: &Tally, weights: &[u32]) -> Self {
         let takes: BTreeSet<ItemId> = rule
@@ -67,7 +67,7 @@ impl Spread {
         }
         let mut shares: BTreeMap<ItemId, Share> = BTreeMap::new();
         for flow in &flows {
-            // A device that two takes reach is counted half for each.
+            // If two takes reach a device, half of its objects count for each.
             let stored = |osd: OsdId| {
                 tally.stored.get(osd.0 as usize).map_or(0.0, |&stored| stored as f64)
                     / reached_by.get(&osd).copied().unwrap_or(1.0)
@@ -88,8 +88,8 @@ impl Spread {
         Self { devices, buckets }
     }
 
-    /// Standard deviation of how full devices are against their shares, the larger ones counting for
-    /// more: 0.05 says that devices are typically 5 % off.
+    /// Standard deviation of [`Share`]s from 1.0, weighted by the expected objects: 0.05 means that
+    /// devices are typically 5 % off.
     #[must_use]
     pub fn deviation(&self) -> f64 {
         let total: f64 = self.devices.iter().map(|share| share.expected).sum();
@@ -104,11 +104,11 @@ impl Spread {
     }
 }
 
-/// How the share of 1.0 of a taken item flows down to devices.
+/// The flow of a taken item's share of 1.0 down to devices.
 struct Flow<'m> {
-    /// Everything below the take; a bucket stands before its items.
+    /// All buckets below the take; a bucket comes before its items.
     order: Vec<&'m Bucket>,
-    /// What arrives at an item in all.
+    /// The sum of the shares that arrive at an item.
     arrived: BTreeMap<ItemId, f64>,
     /// How many edges lead to an item.
     edges: BTreeMap<ItemId, f64>,
@@ -137,7 +137,7 @@ impl<'m> Flow<'m> {
         self.arrived.keys().filter_map(|item| item.osd())
     }
 
-    /// The shares of everything below, given what devices store.
+    /// The shares of all items below, from the objects that devices store.
     fn roll_up(&self, stored: impl Fn(OsdId) -> f64, weights: &[u32]) -> Vec<Share> {
         let reweight = |OsdId(osd): OsdId| {
             f64::from(weights.get(osd as usize).copied().unwrap_or(0)) / f64::from(WEIGHT_ONE)
@@ -171,7 +171,7 @@ impl<'m> Flow<'m> {
     }
 }
 
-/// The items of a bucket with their parts of 1.0.
+/// The items of a bucket, with their parts of 1.0.
 fn parts(bucket: &Bucket) -> impl Iterator<Item = (ItemId, f64)> {
     let weight = |index| f64::from(bucket.item_weight(index));
     let total: f64 = (0..bucket.items.len()).map(weight).sum();
@@ -179,8 +179,8 @@ fn parts(bucket: &Bucket) -> impl Iterator<Item = (ItemId, f64)> {
     bucket.items.iter().enumerate().map(move |(index, &item)| (item, part(index)))
 }
 
-/// Appends the buckets below and at `bucket`, children first, each once. The depth is bounded by
-/// [`MAX_DEPTH`](crate::check::MAX_DEPTH).
+/// Appends `bucket` and the buckets below it, children first, each once.
+/// [`MAX_DEPTH`](crate::check::MAX_DEPTH) bounds the depth.
 fn children_first<'m>(
     map: &'m Map,
     bucket: &'m Bucket,
@@ -259,7 +259,8 @@ mod tests {
 
     #[test]
     fn what_lies_in_two_buckets_is_counted_in_both() {
-        // Both hosts hold device 0; a ladder of doubled buckets would take 2^60 walks path by path.
+        // Both hosts hold device 0. A ladder of doubled buckets has 2^60 paths, so a walk path by
+        // path would not end.
         let mut builder = MapBuilder::new();
         builder.straw2(BucketId(-1), TypeId(1), [(ItemId(0), ONE), (ItemId(1), ONE)]);
         for level in 2..=60 {

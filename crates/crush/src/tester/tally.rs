@@ -1,4 +1,4 @@
-//! What is counted of a trial.
+//! The counts of a trial.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,12 @@ use crate::ItemId;
 /// Counts over the mappings of a trial.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Mappings in all.
+    /// Number of mappings.
     pub mappings: u64,
-    /// Positions that each device was mapped to. Buckets and numbers past the map's are not counted.
+    /// Positions mapped to each device. Buckets, and numbers past the map's devices, are not
+    /// counted.
     pub stored: Vec<u64>,
-    /// How many mappings had how many positions, empty ones included.
+    /// Number of mappings by their number of positions, empty positions included.
     pub sizes: BTreeMap<usize, u64>,
     /// Mappings that are shorter than the width or have an empty position.
     pub bad: u64,
@@ -20,7 +21,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Nothing counted yet, of a map with room for `devices` devices.
+    /// Empty counts for a map with room for `devices` devices.
     #[must_use]
     pub fn new(devices: usize) -> Self {
         Self { stored: vec![0; devices], ..Self::default() }
@@ -39,7 +40,7 @@ impl Tally {
         self.bad += u64::from(is_bad(items, width));
     }
 
-    /// Adds what another part of the same trial has counted.
+    /// Adds the counts of another part of the same trial.
     pub fn merge(&mut self, other: &Self) {
         self.mappings += other.mappings;
         for (count, more) in self.stored.iter_mut().zip(&other.stored) {

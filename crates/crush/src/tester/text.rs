@@ -1,6 +1,7 @@
 //! crushtool's lines, byte for byte, and C++'s way to print a float.
 //!
-//! Lines are appended to a buffer by hand: with a fast mapper, `format!` would be most of the time.
+//! The module appends lines to a buffer by hand. With a fast mapper, `format!` would take most of
+//! the time.
 
 use super::Tally;
 use crate::ItemId;
@@ -59,7 +60,7 @@ pub fn decimal(out: &mut Vec<u8>, number: i64) {
     out.extend_from_slice(&digits[start..]);
 }
 
-/// What the lines of a rule say at their start.
+/// The start of the lines of a rule.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleLabel<'a> {
     /// Its number.
@@ -86,8 +87,8 @@ pub fn sizes(label: RuleLabel<'_>, width: usize, tally: &Tally) -> String {
     tally.sizes.iter().map(line).collect()
 }
 
-/// One line per device, with what it stores and what it was expected to. Unless `all`, devices that
-/// store nothing, or were expected to, are left out.
+/// One line per device, with its stored and expected objects. Unless `all` is set, only devices
+/// with stored and expected objects are listed.
 #[must_use]
 pub fn devices(tally: &Tally, expected: &[f32], all: bool) -> String {
     let mut lines = String::new();
@@ -100,7 +101,7 @@ pub fn devices(tally: &Tally, expected: &[f32], all: bool) -> String {
     lines
 }
 
-/// A line per number of failed attempts, with how many choices needed them.
+/// One line per number of failed attempts, with the number of choices that needed them.
 #[must_use]
 pub fn tries(histogram: &[u64]) -> String {
     let line = |(failures, count): (usize, &u64)| format!("{failures:2}: {count:9}\n");
@@ -122,7 +123,7 @@ pub fn float(value: f32) -> String {
     if !value.is_finite() || value == 0.0 {
         return format!("{value}").to_lowercase();
     }
-    // The exponent counts after rounding: 999999.9 is 1e+06.
+    // The exponent is that after rounding: 999999.9 is 1e+06.
     let scientific = format!("{value:.*e}", DIGITS as usize - 1);
     let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
     let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -135,7 +136,7 @@ pub fn float(value: f32) -> String {
     }
 }
 
-/// Without zeroes at the end of the fraction.
+/// Removes zeroes at the end of the fraction.
 fn trimmed(number: &str) -> &str {
     if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
 }

@@ -6,12 +6,12 @@ use super::Tally;
 use crate::hash::hash2;
 use crate::{ItemId, Map, Rows, RuleRef, TriesHistogram};
 
-/// Most mappings of a block. The batch mapper wants many at once; blocks are what output is written
-/// and progress is told by.
+/// Most mappings of a block. The batch mapper needs many at once. Output and progress advance by
+/// blocks.
 const BLOCK_MAPPINGS: usize = 4096;
-/// Most positions of a block: what bounds its memory when mappings are very wide.
+/// Most positions of a block. This bounds its memory when mappings are very wide.
 const BLOCK_POSITIONS: usize = 1 << 18;
-/// Blocks that a worker may be ahead of the receiver.
+/// Blocks by which a worker may be ahead of the receiver.
 const BLOCKS_AHEAD: usize = 2;
 
 /// One rule, one width, a range of x.
@@ -19,7 +19,7 @@ const BLOCKS_AHEAD: usize = 2;
 pub struct Trial<'a> {
     /// The map.
     pub map: &'a Map,
-    /// A rule of it, with its weight set.
+    /// A rule of the map, with its weight set.
     pub rule: RuleRef<'a>,
     /// Positions of a mapping.
     pub width: usize,
@@ -31,18 +31,18 @@ pub struct Trial<'a> {
     pub last_x: i32,
     /// Maps `hash2(x, pool)` in place of x.
     pub pool: Option<u32>,
-    /// Counts failed attempts too, which takes the plain mapper: much slower.
+    /// Also counts failed attempts. Only the plain mapper can do that, so the trial is much slower.
     pub count_tries: bool,
 }
 
 /// Consecutive mappings.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
-    /// The x of the first row; the others follow.
+    /// The x of the first row; the other rows follow by one.
     pub first_x: i32,
     /// The results.
     pub rows: Rows,
-    /// What was rendered of them.
+    /// The rendered text.
     pub text: Vec<u8>,
 }
 
@@ -60,12 +60,12 @@ impl Trial<'_> {
         u64::try_from(i64::from(self.last_x) - i64::from(self.first_x) + 1).unwrap_or(0)
     }
 
-    /// Maps everything in up to `threads` threads. Every mapping is handed to `render`, which may
-    /// append to the text of its block; every block is handed to `receive` on the calling thread, in
-    /// the order of x. Gives what the mappings come to.
+    /// Maps all inputs in up to `threads` threads. `render` gets every mapping, and may append to
+    /// the text of its block. `receive` gets every block on the calling thread, in the order of x.
+    /// Returns the counts.
     ///
     /// # Errors
-    /// That of `receive`, which ends the trial.
+    /// The error of `receive`, which ends the trial.
     pub fn run<E>(
         &self,
         threads: usize,
@@ -91,10 +91,10 @@ impl Trial<'_> {
                 receivers.push(receiver);
                 handles.push(scope.spawn(move || worker.work(mine, &sender)));
             }
-            // A channel that is closed too early is that of a worker that panicked: see below.
+            // A channel closes too early only if its worker has panicked: see below.
             let mut arrived = (0..blocks).map_while(|block| receivers[block % workers].recv().ok());
             let received = arrived.try_for_each(|block| receive(&block));
-            // Workers that wait for room see that the receivers are gone, and end.
+            // Workers that wait for room then find their receivers dropped, and end.
             drop(receivers);
             let mut tally = Tally::new(self.weights.len());
             for handle in handles {
@@ -112,7 +112,7 @@ impl Trial<'_> {
     }
 }
 
-/// What one thread needs.
+/// The parameters of one thread.
 struct Worker<'t, R> {
     trial: &'t Trial<'t>,
     render: &'t R,
@@ -126,7 +126,7 @@ impl<'t, R: Fn(&mut Vec<u8>, i32, &[ItemId])> Worker<'t, R> {
         Self { trial, render, tally: Tally::new(trial.weights.len()), inputs: Vec::new() }
     }
 
-    /// Maps these blocks until they are done or their receiver is gone.
+    /// Maps these blocks until they are done or their receiver is dropped.
     fn work(mut self, blocks: impl Iterator<Item = usize>, sender: &SyncSender<Block>) -> Tally {
         for block in blocks {
             if sender.send(self.block(block)).is_err() {
@@ -136,12 +136,12 @@ impl<'t, R: Fn(&mut Vec<u8>, i32, &[ItemId])> Worker<'t, R> {
         self.tally
     }
 
-    /// The block at that place, mapped, counted and rendered.
+    /// The block at that index, mapped, counted and rendered.
     fn block(&mut self, place: usize) -> Block {
         let trial = self.trial;
         let skipped = place as u64 * trial.block_mappings();
         let mappings = trial.block_mappings().min(trial.mappings() - skipped);
-        // Between the first and the last x, so it fits.
+        // The value is between the first and the last x, so it fits.
         let first_x = (i64::from(trial.first_x) + skipped as i64) as i32;
         let xs = (0..mappings as u32).map(|step| (first_x as u32).wrapping_add(step));
         self.inputs.clear();

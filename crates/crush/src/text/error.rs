@@ -1,4 +1,4 @@
-//! What can be wrong with a text map.
+//! The errors of text maps.
 
 use thiserror::Error;
 
@@ -13,44 +13,44 @@ pub struct ParseError {
     pub line: u32,
     /// The character of the line, from 1.
     pub column: u32,
-    /// What is wrong.
+    /// The error.
     pub problem: Problem,
 }
 
-/// What is wrong at a place of a text map. Words are cut to a length that can be shown.
+/// An error at a place of a text map. Words are cut to a length that can be shown.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Problem {
-    /// Something else should be here.
+    /// The text has another word than the language allows here.
     #[error("expected {expected}, found {found}")]
     Expected {
-        /// What the language allows here.
+        /// The allowed words.
         expected: &'static str,
-        /// The word that is here, or the end.
+        /// The word in the text, or its end.
         found: String,
     },
-    /// A word that is not among those that have a meaning here.
+    /// A word without a meaning here.
     #[error("unknown {what} `{found}`; there are {known}")]
     Unknown {
-        /// What it should be.
+        /// The kind of the word.
         what: &'static str,
         /// The word.
         found: String,
-        /// Those that there are.
+        /// The words with a meaning here.
         known: String,
     },
-    /// A number that is none, or does not fit.
+    /// A word that is no number, or a number that does not fit.
     #[error("{what} is a number from {from} to {to}, not `{found}`")]
     Number {
-        /// What it should be.
+        /// The name of the number.
         what: &'static str,
         /// The word.
         found: String,
-        /// The least.
+        /// The smallest allowed number.
         from: i64,
-        /// The greatest.
+        /// The greatest allowed number.
         to: i64,
     },
-    /// A weight that is none, or does not fit.
+    /// A word that is no weight, or a weight that does not fit.
     #[error(
         "a weight is a number from 0 to below 65536, like 1.50000, not `{found}`{}",
         if found.starts_with('-') {
@@ -63,23 +63,23 @@ pub enum Problem {
         /// The word.
         found: String,
     },
-    /// A name that stands for nothing.
+    /// An undefined name.
     #[error("no {what} is called `{name}`; it must be defined before it is used")]
     Undefined {
-        /// What it should be.
+        /// The kind of the name.
         what: &'static str,
         /// The name.
         name: String,
     },
-    /// A name or number that is taken.
+    /// A name or number that is already in use.
     #[error("{what} `{name}` is already defined")]
     Duplicate {
-        /// What it is.
+        /// The kind of the name or number.
         what: &'static str,
         /// The name or number.
         name: String,
     },
-    /// A position that is taken or past the end.
+    /// A position that is in use or past the end.
     #[error("position {position} is taken, or not below the number of items, which is {items}")]
     Position {
         /// The position.
@@ -87,25 +87,25 @@ pub enum Problem {
         /// Items of the bucket.
         items: usize,
     },
-    /// Items of a uniform bucket that weigh differently.
+    /// Items of a uniform bucket have different weights.
     #[error("the items of a uniform bucket must all weigh the same as the first, {first}")]
     NotUniform {
-        /// What the first item weighs.
+        /// The weight of the first item.
         first: String,
     },
-    /// A bucket too heavy.
+    /// A bucket is too heavy.
     #[error("the items of bucket `{bucket}` weigh 65536 or more together; lower their weights")]
     TooHeavy {
         /// The bucket.
         bucket: String,
     },
-    /// A bucket that would have no shadows.
+    /// A bucket would get no shadows.
     #[error("bucket `{bucket}` must stand before the first rule, for this map has classes")]
     AfterRules {
         /// The bucket.
         bucket: String,
     },
-    /// A step that takes a shadow which is not there.
+    /// A step takes a shadow that does not exist.
     #[error(
         "`{item}` has no shadow of class `{class}`: only buckets have, and none are made from the \
          first uniform bucket on whose items of a class have weight"
@@ -119,17 +119,17 @@ pub enum Problem {
     /// More shadows than the bounds allow.
     #[error("the classes and buckets make too many shadow buckets")]
     TooManyShadows,
-    /// A list as long as a bucket's items that is not.
+    /// A list has another length than its bucket's items.
     #[error("the bucket has {items} items, so {items} {what} are needed, not {found}")]
     Length {
-        /// What the list holds.
+        /// The kind of the members.
         what: &'static str,
         /// Items of the bucket.
         items: usize,
         /// Members of the list.
         found: usize,
     },
-    /// A number past the bounds of all maps.
+    /// A number exceeds the bounds of all maps.
     #[error(transparent)]
     Map(#[from] BuildError),
 }
@@ -140,7 +140,7 @@ impl Problem {
     }
 }
 
-/// A word as messages show it.
+/// A word in the form that messages show.
 pub(super) fn shown(word: &str) -> String {
     const MOST: usize = 40;
     match word.char_indices().nth(MOST) {

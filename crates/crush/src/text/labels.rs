@@ -1,4 +1,4 @@
-//! What everything is called in a printed map: its own name, or one that is made up.
+//! The names in a printed map: an item's own name, or a generated one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -8,14 +8,14 @@ use crate::map::Map;
 use crate::rule::RuleStep;
 use crate::{BucketId, ClassId, ItemId, OsdId, RuleId, TypeId};
 
-/// Names for all that a text mentions, without two alike.
+/// Names for all items of a text; no two are equal.
 pub(super) struct Labels {
     pub types: BTreeMap<TypeId, String>,
-    /// Devices, and buckets that are no shadows.
+    /// Devices, and buckets that are not shadows.
     pub items: BTreeMap<ItemId, String>,
     pub rules: BTreeMap<RuleId, String>,
     pub classes: BTreeMap<ClassId, String>,
-    /// What a shadow stands for.
+    /// The original and the class of a shadow.
     pub shadows: HashMap<BucketId, (BucketId, ClassId)>,
 }
 
@@ -61,7 +61,7 @@ impl Labels {
     }
 }
 
-/// Own names where they can be written and are not taken, and made-up ones for the others.
+/// The own name if it can be written and is not in use, else a generated name.
 fn label<'a, Id: Copy + Ord>(
     ids: &BTreeSet<Id>,
     own: impl Fn(Id) -> Option<&'a String>,
@@ -89,7 +89,7 @@ fn label<'a, Id: Copy + Ord>(
     labels
 }
 
-/// Types that something is of.
+/// Types that are in use.
 fn kinds(map: &Map) -> impl Iterator<Item = TypeId> {
     let steps = map.rules().flat_map(|(_, rule)| &rule.steps);
     let of_steps = steps.filter_map(|step| match *step {
@@ -116,8 +116,8 @@ fn devices(map: &Map) -> impl Iterator<Item = ItemId> {
     named.chain(held).copied().chain(taken).filter(is_device)
 }
 
-/// The shadows that a text need not describe: buckets that the classes list as such, but for those
-/// that ordinary buckets hold.
+/// The shadows that a text need not describe: buckets that the classes list as shadows, except
+/// those that ordinary buckets hold.
 fn shadows(map: &Map) -> HashMap<BucketId, (BucketId, ClassId)> {
     let mut shadows = HashMap::new();
     for (&original, of_class) in &map.classes().shadows {
@@ -128,7 +128,7 @@ fn shadows(map: &Map) -> HashMap<BucketId, (BucketId, ClassId)> {
             }
         }
     }
-    // What is reached from an ordinary bucket, or has a shadow itself, is ordinary.
+    // A bucket is ordinary if it is below an ordinary bucket, or if it has a shadow itself.
     let originals: HashSet<BucketId> = shadows.values().map(|&(original, _)| original).collect();
     let plain = map.buckets().map(|bucket| bucket.id);
     let mut open: Vec<BucketId> =

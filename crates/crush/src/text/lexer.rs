@@ -1,17 +1,17 @@
-//! Text to words.
+//! Splits text into words.
 
 use super::error::{ParseError, Problem, shown};
 use super::is_name;
 
-/// A place in the text, both from 1.
+/// A place in the text. Line and column count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub line: u32,
     pub column: u32,
 }
 
-/// A word: a bracket, or what stands between blanks, brackets and comments. The end of the text is
-/// an empty word.
+/// A word: a bracket, or the characters between blanks, brackets and comments. The end of the text
+/// is an empty word.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word<'a> {
     pub text: &'a str,
@@ -19,7 +19,7 @@ pub(super) struct Word<'a> {
 }
 
 impl Word<'_> {
-    /// An error that something else should be here.
+    /// An error: the text has another word than the language allows here.
     pub(super) fn expected(self, expected: &'static str) -> ParseError {
         let found = match self.text {
             "" => "the end of the text".to_owned(),
@@ -53,12 +53,12 @@ impl<'a> Lexer<'a> {
         lexer
     }
 
-    /// The next word, which stays.
+    /// The next word, without taking it.
     pub(super) fn peek(&self) -> Word<'a> {
         self.next
     }
 
-    /// The next word.
+    /// Takes the next word.
     pub(super) fn next(&mut self) -> Word<'a> {
         self.skip_blanks_and_comments();
         let len = match self.rest.chars().next() {
@@ -105,7 +105,7 @@ impl<'a> Lexer<'a> {
         is_it
     }
 
-    /// The next word, which has to be this one; `expected` tells it with its quotes.
+    /// Takes the next word, which must be this one; `expected` is the word with its quotes.
     pub(super) fn expect(
         &mut self,
         word: &str,
@@ -115,13 +115,13 @@ impl<'a> Lexer<'a> {
         if next.text == word { Ok(next) } else { Err(next.expected(expected)) }
     }
 
-    /// The next word, which has to be a name.
+    /// Takes the next word, which must be a name.
     pub(super) fn name(&mut self, expected: &'static str) -> Result<Word<'a>, ParseError> {
         let next = self.next();
         if is_name(next.text) { Ok(next) } else { Err(next.expected(expected)) }
     }
 
-    /// The next word, which has to be neither a bracket nor the end.
+    /// Takes the next word, which must be neither a bracket nor the end.
     pub(super) fn word(&mut self, expected: &'static str) -> Result<Word<'a>, ParseError> {
         let next = self.next();
         if next.text.is_empty() || next.text.starts_with(BRACKETS) {

@@ -1,8 +1,8 @@
 //! The order in which devices and classes are printed, so that classes keep their numbers.
 //!
-//! A text does not number classes: reading it does, in the order in which they are first named.
-//! Devices come first in a text. So where devices in the order of their numbers would mix the
-//! classes up, the first device of each class goes ahead. Classes without devices follow.
+//! A text does not number classes. The reader numbers them in the order in which they are first
+//! named. Devices come first in a text. If the order of device numbers would change the order of
+//! classes, the first device of each class is printed earlier. Classes without devices follow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +11,9 @@ use crate::map::Map;
 use crate::{ClassId, ItemId};
 
 pub(super) struct Order {
-    /// All devices that have a line.
+    /// All devices that get a line.
     pub devices: Vec<ItemId>,
-    /// The place of every class among all.
+    /// The position of every class in the order.
     pub classes: BTreeMap<ClassId, usize>,
 }
 

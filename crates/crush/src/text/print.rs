@@ -12,7 +12,7 @@ use crate::map::Map;
 use crate::rule::{Rule, RuleStep};
 use crate::{Algorithm, Bucket, BucketId, ClassId, ItemId, RuleId, Tunables, TypeId, WEIGHT_ONE};
 
-/// The text of a map. The [module](super) says what it cannot carry.
+/// The text of a map. The [module](super) lists the parts that text cannot carry.
 #[must_use]
 pub fn print(map: &Map) -> String {
     let labels = Labels::of(map);
@@ -24,7 +24,7 @@ pub fn print(map: &Map) -> String {
         done: HashSet::new(),
         read_back: HashMap::new(),
     };
-    // A String takes everything.
+    // A write to a String cannot fail.
     let _: fmt::Result = printer.map();
     printer.out
 }
@@ -37,9 +37,9 @@ struct Printer<'a> {
     labels: Labels,
     order: Order,
     out: String,
-    /// Buckets that are printed.
+    /// Buckets that are already printed.
     done: HashSet<BucketId>,
-    /// What the items of a printed bucket weigh together when the text is read.
+    /// The total weight of a printed bucket's items when the text is read.
     read_back: HashMap<BucketId, u32>,
 }
 
@@ -62,7 +62,7 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// Those that differ from what a text without them means.
+    /// The tunables that differ from the defaults of a text.
     fn tunables(&mut self) -> fmt::Result {
         let values = |t: &Tunables| {
             [
@@ -119,7 +119,7 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// A bucket after those that it holds; trees are not deeper than the bound of all maps.
+    /// Prints a bucket after the buckets in it. The bound of all maps limits the depth.
     fn bucket_and_below(&mut self, bucket: &Bucket, shadows: &Shadows) -> fmt::Result {
         if !self.done.insert(bucket.id) {
             return Ok(());
@@ -145,7 +145,7 @@ impl Printer<'_> {
         writeln!(self.out, "}}")
     }
 
-    /// The line of an item; gives what it weighs when the text is read.
+    /// Prints the line of an item. Returns the item's weight when the text is read.
     fn item(&mut self, bucket: &Bucket, index: usize, item: ItemId) -> Result<u32, fmt::Error> {
         let weight = bucket.item_weight(index);
         write!(self.out, "\titem {}", self.labels.items[&item])?;
@@ -159,7 +159,7 @@ impl Printer<'_> {
                 write!(self.out, " weight {text}")?;
                 weight
             }
-            // Items of a uniform bucket must be cut alike.
+            // Items of a uniform bucket must all be cut in the same way.
             None if weight == unsaid && !uniform => weight,
             None => {
                 let below = weight::nearest_below(weight);
@@ -240,7 +240,7 @@ impl Printer<'_> {
     fn choose_args(&mut self, ChooseArgsId(id): ChooseArgsId, args: &ChooseArgs) -> fmt::Result {
         let number = match i32::try_from(id) {
             Ok(-1) => u64::MAX,
-            // Read as 32 bits.
+            // The reader cuts the number to 32 bits.
             Ok(id) => u64::from(id as u32),
             Err(_) => {
                 return writeln!(self.out, "# choose_args {id} cannot be said in text");
@@ -276,7 +276,7 @@ impl Printer<'_> {
     }
 }
 
-/// Each followed by a blank.
+/// The list, with a blank after each element.
 fn list(things: impl Iterator<Item = impl Display>) -> String {
     things.map(|thing| format!("{thing} ")).collect()
 }

@@ -1,4 +1,4 @@
-//! Words to a tree: what a text says, before names and numbers are looked at.
+//! Parses words into a tree, without a look at names and numbers.
 
 use super::error::ParseError;
 use super::lexer::{Lexer, Place, Word};

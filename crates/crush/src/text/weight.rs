@@ -1,21 +1,21 @@
-//! Weights as text: 16.16 fixed point by way of 32-bit floats.
+//! Weights as text: 16.16 fixed point, read and written through 32-bit floats.
 
 use super::error::{ParseError, Problem, shown};
 use super::lexer::Word;
 
 /// Decimals that are always written.
 const LEAST_DECIMALS: usize = 5;
-/// Decimals that 16 binary places need at most.
+/// Most decimals that 16 binary places need.
 const MOST_DECIMALS: usize = 16;
 
-/// The weight that a word says.
+/// The weight of a word.
 pub(super) fn read(word: Word<'_>) -> Result<u32, ParseError> {
     let weight = value(word.text);
     weight.ok_or_else(|| Problem::Weight { found: shown(word.text) }.at(word.place))
 }
 
 fn value(text: &str) -> Option<u32> {
-    // Rust reads words like "inf", too.
+    // Rust also reads words like "inf".
     if !text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) {
         return None;
     }
@@ -24,15 +24,15 @@ fn value(text: &str) -> Option<u32> {
     (0.0..4_294_967_296.0).contains(&fixed).then_some(fixed as u32)
 }
 
-/// The shortest text of at least five decimals that is read as `weight`; `None` if none is, as
-/// `weight` has more than 24 significant bits.
+/// The shortest text of at least five decimals that is read as `weight`. `None` if there is none,
+/// because `weight` has more than 24 significant bits.
 pub(super) fn exactly(weight: u32) -> Option<String> {
     let exact = f64::from(weight) / 65536.0;
     let texts = (LEAST_DECIMALS..=MOST_DECIMALS).map(|decimals| format!("{exact:.decimals$}"));
     texts.into_iter().find(|text| value(text) == Some(weight))
 }
 
-/// The nearest weight that is not greater and has a text.
+/// The nearest weight that is not greater and that a text can carry.
 pub(super) fn nearest_below(weight: u32) -> u32 {
     let surplus_bits = (u32::BITS - weight.leading_zeros()).saturating_sub(f32::MANTISSA_DIGITS);
     weight >> surplus_bits << surplus_bits
@@ -67,7 +67,7 @@ mod tests {
     fn weights_have_five_decimals_and_more_where_needed() {
         assert_eq!(exactly(0x1_0000).unwrap(), "1.00000");
         assert_eq!(exactly(0x1_8000).unwrap(), "1.50000");
-        // 2^-16, of which five decimals would be rounded up, and one more below 1.0.
+        // 2^-16 rounds up to five decimals; 1.0 - 2^-16 needs a sixth decimal.
         assert_eq!(exactly(1).unwrap(), "0.00002");
         assert_eq!(value("0.99998"), Some(0xfffe));
         assert_eq!(exactly(0xffff).unwrap(), "0.999985");

@@ -1,4 +1,4 @@
-//! Damage inside files: it is found, named, read around and mended; and never becomes wrong bytes.
+//! Damage inside files: it is found, named, avoided and repaired, and never becomes wrong bytes.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use proptest::sample::{Index, select};
 
 use crate::support::{CODES, Encoded, striping};
 
-/// The shards of which anything is said to be wrong.
+/// The shards that the findings name.
 fn named(encoded: &Encoded) -> Vec<usize> {
     let folder = encoded.open().expect("the encoding is found");
     let findings = encoded.verify();
@@ -41,7 +41,7 @@ proptest! {
         }
         prop_assert_eq!(named(&encoded), [shard]);
         encoded.decode().unwrap();
-        // The first finds what it must read; the second finds everything.
+        // The first repair finds the damage in its reads; the second finds all damage.
         encoded.repair(Scope::Lost).unwrap();
         encoded.repair(Scope::All).unwrap();
         encoded.assert_as_at_first();
@@ -80,7 +80,7 @@ proptest! {
                 bytes[at] ^= 0x10;
             });
         }
-        // `decode` compares what it gets with the file.
+        // `decode` compares its result with the file.
         let decoded = encoded.decode();
         let restorable = encoded.open().is_ok() && encoded.verify().lost_stripes == 0;
         if restorable {
@@ -137,7 +137,8 @@ fn too_little_that_is_left_is_named_with_reasons() {
     ] {
         assert!(message.contains(part), "{part}: {message}");
     }
-    // The two lost shards can still be had where shard 5 is good, but not as a whole.
+    // The two lost shards can still be rebuilt in stripes where shard 5 is good, but not as a
+    // whole.
     encoded.repair(Scope::Lost).unwrap_err();
     assert!(!encoded.path(0).exists());
     assert_eq!(encoded.verify().lost_stripes, 1);
@@ -165,10 +166,10 @@ fn units_that_lie_elsewhere_are_not_taken() {
     let striping = striping("copies:3", 100);
     let encoded = Encoded::new(&striping, 400, 2);
     let unit = striping.offset(1) as usize..striping.offset(2) as usize;
-    // From another stripe of the same shard, as of a write that went astray.
+    // A unit of another stripe of the same shard, as after a write to a wrong place.
     let other = encoded.originals[0][striping.offset(2) as usize..][..unit.len()].to_vec();
     encoded.change(0, |bytes| bytes[unit.clone()].copy_from_slice(&other));
-    // From the same stripe of another shard, whose bytes are even the same here.
+    // A unit of the same stripe of another shard, whose bytes are even equal here.
     let twin = encoded.originals[2][unit.clone()].to_vec();
     encoded.change(1, |bytes| bytes[unit].copy_from_slice(&twin));
     assert_eq!(named(&encoded), [0, 1]);
@@ -179,10 +180,11 @@ fn units_that_lie_elsewhere_are_not_taken() {
 
 #[test]
 fn parities_that_are_not_of_the_data_are_noticed() {
-    // Two encodings of different files with one id: what a faulty encoder would make.
+    // Two encodings of different files with the same id, as a faulty encoder could make them.
     let striping = striping("rs:4+2", 100);
     let (encoded, other) = (Encoded::new(&striping, 800, 1), Encoded::new(&striping, 800, 2));
-    // The record of a unit binds it to id, shard and stripe, so forge those of the other.
+    // The record of a unit binds it to id, shard and stripe, so the test forges those of the other
+    // encoding.
     let manifest = fs::read(encoded.manifest()).unwrap();
     let mut shards: Vec<Vec<u8>> = (0..6).map(|shard| encoded.shard(shard)).collect();
     let crc = |bytes: &[u8]| crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32;
@@ -202,7 +204,7 @@ fn parities_that_are_not_of_the_data_are_noticed() {
     assert!(findings.bad_units.iter().all(|bad| bad.count == 0), "{findings:?}");
     assert_eq!(findings.inconsistent.count, 1);
     assert_eq!(findings.inconsistent.first, [(1, Some(4))]);
-    // And a file that such a parity would spoil is not given out.
+    // And decode does not return a file that such a parity would damage.
     encoded.remove(0);
     encoded.remove(5);
     assert!(matches!(encoded.decode(), Err(Error::WrongFile { .. })));

@@ -1,4 +1,4 @@
-//! Files that are not where, or not what, they should be.
+//! Files in wrong places, and wrong kinds of files.
 
 use std::fs;
 use std::io::Cursor;
@@ -49,13 +49,13 @@ fn swapped_names_are_harmless_and_named() {
         assert_eq!(folder.shards[shard].path, encoded.path(lies_in));
     }
     drop(folder);
-    // Nothing is overwritten that may be the only copy.
+    // The repair overwrites no file that may be the only copy.
     let message = encoded.repair(Scope::Lost).unwrap_err().to_string();
     assert!(message.contains("shard.3 is shard 0; rename it to shard.0 first"), "{message}");
     assert_eq!(encoded.decode().unwrap().rebuilt_units, 0);
 }
 
-/// An encode that is killed while it gives its shards their names leaves some without theirs.
+/// An encode that is killed while it gives its shards their names leaves some shards without names.
 #[test]
 fn a_finished_shard_is_read_before_it_has_its_name() {
     let part = |encoded: &Encoded, shard: usize| {
@@ -100,7 +100,7 @@ fn an_unfinished_shard_is_not_read() {
     }
     assert_eq!(encoded.repair(Scope::Lost).unwrap().rebuilt_shards, [2]);
     encoded.assert_as_at_first();
-    // One that a power failure left with a bad unit is mended before it gets its name.
+    // A shard with a bad unit, after a power failure, is repaired before it gets its name.
     let mut bytes = whole;
     *bytes.last_mut().unwrap() ^= 1;
     fs::remove_file(encoded.path(2)).unwrap();
@@ -131,7 +131,7 @@ fn shards_of_another_encoding_are_not_used_and_not_overwritten() {
     let message = encoded.repair(Scope::Lost).unwrap_err().to_string();
     assert!(message.contains("shard.2 belongs to another encoding"), "{message}");
     assert!(encoded.shard(2) == other.shard(2), "a foreign shard was overwritten");
-    // Without the manifest no program can know which encoding counts.
+    // Without the manifest no program can know which encoding is the right one.
     fs::remove_file(encoded.manifest()).unwrap();
     let message = encoded.open().err().unwrap().to_string();
     assert!(message.contains(&id.to_string()), "{message}");
@@ -186,7 +186,7 @@ fn an_interrupted_encode_looks_like_nothing_and_can_be_run_again() {
         let input = Input { bytes: Box::new(Cursor::new([7; 500])), name: "sevens".into() };
         fieldstone_files::encode(input, path, &striping, 1, &Progress::default())
     };
-    // Nothing that might be the user's own is removed.
+    // The encode removes no file that might be the user's own.
     let precious = root.path().join("shard.x.part");
     fs::write(&precious, b"precious").unwrap();
     let message = encode(root.path()).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Encodings as their users have them: folders with files, hurt in every way.
+//! Encodings as users have them: folders with files, damaged in every way.
 
 mod damage;
 mod folders;

@@ -1,4 +1,4 @@
-//! Every family, every awkward length: what comes out is what went in, whatever is lost.
+//! Every family, every difficult length: the decoded file is the original, for every loss.
 
 use std::io::{self, Cursor, Read};
 
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::support::{CODES, Encoded, names, noise, striping};
 
-/// Lengths around all that could matter.
+/// Lengths around every possible boundary.
 fn awkward_lengths(stripe_bytes: usize, unit_bytes: usize) -> Vec<usize> {
     let around = [0, unit_bytes, stripe_bytes, 2 * stripe_bytes, 3 * stripe_bytes + unit_bytes];
     let mut lengths: Vec<usize> =
@@ -49,7 +49,7 @@ fn a_repair_reads_what_the_plan_names_and_no_more() {
         ("rs:4+2", 0, 1.0),
         ("jerasure-van:4+2,w=16", 5, 1.0),
         ("cauchy-good:4+2,ps=4", 1, 1.0),
-        // Five helpers, half of each, where Reed-Solomon reads four shards.
+        // Five helpers, half of each; Reed-Solomon reads four shards.
         ("zigzag:4+2", 0, 5.0 / 8.0),
         ("zigzag:4+2", 3, 5.0 / 8.0),
         ("zigzag:4+2", 4, 1.0),
@@ -100,7 +100,7 @@ proptest! {
     }
 }
 
-/// Gives a few bytes at a time, and fails at the end if told so.
+/// Gives a few bytes per read, and fails at the end if the test asks for it.
 struct Trickle<'a> {
     bytes: &'a [u8],
     step: usize,
@@ -136,13 +136,13 @@ fn inputs_that_trickle_are_read_to_the_end_and_broken_ones_leave_nothing() {
     let message = encode("broken", true).unwrap_err().to_string();
     assert!(message.contains("cannot read trickle"), "{message}");
     assert_eq!(names(root.path()), ["whole"]);
-    // A folder that was there before stays.
+    // A folder that existed before is not removed.
     std::fs::create_dir(root.path().join("mine")).unwrap();
     encode("mine", true).unwrap_err();
     assert!(names(&root.path().join("mine")).is_empty());
 }
 
-/// Takes some bytes and then no more, like a full disk.
+/// Takes some bytes and then fails, like a full disk.
 struct Full(usize);
 
 impl io::Write for Full {
@@ -191,7 +191,7 @@ fn units_lie_where_the_format_says() {
     let data = noise(641, 4);
     let root = TempDir::new().unwrap();
     let input = Input { bytes: Box::new(Cursor::new(&data)), name: "noise".into() };
-    // One thread, so that the buffer of the last stripe is full of earlier ones.
+    // One thread, so that the buffer of the last stripe is full of bytes of earlier stripes.
     fieldstone_files::encode(input, &root.path().join("e"), &striping, 1, &Progress::default())
         .unwrap();
     let crc = |bytes: &[u8]| crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32;
@@ -208,7 +208,7 @@ fn units_lie_where_the_format_says() {
             assert_eq!(&unit[..of_file.len()], of_file);
             assert!(unit[of_file.len()..].iter().all(|&byte| byte == 0), "beyond the end");
         }
-        // The last unit of shard 1 is one byte longer than what there is for it.
+        // The last unit of shard 1 is one byte longer than its data.
         assert_eq!(stored[stored.len() - 1] == 0, shard == 1);
     }
 }

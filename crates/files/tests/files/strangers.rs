@@ -1,5 +1,5 @@
-//! Folders that an attacker made, to do harm: links, pipes and devices among the files,
-//! and headers and manifests that claim more than there is.
+//! Folders that an attacker made to do harm: links, pipes and devices among the files, and headers
+//! and manifests that claim more data than there is.
 
 use std::ffi::CString;
 use std::fs;
@@ -21,7 +21,7 @@ fn sample() -> Encoded {
     Encoded::new(&striping("rs:4+2", 100), 1234, 14)
 }
 
-/// Puts something else than a regular file in place of `path`.
+/// Replaces `path` by a file of this kind.
 fn plant(kind: FileKind, path: &Path, target: &Path) {
     let _ = fs::remove_file(path);
     match kind {
@@ -39,7 +39,7 @@ fn plant(kind: FileKind, path: &Path, target: &Path) {
 
 const KINDS: [FileKind; 4] = [FileKind::Link, FileKind::Folder, FileKind::Pipe, FileKind::Socket];
 
-/// A file outside of the folder that nothing may change.
+/// A file outside the folder that no job may change.
 struct Outside {
     _root: TempDir,
     path: std::path::PathBuf,
@@ -64,7 +64,7 @@ impl Outside {
 fn a_shard_that_is_no_regular_file_is_not_opened() {
     for kind in KINDS {
         let encoded = sample();
-        // What a link leads to would do as the shard.
+        // The link's target would be a valid shard.
         let outside = Outside::new(encoded.shard(2));
         plant(kind, &encoded.path(2), &outside.path);
         assert_eq!(encoded.open().unwrap().shards[2].state, ShardState::NotRegular(kind));
@@ -77,7 +77,7 @@ fn a_shard_that_is_no_regular_file_is_not_opened() {
             assert!(names, "{error}");
         }
         outside.assert_untouched();
-        // Without it, too few are left; the message says what it is.
+        // Without it, too few shards are left; the message names its kind.
         encoded.remove(0);
         encoded.remove(1);
         let message = encoded.decode().unwrap_err().to_string();
@@ -125,7 +125,7 @@ fn what_lies_under_a_temporary_name_is_not_written_to() {
     }
 }
 
-/// Two names of one file: the other name may belong to any user.
+/// Two names of one file. The other name may belong to any user.
 #[test]
 fn a_hard_link_under_a_temporary_name_is_not_written_through() {
     let encoded = sample();
@@ -181,14 +181,14 @@ fn a_manifest_is_read_up_to_its_bound() {
     fs::write(encoded.manifest(), padded(MAX_MANIFEST_BYTES + 1)).unwrap();
     let why = format!("it has more than {MAX_MANIFEST_BYTES} bytes");
     assert_eq!(encoded.open().unwrap().manifest, ManifestState::Damaged(why));
-    // Longer than any memory, and as good as nothing on the disk.
+    // Longer than any memory, but almost empty on the disk.
     let huge = fs::File::create(encoded.manifest()).unwrap();
     huge.set_len(1 << 42).unwrap();
     assert!(matches!(encoded.open().unwrap().manifest, ManifestState::Damaged(_)));
     encoded.decode().unwrap();
 }
 
-/// Changes fields of a header, and puts its checksum right.
+/// Changes fields of a header, and corrects its checksum.
 fn forge(encoded: &Encoded, shard: usize, at: usize, field: &[u8]) {
     encoded.change(shard, |bytes| {
         bytes[at..at + field.len()].copy_from_slice(field);
@@ -199,7 +199,7 @@ fn forge(encoded: &Encoded, shard: usize, at: usize, field: &[u8]) {
 
 #[test]
 fn lengths_are_not_believed_beyond_the_files() {
-    // The units that there are, and the longest that six shards can have.
+    // The real length of units, and the longest length for six shards.
     for (unit_bytes, present) in [(100, 3), ((1u64 << 30) / 6, 0)] {
         let stripes = MAX_FILE_BYTES.div_ceil(4 * unit_bytes);
         let encoded = sample();
@@ -212,7 +212,7 @@ fn lengths_are_not_believed_beyond_the_files() {
         assert_eq!(folder.encoding.stripes(), stripes);
         assert!(matches!(folder.shards[0].state, ShardState::WrongLength { .. }));
         drop(folder);
-        // As many stripes as the header claims would take for ever.
+        // A loop over all stripes that the header claims would take for ever.
         let found = encoded.verify();
         assert_eq!(found.lost_stripes, stripes - present);
         assert_eq!(found.bad_units[0].count, found.lost_stripes);
@@ -242,7 +242,7 @@ fn a_code_that_cannot_be_made_is_refused_with_file_and_bound() {
         assert!(says.contains("clay:60+60 is out of bounds"), "{says}");
         assert!(says.contains(&fieldstone_codes::MAX_CODE_TERMS.to_string()), "{says}");
     };
-    // One such shard does not keep the others from being read, but is not overwritten either.
+    // One such shard does not prevent reading the others, but the repair does not overwrite it.
     forge(&encoded, 1, 56, &code);
     let folder = encoded.open().unwrap();
     let ShardState::Impossible { reason } = &folder.shards[1].state else { panic!() };
@@ -254,7 +254,7 @@ fn a_code_that_cannot_be_made_is_refused_with_file_and_bound() {
     impossible(&error.to_string());
     fs::remove_file(encoded.manifest()).unwrap();
     assert_eq!(encoded.decode().unwrap().rebuilt_units, 4);
-    // Where all of them are, the first is named.
+    // If all shards are such, the error names the first.
     (0..6).for_each(|shard| forge(&encoded, shard, 56, &code));
     let error = encoded.open().err().unwrap();
     assert!(matches!(&error, Error::Impossible { path, .. } if *path == encoded.path(0)));

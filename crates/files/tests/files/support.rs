@@ -1,4 +1,4 @@
-//! A folder for one encoding, and what the tests do to it.
+//! A folder for one encoding, and the operations of the tests on it.
 
 use std::fs;
 use std::io::Cursor;
@@ -9,7 +9,7 @@ use fieldstone_files::{
 };
 use tempfile::TempDir;
 
-/// Every family, small enough to code many of them in a test.
+/// Every family, with codes that are small enough for many encodes in a test.
 pub const CODES: [&str; 16] = [
     "rs:4+2",
     "rs:1+1",
@@ -34,13 +34,13 @@ pub struct Encoded {
     root: TempDir,
     /// The file that was encoded.
     pub data: Vec<u8>,
-    /// What is stored.
+    /// Its description.
     pub encoding: Encoding,
-    /// Shard files as they were at first.
+    /// The original shard files.
     pub originals: Vec<Vec<u8>>,
 }
 
-/// In memory where that is possible, as every encode waits for the disk several times.
+/// In memory if possible, because every encode waits for the disk several times.
 fn temporary_folder() -> TempDir {
     TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder is made")
 }
@@ -57,7 +57,7 @@ pub fn noise(len_bytes: usize, seed: u64) -> Vec<u8> {
     (0..len_bytes).map(|_| next()).collect()
 }
 
-/// Units of `granules` times what the code must have.
+/// Units of `granules` times the code's granule.
 pub fn striping(code: &str, granules: u64) -> Striping {
     let profile: fieldstone_codes::Profile = code.parse().expect("a code of the list");
     let code = profile.code();
@@ -145,7 +145,7 @@ impl Encoded {
         fieldstone_files::verify(&folder, 2, &Progress::default()).expect("damage is no error")
     }
 
-    /// True if neither files nor what is in them show anything wrong.
+    /// True if neither the files nor their content show an error.
     pub fn is_clean(&self) -> bool {
         let folder = self.open().expect("the encoding is found");
         folder.shards.iter().all(|shard| shard.is_good())
@@ -158,7 +158,7 @@ impl Encoded {
         fieldstone_files::repair(&folder, scope, 2, &Progress::default())
     }
 
-    /// All shard files are what they were at first, and there is nothing else.
+    /// Checks that all shard files have their original bytes, and that there are no other files.
     pub fn assert_as_at_first(&self) {
         for (shard, original) in self.originals.iter().enumerate() {
             assert!(self.shard(shard) == *original, "shard {shard} differs");

@@ -1,11 +1,11 @@
 //! Coding jobs that become one operation.
 //!
 //! One operation on many stripes costs less than many operations: the engine reads its program
-//! once, and has the next stripe's inputs while it works on this one. So the operation of a coding
-//! job is not written at once. Jobs that come before the queue is polled join it, if they are by
-//! the same map on shards of the same lengths and lie at equal distances in card memory, as
-//! extents that were free one behind the other do. The batch is closed by the poll, by a job that
-//! does not fit, or when it is full; a job that no other joins is a batch of one.
+//! once, and loads the next stripe's inputs while it works on this one. So the driver does not
+//! write the operation of a coding job at once. Jobs that come before the next poll join the batch
+//! under two conditions. They have the same map and shards of the same lengths. They lie at equal
+//! distances in card memory, as consecutive free extents do. The poll, a job that does not fit, or
+//! the last place closes the batch. A job alone is a batch of one.
 
 use std::sync::Arc;
 
@@ -21,18 +21,18 @@ pub(super) struct Batch {
     /// Their flights, in the order of their memory.
     slots: Vec<usize>,
     map: Arc<LinearMap>,
-    /// Where the bytes of each lie.
+    /// The layout of each job.
     plan: Plan,
     /// The program's address and length.
     program: (u64, u64),
-    /// Card address of the first.
+    /// The first job's card address.
     base: u64,
-    /// From one to the next; 0 while there is one only.
+    /// Distance from one job to the next; 0 for a batch of one.
     stride: u64,
 }
 
 impl Batch {
-    /// Takes a job in at this card address, unless it does not fit.
+    /// Adds a job at this card address, if it fits.
     fn join(&mut self, slot: usize, map: &Arc<LinearMap>, plan: &Plan, base: u64) -> bool {
         let count = self.slots.len();
         let behind = base.checked_sub(self.base).filter(|&distance| distance > 0);
@@ -51,7 +51,7 @@ impl Batch {
 }
 
 impl FpgaDevice {
-    /// Adds a job whose inputs were brought to the batch, or to a new one.
+    /// Adds a job whose inputs are copied to the batch, or to a new one.
     pub(super) fn join_batch(
         &mut self,
         slot: usize,
@@ -68,7 +68,7 @@ impl FpgaDevice {
         self.batch = Some(Batch { slots, map, plan, program, base, stride: 0 });
     }
 
-    /// Writes the operation of the jobs that wait for it.
+    /// Writes the operation of the batch.
     pub(super) fn close_batch(&mut self) {
         let Some(Batch { slots, plan, program, base, stride, .. }) = self.batch.take() else {
             return;
@@ -77,7 +77,7 @@ impl FpgaDevice {
         self.operate(&slots, Operation::Code, &code);
     }
 
-    /// Descriptors that the rings have room for, beside those that the batch will take.
+    /// Descriptors that the rings have room for, besides those that the batch will take.
     pub(super) fn room(&self) -> (u32, u32) {
         let (h2c, c2h) = self.set.room();
         let batch = self.batch.as_ref();

@@ -1,4 +1,4 @@
-//! What the driver does when something went wrong: blame, reset, and the way back.
+//! How the driver recovers from an error: find the cause, reset, start again.
 
 use fieldstone_accel::{Job, JobCompletion, JobError};
 
@@ -11,7 +11,7 @@ use crate::maps::Use;
 use crate::regs::Status;
 
 impl FpgaDevice {
-    /// Learns from an error: what the device does not take is not offered again.
+    /// Learns from an error: the driver no longer offers a map or program that the device refuses.
     pub(super) fn blame(&mut self, slot: usize, completion: &Completion) {
         let Some(Flight { purpose: Purpose::Job { job, uses, .. }, .. }) = &self.flights[slot]
         else {
@@ -34,7 +34,8 @@ impl FpgaDevice {
         }
     }
 
-    /// Ends all jobs as device errors, and asks the device to let go of their memory.
+    /// Ends all jobs as device errors, and resets the queue set, so that the device stops using
+    /// their memory.
     pub(super) fn recover(&mut self, reason: &str) {
         self.resets.in_a_row += 1;
         self.resets.ever += 1;
@@ -67,7 +68,7 @@ impl FpgaDevice {
         self.ruins.card.extend(image);
     }
 
-    /// A job does not use its map or program any more.
+    /// Releases the map or program of a job.
     pub(super) fn let_go(&self, job: &Job, uses: Option<Use>) {
         if let Some(uses) = uses {
             self.card.shared().maps.release(uses);
@@ -77,7 +78,8 @@ impl FpgaDevice {
         }
     }
 
-    /// After a reset: the device has let go, and the set begins anew.
+    /// After a reset: the device has stopped using the memory, and the driver enables the set
+    /// again.
     pub(super) fn revive(&mut self) {
         let module = self.card.partition().module;
         let mut shared = self.card.shared();
@@ -89,8 +91,8 @@ impl FpgaDevice {
         self.set.enable();
     }
 
-    /// Gives the queue set up, for good: its jobs end, and memory that the device may still use is
-    /// never used again. Said once.
+    /// Gives the queue set up for good. Its jobs end, and the memory that the device may still use
+    /// is never used again. Logs this once.
     pub(super) fn abandon(&mut self, why: &str) {
         if self.is_abandoned {
             return;

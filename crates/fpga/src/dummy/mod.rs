@@ -1,11 +1,11 @@
-//! A device in plain Rust, for tests of the driver: the same registers, rings and descriptors, the
-//! same rules and errors, and faults on request.
+//! A device in plain Rust, for tests of the driver. It has the same registers, rings, descriptors,
+//! rules and errors as the real device, and makes faults on request.
 //!
 //! It has no clock: time passes when a driver reads a register or [relaxes](Mmio::relax), in steps
-//! that its seed decides. A step is one descriptor of some queue set. Operations are done by the CPU
-//! crates. Tables are not decoded: [`DummyTables`] stands for the compilers, makes bytes that mean
-//! nothing, and tells the device what they stand for, by their checksum; so a table that arrives
-//! damaged, or not at all, is an error here as it is on the real device.
+//! that the seed decides. A step is one descriptor of some queue set. The CPU crates do the
+//! operations. The dummy does not decode tables. Instead of the compilers, [`DummyTables`] makes
+//! bytes without a meaning, and tells the device by their checksum which table they stand for. So a
+//! table that arrives damaged, or not at all, is an error here as it is on the real device.
 
 mod operations;
 mod registers;
@@ -29,16 +29,16 @@ use tables::KnownMap;
 /// Where host memory begins on the bus.
 const HOST_BASE: u64 = 0x1_0000_0000;
 
-/// What goes wrong.
+/// The faults to make.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// The chance that a descriptor ends with an error instead.
+    /// The chance that a descriptor ends with an error.
     pub wrong_status: f64,
-    /// The chance that a placement or a coding takes longer than an operation may.
+    /// The chance that a placement or a coding operation takes longer than an operation may.
     pub too_long: f64,
     /// The chance that a completion is not written.
     pub lost_completion: f64,
-    /// The chance that a completion names a descriptor that there is not.
+    /// The chance that a completion names a descriptor that does not exist.
     pub wrong_index: f64,
     /// The chance that an interrupt is not raised.
     pub lost_interrupt: f64,
@@ -46,7 +46,7 @@ pub struct Faults {
     pub bad_bitstream: f64,
     /// Queue sets do nothing, and resets do not end.
     pub stuck: bool,
-    /// The clock stands.
+    /// The clock does not advance.
     pub frozen: bool,
     /// The device is gone: registers read as all ones.
     pub gone: bool,
@@ -63,7 +63,7 @@ pub struct Options {
     pub card_bytes: usize,
     /// Queue sets.
     pub queue_sets: u16,
-    /// What goes wrong.
+    /// The faults to make.
     pub faults: Faults,
 }
 
@@ -74,11 +74,11 @@ impl Default for Options {
     }
 }
 
-/// The device. Clones are the same one.
+/// The device. All clones are one device.
 #[derive(Clone)]
 pub struct Dummy(Arc<Mutex<State>>);
 
-/// A function as the physical one granted it.
+/// A function, with the resources that the physical function granted it.
 #[derive(Clone, Debug, Default)]
 struct Function {
     host: Range<u64>,
@@ -110,11 +110,11 @@ struct State {
     faults: Faults,
     host_faults: u64,
     card_faults: u64,
-    /// Operations done, by their number in `h2c_op`.
+    /// Number of operations done, by their code in `h2c_op`.
     done: [u64; 8],
 }
 
-/// An error of an operation: its status, and what was wrong.
+/// An error of an operation: its status, and the wrong field or value.
 type Failure = (Status, u64);
 
 impl Dummy {
@@ -149,14 +149,14 @@ impl Dummy {
         Arc::new(DummyFunction { dummy: self.clone(), function })
     }
 
-    /// Host memory, all of it.
+    /// All of host memory.
     #[must_use]
     pub fn memory(&self) -> Arc<DummyMemory> {
         let window = HOST_BASE..HOST_BASE + self.state().host.len() as u64;
         Arc::new(DummyMemory { dummy: self.clone(), window })
     }
 
-    /// A part of host memory, as a virtual machine would have it.
+    /// A part of host memory, as a virtual machine has it.
     #[must_use]
     pub fn memory_part(&self, window: Range<u64>) -> Arc<DummyMemory> {
         Arc::new(DummyMemory { dummy: self.clone(), window })
@@ -168,12 +168,12 @@ impl Dummy {
         0..self.state().card.len() as u64
     }
 
-    /// What goes wrong from now on.
+    /// Sets the faults to make from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
     }
 
-    /// How often an operation of the H2C ring was done without error.
+    /// How many operations of the H2C ring ended without an error.
     #[must_use]
     pub fn done(&self, operation: crate::regs::H2cOp) -> u64 {
         self.state().done[operation as usize]
@@ -241,7 +241,7 @@ impl DmaMemory for DummyMemory {
 }
 
 impl State {
-    /// Some cycles, and some descriptors.
+    /// Advances some cycles, and does some descriptors.
     fn pass_time(&mut self) {
         if self.faults.frozen || self.faults.gone {
             return;
@@ -255,7 +255,7 @@ impl State {
         }
     }
 
-    /// True with this chance.
+    /// True with this probability.
     fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.rng.random_bool(probability)
     }

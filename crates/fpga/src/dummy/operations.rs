@@ -1,4 +1,4 @@
-//! The dummy's operations, done by the CPU crates.
+//! The dummy's operations. The CPU crates do them.
 
 use fieldstone_accel::crc32c;
 use fieldstone_gf::LinearMap;
@@ -24,7 +24,7 @@ const WRONG: [Status; 6] = [
 ];
 
 impl State {
-    /// Does one descriptor: its result, or what was wrong.
+    /// Does one descriptor. Returns its result, or the error.
     pub(super) fn operate(
         &mut self,
         function: usize,

@@ -7,7 +7,7 @@ use crate::regs::{
     function_table, queue, register,
 };
 
-/// What the BUILD register says: 16 item lanes, 8 mappings, 8 code lanes, 1 unit, 1024 beats.
+/// The BUILD register: 16 item lanes, 8 mappings, 8 code lanes, 1 unit, 1024 beats.
 const BUILD: [u64; 6] = [16, 8, 8, 1, 1024, 1024];
 
 impl State {
@@ -159,7 +159,7 @@ impl State {
             .then_some((set, relative % queue::STRIDE))
     }
 
-    /// The function that the entry is of, and the register. `None` unless function 0 asks for it.
+    /// The function of the entry, and the register. `None` unless function 0 reads it.
     fn table_entry(&self, function: usize, offset: u64) -> Option<(usize, u64)> {
         let relative = offset.checked_sub(function_table::BASE)?;
         let (other, part) =

@@ -10,7 +10,7 @@ use crate::regs::{
     context_flag, descriptor, descriptor_flag, queue_context,
 };
 
-/// Cycles that the partition takes to change.
+/// Cycles that a change of the partition takes.
 const SWAP_CYCLES: u64 = 1 << 18;
 
 /// One of the three rings.
@@ -29,7 +29,7 @@ pub struct Set {
     function: usize,
     bases: [u64; 3],
     log2: [u32; 3],
-    /// What the doorbells said last, modulo twice the size.
+    /// The last doorbells, modulo twice the ring's size.
     doorbells: [u32; 3],
     /// Descriptors completed, and completions written.
     counts: [u32; 3],
@@ -55,7 +55,7 @@ impl Default for Set {
 }
 
 impl Set {
-    /// Takes a doorbell. False when the set is not enabled or the index cannot be.
+    /// Takes a doorbell. False if the set is not enabled or the index is not possible.
     pub fn doorbell(&mut self, ring: Ring, value: u64) -> bool {
         let at = ring as usize;
         let size = 1 << self.log2[at];
@@ -63,7 +63,7 @@ impl Set {
             return self.state == QueueState::Stopped;
         }
         let distance = match ring {
-            // The consumer cannot be in front of the device.
+            // The consumer cannot be ahead of the device.
             Ring::Completions => self.counts[at].wrapping_sub(value as u32),
             _ => (value as u32).wrapping_sub(self.counts[at]),
         };
@@ -85,7 +85,7 @@ impl Set {
         distance % modulus
     }
 
-    /// The ring that could begin its next descriptor.
+    /// True if the ring can begin its next descriptor.
     fn can_begin(&self, ring: Ring) -> bool {
         let completions = Ring::Completions;
         self.waiting(ring) > 0 && self.waiting(completions) < 1 << self.log2[completions as usize]
@@ -93,7 +93,7 @@ impl Set {
 }
 
 impl State {
-    /// Takes a queue set's context over.
+    /// Takes a queue set's context.
     pub(super) fn enable(&mut self, function: usize, set: usize, address: u64) {
         let context = match self.host_range(function, address, queue_context::BYTES as u64) {
             Ok(range) => self.host[range].to_vec(),
@@ -121,10 +121,10 @@ impl State {
         };
     }
 
-    /// One descriptor of some queue set, or one reset.
+    /// Does one descriptor of some queue set, or one reset.
     pub(super) fn step(&mut self) {
         let set = self.rng.random_range(0..self.sets.len());
-        // Some set with something to do, the first behind a random one.
+        // The first set with work after a random one.
         let count = self.sets.len();
         let order = (set..count).chain(0..set);
         for set in order {
@@ -132,7 +132,7 @@ impl State {
                 QueueState::Resetting => {
                     if self.sets[set].swap_ends.is_none_or(|end| end <= self.cycles) {
                         if self.sets[set].swap_ends.is_some() {
-                            // The worst that a reconfiguration can come to.
+                            // The worst result of a reconfiguration.
                             self.partition.state = PartitionState::Failed;
                             self.partition.module = ReconfigurableModule::None;
                         }
@@ -153,7 +153,7 @@ impl State {
         }
     }
 
-    /// Does the next descriptor of a ring. False when there is none that may begin.
+    /// Does the next descriptor of a ring. False if none may begin.
     fn step_ring(&mut self, set: usize, ring: Ring) -> bool {
         if !self.sets[set].can_begin(ring) {
             return false;
@@ -201,7 +201,7 @@ impl State {
         false
     }
 
-    /// Does a descriptor and those that it is linked to; gives the last one.
+    /// Does a descriptor and the linked ones before it; returns the last one.
     fn do_chain(
         &mut self,
         function: usize,
@@ -285,7 +285,7 @@ impl State {
         let function = queue_set.function;
         match self.host_range(function, address, COMPLETION_BYTES as u64) {
             Ok(range) => self.host[range].copy_from_slice(&bytes),
-            // The completion cannot be written, so the driver cannot be told.
+            // The device cannot write the completion, so it cannot tell the driver.
             Err((status, _)) => {
                 (self.sets[set].state, self.sets[set].stopped_by) = (QueueState::Stopped, status);
             }

@@ -1,4 +1,5 @@
-//! The dummy's compilers: bytes that mean nothing, and a note of what they stand for.
+//! The dummy's compilers. They make bytes without a meaning, and note which table the bytes stand
+//! for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,27 +26,27 @@ pub(super) struct KnownMap {
 /// Compilers for a dummy.
 pub struct DummyTables {
     dummy: Dummy,
-    /// Real compilers, whose tables are used instead of bytes that mean nothing.
+    /// Real compilers, whose tables are used instead of bytes without a meaning.
     real: Option<Box<dyn Tables>>,
 }
 
-/// Linear maps with more rows than this are refused, when there are no real compilers to say so.
+/// Without real compilers, the dummy refuses linear maps with more rows than this.
 const MAX_ROWS: usize = 256;
 
 impl DummyTables {
-    /// Compilers that tell this device what their tables stand for.
+    /// Compilers that tell this device which table their bytes stand for.
     #[must_use]
     pub fn new(dummy: &Dummy) -> Self {
         Self { dummy: dummy.clone(), real: None }
     }
 
-    /// Real compilers, of whose tables this device is told what they stand for.
+    /// Real compilers; they also tell this device which table their bytes stand for.
     #[must_use]
     pub fn around(dummy: &Dummy, real: Box<dyn Tables>) -> Self {
         Self { dummy: dummy.clone(), real: Some(real) }
     }
 
-    /// A table of its own, of some length.
+    /// Bytes without a meaning, of a random length.
     fn bytes(&self) -> Vec<u8> {
         let mut state = self.dummy.state();
         let mut rng = ChaCha8Rng::seed_from_u64(state.rng.random());
@@ -84,7 +85,7 @@ impl Tables for DummyTables {
 }
 
 impl DummyTables {
-    /// A table that means nothing, but says truly what the map needs.
+    /// A table without a meaning, but with the module that the map needs.
     fn made_up(&self, map: &Map) -> Result<MapTable, String> {
         let mut module = None;
         for bucket in map.buckets() {

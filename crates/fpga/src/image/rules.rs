@@ -1,10 +1,10 @@
-//! Rules and steps as the rule machine reads them, 8 bytes each.
+//! Rules and steps in the layout of the rule machine, 8 bytes each.
 
 use fieldstone_crush::{Map, Rule, RuleStep};
 
-/// Largest count of a choose step: draws carry it in five bits.
+/// Largest count of a choose step: draws have five bits for it.
 const MAX_COUNT: i32 = 31;
-/// Most attempts that a step may set.
+/// Most tries that a step may set.
 const MAX_TRIES: i32 = 65_535;
 /// Most steps of a rule.
 const MAX_STEPS: usize = 65_535;
@@ -12,19 +12,19 @@ const MAX_STEPS: usize = 65_535;
 /// Why a rule cannot run on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleMisfit {
-    /// The rule has a mapper of its own.
+    /// A multi-step-retry rule, which has another mapper.
     #[error("it is a multi-step-retry rule")]
     Msr,
-    /// Retries in the same bucket.
+    /// The rule retries in the same bucket.
     #[error("it retries in the same bucket (choose_local_tries or choose_local_fallback_tries)")]
     LocalTries,
-    /// More positions than a draw can tell.
+    /// More positions than a draw has bits for.
     #[error("a step chooses {0} items, more than {MAX_COUNT}")]
     Count(i32),
-    /// More attempts than the device counts.
+    /// More tries than the device counts.
     #[error("a step sets {0} tries, more than {MAX_TRIES}")]
     Tries(i32),
-    /// More steps than the device's memory has.
+    /// More steps than the device's memory holds.
     #[error("it has too many steps")]
     TooLong,
     /// A type above 255.

@@ -1,4 +1,5 @@
-//! The slots of one bucket: what its kernel reads, 16 bytes each, in the order in which it draws.
+//! The slots of one bucket, the input of its kernel: 16 bytes each, in the order in which the
+//! kernel draws.
 
 use fieldstone_crush::bucket::{Algorithm, Bucket};
 use fieldstone_crush::{ChooseArg, ItemId};
@@ -11,23 +12,24 @@ pub const SLOT_BYTES: usize = 16;
 /// Slots of a row; buckets begin at rows.
 pub const ROW_SLOTS: usize = 16;
 
-/// Most weight sets of a bucket that can count: one for every position of a result.
+/// Most weight sets of a bucket that matter: one per position of a result.
 const MAX_SETS: usize = MAX_WIDTH;
 
-/// A slot as the kernels read it: item, hash id, and 8 bytes of which the last is the item's kind.
+/// A slot in the kernels' layout: item, hash id, and 8 bytes of which the last is the item's kind.
 pub type Slot = [u8; SLOT_BYTES];
 
 /// The slots of one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketSlots {
-    /// One run of slots per position of the result; only straw2 buckets with weight sets have several.
+    /// One run of slots per position of the result. Only straw2 buckets with weight sets have
+    /// several runs.
     pub sets: Vec<Vec<Slot>>,
-    /// Tree: the leaves, with [`ItemId::NONE`] where there is no item.
+    /// Tree: the leaves; [`ItemId::NONE`] if there is no item.
     pub leaves: Vec<Slot>,
 }
 
 impl BucketSlots {
-    /// The slots of a bucket. `kind` tells the type of an item, 0 for devices.
+    /// The slots of a bucket. `kind` gives the type of an item, 0 for devices.
     pub fn new(
         bucket: &Bucket,
         arg: Option<&ChooseArg>,
@@ -58,7 +60,7 @@ impl BucketSlots {
                 let ids = arg.and_then(|arg| arg.ids.as_ref()).unwrap_or(items);
                 let own = std::slice::from_ref(weights);
                 let sets = arg.map_or(own, |arg| &arg.weight_sets[..]);
-                // No result has more positions, so later sets are never asked for.
+                // No result has more positions, so later sets are never used.
                 let sets = if sets.is_empty() { own } else { &sets[..sets.len().min(MAX_SETS)] };
                 let slots = |weights: &Vec<u32>| straw2(bucket, ids, weights, kind);
                 Self { sets: sets.iter().map(slots).collect::<Result<_, _>>()?, leaves: Vec::new() }
@@ -120,7 +122,8 @@ fn pair(hash_id: u32, second: u32, first: u32, kind: u8) -> Slot {
 }
 
 /// `reciprocal_t`: floor(n / w) = (n * multiplier) >> (bits + shift) for every n up to 2^48 (bits =
-/// 48), or below 2^32 (bits = 32). Multiplier in bits 48:0, shift in 54:49; bit 55 says that w is 0.
+/// 48), or below 2^32 (bits = 32). The multiplier is in bits 48:0, the shift in 54:49. Bit 55 is
+/// set if w is 0.
 fn reciprocal(bits: u32, w: u64) -> u64 {
     if w == 0 {
         return 1 << 55;

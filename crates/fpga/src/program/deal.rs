@@ -1,34 +1,34 @@
-//! Which lane holds which element.
+//! Deals the elements to lanes.
 //!
-//! A row with t terms on L lanes takes at least t / L operations, and one more for every term that
-//! meets a lane which already has its share. Elements are dealt one by one, in the order in which
-//! rows use them, each to the lane where it makes the fewest rows longer; among those, to the one
-//! that has the fewest terms of its rows, then to the emptiest. What was dealt early did not know
-//! of what came later, so elements are taken up again and dealt anew, as long as rows get shorter
-//! and at most [`ROUNDS`] times.
+//! A row with t terms on L lanes takes at least t / L operations, and one more for every term on a
+//! lane that already has its share of the row. The dealer takes elements one by one, in the order
+//! in which rows use them. Each element goes to the lane where it makes the fewest rows longer;
+//! among those, to the lane with the fewest terms of its rows; then to the emptiest lane. An
+//! element that is dealt early does not know the later ones. So the dealer takes elements up again
+//! and deals them anew, as long as rows get shorter, and at most [`ROUNDS`] times.
 
 use super::EngineShape;
 use super::sums::Sums;
 
-/// How often every element may be dealt again.
+/// How often the dealer may deal every element again.
 const ROUNDS: usize = 8;
 
-/// Where an element lies in every bank.
+/// The place of an element in every bank.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) lane: usize,
-    /// Which slice from the start of the bank.
+    /// Number of the slice from the start of the bank.
     pub(super) slot: usize,
 }
 
 pub(super) struct Dealt {
-    /// Of every cell.
+    /// The place of every cell.
     pub(super) places: Vec<Place>,
     /// Slots that the fullest lane uses, at least 1.
     pub(super) slots: usize,
 }
 
-/// Deals all cells. There is room for them.
+/// Deals all cells. The caller has checked that there is room for them.
 pub(super) fn deal(sums: &Sums, shape: &EngineShape) -> Dealt {
     let mut rows_of: Vec<Vec<usize>> = vec![Vec::new(); sums.cells.len()];
     for (row, sum) in sums.sums.iter().enumerate() {
@@ -62,16 +62,16 @@ pub(super) fn deal(sums: &Sums, shape: &EngineShape) -> Dealt {
     Dealt { places, slots: used.into_iter().max().unwrap_or(0).max(1) }
 }
 
-/// How many terms of which row are on which lane.
+/// The terms of each row on each lane.
 struct Table {
     lanes: usize,
     /// Elements that a lane can hold.
     room: usize,
     /// Elements on each lane.
     used: Vec<usize>,
-    /// Of row r and lane l at `r * lanes + l`.
+    /// Terms of row r on lane l, at `r * lanes + l`.
     terms: Vec<usize>,
-    /// Operations that each row takes at least.
+    /// Lower bound of each row's operations.
     least: Vec<usize>,
 }
 
@@ -96,7 +96,7 @@ impl Table {
         (0..self.least.len()).map(|row| self.operations_of(row)).sum()
     }
 
-    /// Deals an element that is in these rows.
+    /// Deals an element that these rows use. Returns its lane.
     fn put(&mut self, rows: &[usize]) -> usize {
         let mut longer = vec![0; self.lanes];
         let mut met = vec![0; self.lanes];
@@ -116,7 +116,7 @@ impl Table {
         lane
     }
 
-    /// Takes it up again.
+    /// Takes an element off its lane.
     fn take(&mut self, rows: &[usize], lane: usize) {
         self.used[lane] -= 1;
         rows.iter().for_each(|row| self.terms[row * self.lanes + lane] -= 1);

@@ -1,4 +1,4 @@
-//! What a map really computes: rows with merged terms, without what no output depends on.
+//! The sums that a map needs: rows with merged terms, without rows that no output depends on.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -9,24 +9,24 @@ pub(super) struct Sum {
     pub(super) target: Target,
     /// Cells and their coefficients; no cell twice, no zero.
     pub(super) terms: Vec<(usize, u8)>,
-    /// The sum reads scratch that was written since the fence before.
+    /// The sum reads scratch that was written since the last fence.
     pub(super) fence: bool,
 }
 
 impl Sum {
-    /// Operations that it takes if its terms are spread over the lanes as well as can be.
+    /// Operations that the sum takes if its terms are spread over the lanes as evenly as possible.
     pub(super) fn operations_at_least(&self, lanes: usize) -> usize {
         self.terms.len().div_ceil(lanes).max(1)
     }
 }
 
-/// The rows in order, and what they read.
+/// The rows in order, and the elements that they read.
 pub(super) struct Sums {
     pub(super) sums: Vec<Sum>,
-    /// Elements that are read, inputs first, in order.
+    /// The elements that are read, inputs first, in order.
     pub(super) cells: Vec<Source>,
-    /// How many of the cells are inputs: at least one, even if none is used, because an engine
-    /// begins a pass when its inputs are there.
+    /// How many of the cells are inputs: at least one, even if no row uses it, because an engine
+    /// begins a pass when its inputs are loaded.
     pub(super) inputs: usize,
 }
 
@@ -65,7 +65,7 @@ type Terms = BTreeMap<Source, u8>;
 fn live_rows(map: &LinearMap) -> Vec<(Target, Terms)> {
     let mut needed: HashSet<Source> = HashSet::new();
     let mut rows = Vec::new();
-    // Backwards: who reads scratch comes after who writes it.
+    // Backwards, because a row that reads scratch comes after the row that writes it.
     for row in map.steps().iter().rev().flat_map(|step| step.iter().rev()) {
         let is_needed = match row.target {
             Target::Output(_) => true,

@@ -1,5 +1,6 @@
-//! Programs against [`LinearMap::execute`], on an engine in a few lines of Rust: the layout and the
-//! compiler are tested without the device. The RTL has benches of its own in `rtl/codes`.
+//! Compares programs with [`LinearMap::execute`], on an engine in a few lines of Rust. So these
+//! tests check the layout and the compiler without the device. The RTL has its own benches in
+//! `rtl/codes`.
 
 use fieldstone_codes::Profile;
 use fieldstone_gf::{Shape, Step, Term, field};
@@ -11,7 +12,7 @@ use super::*;
 /// Fills in one beat of a program.
 const FILLS_PER_BEAT: usize = 8;
 
-/// One byte per beat is enough here: programs treat all bytes alike.
+/// One byte per beat is enough here, because programs treat all bytes alike.
 struct Engine {
     shape: EngineShape,
     banks: Vec<Vec<u8>>,
@@ -112,7 +113,7 @@ fn codes_compile_and_compute_the_same() {
 #[test]
 fn rows_that_can_be_spread_take_one_operation() {
     let shape = EngineShape::default();
-    // Operations at best: one per row and 8 terms.
+    // The smallest number of operations: one per row and 8 terms.
     for (profile, operations, slice_beats) in
         [("rs:8+4", 4, 64), ("rs:4+2", 2, 64), ("zigzag:4+2", 16, 16), ("rs:16+4", 8, 32)]
     {
@@ -142,7 +143,7 @@ fn what_no_output_depends_on_is_left_out() {
     let mut dice = ChaCha8Rng::seed_from_u64(2);
     let program = assert_same(&map, &EngineShape::default(), &mut dice);
     assert_eq!((program.fills(), program.operations()), (1, 3));
-    // Nothing but zeros, and still one element is read.
+    // All terms are zero, but the program still reads one element.
     let zeros = LinearMap::new(1, 1, 1, vec![vec![]]).expect("a valid map");
     assert_eq!(assert_same(&zeros, &EngineShape::default(), &mut dice).fills(), 1);
 }

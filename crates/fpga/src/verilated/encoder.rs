@@ -1,5 +1,5 @@
-//! A Reed-Solomon encoder by itself, for figures: constant coefficients, a beat of every source in and
-//! a beat of every parity out per cycle. It is not in the device.
+//! A Reed-Solomon encoder alone, for figures. It has constant coefficients. Every cycle, it takes a
+//! beat of every source and gives a beat of every parity. It is not in the device.
 
 use fieldstone_codes::Profile;
 use fieldstone_verilate::Model;
@@ -12,7 +12,7 @@ use super::designs;
 pub const SHAPE: (usize, usize) = (8, 4);
 const BEAT: usize = 64;
 
-/// What a run of the encoder took.
+/// The timing of a run of the encoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EncoderRun {
     /// Cycles from a beat of the sources to its parities.

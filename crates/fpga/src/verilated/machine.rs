@@ -1,4 +1,4 @@
-//! The thread that clocks the model, and the host and the card around it.
+//! The thread that clocks the model, and the simulated host and card around it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,7 +14,7 @@ use rand::Rng;
 use super::memory::{BEAT, Read, Reads, Write, Writes, apply, beat_of};
 use super::{HOST_BASE, Options, Request, Shared, WriteRun, designs};
 
-/// Cycles between two looks at the clock of the world.
+/// Cycles between two updates of the shared cycle counter.
 const CYCLES_PER_NOTE: u64 = 256;
 
 /// The model with everything at its boundary.
@@ -30,7 +30,7 @@ pub struct Machine {
     host: Host,
     interrupt: Interrupts,
     card: Card,
-    /// The cycle up to which the shared counter knows.
+    /// The cycle of the last update of the shared counter.
     noted: u64,
 }
 
@@ -43,9 +43,9 @@ struct Mmio {
     data: Port,
     answer_valid: Port,
     answer_data: Port,
-    /// Requests that the device has not taken; the first is being offered.
+    /// Requests that the device has not taken; the first is at the port.
     waiting: VecDeque<Request>,
-    /// Reads that it has not answered.
+    /// Reads that the device has not answered.
     asked: VecDeque<SyncSender<u64>>,
 }
 
@@ -95,7 +95,7 @@ struct Card {
     memory: Vec<u8>,
     reads: Reads,
     writes: Writes,
-    /// The last run of writes, and whether a read has been asked for since.
+    /// The last run of writes, and whether a read has been requested since.
     run: WriteRun,
     run_is_over: bool,
 }
@@ -113,7 +113,8 @@ impl Machine {
                 let text = format!("waves cannot be written to {}: {error}", path.display());
                 io::Error::new(error.kind(), text)
             };
-            // The model's writer does not tell why it cannot open a file, nor always that it cannot.
+            // The model's writer gives no reason if it cannot open a file, and does not always
+            // report the failure.
             std::fs::File::create(path).map_err(refused)?;
             if !model.open_trace(path) {
                 return Err(refused(io::Error::other("the writer of waves refuses it")));
@@ -197,7 +198,7 @@ impl Machine {
         })
     }
 
-    /// Clocks the design until all senders of requests are gone.
+    /// Clocks the design until all senders of requests are dropped.
     pub fn run(mut self) {
         let mut since = Instant::now();
         loop {
@@ -220,7 +221,7 @@ impl Machine {
         }
     }
 
-    /// Nothing is under way, and the device says so too.
+    /// True if nothing is in flight, and the device reports idle.
     fn is_idle(&self) -> bool {
         self.mmio.waiting.is_empty()
             && self.mmio.asked.is_empty()
@@ -278,7 +279,7 @@ impl Mmio {
         if model.is_set(self.answer_valid)
             && let Some(answer) = self.asked.pop_front()
         {
-            // The reader of the register may be gone.
+            // The reader of the register may be dropped.
             let _ = answer.send(model.get(self.answer_data));
         }
         if !self.waiting.is_empty()

@@ -1,4 +1,4 @@
-//! A memory's side of a port: who is answered when.
+//! The memory's side of a port: it decides the order and the time of the answers.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -13,14 +13,14 @@ pub struct Read {
     pub tag: u64,
     /// The first beat.
     pub beat: u64,
-    /// Beats that are left.
+    /// Beats that are left to deliver.
     pub beats: u64,
 }
 
-/// Reads under way, and the one whose beats are being delivered.
+/// Reads in flight, and the read whose beats are being delivered.
 #[derive(Debug, Default)]
 pub struct Reads {
-    /// By the cycle at which the first beat is there, then by age.
+    /// Ordered by the cycle at which the first beat is ready, then by age.
     waiting: BinaryHeap<Reverse<(u64, u64, Read)>>,
     made: u64,
     current: Option<Read>,
@@ -28,19 +28,19 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// True when nothing is under way.
+    /// True if nothing is in flight.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.current.is_none()
     }
 
-    /// A read whose first beat is there at a cycle.
+    /// Adds a read whose first beat is ready at a cycle.
     pub fn push(&mut self, due: u64, read: Read) {
         self.made += 1;
         self.waiting.push(Reverse((due, self.made, read)));
     }
 
-    /// The beat to deliver in this cycle, if any: its read, in which `beats` counts it too. The same
-    /// until [`Reads::take`]. `goes` says whether a new one is offered now.
+    /// The beat to deliver in this cycle, if any: its read, in which `beats` still counts it. The
+    /// beat stays the same until [`Reads::take`]. `goes` says whether a new beat is offered now.
     pub fn offer(&mut self, now: u64, goes: &mut dyn FnMut() -> bool) -> Option<Read> {
         if self.current.is_none() && self.waiting.peek().is_some_and(|next| next.0.0 <= now) {
             self.current = self.waiting.pop().map(|next| next.0.2);
@@ -73,17 +73,17 @@ pub struct Write {
     pub data: [u8; BEAT],
 }
 
-/// Writes under way: they land in order.
+/// Writes in flight. They land in order.
 #[derive(Debug, Default)]
 pub struct Writes(VecDeque<(u64, Write)>);
 
 impl Writes {
-    /// True when nothing is under way.
+    /// True if nothing is in flight.
     pub fn is_idle(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A write that lands at a cycle, but not before those in front of it.
+    /// Adds a write that lands at a cycle, but not before the writes ahead of it.
     pub fn push(&mut self, due: u64, write: Write) {
         self.0.push_back((due, write));
     }
@@ -95,7 +95,8 @@ impl Writes {
     }
 }
 
-/// Puts a write into a memory whose first beat is `base`. False when it has no such beat.
+/// Puts a write into a memory whose first beat is `base`. False if the memory does not have the
+/// beat.
 pub fn apply(memory: &mut [u8], base: u64, write: &Write) -> bool {
     let Some(bytes) = beat_of(memory.len(), base, write.beat).and_then(|at| memory.get_mut(at))
     else {

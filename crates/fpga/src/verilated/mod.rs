@@ -1,6 +1,7 @@
-//! The device itself: `rtl/top`, verilated, with a host and a card around it.
+//! The device itself: `rtl/top`, verilated, with a simulated host and card around it.
 //!
-//! A thread of its own clocks the model. It plays what stands at the boundary of `fs_top`:
+//! The model has its own thread, which clocks it and simulates everything at the boundary of
+//! `fs_top`:
 //!
 //! ```text
 //!   driver --- requests by a channel ---> MMIO     +--------+
@@ -9,9 +10,10 @@
 //!                                         writes   +--------+
 //! ```
 //!
-//! Memories answer after a number of cycles that the seed decides, one beat per cycle each way, reads
-//! of host memory in any order. Interrupts are counted by vector. When the device says that it is
-//! idle and no request waits, the thread sleeps: a server without requests costs no CPU.
+//! Memories answer after a number of cycles that the seed decides, one beat per cycle each way.
+//! Reads of host memory are answered in any order. Interrupts are counted by vector. When the
+//! device reports idle and no request waits, the thread sleeps: a server without requests costs no
+//! CPU.
 
 pub mod encoder;
 mod machine;
@@ -32,17 +34,18 @@ mod designs {
     fieldstone_verilate::designs!();
 }
 
-/// Where host memory begins on the bus: not at 0, so that forgotten addresses show.
+/// Base address of host memory on the bus. It is not 0, so that a test finds an address that was
+/// left at 0.
 const HOST_BASE: u64 = 0x1_0000_0000;
-/// How long a caller of [`Mmio::relax`] waits for news at most.
+/// Longest wait of a caller of [`Mmio::relax`].
 const RELAX: Duration = Duration::from_micros(200);
 /// Interrupt vectors.
 const VECTORS: usize = 256;
 
-/// How the machine around the device is.
+/// Parameters of the machine around the device.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Decides the latencies.
+    /// The seed decides the latencies.
     pub seed: u64,
     /// Size of host memory.
     pub host_bytes: usize,
@@ -52,15 +55,15 @@ pub struct Options {
     pub host_latency: Range<u64>,
     /// Cycles from a read of card memory to its first beat, and from a write to its answer.
     pub card_latency: u64,
-    /// The chance that a memory or the host does not take, or does not offer, in a cycle: on every
-    /// stream at the device's boundary.
+    /// On every stream at the device's boundary: the chance that the host or a memory stalls in a
+    /// cycle, so it does not take or does not offer.
     pub stall: f64,
     /// Write waves to this file.
     pub trace: Option<PathBuf>,
 }
 
 impl Default for Options {
-    /// Latencies of PCIe and of high-bandwidth memory at 250 MHz, about.
+    /// Latencies that are about those of PCIe and of high-bandwidth memory at 250 MHz.
     fn default() -> Self {
         Self {
             seed: 1,
@@ -78,15 +81,15 @@ impl Default for Options {
 struct Request {
     function: u16,
     offset: u64,
-    /// What to write; a read otherwise, whose answer goes to `answer`.
+    /// The value to write; `None` for a read, whose answer goes to `answer`.
     value: Option<u64>,
     answer: Option<SyncSender<u64>>,
 }
 
-/// What the thread and its users share.
+/// State that the thread and its users share.
 struct Shared {
     host: Mutex<Vec<u8>>,
-    /// Rises with everything that a waiting driver may want to know of.
+    /// A counter of all events that a waiting driver may want to see.
     news: Mutex<u64>,
     heard: Condvar,
     interrupts: [AtomicU64; VECTORS],
@@ -96,11 +99,11 @@ struct Shared {
     write_run: SharedRun,
 }
 
-/// The last run of writes at the port of card memory: writes with no request to read among them.
+/// The last run of writes at the port of card memory: writes without a request to read among them.
 ///
-/// The device counts an operation from its start to its end only. The times between show at its
-/// boundary: a small coding job writes its parities in one run, after the read of its last input
-/// and before the copy of the parities to the host.
+/// The device counts an operation only from its start to its end. The times between are visible at
+/// its boundary: a small coding job writes its parities in one run, after the read of its last
+/// input and before the copy of the parities to the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteRun {
     /// The cycle in which memory took the first write.
@@ -109,7 +112,8 @@ pub struct WriteRun {
     pub last_landed: u64,
 }
 
-/// A [`WriteRun`] that the machine writes and others read when the machine has nothing under way.
+/// A [`WriteRun`] that the machine writes, and that others read when the machine has nothing in
+/// flight.
 #[derive(Default)]
 struct SharedRun {
     first_taken: AtomicU64,
@@ -149,7 +153,7 @@ pub struct Simulation {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How fast the simulation has been.
+/// The speed of the simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Speed {
     /// Cycles since reset.
@@ -162,7 +166,7 @@ impl Simulation {
     /// Starts the device, fresh from reset.
     ///
     /// # Errors
-    /// The thread cannot be started, or waves were asked for and cannot be written.
+    /// The thread cannot start, or the waves cannot be written.
     pub fn start(options: &Options) -> std::io::Result<Arc<Self>> {
         let shared = Arc::new(Shared {
             host: Mutex::new(vec![0; options.host_bytes]),
@@ -204,7 +208,7 @@ impl Simulation {
         0..self.card_bytes as u64
     }
 
-    /// How fast the simulation has been.
+    /// The speed of the simulation so far.
     #[must_use]
     pub fn speed(&self) -> Speed {
         Speed {
@@ -213,14 +217,14 @@ impl Simulation {
         }
     }
 
-    /// The last run of writes to card memory. Exact once the job that wrote is complete and no
-    /// other was submitted since.
+    /// The last run of writes to card memory. It is exact when the job that wrote is complete and
+    /// no other job was submitted since.
     #[must_use]
     pub fn last_write_run(&self) -> WriteRun {
         self.shared.write_run.get()
     }
 
-    /// Hands a request to the thread. False when that has ended.
+    /// Hands a request to the thread. False if the thread has ended.
     fn request(&self, request: Request) -> bool {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         requests.as_ref().is_some_and(|requests| requests.send(request).is_ok())
@@ -251,7 +255,7 @@ impl Mmio for Page {
         let request =
             Request { function: self.function, offset, value: None, answer: Some(answer) };
         self.simulation.request(request);
-        // As a bus does when no device answers.
+        // All ones, as a bus reads when no device answers.
         answered.recv().unwrap_or(u64::MAX)
     }
 
@@ -260,7 +264,7 @@ impl Mmio for Page {
         self.simulation.request(request);
     }
 
-    /// The vector of a function is its number.
+    /// The vector of a function is the function's number.
     fn interrupts(&self) -> Option<u64> {
         let interrupts = &self.simulation.shared.interrupts;
         Some(interrupts[usize::from(self.function) % VECTORS].load(Ordering::Acquire))
@@ -269,7 +273,7 @@ impl Mmio for Page {
     fn relax(&self) {
         let shared = &self.simulation.shared;
         let news = shared.news.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whatever comes of it, the caller looks again.
+        // The result does not matter, because the caller polls again.
         let _ = shared.heard.wait_timeout(news, RELAX);
     }
 }

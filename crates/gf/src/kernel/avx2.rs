@@ -9,7 +9,7 @@ super::vector256::sweep256! {
     features: "avx2", factors: nibbles, prepare: tables, product: product
 }
 
-/// The products of a factor with all low nibbles, and with all high ones.
+/// The products of a factor with all low nibbles, and with all high nibbles.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn tables(factor: &[u8; 32]) -> [__m256i; 2] {

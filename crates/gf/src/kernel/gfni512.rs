@@ -1,20 +1,20 @@
 //! GFNI on 512-bit vectors, the fastest kernel.
 //!
-//! **Hot data.** While everything is in the first-level cache, this loop is bound by the affine
-//! instruction: one per cycle, since 512-bit vectors have it on one port only. So it avoids
-//! everything else on that port, and affine instructions themselves: sources are taken in pairs,
-//! and one three-operand XOR adds two products; ones are only added; dyadic pairs take three
-//! products for four (see `compile`).
+//! **Hot data.** If all data is in the first-level cache, the affine instruction is the limit of
+//! this loop: one per cycle, because 512-bit vectors have it on one port only. So the loop avoids
+//! other instructions on that port, and affine instructions themselves. It takes sources in pairs,
+//! and one three-operand XOR adds two products. It only adds ones. Dyadic pairs take three products
+//! instead of four (see `compile`).
 //!
-//! **Second-level cache.** There the stores cost most: a line that is to be written must first
-//! come to the first level. [`Write::Far`] asks for the targets' lines ahead of time.
+//! **Second-level cache.** Here the stores cost most: before a write, the line must come to the
+//! first level. [`Write::Far`] prefetches the targets' lines.
 //!
 //! **Memory.** [`Write::Streaming`] writes whole lines around the caches, which saves reading them
-//! first, and asks for the sources' lines ahead of time, across the page boundaries at which the
-//! hardware's prefetchers stop.
+//! first. It also prefetches the sources' lines, across the page boundaries at which the hardware's
+//! prefetchers stop.
 //!
-//! Columns that do not fill a vector, and those before the first aligned one of a streaming sweep,
-//! are done with masked loads and stores.
+//! Masked loads and stores handle columns that do not fill a vector, and those before the first
+//! aligned column of a streaming sweep.
 
 use std::arch::x86_64::{
     __m512i, __mmask64, _MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch, _mm512_gf2p8affine_epi64_epi8,
@@ -31,12 +31,12 @@ use crate::compile::{Pass, PassKind};
 const VECTOR_BYTES: usize = 64;
 /// Truth table of a ^ b ^ c.
 const XOR3: i32 = 0x96;
-/// How far ahead targets are asked for before plain stores.
+/// Distance of the prefetches of targets before plain stores.
 const TARGETS_AHEAD_BYTES: usize = 512;
-/// How far ahead sources are asked for in a streaming sweep.
+/// Distance of the prefetches of sources in a streaming sweep.
 const SOURCES_AHEAD_BYTES: usize = 1024;
 
-/// What a block does beside computing.
+/// The memory accesses of a block besides its computation.
 mod access {
     /// Plain stores.
     pub(super) const NEAR: u8 = 0;
@@ -44,7 +44,7 @@ mod access {
     pub(super) const FAR: u8 = 1;
     /// Streaming stores, and prefetches of sources.
     pub(super) const STREAM: u8 = 2;
-    /// One vector of which only the masked bytes are touched.
+    /// One vector; only the masked bytes are accessed.
     pub(super) const MASKED: u8 = 3;
 }
 
@@ -79,9 +79,9 @@ pub(super) unsafe fn run(pass: &Pass, sources: &[*const u8], targets: &[*mut u8]
     }
 }
 
-/// One source, as in a parity update: all matrices stay in registers, and the blocks are long
-/// because little is done per line. Bound by the stores, one line per cycle. Streaming is left to
-/// [`rows`].
+/// One source, as in a parity update. All matrices stay in registers, and the blocks are long
+/// because there is little work per line. The stores are the limit, one line per cycle. [`rows`]
+/// handles streaming.
 ///
 /// # Safety
 /// As [`run`].
@@ -96,7 +96,8 @@ unsafe fn product<const ROWS: usize>(
     const BLOCK_BYTES: usize = VECTORS * VECTOR_BYTES;
     let Ok(pointers) = <&[*mut u8; ROWS]>::try_from(targets) else { return };
     let Ok(matrices) = <&[u64; ROWS]>::try_from(&pass.affine[..]) else { return };
-    // Not `map`: closures in it would not be compiled for these instructions.
+    // A loop instead of `map`, because closures in `map` would not be compiled for these
+    // instructions.
     let mut wide = [_mm512_setzero_si512(); ROWS];
     for (wide, matrix) in wide.iter_mut().zip(matrices) {
         *wide = _mm512_set1_epi64(matrix.cast_signed());
@@ -129,11 +130,11 @@ unsafe fn product<const ROWS: usize>(
     }
 }
 
-/// The sources of a pass, sorted by what is done with them, and the matrices in that order.
+/// The sources of a pass, sorted by their treatment, and the matrices in that order.
 struct Sources<'a> {
     ones: &'a [*const u8],
     pairs: &'a [[*const u8; 2]],
-    /// For each pair, matrices of the first source for all rows, then those of the second.
+    /// For each pair: the matrices of the first source for all rows, then those of the second.
     tables: &'a [u64],
     last: Option<*const u8>,
     last_table: &'a [u64],
@@ -206,7 +207,7 @@ unsafe fn rows<const ROWS: usize, const PAIRS: usize, const ONES: bool, const VE
     }
 }
 
-/// Where a block is, and what it does with the targets' old content.
+/// The position of a block, and its treatment of the targets' old content.
 #[derive(Clone, Copy)]
 struct Access {
     at: usize,
@@ -214,7 +215,7 @@ struct Access {
     add: bool,
 }
 
-/// The columns `at .. at + VECTORS * 64`, or when masked (one vector) those in the mask only.
+/// The columns `at .. at + VECTORS * 64`, or, if masked (one vector), only those in the mask.
 /// Streamed targets are aligned there.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
@@ -329,7 +330,7 @@ unsafe fn load<const VECTORS: usize, const ACCESS: u8>(
 ) -> [__m512i; VECTORS] {
     let mut vectors = [_mm512_setzero_si512(); VECTORS];
     for (vector, value) in vectors.iter_mut().enumerate() {
-        // SAFETY: inside the bytes that the caller vouches for. Prefetches do not fault.
+        // SAFETY: inside the bytes of the caller's contract. Prefetches do not fault.
         *value = unsafe {
             let from = from.wrapping_add(vector * VECTOR_BYTES);
             if ACCESS == access::STREAM {
@@ -356,7 +357,7 @@ unsafe fn store<const VECTORS: usize, const ACCESS: u8>(
 ) {
     for (vector, &value) in values.iter().enumerate() {
         let to = to.wrapping_add(vector * VECTOR_BYTES);
-        // SAFETY: inside the bytes that the caller vouches for. Prefetches do not fault.
+        // SAFETY: inside the bytes of the caller's contract. Prefetches do not fault.
         unsafe {
             match ACCESS {
                 access::MASKED => _mm512_mask_storeu_epi8(to.cast(), mask, value),

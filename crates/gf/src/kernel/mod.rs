@@ -1,4 +1,4 @@
-//! The inner loops, and the choice among them.
+//! The inner loops, and the selection of one.
 //!
 //! All kernels compute the same bits; [`Kernel::Scalar`] is the definition and the others are
 //! tested against it. A kernel runs one [`Pass`] over a run of columns given by raw pointers.
@@ -110,14 +110,14 @@ impl Kernel {
     }
 }
 
-/// What a kernel does with one pass.
+/// The parameters of a sweep: what a kernel does with one pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sweep {
     /// The bytes of the elements to compute.
     pub(crate) columns: Range<usize>,
-    /// Add to the targets' present content instead of replacing it.
+    /// Add to the targets' current content instead of replacing it.
     pub(crate) accumulate: bool,
-    /// Where vectors go.
+    /// How vectors are written.
     pub(crate) write: Write,
 }
 
@@ -126,9 +126,9 @@ pub(crate) struct Sweep {
 pub(crate) enum Write {
     /// Plain stores to lines that are expected in the first-level cache.
     Near,
-    /// Plain stores, with the targets' lines asked for early.
+    /// Plain stores; the targets' lines are prefetched.
     Far,
-    /// Non-temporal stores, with the sources' lines asked for early. The caller fences.
+    /// Non-temporal stores; the sources' lines are prefetched. The caller fences.
     Streaming,
 }
 
@@ -139,8 +139,8 @@ impl Sweep {
         Self { columns: start..self.columns.end, ..self.clone() }
     }
 
-    /// Bytes up to the first boundary of `vector_bytes` in all targets, or `None` if they have no
-    /// common one, so that aligned stores cannot be used.
+    /// Bytes up to the first boundary of `vector_bytes` in all targets. `None` if there is no
+    /// common boundary, so aligned stores cannot be used.
     #[cfg(target_arch = "x86_64")]
     fn unaligned_head(&self, targets: &[*mut u8], vector_bytes: usize) -> Option<usize> {
         let past = |target: &*mut u8| (target.addr() + self.columns.start) % vector_bytes;
@@ -150,12 +150,13 @@ impl Sweep {
     }
 }
 
-/// Asks for lines that will be read soon; a hint without any other effect, for any address.
+/// Prefetches lines that will be read soon. This is a hint without any other effect, for any
+/// address.
 pub(crate) fn prefetch(from: *const u8, len_bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     for at in (0..len_bytes).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch does not fault, whatever the address, and changes no memory.
+        // SAFETY: a prefetch does not fault for any address, and changes no memory.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]

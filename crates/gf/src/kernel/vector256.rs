@@ -1,11 +1,13 @@
-//! The sweep of the kernels with vectors of 256 bits: two vectors of 32 columns per round, all rows
-//! of the pass in registers. What differs between them is how a vector is multiplied by a factor.
+//! The sweep of the kernels with vectors of 256 bits: two vectors of 32 columns per iteration, with
+//! all rows of the pass in registers. The kernels differ only in the multiplication of a vector by
+//! a factor.
 //!
-//! It is a macro because the sweep is compiled once for each set of CPU features, so that the
-//! product is inlined into it.
+//! The sweep is a macro because it is compiled once for each set of CPU features, so that the
+//! product is inlined.
 
-/// Defines `run`, a [kernel](super::Kernel) that needs `$features`. The factors of a pass are in its
-/// field `$factors`; `$prepare` makes of one what `$product` multiplies a vector by.
+/// Defines `run`, a [kernel](super::Kernel) that needs `$features`. The factors of a pass are in
+/// its field `$factors`. `$prepare` turns a factor into the operand of `$product`, which multiplies
+/// a vector by it.
 macro_rules! sweep256 {
     (
         features: $features:literal, factors: $factors:ident,
@@ -77,7 +79,8 @@ macro_rules! sweep256 {
             }
         }
 
-        /// The columns `at .. at + VECTORS * VECTOR_BYTES`; with `STREAM` the targets are aligned there.
+        /// The columns `at .. at + VECTORS * VECTOR_BYTES`. With `STREAM`, the targets are aligned
+        /// there.
         #[inline]
         #[target_feature(enable = $features)]
         unsafe fn block<const ROWS: usize, const VECTORS: usize, const STREAM: bool>(
@@ -134,7 +137,7 @@ macro_rules! sweep256 {
         unsafe fn load<const VECTORS: usize>(from: *const u8) -> [__m256i; VECTORS] {
             let mut vectors = [_mm256_setzero_si256(); VECTORS];
             for (vector, value) in vectors.iter_mut().enumerate() {
-                // SAFETY: inside the bytes that the caller vouches for.
+                // SAFETY: inside the bytes of the caller's contract.
                 *value = unsafe { _mm256_loadu_si256(from.add(vector * VECTOR_BYTES).cast()) };
             }
             vectors

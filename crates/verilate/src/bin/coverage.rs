@@ -1,5 +1,5 @@
-//! `coverage FOLDER [PERCENT]`: the line coverage that test benches left in a folder; fails below
-//! PERCENT.
+//! `coverage FOLDER [PERCENT]`: prints the line coverage that test benches wrote to a folder. It
+//! fails if the coverage is below PERCENT.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -11,7 +11,7 @@ use rand::Rng;
 /// Largest weight that the device takes.
 const MOST: u32 = (1 << 31) - 1;
 
-/// Weights of one of many tempers: equal, heavy (straws tie), with zeros, all zero, anything.
+/// Weights of one of many kinds: equal, heavy (straws tie), with zeros, all zero, random.
 pub fn weights(dice: &mut Dice, size: usize) -> Vec<u32> {
     let temper = dice.random_range(0..7);
     let equal = dice.random_range(1..=MOST);
@@ -27,7 +27,7 @@ pub fn weights(dice: &mut Dice, size: usize) -> Vec<u32> {
     (0..size).map(weight).collect()
 }
 
-/// As many items as the algorithm takes: often few, sometimes just about a row, at most `most`.
+/// As many items as the algorithm takes, at most `most`: often few, sometimes about a row.
 pub fn size(dice: &mut Dice, algorithm: AlgorithmKind, most: usize) -> usize {
     let most = if algorithm == AlgorithmKind::Tree { most.min(64) } else { most };
     match dice.random_range(0..3) {
@@ -37,7 +37,7 @@ pub fn size(dice: &mut Dice, algorithm: AlgorithmKind, most: usize) -> usize {
     }
 }
 
-/// A bucket of these items.
+/// A bucket with these items.
 pub fn bucket(
     dice: &mut Dice,
     id: BucketId,
@@ -49,8 +49,8 @@ pub fn bucket(
     Bucket::new(id, kind, algorithm, 1, items.iter().copied().zip(weights))
 }
 
-/// A map of many buckets of all algorithms, some empty; most items are devices, others are buckets with
-/// lower numbers. Every tenth bucket number is not used.
+/// A map of many buckets of all algorithms; some are empty. Most items are devices; the others are
+/// buckets with lower numbers. Every tenth bucket number is not used.
 pub fn map(dice: &mut Dice, buckets: i32, most_items: usize) -> Map {
     let mut parts = Parts { min_devices: 3000, ..Parts::default() };
     for number in 0..buckets {

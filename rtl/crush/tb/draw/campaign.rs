@@ -1,4 +1,4 @@
-//! A million draws per algorithm, or as many as the variable says.
+//! A million draws per algorithm, or the number in the variable.
 
 use fieldstone_crush::{AlgorithmKind, BucketId};
 use fieldstone_fpga::image::Image;

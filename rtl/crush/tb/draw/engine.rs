@@ -1,4 +1,4 @@
-//! The draw engine with its memories: an image is loaded, draws go in, answers come out.
+//! The draw engine with its memories. The bench loads an image, gives draws, and takes the answers.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use rand::seq::IndexedRandom;
 
 use crate::buckets;
 
-/// A draw as the rule machine asks for it.
+/// A draw as the rule machine requests it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Choose {
     pub x: u32,
@@ -59,7 +59,7 @@ impl Choose {
         bytes
     }
 
-    /// What must come back.
+    /// The expected answer.
     fn chosen(&self, map: &Map, choose_args: Option<&ChooseArgs>, module: u64) -> Chosen {
         let id = BucketId(-1 - i32::from(self.bucket));
         let Some(bucket) = map.bucket(id) else { return Chosen::Bad };
@@ -95,7 +95,7 @@ pub enum Chosen {
 }
 
 impl Chosen {
-    /// `chosen_t`, with its tag.
+    /// Decodes a `chosen_t`, with its tag.
     fn from_beat(beat: u64) -> (u8, Self) {
         let bit = |at: u32| beat >> at & 1 == 1;
         let item = ItemId(beat as u32 as i32);
@@ -110,7 +110,7 @@ impl Chosen {
     }
 }
 
-/// The model, with everything around it.
+/// The model with its streams.
 pub struct Engine {
     pub model: Model,
     pub clock: Clock,
@@ -137,14 +137,14 @@ impl Engine {
         self.clock.cycle(&mut self.model, &mut self.dice, streams);
     }
 
-    /// Puts a module into the partition.
+    /// Changes the partition's module.
     pub fn set_module(&mut self, module: u64, is_ready: bool) {
         self.model.set(self.model.port("rp_module_i"), module);
         self.model.set(self.model.port("rp_ready_i"), is_ready.into());
         self.module = if is_ready { module } else { 0 };
     }
 
-    /// Loads an image; true if the device takes it.
+    /// Loads an image; true if the device accepts it.
     pub fn load(&mut self, bytes: &[u8]) -> bool {
         let beats = bytes.chunks(BEAT_BYTES);
         let last = beats.len() - 1;
@@ -201,7 +201,8 @@ impl Engine {
     }
 }
 
-/// Draws from all buckets of random maps, with and without weight sets, whatever is in the partition.
+/// Draws from all buckets of random maps, with and without weight sets, with any module in the
+/// partition.
 fn draws_are_those_of_the_software(
     design: &'static Design,
     seed: u64,
@@ -217,7 +218,8 @@ fn draws_are_those_of_the_software(
         for module in [1, 2, 3, 0] {
             engine.set_module(module, round != 2 || module != 1);
             let mut dice = dice(seed << 8 | round << 4 | module);
-            // Buckets past the last exist in no image; those of the partition are asked for most.
+            // Buckets past the last exist in no image. Most draws use buckets of the partition's
+            // module.
             let mine: Vec<u16> = (0..155).filter(|n| n % 5 == module as u16 || n % 5 > 2).collect();
             let choose = |_| {
                 let bucket = match dice.random_range(0..10) {

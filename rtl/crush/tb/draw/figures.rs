@@ -1,4 +1,4 @@
-//! How long draws take: 64 items, 16 lanes.
+//! The latency of draws: 64 items, 16 lanes.
 
 use fieldstone_crush::{Algorithm, AlgorithmKind, BucketId, ItemId, Map, Parts, TypeId};
 use fieldstone_fpga::image::Image;
@@ -9,7 +9,7 @@ use rand::Rng;
 use crate::buckets;
 use crate::engine::{Choose, Engine};
 
-/// The algorithms, and in how many cycles an answer must stand at the output.
+/// The algorithms, each with the latency bound of an answer in cycles.
 const REACH: [(AlgorithmKind, u64); 5] = [
     (AlgorithmKind::Straw2, 47),
     (AlgorithmKind::Straw, 38),
@@ -24,7 +24,7 @@ fn map(algorithm: AlgorithmKind) -> Map {
     let items: Vec<ItemId> = (0..64).map(ItemId).collect();
     let mut bucket = buckets::bucket(&mut dice, BucketId(-1), TypeId(1), algorithm, &items);
     if let Algorithm::List { weights, sums } = &mut bucket.algorithm {
-        // The first item takes what the others leave, so that the last row counts.
+        // The first item takes the draws that the others leave, so the last row matters.
         weights.fill(1);
         sums.fill(1 << 20);
     }
@@ -44,7 +44,7 @@ fn draws_are_as_fast_as_they_should_be() {
         engine.check(&map, None, [draw(1)]);
         let latency = engine.answers.moved_at[0] - engine.chooses.moved_at[0];
 
-        // Many draws, one behind the other.
+        // Many draws, one after the other.
         let before = engine.answers.moved_at.len();
         engine.check(&map, None, (0..200).map(draw));
         let moved = &engine.answers.moved_at[before..];
@@ -58,7 +58,7 @@ fn draws_are_as_fast_as_they_should_be() {
     }
 }
 
-/// A remainder of r costs some cycles, and only that draw.
+/// A draw that needs a remainder of r costs some cycles more; other draws do not.
 #[test]
 fn uniform_draws_past_the_size_take_a_little_longer() {
     let map = map(AlgorithmKind::Uniform);

@@ -1,4 +1,5 @@
-//! The image's loader: what it takes, what it refuses, and what the memories hold afterwards.
+//! The image's loader: images that it accepts and refuses, and the content of the memories
+//! afterwards.
 
 use fieldstone_crush::{
     AlgorithmKind, BucketId, ItemId, Map, MapBuilder, RuleId, RuleStep, Tunables, TypeId,
@@ -28,7 +29,7 @@ fn map(tunables: Tunables) -> Map {
     builder.build().expect("the map is sound")
 }
 
-/// An image with the sum that it should have.
+/// An image with the right checksum.
 fn with_sum(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes[60..64].fill(0);
     let sum = fieldstone_accel::crc32c(&bytes);
@@ -123,13 +124,13 @@ fn damaged_images_are_refused_and_leave_no_buckets() {
     }
     assert!(engine.load(&good));
     engine.check(&map, None, draws);
-    // An image of nothing at all is one too.
+    // An image of an empty map is an image, too.
     let empty = Image::compile(&nothing, &[], None).expect("it fits");
     assert!(engine.load(empty.bytes()));
     engine.check(&nothing, None, [Choose::default()]);
 }
 
-/// Buckets of 20 devices, one per algorithm; `without` one of them.
+/// Buckets of 20 devices, one per algorithm, except for `without`.
 fn one_of_each(without: Option<AlgorithmKind>) -> Map {
     let mut builder = MapBuilder::new();
     for algorithm in AlgorithmKind::ALL.into_iter().filter(|&algorithm| Some(algorithm) != without)
@@ -140,8 +141,8 @@ fn one_of_each(without: Option<AlgorithmKind>) -> Map {
     builder.build().expect("the map is sound")
 }
 
-/// A uniform bucket whose reciprocal is so wrong that remainders are not less than the size: every draw is
-/// answered, and those of other buckets are right.
+/// A uniform bucket whose reciprocal is so wrong that remainders are not less than the size. The
+/// engine answers every draw, and draws from other buckets are right.
 #[test]
 fn wrong_reciprocals_end_in_bad_draws() {
     let (map, others) = (one_of_each(None), one_of_each(Some(AlgorithmKind::Uniform)));
@@ -149,7 +150,7 @@ fn wrong_reciprocals_end_in_bad_draws() {
     let slots = 64 + (16 * 5usize).next_multiple_of(64);
     for (seed, stalls) in [(4, (0.0, 0.0)), (5, (0.3, 0.3))] {
         let mut engine = Engine::new(&designs::DRAW_16, seed, stalls);
-        // The bucket is the first, and so is its row of slots; the quotient is always 0.
+        // The bucket is the first, and so is its row of slots. The quotient is always 0.
         let mut bytes = image.bytes().to_vec();
         let row = u16::from_le_bytes(bytes[64 + 6..64 + 8].try_into().expect("2 bytes"));
         let reciprocal = slots + 16 * 16 * usize::from(row) + 8;
@@ -166,7 +167,7 @@ fn wrong_reciprocals_end_in_bad_draws() {
             })
             .collect();
         engine.check(&others, None, draws);
-        // With the right one all are right.
+        // With the right reciprocal all draws are right.
         assert!(engine.load(image.bytes()));
         let draws: Vec<Choose> =
             (0..100).map(|at| Choose::random(&mut engine.dice, 3 * (at % 2))).collect();
@@ -174,7 +175,8 @@ fn wrong_reciprocals_end_in_bad_draws() {
     }
 }
 
-/// Whether the partition may be swapped is judged by the header; so what it does not name is not drawn from.
+/// crush_commands decides by the header whether the partition may be swapped. So the engine does
+/// not draw from buckets of an algorithm that the header does not name.
 #[test]
 fn buckets_of_algorithms_that_the_header_does_not_name_are_bad() {
     let mut engine = Engine::new(&designs::DRAW_16, 6, (0.0, 0.0));

@@ -11,14 +11,14 @@ use rand::Rng;
 
 use crate::buckets;
 
-/// What a draw must come to.
+/// The expected result of a draw.
 struct Expected {
     tag: u64,
-    /// The position, or what it must not be below: there is no such item.
+    /// The position; or, if there is no such item, the bound that the position must not be below.
     position: Result<u64, u64>,
 }
 
-/// Takes what the kernels draw and compares it.
+/// Compares the results of the kernels.
 struct Checker {
     valid: Port,
     drawn: Port,
@@ -55,7 +55,8 @@ impl Stream for Checker {
     }
 }
 
-/// A random draw of a random bucket: its beats to the source, its result to the checker.
+/// A random draw from a random bucket: gives its beats to the source, and its result to the
+/// checker.
 fn draw(dice: &mut Dice, lanes: usize, source: &mut Source, checker: &mut Checker) {
     let algorithm = AlgorithmKind::ALL[dice.random_range(0..5)];
     let items = buckets::size(dice, algorithm, 300);
@@ -98,7 +99,7 @@ fn draw(dice: &mut Dice, lanes: usize, source: &mut Source, checker: &mut Checke
             let row = &slots[row * lanes..size.min((row + 1) * lanes)];
             let mask = ((1u64 << row.len()) - 1).to_le_bytes();
             let mut data = row.concat();
-            // What is behind a bucket's slots must not matter.
+            // Bytes after a bucket's slots must not matter.
             data.resize_with(lanes * SLOT_BYTES, || dice.random());
             source.push_bytes(&[&[algorithm as u8], &beat, &mask[..lanes.div_ceil(8)], &data]);
         }

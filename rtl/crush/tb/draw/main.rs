@@ -1,5 +1,5 @@
-//! Benches of everything that draws one item of one bucket, from the kernels to the draw engine with
-//! its memories. All are compared with `Bucket::choose` of the software.
+//! Benches of all units that draw one item of one bucket, from the kernels to the draw engine with
+//! its memories. All results are compared with the software's `Bucket::choose`.
 #![cfg(feature = "verilator")]
 
 mod buckets;

@@ -1,4 +1,4 @@
-//! Buckets: their numbers, then what they hold.
+//! Buckets: first their numbers, then their items.
 
 use super::{Compiler, at, duplicate, undefined, unknown};
 use crate::check::{self, BuildError, MAX_BUCKETS, MAX_DEPTH};
@@ -10,7 +10,8 @@ use crate::text::weight;
 use crate::{AlgorithmKind, Bucket, BucketId, ItemId, WEIGHT_ONE};
 
 impl Compiler {
-    /// Notes all numbers that the text gives, for buckets without one get what is left.
+    /// Reserves all numbers that the text gives, because buckets without a number get one of the
+    /// others.
     pub(super) fn reserve_ids(&mut self, text: &Text<'_>) -> Result<(), ParseError> {
         for entry in &text.entries {
             let Entry::Bucket(bucket) = entry else { continue };
@@ -54,7 +55,7 @@ impl Compiler {
         Ok(())
     }
 
-    /// The bucket's number; those of its shadows are noted.
+    /// The bucket's number. The numbers of its shadows are stored.
     fn ids(&mut self, text: &syntax::Bucket<'_>) -> Result<BucketId, ParseError> {
         let mut own = None;
         let mut of_shadows = Vec::new();
@@ -116,12 +117,12 @@ impl Compiler {
                 }
             }
         }
-        // As many items are without a place as slots are empty.
+        // There are as many items without a position as empty slots.
         let mut unplaced = unplaced.into_iter();
         Ok(slots.into_iter().filter_map(|slot| slot.or_else(|| unplaced.next())).collect())
     }
 
-    /// What an item weighs if its line does not say.
+    /// The weight of an item whose line does not give it.
     fn own_weight(&self, item: ItemId) -> u32 {
         match item.bucket().and_then(|id| self.index.get(&id)) {
             Some(&at) => self.parts.buckets[at].weight,
@@ -132,6 +133,6 @@ impl Compiler {
 
 pub(super) fn bucket_number(word: Word<'_>) -> Result<BucketId, ParseError> {
     let number = word.number("the number of a bucket", -(MAX_BUCKETS as i64), -1)?;
-    // The number is in that range.
+    // The number was checked against this range.
     Ok(BucketId(number as i32))
 }

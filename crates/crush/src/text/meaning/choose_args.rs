@@ -31,7 +31,7 @@ impl Compiler {
     }
 }
 
-/// Cut to 32 bits, as Ceph's compiler reads it.
+/// The number is cut to 32 bits, as Ceph's compiler does.
 fn set_number(word: Word<'_>) -> Result<ChooseArgsId, ParseError> {
     match word.text.parse::<u64>() {
         Ok(number) => {

@@ -1,4 +1,4 @@
-//! The tree of a text to a map: what its names and numbers stand for.
+//! Turns the tree of a text into a map: resolves names and numbers.
 
 mod buckets;
 mod choose_args;
@@ -16,7 +16,7 @@ use crate::names::ClassId;
 use crate::shadow::{self, Wanted};
 use crate::{BucketId, ItemId, Tunables, TypeId};
 
-/// The tunables' names, as text has them.
+/// The tunables' names in text maps.
 pub(super) const TUNABLES: [&str; 10] = [
     "choose_local_tries",
     "choose_local_fallback_tries",
@@ -69,12 +69,12 @@ pub(super) fn map(text: &Text<'_>) -> Result<Map, ParseError> {
     Map::new(compiler.parts).map_err(|e| Problem::from(e).at(text.end))
 }
 
-/// What is known so far.
+/// The state of the compiler.
 struct Compiler {
     parts: Parts,
-    /// Where a bucket is in the parts.
+    /// The index of a bucket in the parts.
     index: HashMap<BucketId, usize>,
-    /// Levels below a bucket, itself included.
+    /// Number of levels below a bucket, with its own.
     levels: HashMap<BucketId, usize>,
     types: HashMap<String, TypeId>,
     items: HashMap<String, ItemId>,
@@ -82,7 +82,7 @@ struct Compiler {
     rules: HashSet<String>,
     /// Numbers that the text gives to shadows.
     wanted: Wanted,
-    /// All numbers of buckets that the text gives, and those given out since.
+    /// All numbers of buckets that the text gives, and all numbers assigned since.
     taken: HashSet<BucketId>,
     /// No number before this one is free.
     next_id: BucketId,
@@ -166,7 +166,7 @@ impl Compiler {
         Ok(())
     }
 
-    /// The class of that name, which gets the next number when it is new.
+    /// The class with that name. A new class gets the next number.
     fn class(&mut self, name: Word<'_>) -> ClassId {
         if let Some(&class) = self.classes.get(name.text) {
             return class;
@@ -206,7 +206,7 @@ fn unknown(what: &'static str, word: Word<'_>, known: &[&str]) -> ParseError {
     Problem::Unknown { what, found: shown(word.text), known }.at(word.place)
 }
 
-/// An error of the checks that all maps pass.
+/// Adds a place to an error of the general checks.
 fn at<T>(result: Result<T, check::BuildError>, place: Place) -> Result<T, ParseError> {
     result.map_err(|e| Problem::from(e).at(place))
 }

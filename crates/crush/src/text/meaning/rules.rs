@@ -64,7 +64,7 @@ impl Compiler {
             Step::Take { item, class: None } => self.item_named(*item).map(RuleStep::Take),
             Step::Take { item, class: Some(class) } => self.take_shadow(*item, *class),
             Step::Choose { verb, mode, count, kind } => {
-                // Checked against a closer bound with the whole rule.
+                // The checks of the whole rule use a tighter bound.
                 let bound = i64::from(i32::MAX);
                 let count = count.number("a count", -bound, bound)? as i32;
                 let kind = self.type_named(*kind)?;
