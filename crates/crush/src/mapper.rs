@@ -150,10 +150,10 @@ pub(crate) trait Drawer: Sized {
     fn draw(&self, bucket: &Bucket, r: u32) -> Option<usize>;
 }
 
-/// Nobody makes draws but the plain mapper.
-pub(crate) struct Nobody;
+/// The plain mapper makes every draw itself.
+pub(crate) struct NoDrawer;
 
-impl Drawer for Nobody {
+impl Drawer for NoDrawer {
     fn begin(&self, _: &Run<'_, Self>, _: &Choose<'_>, _: usize, _: bool) {}
 
     fn draw(&self, _: &Bucket, _: u32) -> Option<usize> {
@@ -162,13 +162,13 @@ impl Drawer for Nobody {
 }
 
 /// One mapping.
-pub(crate) struct Run<'m, D = Nobody> {
+pub(crate) struct Run<'m, D = NoDrawer> {
     pub(crate) map: &'m Map,
     pub(crate) choose_args: Option<&'m ChooseArgs>,
     pub(crate) x: u32,
     pub(crate) weights: &'m [u32],
     pub(crate) width: usize,
-    /// Who may have made draws already.
+    /// Makes draws ahead of the mapper, or none.
     pub(crate) drawer: &'m D,
     /// Where failed attempts are counted.
     pub(crate) tries: Option<&'m TriesHistogram>,

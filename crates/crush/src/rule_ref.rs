@@ -8,7 +8,7 @@ use crate::batch::tables::Tables;
 use crate::batch::{self, Kernel};
 use crate::choose_args::ChooseArgs;
 use crate::map::Map;
-use crate::mapper::{Drawer, Items, Nobody, Run};
+use crate::mapper::{Drawer, Items, NoDrawer, Run};
 use crate::msr;
 use crate::rule::{Rule, RuleKind};
 use crate::tries::TriesHistogram;
@@ -31,8 +31,8 @@ impl Map {
 }
 
 impl<'m> RuleRef<'m> {
-    /// The same rule with other weights: a weight set of the same map, which was checked with it. See
-    /// [`Map::choose_args_for_pool`].
+    /// The same rule with other weights: a weight set of the same map, which was checked with the
+    /// map. See [`Map::choose_args_for_pool`].
     #[must_use]
     pub fn with_choose_args(self, choose_args: Option<&'m ChooseArgs>) -> Self {
         Self { choose_args, ..self }
@@ -90,7 +90,7 @@ impl<'m> RuleRef<'m> {
     ) -> Rows {
         let mut rows = Rows::new(xs.len(), width);
         for (index, &x) in xs.iter().enumerate() {
-            let run = Run { tries: Some(tries), ..self.mapping(&Nobody, x, width, weights) };
+            let run = Run { tries: Some(tries), ..self.mapping(&NoDrawer, x, width, weights) };
             rows.set(index, &self.run_rule(&run));
         }
         rows
@@ -116,7 +116,7 @@ impl<'m> RuleRef<'m> {
     }
 
     pub(crate) fn run(&self, kernel: Kernel, x: u32, width: usize, weights: &[u32]) -> Items {
-        let plain = || self.run_rule(&self.mapping(&Nobody, x, width, weights));
+        let plain = || self.run_rule(&self.mapping(&NoDrawer, x, width, weights));
         if kernel == Kernel::Scalar {
             return plain();
         }
