@@ -161,8 +161,8 @@ fn offline(
     outcome
 }
 
-/// Gives nodes that were started just now the time to join. A rebuild does not know before what they
-/// lack, and a scrub does not see their shards before.
+/// Gives nodes that were started just now the time to join. Before that, a rebuild does not know
+/// their missing shards, and a scrub does not see their shards.
 fn wait_for_nodes(
     volume: Option<&str>,
     mut look: impl FnMut() -> anyhow::Result<PoolReport>,

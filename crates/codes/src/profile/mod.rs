@@ -17,8 +17,8 @@
 //! | `copies:N`                       | N identical shards                    | replicated pools |
 //!
 //! Defaults: W = 8 (or 16, 32); P = 2048; N = M^(K-1) or the largest power of M up to 64;
-//! D = K + M - 1; S = `jerasure-van` (or `rs-van`, `rs`). The parser refuses some numbers, and gives
-//! the reason: some loss of M shards could not be repaired, or the number is out of bounds.
+//! D = K + M - 1; S = `jerasure-van` (or `rs-van`, `rs`). The parser refuses some numbers, and
+//! gives the reason: some loss of M shards could not be repaired, or the number is out of bounds.
 
 mod bounds;
 mod text;
@@ -256,8 +256,8 @@ impl Profile {
     /// The code itself. Make it once and share it, because it holds the cache of repair plans.
     ///
     /// # Panics
-    /// When [`Profile::checked`] refuses the profile. It accepts all profiles from [`str::parse`] and
-    /// the constructors.
+    /// When [`Profile::checked`] refuses the profile. It accepts all profiles from [`str::parse`]
+    /// and the constructors.
     #[must_use]
     pub fn code(&self) -> Arc<dyn Code> {
         let profile = self.checked().expect("profiles are made with checked bounds");
