@@ -117,14 +117,14 @@ def scenario(world):
     server.stop()
     check(scrub(pool)["damaged"] == 0, "what a scrub repaired is damaged after a restart")
 
-    # Offline, with two nodes hit at once, and no read in between that could have noticed. On a busy
-    # machine a node may join after the opening. The volume then checks and mends the node's shards
-    # itself, and the scrub does not count them.
+    # Offline, with two shards hit at once, and no read in between that could have noticed.
     probes = [noise(STEP, at)[1000:1064] for at in (0, 16 * MIB)]
     hit = [find_shard_byte(pool, probe)[0] for probe in probes]
     for _, path, at in hit:
         flip(path, at + 7)
     found = scrub(pool)
+    where = [(index, at // SLOT) for index, _, at in hit]
+    check(found["damaged"] == 2, f"flips on (node, slot) {where}, scrub tells {found}")
     check(found["shards_failed"] == 0, f"scrub could not repair: {found}")
     for probe in probes:
         mended = find_shard_byte(pool, probe)
