@@ -41,10 +41,12 @@ const STARVED_MS_MAX: u64 = 8_000;
 const STEP_BLOCKS: u32 = 64;
 /// How often the volume asks a busy node to delete segments.
 const DELETE_TRIES: u32 = 50;
-/// Dead segments after which collection writes a checkpoint to free them.
-const DEAD_BATCH: usize = 8;
-/// A thin volume writes a checkpoint when one in this many of its segments has died.
-const GIVE_BACK_FRACTION: u64 = 4;
+/// Fewest dead segments for which collection writes a checkpoint to free them.
+const DEAD_BATCH: u64 = 8;
+/// In large volumes, collection waits for this many dead segments per segment of the checkpoint.
+const DEAD_PER_CHECKPOINT_SEGMENT: u64 = 4;
+/// One in this many of the volume's segments is many dead ones.
+const DEAD_FRACTION: u64 = 4;
 /// Pause before a serving volume checks again for something to collect or to give back, when the
 /// last check found something. The pause doubles after each check that found nothing.
 const HOUSEKEEPING_MS: u64 = 1_000;
@@ -61,7 +63,7 @@ impl Core {
         if self.phase != Phase::Serving || self.gc_running {
             return;
         }
-        if self.segments_free() < self.marks().high {
+        if self.segments_free() < self.marks_at_rest().high {
             self.grow_reservation();
         }
         let short = self.segments_free() < self.marks().low && self.now >= self.gc_rests_until;
@@ -79,15 +81,19 @@ impl Core {
         let long = CHECKPOINT_EVERY.max(self.checkpoint_segments() * 32);
         let settled = self.placement_changed && !self.rebuild_running;
         self.segments.any_shelved()
-            || self.gives_back()
+            || self.many_have_died()
             || self.segments_since_checkpoint >= long
             || (settled && self.segments_free() >= self.marks().low)
     }
 
-    /// A thin volume holds many dead segments, and other volumes may need their room.
-    fn gives_back(&self) -> bool {
-        let many = (DEAD_BATCH as u64).max(self.segments.len() as u64 / GIVE_BACK_FRACTION);
-        self.reservation.provisioning == Provisioning::Thin && self.segments_died >= many
+    /// Many segments have died since the last checkpoint, and their room will be needed: other
+    /// volumes may need the room of a thin volume, and a thick volume frees it before users have to
+    /// wait for it.
+    fn many_have_died(&self) -> bool {
+        let many = DEAD_BATCH.max(self.segments.len() as u64 / DEAD_FRACTION);
+        let thin = self.reservation.provisioning == Provisioning::Thin;
+        let soon = || self.segments_free() < 2 * self.marks_at_rest().high;
+        self.segments_died >= many && (thin || soon())
     }
 
     /// Starts collection, if it does not run already.
@@ -130,6 +136,23 @@ impl Core {
         since.is_some_and(|since| self.now.since(since) >= Nanos::from_ms(STARVED_MS_MAX))
     }
 
+    /// A measure of the room that collection has made: it does not change when the volume gives
+    /// some of the room back.
+    fn room_made(&self) -> i64 {
+        let free = self.segments_free() + self.segments_free_to_move();
+        let signed = |segments: u64| i64::try_from(segments).unwrap_or(i64::MAX);
+        signed(free) - 2 * signed(self.segments_to_give())
+    }
+
+    /// Dead segments for which collection writes a checkpoint: enough that the checkpoint is small
+    /// beside the room that it frees, but no more than half of those that may die before users have
+    /// to wait.
+    fn dead_batch(&self) -> u64 {
+        let marks = self.marks_at_rest();
+        let worth = DEAD_PER_CHECKPOINT_SEGMENT * self.checkpoint_segments();
+        worth.min((marks.low - marks.reserve) / 2).max(DEAD_BATCH)
+    }
+
     /// Some closed segments are not durable yet.
     fn sealing(&self) -> bool {
         let sealing = |s: &Segment| matches!(s.state, State::Closed | State::Sealed) && !s.shelved;
@@ -163,12 +186,14 @@ impl Core {
 /// idle.
 pub async fn keep_house(ctx: Ctx) {
     let mut pause_ms = HOUSEKEEPING_MS;
+    let mut written = 0;
     while ctx.with(|core| core.phase == Phase::Serving) {
         yield_if_needed(&ctx).await;
         let full = ask_full_nodes(&ctx).await;
         let rests = ctx.with(|core| {
             core.consider_gc();
-            core.shrink_reservation();
+            let before = std::mem::replace(&mut written, core.counters.user_written_bytes);
+            core.shrink_reservation(before == written);
             let rests = !core.gc_running && !core.reservation_changes();
             core.claim_promised_slots();
             rests
@@ -199,28 +224,25 @@ async fn collect(ctx: &Ctx) -> Ended {
     // Every round frees a segment, moves one, or ends. The bound is a safeguard against a bug.
     for _ in 0..100_000 {
         let (free, marks, dead, serving, victim) = ctx.with(|core| {
-            let dead = core.dead_segments().len();
+            let dead = core.dead_segments().len() as u64;
             let victim = core.victim(&tried);
             (core.segments_free(), core.marks(), dead, core.phase == Phase::Serving, victim)
         });
         if !serving {
             return Ended::Disturbed;
         }
-        let long = ctx.with(|core| core.checkpoint_pays());
-        let plenty = free + dead as u64 >= marks.high;
+        let (long, batch) = ctx.with(|core| (core.checkpoint_pays(), core.dead_batch()));
+        let plenty = free + dead >= marks.high;
         let urgent = free < marks.low && dead > 0;
         // A checkpoint closes the open segment, even if it holds little, and takes room until the
         // old checkpoint is gone. So it is worth its cost only after several segments have died.
         let tight = victim.is_none();
-        if long || (urgent && (dead >= DEAD_BATCH || plenty || tight)) {
+        if long || (urgent && (dead >= batch || plenty || tight)) {
             if !write_checkpoint(ctx, false).await {
                 return Ended::Disturbed;
             }
-            let now = ctx.with(|core| {
-                let free = core.segments_free() + core.segments_free_to_move();
-                (free, core.counters.user_written_bytes)
-            });
-            let in_vain = |last: (u64, u64)| now.0 <= last.0 && now.1 == last.1;
+            let now = ctx.with(|core| (core.room_made(), core.counters.user_written_bytes));
+            let in_vain = |last: (i64, u64)| now.0 <= last.0 && now.1 == last.1;
             if !long && last_checkpoint.is_some_and(in_vain) {
                 // Moving blocks takes as much room as it gives back.
                 return ended(&tried);
@@ -377,7 +399,8 @@ pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
     ctx.with(|core| {
         core.counters.checkpoints += 1;
         core.trim_log(); // records of segments that were not stored
-        core.shrink_reservation();
+        core.pursue_goal();
+        core.shrink_reservation(false);
     });
     true
 }

@@ -8,14 +8,30 @@
 //! - A *thick* volume reserves the slots for its whole size when it is created or grows. If a node
 //!   does not have that many, the volume is not created, or does not grow. It asks for a few more
 //!   where there are more: for segments that are being written, and for shards of lost nodes that
-//!   it rebuilds on the others. When nodes have nothing left for others, volumes give back slots
-//!   beyond their needs (`slots_needed`), half of them each second. When a volume that is created
-//!   or grows lacks slots on a node, the others give back as many at once. A volume that closes
-//!   keeps the slots that it needs.
+//!   it rebuilds on the others.
 //! - A *thin* volume reserves the slots that it holds, those that it needs to go on, and a few to
 //!   grow into. It asks for more as it fills, and with each checkpoint it gives back those that it
 //!   no longer needs. When nodes refuse, it works with the slots that it has: it collects, and its
 //!   users get the error that there is no space.
+//!
+//! # Idle slots
+//! Collection is cheap where much garbage may lie, and dear where little may: with one slot of
+//! garbage for each slot of data, overwritten segments often die before collection moves them. So
+//! a volume also reserves slots that no volume needs, under three conditions:
+//!
+//! - It leaves unclaimed as many as it takes. With several volumes, each has the same share, and
+//!   one share stays unclaimed. When another volume reserves more, this one gives back until the
+//!   shares are equal again.
+//! - It takes no more idle slots than it needs for its data: with more, collection becomes little
+//!   cheaper, and a lost node has more shards to rebuild.
+//! - It gives them back. When nodes have nothing left for others, each volume gives back half of
+//!   the slots beyond its needs (`slots_needed`). When a volume that is created or grows lacks
+//!   slots on a node, the others give back as many as it lacks.
+//!
+//! Slots to give back may hold garbage. The volume then sets itself a *goal*: it collects until
+//! that many slots are free, and gives back what each checkpoint frees. Meanwhile users' writes go
+//! on. A volume that closes collects for some seconds, and keeps only the slots that it needs or
+//! still holds.
 //!
 //! The module `reserve` asks nodes for slots and gives slots back.
 
@@ -33,7 +49,8 @@ const ASK_AGAIN_MS: u64 = 200;
 const GROW_SEGMENTS_MIN: u64 = 2;
 /// A volume grows by one in this many of its segments.
 const GROW_FRACTION: u64 = 8;
-/// How long a volume that gave back room for others asks only for slots that it needs.
+/// How long a volume that gave back room for others asks only for slots that it needs, and collects
+/// to give back the rest.
 const YIELD_MS: u64 = 5_000;
 
 /// The volume's reservation.
@@ -54,6 +71,14 @@ pub struct Reservation {
     rebuild_refused_at: Option<Nanos>,
     /// When the volume last gave back room because other volumes had none.
     yielded_at: Option<Nanos>,
+    /// The number of slots on each node that it then wanted to keep.
+    goal: u32,
+}
+
+/// Idle slots that a volume may have, when it has `idle` of them, `unclaimed` more are left, and it
+/// needs `needed` slots for its data: see the module's essay.
+fn share_of_idle(idle: u32, unclaimed: u32, needed: u32) -> u32 {
+    (idle.saturating_add(unclaimed) / 2).min(needed)
 }
 
 impl Core {
@@ -76,10 +101,38 @@ impl Core {
         GROW_SEGMENTS_MIN.max(own / GROW_FRACTION).max(self.ring_segments() / 2)
     }
 
-    /// Slots on each node beyond which the volume never asks for more: its whole size takes them
-    /// when it rebuilds the shards of lost nodes on the others, plus segments that are being
-    /// written.
+    /// Slots on each node beyond which the volume never asks for more.
     pub fn slots_most(&self) -> u32 {
+        self.slots_useful().saturating_add(self.slots_idle_most())
+    }
+
+    /// Idle slots on each node that the volume may have.
+    fn slots_idle_most(&self) -> u32 {
+        share_of_idle(self.slots_idle(), self.slots_unclaimed(), self.slots_needed())
+    }
+
+    /// Slots on each node that the volume has reserved beyond those that it can have a use for.
+    fn slots_idle(&self) -> u32 {
+        self.reservation.slots.saturating_sub(self.slots_useful())
+    }
+
+    /// Slots that no volume has reserved, on the node with the fewest.
+    fn slots_unclaimed(&self) -> u32 {
+        let known = |node: &&Node| node.health == NodeHealth::Up && node.slots_reserved > 0;
+        self.nodes.iter().filter(known).map(|node| node.stat.slots_free).min().unwrap_or(0)
+    }
+
+    /// Idle slots on each node that the volume has beyond its share of them, because other volumes
+    /// have reserved more since it took them. 0 if there are fewer than the volume grows by: such
+    /// differences come and go.
+    pub fn slots_beyond_share(&self) -> u32 {
+        let beyond = self.slots_idle().saturating_sub(self.slots_idle_most());
+        if beyond > self.step() { beyond } else { 0 }
+    }
+
+    /// Slots on each node that the volume can have a use for: its whole size takes them when it
+    /// rebuilds the shards of lost nodes on the others, plus segments that are being written.
+    fn slots_useful(&self) -> u32 {
         let blocks = self.geometry.size_bytes / BLOCK_BYTES as u64;
         let writing = self.shape().slots(2 * self.ring_segments());
         let slots = self.shape().slots_for_with_losses(blocks).saturating_add(writing);
@@ -139,20 +192,66 @@ impl Core {
         self.slots_surplus() > 0
     }
 
-    /// Gives back slots beyond the volume's needs: the `lacking` slots that other volumes wait for,
-    /// or half of the surplus if nodes merely have nothing left. Collection makes the volume small
-    /// enough for that.
-    pub fn yield_room(&mut self, lacking: u32) {
-        let surplus = self.slots_surplus();
-        if surplus == 0 || self.reservation_changes() || self.phase != Phase::Serving {
+    /// Gives back `less` slots on each node, or the slots beyond the volume's needs if these are
+    /// fewer. Collection frees those that hold garbage.
+    pub fn yield_room(&mut self, less: u32) {
+        let less = less.min(self.slots_surplus());
+        if less == 0 || self.reservation_changes() || self.phase != Phase::Serving {
             return;
         }
-        let less = if lacking > 0 { lacking.min(surplus) } else { surplus.div_ceil(2) };
-        let slots = (self.reservation.slots - less).max(self.slots_least());
-        if slots < self.reservation.slots {
-            self.reservation.yielded_at = Some(self.now);
+        self.reservation.yielded_at = Some(self.now);
+        self.reservation.goal = self.reservation.slots - less;
+        self.pursue_goal();
+        self.consider_gc();
+    }
+
+    /// Half of the slots that the volume has beyond its needs.
+    pub fn half_of_surplus(&self) -> u32 {
+        self.slots_surplus().div_ceil(2)
+    }
+
+    /// Slots on each node that the volume still has to give back.
+    fn slots_to_give(&self) -> u32 {
+        match self.yields() {
+            true => self.reservation.slots.saturating_sub(self.reservation.goal),
+            false => 0,
+        }
+    }
+
+    /// The volume gave back room lately.
+    fn yields(&self) -> bool {
+        let yielded = self.reservation.yielded_at;
+        yielded.is_some_and(|at| self.now.since(at) < Nanos::from_ms(YIELD_MS))
+    }
+
+    /// Segments that collection has to free so that the volume can give back its slots.
+    pub fn segments_to_give(&self) -> u64 {
+        let shape = self.shape();
+        u64::from(self.slots_to_give()) * shape.nodes / shape.width
+    }
+
+    /// Gives back the slots that are free of those that the volume wants to give back. It keeps
+    /// enough for users' writes while collection goes on.
+    pub fn pursue_goal(&mut self) {
+        let marks = self.marks_at_rest();
+        let writing = u32::try_from(self.shape().slots(marks.low - marks.reserve));
+        let least = self.slots_least().saturating_add(writing.unwrap_or(u32::MAX));
+        let slots = self.reservation.goal.max(least);
+        let gives = self.slots_to_give() > 0 && slots < self.reservation.slots;
+        if gives && !self.reservation_changes() && self.phase == Phase::Serving {
             self.set_reservation(slots);
         }
+    }
+
+    /// Begins to give back all slots that the volume does not need while it is closed.
+    pub fn give_back_all(&mut self) {
+        let needed = self.slots_needed_without_losses();
+        self.yield_room(self.reservation.slots.saturating_sub(needed));
+    }
+
+    /// Collection may still free slots for [`Self::yield_room`].
+    pub fn is_giving_back(&self) -> bool {
+        self.slots_to_give() > 0 && (self.gc_running || self.reservation_changes())
     }
 
     /// The volume never reserves fewer slots on each node: the slots that it holds or is about to
@@ -227,7 +326,7 @@ impl Core {
         if node.slots_reserved == 0 {
             return 0;
         }
-        let more = self.slots_most().saturating_sub(node.slots_reserved);
+        let more = self.slots_useful().saturating_sub(node.slots_reserved);
         u64::from(more.min(node.stat.slots_free))
     }
 
@@ -273,13 +372,11 @@ impl Core {
     /// The volume may ask all nodes for more. After it gave back room, it asks only for slots that
     /// it cannot do without.
     fn may_grow(&self) -> bool {
-        let yielded = self.reservation.yielded_at;
-        let yields = yielded.is_some_and(|at| self.now.since(at) < Nanos::from_ms(YIELD_MS));
         // A thick volume can work with the slots that it needs as soon as collection has made room.
         // A thin one grows with its data.
         let thick = self.reservation.provisioning == Provisioning::Thick;
         let can_wait = self.slots_surplus() >= self.step() || (thick && !self.starved());
-        self.reservation.slots < self.slots_most() && !(yields && can_wait)
+        self.reservation.slots < self.slots_most() && !(self.yields() && can_wait)
     }
 
     /// Nodes have refused to grant more, and the volume does not ask again yet.
@@ -322,9 +419,12 @@ impl Core {
         self.nodes_that(|n| n.health == NodeHealth::Up && n.slots_reserved < reserved)
     }
 
-    /// Gives back what the volume no longer needs.
-    pub fn shrink_reservation(&mut self) {
-        let wanted = self.slots_wanted();
+    /// Gives back what the volume no longer needs. A thick volume that users write to keeps its
+    /// idle slots: it would take them again at once.
+    pub fn shrink_reservation(&mut self, at_rest: bool) {
+        let keeps = !at_rest && self.reservation.provisioning == Provisioning::Thick;
+        let idle = if keeps { self.reservation.slots.min(self.slots_most()) } else { 0 };
+        let wanted = self.slots_wanted().max(idle);
         let step = self.step();
         let spare = self.reservation.slots.saturating_sub(wanted);
         let more = |node: &Node| node.slots_reserved > self.reservation.slots;
@@ -335,5 +435,33 @@ impl Core {
         }
         let wanted = if spare <= step { self.reservation.slots } else { wanted };
         self.set_reservation(wanted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share_of_idle;
+
+    #[test]
+    fn a_volume_leaves_as_many_idle_slots_as_it_takes() {
+        assert_eq!(share_of_idle(0, 100, 1000), 50);
+        assert_eq!(share_of_idle(50, 50, 1000), 50, "it keeps them");
+        assert_eq!(share_of_idle(50, 10, 1000), 30, "another volume took 40");
+        assert_eq!(share_of_idle(50, 0, 1000), 25);
+        assert_eq!(share_of_idle(0, 100, 8), 8, "more would be of little use");
+    }
+
+    #[test]
+    fn volumes_come_to_equal_shares() {
+        let mut idle = [0u32; 4];
+        let pot = 1000;
+        for _ in 0..20 {
+            for volume in 0..idle.len() {
+                let unclaimed = pot - idle.iter().sum::<u32>();
+                idle[volume] = share_of_idle(idle[volume], unclaimed, u32::MAX);
+            }
+        }
+        let share = pot / 5;
+        assert!(idle.iter().all(|idle| idle.abs_diff(share) <= 2), "{idle:?}");
     }
 }

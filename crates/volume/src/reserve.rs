@@ -27,6 +27,8 @@ const TRIES_MAX: u32 = 8;
 const GIVE_BACK_MS_MAX: u64 = 20_000;
 /// How often it asks meanwhile.
 const GIVE_BACK_POLL_MS: u64 = 500;
+/// How long a volume that closes collects to give slots back.
+const CLOSE_COLLECTS_MS_MAX: u64 = 3_000;
 /// How often a change checks whether the change before it has ended.
 const CHANGE_POLL_MS: u64 = 5;
 
@@ -359,10 +361,27 @@ pub async fn yield_if_needed(ctx: &Ctx) {
         // If the disk is full, giving slots back makes no room.
         let full = |node: &&Node| node.stat.slots_free == 0 && !node.disk_limited && !node.short;
         let nothing_left = up.iter().any(full);
-        if lacking > 0 || nothing_left {
-            core.yield_room(lacking);
-        }
+        let half = if nothing_left { core.half_of_surplus() } else { 0 };
+        let less = if lacking > 0 { lacking } else { half.max(core.slots_beyond_share()) };
+        core.yield_room(less);
     });
+}
+
+/// Frees slots that the volume can do without and that hold garbage, before it closes: later
+/// nothing frees them until the volume is opened again.
+pub async fn give_back_garbage(ctx: &Ctx) {
+    let begun = ctx.with(|core| core.now);
+    let mut asked = false;
+    while ctx.with(|core| {
+        let late = core.now.since(begun) >= Nanos::from_ms(CLOSE_COLLECTS_MS_MAX);
+        if !asked && !core.reservation_changes() {
+            core.give_back_all();
+            asked = true;
+        }
+        core.phase == Phase::Serving && !late && (!asked || core.is_giving_back())
+    }) {
+        ctx.sleep_ms(CHANGE_POLL_MS).await;
+    }
 }
 
 /// Gives back slots that the volume can do without when it closes: later no other volume could ask
@@ -372,7 +391,9 @@ pub async fn give_back_spare(ctx: &Ctx) {
     let (nodes, slots) = ctx.with(|core| {
         let slots = core.slots_needed_without_losses().max(core.slots_least());
         let more = |node: &Node| node.health == NodeHealth::Up && node.slots_reserved > slots;
-        (core.nodes_that(more), slots)
+        let nodes = core.nodes_that(more);
+        nodes.iter().for_each(|node| core.node_mut(*node).give_up_slots(slots));
+        (nodes, slots)
     });
     // The volume needs all of these from now on: it has no writer to give any back.
     ctx.call_all(&nodes, &RequestBody::Reserve { slots, spare: 0 }).await;

@@ -367,12 +367,21 @@ impl Core {
         self.shape().checkpoint_segments(self.map.used_blocks(), self.segments.len() as u64)
     }
 
-    /// The present marks. When rebuild lacks room, collection begins earlier.
+    /// The present marks. When rebuild lacks room, or the volume wants to give slots back,
+    /// collection begins earlier.
     #[must_use]
     pub fn marks(&self) -> Marks {
-        let marks = Shape::marks(self.segments.len() as u64 + self.segments_free());
-        let low = if self.rebuild_lacks_room { marks.high } else { marks.low };
-        Marks { low, ..marks }
+        let marks = self.marks_at_rest();
+        let high = marks.high + self.segments_to_give();
+        let early = self.rebuild_lacks_room || high > marks.high;
+        let low = if early { high } else { marks.low };
+        Marks { low, high, ..marks }
+    }
+
+    /// The marks of a volume that has no other reason to collect than its own lack of room.
+    #[must_use]
+    pub fn marks_at_rest(&self) -> Marks {
+        Shape::marks(self.segments.len() as u64 + self.segments_free())
     }
 
     /// Slots on each node that the volume takes with `more` segments more than it has, and with the
@@ -382,7 +391,8 @@ impl Core {
         let shape = self.shape();
         let average = shape.slots(self.segments.len() as u64);
         let held = average.max(self.slots_held_most());
-        held + shape.slots(more) + shape.slots_left(self.checkpoint_segments(), self.marks().high)
+        let free = self.marks_at_rest().high;
+        held + shape.slots(more) + shape.slots_left(self.checkpoint_segments(), free)
     }
 
     /// Slots on each node that the volume leaves free whenever it can: those for the next
@@ -477,7 +487,7 @@ impl Core {
     /// nodes that placement gives.
     #[must_use]
     pub fn is_tight(&self) -> bool {
-        self.segments_free() < self.marks().high
+        self.segments_free() < self.marks_at_rest().high
     }
 
     /// Less than the reserve is left.

@@ -16,7 +16,7 @@ use crate::exec::Executor;
 use crate::gc::write_checkpoint;
 use crate::map::Location;
 use crate::record::EntryKind;
-use crate::reserve::{begin_change, give_back_spare, reserve_for_size};
+use crate::reserve::{begin_change, give_back_garbage, give_back_spare, reserve_for_size};
 use crate::seam::{Action, Event, Geometry, Opening, Provisioning, VolumeConfig};
 use crate::segment::State;
 use crate::status::{NodeHealth, NodeStatus, Phase, Status};
@@ -340,6 +340,7 @@ async fn close(ctx: Ctx) {
         }
         ctx.sleep_ms(1).await;
     }
+    give_back_garbage(&ctx).await;
     if ctx.with(|core| core.phase == Phase::Serving) {
         // In this phase rebuild and collection end by themselves. Wait for them.
         ctx.with(|core| core.phase = Phase::Closing);
