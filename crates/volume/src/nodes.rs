@@ -192,17 +192,22 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         }
         // Perhaps the node's record of the volume is damaged. The volume serves with the other
         // nodes, so the record may begin anew. Any other fault of the node stays.
-        Err(error @ NodeError::Io(_)) => match ctx.call(node, RequestBody::RenewRecord).await {
-            Ok(ReplyBody::VolumeState(state)) => {
-                check_place(node, &state.stat)?;
-                tracing::warn!("{node}: its record of the volume was damaged, and is renewed");
-                ctx.with(|core| core.node_mut(node).stat = state.stat);
+        Err(error @ NodeError::Io(_)) => {
+            if !is_newest_writer(ctx).await? {
+                return Err(error);
             }
-            Err(NodeError::Fenced { current, .. }) if current > epoch => {
-                return Err(fenced_out(ctx, current));
+            match ctx.call(node, RequestBody::RenewRecord).await {
+                Ok(ReplyBody::VolumeState(state)) => {
+                    check_place(node, &state.stat)?;
+                    tracing::warn!("{node}: its record of the volume was damaged, and is renewed");
+                    ctx.with(|core| core.node_mut(node).stat = state.stat);
+                }
+                Err(NodeError::Fenced { current, .. }) if current > epoch => {
+                    return Err(fenced_out(ctx, current));
+                }
+                _ => return Err(error),
             }
-            _ => return Err(error),
-        },
+        }
         Err(NodeError::Fenced { current, .. }) if current > epoch => {
             return Err(fenced_out(ctx, current));
         }
@@ -260,6 +265,30 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
 }
 
 /// Another writer has the volume, with the epoch `current`.
+/// Asks the nodes that are up for their epochs. True if enough of them have this writer's epoch
+/// that no newer writer serves the volume. Without this question, a writer that does not know yet
+/// that it is fenced could replace a record with the newer epoch, when the node cannot read that
+/// record.
+///
+/// # Errors
+/// A node has a newer epoch: the volume has failed.
+async fn is_newest_writer(ctx: &Ctx) -> Result<bool, NodeError> {
+    let (nodes, epoch) = ctx.with(|core| (core.up_nodes(), core.epoch));
+    // A node refuses a fence with an epoch that it has already.
+    let answers = ctx.call_all(&nodes, &RequestBody::Fence { takeover: true }).await;
+    let mut agreeing = 0;
+    for (_, answer) in answers {
+        match answer {
+            Err(NodeError::Fenced { current, .. }) if current > epoch => {
+                return Err(fenced_out(ctx, current));
+            }
+            Err(NodeError::Fenced { .. }) => agreeing += 1,
+            _ => {}
+        }
+    }
+    Ok(agreeing >= ctx.with(|core| core.nodes_needed()))
+}
+
 fn fenced_out(ctx: &Ctx, current: Epoch) -> NodeError {
     ctx.with(|core| {
         core.fence_out(current);

@@ -26,10 +26,10 @@
 //! # A damaged record
 //! may have held any epoch, so the node refuses every request on the volume. A writer that serves
 //! the volume with enough other nodes may renew the record
-//! ([`fieldstone_proto::RequestBody::RenewRecord`]): these nodes have the writer's epoch, and a
-//! newer writer would have to fence at least one of them first. If the node could read the epoch,
-//! and only a sync failed, it refuses a writer with a lower epoch: that writer does not know yet
-//! that it is fenced. The node neither renews nor removes a record that a newer release wrote.
+//! ([`fieldstone_proto::RequestBody::RenewRecord`]). It first asks these nodes whether they still
+//! have its epoch: a newer writer has to fence at least one of them. If the node could read the
+//! epoch, and only a sync failed, it refuses a writer with a lower epoch: that writer does not know
+//! yet that it is fenced. The node neither renews nor removes a record that a newer release wrote.
 //!
 //! # Order
 //! The node carries out fence, root, reservation, renewal and removal requests of one volume one
