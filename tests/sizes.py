@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import time
@@ -15,6 +16,8 @@ from world import EVERY_CODE, MIB, check, fieldstone, refused
 
 # Refusing is arithmetic, and listing an empty pool a matter of seconds.
 SECONDS = 20
+
+SMALL_BYTES = 64 * 1024
 
 
 def disks(world):
@@ -126,11 +129,38 @@ def beside_a_neighbour(world):
     server.stop()
 
 
+def idle_room(world):
+    """A volume that is overwritten takes idle slots, leaves as many, and gives all back."""
+    pool = world.pool("160M", name="idle")
+    pool.create_volume("a", "48M")
+    created = unreserved_bytes(pool)
+    server = pool.serve("a")
+    handle = connect(server.uri("a"))
+    # Scattered writes: segments die slowly, and collection that begins early moves much.
+    dice = random.Random(14)
+    for turn in range(4000):
+        handle.pwrite(noise(SMALL_BYTES, f"idle {turn}"), dice.randrange(768) * SMALL_BYTES)
+    handle.flush()
+    left = unreserved_bytes(pool)
+    volume = pool.status()["volumes"][0]
+    amplification = 1 + volume["moved_bytes"] / volume["user_written_bytes"]
+    check(left < created, "the volume took no idle slots: this case shows nothing")
+    check(amplification < 1.2, f"{amplification:.2f} bytes written for each byte of the user")
+    # The share of one volume is half. It also has slots for segments that are being written, and
+    # for the shards of lost nodes.
+    check(left > created // 4, f"the volume left only {left} of {created} bytes on a node")
+    handle.shutdown()
+    server.stop()
+    closed = unreserved_bytes(pool)
+    check(closed >= created - 2 * MIB, f"{closed} of {created} bytes are free once it is closed")
+
+
 def scenario(world):
     disks(world)
     mounts(world)
     volumes(world)
     beside_a_neighbour(world)
+    idle_room(world)
 
 
 main(scenario, EVERY_CODE)
