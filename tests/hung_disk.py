@@ -164,4 +164,4 @@ def scenario(world):
         replacing_another(pool)
 
 
-main(scenario, [Case("rs:4+2", "inside"), Case("rs:4+2", "processes")])
+main(scenario, [Case("rs:4+2", "inside"), Case("rs:4+2", "processes")], waits=True)

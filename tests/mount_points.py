@@ -163,4 +163,4 @@ def scenario(world):
         disks.clear()
 
 
-main(scenario, [case for case in EVERY_CASE if case.node_count == 6])
+main(scenario, [case for case in EVERY_CASE if case.node_count == 6], waits=True)

@@ -190,4 +190,4 @@ def scenario(world):
         by_itself(pool)
 
 
-main(scenario, EVERY_CASE)
+main(scenario, EVERY_CASE, waits=True)

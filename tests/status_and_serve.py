@@ -169,4 +169,4 @@ def scenario(world):
     ends(world, pool)
 
 
-main(scenario, [Case("rs:4+2", "inside"), Case("rs:4+2", "processes")])
+main(scenario, [Case("rs:4+2", "inside"), Case("rs:4+2", "processes")], waits=True)

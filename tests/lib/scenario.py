@@ -43,8 +43,12 @@ def _time_is_up(*_):
     raise Failure("the time limit of the case is reached")
 
 
-def main(run, cases, parser=None):
-    """Runs the script's cases; `parser` adds options, which `run` then gets as second argument."""
+def main(run, cases, parser=None, waits=False):
+    """Runs the script's cases; `parser` adds options, which `run` then gets as second argument.
+
+    `waits`: the cases mostly wait, for time limits of the program say, and hardly use the CPU.
+    `tests/run` then runs them beside others.
+    """
     scenario = pathlib.Path(sys.argv[0]).stem
     given = parser is not None
     parser = parser or argparse.ArgumentParser()
@@ -52,7 +56,7 @@ def main(run, cases, parser=None):
     parser.add_argument("--list", action="store_true", help="list the cases")
     options = parser.parse_args()
     if options.list:
-        print("\n".join(str(case) for case in cases))
+        print("\n".join(f"{case} waits" if waits else str(case) for case in cases))
         return
     # The runner says so first and kills later: time to keep the evidence and end the servers.
     signal.signal(signal.SIGTERM, _time_is_up)
