@@ -16,7 +16,6 @@
 //!
 //! Each opening and each loss of the node's folder begins a new *era* of its disk. The disk drops
 //! results of an earlier era, whose operations were still in flight.
-//! earlier era: operations were in flight when the folder vanished and the node was dropped.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;

@@ -15,18 +15,20 @@
 //! - Only two functions make a node: [`create`], which commands call, and an [`Opening`] that was
 //!   told to replace a missing node. The opening makes a node only where nothing exists: an
 //!   unmounted mount point is an empty folder, and if a disk is away, the link to it still exists.
-//! - A folder without `superblock` holds no node. If it has data, it is damaged. No process changes
-//!   either.
+//! - A folder without `superblock` holds no node. If it has data, it is damaged. An opening changes
+//!   neither.
 //! - A locked folder with an address in `listen` belongs to a node process: connect to it. A locked
 //!   folder without an address belongs to another process, most likely a server: do not use it.
 //! - A killed process may leave operations in the kernel. They would write into slots that a
 //!   successor gives to other shards. So every file that a node uses has a shared `flock` on the
 //!   descriptor that the operations use: the kernel keeps the lock until the last operation is
-//!   done. A successor waits for all of these locks before it reads anything. Meanwhile the node is
-//!   down.
-//! - The process opens only regular files: opening a FIFO in place of a file would hang.
-//! - The process reaches files through the open folder, not by the folder's path. After the folder
-//!   was moved away or deleted, the node never writes into the folder that now has its name.
+//!   done. A successor waits for all of these locks before it reads the node's files. Meanwhile the
+//!   node is down.
+//! - An opening refuses a FIFO, or anything else that is not a regular file, in place of a node's
+//!   file: opening a FIFO would hang.
+//! - A running node reaches its files through the open folder, not by the folder's path. The only
+//!   exception is `listen`. So after the folder was moved away or deleted, no shard or record lands
+//!   in the folder that now has its name.
 //! - The process remembers the device and inode of the superblock that it opened. So it notices
 //!   when the folder of a running node vanishes or is replaced.
 
@@ -356,7 +358,7 @@ fn write_listen(folder: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Makes an empty node at `folder`. Either nothing exists there, and the folder around it exists,
-/// or it is a folder with nothing in it.
+/// or it is an empty folder ([`Found::Empty`]).
 ///
 /// # Errors
 /// See [`FolderError`].

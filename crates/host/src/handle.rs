@@ -153,6 +153,7 @@ struct Start {
 impl Host {
     /// Starts the cores.
     ///
+    /// # Errors
     /// A ring or a thread could not be made; the text has the reason.
     pub fn start(config: HostConfig) -> io::Result<Self> {
         let cores = config.cores.max(1);

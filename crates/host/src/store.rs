@@ -26,7 +26,7 @@ use fieldstone_uring::{Event, Reactor, Sender, Token};
 use crate::message::{DeviceId, Message, Router};
 use crate::token::{Kind, token};
 
-/// A message to a store from another part or thread. Both sides agree on the type.
+/// A message to a store or a front-end, or the status of a store. Both sides agree on the type.
 pub type Mail = Box<dyn Any + Send>;
 
 /// The phase of a store's life.
@@ -148,7 +148,7 @@ pub struct Mailer {
 }
 
 impl Mailer {
-    /// Sends a message to the store. The message is lost if the core hangs with a full mailbox or
+    /// Sends a message to the store. The message is lost if the core's mailbox is full or the core
     /// has ended: the store needs a time limit.
     pub fn send(&self, mail: Mail) {
         let _ = self.sender.send(Message::ToStore { device: self.device, mail });
