@@ -21,7 +21,7 @@
 //!   other threads. There are two exceptions: a core opens the files of its nodes ([`disk`]), and
 //!   makes short buffered writes while the disk keeps pace (`pace`).
 //! - An idle host sleeps in the kernel. Its only periodic work is a look at the folders of
-//!   in-process nodes every two seconds, and the housekeeping of volumes every 2 to 16 seconds.
+//!   in-process nodes every two seconds, and the housekeeping of volumes every 1 to 16 seconds.
 //! - Only the loop of the core ([`worker`]) touches a state machine: each turn gives it events and
 //!   takes its actions.
 //!

@@ -20,11 +20,12 @@
 //! In all other cases the write goes to the ring. This costs about three times the CPU time, and
 //! blocks at worst a kernel thread.
 //!
-//! **The remaining risk.** A disk may begin to hang, and its overdue operation is not found yet, or
-//! no operation is under way on it. Then the core still makes a write itself. In most cases the
-//! write only copies into memory. If it needs a page or an inode that is being written to the disk,
-//! the core and all its parts wait for as long as the disk hangs. This happens for at most one
-//! write. The core makes no such write with `--direct`, nor on XFS or btrfs.
+//! **The remaining risk.** At the start of a hang, the overdue operation is not found yet. If no
+//! operation is under way on the disk, none will be found. In both cases the core still makes a
+//! write itself. In most cases the write only copies into memory. If it needs a page or an inode
+//! that is being written to the disk, the core and all its parts wait for as long as the disk
+//! hangs. This happens for at most one write. The core makes no such write with `--direct`, nor on
+//! XFS or btrfs.
 //!
 //! # How overdue operations are found
 //!
@@ -166,7 +167,7 @@ mod tests {
         assert!(now > began + OVERDUE_MS);
         pace.end(hung, ms(now));
         assert!(pace.is_kept(ms(now)), "the disk works again");
-        // No operation for a long time is no sign of a hang.
+        // A long time without operations is no sign of a hang.
         while let Some(group) = others.pop_front() {
             pace.end(group, ms(now));
         }

@@ -65,7 +65,7 @@ pub enum FolderError {
     Exists {
         /// The folder.
         path: PathBuf,
-        /// The kind of the node, as text for people.
+        /// What the folder holds, as text for people.
         who: String,
     },
     /// A node process runs the node.

@@ -16,7 +16,7 @@ fn superblock(node: u16) -> Superblock {
     }
 }
 
-/// Allows a new node, except the one that it refuses, and records its calls.
+/// Allows new nodes, except the one that it refuses, and records nodes that were found and made.
 #[derive(Debug, Default)]
 struct Witness {
     refuses: Option<u16>,

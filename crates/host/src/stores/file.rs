@@ -1,7 +1,6 @@
 //! `file:PATH`: a plain file or a block device as a store, through io_uring.
 //!
 //! | request | operation |
-//! | request | operation |
 //! |---|---|
 //! | read, write | the same, at the same offset |
 //! | flush, FUA | `fdatasync`; requests that come while one is under way share the next one |
@@ -18,7 +17,7 @@
 //! # When a sync fails
 //!
 //! After a failed `fdatasync` the kernel may have dropped written data, and the next call succeeds
-//! without that data. So every later flush fails too, until the file is opened again.
+//! without that data. So every later flush and FUA write fails too, until the file is opened again.
 
 mod extents;
 #[cfg(test)]
