@@ -111,7 +111,7 @@ pub enum ChoreOutcome {
 /// because a folder may hang.
 ///
 /// # Errors
-/// The system has no thread left.
+/// The system cannot start a thread.
 pub fn start_chores(
     node: LocalNodeId,
     results: Sender<Message>,

@@ -9,13 +9,13 @@
 //! # A turn
 //!
 //! ```text
-//!   accept, event, mail, wake          what came in
+//!   accept, event, mail, wake          input
 //!            |
 //!         submit  ---- requests --->  devices          until no part
 //!            ^                           |             wants anything
 //!        complete <--- completions ------+
 //!            |
-//!          flush                      what goes out, once all is answered that can be
+//!          flush                      output, when no part wants anything
 //! ```
 //!
 //! The host gives a front-end everything that a turn brought before it calls [`Frontend::submit`].

@@ -234,7 +234,7 @@ impl Router {
         self.senders.len()
     }
 
-    /// Delivers a message to a core.
+    /// Queues a message for a core.
     pub fn send(&mut self, to: Core, message: Message) {
         if to == self.me {
             self.local.push_back(message);

@@ -61,7 +61,7 @@ impl Attempt {
     /// Begins to look at the folder.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// The system cannot start a thread.
     pub fn start(opening: Opening) -> io::Result<Self> {
         let (progress_out, progress) = mpsc::channel();
         let (go_on, may_go_on) = mpsc::channel::<()>();

@@ -8,7 +8,7 @@ use fieldstone_proto::disk::Superblock;
 
 use super::{FolderError, LOST_AND_FOUND, PARTIAL, SUPERBLOCK, at, check, read_superblock};
 
-/// What lies at the path of a node's folder.
+/// The kind of thing at the path of a node's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing at all.

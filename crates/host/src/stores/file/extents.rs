@@ -21,7 +21,7 @@ pub(super) struct Question {
 /// Starts a thread that answers questions by mail, until the returned sender is dropped.
 ///
 /// # Errors
-/// The system has no thread left.
+/// The system cannot start a thread.
 pub(super) fn start(file: fs::File, mailer: Mailer) -> io::Result<mpsc::Sender<Question>> {
     let (ask, asked) = mpsc::channel::<Question>();
     std::thread::Builder::new().name("extents".to_owned()).spawn(move || {
