@@ -1,5 +1,5 @@
-//! A store of one's own: `pattern_store SIZE SOCKET` serves a device in which every eight bytes
-//! hold their own offset, as nbdkit's pattern plugin does. [docs/extending.md] goes through it.
+//! An example of a new store: `pattern_store SIZE SOCKET` serves a device in which every eight
+//! bytes hold their own offset, as nbdkit's pattern plugin does. [docs/extending.md] explains it.
 //!
 //! [docs/extending.md]: ../../../docs/extending.md
 
@@ -18,13 +18,13 @@ use fieldstone_host::{
 use fieldstone_nbd::{Export, ExportList};
 use fieldstone_uring::{Address, Caching, Listener};
 
-/// The unit of the pattern. The layer `align` makes other ranges of these.
+/// The unit of the pattern. The layer `align` makes other ranges from whole units.
 const WORD_BYTES: u32 = 8;
 
-/// What the store is made from; it travels to the core where the store is to live.
+/// The configuration of the store. The host sends it to the core where the store will live.
 #[derive(Clone, Copy, Debug)]
 pub struct PatternSpec {
-    /// Size of the device.
+    /// Size of the device in bytes.
     pub size_bytes: u64,
 }
 
@@ -34,7 +34,7 @@ impl StoreSpec for PatternSpec {
     }
 }
 
-/// The store. It does its work in `submit`, so it never waits for anything.
+/// The store. It answers each request in `submit`, so it never waits.
 struct PatternStore {
     size_bytes: u64,
     ready: Vec<Completion>,
@@ -55,7 +55,7 @@ impl Backend for PatternStore {
                 let len_bytes = u64::from(request.len_bytes);
                 Payload::Extents(vec![Extent { len_bytes, kind: ExtentKind::Data }])
             }
-            // The stack has refused what changes data: the device is read-only.
+            // The device is read-only, so the stack has refused requests that change data.
             _ => Payload::None,
         };
         self.ready.push(Completion::of(&request, Ok(payload)));
@@ -70,7 +70,7 @@ impl Backend for PatternStore {
     }
 }
 
-/// The bytes of a range that begins and ends at a word.
+/// The bytes of a range that starts and ends on a word.
 fn pattern(request: &Request) -> AlignedBuf {
     let mut data = AlignedBuf::stale(request.len_bytes as usize);
     let words = data.chunks_exact_mut(WORD_BYTES as usize);
@@ -94,10 +94,10 @@ impl Store for PatternStore {
     }
 }
 
-/// Serves the pattern over NBD, behind the usual layers, until the host is stopped.
+/// Serves the pattern over NBD, behind the usual layers, until the host stops.
 ///
 /// # Errors
-/// The machine refuses a ring, or the address is in use.
+/// The system refuses a ring, the socket cannot be bound, or the store cannot be opened.
 pub fn serve(size_bytes: u64, socket: &Path) -> Result<Host, Box<dyn std::error::Error>> {
     let host = Host::start(HostConfig {
         cores: 1,

@@ -1,7 +1,7 @@
-//! Control calls: what other threads ask of a core, and what they are told.
+//! Control calls: requests of other threads to a core, and the answers.
 //!
-//! A call travels in a core's mailbox with a channel for its answer. Calls may block their thread;
-//! no core ever waits for one.
+//! A call comes through the core's mailbox, with a channel for its answer. A call may block the
+//! calling thread. No core waits for a caller.
 
 use std::sync::mpsc;
 
@@ -18,94 +18,94 @@ use fieldstone_uring::{Counters, Listener, ThreadUsage};
 /// A call to a core.
 #[derive(Debug)]
 pub enum Control {
-    /// Open a device; answered when it serves, or has failed.
+    /// Open a device. The answer comes when it serves or has failed.
     OpenDevice {
-        /// Its id; the core must be the one that the id belongs to.
+        /// The id of the device. It must belong to this core.
         device: DeviceId,
-        /// What it is.
+        /// The configuration.
         spec: Box<DeviceSpec>,
         /// The answer.
         reply: mpsc::Sender<Result<Info, String>>,
     },
-    /// Close a device cleanly; answered when all is stable.
+    /// Close a device cleanly. The answer comes when everything is stable.
     CloseDevice {
-        /// Which.
+        /// The device.
         device: DeviceId,
         /// The answer.
         reply: mpsc::Sender<Result<(), String>>,
     },
-    /// Let go of a device that was closed or could not be opened.
+    /// Drop a device that was closed or could not be opened.
     ForgetDevice {
-        /// Which.
+        /// The device.
         device: DeviceId,
     },
     /// Accept connections.
     Listen {
-        /// Where.
+        /// The listener.
         listener: Listener,
-        /// Where the sockets go.
+        /// The destination of the sockets.
         to: Destination,
     },
-    /// Tell how things stand.
+    /// Report the status.
     Snapshot {
-        /// With what devices count and measure, which takes a core about a millisecond.
+        /// Include the devices' counts and measurements, which cost a core about a millisecond.
         with_stats: bool,
         /// The answer.
         reply: mpsc::Sender<CoreSnapshot>,
     },
     /// Call a device's store.
     CallStore {
-        /// Which device.
+        /// The device.
         device: DeviceId,
         /// The call and its options.
         call: Settings,
-        /// The answer: whether it was carried out or started.
+        /// The answer: success when the call was carried out or started.
         reply: mpsc::Sender<Result<(), String>>,
     },
     /// Change options of a device's layer.
     ChangeLayer {
-        /// Which device.
+        /// The device.
         device: DeviceId,
         /// The layer, and the options that change.
         settings: Settings,
-        /// The answer: whether they are in force.
+        /// The answer: success when the options are in force.
         reply: mpsc::Sender<Result<(), String>>,
     },
-    /// Connect a control call to an in-process node.
+    /// Open a link for a control call to an in-process node.
     NodeOpen {
         /// The node.
         node: LocalNodeId,
-        /// The connection.
+        /// The link.
         link: Link,
-        /// Where answers go.
+        /// The channel for the answers.
         replies: mpsc::Sender<Reply>,
     },
-    /// Ask the node something.
+    /// Send a request to the node.
     NodeRequest {
         /// The node.
         node: LocalNodeId,
-        /// The connection.
+        /// The link.
         link: Link,
-        /// What.
+        /// The request.
         request: Request,
     },
-    /// Disconnect.
+    /// Close the link.
     NodeClose {
         /// The node.
         node: LocalNodeId,
-        /// The connection.
+        /// The link.
         link: Link,
     },
-    /// Refuse new requests and accept no more connections; answered when none is in flight.
+    /// Refuse new requests and connections. The answer comes when no request is in flight.
     Drain(mpsc::Sender<()>),
     /// End the core.
     Stop,
 }
 
-/// What a core tells about itself.
+/// The status of a core.
 #[derive(Debug)]
 pub struct CoreSnapshot {
-    /// Which core.
+    /// The number of the core.
     pub core: usize,
     /// Its devices.
     pub devices: Vec<DeviceSnapshot>,
@@ -113,9 +113,9 @@ pub struct CoreSnapshot {
     pub nodes: Vec<LocalNodeStatus>,
     /// Its front-ends.
     pub frontends: Vec<FrontendSnapshot>,
-    /// What its ring has done.
+    /// Counters of its ring.
     pub ring: Counters,
-    /// What its thread has used.
+    /// Resources that its thread has used.
     pub usage: ThreadUsage,
 }
 
@@ -127,18 +127,18 @@ impl CoreSnapshot {
     }
 }
 
-/// What is told about a front-end on a core.
+/// The status of a front-end on a core.
 #[derive(Clone, Copy, Debug)]
 pub struct FrontendSnapshot {
-    /// What it is, in a word.
+    /// The kind in one word.
     pub kind: &'static str,
-    /// Its connections.
+    /// The counts of its connections.
     pub counts: FrontendCounts,
-    /// Requests handed over and not yet answered.
+    /// Requests that were handed over and have no answer yet.
     pub in_flight: usize,
 }
 
-/// What is told about a device.
+/// The status of a device.
 #[derive(Debug)]
 pub struct DeviceSnapshot {
     /// The device.
@@ -147,20 +147,20 @@ pub struct DeviceSnapshot {
     pub name: String,
     /// Its size and limits.
     pub info: Info,
-    /// What its store is, in a word.
+    /// The kind of its store in one word.
     pub kind: &'static str,
-    /// Where its store is in its life.
+    /// The phase of its store's life.
     pub phase: Phase,
-    /// How its store stands, in a type of the store's own.
+    /// The status of its store, in the store's own type.
     pub status: Option<Mail>,
-    /// The calls that its store takes.
+    /// The calls of its store.
     pub calls: &'static [Call],
-    /// Requests, latencies, cache; empty when they were not asked for.
+    /// Requests, latencies and cache; empty if the caller did not ask for them.
     pub stats: DeviceStats,
 }
 
 impl DeviceSnapshot {
-    /// The status of a store that tells of itself in this type.
+    /// The store's status, if it is of type `T`.
     #[must_use]
     pub fn status_of<T: 'static>(&self) -> Option<&T> {
         self.status.as_ref()?.downcast_ref()

@@ -1,7 +1,7 @@
 //! A device of the host: a store behind its layers.
 //!
-//! Requests come from front-ends of any core under names that are unique only there. The device's
-//! [`Stack`] names each request anew, and knows where its completion goes.
+//! Requests come from front-ends on any core. Their ids are unique only within their submitter. The
+//! device's [`Stack`] gives each request a new id, and remembers where its completion goes.
 
 use std::sync::mpsc;
 
@@ -20,48 +20,48 @@ use crate::store::{Mail, Phase, Store, StoreIo, StoreSpec};
 use crate::token::{Kind, token};
 use fieldstone_uring::Reactor;
 
-/// What a device counts and measures.
+/// A device's counts and measurements.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceStats {
     /// Requests, bytes and errors.
     pub counts: Counts,
     /// Requests that have not completed.
     pub in_flight: usize,
-    /// For how long the oldest of them has been waiting; 0 if there is none.
+    /// The age of the oldest of these requests in nanoseconds; 0 if there is none.
     pub oldest_ns: u64,
-    /// Where the time went: every interval that was seen.
+    /// The latencies of all intervals between stages that were seen.
     pub stages: Vec<(Op, Interval, Summary)>,
-    /// What was merged and delayed.
+    /// Requests that the scheduler merged and delayed.
     pub scheduler: SchedulerStats,
-    /// Hits, misses and fill of the cache.
+    /// Hits, misses and fill level of the cache.
     pub cache: CacheStats,
-    /// The device's layers, from the one next to the front-ends.
+    /// The device's layers. The first is next to the front-ends.
     pub layers: Vec<LayerStatus>,
 }
 
 /// A layer of a device.
 #[derive(Clone, Debug)]
 pub struct LayerStatus {
-    /// Its name.
+    /// The layer's name.
     pub name: &'static str,
     /// The options in force.
     pub options: Vec<(&'static str, String)>,
-    /// What it has counted.
+    /// The layer's counters.
     pub counters: Vec<Counter>,
 }
 
-/// What a device is.
+/// The configuration of a device.
 #[derive(Debug)]
 pub struct DeviceSpec {
     /// The name of its export.
     pub name: String,
-    /// What stores the bytes.
+    /// Makes the store.
     pub store: Box<dyn StoreSpec>,
-    /// The layers in front of it.
+    /// The layers in front of the store.
     pub layers: LayerOptions,
 }
 
-/// The queue that requests of one submitter belong to:
+/// The queue for the requests of one submitter:
 ///
 /// ```text
 ///  31      20 19       16 15        0
@@ -89,7 +89,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device that begins to open; `reply` is answered when it serves or has failed.
+    /// A device that begins to open. It answers `reply` when it serves or has failed.
     pub fn open(
         id: DeviceId,
         spec: DeviceSpec,
@@ -113,14 +113,14 @@ impl Device {
         }
     }
 
-    /// A front-end hands a request over.
+    /// Takes a request from a front-end.
     pub fn submit(&mut self, origin: Origin, mut request: Request, now: Nanos) {
         request.queue = queue_of(origin);
         self.stack.submit_from(origin, request, now);
         self.dirty = true;
     }
 
-    /// An operation of its store has come back.
+    /// An operation of the store has ended.
     pub fn store_event(
         &mut self,
         index: u32,
@@ -134,23 +134,23 @@ impl Device {
         self.stack.store_mut().event(index, event, &mut io);
     }
 
-    /// A part or a thread tells its store something.
+    /// Passes a message from a part or a thread to the store.
     pub fn mail(&mut self, mail: Mail, now: Nanos, router: &mut Router, reactor: &mut Reactor) {
         self.dirty = true;
         let mut io = StoreIo { device: self.id, now, reactor, router };
         self.stack.store_mut().mail(mail, &mut io);
     }
 
-    /// Its timer is due.
+    /// The device's timer is due.
     pub fn timer_due(&mut self) {
         self.timer = None;
         self.dirty = true;
     }
 
-    /// Calls its store.
+    /// Calls the store.
     ///
     /// # Errors
-    /// Why the store refuses.
+    /// The store has no such call, or the reason why the store refuses.
     pub fn call(&mut self, call: Settings) -> Result<(), String> {
         self.dirty = true;
         let known = self.stack.store().calls();
@@ -160,20 +160,20 @@ impl Device {
         self.stack.store_mut().call(call)
     }
 
-    /// No request comes any more: those in flight are answered as soon as may be.
+    /// No more requests come: the layers pass on at once the requests that they hold.
     pub fn drain(&mut self) {
         self.dirty = true;
         self.stack.drain();
     }
 
-    /// Begins to close; `reply` is answered when all is stable.
+    /// Begins to close. The device answers `reply` when everything is stable.
     pub fn close(&mut self, reply: mpsc::Sender<Result<(), String>>) {
         self.dirty = true;
         self.closing = Some(reply);
         self.stack.store_mut().close();
     }
 
-    /// What is told about it.
+    /// The status of the device.
     #[must_use]
     pub fn snapshot(&self, with_stats: bool, now: Nanos) -> DeviceSnapshot {
         DeviceSnapshot {
@@ -217,13 +217,13 @@ impl Device {
         let Some(layer) = self.stack.layer_mut(&name) else {
             return Err(format!("{} has no layer {name:?}", self.name));
         };
-        // Tried first on its own, so that an unknown option changes nothing.
+        // The trial on its own finds an unknown option before anything changes.
         let mut trial = LayerOptions::default();
         trial.add_settings(settings.clone()).map_err(|error| error.to_string())?;
         layer.change(&mut settings).map_err(|error| error.to_string())
     }
 
-    /// Lets the layers and the store run until they want nothing. True if anything was done.
+    /// Runs the layers and the store until they have no more work. True if the device had to run.
     pub fn pump(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) -> bool {
         if !std::mem::replace(&mut self.dirty, false) {
             return false;
@@ -247,7 +247,7 @@ impl Device {
         true
     }
 
-    /// Answers the calls that wait for the device to open or close.
+    /// Answers the calls that wait until the device has opened or closed.
     fn answer_calls(&mut self) {
         if self.opening.is_none() && self.closing.is_none() {
             return;
@@ -258,7 +258,7 @@ impl Device {
             Phase::Closed => (Err("it was closed".to_owned()), Some(Ok(()))),
             Phase::Failed(reason) => (Err(reason.clone()), Some(Err(reason))),
         };
-        // The caller may have stopped waiting.
+        // The caller may no longer wait.
         if let Some(reply) = self.opening.take() {
             drop(reply.send(opened));
         }
@@ -282,8 +282,8 @@ impl Device {
         }
     }
 
-    /// Looks for requests that have been waiting for too long. The device is run first: see
-    /// `overdue`.
+    /// Reports requests that have waited for too long. Before that it runs the device once more:
+    /// see `overdue`.
     pub fn watch(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) {
         let oldest = self.stack.oldest();
         if oldest.is_some_and(|oldest: Unanswered| is_overdue(&oldest, now)) {
@@ -320,13 +320,13 @@ impl Device {
         }
     }
 
-    /// When it is to be looked at, if it owes an answer.
+    /// When to call [`Device::watch`]; `None` if no request is in flight.
     #[must_use]
     pub fn watch_deadline(&self, now: Nanos) -> Option<Nanos> {
         (self.stack.in_flight() > 0).then(|| now.plus(Nanos::from_ms(LOOK_MS)))
     }
 
-    /// Lets go of all that its store uses: the device is closed for good.
+    /// Gives back everything that the store uses. The device is not used after that.
     pub fn release(&mut self, router: &mut Router, reactor: &mut Reactor) {
         let now = reactor.now();
         let mut io = StoreIo { device: self.id, now, reactor, router };
@@ -334,7 +334,7 @@ impl Device {
         reactor.cancel_timer(token(Kind::DeviceTimer, self.id.0, 0));
     }
 
-    /// True when the device has been closed, or has failed, and no caller waits for it any more.
+    /// True if no caller waits until the device has opened or closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.opening.is_none() && self.closing.is_none()
@@ -349,7 +349,7 @@ mod tests {
     use crate::frontend::{FRONTENDS_MAX, FrontendId, Submitter};
     use crate::message::Core;
 
-    /// Rates are shared among queues, so no two submitters have the same one.
+    /// The layer `limit` shares its rate among queues, so each submitter needs its own queue.
     #[test]
     fn submitters_of_all_front_ends_and_cores_have_queues_of_their_own() {
         let mut queues = BTreeSet::new();

@@ -1,19 +1,21 @@
-//! A node's disk: carries [`DiskOp`]s out on the files of the node's folder.
+//! A node's disk: carries out [`DiskOp`]s on the files of the node's folder.
 //!
-//! Reads, writes, syncs and discards go to the ring. Creating, removing and listing files blocks in
-//! the kernel for as long as the file system likes, so a *chore thread* does it and posts the
-//! result to the core's mailbox; no core ever waits for a folder. Each node has a chore thread of
-//! its own: a folder that hangs holds up the chores of its own node only. The thread sleeps but
-//! for a few calls every two seconds, and a process has few nodes.
+//! Reads, writes, syncs and discards go to the ring, except the short writes that the core makes
+//! itself ([`INLINE_BYTES`]). Creating, removing and listing files may block in the kernel for any
+//! time. So a *chore thread* does this, and posts the result to the core's mailbox. Each node has
+//! its own chore thread, so a folder that hangs delays only the chores of its own node. The thread
+//! makes a few calls every two seconds and sleeps otherwise, and a process has few nodes.
 //!
-//! Files are opened when first needed and stay open. `slots` and `data`, which nearly every request
-//! needs, are found without a search.
+//! The core itself opens a file at its first use, and may have to wait for the folder then. The
+//! file stays open. Nearly every request needs `slots` or `data`, so the disk finds these two
+//! without a search.
 //!
-//! With `O_DIRECT` the kernel wants memory on block boundaries. Payloads that come through a socket
-//! or are a slice of something larger may lie elsewhere; those are copied, the rest is not.
+//! With `O_DIRECT` the kernel needs memory on block boundaries. Payloads from a socket and slices
+//! of larger buffers may lie elsewhere. The disk copies a write that has such a part, and no other
+//! write.
 //!
-//! Each time a node is opened its disk gets a new *era*. Completions of an earlier era (the folder
-//! vanished, the node was dropped, operations were still in flight) are thrown away.
+//! Each opening and each loss of the node's folder begins a new *era* of its disk. The disk drops
+//! results of an earlier era, whose operations were still in flight.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -33,45 +35,45 @@ use fieldstone_uring::{
     Caching, Creation, Event, File, FileOptions, Inlined, Payload, Reactor, Sender, Space, Unsure,
 };
 
-/// Buffered writes up to this length are made where they stand, while the disk keeps [`Pace`].
+/// The core makes buffered writes up to this length itself, while the disk keeps [`Pace`].
 const INLINE_BYTES: usize = 256 << 10;
 
-/// Something for the chore thread.
+/// A task for the chore thread.
 #[derive(Debug)]
 pub enum Chore {
     /// List the files.
     List(Dir),
-    /// Create a file of this length; reserve its space if told so.
+    /// Create a file.
     Create {
-        /// In which folder.
+        /// The folder.
         dir: Dir,
-        /// Which.
+        /// The file.
         file: FileId,
-        /// Its length.
+        /// Its length in bytes.
         len_bytes: u64,
-        /// Reserve the space.
+        /// Whether to reserve its space on the disk.
         allocate: bool,
     },
     /// Remove a file.
     Remove(Dir, FileId),
-    /// See whether the node's folder is still the one that was opened, and how much room it has.
+    /// Check whether the node's folder is still the one that was opened, and how much room it has.
     Check(PathBuf, Identity),
     /// Open the node's folder.
     Open(Box<folder::Opening>),
-    /// Wait for an opening of the node's folder that is under way already.
+    /// Wait for an opening of the node's folder that is already under way.
     Await(folder::Attempt),
 }
 
-/// A chore, for whom it is done, and where its result goes.
+/// A chore, with its node and the place for its result.
 #[derive(Debug)]
 pub struct ChoreTicket {
     /// The node.
     pub node: LocalNodeId,
     /// The era of its disk.
     pub era: u32,
-    /// The operation's place, for those that have one.
+    /// The operation's place in the table; `u32::MAX` for chores without one.
     pub index: u32,
-    /// What to do.
+    /// The chore.
     pub chore: Chore,
 }
 
@@ -82,35 +84,34 @@ pub struct ChoreDone {
     pub node: LocalNodeId,
     /// The era of its disk.
     pub era: u32,
-    /// The operation's place, for those that have one.
+    /// The operation's place in the table; `u32::MAX` for chores without one.
     pub index: u32,
-    /// What came of it.
+    /// The result.
     pub outcome: ChoreOutcome,
 }
 
-/// What came of a chore.
+/// The result of a chore.
 #[derive(Debug)]
 pub enum ChoreOutcome {
-    /// Of a list, creation or removal.
+    /// The result of a list, creation or removal.
     Disk(Result<DiskOutput, DiskError>),
-    /// Of a check: whether the folder is still the same, and how much room its data file has where
-    /// that is less than the file's length.
+    /// The result of a check.
     Checked {
         /// The folder is the one that was opened.
         same: bool,
-        /// See [`folder::room_bytes`].
+        /// See [`folder::room_bytes`]; `None` if it is not known.
         room_bytes: Option<u64>,
     },
-    /// Of an opening. The text of the error is for humans.
+    /// The result of an opening. The error is text for people.
     Opened(Result<Box<NodeFolder>, String>),
 }
 
-/// Starts the chore thread of a node, which posts its results to `results`. It ends when the
-/// returned sender is dropped and the chore in hand is done. No thread waits for this end: a folder
-/// may hang.
+/// Starts the chore thread of a node, which posts its results to `results`. The thread ends when
+/// the returned sender is dropped and the present chore is done. No thread waits for this end,
+/// because a folder may hang.
 ///
 /// # Errors
-/// The system has no thread left.
+/// The system cannot start a thread.
 pub fn start_chores(
     node: LocalNodeId,
     results: Sender<Message>,
@@ -121,7 +122,7 @@ pub fn start_chores(
             let ChoreTicket { node, era, index, chore } = ticket;
             let outcome = carry_out(chore);
             let mut message = Message::Chore(Box::new(ChoreDone { node, era, index, outcome }));
-            // A full mailbox empties within a turn; a closed one means that the core has ended.
+            // A full mailbox empties within a turn. A closed one means that the core has ended.
             while let Err(fieldstone_uring::SendError::Full(back)) = results.send(message) {
                 message = back;
                 std::thread::sleep(std::time::Duration::from_millis(1));
@@ -174,7 +175,7 @@ enum Kept {
     Other,
 }
 
-/// Which way an operation went.
+/// How an operation is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Ring,
@@ -186,7 +187,7 @@ struct InFlight {
     id: DiskId,
     kept: Kept,
     era: u32,
-    /// Of an operation on the ring.
+    /// The pace group of an operation on the ring; `None` for other operations.
     group: Option<Group>,
 }
 
@@ -194,7 +195,7 @@ struct InFlight {
 #[derive(Debug)]
 pub struct Disk {
     node: LocalNodeId,
-    /// The folder, once it was opened.
+    /// The folder, if it is open.
     dir: Option<Dir>,
     caching: Caching,
     era: u32,
@@ -227,14 +228,15 @@ impl Disk {
         }
     }
 
-    /// Forgets open files and results to come: the folder is gone, or was opened anew, as `dir`.
+    /// Forgets open files and pending results, because the folder vanished or was opened again as
+    /// `dir`. Returns the new era.
     pub fn next_era(&mut self, dir: Option<Dir>) -> u32 {
         self.dir = dir;
         self.data = None;
         self.slots = None;
         self.others.clear();
         self.ready.clear();
-        // The folder may be on another disk.
+        // The folder may now be on another disk.
         self.pace = Pace::default();
         self.era += 1;
         self.era
@@ -246,18 +248,18 @@ impl Disk {
         self.era
     }
 
-    /// True when nothing is in flight.
+    /// True if no operation is in flight and no result waits.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.in_flight.is_empty() && self.ready.is_empty()
     }
 
-    /// A result that is known already.
+    /// Takes a result that was known at once.
     pub fn next_ready(&mut self) -> Option<(DiskId, Result<DiskOutput, DiskError>)> {
         self.ready.pop()
     }
 
-    /// Gives the chore thread something to do for this node.
+    /// Gives the chore thread a chore for this node.
     pub fn chore(&self, index: u32, chore: Chore) {
         let ticket = ChoreTicket { node: self.node, era: self.era, index, chore };
         // The thread lives as long as this sender does.
@@ -332,7 +334,7 @@ impl Disk {
         Ok(Way::Ring)
     }
 
-    /// With `O_DIRECT`, one aligned copy of what does not lie on block boundaries.
+    /// The data in aligned memory. With `O_DIRECT` and unaligned data, this is one aligned copy.
     fn writable(&self, data: Vec<Bytes>) -> Vec<Bytes> {
         if self.caching == Caching::Buffered || data.iter().all(|part| is_aligned(part)) {
             return data;
@@ -368,7 +370,8 @@ impl Disk {
         }
     }
 
-    /// An operation on the ring came back. `None` if it belongs to an earlier era.
+    /// Takes the end of an operation on the ring. `None` if the operation belongs to an earlier
+    /// era.
     pub fn finished(
         &mut self,
         index: u32,
@@ -385,7 +388,7 @@ impl Disk {
         let result = match (event.result, kept, event.payload) {
             (Err(error), _, _) => Err(disk_error(&error)),
             (Ok(read_bytes), Kept::Read, Payload::Buffer(mut buffer)) => {
-                // Behind the end of the file are zeroes.
+                // The bytes after the end of the file are zeroes.
                 buffer[read_bytes as usize..].fill(0);
                 Ok(DiskOutput::Data(buffer.freeze()))
             }
@@ -394,7 +397,7 @@ impl Disk {
         Some((id, result))
     }
 
-    /// A chore with a place came back. `None` if it belongs to an earlier era.
+    /// Takes the result of a chore with a place. `None` if the chore belongs to an earlier era.
     pub fn chore_finished(
         &mut self,
         index: u32,
@@ -444,9 +447,9 @@ mod tests {
         }
     }
 
-    /// `slots` is a FIFO: reading it hangs until the test writes to it. Writes to `data`, whose
-    /// file system is taken for one that cannot promise not to block, leave the core for the ring
-    /// then.
+    /// `slots` is a FIFO: reading it hangs until the test writes to it. The file system of `data`
+    /// counts as one that cannot promise not to block. So while the read hangs, writes to `data` go
+    /// to the ring.
     #[test]
     fn a_disk_that_hangs_is_not_written_to_by_the_core() {
         const LEN_BYTES: u32 = 4096;

@@ -1,34 +1,36 @@
-//! A node's folder: who the node is, who runs it, and which files it has.
+//! A node's folder: the identity of the node, the process that runs it, and its files.
 //!
 //! ```text
-//! superblock                  which node of which pool (proto::disk::Superblock); mode 0600, it
-//!                             holds the pool's secret; written last, so a node is whole or absent
-//! lock                        locked by the process that runs the node; says which, and its kind
-//! listen                      where that process listens, if it is `fieldstone node`
+//! superblock                  the node's identity (proto::disk::Superblock); mode 0600, because it
+//!                             has the pool's secret; written last, so a node is whole or absent
+//! lock                        locked by the process that runs the node; has its number and kind
+//! listen                      the address of that process, if it is `fieldstone node`
 //! slots, data                 the chunk store
-//! doubt                       empty; there while a failed sync leaves contents in doubt
+//! doubt                       empty; exists while a failed sync leaves contents in doubt
 //! volume.<id>                 a volume's epoch and root
 //! journal.<id>.<generation>   a journal ring
 //! ```
 //!
 //! Rules:
-//! - A node comes into being only by [`create`], which commands call, and by an [`Opening`] that
-//!   was told to replace what is missing. That one makes a node only where nothing at all lies: an
-//!   unmounted mount point leaves a folder behind, and a disk that is away leaves the link to it.
-//! - A folder without `superblock` holds no node. With data in it, it is damaged. Both are left
-//!   alone.
-//! - A folder that is locked while `listen` exists is run by a node process: connect to it.
-//!   Locked without `listen`, it is run by a server: keep out.
-//! - A process that was killed may leave operations in the kernel that are still under way, and
-//!   that would write into slots that a successor gives away anew. Every file that a node uses
-//!   therefore carries a shared `flock` on the very descriptor that operations use: the kernel
-//!   keeps it until the last of them is done. A successor waits for all of them before it looks at
-//!   anything; while they last, the node is down.
-//! - Only regular files are opened: a FIFO in place of one would stop the opening.
-//! - Files are reached through the folder that was opened, not by its path: what a node does after
-//!   its folder was moved away or deleted never lands in the folder that has its name now.
-//! - What was opened is remembered by the superblock's device and inode, so that a folder that
-//!   vanishes or is replaced under a running server is noticed.
+//! - Only two functions make a node: [`create`], which commands call, and an [`Opening`] that was
+//!   told to replace a missing node. The opening makes a node only where nothing exists: an
+//!   unmounted mount point is an empty folder, and if a disk is away, the link to it still exists.
+//! - A folder without `superblock` holds no node. If it has data, it is damaged. An opening changes
+//!   neither.
+//! - A locked folder with an address in `listen` belongs to a node process: connect to it. A locked
+//!   folder without an address belongs to another process, most likely a server: do not use it.
+//! - A killed process may leave operations in the kernel. They would write into slots that a
+//!   successor gives to other shards. So every file that a node uses has a shared `flock` on the
+//!   descriptor that the operations use: the kernel keeps the lock until the last operation is
+//!   done. A successor waits for all of these locks before it reads the node's files. Meanwhile the
+//!   node is down.
+//! - An opening refuses a FIFO, or anything else that is not a regular file, in place of a node's
+//!   file: opening a FIFO would hang.
+//! - A running node reaches its files through the open folder, not by the folder's path. The only
+//!   exception is `listen`. So after the folder was moved away or deleted, no shard or record lands
+//!   in the folder that now has its name.
+//! - The process remembers the device and inode of the superblock that it opened. So it notices
+//!   when the folder of a running node vanishes or is replaced.
 
 mod attempt;
 mod error;
@@ -58,19 +60,19 @@ pub use room::{free_bytes, room_bytes};
 const SUPERBLOCK: &str = "superblock";
 const LOCK: &str = "lock";
 const LISTEN: &str = "listen";
-/// Its length.
+/// Length of the file `listen`.
 const LISTEN_BYTES: usize = 4096;
-/// Left by a [`create`] that was interrupted.
+/// The file that an interrupted [`create`] leaves.
 const PARTIAL: &str = "superblock.partial";
-/// Every fresh ext file system has it.
+/// A folder in every new ext file system.
 const LOST_AND_FOUND: &str = "lost+found";
-/// How long an opening waits for operations of a predecessor. Less than [`FOLDERS_PATIENCE`], so
-/// that a start says what the node waits for.
+/// How long an opening waits for operations of a predecessor. This is less than
+/// [`FOLDERS_PATIENCE`], so that a starting process can report the reason for the wait.
 const STRAGGLERS_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a process that starts waits for the folders of its nodes, all together; see
-/// [`Attempt`]. Longer than a sleeping disk takes to answer when nothing is wrong with it.
+/// How long a starting process waits for the folders of all its nodes together; see [`Attempt`]. A
+/// sound disk that sleeps usually answers sooner.
 pub const FOLDERS_PATIENCE: Duration = Duration::from_secs(5);
-/// Longer than any superblock: enough to read.
+/// The most bytes to read. Every superblock is shorter.
 const SUPERBLOCK_BYTES_MAX: u64 = 64 << 10;
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> FolderError {
@@ -78,7 +80,7 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> FolderError {
     move |source| FolderError::Io { path, source }
 }
 
-/// Which file it was that was opened, to notice when another lies in its place.
+/// The identity of the superblock that was opened, to notice a replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     device: u64,
@@ -91,14 +93,14 @@ impl Identity {
         Ok(Self { device: meta.dev(), inode: meta.ino() })
     }
 
-    /// True while the same superblock lies in `folder`.
+    /// True if the same superblock is in `folder`.
     #[must_use]
     pub fn is_at(self, folder: &Path) -> bool {
         Self::of(folder).is_ok_and(|found| found == self)
     }
 }
 
-/// A folder that stays the one that was opened, whatever happens to its name.
+/// An open folder. It stays the same folder when its name changes or goes.
 #[derive(Clone, Debug)]
 pub struct Dir(Arc<fs::File>);
 
@@ -107,45 +109,47 @@ impl Dir {
         Ok(Self(Arc::new(fs::File::open(path)?)))
     }
 
-    /// A path to the folder, or to what is in it, that is good while this lives.
+    /// A path to the folder, valid while this value lives. Files in the folder can be reached
+    /// through it.
     pub(crate) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 }
 
-/// What a pool knows about the places of its nodes.
+/// The pool's record of its nodes and their folders.
 pub trait Keeper: std::fmt::Debug + Send + Sync {
-    /// A node was found in its folder, and opened.
+    /// Notes that a node was found in its folder, and opened.
     fn seen(&self, node: NodeIndex, path: &Path, incarnation: u64);
 
-    /// Whether an empty node may be made at `path`, where nothing lies.
+    /// Whether an empty node may be made at `path`, where nothing exists.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason against it, as text for people.
     fn may_replace(&self, node: NodeIndex, path: &Path) -> Result<(), String>;
 
-    /// An empty node was made, of this incarnation.
+    /// Notes that an empty node with this incarnation was made.
     fn made(&self, node: NodeIndex, path: &Path, incarnation: u64);
 }
 
 /// A node's folder, opened and locked.
 #[derive(Debug)]
 pub struct NodeFolder {
-    /// Where it is.
+    /// The path.
     pub path: PathBuf,
-    /// Who the node is.
+    /// The node's identity.
     pub superblock: Superblock,
-    /// To notice when it vanishes.
+    /// Shows later whether the folder has vanished or was replaced.
     pub identity: Identity,
-    /// The node was made just now, empty.
+    /// The opening has made the node, which is empty.
     pub created: bool,
-    /// To reach its files.
+    /// The open folder, to reach the node's files.
     pub(crate) dir: Dir,
     _lock: LockFile,
 }
 
 impl NodeFolder {
-    /// What the node is made with. In-process nodes need not check payloads on arrival.
+    /// The node's configuration. A node whose clients are all in this process need not check
+    /// payloads on arrival.
     #[must_use]
     pub fn config(&self, verify_payload: bool) -> NodeConfig {
         NodeConfig {
@@ -159,24 +163,24 @@ impl NodeFolder {
         }
     }
 
-    /// To tell servers where this node's process listens.
+    /// An announcer for the address of this node's process.
     #[must_use]
     pub fn announcer(&self) -> Announcer {
         Announcer { folder: self.path.clone() }
     }
 }
 
-/// Tells servers where a node's process listens.
+/// Writes the address of a node's process for servers.
 #[derive(Clone, Debug)]
 pub struct Announcer {
     folder: PathBuf,
 }
 
 impl Announcer {
-    /// Writes the address into the folder, unless it stands there already.
+    /// Writes the address into the folder, unless it is already there.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// The file cannot be written.
     pub fn announce(&self, address: &Address) -> Result<(), FolderError> {
         if announced(&self.folder).as_ref() == Some(address) {
             return Ok(());
@@ -184,9 +188,9 @@ impl Announcer {
         write_listen(&self.folder, &address.to_string()).map_err(at(&self.folder.join(LISTEN)))
     }
 
-    /// Takes the announcement back.
+    /// Removes the address.
     pub fn withdraw(&self) {
-        // Nothing is lost if the file stays: without the lock no reader believes it.
+        // A remaining address does no harm: readers do not believe it without the lock.
         let _ = write_listen(&self.folder, "");
     }
 }
@@ -196,13 +200,13 @@ impl Announcer {
 pub struct Opening {
     /// The folder.
     pub path: PathBuf,
-    /// Who should be there; the incarnation is that of an empty node made in its place.
+    /// The expected identity. Its incarnation is for an empty node that the opening makes.
     pub expected: Superblock,
-    /// What kind of process opens it.
+    /// The kind of this process.
     pub holder: Holder,
-    /// Who is told about nodes that were found or made.
+    /// Gets notes of nodes that were found or made.
     pub keeper: Option<Arc<dyn Keeper>>,
-    /// Make an empty node where nothing lies, if the keeper allows it.
+    /// Make an empty node where nothing exists, if the keeper allows it.
     pub replace_missing: bool,
 }
 
@@ -215,7 +219,7 @@ impl Opening {
         self.run_telling(|| ())
     }
 
-    /// As [`Opening::run`], and calls `locked` when the folder is locked.
+    /// Like [`Opening::run`], and calls `locked` when the folder is locked.
     fn run_telling(&self, locked: impl FnOnce()) -> Result<NodeFolder, FolderError> {
         let path = &self.path;
         let created = match look(path)? {
@@ -240,7 +244,7 @@ impl Opening {
         Ok(NodeFolder { path: path.clone(), superblock, identity, created, dir, _lock: lock })
     }
 
-    /// Makes an empty node where nothing lies.
+    /// Makes an empty node where nothing exists.
     fn replace(&self) -> Result<(), FolderError> {
         let path = &self.path;
         let Some(keeper) = &self.keeper else { return Err(FolderError::Missing(path.clone())) };
@@ -251,7 +255,8 @@ impl Opening {
         Ok(())
     }
 
-    /// Takes the lock. A node process that has announced no address yet gets a moment to do so.
+    /// Takes the lock. Waits up to half a second if a node process, or a process of unknown kind,
+    /// holds it and has announced no address.
     fn lock(&self) -> Result<LockFile, FolderError> {
         const TRIES: u32 = 20;
         const PAUSE: Duration = Duration::from_millis(25);
@@ -282,7 +287,7 @@ impl Opening {
 /// A random number from the kernel, for the incarnation of a new node.
 ///
 /// # Panics
-/// When there is no `/dev/urandom`, without which no node can be told from its predecessor.
+/// If `/dev/urandom` cannot be read. Without it a node could get its predecessor's incarnation.
 #[must_use]
 pub fn random() -> u64 {
     let mut bytes = [0u8; 8];
@@ -294,10 +299,10 @@ pub fn random() -> u64 {
 
 /// Waits until no operation of a predecessor is under way on any of the node's files.
 ///
-/// A working disk ends them within milliseconds, and the wait spares a restarted server a moment
-/// with a node less. When they take longer, the node is down with a reason that says so, and the
-/// next look at the folder waits again. The wait is the same then: it takes place in the node's own
-/// thread, where it delays no other node.
+/// A working disk ends these operations within milliseconds. So this wait saves a restarted server
+/// from running for a moment without the node. If they take longer, the node is down with this
+/// reason, and the next look at the folder waits again. That wait takes place in the node's own
+/// thread, and delays no other node.
 fn wait_for_stragglers(folder: &Path) -> Result<(), FolderError> {
     const PAUSE: Duration = Duration::from_millis(5);
     let start = Instant::now();
@@ -317,10 +322,10 @@ fn wait_for_stragglers(folder: &Path) -> Result<(), FolderError> {
     Ok(())
 }
 
-/// Marks a file as being used through this descriptor; see the module's rules.
+/// Marks a file as in use through this descriptor; see the module's rules.
 ///
 /// # Errors
-/// Another process holds the file for itself alone.
+/// Another process has locked the file exclusively.
 pub(crate) fn mark_used(file: &impl AsRawFd) -> io::Result<()> {
     flock(file, libc::LOCK_SH)
 }
@@ -331,7 +336,7 @@ fn flock(file: &impl AsRawFd, kind: libc::c_int) -> io::Result<()> {
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Where the node process of a folder said that it listens.
+/// The address that the node process of a folder has announced.
 #[must_use]
 pub fn announced(folder: &Path) -> Option<Address> {
     let file = open_regular(&folder.join(LISTEN), fs::OpenOptions::new().read(true)).ok()?;
@@ -340,9 +345,9 @@ pub fn announced(folder: &Path) -> Option<Address> {
     text.trim().parse().ok()
 }
 
-/// Writes the address where the node's process listens into the file `listen`; an empty `text` if
-/// the process does not listen. The file is overwritten in place and keeps its length, so that a
-/// disk that has become full since the node's first start does not keep the node from starting.
+/// Writes the address of the node's process into the file `listen`. `text` is empty if the process
+/// does not listen. The file is overwritten in place and keeps its length. So after the node's
+/// first start, a full disk does not prevent later starts.
 fn write_listen(folder: &Path, text: &str) -> io::Result<()> {
     let mut page = format!("{text}\n").into_bytes();
     page.resize(LISTEN_BYTES, b'\n');
@@ -352,8 +357,8 @@ fn write_listen(folder: &Path, text: &str) -> io::Result<()> {
     file.write_all_at(&page, 0)
 }
 
-/// Makes an empty node at `folder`, where nothing lies, or a folder with nothing in it. The folder
-/// around it must exist.
+/// Makes an empty node at `folder`. Either nothing exists there, and the folder around it exists,
+/// or it is an empty folder ([`Found::Empty`]).
 ///
 /// # Errors
 /// See [`FolderError`].
@@ -384,7 +389,7 @@ pub fn create(folder: &Path, superblock: &Superblock) -> Result<(), FolderError>
     write().map_err(at(&path))
 }
 
-/// Reads who the node in `folder` is.
+/// Reads the identity of the node in `folder`.
 ///
 /// # Errors
 /// See [`FolderError`].
@@ -426,7 +431,7 @@ pub fn file_name(file: FileId) -> String {
     }
 }
 
-/// The reverse of [`file_name`]; `None` for files that are not the node's.
+/// The reverse of [`file_name`]; `None` for other files.
 #[must_use]
 pub fn file_id(name: &str) -> Option<FileId> {
     let id = match name.split('.').collect::<Vec<_>>()[..] {
@@ -440,7 +445,7 @@ pub fn file_id(name: &str) -> Option<FileId> {
         }
         _ => return None,
     };
-    // Only the one spelling counts, so that no two names mean one file.
+    // Only the exact name counts, so that no two names mean the same file.
     (file_name(id) == name).then_some(id)
 }
 
@@ -458,7 +463,7 @@ pub(crate) fn list(folder: &Path) -> io::Result<Vec<FileId>> {
     Ok(files)
 }
 
-/// Creates a file of `len_bytes`, stable with its name. An existing one is fine.
+/// Creates a file of `len_bytes`, and makes it and its name stable. An existing file is extended.
 pub(crate) fn create_file(path: &Path, len_bytes: u64, allocate: bool) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     let file =
@@ -481,7 +486,7 @@ fn reserve(file: &fs::File, len_bytes: u64) -> io::Result<()> {
         return Ok(());
     }
     let error = io::Error::last_os_error();
-    // A file system that cannot reserve space still serves: a full disk then shows when writing.
+    // A file system without reservation still works: a write then finds that the disk is full.
     if error.raw_os_error() == Some(libc::EOPNOTSUPP) { Ok(()) } else { Err(error) }
 }
 

@@ -1,33 +1,33 @@
-//! What brings requests to devices, as the host runs it.
+//! The interface between the host and a front-end: the part that brings requests to devices.
 //!
-//! A [`Frontend`] listens or attaches, turns what comes in into requests, takes completions back,
-//! and drains. Every core has one of each kind; a kind that listens gets its share of the sockets
-//! that are accepted. The host knows no kind of front-end: a [`FrontendKind`] makes one on each
-//! core, and the front-end's place in [`HostConfig::frontends`](crate::HostConfig::frontends) is
-//! its name ([`FrontendId`]) in tokens, messages and the origins of requests.
+//! A [`Frontend`] listens or attaches, makes requests from its input, takes completions back, and
+//! drains. Every core has one of each kind. A kind that listens gets its share of the accepted
+//! sockets. The host knows no kind of front-end: a [`FrontendKind`] makes one on each core. The
+//! front-end's place in [`HostConfig::frontends`](crate::HostConfig::frontends) is its name
+//! ([`FrontendId`]) in tokens, messages and the origins of requests.
 //!
 //! # A turn
 //!
 //! ```text
-//!   accept, event, mail, wake          what came in
+//!   accept, event, mail, wake          input
 //!            |
 //!         submit  ---- requests --->  devices          until no part
 //!            ^                           |             wants anything
 //!        complete <--- completions ------+
 //!            |
-//!          flush                      what goes out, once all is answered that can be
+//!          flush                      output, when no part wants anything
 //! ```
 //!
-//! The host feeds a front-end everything that a turn brought before it calls
-//! [`Frontend::submit`], and calls [`Frontend::flush`] when no device wants anything more. So the
-//! requests of a turn enter their devices together, and the answers of a turn leave together. A
-//! flush that took output, and so made room for requests that were held back, begins another round.
+//! The host gives a front-end everything that a turn brought before it calls [`Frontend::submit`].
+//! It calls [`Frontend::flush`] when no device has more work. So the requests of a turn enter their
+//! devices together, and the answers of a turn leave together. A flush may take output, and so make
+//! room for requests that were held back. Then another round begins.
 //!
 //! # Drain and end
 //!
-//! [`Frontend::drain`] ends the taking of requests: those that come later are refused, and those
-//! that were handed over are answered. The drain is over when [`Frontend::in_flight`] is zero on
-//! every core. [`Frontend::close`] is the last call: the core ends.
+//! [`Frontend::drain`] ends the taking of requests. The front-end refuses later requests, and still
+//! answers the requests that it has handed over. The drain is over when [`Frontend::in_flight`] is
+//! zero on every core. [`Frontend::close`] is the last call, when the core ends.
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,20 +42,20 @@ use crate::store::Mail;
 use crate::strangers::Bounds;
 use crate::token::{Kind, token};
 
-/// Kinds of front-ends of one host at most: the queue of a request has four bits for them.
+/// The most kinds of front-ends of one host: the queue of a request has four bits for the kind.
 pub const FRONTENDS_MAX: usize = 16;
 
-/// A front-end of the host: its place in the list that the host was started with.
+/// A front-end of the host: its place in the list with which the host was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrontendId(pub u8);
 
-/// A kind of front-end. Its line in [`KINDS`](crate::frontends::KINDS) registers it; one from
-/// outside this crate is named to [`HostConfig::frontends`](crate::HostConfig::frontends).
+/// A kind of front-end. Its line in [`KINDS`](crate::frontends::KINDS) registers it. A host takes a
+/// kind from outside this crate through [`HostConfig::frontends`](crate::HostConfig::frontends).
 #[derive(Clone, Copy)]
 pub struct FrontendKind {
-    /// What it is, in a word, for `status` and for [`Handle::frontend`](crate::Handle::frontend).
+    /// The name, one word, for `status` and for [`Handle::frontend`](crate::Handle::frontend).
     pub name: &'static str,
-    /// Makes it on a core. It must not block.
+    /// Makes a front-end on a core. The call must not block.
     pub make: fn(FrontendSetup) -> Box<dyn Frontend>,
 }
 
@@ -65,10 +65,10 @@ impl fmt::Debug for FrontendKind {
     }
 }
 
-/// What a front-end is made with on each core.
+/// The input for making a front-end on a core.
 #[derive(Clone, Debug)]
 pub struct FrontendSetup {
-    /// How many connections it may have on this core.
+    /// How many connections the front-end may have on this core.
     pub bounds: Bounds,
     /// Memory for payloads and replies, which all front-ends of all cores share.
     pub budget: Arc<Budget>,
@@ -79,95 +79,96 @@ pub struct FrontendSetup {
 #[error("this host has no front-end {0:?}")]
 pub struct NoFrontend(pub String);
 
-/// Who submits within a front-end: a connection or a queue. The completion comes back with it.
+/// A submitter within a front-end: a connection or a queue. The completion comes back with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submitter {
-    /// Its place in a table of the front-end.
+    /// The submitter's place in a table of the front-end.
     pub place: u32,
-    /// Tells submitters apart that used the same place.
+    /// Distinguishes submitters that used the same place.
     pub generation: u32,
 }
 
-/// What a front-end waits for.
+/// The front-end's need of shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// Something waits for room in memory, which another core may give back.
+    /// Something waits for room in the shared memory. Another core may give the room back.
     pub waits: bool,
-    /// Something holds room that others may come to wait for.
+    /// Something holds room that others may have to wait for.
     pub holds: bool,
 }
 
-/// What a front-end tells of itself on one core.
+/// A front-end's counts on one core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrontendCounts {
-    /// Connections open now.
+    /// Connections that are open now.
     pub connections: usize,
-    /// Connections since start.
+    /// Connections that were accepted since the start.
     pub accepted: u64,
 }
 
-/// What brings requests to devices, on one core. See the module's text for when each function is
-/// called.
+/// A part that brings requests to devices, on one core. The module's text says when each function
+/// is called.
 ///
-/// A front-end is called from its core's thread only. No function blocks: a core that blocks stops
-/// every device, connection and node on it. At its end a core drops its reactor, which waits for
-/// operations under way, before it drops the front-ends: so memory that the kernel writes to may
-/// belong to a front-end.
+/// Only the core's thread calls a front-end. No function may block: a core that blocks stops every
+/// device, connection and node on it. At its end a core drops its reactor before the front-ends,
+/// and the reactor waits for operations under way. So a front-end may own memory that the kernel
+/// writes to.
 pub trait Frontend {
-    /// How it stands.
+    /// The present counts.
     fn counts(&self) -> FrontendCounts;
 
-    /// Requests handed over and not yet answered.
+    /// Number of requests that the front-end handed over and that have no answer yet.
     fn in_flight(&self) -> usize;
 
-    /// A socket was accepted by a listener whose sockets go to this front-end. One that does not
-    /// listen gets none.
+    /// A listener whose sockets go to this front-end has accepted a socket. A front-end that does
+    /// not listen gets none.
     fn accept(&mut self, _socket: Socket, _io: &mut FrontendIo<'_>) {}
 
-    /// An operation has come back that it started with the token [`FrontendIo::token`] of `index`.
+    /// An operation has ended that the front-end started with the token [`FrontendIo::token`] of
+    /// `index`.
     fn event(&mut self, _index: u32, _event: Event, _io: &mut FrontendIo<'_>) {}
 
-    /// Another thread tells something; the two agree on the type.
+    /// Takes a message from another thread. Both sides agree on the type.
     fn mail(&mut self, _mail: Mail, _io: &mut FrontendIo<'_>) {}
 
-    /// Another thread has put something where this front-end is to look, at its place `index`.
+    /// Another thread asks the front-end to look at its place `index`.
     fn wake(&mut self, _index: u32, _io: &mut FrontendIo<'_>) {}
 
-    /// A device answers.
+    /// Takes the answer of a device.
     fn complete(&mut self, to: Submitter, completion: Completion);
 
-    /// Hands the requests that have come in to their devices. True if there were any.
+    /// Hands the requests that have arrived to their devices. True if there were any.
     fn submit(&mut self, io: &mut FrontendIo<'_>) -> bool;
 
-    /// Lets out what is ready, takes in what is wanted, and lets go of what is over. True if that
+    /// Sends ready output, starts receives, and drops connections that have ended. True if this
     /// made room for requests that were held back.
     fn flush(&mut self, io: &mut FrontendIo<'_>) -> bool;
 
-    /// Refuses requests from now on. Those in flight are still answered.
+    /// Refuses requests from now on. The front-end still answers the requests in flight.
     fn drain(&mut self);
 
-    /// The core ends: lets go of everything. What is in flight is not answered any more.
+    /// The core ends: gives everything back. Requests in flight get no answer.
     fn close(&mut self, io: &mut FrontendIo<'_>);
 
-    /// Lets go of up to `count` descriptors of connections that have not shown what they are for.
+    /// Closes up to `count` connections that have not shown their purpose yet.
     fn give_way(&mut self, _count: usize, _io: &mut FrontendIo<'_>) {}
 
-    /// Looks after what takes too long: at its [`Frontend::deadline`], and soon while there is
-    /// [`Frontend::pressure`].
+    /// Looks for connections that take too long. The host calls it at the [`Frontend::deadline`],
+    /// and soon while there is [`Frontend::pressure`].
     fn watch(&mut self, _io: &mut FrontendIo<'_>) {}
 
-    /// When [`Frontend::watch`] has to be called, if at all.
+    /// When the host must call [`Frontend::watch`]; `None` if that is not necessary.
     fn deadline(&self) -> Option<Nanos> {
         None
     }
 
-    /// Whether something waits for room, and whether something holds it.
+    /// Whether something waits for room, and whether something holds room.
     fn pressure(&self) -> Pressure {
         Pressure::default()
     }
 }
 
-/// What a front-end works with on its core.
+/// The resources of a front-end on its core.
 pub struct FrontendIo<'a> {
     /// The front-end.
     pub frontend: FrontendId,
@@ -186,29 +187,29 @@ impl FrontendIo<'_> {
         self.router.me
     }
 
-    /// A token for an operation or a timer of this front-end. Its event comes to
-    /// [`Frontend::event`] with the same `index`.
+    /// A token for an operation or a timer of this front-end. [`Frontend::event`] gets its event
+    /// with the same `index`.
     #[must_use]
     pub fn token(&self, index: u32) -> Token {
         token(Kind::Frontend, u32::from(self.frontend.0), index)
     }
 
-    /// Hands a request to a device. The request's name has to be unique among those of its
-    /// submitter; the completion bears it.
+    /// Hands a request to a device. The request's id must be unique among the requests of its
+    /// submitter. The completion has the same id.
     pub fn submit(&mut self, from: Submitter, device: DeviceId, request: Request) {
         let origin = Origin { core: self.router.me, frontend: self.frontend, submitter: from };
         let to = device.core(self.router.cores());
         self.router.send(to, Message::Submit { device, origin, request });
     }
 
-    /// Writes a line that strangers can cause, or counts it if there are too many.
+    /// Writes a log line that strangers can cause, or only counts it if there are too many.
     pub fn say(&mut self, cause: Cause, line: fmt::Arguments<'_>) {
         self.notices.say(cause, self.now, line);
     }
 }
 
-/// Tells a front-end on one core something from another thread. Cheap to clone; outliving the host
-/// is harmless.
+/// Wakes a front-end on one core from another thread. It is cheap to clone, and may outlive the
+/// host.
 #[derive(Clone, Debug)]
 pub struct FrontendMailer {
     pub(crate) frontend: FrontendId,
@@ -218,7 +219,7 @@ pub struct FrontendMailer {
 /// Why a front-end was not woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WakeError {
-    /// The core does not keep up. Try again later.
+    /// The core's mailbox is full. Try again later.
     #[error("the core does not keep up with its mail")]
     Full,
     /// The core has ended.
@@ -227,10 +228,10 @@ pub enum WakeError {
 }
 
 impl FrontendMailer {
-    /// Has [`Frontend::wake`] called with `index`. Nothing is allocated.
+    /// Makes the core call [`Frontend::wake`] with `index`. Allocates no memory.
     ///
     /// # Errors
-    /// The core does not take it.
+    /// The core does not take the message.
     pub fn wake(&self, index: u32) -> Result<(), WakeError> {
         let frontend = self.frontend;
         self.sender.send(Message::WakeFrontend { frontend, index }).map_err(|error| match error {

@@ -2,22 +2,21 @@
 //!
 //! # Cores that hang
 //!
-//! A call into the kernel may hang with a disk, and a core that made such a call hangs with it. No
-//! other thread waits for a core without a limit: a call that its mailbox does not take, an answer,
-//! and the end of its thread. [`Host::stop`] names the cores that do not end and leaves them
-//! behind. No end of a core's thread is waited for with `pthread_join`: a core tells that it has
-//! ended, as the last thing it does. Its thread may exist for longer, because the kernel keeps it
-//! until the calls of its ring have come back.
+//! A call into the kernel may hang with a disk, and the core that made the call hangs with it. So
+//! waiting for a running core has a limit: for room in its mailbox, for an answer, and for the end
+//! of its thread. [`Host::stop`] names the cores that do not end, and leaves them behind. It does
+//! not wait with `pthread_join`. Instead, a core reports its end as its last action. The thread may
+//! exist for longer, because the kernel keeps it until the calls of its ring return.
 //!
-//! The process can end then, as far as the kernel lets it. A thread in a disk's hands that no
-//! signal ends stays until the disk answers, and keeps the process's number. All threads of the
-//! process share one table of descriptors, so every one of them stays open with it: sockets (a
-//! client sees its connection stand still, and a listener's address is in use) and the locks of all
-//! nodes of the process, also of those whose disks are well. A successor is told so
-//! ([`LockError::Held`](fieldstone_uring::LockError::Held)).
+//! Then the process can end, as far as the kernel allows. A thread that waits for a disk in an
+//! uninterruptible call stays until the disk answers, and keeps the process number. All threads of
+//! the process share one table of descriptors, so all descriptors stay open too: sockets (a
+//! client's connection makes no progress, and a listener's address stays in use), and the locks of
+//! all nodes of the process, even of nodes on sound disks. A successor gets this reason as its
+//! error ([`LockError::Held`](fieldstone_uring::LockError::Held)).
 //!
-//! Threads that do chores ([`crate::disk`]) and open folders ([`crate::folder::Attempt`]) are not
-//! waited for at all. They acknowledge nothing, and what they hold goes with the process.
+//! The host does not wait for threads that do chores ([`crate::disk`]) or open folders
+//! ([`crate::folder::Attempt`]). They acknowledge nothing, and their memory goes with the process.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -49,30 +48,31 @@ use fieldstone_uring::{
     monotonic_now, raise_open_files,
 };
 
-/// Descriptors that a host asks for, for connections and node files; the default of many shells is
-/// 1024.
+/// The limit on descriptors that a host asks for, for connections and node files. The default of
+/// many shells is 1024.
 const OPEN_FILES: u64 = 65_536;
-/// Descriptors that are counted on when the system does not tell the limit.
+/// The assumed limit on descriptors when the system does not tell it.
 const OPEN_FILES_ASSUMED: u64 = 1024;
-/// Memory for payloads, unless another size is asked for.
+/// The default size of the memory for payloads.
 pub const PAYLOAD_MEMORY_BYTES: usize = 256 << 20;
-/// The least that may be asked for: the largest NBD request, and as much again.
+/// The smallest size of the memory for payloads that users may choose: twice the largest NBD
+/// request.
 pub const PAYLOAD_MEMORY_BYTES_MIN: usize = 64 << 20;
 
-/// How long a core may take to end: what disk operations under way may take, what the reactor then
-/// waits for the kernel, and some for a machine that is busy.
+/// How long a core may take to end: the time for disk operations under way, the time that the
+/// reactor then waits for the kernel, and a reserve for a busy machine.
 const STOP_LIMIT: Duration =
     Duration::from_millis(FINISH_PATIENCE_MS + DRAIN_LIMIT_MS + STOP_SLACK_MS);
-/// See [`STOP_LIMIT`].
+/// The reserve in [`STOP_LIMIT`].
 const STOP_SLACK_MS: u64 = 5_000;
-/// How long a caller waits for a core whose mailbox is full, or that does not take exports.
+/// How long a caller waits for room in a core's mailbox, or until cores take mail for a front-end.
 const CALL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Messages that a core's mailbox holds.
 const MAILBOX_MESSAGES: usize = 1 << 16;
 
-/// What to add to the monotonic clock to get the time since 1970, in nanoseconds: the clock by
-/// which capabilities expire.
+/// The nanoseconds to add to the monotonic clock to get the time since 1970. Capabilities expire by
+/// this time.
 #[must_use]
 pub fn wall_offset_ns() -> u64 {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -82,33 +82,34 @@ pub fn wall_offset_ns() -> u64 {
 /// A node to run in this process.
 #[derive(Debug)]
 pub struct LocalNodeConfig {
-    /// How its folder is opened, also later when it vanished.
+    /// How to open its folder, at the start and after the folder vanished.
     pub opening: Opening,
-    /// The folder, or why it cannot be used at present.
+    /// The open folder, or the reason why the node cannot use it at present.
     pub folder: Result<NodeFolder, String>,
-    /// An opening of the folder that has not ended yet. The node waits for it before it begins
-    /// another one.
+    /// An opening of the folder that is still under way. The node waits for it before it begins
+    /// another opening.
     pub late: Option<Attempt>,
 }
 
-/// What a host is made with.
+/// The configuration of a host.
 #[derive(Debug)]
 pub struct HostConfig {
-    /// Number of cores, at least one.
+    /// Number of cores; 0 counts as 1.
     pub cores: usize,
     /// Pin each core's thread to a CPU.
     pub pin: bool,
     /// How node files are opened.
     pub caching: Caching,
-    /// Nodes check payloads on arrival: for hosts that serve nodes to other processes.
+    /// Nodes check payloads on arrival: for a host that serves nodes to other processes.
     pub verify_payload: bool,
-    /// Memory for payloads that clients announce and send and for answers that they have not taken,
-    /// all clients together. Each connection has half a MiB beside it.
+    /// Memory for payloads that clients announce and send, and for answers that they have not
+    /// taken. All clients of front-ends share it, and the clients of nodes share as much again on
+    /// each core. Each NBD connection has half a MiB in addition.
     pub payload_memory_bytes: usize,
-    /// The kinds of front-ends, of which every core has one each: for all of this crate,
-    /// [`KINDS`](crate::frontends::KINDS). The first [`FRONTENDS_MAX`] count.
+    /// The kinds of front-ends. Every core gets one of each. [`KINDS`](crate::frontends::KINDS)
+    /// lists all kinds of this crate. The host ignores entries after the first [`FRONTENDS_MAX`].
     pub frontends: Vec<&'static FrontendKind>,
-    /// The nodes, of any pools. Their places here are the numbers of their [`LocalNodeId`]s.
+    /// The nodes, of any pools. The place in this list is the number of the node's [`LocalNodeId`].
     pub nodes: Vec<LocalNodeConfig>,
 }
 
@@ -124,11 +125,11 @@ pub struct Host {
 struct CoreThread {
     core: Core,
     thread: JoinHandle<()>,
-    /// Brings the result of the core when it ends.
+    /// Receives the result of the core when the core ends.
     ended: Receiver<io::Result<()>>,
 }
 
-/// Calls a running host. Cheap to clone; outliving the host is harmless.
+/// Calls a running host. It is cheap to clone, and may outlive the host.
 #[derive(Clone, Debug)]
 pub struct Handle {
     senders: Arc<[Sender<Message>]>,
@@ -137,7 +138,7 @@ pub struct Handle {
     next_link: Arc<AtomicU32>,
 }
 
-/// What a core's thread is started with.
+/// The input for starting a core's thread.
 struct Start {
     core: Core,
     cpu: Option<usize>,
@@ -153,7 +154,7 @@ impl Host {
     /// Starts the cores.
     ///
     /// # Errors
-    /// A ring or a thread could not be made; the text says why.
+    /// A ring or a thread could not be made; the text has the reason.
     pub fn start(config: HostConfig) -> io::Result<Self> {
         let cores = config.cores.max(1);
         let open_files = raise_open_files(OPEN_FILES).unwrap_or_else(|error| {
@@ -196,7 +197,7 @@ impl Host {
             senders.push(mailbox.recv().map_err(|_| ended())??);
         }
         for (_, all) in boxes {
-            // A core that has ended shows when it is called.
+            // A later call shows that a core has ended.
             drop(all.send(senders.clone()));
         }
         let handle = Handle {
@@ -208,23 +209,23 @@ impl Host {
         Ok(Self { handle, threads })
     }
 
-    /// To call it from other threads.
+    /// A handle for calls from other threads.
     #[must_use]
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// True when a core has ended by itself, which is a failure.
+    /// True if a core has ended without being told to, which is a failure.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.threads.iter().any(|core| core.thread.is_finished())
     }
 
-    /// Stops every core. Devices that are open are not closed: what was acknowledged stays, and
-    /// they recover at the next opening. Takes 20 seconds at most.
+    /// Stops every core. Open devices are not closed: their acknowledged data stays, and they
+    /// recover at the next opening. Takes at most 20 seconds.
     ///
     /// # Errors
-    /// Why a core had failed, or which one does not end.
+    /// The reason why a core has failed, or the number of a core that does not end.
     pub fn stop(self) -> io::Result<()> {
         self.stop_within(STOP_LIMIT)
     }
@@ -253,13 +254,13 @@ impl CoreThread {
     ) -> io::Result<Self> {
         let (end, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name(format!("core {}", core.0));
-        // The host may have stopped to wait for the result.
+        // The host may no longer wait for the result.
         let thread = thread.spawn(move || drop(end.send(run())))?;
         Ok(Self { core, thread, ended })
     }
 
-    /// Waits for the end of the core, and leaves it behind at `deadline`. Never joins the thread:
-    /// see the module's text.
+    /// Waits for the end of the core until `deadline`, and then leaves the core behind. Never joins
+    /// the thread: see the module's text.
     fn wait(self, deadline: Instant, limit: Duration) -> io::Result<()> {
         let rest = deadline.saturating_duration_since(Instant::now());
         match self.ended.recv_timeout(rest) {
@@ -298,7 +299,7 @@ fn run_core(
             return Ok(());
         }
     };
-    // The host gave up: another core could not start.
+    // The host gave up, because another core could not start.
     let Ok(senders) = all_in.recv() else { return Ok(()) };
     let router = Router::new(start.core, senders);
     let mut nodes = BTreeMap::new();
@@ -317,8 +318,8 @@ impl Handle {
         self.senders.len()
     }
 
-    /// Posts a call. One to a core that has ended, or has not emptied its mailbox for long, is
-    /// lost, which its closed channel tells.
+    /// Posts a call. If the core has ended, or its mailbox stays full for too long, the call is
+    /// lost. The caller then sees that the channel of the answer is closed.
     pub(crate) fn call(&self, core: Core, control: Control) {
         self.post(core, Message::Control(Box::new(control)), Instant::now() + CALL_PATIENCE);
     }
@@ -338,13 +339,14 @@ impl Handle {
         self.call(node.core(self.cores()), control);
     }
 
-    /// A link name for a control call.
+    /// A new link for a control call.
     pub(crate) fn new_link(&self) -> Link {
         let attempt = self.next_link.fetch_add(1, Ordering::Relaxed);
         Link { device: Link::ADMIN, attempt }
     }
 
-    /// Begins to open a device. The channel brings what it is, or why it failed.
+    /// Begins to open a device. The channel gives the device's properties, or the reason of the
+    /// failure.
     #[must_use]
     pub fn open_device(&self, spec: DeviceSpec) -> (DeviceId, Receiver<Result<Info, String>>) {
         let device = DeviceId(self.next_device.fetch_add(1, Ordering::Relaxed));
@@ -354,7 +356,7 @@ impl Handle {
         (device, answer)
     }
 
-    /// Begins to close a device cleanly. The channel tells when all is stable.
+    /// Begins to close a device cleanly. The channel gives the result when all data is stable.
     #[must_use]
     pub fn close_device(&self, device: DeviceId) -> Receiver<Result<(), String>> {
         let (reply, answer) = mpsc::channel();
@@ -362,12 +364,13 @@ impl Handle {
         answer
     }
 
-    /// Lets go of a device that was closed or could not be opened.
+    /// Drops a device that was closed or could not be opened.
     pub fn forget_device(&self, device: DeviceId) {
         self.call(device.core(self.cores()), Control::ForgetDevice { device });
     }
 
-    /// Calls a device's store. The channel tells whether the call was carried out or started.
+    /// Calls a device's store. The channel says whether the store has carried out or started the
+    /// call.
     #[must_use]
     pub fn call_store(&self, device: DeviceId, call: Settings) -> Receiver<Result<(), String>> {
         let (reply, answer) = mpsc::channel();
@@ -376,7 +379,7 @@ impl Handle {
         answer
     }
 
-    /// Changes options of a device's layer. The channel tells whether they are in force.
+    /// Changes options of a device's layer. The channel says whether the new options are in force.
     #[must_use]
     pub fn change_layer(
         &self,
@@ -392,20 +395,20 @@ impl Handle {
     /// The front-end of this kind.
     ///
     /// # Errors
-    /// The host was started without one.
+    /// The host was started without this kind.
     pub fn frontend(&self, kind: &str) -> Result<FrontendId, NoFrontend> {
         let place = self.frontends.iter().position(|frontend| frontend.name == kind);
         let id = place.and_then(|place| u8::try_from(place).ok());
         id.map(FrontendId).ok_or_else(|| NoFrontend(kind.to_owned()))
     }
 
-    /// Tells a front-end something on every core; the two agree on the type. Every core has taken
-    /// it by the return, or has ended; false if one hangs.
+    /// Sends a message to a front-end on every core. Both sides agree on the type. At the return
+    /// every core has taken the message or has ended. False if a core hangs.
     pub fn tell_frontend(&self, frontend: FrontendId, mail: impl Fn() -> Mail) -> bool {
         self.tell(frontend, (0..self.cores()).map(|core| (Core(core), mail())))
     }
 
-    /// As [`Handle::tell_frontend`], on the core that a device lives on and on no other.
+    /// Like [`Handle::tell_frontend`], but only on the core of a device.
     pub fn tell_frontend_of(&self, frontend: FrontendId, device: DeviceId, mail: Mail) -> bool {
         self.tell(frontend, [(device.core(self.cores()), mail)].into_iter())
     }
@@ -418,24 +421,24 @@ impl Handle {
             self.post(core, Message::ToFrontend { frontend, mail, taken }, deadline);
         }
         drop(taken);
-        // No core sends: the last one to let go of its sender ends the wait.
+        // No core sends on this channel. The wait ends when the last core drops its sender.
         all_taken.recv_timeout(CALL_PATIENCE) != Err(RecvTimeoutError::Timeout)
     }
 
-    /// Wakes a front-end on the core that a device lives on.
+    /// A mailer that wakes a front-end on the core of a device.
     #[must_use]
     pub fn frontend_mailer(&self, frontend: FrontendId, device: DeviceId) -> FrontendMailer {
         let sender = self.senders[device.core(self.cores()).0].clone();
         FrontendMailer { frontend, sender }
     }
 
-    /// Accepts connections, which go to `to`.
+    /// Accepts connections, and passes them to `to`.
     pub fn listen(&self, listener: Listener, to: Destination) {
         self.call(Core(0), Control::Listen { listener, to });
     }
 
-    /// What every core tells about itself; cores that do not answer in time are left out. Counts
-    /// and latencies are left out unless `with_stats`: they cost a core about a millisecond.
+    /// The snapshots of all cores, without the cores that do not answer in time. Only `with_stats`
+    /// includes counts and latencies: they cost a core about a millisecond.
     #[must_use]
     pub fn snapshot(&self, with_stats: bool) -> Vec<CoreSnapshot> {
         const PATIENCE: Duration = Duration::from_secs(10);
@@ -453,8 +456,8 @@ impl Handle {
         cores
     }
 
-    /// Refuses new requests and connections, and waits until none is in flight, or for `patience`.
-    /// True if all were answered.
+    /// Refuses new requests and connections, and waits until no request is in flight, or for
+    /// `patience`. True if all requests were answered.
     #[must_use]
     pub fn drain(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
@@ -483,7 +486,7 @@ mod tests {
     use crate::folder::{Keeper, create};
     use fieldstone_uring::Holder;
 
-    /// Makes the core hang that lets go of it, until the test lets it go on.
+    /// Makes the core that drops it hang until the test lets the core continue.
     #[derive(Debug)]
     struct Hang(Mutex<Receiver<()>>);
 
@@ -501,7 +504,8 @@ mod tests {
         }
     }
 
-    /// A thread-local value is dropped when the thread has no more to do, but still exists.
+    /// A thread-local value. The thread drops it after its function has ended, while the thread
+    /// exists.
     struct Lingers(Receiver<()>);
 
     impl Drop for Lingers {
@@ -514,7 +518,7 @@ mod tests {
         static LINGERS: RefCell<Option<Lingers>> = const { RefCell::new(None) };
     }
 
-    /// As the kernel keeps a thread whose ring has calls under way.
+    /// Imitates the kernel, which keeps a thread whose ring has calls under way.
     #[test]
     fn a_core_that_has_ended_is_not_waited_for_until_its_thread_is_gone() {
         let (go_on, wait) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! The host: runs stores, front-ends and storage nodes on cores, in the real world.
+//! The host: runs stores, front-ends and storage nodes on cores, with real disks and sockets.
 //!
 //! ```text
 //!  core 0                          core 1                         other threads
@@ -13,32 +13,33 @@
 //!
 //! # Rules
 //!
-//! - A part belongs to one core for life: device *d* to core *d* mod N, node *n* to core *n* mod N.
-//!   Every core has one front-end of each kind, and a connection stays on the core that it was
-//!   dealt to. Parts talk in messages ([`message`]), which on
-//!   one core are a plain queue.
-//! - A core never blocks. What blocks (folders, control calls, name resolution) happens on other
-//!   threads.
-//! - An idle host sleeps in the kernel. The only periodic work is one look every two seconds at the
-//!   folders of in-process nodes.
-//! - No state machine is touched from two places: each turn of the loop ([`worker`]) feeds it
-//!   events and takes its actions.
+//! - A part belongs to one core for its whole life: device *d* to core *d* mod N, node *n* to core
+//!   *n* mod N. Every core has one front-end of each kind. A connection stays on the core that it
+//!   was given to. Parts send each other messages ([`message`]). Within one core, the messages wait
+//!   in a plain queue.
+//! - A core does not wait for calls that may block. Folders, control calls and name resolution use
+//!   other threads. There are two exceptions: a core opens the files of its nodes ([`disk`]), and
+//!   makes short buffered writes while the disk keeps pace (`pace`).
+//! - An idle host sleeps in the kernel. Its only periodic work is a look at the folders of
+//!   in-process nodes every two seconds, and the housekeeping of volumes every 1 to 16 seconds.
+//! - Only the loop of the core ([`worker`]) touches a state machine: each turn gives it events and
+//!   takes its actions.
 //!
-//! | module | idea |
+//! | module | content |
 //! |---|---|
 //! | [`handle`] | starting and stopping; control calls from other threads |
 //! | [`worker`] | the loop of a core |
-//! | [`message`] | what parts tell each other, within and between cores |
+//! | [`message`] | the messages between parts, within and between cores |
 //! | [`device`] | a store behind its layers |
-//! | [`store`], [`stores`] | what a store is; memory, files, volumes |
-//! | [`frontend`], [`frontends`] | what a front-end is; NBD |
+//! | [`store`], [`stores`] | the interface of stores; memory, files, volumes |
+//! | [`frontend`], [`frontends`] | the interface of front-ends; NBD |
 //! | [`node_local`], [`disk`], [`folder`] | a storage node in this process, its files, its folder |
-//! | [`node_server`] | other processes, as a node sees them |
-//! | [`node_session`] | a conversation with one node, for calls |
-//! | `pace` | whether a disk keeps pace, and so may block a write |
+//! | [`node_server`] | the connections of other processes to nodes |
+//! | [`node_session`] | a connection to one node, for control calls |
+//! | `pace` | whether a disk keeps pace, so that a core may make a write that can block |
 //! | [`look_up`] | calls that may hang, with a deadline |
-//! | [`control`] | the calls themselves, and what is told |
-//! | [`strangers`] | how long and how many unknown connections may stay |
+//! | [`control`] | the control calls and their answers |
+//! | [`strangers`] | how long unknown connections may stay, and how many |
 //! | [`notices`] | log lines that strangers can cause |
 
 pub mod control;

@@ -1,27 +1,27 @@
 //! Calls that may block for any time, with a deadline: reading a folder, resolving a name.
 //!
-//! No call into the kernel or the resolver can be taken back. So a thread makes the call, and the
-//! caller waits for the thread until its deadline. A thread whose call hangs stays behind. Callers
-//! come again, so the threads that may ask about one thing are bounded: behind [`AT_A_TIME`] of
-//! them, callers wait, or are told that no thread is left for them.
+//! A call into the kernel or the resolver cannot be cancelled. So a thread makes the call, and the
+//! caller waits for the thread until its deadline. A thread whose call hangs remains. Callers try
+//! again, so the number of threads that ask about one thing is limited to [`AT_A_TIME`]. Beyond
+//! that, a caller waits for one of the threads to end, or gets an error.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// Most threads that ask about one thing.
+/// The most threads that ask about one thing at a time.
 const AT_A_TIME: usize = 4;
 
-/// Number of threads per thing.
+/// Number of threads for each thing.
 static ASKING: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
 fn asking() -> MutexGuard<'static, BTreeMap<String, usize>> {
-    // No code that can panic runs under the lock.
+    // No code that can panic runs while the lock is held.
     ASKING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread's place among those that ask about a thing.
+/// One of the places for threads that ask about a thing.
 struct Turn(String);
 
 impl Turn {
@@ -48,24 +48,24 @@ impl Drop for Turn {
     }
 }
 
-/// The error of a deadline that has passed.
+/// The error after the deadline.
 pub(crate) fn late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time")
 }
 
-/// The time until `deadline`, never zero, which would mean "no limit" to a socket.
+/// The time until `deadline`. It is never zero, because a socket would take zero as "no limit".
 ///
 /// # Errors
-/// It has passed.
+/// The deadline has passed.
 pub(crate) fn rest(deadline: Instant) -> io::Result<Duration> {
     let rest = deadline.saturating_duration_since(Instant::now());
     if rest.is_zero() { Err(late()) } else { Ok(rest) }
 }
 
-/// Makes a call that asks about `thing` in a thread of its own, and waits for it until `deadline`.
+/// Makes a call that asks about `thing` in its own thread, and waits for the call until `deadline`.
 ///
 /// # Errors
-/// The deadline has passed, or the system has no thread left.
+/// The deadline has passed, or the system cannot start a thread.
 pub fn within<T: Send + 'static>(
     deadline: Instant,
     thing: &str,
@@ -79,15 +79,15 @@ pub fn within<T: Send + 'static>(
         }
     };
     let (done, outcome) = mpsc::channel();
-    // The caller may have given up by then.
+    // The caller may have given up.
     start(turn, call, move |answer| drop(done.send(answer)))?;
     outcome.recv_timeout(rest(deadline)?).map_err(|_| late())
 }
 
-/// Makes a call that asks about `thing` in a thread of its own, which gives the answer to `tell`.
+/// Makes a call that asks about `thing` in its own thread, which gives the answer to `tell`.
 ///
 /// # Errors
-/// As many threads as may be ask about that thing, or the system has no thread left.
+/// The most threads already ask about this thing, or the system cannot start a thread.
 pub fn begin<T: 'static>(
     thing: &str,
     call: impl FnOnce() -> T + Send + 'static,

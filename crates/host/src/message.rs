@@ -1,14 +1,14 @@
-//! What the parts of the host tell each other, and how it gets there.
+//! Messages between the parts of the host, and their delivery.
 //!
-//! A front-end, a device and a node may live on one core or on three. They talk in [`Message`]s
-//! either way: the [`Router`] puts a message for the own core into a plain queue, and a message for
-//! another core into the batch for its mailbox. So there is one code path, and with one core no
-//! channel is ever touched.
+//! A front-end, a device and a node may be on one core or on different cores. In both cases they
+//! send each other [`Message`]s. The [`Router`] puts a message for its own core into a plain queue,
+//! and a message for another core into the batch for that core's mailbox. So there is one code
+//! path, and with one core the parts use no mailbox among themselves.
 //!
-//! Bounds: every message is caused by a front-end's request in flight (bounded by the front-end:
-//! `nbd::Limits` for each connection), by a node request in flight (bounded by the volume), or by a
-//! control call. The mailbox is sized well above; when it is full all the same, its batch waits for
-//! the next turn.
+//! Bounds: most messages belong to a front-end's request in flight (the front-end bounds these; see
+//! `fieldstone_nbd::Limits` for one connection), to a node request in flight (the volume bounds
+//! these), or to a control call. The other messages are few: connections, links, chores and
+//! wake-ups. When a mailbox is full, the rest of its batch waits for a later turn.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,30 +29,30 @@ use fieldstone_uring::{SendError, Sender, Socket};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Core(pub usize);
 
-/// A device that the host serves: a volume or memory. Never reused.
+/// A device that the host serves. Ids are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u32);
 
 impl DeviceId {
-    /// The core that it lives on.
+    /// The core of the device.
     #[must_use]
     pub fn core(self, cores: usize) -> Core {
         Core(self.0 as usize % cores)
     }
 }
 
-/// A node of this process. Nodes of several pools may have the same index, so the number tells them
-/// apart; people are told the index.
+/// A node of this process. Nodes of different pools may have the same index, so the number
+/// identifies the node. Texts for people show the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LocalNodeId {
     /// Its place among the nodes that the host was started with, from 0.
     pub number: u32,
-    /// Which node of its pool it is.
+    /// The node's index in its pool.
     pub index: NodeIndex,
 }
 
 impl LocalNodeId {
-    /// The core that it lives on.
+    /// The core of the node.
     #[must_use]
     pub fn core(self, cores: usize) -> Core {
         Core(self.number as usize % cores)
@@ -65,23 +65,23 @@ impl fmt::Display for LocalNodeId {
     }
 }
 
-/// One connection between a device and an in-process node: the device, and a number that rises with
-/// each reconnection so that late messages of an earlier one are told apart.
+/// One connection of a client to an in-process node. Each reconnection of a device has a larger
+/// number, which distinguishes late messages of earlier connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Link {
-    /// The device, or [`Link::ADMIN`].
+    /// The device, [`Link::ADMIN`] or [`Link::SOCKET`].
     pub device: u32,
-    /// Which of its connections.
+    /// The number of the connection.
     pub attempt: u32,
 }
 
 impl Link {
-    /// In place of a device: a control call that talks to the node itself.
+    /// The client is a control call, not a device.
     pub const ADMIN: u32 = u32::MAX;
-    /// In place of a device: a connection from another process.
+    /// The client is a connection from another process, not a device.
     pub const SOCKET: u32 = u32::MAX - 1;
 
-    /// The node's name for it.
+    /// The node's name for the link.
     #[must_use]
     pub fn peer(self) -> PeerId {
         PeerId(u64::from(self.device) << 32 | u64::from(self.attempt))
@@ -96,36 +96,36 @@ impl Link {
     }
 }
 
-/// Where a block request came from, and so where its completion goes.
+/// The origin of a block request: the place where its completion goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The core of the front-end.
     pub core: Core,
     /// The front-end.
     pub frontend: FrontendId,
-    /// Who asked within the front-end.
+    /// The submitter within the front-end.
     pub submitter: Submitter,
 }
 
-/// Where the sockets of a listener go.
+/// The destination of a listener's sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// To this front-end; they are dealt to the cores in turn.
+    /// This front-end. Its cores get the sockets in turn.
     Frontend(FrontendId),
-    /// To the core of this storage node.
+    /// The core of this storage node.
     Node(LocalNodeId),
 }
 
-/// A connection that was just accepted.
+/// A connection that a listener has just accepted.
 #[derive(Debug)]
 pub struct Accepted {
     /// The connection.
     pub socket: Socket,
-    /// What for.
+    /// The destination of the connection.
     pub to: Destination,
 }
 
-/// What a part tells another.
+/// A message from one part to another.
 #[derive(Debug)]
 pub enum Message {
     /// A front-end hands a request to a device.
@@ -139,71 +139,71 @@ pub enum Message {
     },
     /// A device answers a front-end.
     Complete {
-        /// Who asked.
+        /// The origin of the request.
         origin: Origin,
         /// The answer.
         completion: block::Completion,
     },
-    /// A device wants a connection to an in-process node.
+    /// A device, or the connection of another process, opens a link to an in-process node.
     LinkOpen {
         /// The node.
         node: LocalNodeId,
-        /// The connection.
+        /// The link.
         link: Link,
-        /// The core of the device.
+        /// The core of the client.
         core: Core,
     },
-    /// A device gives a connection up.
+    /// A device, or the connection of another process, closes its link.
     LinkClose {
         /// The node.
         node: LocalNodeId,
-        /// The connection.
+        /// The link.
         link: Link,
     },
-    /// A node tells the connection of another process.
+    /// A node sends mail to the connection of another process.
     ToPeer(NodeMail),
-    /// The node has accepted a capability that came on this connection.
+    /// The node has accepted a capability that came on this link.
     LinkKnown {
         /// The node.
         node: LocalNodeId,
-        /// The connection.
+        /// The link.
         link: Link,
     },
-    /// A device asks a node.
+    /// A device, or the connection of another process, sends a request to a node.
     ToNode {
         /// The node.
         node: LocalNodeId,
-        /// The connection.
+        /// The link.
         link: Link,
-        /// What.
+        /// The request.
         request: Request,
     },
-    /// A part or a thread tells a store.
+    /// A part or a thread sends mail to a store.
     ToStore {
         /// The device of the store.
         device: DeviceId,
-        /// What; the store knows its type.
+        /// The mail; the store knows its type.
         mail: Mail,
     },
-    /// A thread tells a front-end.
+    /// A thread sends mail to a front-end.
     ToFrontend {
         /// The front-end.
         frontend: FrontendId,
-        /// What; the front-end knows its type.
+        /// The mail; the front-end knows its type.
         mail: Mail,
-        /// The core drops it as soon as the front-end has the mail; nothing is sent.
+        /// The core drops this sender, without sending, as soon as the front-end has the mail.
         taken: mpsc::Sender<()>,
     },
-    /// A thread has put something where a front-end is to look.
+    /// A thread asks a front-end to look at one of its places.
     WakeFrontend {
         /// The front-end.
         frontend: FrontendId,
-        /// The place, which the front-end knows.
+        /// The index of the place.
         index: u32,
     },
-    /// A connection was accepted on another core and shall live here.
+    /// A listener has accepted a connection, which will live on this core.
     Accepted(Accepted),
-    /// A node's chore thread has done something.
+    /// A node's chore thread has finished a chore.
     Chore(Box<ChoreDone>),
     /// A control call.
     Control(Box<Control>),
@@ -211,7 +211,7 @@ pub enum Message {
 
 /// Delivers messages within a core and between cores.
 pub struct Router {
-    /// The core that this router belongs to.
+    /// The router's own core.
     pub me: Core,
     local: VecDeque<Message>,
     senders: Vec<Sender<Message>>,
@@ -221,7 +221,7 @@ pub struct Router {
 }
 
 impl Router {
-    /// A router of core `me`; `senders` has a mailbox for every core, the own included.
+    /// A router of core `me`. `senders` has the mailbox of every core, including its own.
     #[must_use]
     pub fn new(me: Core, senders: Vec<Sender<Message>>) -> Self {
         let batches = senders.iter().map(|_| Vec::new()).collect();
@@ -234,7 +234,7 @@ impl Router {
         self.senders.len()
     }
 
-    /// Delivers a message to a core.
+    /// Queues a message for a core.
     pub fn send(&mut self, to: Core, message: Message) {
         if to == self.me {
             self.local.push_back(message);
@@ -243,24 +243,25 @@ impl Router {
         }
     }
 
-    /// The next message for this core.
+    /// Takes the next message for this core.
     pub fn next_local(&mut self) -> Option<Message> {
         self.local.pop_front()
     }
 
-    /// True when no message for this core waits.
+    /// True if no message for this core waits.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.local.is_empty()
     }
 
-    /// A mailbox of this core, for other threads.
+    /// A sender to this core's mailbox, for other threads.
     #[must_use]
     pub fn own_sender(&self) -> Sender<Message> {
         self.senders[self.me.0].clone()
     }
 
-    /// Sends the batches off. What a full mailbox refuses stays, in order; see [`Router::blocked`].
+    /// Sends the batches. Messages that a full mailbox refuses stay, in order; see
+    /// [`Router::blocked`].
     pub fn flush(&mut self) {
         self.blocked = false;
         for (batch, sender) in self.batches.iter_mut().zip(&self.senders) {
@@ -270,7 +271,7 @@ impl Router {
             let mut messages = std::mem::take(batch).into_iter();
             for message in messages.by_ref() {
                 match sender.send(message) {
-                    // A closed mailbox is a core that has ended: the host is going down.
+                    // A closed mailbox means that its core has ended: the host is stopping.
                     Ok(()) | Err(SendError::Closed(_)) => {}
                     Err(SendError::Full(message)) => {
                         batch.push(message);
@@ -283,7 +284,7 @@ impl Router {
         }
     }
 
-    /// True when a mailbox was full: flush again soon.
+    /// True if a mailbox was full. Then flush again soon.
     #[must_use]
     pub fn blocked(&self) -> bool {
         self.blocked

@@ -1,4 +1,4 @@
-//! A storage node in this process: the state machine, its disk, and who talks to it.
+//! A storage node in this process: the state machine, its disk, and its clients.
 //!
 //! # Life
 //!
@@ -9,14 +9,16 @@
 //!   +--+
 //! ```
 //!
-//! A device opens a *link* to the node whether it is up or not, and is told when it is. When the
-//! node goes down every link is told, requests in flight are forgotten (the far side treats them as
-//! lost, as with a broken connection), and results of the old disk are thrown away by their era.
+//! A client opens a *link* to the node whether the node is up or not, and learns when it is up.
+//! When the node goes down, every client learns this, and all requests in flight are dropped. The
+//! clients treat them as lost, as after a broken connection. The disk drops results of its earlier
+//! era.
 //!
-//! A folder that is absent or empty stays so: a command makes the empty node that takes the place
-//! of a lost one (`fieldstone pool replace`), or the opening does where the server was told to
-//! (`--replace-missing`, see [`crate::folder`]). Such a node has a new incarnation, by which
-//! volumes know that their shards are gone and rebuild them.
+//! A missing or empty folder stays as it is until a new empty node takes the place of the lost one.
+//! A command makes that node (`fieldstone pool replace`). If nothing exists at the path, an opening
+//! can also make it, when the server was told so (`--replace-missing`, see [`crate::folder`]). Such
+//! a node has a new incarnation. It shows volumes that their shards are lost, and they rebuild
+//! them.
 
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -32,7 +34,7 @@ use crate::message::{Core, DeviceId, Link, LocalNodeId, Message, Router};
 use crate::stores::volume::NodeMail;
 use fieldstone_uring::{Event, Reactor};
 
-/// A device, a connection or a call that talks to the node.
+/// A client of the node: a device, a connection of another process, or a control call.
 #[derive(Debug)]
 struct Client {
     link: Link,
@@ -40,7 +42,7 @@ struct Client {
     up: bool,
     /// The node has accepted a capability of the client.
     known: bool,
-    /// For control calls: where answers go instead of to a core.
+    /// For a control call: the channel for its answers.
     direct: Option<mpsc::Sender<Reply>>,
 }
 
@@ -49,7 +51,7 @@ enum State {
     Down {
         reason: String,
     },
-    /// Up once the node is ready and its clients have been told.
+    /// `up` is true once the node is ready and its clients know it.
     Running {
         node: Box<Node>,
         folder: Box<NodeFolder>,
@@ -57,21 +59,21 @@ enum State {
     },
 }
 
-/// What is told about an in-process node.
+/// The status of an in-process node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalNodeStatus {
     /// Its pool.
     pub pool: PoolId,
-    /// Which node of its pool.
+    /// Its index in its pool.
     pub node: NodeIndex,
     /// Its folder.
     pub path: PathBuf,
-    /// Why it does not run, if it does not.
+    /// Why the node is down, if it is.
     pub down: Option<String>,
 }
 
-/// Most looks at a folder, 2 s apart, that are left out after a start that failed: each start reads
-/// the node's tables.
+/// After a failed start, the core leaves out at most this many looks at the folder, 2 s apart,
+/// because each start reads the node's tables.
 const PAUSE_MAX: u32 = 14;
 
 /// A storage node in this process.
@@ -82,22 +84,22 @@ pub struct LocalNode {
     disk: Disk,
     state: State,
     clients: Vec<Client>,
-    /// What to add to the monotonic clock to get the nodes' clock.
+    /// The nanoseconds to add to the monotonic clock to get the time since 1970.
     wall_offset_ns: u64,
-    /// Payloads come over a network and are checked on arrival.
+    /// The node checks payloads on arrival, because they come over a network.
     verify_payload: bool,
-    /// Since when a chore that looks after the folder is under way.
+    /// Since when a chore that looks at the folder is under way, if one is.
     checking: Option<Nanos>,
-    /// Why it was last down; told once, not at every try.
+    /// The last reason for being down. The log gives each reason once, not at every try.
     last_reason: String,
-    /// Starts in a row that failed.
+    /// Number of failed starts in a row.
     failed_starts: u32,
-    /// Looks at the folder to leave out before the next start.
+    /// Number of looks at the folder to leave out before the next start.
     pause: u32,
 }
 
 impl LocalNode {
-    /// A node whose folder was opened, or could not be for the reason given.
+    /// A node with an open folder, or with the reason why the folder could not be opened.
     #[must_use]
     pub fn new(
         id: LocalNodeId,
@@ -125,7 +127,7 @@ impl LocalNode {
         match folder {
             Ok(folder) => node.start(Box::new(folder), now),
             Err(reason) => {
-                // The code that opened the folder has told the user.
+                // The code that opened the folder has reported this to the user.
                 node.last_reason.clone_from(&reason);
                 node.state = State::Down { reason };
                 if let Some(late) = late {
@@ -137,13 +139,13 @@ impl LocalNode {
         node
     }
 
-    /// Its name in this process.
+    /// The node's id in this process.
     #[must_use]
     pub fn id(&self) -> LocalNodeId {
         self.id
     }
 
-    /// What is told about it.
+    /// The status of the node.
     #[must_use]
     pub fn status(&self) -> LocalNodeStatus {
         LocalNodeStatus {
@@ -180,14 +182,15 @@ impl LocalNode {
         }
     }
 
-    /// The file system has room for so much of the data file; `None` if it does not say. The node
-    /// is told each time: a write that failed since may have made it believe otherwise.
+    /// Tells the node how much of its data file the file system has room for; `None` if that is
+    /// unknown. The node gets this each time, because a failed write since then may have changed
+    /// its count.
     fn note_room(&mut self, room_bytes: Option<u64>, now: Nanos) {
         let room_bytes = room_bytes.unwrap_or(u64::MAX);
         self.handle(NodeEvent::Room { room_bytes }, now);
     }
 
-    /// A device, another process or a control call connects.
+    /// Connects a device, another process or a control call.
     pub fn open_link(
         &mut self,
         link: Link,
@@ -197,7 +200,7 @@ impl LocalNode {
     ) {
         let up = self.is_up();
         if direct.is_some() && matches!(self.state, State::Down { .. }) {
-            // The closed channel says so.
+            // The closed channel shows that the node is down.
             return;
         }
         if up && direct.is_none() {
@@ -206,7 +209,7 @@ impl LocalNode {
         self.clients.push(Client { link, core, up, known: false, direct });
     }
 
-    /// The client on `link` disconnects.
+    /// Disconnects the client of `link`.
     pub fn close_link(&mut self, link: Link, now: Nanos) {
         let Some(at) = self.clients.iter().position(|client| client.link == link) else { return };
         let client = self.clients.swap_remove(at);
@@ -215,8 +218,8 @@ impl LocalNode {
         }
     }
 
-    /// A request came in. One for a node that is down, or on a link that is not open, is dropped:
-    /// its sender has been told, or is about to be.
+    /// Takes a request. Drops it if the node is down or the link is not open. The sender knows
+    /// this, or will learn it soon.
     pub fn request(&mut self, link: Link, request: Request, now: Nanos, router: &mut Router) {
         let open =
             |client: &&mut Client| client.link == link && (client.up || client.direct.is_some());
@@ -235,7 +238,7 @@ impl LocalNode {
         }
     }
 
-    /// A disk operation came back.
+    /// An operation on the ring has ended.
     pub fn disk_event(&mut self, index: u32, event: Event, now: Nanos) {
         if let Some(done) = self.disk.finished(index, event, now) {
             self.disk_done(done, now);
@@ -247,7 +250,7 @@ impl LocalNode {
         self.handle(NodeEvent::Disk { id, result }, now);
     }
 
-    /// Carries out what the node wants done, until it wants nothing. True if anything was done.
+    /// Carries out the node's actions until there are no more. True if there were any.
     pub fn pump(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) -> bool {
         let wall = self.wall(now);
         let State::Running { node, up, .. } = &mut self.state else { return false };
@@ -292,13 +295,13 @@ impl LocalNode {
         }
     }
 
-    /// Since when the present look at the folder is under way, if one is.
+    /// Since when a look at the folder is under way, if one is.
     #[must_use]
     pub fn looks_since(&self) -> Option<Nanos> {
         self.checking
     }
 
-    /// Looks after the folder; called now and then.
+    /// Looks after the folder. The core calls this every two seconds.
     pub fn look_after(&mut self, now: Nanos) {
         if self.checking.is_some() {
             return;
@@ -321,7 +324,7 @@ impl LocalNode {
         self.disk.chore(u32::MAX, chore);
     }
 
-    /// The chore thread has done something.
+    /// Takes the result of a chore.
     pub fn chore_done(&mut self, done: ChoreDone, now: Nanos, router: &mut Router) {
         let current = done.era == self.disk.era();
         match done.outcome {
@@ -372,11 +375,11 @@ impl LocalNode {
                 tell(client.core, client.link, NodeMail::Down(self.id.index, client.link), router);
             }
         }
-        // A control call in flight gets no answer: its channel closes with the client.
+        // A control call in flight gets no answer: dropping its client closes its channel.
         self.clients.retain(|client| client.direct.is_none());
     }
 
-    /// True when no disk operation is under way.
+    /// True if no disk operation is under way.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.disk.is_quiet()
@@ -386,13 +389,13 @@ impl LocalNode {
 fn deliver(clients: &mut [Client], node: NodeIndex, link: Link, reply: Reply, router: &mut Router) {
     let Some(client) = clients.iter().find(|client| client.link == link) else { return };
     match &client.direct {
-        // The caller does not wait any more: its call timed out.
+        // The caller may no longer wait, because its call timed out.
         Some(direct) => drop(direct.send(reply)),
         None => tell(client.core, link, NodeMail::Reply(node, link, reply), router),
     }
 }
 
-/// Tells the far end of a link something: the connection of another process, or a store.
+/// Sends mail to the client of a link: the connection of another process, or a store.
 fn tell(core: Core, link: Link, mail: NodeMail, router: &mut Router) {
     let message = match link.device {
         Link::SOCKET => Message::ToPeer(mail),

@@ -1,19 +1,24 @@
-//! Other processes, as a node sees them: the node's side of `fieldstone node`.
+//! The connections of other processes to the nodes of this core, for `fieldstone node`.
 //!
-//! A connection becomes a link of the node like that of an in-process device. It is read from once
-//! the node runs; when the node goes down it is closed, and its owner connects again.
+//! A connection becomes a link to the node, like that of an in-process device. The server receives
+//! from it once the node runs. When the node goes down, the server closes the connection, and its
+//! client connects again.
 //!
-//! # Who may take how much
+//! # Bounds
 //!
 //! | | a stranger | a client whose capability was accepted |
 //! |---|---|---|
-//! | stays | for a bounded time, and gives way to others ([`strangers`](crate::strangers)) | |
-//! | payloads that come in | share a quarter of the memory for payloads | share the rest |
-//! | requests at a time | [`STRANGER_REQUESTS_MAX`] | as many as the node takes |
-//! | answers not taken | [`STRANGER_QUEUED_BYTES_MAX`] | [`QUEUED_BYTES_MAX`], reads under way included; beyond [`OWN_BYTES`] of them share the rest too |
+//! | stays | for a bounded time, and gives way ([`strangers`](crate::strangers)) | without limit |
+//! | incoming payloads | share a quarter of the memory for payloads | share the rest |
+//! | requests in flight | [`STRANGER_REQUESTS_MAX`] | as many as the node takes |
+//! | answers not taken | [`STRANGER_QUEUED_BYTES_MAX`] | [`QUEUED_BYTES_MAX`] |
 //!
-//! Where there is no room a connection is not read from. Who holds room that others wait for, and
-//! neither sends nor takes anything for [a while](Patience), is closed.
+//! The answers of a client include those that the node still owes to its requests in flight. When
+//! they exceed [`OWN_BYTES`], they count in the memory that clients share.
+//!
+//! Without room, the server does not receive from the connection. A client that holds room for
+//! which others wait, and neither sends nor takes anything for [a while](Patience), loses its
+//! connection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,18 +35,17 @@ use crate::token::{Kind, token};
 use crate::wire_socket::{Broken, QUEUED_BYTES_MAX, WireSocket};
 use fieldstone_uring::{Event, Reactor, Socket};
 
-/// Connections of one core to its nodes; more are closed at once. One per volume and server is
-/// needed.
+/// The most connections of one core to its nodes. Each volume of a server needs one connection.
 pub const PEERS_MAX: usize = 4096;
-/// Requests of a stranger that are not answered yet.
+/// The most requests of a stranger that have no answer yet.
 pub const STRANGER_REQUESTS_MAX: usize = 16;
-/// Bytes of answers that a stranger has not taken.
+/// The most bytes of answers that a stranger has not taken, when the server takes its next request.
 pub const STRANGER_QUEUED_BYTES_MAX: usize = 64 << 10;
-/// Bytes of answers, asked for or not taken, that each client has for itself.
+/// Bytes of answers, owed or not taken, for which a client needs no shared memory.
 pub const OWN_BYTES: usize = 256 << 10;
-/// One in this many parts of the memory for payloads is for strangers' payloads.
+/// Strangers' payloads have one part in this many of the memory for payloads.
 const STRANGERS_SHARE: usize = 4;
-/// What a list in an answer counts for while it is asked for.
+/// The assumed size of an answer with a list.
 const LIST_BYTES: usize = 256 << 10;
 
 struct Peer {
@@ -49,28 +53,29 @@ struct Peer {
     node: LocalNodeId,
     up: bool,
     dirty: bool,
-    /// The connection is about to be closed, and its place is given away.
+    /// The connection will be closed soon, and its place is already free.
     closing: bool,
-    /// The node has accepted a capability of the client.
+    /// The node has accepted a capability of this client.
     known: bool,
     /// Requests that the node has not answered.
     in_flight: usize,
-    /// Bytes of answers that those ask for. Errors leave a rest, which goes when none is in flight.
+    /// Bytes of answers that these requests ask for. Errors leave a remainder, which goes when no
+    /// request is in flight.
     asked_bytes: usize,
-    /// What answers are held against.
+    /// The client's part of the memory for answers.
     answers: Lease,
     waiting: bool,
-    /// When it sent or took something last.
+    /// When the client last sent or took something, or when its turn began.
     progress: Nanos,
 }
 
 impl Peer {
-    /// What its answers hold, those included that the node is about to give.
+    /// Bytes of answers that are queued or that the node still owes.
     fn answer_bytes(&self) -> usize {
         self.asked_bytes + self.socket.unsent_bytes()
     }
 
-    /// Whether another request may be decoded.
+    /// Whether the server may decode another request.
     fn may_ask(&mut self) -> bool {
         if !self.known {
             return self.in_flight < STRANGER_REQUESTS_MAX
@@ -102,7 +107,7 @@ impl Peer {
         self.socket.awaits_payload() || self.answers.held_bytes() > 0
     }
 
-    /// True if it keeps others waiting and it is its turn to do something.
+    /// True if the client holds room, must act next, and has done nothing for `limit`.
     fn is_stalled(&self, limit: Nanos, now: Nanos) -> bool {
         let its_turn =
             self.socket.awaits_payload() || (self.holds_room() && self.socket.is_sending());
@@ -110,7 +115,7 @@ impl Peer {
     }
 }
 
-/// What an answer to this request may bring.
+/// The size that an answer to this request counts for.
 fn answer_bytes(body: &RequestBody) -> usize {
     match body {
         RequestBody::ShardRead { len_bytes, .. } | RequestBody::JournalRead { len_bytes, .. } => {
@@ -121,7 +126,7 @@ fn answer_bytes(body: &RequestBody) -> usize {
     }
 }
 
-/// What was counted for the request that this answers.
+/// The size that was counted for this answer's request.
 fn answered_bytes(reply: &Reply) -> usize {
     match &reply.result {
         Ok(ReplyBody::Data(data)) => data.len(),
@@ -135,13 +140,13 @@ pub struct NodeServer {
     peers: BTreeMap<u32, Peer>,
     last: u32,
     dirty: Vec<u32>,
-    /// Connections to close at the next occasion.
+    /// Connections to close at the end of the next pump.
     broken: Vec<u32>,
     guests: Guests,
-    /// What clients' payloads and answers are held against, and strangers' payloads.
+    /// The memory for clients' payloads and answers, and the memory for strangers' payloads.
     clients: Arc<Budget>,
     strangers: Arc<Budget>,
-    /// Those that wait for room, and how often room had come back when they last tried.
+    /// Connections that wait for room, and the budgets' number of returns at their last try.
     waiting: Vec<u32>,
     returns: u64,
     holding: bool,
@@ -153,7 +158,7 @@ fn link(attempt: u32) -> Link {
 }
 
 impl NodeServer {
-    /// A server without connections yet. Payloads of all connections together take `memory_bytes`.
+    /// A server without connections. The payloads of all connections together take `memory_bytes`.
     #[must_use]
     pub fn new(bounds: Bounds, memory_bytes: usize) -> Self {
         let strangers_bytes = (memory_bytes / STRANGERS_SHARE).max(PAYLOAD_BYTES_MAX);
@@ -173,7 +178,7 @@ impl NodeServer {
         }
     }
 
-    /// Takes a connection over.
+    /// Takes an accepted connection.
     pub fn accept(
         &mut self,
         socket: Socket,
@@ -234,7 +239,7 @@ impl NodeServer {
         }
     }
 
-    /// Closes a connection at the next occasion; its place is free at once.
+    /// Closes a connection in the next pump. Its place becomes free at once.
     fn part(&mut self, attempt: u32) {
         if let Some(peer) = self.peers.get_mut(&attempt)
             && !std::mem::replace(&mut peer.closing, true)
@@ -244,7 +249,7 @@ impl NodeServer {
         }
     }
 
-    /// The node runs: requests may come. A stranger has its time from now on.
+    /// The node runs, and takes requests. A stranger's time begins again.
     pub fn link_up(&mut self, link: Link, now: Nanos) {
         if let Some(peer) = self.peers.get_mut(&link.attempt) {
             peer.up = true;
@@ -265,12 +270,12 @@ impl NodeServer {
         self.mark(link.attempt);
     }
 
-    /// The node is gone.
+    /// The node is down.
     pub fn link_down(&mut self, link: Link) {
         self.part(link.attempt);
     }
 
-    /// A receive came back.
+    /// A receive has ended.
     pub fn received(&mut self, attempt: u32, event: Event, now: Nanos, notices: &mut Notices) {
         let Some(peer) = self.peers.get_mut(&attempt) else { return };
         peer.progress = now;
@@ -278,7 +283,7 @@ impl NodeServer {
         self.settle(attempt, result, now, notices);
     }
 
-    /// A send came back.
+    /// A send has ended.
     pub fn sent(&mut self, attempt: u32, event: Event, now: Nanos, notices: &mut Notices) {
         let Some(peer) = self.peers.get_mut(&attempt) else { return };
         peer.progress = now;
@@ -299,7 +304,7 @@ impl NodeServer {
             Err(error) => {
                 match &error {
                     Broken::Closed => {}
-                    // No message, or one of a newer release: the peer's operator must know.
+                    // The bytes are no message, or one of a newer release: the operator must know.
                     Broken::Wire(error) => {
                         let line = format_args!("closed a connection: {error}");
                         notices.say(Cause::BadMessage, now, line);
@@ -314,7 +319,7 @@ impl NodeServer {
         }
     }
 
-    /// The node answered.
+    /// Takes the node's answer.
     pub fn reply(&mut self, link: Link, reply: &Reply, now: Nanos, notices: &mut Notices) {
         let Some(peer) = self.peers.get_mut(&link.attempt) else { return };
         peer.in_flight = peer.in_flight.saturating_sub(1);
@@ -330,7 +335,7 @@ impl NodeServer {
         match parts {
             Ok(parts) => {
                 if !peer.socket.is_sending() {
-                    // From now on it is the peer's turn.
+                    // From now on the client must act next.
                     peer.progress = now;
                 }
                 peer.socket.push(parts);
@@ -341,7 +346,7 @@ impl NodeServer {
         self.mark(link.attempt);
     }
 
-    /// Hands on the requests of a connection, as far as there is room.
+    /// Passes the requests of a connection to the node, as long as there is room.
     fn take_requests(&mut self, attempt: u32, router: &mut Router) -> Result<(), Broken> {
         let Some(peer) = self.peers.get_mut(&attempt) else { return Ok(()) };
         let node = peer.node;
@@ -359,7 +364,7 @@ impl NodeServer {
         Ok(())
     }
 
-    /// Sends and receives what there is.
+    /// Passes requests on, starts sends and receives, and closes connections.
     pub fn pump(
         &mut self,
         router: &mut Router,
@@ -393,7 +398,7 @@ impl NodeServer {
         }
     }
 
-    /// Lets those try again that wait for room, if some has come back.
+    /// If room was given back, lets the connections that wait for room try again.
     fn try_again(&mut self) {
         let returns = self.clients.returns().wrapping_add(self.strangers.returns());
         if self.waiting.is_empty() || returns == self.returns {
@@ -408,7 +413,7 @@ impl NodeServer {
         }
     }
 
-    /// Makes room for descriptors: closes strangers, the oldest first.
+    /// Frees descriptors: closes up to `count` strangers, the oldest first.
     pub fn give_way(&mut self, count: usize) {
         for _ in 0..count {
             let Some(oldest) = self.guests.oldest() else { return };
@@ -416,7 +421,7 @@ impl NodeServer {
         }
     }
 
-    /// Closes the connections whose time is over.
+    /// Closes strangers whose time is over, and stalled clients.
     pub fn watch(&mut self, now: Nanos, notices: &mut Notices) {
         while let Some(attempt) = self.guests.overdue(now) {
             let seconds = STRANGER_AGE_MS / 1000;
@@ -445,7 +450,7 @@ impl NodeServer {
         }
     }
 
-    /// When strangers must have gone; the owner watches then.
+    /// When the owner must call [`NodeServer::watch`] for strangers.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         self.guests.deadline()
@@ -457,7 +462,7 @@ impl NodeServer {
         (!self.waiting.is_empty(), self.holding)
     }
 
-    /// Ends every connection.
+    /// Closes every connection.
     pub fn close_all(&mut self, reactor: &mut Reactor) {
         for (_, peer) in std::mem::take(&mut self.peers) {
             peer.socket.close(reactor);

@@ -1,5 +1,5 @@
-//! A conversation with one node, for calls that are not a volume's: who are you, which volumes do
-//! you know, forget one. Blocks its thread.
+//! A connection to one node, for calls that do not belong to a volume, for example to list the
+//! volumes that the node knows. Calls block their thread.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use crate::remote_session::RemoteSession;
 use crate::stores::NodePlace;
 use fieldstone_uring::Address;
 
-/// How soon a node that is busy is asked again; it is while it starts.
+/// The pause before a busy node is asked again. A node is busy while it starts.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
-/// Why a node did not do what it was asked.
+/// Why a call to a node failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The node cannot be reached.
@@ -28,20 +28,20 @@ pub enum SessionError {
     Unreachable {
         /// The node.
         node: NodeIndex,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The node refused, with the reason.
+    /// The node refused the call.
     #[error("{node}: {source}")]
     Refused {
         /// The node.
         node: NodeIndex,
-        /// Why.
+        /// The reason.
         source: NodeError,
     },
 }
 
-/// A conversation with one node.
+/// A connection to one node.
 pub struct NodeSession {
     node: NodeIndex,
     patience: Duration,
@@ -55,10 +55,11 @@ enum Way {
 }
 
 impl NodeSession {
-    /// Connects within `patience`. Every [`NodeSession::ask`] may take as long.
+    /// Connects within `patience`. Every [`NodeSession::ask`] may take as long again.
     ///
     /// # Errors
-    /// When the node is down.
+    /// A node in another process cannot be reached in time. If a node in this process is down, the
+    /// first [`NodeSession::ask`] fails.
     pub fn connect(
         handle: &Handle,
         node: NodeIndex,
@@ -93,11 +94,11 @@ impl NodeSession {
         Ok(Self { node, patience, next_tag: 1, way })
     }
 
-    /// Asks and waits for the answer. All of it, with the repeats while the node is busy, is over
-    /// within the patience of this conversation.
+    /// Sends a request and waits for the answer. While the node is busy, it sends the request
+    /// again. All of this together takes at most the patience of the connection.
     ///
     /// # Errors
-    /// When the node refuses, or does not answer in time.
+    /// The node refuses, is down, or does not answer in time.
     pub fn ask(
         &mut self,
         capability: Capability,

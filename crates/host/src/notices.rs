@@ -1,31 +1,31 @@
-//! Log lines that strangers can cause, as often as they like: so many per cause and period, then one
-//! line that says how many were left out.
+//! Log lines that strangers can cause as often as they like: a limited number per cause and period,
+//! then one line with the number of lines left out.
 
 use fieldstone_block::Nanos;
 
-/// Lines per cause and period.
+/// The most lines per cause and period.
 pub const LINES_MAX: u32 = 10;
-/// How long a period is. It begins with the first line of its cause.
+/// Length of a period. It begins with the first line of its cause.
 pub const PERIOD_MS: u64 = 10_000;
 
-/// Why a line is written.
+/// The cause of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// A peer does not keep to its protocol.
+    /// A peer breaks its protocol.
     BadMessage,
     /// A connection broke.
     Lost,
-    /// A request without a valid capability.
+    /// A request has no valid capability.
     Capability,
-    /// A connection did not say in time what it is for.
+    /// A connection did not show its purpose in time.
     Silent,
-    /// A stranger had to give way to another.
+    /// A stranger was closed to make room for another.
     GaveWay,
-    /// There are too many clients for one more.
+    /// There are too many clients to accept another.
     Full,
-    /// A client kept memory that others wait for.
+    /// A client held memory that others wait for.
     Stalled,
-    /// Accepting failed.
+    /// Accepting a connection failed.
     Accept,
 }
 
@@ -62,23 +62,23 @@ impl Cause {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Period {
-    /// When it ends; none has begun if `None`.
+    /// The end of the period; `None` before the first line.
     end: Option<Nanos>,
     lines: u32,
     left_out: u64,
 }
 
-/// Decides which lines are written; writes none.
+/// Decides which lines to write. It writes none itself.
 #[derive(Debug, Default)]
 pub struct Limiter {
     periods: [Period; Cause::ALL.len()],
 }
 
 impl Limiter {
-    /// True if a line may be written now; otherwise it is counted.
+    /// True if the line may be written now. Otherwise the line is counted.
     pub fn admit(&mut self, cause: Cause, now: Nanos) -> bool {
         let period = &mut self.periods[cause as usize];
-        // While lines were left out the period goes on until `due` has told so.
+        // While lines are left out, the period lasts until `due` has reported their number.
         if period.left_out == 0 && period.end.is_none_or(|end| end <= now) {
             let end = now.plus(Nanos::from_ms(PERIOD_MS));
             *period = Period { end: Some(end), lines: 0, left_out: 0 };
@@ -92,8 +92,8 @@ impl Limiter {
         admitted
     }
 
-    /// A cause whose period is over and of which lines were left out, and how many. Its next line
-    /// begins a new period.
+    /// A cause whose period is over, and the number of lines left out in it. Only causes with such
+    /// lines are given. The next line of the cause begins a new period.
     pub fn due(&mut self, now: Nanos) -> Option<(Cause, u64)> {
         Cause::ALL.into_iter().find_map(|cause| {
             let period = &mut self.periods[cause as usize];
@@ -102,7 +102,7 @@ impl Limiter {
         })
     }
 
-    /// When [`Limiter::due`] will have something to tell.
+    /// When [`Limiter::due`] will give a cause.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         self.periods
@@ -127,7 +127,7 @@ impl Notices {
         }
     }
 
-    /// Tells what was left out in periods that are over.
+    /// Writes the numbers of lines left out in periods that are over.
     pub fn flush(&mut self, now: Nanos) {
         while let Some((cause, count)) = self.limiter.due(now) {
             let seconds = PERIOD_MS / 1000;
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(lines, LINES_MAX as usize);
         assert_eq!(limiter.deadline(), Some(at(5 + PERIOD_MS)));
         assert_eq!(limiter.due(at(4 + PERIOD_MS)), None);
-        // A late line is counted too, if it comes before `due` is called.
+        // A late line is counted too if it comes before the call of `due`.
         assert!(!limiter.admit(Cause::Accept, at(6 + PERIOD_MS)));
         let left_out = 1001 - u64::from(LINES_MAX);
         assert_eq!(limiter.due(at(6 + PERIOD_MS)), Some((Cause::Accept, left_out)));

@@ -1,39 +1,38 @@
-//! Requests that stay unanswered: a device that owes an answer for too long says so.
+//! Reports of devices with requests that have no answer for too long.
 //!
-//! A request may have to wait for nodes, or for room; then it waits for a known reason, which the
-//! volume tells. The operator learns of the wait here: from the log, when the oldest
-//! request has waited for [`OVERDUE_MS`] and each [`AGAIN_MS`] from then on, and from the status
-//! and the metrics at any time.
+//! A request may have to wait for nodes or for room. Then the layers and the store give the reason.
+//! The log reports the wait first when the oldest request has waited for [`OVERDUE_MS`], and then
+//! every [`AGAIN_MS`]. The status and the metrics show the wait at any time.
 //!
-//! A device that was only not told of an event is found as well. It is run once more before
-//! anything is reported; if that alone answers requests, the log says that a wake-up was lost.
+//! A device may also have missed an event. So the device runs once more before the report. If that
+//! alone answers requests, the log says that the device answered only when it was looked after.
 
 use fieldstone_block::{Nanos, Unanswered};
 
-/// How long a request may take before it is reported.
+/// How long a request may take before the device reports it.
 const OVERDUE_MS: u64 = 10_000;
-/// How often it is reported again.
+/// The pause between two reports.
 const AGAIN_MS: u64 = 60_000;
-/// How often a device with requests is looked at.
+/// How often the core looks at a device with requests.
 pub const LOOK_MS: u64 = 1_000;
 
-/// What was reported of a device.
+/// The state of a device's reports.
 #[derive(Debug, Default)]
 pub struct Overdue {
     reported_at: Option<Nanos>,
 }
 
-/// What is to be said.
+/// The report to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
     /// The oldest request is overdue.
     Overdue,
-    /// None is any more.
+    /// No request is overdue any more.
     Over,
 }
 
 impl Overdue {
-    /// Looks at the oldest request, if there is one.
+    /// Checks the oldest request, if there is one.
     pub fn look(&mut self, oldest: Option<&Unanswered>, now: Nanos) -> Option<Report> {
         if !oldest.is_some_and(|oldest| is_overdue(oldest, now)) {
             return self.reported_at.take().map(|_| Report::Over);
@@ -46,7 +45,7 @@ impl Overdue {
     }
 }
 
-/// The request has been waiting for longer than it may.
+/// True if the request has waited for too long.
 #[must_use]
 pub fn is_overdue(oldest: &Unanswered, now: Nanos) -> bool {
     now.since(oldest.since) >= Nanos::from_ms(OVERDUE_MS)

@@ -1,76 +1,79 @@
-//! Whether a disk keeps pace: the rule by which a core makes writes that may block.
+//! Whether a disk keeps pace: the rule for writes that may block their core.
 //!
-//! On file systems that cannot promise not to block, a short write is cheapest where it stands, and
-//! blocks its core if the disk does not take it (`reactor::inline`). So such a write is made only
-//! while the disk shows that it works:
+//! Some file systems cannot promise not to block. On these, a short write costs least CPU time when
+//! the core makes it itself, but it blocks the core if the disk does not take it
+//! (`fieldstone_uring`, `reactor::inline`). So the core makes such a write itself only while the
+//! disk shows that it works:
 //!
-//! - No operation of the disk has been on the ring for longer than [`OVERDUE_MS`]. A node syncs
-//!   what it acknowledges, so while there is anything to write, there is nearly always a sync or a
-//!   read under way. When the disk hangs, this operation hangs first.
-//! - No write has blocked for longer than [`BLOCKED_MS`] lately. One that has is followed by a rest
-//!   of [`REST_FACTOR`] times as long.
-//! - All such writes together, however short, take about one part in [`SHARE`] of the core's time
-//!   at most. Their time is summed up, and this part of the time that goes by is taken off. When
-//!   the sum exceeds [`BURST_MS`], a rest follows in which all of it is worked off. A disk that is
-//!   slow but not silent so costs its core a bounded share. Writes that only copy count as well,
-//!   and stay far below the share even at half a GB per second.
+//! - No counted operation has been on the ring for longer than [`OVERDUE_MS`]. A node counts all
+//!   its operations, and syncs the writes that it acknowledges. So while there are writes, a sync
+//!   or a read is nearly always under way. When the disk hangs, that operation hangs first. A file
+//!   store counts only the first operation of each request, and no syncs.
+//! - No recent write has blocked for longer than [`BLOCKED_MS`]. After such a write the core rests:
+//!   it makes no such write for [`REST_FACTOR`] times as long.
+//! - All such writes to one disk, also short ones, take at most about one part in [`SHARE`] of the
+//!   core's time. The core adds up their time, and subtracts this part of the time that passes.
+//!   When the sum exceeds [`BURST_MS`], the core rests until the whole sum is worked off. So a slow
+//!   disk that still works costs its core a bounded share. Writes that only copy count too, but
+//!   take far less than the share even at half a GB per second.
 //!
-//! Otherwise the write goes to the ring, which costs about three times the CPU time and blocks a
-//! kernel thread at worst.
+//! In all other cases the write goes to the ring. This costs about three times the CPU time, and
+//! blocks at worst a kernel thread.
 //!
-//! **What risk is left.** In the first [`OVERDUE_MS`] of a hang, and on a disk that hangs while
-//! nothing at all is under way on it, a write is made where it stands. In most cases it only copies
-//! into memory. If it meets a page or an inode that is on its way to the disk, the core waits for
-//! as long as the disk hangs, with all that lives on the core: one write, and the last one. With
-//! `--direct` no write is made like this, nor on XFS or btrfs.
+//! **The remaining risk.** At the start of a hang, the overdue operation is not found yet. If no
+//! operation is under way on the disk, none will be found. In both cases the core still makes a
+//! write itself. In most cases the write only copies into memory. If it needs a page or an inode
+//! that is being written to the disk, the core and all its parts wait for as long as the disk
+//! hangs. This happens for at most one write. The core makes no such write with `--direct`, nor on
+//! XFS or btrfs.
 //!
 //! # How overdue operations are found
 //!
-//! Operations come back in any order, so the oldest one is not known without a search. Instead,
-//! each belongs to one of two groups: those that began before a *mark*, and those that began after
-//! it. When the last one before the mark has come back, the mark is set to now, and the others are
-//! before it. So the age of the mark is at most the age of the oldest operation, and a disk that
-//! works moves it on all the time. An operation that hangs is found after two times [`OVERDUE_MS`]
-//! at most.
+//! Operations return in any order, so only a search would find the oldest one. Instead, each
+//! operation belongs to one of two groups: those that began before a *mark*, and those that began
+//! after it. When the last operation from before the mark has returned, the mark moves to the
+//! present time, and all other operations are then before it. So the oldest operation is at least
+//! as old as the mark, and a working disk moves the mark on all the time. A hanging operation is
+//! found after at most twice [`OVERDUE_MS`].
 
 use fieldstone_block::Nanos;
 
-/// An operation that takes longer is taken for a sign that the disk hangs. Disks that are well take
-/// less than this for a read or a sync, even when they are busy.
+/// A longer operation is a sign that the disk hangs. A sound disk takes less than this for a read
+/// or a sync, even when it is busy.
 const OVERDUE_MS: u64 = 100;
-/// A write that takes longer has blocked. Well above two ticks of the slowest clock: see
+/// A longer write has blocked. This is well above two ticks of the slowest clock: see
 /// [`Inlined::Blocking`](fieldstone_uring::Inlined::Blocking).
 const BLOCKED_MS: u64 = 25;
-/// So many times as long as it blocked, none follows.
+/// The rest after a write that blocked, as a multiple of its length.
 const REST_FACTOR: u64 = 20;
 
-/// Writes take at most one part in so many of the time of their core.
+/// Writes take at most one part in this many of their core's time.
 const SHARE: u64 = 4;
-/// They may take so much before they rest. Ten ticks of the slowest clock: a tick that is not seen
-/// at the begin of a burst is a small part of it.
+/// How much time writes may take before a rest. This is ten ticks of the slowest clock, so a tick
+/// that is missed at the start of a burst is a small part of it.
 const BURST_MS: u64 = 100;
 
 /// The group of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group(bool);
 
-/// How a disk has done lately.
+/// The recent performance of a disk.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// Operations that began before the mark. None only if none is under way.
+    /// Operations that began before the mark. Zero only if no operation is under way.
     before: u32,
     after: u32,
-    /// The group of those that begin now.
+    /// The group of operations that begin now.
     group: bool,
     mark: Nanos,
     rest_until: Nanos,
-    /// The time that writes took, less what was allowed, up to `spent_at`.
+    /// The time that writes took, minus the allowed time, up to `spent_at`.
     spent: Nanos,
     spent_at: Nanos,
 }
 
 impl Pace {
-    /// An operation is put to the ring. Its group is to be given to [`Pace::end`].
+    /// An operation goes to the ring. The caller gives the group to [`Pace::end`].
     pub fn begin(&mut self, now: Nanos) -> Group {
         let group = Group(self.group);
         self.after += 1;
@@ -80,7 +83,7 @@ impl Pace {
         group
     }
 
-    /// An operation of this group has come back.
+    /// An operation of this group has returned.
     pub fn end(&mut self, group: Group, now: Nanos) {
         if group.0 == self.group {
             self.after -= 1;
@@ -98,8 +101,8 @@ impl Pace {
         self.mark = now;
     }
 
-    /// A write that could block took so long. The clock may be coarse: whether a short write shows
-    /// as a tick or as nothing evens out in the sum.
+    /// Notes that a write that can block took this long. The clock may be coarse: it shows a short
+    /// write as a tick or as nothing, and the sum averages this out.
     pub fn blocked(&mut self, took: Nanos, now: Nanos) {
         let allowed = now.since(self.spent_at).0 / SHARE;
         self.spent = Nanos(self.spent.0.saturating_sub(allowed)).plus(took);
@@ -109,18 +112,18 @@ impl Pace {
             self.rest(now, spent, SHARE);
         }
         if took > Nanos::from_ms(BLOCKED_MS) {
-            // `now` may be of before the write.
+            // `now` may be from before the write.
             self.rest(now.plus(took), took, REST_FACTOR);
         }
     }
 
-    /// No write follows for `factor` times as long as `spent`.
+    /// Lets no write follow for `factor` times `spent`.
     fn rest(&mut self, from: Nanos, spent: Nanos, factor: u64) {
         let until = from.plus(Nanos(spent.0.saturating_mul(factor)));
         self.rest_until = self.rest_until.max(until);
     }
 
-    /// Whether a write that may block is made where it stands.
+    /// Whether the core may make a write that can block.
     #[must_use]
     pub fn is_kept(&self, now: Nanos) -> bool {
         let overdue = self.before > 0 && now.since(self.mark) > Nanos::from_ms(OVERDUE_MS);
@@ -142,7 +145,7 @@ mod tests {
         assert!(pace.is_kept(ms(5)));
         let mut now = 1_000;
         let mut others: std::collections::VecDeque<Group> = Default::default();
-        // Three are always under way, and each takes 30 ms.
+        // Three operations are always under way, and each takes 30 ms.
         let mut step = |pace: &mut Pace, now: u64| {
             others.push_back(pace.begin(ms(now)));
             if others.len() > 3 {
@@ -164,7 +167,7 @@ mod tests {
         assert!(now > began + OVERDUE_MS);
         pace.end(hung, ms(now));
         assert!(pace.is_kept(ms(now)), "the disk works again");
-        // Nothing is under way for long: no sign of a hang.
+        // A long time without operations is no sign of a hang.
         while let Some(group) = others.pop_front() {
             pace.end(group, ms(now));
         }
@@ -185,9 +188,9 @@ mod tests {
         assert!(pace.is_kept(ms(10 + took * (REST_FACTOR + 1))));
     }
 
-    /// Writes `took` long, back to back, as seen by a clock that ticks every `tick` ns. Returns the
-    /// part of the time, in percent, that they took, and how many of 100 were made where they
-    /// stand.
+    /// Makes writes that take `took`, with pauses between them, on a clock that ticks every `tick`
+    /// ns. Returns the percentage of the time that the core's own writes took, and the percentage
+    /// of writes that the core made itself.
     fn written(took: Nanos, pause: Nanos, tick: u64) -> (u64, u64) {
         const SECONDS: u64 = 60;
         let coarse = |at: Nanos| Nanos(at.0 / tick * tick);
@@ -217,7 +220,7 @@ mod tests {
                 let allowed = 100 / SHARE + 3;
                 assert!(share <= allowed, "{share} % for {took_ms} ms, ticks of {tick_ms} ms");
             }
-            // A disk that is well: 128 KiB every 250 us, half a GB per second.
+            // A sound disk: 128 KiB every 250 us, half a GB per second.
             let (_, made) = written(Nanos(30_000), Nanos(223_000), tick);
             assert_eq!(made, 100, "ticks of {tick_ms} ms");
         }

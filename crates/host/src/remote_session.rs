@@ -1,8 +1,8 @@
-//! A blocking connection to a node in another process, for calls that are not a volume's.
+//! A blocking connection to a node in another process, for calls that do not belong to a volume.
 //!
-//! A node may be slow, hang, or send its answer byte by byte, and its name may have many addresses.
-//! So connecting has one deadline in all, and so has an exchange. A deadline for each step would
-//! keep a caller for as many steps as the node likes.
+//! A node may be slow, hang, or send its answer byte by byte. Its name may have many addresses. So
+//! one deadline limits all steps of connecting, and one limits all steps of an exchange. With a
+//! deadline for each step, a node could keep a caller for any number of steps.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -17,8 +17,8 @@ use fieldstone_proto::{Reply, Request};
 use crate::look_up::{late, rest, within};
 use fieldstone_uring::{Address, Endpoint};
 
-/// A stream whose calls can be given a time limit. Both kinds of streams have these functions, but
-/// of their own.
+/// A stream with time limits for its calls. Both types of streams have these functions, but share
+/// no trait.
 trait Stream: Read + Write + Send {
     fn limit_read(&self, rest: Duration) -> io::Result<()>;
     fn limit_write(&self, rest: Duration) -> io::Result<()>;
@@ -47,7 +47,7 @@ pub(crate) struct RemoteSession {
     stream: Box<dyn Stream>,
     decoder: Decoder<Reply>,
     input: Vec<u8>,
-    /// Where the bytes begin that were received and not decoded yet.
+    /// The received bytes that are not decoded yet are `input[from..to]`.
     from: usize,
     to: usize,
 }
@@ -56,7 +56,7 @@ impl RemoteSession {
     /// Connects before `deadline`.
     ///
     /// # Errors
-    /// The node is not reached in time, or refuses.
+    /// The node cannot be reached in time, or refuses.
     pub(crate) fn connect(address: &Address, deadline: Instant) -> io::Result<Self> {
         const RECEIVE_BYTES: usize = 64 << 10;
         let stream: Box<dyn Stream> = match address {
@@ -67,11 +67,11 @@ impl RemoteSession {
         Ok(Self { stream, decoder: Decoder::new(), input, from: 0, to: 0 })
     }
 
-    /// Asks, and waits for the whole answer until `deadline`. After an error the connection is of
-    /// no use.
+    /// Sends a request, and waits for the whole answer until `deadline`. After an error the
+    /// connection must not be used again.
     ///
     /// # Errors
-    /// The answer is not there in time, or is not understood, or the connection is lost.
+    /// The answer does not come in time or is invalid, or the connection is lost.
     pub(crate) fn exchange(&mut self, request: &Request, deadline: Instant) -> io::Result<Reply> {
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
         for part in encode_request(request).map_err(invalid)? {
@@ -101,7 +101,7 @@ impl RemoteSession {
         Ok(())
     }
 
-    /// Receives something.
+    /// Receives at least one byte.
     fn receive(&mut self, deadline: Instant) -> io::Result<()> {
         loop {
             self.stream.limit_read(rest(deadline)?)?;
@@ -117,7 +117,7 @@ impl RemoteSession {
     }
 }
 
-/// Passes an error on, but for a signal that interrupted the call. A socket's time limit shows as
+/// Returns the error, unless a signal interrupted the call. A socket reports its time limit as
 /// `EAGAIN`.
 fn ignore_interruption(error: io::Error) -> io::Result<()> {
     match error.kind() {
@@ -132,7 +132,7 @@ fn ignore_interruption(error: io::Error) -> io::Result<()> {
 /// # Errors
 /// No process listens there, or it has not taken the connection in time (`TimedOut`).
 pub fn connect_unix(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
-    // A path needs no look-up.
+    // A path needs no name resolution.
     let endpoint = Endpoint::resolve(&Address::Unix(path.to_path_buf()))?;
     // SAFETY: socket() takes no pointers.
     let raw = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
@@ -142,8 +142,8 @@ pub fn connect_unix(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     // SAFETY: the descriptor was just made and has no other owner.
     let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(raw) });
     let (place, len_bytes) = endpoint.as_raw();
-    // A connection waits while as many wait to be accepted as the listener lets wait. The time
-    // limit for sending also limits that.
+    // The call waits while the listener's queue of connections is full. The time limit for sending
+    // also limits this wait.
     loop {
         stream.limit_write(rest(deadline)?)?;
         // SAFETY: `endpoint` owns the address of this length and outlives the call.
@@ -154,8 +154,8 @@ pub fn connect_unix(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     }
 }
 
-/// Tries all addresses of a name. Each one has its share of the time that is left, so that one that
-/// does not answer leaves time for the others.
+/// Tries all addresses of a name. Each address gets its share of the remaining time, so a silent
+/// address leaves time for the others.
 fn connect_tcp(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     let addresses = match host.parse::<IpAddr>() {
         Ok(ip) => vec![SocketAddr::new(ip, port)],

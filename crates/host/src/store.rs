@@ -1,8 +1,8 @@
-//! What stores a device's bytes, as the host runs it.
+//! The interface between the host and a store: the part that stores the bytes of a device.
 //!
-//! A [`Store`] is a [`Backend`] with a life. It lives on one core, owns its sockets, files and
-//! timers, and tells of itself in numbers. The host knows no kind of store: a [`StoreSpec`] makes
-//! one on the core where it is to live.
+//! A [`Store`] is a [`Backend`] with a life cycle. It lives on one core, owns its sockets, files
+//! and timers, and reports its status. The host knows no kind of store: a [`StoreSpec`] makes the
+//! store on the core where the store will live.
 //!
 //! ```text
 //!            serves                close             all is stable
@@ -13,9 +13,9 @@
 //!
 //! # A turn
 //!
-//! The host feeds a store what came in ([`Store::event`], [`Store::mail`], requests). Then it calls
-//! [`Store::act`] and [`Backend::poll`] until neither does anything, and [`Store::flush`] once. So
-//! what one turn brought leaves together.
+//! The host gives a store the events of the turn ([`Store::event`], [`Store::mail`], requests).
+//! Then it calls [`Store::act`] and [`Backend::poll`] until neither does anything, and
+//! [`Store::flush`] once. So everything that a turn causes leaves together.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -26,96 +26,97 @@ use fieldstone_uring::{Event, Reactor, Sender, Token};
 use crate::message::{DeviceId, Message, Router};
 use crate::token::{Kind, token};
 
-/// What another part or thread tells a store; the two agree on the type.
+/// A message to a store or a front-end, or the status of a store. Both sides agree on the type.
 pub type Mail = Box<dyn Any + Send>;
 
-/// Where a store is in its life.
+/// The phase of a store's life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It does not take requests yet.
+    /// The store does not take requests yet.
     Opening,
-    /// It takes requests.
+    /// The store takes requests.
     Serving,
-    /// It takes no more requests, and makes stable what it took.
+    /// The store takes no more requests, and makes stable what it has acknowledged.
     Closing,
-    /// Everything that it acknowledged is stable, and it needs nothing any more.
+    /// Everything that the store acknowledged is stable, and the store needs nothing more.
     Closed,
-    /// It could not go on, for this reason.
+    /// The store cannot continue, for this reason.
     Failed(String),
 }
 
 /// Makes a store on its core.
 pub trait StoreSpec: Debug + Send {
-    /// A store that begins to open. It must not block.
+    /// Makes a store that begins to open. The call must not block.
     fn open(self: Box<Self>, io: &mut StoreIo<'_>) -> Box<dyn Store>;
 }
 
-/// What stores a device's bytes. See the module's text for when each function is called.
+/// A store of a device's bytes. The module's text says when each function is called.
 pub trait Store: Backend {
-    /// What it is, in a word, for `status`.
+    /// The kind of the store in one word, for `status`.
     fn kind(&self) -> &'static str;
 
-    /// Where it is in its life.
+    /// The present phase.
     fn phase(&self) -> Phase;
 
     /// Begins to close.
     fn close(&mut self);
 
-    /// Lets go of sockets, files and timers. The device is forgotten.
+    /// Gives back sockets, files and timers. Afterwards the host drops the store.
     fn release(&mut self, _io: &mut StoreIo<'_>) {}
 
-    /// An operation has come back that it started with the token [`StoreIo::token`] of `index`.
+    /// An operation has ended that the store started with the token [`StoreIo::token`] of `index`.
     fn event(&mut self, _index: u32, _event: Event, _io: &mut StoreIo<'_>) {}
 
-    /// Another part or a thread tells something.
+    /// Takes a message from another part or a thread.
     fn mail(&mut self, _mail: Mail, _io: &mut StoreIo<'_>) {}
 
-    /// Starts what it wants done. True if there was anything.
+    /// Starts the operations that the store needs. True if there were any.
     fn act(&mut self, _io: &mut StoreIo<'_>) -> bool {
         false
     }
 
-    /// Sends what [`Store::act`] queued.
+    /// Sends the messages that [`Store::act`] queued.
     fn flush(&mut self, _io: &mut StoreIo<'_>) {}
 
-    /// What requests that are not answered wait for, for people; empty if nothing in particular.
+    /// The reason why requests wait, as text for people; empty if there is no particular reason.
     fn waits_for(&self) -> String {
         String::new()
     }
 
-    /// How it stands, in a type of its own; `None` if there is nothing to tell.
+    /// The status, in the store's own type; `None` if the store has no status.
     fn status(&self) -> Option<Mail> {
         None
     }
 
-    /// The calls that it takes, each with its options.
+    /// The store's calls, each with its options.
     fn calls(&self) -> &'static [Call] {
         &[]
     }
 
-    /// Carries out one of its [`Store::calls`], or starts it.
+    /// Carries out one of the store's [`Store::calls`], or starts it.
     ///
     /// # Errors
-    /// There is no such call, an option is wrong, or the store refuses. Then nothing has changed.
+    /// The store has no such call, an option is wrong, or the store refuses. Then nothing has
+    /// changed.
     fn call(&mut self, call: Settings) -> Result<(), String> {
         Err(format!("it does not know {:?}", call.layer()))
     }
 }
 
-/// A call that a store takes, as `name:option=value,…`.
+/// A call to a store, written as `name:option=value,…`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Its name.
+    /// The name of the call.
     pub name: &'static str,
     /// The names of its options.
     pub options: &'static [&'static str],
-    /// What it does, in one sentence.
+    /// The effect of the call, in one sentence.
     pub about: &'static str,
 }
 
-/// What a store works with on its core.
+/// The resources of a store on its core.
 pub struct StoreIo<'a> {
-    /// Its device.
+    /// The store's device.
     pub device: DeviceId,
     /// The time of this turn.
     pub now: Nanos,
@@ -125,21 +126,21 @@ pub struct StoreIo<'a> {
 }
 
 impl StoreIo<'_> {
-    /// A token for an operation or a timer of this store. Its event comes to [`Store::event`] with
-    /// the same `index`.
+    /// A token for an operation or a timer of this store. [`Store::event`] gets its event with the
+    /// same `index`.
     #[must_use]
     pub fn token(&self, index: u32) -> Token {
         token(Kind::Store, self.device.0, index)
     }
 
-    /// Tells this store something from another thread.
+    /// A sender of messages to this store, for other threads.
     #[must_use]
     pub fn mailer(&self) -> Mailer {
         Mailer { device: self.device, sender: self.router.own_sender() }
     }
 }
 
-/// Tells a store something from another thread. Cheap to clone; outliving the store is harmless.
+/// Sends messages to a store from another thread. It is cheap to clone, and may outlive the store.
 #[derive(Clone, Debug)]
 pub struct Mailer {
     device: DeviceId,
@@ -147,8 +148,8 @@ pub struct Mailer {
 }
 
 impl Mailer {
-    /// Tells the store. What a core does not take, because it hangs or has ended, is lost: the
-    /// store needs a time limit.
+    /// Sends a message to the store. The message is lost if the core's mailbox is full or the core
+    /// has ended: the store needs a time limit.
     pub fn send(&self, mail: Mail) {
         let _ = self.sender.send(Message::ToStore { device: self.device, mail });
     }

@@ -1,11 +1,11 @@
-//! Who may stay: connections that have not shown yet what they are for.
+//! Bounds for connections that have not shown their purpose yet.
 //!
-//! Any connection costs a descriptor and memory from the moment it is accepted. So a connection is
-//! a *stranger* until it has introduced itself: an NBD client by ending the negotiation, a node's
-//! client by a request whose capability the node accepts. Strangers stay for a bounded time, and
-//! there is a bounded number of them; where one too many comes, the one that came first goes. So a
-//! flood of silent connections pushes out other silent connections, while a client that has
-//! something to say says it within milliseconds and stays.
+//! Each connection costs a descriptor and memory from the moment it is accepted. So a connection is
+//! a *stranger* until it has introduced itself. An NBD client does so by completing the
+//! negotiation, a node's client by a request whose capability the node accepts. Strangers stay for
+//! a bounded time, and their number is bounded. If there is one too many, the oldest is closed. So
+//! a flood of silent connections pushes out other silent connections. A real client introduces
+//! itself within milliseconds, and stays.
 //!
 //! ```text
 //!             admit, arrived                introduced
@@ -14,46 +14,48 @@
 //!                                +-----------> (closed) <---------+
 //! ```
 //!
-//! Guests are never closed for others. They are bounded too, by descriptors; where all are in use by
-//! guests a newcomer is refused.
+//! A guest is never closed to make room for other connections. The number of connections is bounded
+//! too, by the number of descriptors. When guests have all places, a new connection is refused.
 //!
-//! This is a table without I/O: the owner tells it what happened and closes what it names.
+//! This is a table without I/O: the owner reports the events, and closes the connections that the
+//! table names.
 
 use std::collections::BTreeMap;
 
 use fieldstone_block::Nanos;
 
-/// Strangers of one process at a time; fewer where descriptors are few.
+/// The most strangers of one kind of front-end, or of the node servers, over all cores. There are
+/// fewer if descriptors are few, and more on more than 64 cores.
 pub const STRANGERS_MAX: usize = 256;
 /// How long a connection may stay a stranger.
 pub const STRANGER_AGE_MS: u64 = 10_000;
-/// A client that holds memory which others wait for loses its connection when it neither sends nor
+/// A client that holds memory for which others wait loses its connection when it neither sends nor
 /// takes anything for this long.
 pub const STALL_MS: u64 = 10_000;
-/// The same once others have been waiting for longer than [`STALL_MS`]: where many clients stall one
-/// after the other, each has had its time while it waited.
+/// The same limit once others have waited for longer than [`STALL_MS`]. So many clients that stall
+/// one after another do not each cost the others [`STALL_MS`].
 pub const HURRIED_STALL_MS: u64 = 2_000;
-/// Most bytes of one send. Only whole sends show that a client takes what it asked for, so together
-/// with [`STALL_MS`] this is how slow a client may be while memory is short: 200 KiB per second, or
-/// 1 MiB per second with [`HURRIED_STALL_MS`].
+/// The most bytes of one send. Only a whole send shows that a client takes its answers. So together
+/// with [`STALL_MS`] this is the lowest rate of a client while memory is short: 200 KiB per second,
+/// or 1 MiB per second with [`HURRIED_STALL_MS`].
 pub const SEND_BYTES_MAX: usize = 2 << 20;
 
-/// One in this many descriptors of the process is for connections; the rest is for files.
+/// One in this many descriptors of the process may be a connection. The others are for files.
 const DESCRIPTORS_PER_CONNECTION: u64 = 2;
-/// Every core may have this many connections, however few descriptors there are.
+/// The fewest connections that every core may have, even if descriptors are few.
 const CONNECTIONS_MIN: usize = 8;
 
 /// How many connections a core may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// All together.
+    /// All connections.
     pub connections: usize,
     /// Strangers among them.
     pub strangers: usize,
 }
 
 impl Bounds {
-    /// The share of one of `cores` of a process that may have `open_files` descriptors.
+    /// The bounds for one of `cores` cores of a process that may have `open_files` descriptors.
     #[must_use]
     pub fn of(open_files: u64, cores: usize) -> Self {
         let cores = cores.max(1);
@@ -63,22 +65,22 @@ impl Bounds {
         Self { connections, strangers }
     }
 
-    /// At most `connections` of them.
+    /// The same bounds, with at most `connections` connections.
     #[must_use]
     pub fn at_most(self, connections: usize) -> Self {
         Self { connections: self.connections.min(connections), ..self }
     }
 }
 
-/// How long connections may be silent that hold room for which others wait.
+/// How long a connection may be silent while it holds room for which others wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {
     wanted_since: Option<Nanos>,
 }
 
 impl Patience {
-    /// Takes note of whether others wait for room (`wanted`). Says how long connections that hold
-    /// room may be silent; for ever (`None`) while no other waits.
+    /// Notes whether others wait for room (`wanted`). Returns how long a connection that holds room
+    /// may be silent; `None` means without limit, while no other waits.
     pub fn limit(&mut self, wanted: bool, now: Nanos) -> Option<Nanos> {
         if !wanted {
             self.wanted_since = None;
@@ -90,31 +92,31 @@ impl Patience {
     }
 }
 
-/// What becomes of a connection that was just accepted.
+/// The decision about a connection that was just accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// There is room.
     Welcome,
-    /// There is, once this stranger is closed.
+    /// There is room after this stranger is closed.
     InPlaceOf(u32),
-    /// Every place is taken by clients that have introduced themselves.
+    /// Guests have all places.
     Full,
 }
 
-/// The connections of one core, by names that their owner chose.
+/// The connections of one core, by ids that their owner chose.
 #[derive(Debug)]
 pub struct Guests {
     bounds: Bounds,
-    /// Strangers in the order of their coming, with the time at which they must have gone.
+    /// Strangers in the order of their arrival, each with the time at which it must be closed.
     strangers: BTreeMap<u64, (u32, Nanos)>,
-    /// Where each of them stands in that order.
+    /// The place of each stranger in that order.
     places: BTreeMap<u32, u64>,
     next_place: u64,
     introduced: usize,
 }
 
 impl Guests {
-    /// No connections yet.
+    /// A table without connections.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
         Self {
@@ -126,20 +128,20 @@ impl Guests {
         }
     }
 
-    /// The bounds that it keeps.
+    /// The bounds of the table.
     #[must_use]
     pub fn bounds(&self) -> Bounds {
         self.bounds
     }
 
-    /// Connections in all.
+    /// Number of all connections.
     #[must_use]
     pub fn count(&self) -> usize {
         self.introduced + self.strangers.len()
     }
 
-    /// Asks for a place for one more. The caller closes whom the answer names, tells so with
-    /// [`Guests::gone`], and then [`Guests::arrived`].
+    /// Asks for a place for one more connection. The caller closes the connection that the answer
+    /// names, reports it with [`Guests::gone`], and then calls [`Guests::arrived`].
     #[must_use]
     pub fn admit(&self) -> Admission {
         let full = self.count() >= self.bounds.connections;
@@ -149,13 +151,14 @@ impl Guests {
         self.oldest().map_or(Admission::Full, Admission::InPlaceOf)
     }
 
-    /// The stranger that came first.
+    /// The oldest stranger.
     #[must_use]
     pub fn oldest(&self) -> Option<u32> {
         self.strangers.values().next().map(|(id, _)| *id)
     }
 
-    /// A connection is here, as a stranger. One that is here already starts over.
+    /// A connection has arrived, as a stranger. A stranger that is already in the table starts
+    /// over.
     pub fn arrived(&mut self, id: u32, now: Nanos) {
         if let Some(place) = self.places.remove(&id) {
             self.strangers.remove(&place);
@@ -174,7 +177,7 @@ impl Guests {
         }
     }
 
-    /// A connection is closed, or about to be. Call it once for each that arrived.
+    /// A connection is closed, or is about to be. Call this once for each connection that arrived.
     pub fn gone(&mut self, id: u32) {
         match self.places.remove(&id) {
             Some(place) => drop(self.strangers.remove(&place)),
@@ -182,13 +185,13 @@ impl Guests {
         }
     }
 
-    /// A stranger whose time is over.
+    /// A stranger that must be closed now.
     #[must_use]
     pub fn overdue(&self, now: Nanos) -> Option<u32> {
         self.strangers.values().next().filter(|(_, deadline)| *deadline <= now).map(|(id, _)| *id)
     }
 
-    /// When [`Guests::overdue`] will have an answer.
+    /// When [`Guests::overdue`] will name a stranger.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         self.strangers.values().next().map(|(_, deadline)| *deadline)
@@ -267,7 +270,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes in whatever order, the bounds hold, and only strangers are named.
+        /// After any sequence of events the bounds hold, and the table names only strangers.
         #[test]
         fn the_bounds_hold(steps in proptest::collection::vec((0u8..4, any::<u16>()), 0..300)) {
             let mut guests = Guests::new(Bounds { connections: 12, strangers: 5 });

@@ -1,4 +1,4 @@
-//! What a token of the reactor means to the host.
+//! The meaning of the reactor's tokens in the host.
 //!
 //! ```text
 //!  63      56 55           32 31            0
@@ -7,13 +7,13 @@
 //! +----------+---------------+---------------+
 //! ```
 //!
-//! `scope` is a node, device or front-end. `index` is a place in a table, or a number of the part's
-//! own. A place is freed only when all its operations have come back, so a token never names an
-//! operation of a part that took the place later.
+//! `scope` is a node, device or front-end. `index` is a place in a table, or a number that the part
+//! chose. A place becomes free only when all its operations have ended. So a token never names an
+//! operation of a part that had the place before.
 
 use fieldstone_uring::Token;
 
-/// What an event belongs to.
+/// The part and operation of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -33,9 +33,10 @@ pub enum Kind {
     PeerReceive = 7,
     /// Sending on node connection `index`.
     PeerSend = 8,
-    /// The timer that looks after node folders and full mailboxes.
+    /// The timer for node folders and full mailboxes.
     Housekeeping = 9,
-    /// The timer that looks after strangers, memory that is waited for, and log lines left out.
+    /// The timer for strangers, memory that connections wait for, unanswered requests, deadlines of
+    /// front-ends, and log lines left out.
     Watch = 10,
 }
 
@@ -63,7 +64,7 @@ pub fn token(kind: Kind, scope: u32, index: u32) -> Token {
     Token((kind as u64) << 56 | (u64::from(scope) & SCOPE_MASK) << 32 | u64::from(index))
 }
 
-/// Takes a token apart. `None` for one that [`token`] did not make.
+/// Splits a token. `None` for a token that [`token`] did not make.
 pub fn split(token: Token) -> Option<(Kind, u32, u32)> {
     let kind = (token.0 >> 56).checked_sub(1)?;
     let kind = *Kind::ALL.get(usize::try_from(kind).ok()?)?;

@@ -1,13 +1,13 @@
-//! A socket that carries messages of the `proto::wire` format: what both ends of a connection to a
-//! node share.
+//! A socket that carries messages of the `proto::wire` format, for both ends of a connection to a
+//! node.
 //!
-//! At most one receive and one send are in flight. Messages that are queued while a send is under
-//! way leave together in the next one. There is one receive buffer; what came in stays there until
-//! the owner has taken all messages, and only then more is received. So an owner that stops taking
-//! makes the peer wait.
+//! At most one receive and one send are in flight. Messages that are queued during a send leave
+//! together in the next one, up to [`SEND_BYTES_MAX`]. There is one receive buffer. The received
+//! bytes stay there until the owner has taken all messages, and only then the next receive starts.
+//! So an owner that takes no messages makes the peer wait.
 //!
-//! The owner gives each connection a token of its own for receives and for sends, so that events of
-//! a connection that was closed never reach its successor.
+//! The owner gives each connection its own tokens for receives and sends. So events of a closed
+//! connection never reach a later one.
 
 use std::ops::Range;
 
@@ -20,32 +20,32 @@ use fieldstone_uring::{Event, Payload, Reactor, Socket, Token, Want};
 
 /// Size of the receive buffer.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// The same for a stranger.
+/// Size of the receive buffer of a stranger.
 const STRANGER_RECEIVE_BYTES: usize = 16 << 10;
-/// While more than this waits to be sent, nothing is received: the peer must read first.
+/// While more than this waits to be sent, no receive starts: the peer must read first.
 pub(crate) const QUEUED_BYTES_MAX: usize = 32 << 20;
 
-/// Why a connection is of no use any more.
+/// Why a connection cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Broken {
-    /// The peer closed it.
+    /// The peer has closed the connection.
     #[error("the peer closed the connection")]
     Closed,
     /// The system reports an error.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// The peer does not keep to the format.
+    /// The peer breaks the format.
     #[error("{0}")]
     Wire(#[from] WireError),
 }
 
-/// A connection that carries messages; `M` is what comes in.
+/// A connection that carries messages. `M` is the type of incoming messages.
 pub(crate) struct WireSocket<M: Message> {
     socket: Socket,
     decoder: Decoder<M>,
-    /// The receive buffer, unless a receive is under way.
+    /// The receive buffer; `None` while a receive is under way.
     input: Option<AlignedBuf>,
-    /// The part of it that was received and not decoded yet.
+    /// The range of received bytes that are not decoded yet.
     undecoded: Range<usize>,
     receive_bytes: usize,
     out: Vec<Bytes>,
@@ -71,7 +71,7 @@ impl<M: Message> WireSocket<M> {
         }
     }
 
-    /// The same for a stranger: little memory, and payloads held against a budget.
+    /// A connection of a stranger: it has a small buffer, and its payloads count against a budget.
     pub(crate) fn with_stranger(socket: Socket, receive: Token, send: Token, lease: Lease) -> Self {
         let mut new = Self::new(socket, receive, send);
         new.receive_bytes = STRANGER_RECEIVE_BYTES;
@@ -79,7 +79,7 @@ impl<M: Message> WireSocket<M> {
         new
     }
 
-    /// The peer is known now: payloads that begin from here on are held against another budget.
+    /// The peer has introduced itself. Later payloads count against the budget of `lease`.
     pub(crate) fn introduce(&mut self, lease: Lease) {
         self.receive_bytes = RECEIVE_BYTES;
         self.decoder.set_lease(lease);
@@ -101,22 +101,22 @@ impl<M: Message> WireSocket<M> {
         self.sending_bytes > 0
     }
 
-    /// True while something that came in is not decoded.
+    /// True while received bytes are not decoded.
     pub(crate) fn has_input(&self) -> bool {
         !self.undecoded.is_empty()
     }
 
-    /// True when a payload finds no room.
+    /// True while a payload finds no room.
     pub(crate) fn waits_for_room(&self) -> bool {
         self.decoder.waits_for_room()
     }
 
-    /// True while the peer owes the rest of a payload that room is held for.
+    /// True while the peer has not sent the rest of a payload that has room.
     pub(crate) fn awaits_payload(&self) -> bool {
         self.decoder.holds_room() && self.undecoded.is_empty()
     }
 
-    /// Starts what can be started.
+    /// Starts a send and a receive, as far as possible.
     pub(crate) fn start_io(&mut self, reactor: &mut Reactor) {
         if self.sending_bytes == 0 && !self.out.is_empty() {
             let rest = cut(&mut self.out, SEND_BYTES_MAX);
@@ -139,7 +139,8 @@ impl<M: Message> WireSocket<M> {
         }
     }
 
-    /// A receive came back; take the messages with [`WireSocket::next_message`].
+    /// Takes the end of a receive. The caller then takes messages with
+    /// [`WireSocket::next_message`].
     pub(crate) fn received(&mut self, event: Event) -> Result<(), Broken> {
         let count = event.result?;
         let Payload::Buffer(input) = event.payload else { return Err(Broken::Closed) };
@@ -151,7 +152,7 @@ impl<M: Message> WireSocket<M> {
         Ok(())
     }
 
-    /// The next message of what was received; none if it is incomplete, or waits for room.
+    /// The next message from the received bytes; `None` if it is incomplete or waits for room.
     pub(crate) fn next_message(&mut self) -> Result<Option<M>, Broken> {
         let Some(input) = &self.input else { return Ok(None) };
         let mut bytes = &input[self.undecoded.clone()];
@@ -160,20 +161,20 @@ impl<M: Message> WireSocket<M> {
         Ok(message)
     }
 
-    /// A send came back.
+    /// Takes the end of a send.
     pub(crate) fn sent(&mut self, event: Event) -> Result<(), Broken> {
         self.sending_bytes = 0;
         event.result?;
         Ok(())
     }
 
-    /// Ends the connection; events of what was in flight still come.
+    /// Closes the connection. Events of operations in flight still come.
     pub(crate) fn close(self, reactor: &mut Reactor) {
         reactor.close(self.socket);
     }
 }
 
-/// Cuts a gather list behind its first `max_bytes` and gives what is behind.
+/// Cuts a gather list after its first `max_bytes`, and returns the rest.
 pub(crate) fn cut(parts: &mut Vec<Bytes>, max_bytes: usize) -> Vec<Bytes> {
     let mut left = max_bytes;
     let Some(at) = parts.iter().position(|part| match left.checked_sub(part.len()) {

@@ -11,13 +11,13 @@
 //!             sends, receives, disk operations queued ──> one io_uring_enter
 //! ```
 //!
-//! Everything that a turn brought is decoded before any device runs, and every device has run
-//! before anything is sent. That is what makes batches: a journal append of a turn's writes, a send
-//! of a turn's answers. Nothing waits for a batch to fill.
+//! The core decodes everything that a turn brought before any device runs. Every device has run
+//! before anything is sent. This makes batches: one journal append for the writes of a turn, one
+//! send for its answers. No request waits for a batch to fill.
 //!
 //! # Order of destruction
 //!
-//! The reactor is the first field, so it is dropped first: it waits until the kernel has let go of
+//! The reactor is the first field, so it is dropped first. It waits until the kernel has released
 //! the receive buffers that the connections own.
 
 use std::collections::BTreeMap;
@@ -37,20 +37,21 @@ use crate::stores::volume::NodeMail;
 use crate::token::{Kind, split, token};
 use fieldstone_uring::{Event, Listener, Mailbox, Payload, Reactor, thread_usage};
 
-/// How often node folders are looked after.
+/// How often the core looks after node folders.
 const LOOK_AFTER_MS: u64 = 2_000;
-/// How soon a full mailbox of another core is tried again.
+/// How soon the core tries a full mailbox of another core again.
 const RETRY_MAIL_MS: u64 = 1;
-/// How soon accepting is tried again when it failed, for want of descriptors say.
+/// How soon the core accepts again after a failure, for example for lack of descriptors.
 const RETRY_ACCEPT_MS: u64 = 100;
-/// So many strangers are closed then.
+/// After such a failure, each front-end and the node server close up to this many strangers.
 const GIVE_WAY: usize = 32;
-/// How soon connections that wait for room look again: another core may have given some back.
+/// How soon connections that wait for room look again, because another core may have given room
+/// back.
 const LOOK_FOR_ROOM_MS: u64 = 10;
-/// How often connections that hold room are looked at.
+/// How often the core looks at connections that hold room.
 const LOOK_FOR_STALLED_MS: u64 = 250;
 
-/// One core of the host. See the module's head for the order of its fields.
+/// One core of the host. The module's text explains the order of the fields.
 pub struct Worker {
     reactor: Reactor,
     router: Router,
@@ -63,28 +64,28 @@ pub struct Worker {
     nodes: BTreeMap<u32, LocalNode>,
     listeners: Vec<(Listener, Destination)>,
     next_accept: usize,
-    /// When [`Kind::Watch`] is due, if it is set.
+    /// When the timer [`Kind::Watch`] is due, if it is set.
     watch_at: Option<Nanos>,
     notices: Notices,
     draining: Option<mpsc::Sender<()>>,
-    /// No more connections and requests are taken.
+    /// The core takes no more connections and requests.
     refusing: bool,
     stopping: bool,
 }
 
-/// How long the end of a core waits for disk operations under way.
+/// How long a core that ends waits for disk operations under way.
 pub const FINISH_PATIENCE_MS: u64 = 5_000;
-/// A chore that has not ended after this long is told of at the end of the core.
+/// A core that ends reports a look at a folder that has taken this long.
 const SLOW_CHORE_MS: u64 = 1_000;
 
-/// From such a delay of a timer on, the process was stopped, or starved of CPU time.
+/// A timer this late shows that the process was stopped or lacked CPU time.
 const LATE_MS: u64 = 500;
 
 impl Worker {
-    /// A core with its in-process nodes, by their numbers, and its front-ends. The bounds of `setup`
-    /// are those of the connections of each front-end, and of nodes. All payloads and replies of
-    /// front-ends are held against the budget; those of the clients of nodes, which are all on one
-    /// core, take as much.
+    /// A core with its in-process nodes, by their numbers, and its front-ends. The bounds of
+    /// `setup` hold for each front-end, and for the connections to nodes. Payloads and replies of
+    /// all front-ends count against the budget. Those of the core's node connections have a
+    /// separate budget of the same size.
     #[must_use]
     pub fn new(
         reactor: Reactor,
@@ -114,10 +115,10 @@ impl Worker {
         }
     }
 
-    /// Runs until told to stop.
+    /// Runs until a control call stops the core.
     ///
     /// # Errors
-    /// The kernel refuses the ring.
+    /// The ring fails.
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Vec::new();
         self.set_housekeeping();
@@ -188,7 +189,7 @@ impl Worker {
     }
 
     fn watch(&mut self, now: Nanos) {
-        // A process that was stopped for a while has much to do before it is to blame.
+        // If the process was stopped, the devices had no time to answer: this look skips them.
         let late = self.watch_at.take().is_some_and(|at| now.since(at) > Nanos::from_ms(LATE_MS));
         self.each_frontend(now, |frontend, io| frontend.watch(io));
         self.peers.watch(now, &mut self.notices);
@@ -294,7 +295,7 @@ impl Worker {
         }
     }
 
-    /// Runs all parts on this core until no part wants anything more this turn.
+    /// Runs all parts on this core until no part has more work in this turn.
     fn pump(&mut self) {
         loop {
             let now = self.reactor.fresh_now();
@@ -344,7 +345,7 @@ impl Worker {
                 let line =
                     format_args!("cannot accept connections on {}: {error}", listener.address());
                 self.notices.say(Cause::Accept, now, line);
-                // Most likely there are no descriptors left.
+                // The process has most likely no descriptors left.
                 self.each_frontend(now, |frontend, io| frontend.give_way(GIVE_WAY, io));
                 self.peers.give_way(GIVE_WAY);
                 let again = now.plus(Nanos::from_ms(RETRY_ACCEPT_MS));
@@ -365,7 +366,7 @@ impl Worker {
         }
     }
 
-    /// Calls a front-end. What is for one that the host does not have is dropped.
+    /// Calls a front-end. Ignores calls to a front-end that the host does not have.
     fn frontend(
         &mut self,
         id: FrontendId,
@@ -392,7 +393,7 @@ impl Worker {
         }
     }
 
-    /// Calls every front-end. True if one of them answers so.
+    /// Calls every front-end. True if at least one call returns true.
     fn pump_frontends(
         &mut self,
         now: Nanos,
@@ -492,7 +493,7 @@ impl Worker {
         }
     }
 
-    /// Ends connections and lets disk operations under way come back.
+    /// Closes connections, and waits for disk operations under way.
     fn finish(mut self, events: &mut Vec<Event>) -> io::Result<()> {
         let now = self.reactor.now();
         self.each_frontend(now, |frontend, io| frontend.close(io));

@@ -1,10 +1,10 @@
-//! Opening a folder in a thread of its own, so that a folder that hangs stops no other.
+//! Opening a folder in its own thread, so that a folder that hangs stops no other.
 //!
-//! Every access to a folder may wait in the kernel for as long as its disk likes. A process that
+//! Every access to a folder may wait in the kernel for as long as its disk takes. A process that
 //! opens many folders gives each one a thread, and waits for all of them until one deadline. A
-//! folder that has not answered by then counts as down. Its thread goes on, and its result goes to
-//! the node ([`LocalNodeConfig::late`](crate::host::LocalNodeConfig::late)): a second opening
-//! beside the first one would find the lock taken by its own process.
+//! folder that has not answered by then counts as down. Its thread continues, and gives its result
+//! to the node ([`LocalNodeConfig::late`](crate::LocalNodeConfig::late)). A second opening next to
+//! the first one would find that its own process has the lock.
 //!
 //! ```text
 //!  thread:  look ──> (waits) ──> make if missing, lock ──> stragglers, superblock ──> result
@@ -12,10 +12,10 @@
 //!  process:         Attempt::lock ───────────┘ next folder               Attempt::finish
 //! ```
 //!
-//! The looks of all folders run at the same time, and so does all that follows the lock. Locks are
-//! taken one after another, in the order in which the process asks: of two processes that open the
-//! same folders at the same time, the one that has the first folder gets all of them, and none
-//! waits for the other while it has what the other wants.
+//! The looks of all folders run at the same time, and so do the steps after the lock. The process
+//! asks for the locks one after another, in its order. Two processes may open the same folders at
+//! the same time. The one that gets the first folder then gets all of them. Neither process waits
+//! for the other while it has a folder that the other needs.
 
 use std::io;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use super::{FolderError, NodeFolder, Opening};
 
 type Opened = Result<NodeFolder, FolderError>;
 
-/// How far the thread has come.
+/// The progress of the thread.
 #[derive(Debug)]
 enum Progress {
     /// The folder has answered a look.
@@ -37,10 +37,10 @@ enum Progress {
     Ended(Box<Opened>),
 }
 
-/// How an opening stands when its folder should be locked.
+/// The state of an opening whose folder should be locked.
 #[derive(Debug)]
 pub enum Standing {
-    /// The folder is locked; the rest goes on.
+    /// The folder is locked, and the opening continues.
     Locked,
     /// The opening has ended.
     Ended(Box<Opened>),
@@ -48,11 +48,11 @@ pub enum Standing {
     Silent,
 }
 
-/// An opening that runs in a thread of its own.
+/// An opening in its own thread.
 #[derive(Debug)]
 pub struct Attempt {
     progress: Receiver<Progress>,
-    /// Lets the thread go on to the lock.
+    /// Lets the thread continue to the lock.
     go_on: Option<Sender<()>>,
     path: PathBuf,
 }
@@ -61,22 +61,21 @@ impl Attempt {
     /// Begins to look at the folder.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// The system cannot start a thread.
     pub fn start(opening: Opening) -> io::Result<Self> {
         let (progress_out, progress) = mpsc::channel();
         let (go_on, may_go_on) = mpsc::channel::<()>();
         let name = format!("open {}", opening.expected.node);
         let path = opening.path.clone();
         std::thread::Builder::new().name(name).spawn(move || {
-            // The opening looks again and tells what is wrong; this look only wakes the disk.
+            // This look only wakes the disk. The opening looks again, and reports errors.
             let _ = super::look(&opening.path);
             let tell = |progress| drop(progress_out.send(progress));
             tell(Progress::Looked);
-            // A process that has given up drops the sender without a word.
+            // A process that has given up drops the sender.
             if may_go_on.recv().is_ok() {
                 let ended = opening.run_telling(|| tell(Progress::Locked));
-                // If the process does not wait any more, the folder is let go, and its lock with
-                // it.
+                // If the process no longer waits, this drops the folder and its lock.
                 tell(Progress::Ended(Box::new(ended)));
             }
         })?;
@@ -84,11 +83,11 @@ impl Attempt {
     }
 
     /// Waits until the folder is locked, the opening has failed, or `deadline`. A folder that is
-    /// silent then goes on by itself as soon as it answers.
+    /// silent then is opened without another call, as soon as it answers.
     pub fn lock(&mut self, deadline: Instant) -> Standing {
         let answered = matches!(self.next(deadline), Some(Progress::Looked));
         if let Some(go_on) = self.go_on.take() {
-            // The receiver is gone only after a panic of the thread, which shows below.
+            // The receiver is gone only after a panic of the thread, which the next calls report.
             let _ = go_on.send(());
         }
         if !answered {
@@ -120,10 +119,10 @@ impl Attempt {
         }
     }
 
-    /// Waits for the end of the opening, however long that takes.
+    /// Waits for the end of the opening without a limit.
     ///
     /// # Errors
-    /// As [`Opening::run`].
+    /// The same as for [`Opening::run`].
     pub fn wait(mut self) -> Opened {
         if let Some(go_on) = self.go_on.take() {
             // See `lock`.
@@ -137,7 +136,7 @@ impl Attempt {
         self.failed()
     }
 
-    /// What to say when the thread has ended by a panic.
+    /// The error when the thread has panicked.
     fn failed(&self) -> Opened {
         let source = io::Error::other("the thread that opens the folder has failed");
         Err(FolderError::Io { path: self.path.clone(), source })

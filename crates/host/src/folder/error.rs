@@ -1,4 +1,4 @@
-//! Why a node's folder cannot be used: what was found, and what to do.
+//! Why a node's folder cannot be used: the cause, and the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use fieldstone_uring::{Address, Holder, Life};
 /// Why a node's folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// Nothing lies at the path.
+    /// Nothing exists at the path.
     #[error(
         "nothing lies at {}: mount its disk if that is away, name the node's address (--node I=ADDR) if \
          it runs elsewhere, or make an empty node with `{}`",
         .0.display(), replace_command(.0)
     )]
     Missing(PathBuf),
-    /// Nothing lies at the path, and the conditions for making a node by itself are not met.
+    /// Nothing exists at the path, and a condition for making a node automatically is not met.
     #[error(
         "nothing lies at {}, and --replace-missing does not make a node there: {reason}; if the node is \
          lost, `{}` makes an empty one",
@@ -26,16 +26,16 @@ pub enum FolderError {
     NotReplaced {
         /// The folder.
         path: PathBuf,
-        /// Which condition is not met.
+        /// The condition that is not met.
         reason: String,
     },
-    /// There is a folder, and nothing in it.
+    /// There is a folder without files.
     #[error(
         "the folder {} is empty: is its disk mounted? If the node is lost, `{}` makes an empty one",
         .0.display(), replace_command(.0)
     )]
     Empty(PathBuf),
-    /// A link that leads nowhere.
+    /// A link whose target does not exist.
     #[error(
         "{} is a link to {}, which is not there: is its disk mounted?",
         path.display(), target.display()
@@ -43,13 +43,13 @@ pub enum FolderError {
     Dangling {
         /// The link.
         path: PathBuf,
-        /// Where it leads.
+        /// The target of the link.
         target: PathBuf,
     },
-    /// Something else than a folder.
+    /// The path is not a folder.
     #[error("{} is not a folder: move it away first", .0.display())]
     NotFolder(PathBuf),
-    /// Other files, and no node.
+    /// A folder with other files, and without a node.
     #[error(
         "{} holds no storage node, but other files ({name} is one): move them away first",
         path.display()
@@ -60,25 +60,25 @@ pub enum FolderError {
         /// One of the files.
         name: String,
     },
-    /// The node is there already.
+    /// A node exists there already.
     #[error("{} holds {who} already", path.display())]
     Exists {
         /// The folder.
         path: PathBuf,
-        /// Which node.
+        /// What the folder holds, as text for people.
         who: String,
     },
-    /// A node process runs it.
+    /// A node process runs the node.
     #[error("{} is run by the node process {}, which listens on {address}", path.display(), pid_text(*.pid))]
     Node {
         /// The folder.
         path: PathBuf,
-        /// The process.
+        /// The number of the process, if it is known.
         pid: Option<u32>,
-        /// Where it listens.
+        /// The address at which the process listens.
         address: Address,
     },
-    /// A server runs it.
+    /// Another process, or this one, holds the lock and has announced no address.
     #[error(
         "{} is in use by process {}{}",
         path.display(),
@@ -88,11 +88,11 @@ pub enum FolderError {
     InUse {
         /// The folder.
         path: PathBuf,
-        /// The process.
+        /// The number of the process, if it is known.
         pid: Option<u32>,
-        /// What kind of process it is, if known.
+        /// The kind of the process, if it is known.
         holder: Option<Holder>,
-        /// Whether it runs.
+        /// Whether the process runs.
         life: Life,
     },
     /// The superblock is unusable.
@@ -103,7 +103,7 @@ pub enum FolderError {
     Superblock {
         /// The superblock's path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: DiskFormatError,
     },
     /// Data without a superblock.
@@ -112,14 +112,14 @@ pub enum FolderError {
         .0.display()
     )]
     NoSuperblock(PathBuf),
-    /// Another node lies here.
+    /// The folder holds a different node.
     #[error("{} belongs elsewhere: it is {found}, expected was {expected}", path.display())]
     Stranger {
         /// The folder.
         path: PathBuf,
-        /// Who it is.
+        /// The identity of the node that is there.
         found: String,
-        /// Who it should be.
+        /// The expected identity.
         expected: String,
     },
     /// A process that has ended left operations in the kernel that are still under way.
@@ -131,12 +131,12 @@ pub enum FolderError {
     /// The folder has not answered yet.
     #[error("the folder {} does not answer: its disk is slow or hangs", .0.display())]
     Silent(PathBuf),
-    /// The system refused.
+    /// The system reports an error.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which file.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }

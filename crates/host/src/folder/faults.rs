@@ -1,7 +1,8 @@
-//! Rows of `docs/faults.md` that concern who a node is: its superblock, its folder and its lock.
+//! Tests of the rows in `docs/faults.md` about a node's superblock, folder and lock.
 //!
-//! Each row spoils one thing. The folder cannot be opened then; the error names it and says what is
-//! wrong, and nothing in the folder is changed. To the volume such a node is one that is away.
+//! Each row damages one thing. Then the folder cannot be opened, and the error names the thing and
+//! the damage. The opening changes nothing in the folder except the lock. A volume treats the node
+//! like one that is away.
 
 use std::os::unix::fs::symlink;
 
@@ -9,7 +10,7 @@ use fieldstone_proto::{MasterKey, NodeIndex, PoolId, crc32c};
 
 use super::*;
 
-/// Length of what the checksum of a superblock covers.
+/// Length of the part of the superblock that has data. The checksum covers it from byte 12 on.
 const SECTOR_BYTES: usize = 512;
 
 fn superblock() -> Superblock {
@@ -35,7 +36,7 @@ fn opening(path: &Path) -> Opening {
     }
 }
 
-/// Every file of the folder with its bytes, but the lock, which each attempt writes.
+/// Every file of the folder with its bytes, except the lock, which each opening writes.
 fn contents(path: &Path) -> Vec<(String, Vec<u8>)> {
     let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
     let named = entries.map(|entry| entry.expect("listed").file_name());
@@ -49,7 +50,8 @@ fn contents(path: &Path) -> Vec<(String, Vec<u8>)> {
     names.into_iter().map(read).collect()
 }
 
-/// A node's folder, spoiled, is not opened and not changed, and the error says `says`.
+/// Damages a node's folder with `spoil`. The opening must fail with an error that contains `says`,
+/// and change nothing.
 fn refuse(spoil: impl FnOnce(&Path), says: &[&str]) {
     let temp = tempfile::tempdir().expect("temp");
     let path = temp.path().join("node.2");
@@ -76,7 +78,7 @@ fn flip(path: &Path, at: usize) {
     change_superblock(path, |bytes| bytes[at] ^= 4);
 }
 
-/// Changes the superblock, whose checksum fits again.
+/// Changes the superblock, and corrects the checksum.
 fn forge(path: &Path, change: impl FnOnce(&mut [u8])) {
     change_superblock(path, |bytes| {
         change(bytes);
@@ -171,7 +173,7 @@ fn lock_held() {
     opening(&path).run().expect("free again");
 }
 
-/// The file `listen` counts only while the lock is held. Otherwise its content does no harm.
+/// The address in `listen` counts only while the lock is held. Other content does no harm.
 #[test]
 fn listen_is_garbage() {
     let temp = tempfile::tempdir().expect("temp");
@@ -183,8 +185,7 @@ fn listen_is_garbage() {
     }
 }
 
-/// A node tells where it listens without room on its disk: the file stays where it is, as long as
-/// it was.
+/// A node can announce its address on a full disk: the file keeps its inode, length and blocks.
 #[test]
 fn listen_takes_no_room_after_the_first_start() {
     let temp = tempfile::tempdir().expect("temp");

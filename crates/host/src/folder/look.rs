@@ -1,4 +1,4 @@
-//! Looking at the place of a node's folder without touching it.
+//! Looking at the path of a node's folder without changing it.
 
 use std::fs;
 use std::io;
@@ -8,27 +8,27 @@ use fieldstone_proto::disk::Superblock;
 
 use super::{FolderError, LOST_AND_FOUND, PARTIAL, SUPERBLOCK, at, check, read_superblock};
 
-/// What lies at the path of a node's folder.
+/// The kind of thing at the path of a node's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing at all.
     Nothing,
-    /// A link to this path, where nothing lies.
+    /// A link to this path, where nothing exists.
     Dangling(PathBuf),
-    /// Something else than a folder.
+    /// Not a folder.
     NotFolder,
-    /// A folder with nothing in it, apart from what a fresh file system has.
+    /// A folder with no files, except those of a new file system or an interrupted creation.
     Empty,
     /// A folder with data and without a superblock.
     NoSuperblock,
-    /// A folder with other files, of which this is one.
+    /// A folder with other files; this is one of them.
     Occupied(String),
     /// A folder with a superblock, readable or not.
     Node,
 }
 
 impl Found {
-    /// Why no node can be opened at `path`.
+    /// The reason why no node can be opened at `path`.
     pub(super) fn into_error(self, path: &Path) -> FolderError {
         let path = path.to_path_buf();
         match self {
@@ -46,7 +46,7 @@ impl Found {
 /// Looks at the path of a node's folder. Changes nothing.
 ///
 /// # Errors
-/// The system refuses the look.
+/// The system reports an error.
 pub fn look(path: &Path) -> Result<Found, FolderError> {
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,
@@ -83,7 +83,7 @@ pub fn look(path: &Path) -> Result<Found, FolderError> {
 /// Looks for the node that `expected` describes. Changes nothing, and does not wait for a lock.
 ///
 /// # Errors
-/// Why that node does not lie at `path`.
+/// The reason why that node is not at `path`.
 pub fn look_for(path: &Path, expected: &Superblock) -> Result<Superblock, FolderError> {
     match look(path)? {
         Found::Node => {}

@@ -1,4 +1,5 @@
-//! How much room the file system has for a node: its slots are promised, not always allocated.
+//! The room that the file system has for a node. The node's slots are not always allocated in
+//! advance.
 
 use std::ffi::CString;
 use std::io;
@@ -11,24 +12,24 @@ use fieldstone_node::FileId;
 
 use super::file_name;
 
-/// Size of the units in which a file's allocated length is told.
+/// The unit of a file's allocated size, as `stat` reports it.
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// How long the parts of the node's data file that take space may be in all: what they take now,
-/// and what the file system has left.
+/// The most space that the node's data file can take: the space that it takes now, and the space
+/// that the file system has left.
 ///
 /// # Errors
-/// The file or the file system cannot be asked.
+/// The system reports no values for the file or the file system.
 pub fn room_bytes(folder: &Path) -> io::Result<u64> {
     let data = std::fs::metadata(folder.join(file_name(FileId::Data)))?;
     let allocated_bytes = data.blocks().saturating_mul(STAT_BLOCK_BYTES);
     Ok(allocated_bytes.saturating_add(free_bytes(folder)?))
 }
 
-/// Free space of the file system around `folder`.
+/// Free space of the file system with `folder`, in bytes.
 ///
 /// # Errors
-/// When the file system cannot be asked.
+/// The system reports no values for the file system.
 pub fn free_bytes(folder: &Path) -> io::Result<u64> {
     let name = CString::new(folder.as_os_str().as_bytes())
         .map_err(|_| io::Error::other("the path contains a zero byte"))?;

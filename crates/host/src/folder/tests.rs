@@ -1,4 +1,4 @@
-//! Folders that are there, absent, empty, locked, damaged, foreign and replaced.
+//! Tests with folders that are present, missing, empty, locked, damaged, foreign and replaced.
 
 use super::*;
 use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
@@ -16,7 +16,7 @@ fn superblock(node: u16) -> Superblock {
     }
 }
 
-/// Allows everything but the nodes that it refuses, and remembers what it was told.
+/// Allows new nodes, except the one that it refuses, and records nodes that were found and made.
 #[derive(Debug, Default)]
 struct Witness {
     refuses: Option<u16>,
@@ -114,7 +114,7 @@ fn a_node_is_made_only_where_nothing_lies_and_the_keeper_allows_it() {
     assert!(with(0).run().expect("made").created);
     assert!(!with(0).run().expect("there").created);
     assert_eq!(*keeper.told.lock().expect("no panic"), ["made", "seen", "seen"]);
-    // What a fresh file system holds, and an interrupted making leaves, is not in the way.
+    // The files of a new file system or an interrupted creation do not prevent a creation.
     fs::remove_file(path.join(SUPERBLOCK)).expect("removed");
     fs::remove_file(path.join(LOCK)).expect("removed");
     fs::remove_file(path.join(LISTEN)).expect("removed");
@@ -184,8 +184,8 @@ fn damage_is_named_and_left_alone() {
     assert!(matches!(opening(&path, 0, true).run(), Err(FolderError::NoSuperblock(_))));
 }
 
-/// Opening or reading a FIFO waits for its other end. A node's folder with one in place of a file
-/// is refused instead, and one in place of `listen` is not believed.
+/// Opening or reading a FIFO waits for the other end. The opening refuses a FIFO in place of a file
+/// of the node, and ignores one in place of `listen`.
 #[test]
 fn a_fifo_among_a_nodes_files_stops_no_opening() {
     use std::os::unix::ffi::OsStrExt;
@@ -213,7 +213,7 @@ fn a_fifo_among_a_nodes_files_stops_no_opening() {
     }
 }
 
-/// Operations that a predecessor left and that do not end make an error that says so.
+/// If the operations of a predecessor do not end, the error says so.
 #[test]
 fn a_predecessors_operations_that_do_not_end_are_told() {
     let temp = tempfile::tempdir().expect("temp");

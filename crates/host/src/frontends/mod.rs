@@ -1,7 +1,7 @@
-//! The front-ends that there are, each in a file or folder of its own.
+//! The front-ends of this crate, each in its own file or folder.
 //!
-//! A front-end is a [`FrontendKind`], and its line in [`KINDS`] registers it: every core of a host
-//! that is started with this list has one of each.
+//! A front-end is a [`FrontendKind`]. Its line in [`KINDS`] registers it: every core of a host that
+//! starts with this list has one of each.
 
 pub mod nbd;
 

@@ -1,32 +1,33 @@
-//! NBD connections of one core: sockets around [`Session`]s.
+//! The NBD connections of one core: a socket and a [`Session`] each.
 //!
-//! A connection has at most one receive and one send in flight. Per turn, everything that came in
-//! is decoded and handed on before anything is answered, and all answers that are ready by the end
-//! of the turn leave in one send. So a client with many requests in flight is served in batches,
-//! and a client with a single request does not wait for others.
+//! A connection has at most one receive and one send in flight. In each turn, the server decodes
+//! and passes on all received requests before it answers. All answers that are ready at the end of
+//! the turn leave together, up to [`SEND_BYTES_MAX`] per send. So a client with many requests in
+//! flight is served in batches, and a client with a single request does not wait for others.
 //!
-//! The receive writes straight into the session's buffer. That memory belongs to the session, so a
-//! connection stays in its place until its receive has come back; and the worker drops its reactor
-//! before its connections.
+//! The kernel writes received bytes directly into the session's buffer. This memory belongs to the
+//! session. So a connection stays in its place until its receive has ended, and the worker drops
+//! its reactor before its connections.
 //!
 //! # Bounds
 //!
 //! A connection is a stranger until the negotiation is over ([`strangers`](crate::strangers)).
-//! Payloads and replies of all connections of all cores are held against one [`Budget`]; a
-//! connection that finds no room is not read from until there is some. A connection that holds room
-//! which others wait for, and neither sends the rest of its payload nor takes its replies for
-//! [a while](Patience), is closed. No connection is closed for idling, or while no other waits for
+//! Payloads and replies of all connections of all cores count against one [`Budget`]. The server
+//! does not receive from a connection that waits for room. A connection that holds room for which
+//! others wait is closed if it neither sends the rest of its payload nor takes its replies for
+//! [a while](Patience). No guest is closed for being idle, or while no other connection waits for
 //! room: a client may be suspended with its machine.
 //!
 //! # Flushes
 //!
-//! Every connection of an export reaches the one queue of its device, so the promise of
-//! `NBD_FLAG_CAN_MULTI_CONN` holds: a flush on one covers what completed on any.
+//! All connections of an export submit to the same device. So the promise of
+//! `NBD_FLAG_CAN_MULTI_CONN` holds: a flush on one connection covers the writes that completed on
+//! any of them.
 //!
 //! # Names of operations
 //!
-//! Operation `2 * place` is the receive of the connection in this place, and `2 * place + 1` its
-//! send.
+//! Operation `2 * place` is the receive of the connection at this place. Operation `2 * place + 1`
+//! is its send.
 
 use std::sync::Arc;
 
@@ -48,15 +49,16 @@ use crate::strangers::{Admission, Guests, Patience, SEND_BYTES_MAX, STRANGER_AGE
 use crate::wire_socket::cut;
 use fieldstone_uring::{Event, Reactor, Socket, Want};
 
-/// Block devices over NBD.
+/// The kind for block devices over NBD.
 pub const KIND: FrontendKind =
     FrontendKind { name: "nbd", make: |setup| Box::new(NbdServer::new(setup)) };
 
-/// NBD connections of one core; more are closed at once. Each has a receive buffer and
-/// [`fieldstone_nbd::OWN_BYTES`] for requests, half a MiB together; the rest is of the budget.
+/// The most NBD connections of one core. Each has a receive buffer and
+/// [`fieldstone_nbd::OWN_BYTES`] for requests, half a MiB together. All other memory is from the
+/// budget.
 pub const CONNECTIONS_MAX: usize = 1024;
 
-/// What is offered to clients, and which device stands behind each export.
+/// The exports for clients, and the device of each export.
 #[derive(Debug)]
 pub struct Exports {
     /// The exports.
@@ -65,8 +67,8 @@ pub struct Exports {
     pub devices: Vec<DeviceId>,
 }
 
-/// Offers exports to connections that come after the return: every core has taken them by then, or
-/// has ended, or hangs.
+/// Offers exports to connections that come after the return. At the return every core has taken the
+/// exports, has ended, or hangs.
 ///
 /// # Errors
 /// The host has no NBD front-end.
@@ -78,7 +80,7 @@ pub fn offer(handle: &Handle, exports: Exports) -> Result<(), NoFrontend> {
     Ok(())
 }
 
-/// What is added to the name of a connection's receive to name its send.
+/// The difference between the names of a connection's send and receive.
 const SEND: u32 = 1;
 
 struct Connection {
@@ -88,18 +90,18 @@ struct Connection {
     generation: u32,
     receiving: bool,
     sending: bool,
-    /// Output that was taken, and is too long for one send.
+    /// Output that was taken and did not fit into the last send.
     unsent: Vec<Bytes>,
     dirty: bool,
-    /// Negotiation is not over.
+    /// The negotiation is not over.
     stranger: bool,
-    /// The connection was closed for others, and its place is given away.
+    /// The connection was closed to make room for others, and its place is already free.
     gone: bool,
-    /// The connection is in the list of those that wait for room.
+    /// The connection is in the list of connections that wait for room.
     waiting: bool,
-    /// When the client last sent or took as much as it must where others wait for memory.
+    /// When the client last sent or took the amount that it must while others wait for memory.
     progress: Nanos,
-    /// Bytes that it sent since, if it owes a payload.
+    /// Bytes that the client has sent since its last progress.
     dripped_bytes: usize,
 }
 
@@ -109,12 +111,12 @@ struct NbdServer {
     connections: Slab<Connection>,
     generation: u32,
     dirty: Vec<u32>,
-    /// Requests are refused: the host goes down.
+    /// The server refuses requests, because the host stops.
     shutting_down: bool,
     accepted: u64,
     guests: Guests,
     budget: Arc<Budget>,
-    /// Connections that wait for room, and how often room had come back when they last tried.
+    /// Connections that wait for room, and the budget's number of returns at their last try.
     waiting: Vec<u32>,
     returns: u64,
     /// A connection holds room.
@@ -123,8 +125,8 @@ struct NbdServer {
 }
 
 impl NbdServer {
-    /// A server without exports; connections are refused until there are some. Payloads and replies
-    /// are held against the budget.
+    /// A server without exports. It refuses connections until it gets some. Payloads and replies
+    /// count against the budget.
     fn new(setup: FrontendSetup) -> Self {
         let FrontendSetup { bounds, budget } = setup;
         Self {
@@ -143,7 +145,7 @@ impl NbdServer {
         }
     }
 
-    /// Closes a connection, whatever is under way on it.
+    /// Closes a connection, even with operations under way.
     fn dismiss(&mut self, index: u32, reactor: &mut Reactor) {
         let Some(connection) = self.connections.get_mut(index as usize) else { return };
         if !std::mem::replace(&mut connection.gone, true) {
@@ -164,7 +166,7 @@ impl NbdServer {
         }
     }
 
-    /// Lets those try again that wait for room, if some has come back.
+    /// If room was given back, lets the connections that wait for room try again.
     fn try_again(&mut self) {
         if self.waiting.is_empty() || self.returns == self.budget.returns() {
             return;
@@ -178,7 +180,7 @@ impl NbdServer {
         }
     }
 
-    /// Closes the connections that keep memory from others and are silent for too long.
+    /// Closes the connections that hold memory for which others wait, and are silent for too long.
     fn dismiss_stalled(&mut self, io: &mut FrontendIo<'_>) {
         if !std::mem::take(&mut self.holding) {
             return;
@@ -269,7 +271,7 @@ impl Frontend for NbdServer {
         self.mark(place);
     }
 
-    /// Exports to offer to connections that come from now on.
+    /// Takes the exports for connections that come from now on.
     fn mail(&mut self, mail: Mail, _: &mut FrontendIo<'_>) {
         if let Ok(exports) = mail.downcast::<Arc<Exports>>() {
             self.exports = Some(*exports);
@@ -351,7 +353,7 @@ impl Frontend for NbdServer {
         }
     }
 
-    /// Closes strangers, the oldest first.
+    /// Closes up to `count` strangers, the oldest first.
     fn give_way(&mut self, count: usize, io: &mut FrontendIo<'_>) {
         for _ in 0..count {
             let Some(oldest) = self.guests.oldest() else { return };
@@ -359,7 +361,7 @@ impl Frontend for NbdServer {
         }
     }
 
-    /// Closes the connections whose time is over.
+    /// Closes strangers whose time is over, and stalled connections.
     fn watch(&mut self, io: &mut FrontendIo<'_>) {
         while let Some(index) = self.guests.overdue(io.now) {
             let seconds = STRANGER_AGE_MS / 1000;
@@ -371,7 +373,7 @@ impl Frontend for NbdServer {
         self.dismiss_stalled(io);
     }
 
-    /// When strangers must have gone.
+    /// When the time of the oldest stranger is over.
     fn deadline(&self) -> Option<Nanos> {
         self.guests.deadline()
     }
@@ -381,13 +383,13 @@ impl Frontend for NbdServer {
     }
 }
 
-/// The name of a place in the table.
+/// The id of a place in the table.
 fn name_of(index: usize) -> u32 {
     u32::try_from(index).expect("descriptors are fewer than 2^32")
 }
 
 impl Connection {
-    /// A receive came back.
+    /// Takes the end of a receive.
     fn received(&mut self, event: &Event, now: Nanos) {
         self.receiving = false;
         let owes = self.session.awaits_payload();
@@ -396,18 +398,19 @@ impl Connection {
                 self.session.received(len_bytes as usize, now);
                 self.dripped_bytes += len_bytes as usize;
             }
-            // The peer is gone; an orderly end would have been zero bytes.
+            // The connection is broken. An orderly end would have been zero bytes.
             Err(_) => self.session.disconnect(),
         }
         let paid = !(owes && self.session.awaits_payload());
-        // A client that takes nothing makes no progress by what it sends.
+        // While a send is under way, received bytes are no progress: the client must take its
+        // replies.
         if !self.sending && (paid || self.dripped_bytes >= SEND_BYTES_MAX) {
             self.progress = now;
             self.dripped_bytes = 0;
         }
     }
 
-    /// A send came back.
+    /// Takes the end of a send.
     fn sent(&mut self, event: &Event, now: Nanos) {
         self.sending = false;
         self.progress = now;
@@ -420,7 +423,7 @@ impl Connection {
         }
     }
 
-    /// True if output was taken, after which the session may go on decoding.
+    /// True if this took output and so allows the session to decode more.
     fn start_io(&mut self, place: u32, io: &mut FrontendIo<'_>) -> bool {
         let Some(socket) = &self.socket else { return false };
         let mut took = false;
@@ -443,10 +446,11 @@ impl Connection {
             let len_bytes = u32::try_from(space.len()).unwrap_or(u32::MAX);
             let start = space.as_mut_ptr();
             let token = io.token(2 * place);
-            // SAFETY: the session promises that the space stays where it is and untouched until
-            // `received` is called, however it is moved, as long as it is not dropped. It is called
-            // only with this receive's event, and the connection is removed only when `receiving`
-            // is false. The worker drops the reactor first, which waits for the receive to end.
+            // SAFETY: the session promises that the space stays in place and is not touched until
+            // the call of `received`, even if the session moves, as long as the session is not
+            // dropped. Only the event of this receive causes that call, and the connection is
+            // removed only when `receiving` is false. The worker drops the reactor first, which
+            // waits for the end of the receive.
             unsafe { io.reactor.recv_raw(socket, start, len_bytes, Want::Any, token) };
             self.receiving = true;
         }
@@ -463,14 +467,14 @@ impl Connection {
         took
     }
 
-    /// True if it keeps others waiting and it is the client's turn to do something.
+    /// True if the client holds room, must act next, and has made no progress for `limit`.
     fn is_stalled(&self, limit: Nanos, now: Nanos) -> bool {
         let its_turn = self.sending || (self.receiving && self.session.awaits_payload());
         its_turn && self.session.holds_room() && self.progress.plus(limit) <= now
     }
 
-    /// True when nothing refers to the connection any more. A device that still works on requests
-    /// of the connection holds their payloads. These count as long as the connection is there.
+    /// True if the connection has ended and nothing refers to it. A device that still works on the
+    /// connection's requests holds their payloads, and these count until the connection is removed.
     fn is_over(&self) -> bool {
         let idle = self.session.in_flight() == 0;
         self.socket.is_none() && !self.sending && !self.receiving && idle

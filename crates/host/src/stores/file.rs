@@ -3,20 +3,21 @@
 //! | request | operation |
 //! |---|---|
 //! | read, write | the same, at the same offset |
-//! | flush, FUA | `fdatasync`; those that come while one is under way share the next one |
+//! | flush, FUA | `fdatasync`; requests that come while one is under way share the next one |
 //! | trim | `fallocate(PUNCH_HOLE)` |
-//! | write zeroes | `fallocate(PUNCH_HOLE)`; `ZERO_RANGE` where the space has to stay |
-//! | extents | `SEEK_DATA` and `SEEK_HOLE`, in a thread: they may wait for the disk |
+//! | write zeroes | `fallocate(PUNCH_HOLE)`; `ZERO_RANGE` if the space must stay allocated |
+//! | extents | `SEEK_DATA` and `SEEK_HOLE`, in a thread, because they may wait for the disk |
 //!
-//! Where the file system cannot zero a range, zeroes are written.
+//! If the file system has no `PUNCH_HOLE`, write zeroes uses `ZERO_RANGE`. If it has neither, the
+//! store writes zeroes, or fails the request if it must be fast.
 //!
-//! The store holds a lock (`flock`) on the file, exclusive unless the store is read-only, so two
-//! servers do not write to one file.
+//! The store holds a lock (`flock`) on the file, so that no two servers write to one file. The lock
+//! is exclusive unless the store is read-only.
 //!
 //! # When a sync fails
 //!
-//! After a failed `fdatasync` the kernel may have dropped what was written, and the next call
-//! succeeds without it. So from then on every flush fails, until the file is opened again.
+//! After a failed `fdatasync` the kernel may have dropped written data, and the next call succeeds
+//! without that data. So every later flush and FUA write fails too, until the file is opened again.
 
 mod extents;
 #[cfg(test)]
@@ -47,7 +48,7 @@ use crate::pace::{Group, Pace};
 use crate::store::{Mail, Phase, Store, StoreIo, StoreSpec};
 use extents::Question;
 
-/// `file:PATH`.
+/// The kind `file:PATH`.
 pub const KIND: StoreKind = StoreKind {
     scheme: "file",
     argument: "PATH",
@@ -66,13 +67,14 @@ pub const KIND: StoreKind = StoreKind {
     },
 };
 
-/// The index of the sync under way; jobs have the others.
+/// The index of the sync under way. Jobs have the other indices.
 const SYNC: u32 = u32::MAX;
-/// Longer buffered writes go to the ring: a copy of this length takes some microseconds.
+/// The longest buffered write that the core makes itself. A copy of this length takes some
+/// microseconds. Longer writes go to the ring.
 const INLINE_BYTES: u32 = 32 << 10;
-/// Zeroes that one write carries where the file system cannot zero a range.
+/// The most zeroes in one write, when the file system cannot zero a range.
 const ZEROES_BYTES: u32 = 1 << 20;
-/// What requests are best made of: a page.
+/// The preferred unit of requests: a page.
 const PREFERRED_BYTES: u32 = 4096;
 /// The largest logical block of a disk.
 const BLOCK_BYTES_MAX: u32 = 4096;
@@ -80,22 +82,22 @@ const BLOCK_BYTES_MAX: u32 = 4096;
 /// A file or block device.
 #[derive(Clone, Debug)]
 pub struct FileSpec {
-    /// Where it is.
+    /// The path.
     pub path: PathBuf,
-    /// Through the page cache or around it.
+    /// Whether transfers use the page cache.
     pub caching: Caching,
-    /// Refuse writes, and let others read the file as well.
+    /// The store refuses writes, and shares its lock with other readers.
     pub read_only: bool,
 }
 
-/// How a file store stands.
+/// The status of a file store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileStatus {
-    /// The file.
+    /// The path.
     pub path: PathBuf,
-    /// Through the page cache or around it.
+    /// Whether transfers use the page cache.
     pub caching: Caching,
-    /// Operations that the kernel has not answered.
+    /// Operations that have not ended.
     pub in_flight: usize,
 }
 
@@ -114,11 +116,11 @@ impl StoreSpec for FileSpec {
     }
 }
 
-/// What threads tell the store.
+/// A message from a thread to the store.
 enum FileMail {
-    /// The file was opened, or why not.
+    /// The open file, or the reason why it could not be opened.
     Opened(Result<Opened, String>),
-    /// The answer to the question for extents of this job.
+    /// The extents for the job with this index.
     Extents(u32, io::Result<Vec<Extent>>),
 }
 
@@ -127,14 +129,14 @@ struct Opened {
     file: File,
     size_bytes: u64,
     block_bytes: u32,
-    /// Answers questions for extents.
+    /// The file for questions for extents.
     seeker: fs::File,
 }
 
 impl Opened {
     fn open(spec: &FileSpec) -> Result<Self, String> {
         let named = |error: io::Error| format!("{}: {error}", spec.path.display());
-        // Looked at first: opening a FIFO would wait for its other end.
+        // Opening a FIFO would wait for the other end, so the type is checked first.
         let kind = fs::metadata(&spec.path).map_err(named)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(format!("{}: neither a file nor a block device", spec.path.display()));
@@ -147,7 +149,7 @@ impl Opened {
         let file = File::open(&spec.path, options).map_err(|error| error.to_string())?;
         let block_bytes = match spec.caching {
             Caching::Direct => direct_block_bytes(&file, size_bytes, &spec.path)?,
-            // A block device trims and zeroes whole blocks only.
+            // A block device trims and zeroes only whole blocks.
             Caching::Buffered if kind.is_block_device() => {
                 BLOCK_BYTES_MAX.min(1 << size_bytes.trailing_zeros().min(12))
             }
@@ -170,7 +172,7 @@ fn lock(file: &fs::File, spec: &FileSpec) -> Result<(), String> {
     }
 }
 
-/// What transfers around the page cache must be multiples of.
+/// The unit of transfers around the page cache.
 fn direct_block_bytes(file: &File, size_bytes: u64, path: &Path) -> Result<u32, String> {
     let raw = file.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let raw = fs::File::from(raw);
@@ -206,16 +208,16 @@ struct Job {
     group: Option<Group>,
 }
 
-/// What a request waits for.
+/// The operation that a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// A read or write of all of it.
+    /// A read or write of the whole range.
     Transfer,
     /// `fallocate` with this mode.
     Space(Space),
     /// A write of zeroes up to this offset.
     Zeroes { end_bytes: u64 },
-    /// The thread.
+    /// The answer of the thread.
     Extents,
 }
 
@@ -226,18 +228,18 @@ struct FileStore {
     /// Requests that have not been started.
     arrived: VecDeque<Request>,
     jobs: Slab<Job>,
-    /// Requests whose effect the sync under way makes stable, and those for the next one.
+    /// Requests that wait for the sync under way, and requests that wait for the next one.
     syncing: Vec<Request>,
     sync_next: Vec<Request>,
     sync_runs: bool,
-    /// Why no flush succeeds any more.
+    /// The reason why every flush fails: a sync has failed.
     lost: Option<String>,
     ready: Vec<Completion>,
     pace: Pace,
-    /// To the thread that looks for extents; made when the first client asks.
+    /// Questions for the thread that looks for extents. The first request for extents starts it.
     seeks: Option<mpsc::Sender<Question>>,
     closing: bool,
-    /// The sync before the end has been started.
+    /// The sync before closing was started.
     last_sync: bool,
 }
 
@@ -300,7 +302,8 @@ impl FileStore {
         }
     }
 
-    /// Writes, where it stands if the page cache takes it at once. True if the ring has it.
+    /// Makes a short buffered write in this thread, if it cannot block or the disk keeps pace.
+    /// Otherwise puts the write, or the rest of it, on the ring. True if a part is on the ring.
     fn write(
         &mut self,
         file: &File,
@@ -380,7 +383,7 @@ impl FileStore {
         }
     }
 
-    /// An operation of a job has ended.
+    /// Takes the end of a job's operation.
     fn go_on(&mut self, slot: usize, event: Event, io: &mut StoreIo<'_>) {
         let State::Open(open) = &self.state else { return };
         let file = open.file.clone();
@@ -394,7 +397,7 @@ impl FileStore {
             matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL))
         });
         let index = u32::try_from(slot).expect("made from a u32");
-        // Where the file system cannot do one thing, another may do.
+        // Where the file system lacks one operation, it may have another.
         let next = match job.step {
             Step::Space(_) if !unsupported || request.op == Op::Trim => None,
             Step::Space(Space::PunchHole) => Some(Step::Space(Space::Zero)),
@@ -448,7 +451,7 @@ impl FileStore {
         self.arrived.is_empty() && self.jobs.is_empty() && !self.sync_runs
     }
 
-    /// What was written is made stable once nothing is under way any more.
+    /// While closing: once no operation is under way, makes written data stable and ends.
     fn finish(&mut self, io: &mut StoreIo<'_>) -> bool {
         if !self.closing
             || !self.is_idle()
@@ -468,7 +471,7 @@ impl FileStore {
     }
 }
 
-/// What a request has produced.
+/// The answer to a request, from the end of its operation.
 fn payload(request: &Request, event: Event) -> Result<Payload, BlockError> {
     let count = event.result.map_err(|error| match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => BlockError::NoSpace,
@@ -544,7 +547,7 @@ impl Store for FileStore {
             FileMail::Opened(opened) if matches!(self.state, State::Opening) => {
                 self.state = opened.map_or_else(State::Failed, State::Open);
             }
-            // It was closed meanwhile.
+            // The store was closed meanwhile.
             FileMail::Opened(_) => {}
             FileMail::Extents(index, found) => {
                 let Some(job) = self.jobs.try_remove(index as usize) else { return };

@@ -1,8 +1,8 @@
-//! The stores that there are, each in a file or folder of its own.
+//! The stores of this crate, each in its own file or folder.
 //!
-//! A store that needs nothing but its argument is a [`StoreKind`], and is registered by its line in
-//! [`KINDS`]: then `fieldstone serve SCHEME:ARGUMENT` serves it. Volumes need a pool, which the
-//! server has, so they are not in the list.
+//! A store that needs only its argument is a [`StoreKind`]. Its line in [`KINDS`] registers it:
+//! then `fieldstone serve SCHEME:ARGUMENT` serves it. A volume needs a pool, which the server has,
+//! so volumes are not in the list.
 
 pub mod file;
 pub mod ram;
@@ -21,36 +21,37 @@ pub use volume::{NodePlace, VolumeCall, VolumeSpec};
 /// All kinds of stores that a target can name.
 pub const KINDS: &[&StoreKind] = &[&ram::KIND, &file::KIND];
 
-/// Reads an argument. An error says why the argument is refused.
+/// Makes a spec from an argument. An error says why the argument is refused.
 pub type MakeSpec = fn(argument: &str, StoreOptions) -> Result<Box<dyn StoreSpec>, String>;
 
 /// A kind of store that a target names as `SCHEME:ARGUMENT`.
 #[derive(Debug)]
 pub struct StoreKind {
-    /// What a target begins with, without the colon.
+    /// The start of a target, without the colon.
     pub scheme: &'static str,
-    /// What the argument is, for the help: `SIZE`.
+    /// The name of the argument, for the help: `SIZE`.
     pub argument: &'static str,
-    /// What it is, for the help.
+    /// A description of the kind, for the help.
     pub about: &'static str,
-    /// What it holds is in memory already: a read cache in front of it would only copy.
+    /// True if the data is in memory or in the page cache: a read cache would only keep second
+    /// copies.
     pub is_cached: fn(StoreOptions) -> bool,
-    /// The name of its export, as the target in this place of the command line.
+    /// The name of the export, for the target at this position of the command line.
     pub name: fn(argument: &str, place: usize) -> String,
-    /// Reads the argument.
+    /// Makes the spec from the argument.
     pub spec: MakeSpec,
 }
 
 /// How the stores of a server are opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// Whether the page cache takes part.
+    /// Whether transfers use the page cache.
     pub caching: Caching,
-    /// Refuse writes.
+    /// The store refuses writes.
     pub read_only: bool,
 }
 
-/// A store that was named.
+/// A store that a user named.
 #[derive(Clone, Debug)]
 pub struct StoreTarget {
     kind: &'static StoreKind,
@@ -58,21 +59,21 @@ pub struct StoreTarget {
 }
 
 impl StoreTarget {
-    /// What the store is made from.
+    /// The spec that makes the store.
     ///
     /// # Errors
-    /// Why the argument is refused.
+    /// The reason why the argument is refused.
     pub fn spec(&self, options: StoreOptions) -> Result<Box<dyn StoreSpec>, String> {
         (self.kind.spec)(&self.argument, options)
     }
 
-    /// The name of its export, as the target in this place of the command line.
+    /// The name of the export, for the target at this position of the command line.
     #[must_use]
     pub fn name(&self, place: usize) -> String {
         (self.kind.name)(&self.argument, place)
     }
 
-    /// A read cache in front of it would only copy.
+    /// True if a read cache in front of the store would only keep second copies.
     #[must_use]
     pub fn is_cached(&self, options: StoreOptions) -> bool {
         (self.kind.is_cached)(options)
@@ -90,7 +91,7 @@ impl Eq for StoreTarget {}
 /// Why a target names no store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// It begins with no known scheme.
+    /// The target begins with no known scheme.
     #[error("it names no kind of store; there are {}", schemes())]
     NoScheme,
     /// The argument is refused.
@@ -109,7 +110,7 @@ impl FromStr for StoreTarget {
         let (scheme, argument) = text.split_once(':').ok_or(TargetError::NoScheme)?;
         let kind = KINDS.iter().find(|kind| kind.scheme == scheme).ok_or(TargetError::NoScheme)?;
         let target = Self { kind, argument: argument.to_owned() };
-        // A bad argument shows before anything is opened.
+        // A bad argument is reported before any store opens.
         target.spec(StoreOptions::default()).map_err(TargetError::Argument)?;
         Ok(target)
     }

@@ -1,11 +1,11 @@
-//! `ram:SIZE`: memory as a store. It serves at once, and what it holds goes with the process.
+//! `ram:SIZE`: memory as a store. It serves at once, and its data is lost when the process ends.
 
 use fieldstone_block::{Backend, Completion, Info, Nanos, Ram, Request};
 
 use super::StoreKind;
 use crate::store::{Phase, Store, StoreIo, StoreSpec};
 
-/// `ram:SIZE`.
+/// The kind `ram:SIZE`.
 pub const KIND: StoreKind = StoreKind {
     scheme: "ram",
     argument: "SIZE",
@@ -21,10 +21,10 @@ pub const KIND: StoreKind = StoreKind {
     },
 };
 
-/// Memory of a size.
+/// A store in memory of this size.
 #[derive(Clone, Copy, Debug)]
 pub struct RamSpec {
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size_bytes: u64,
 }
 

@@ -1,8 +1,8 @@
 //! A volume as a store: the state machine, and its links to nodes.
 //!
-//! A volume's requests to nodes go over one link per node: a queue within the process for nodes
-//! that run here, a socket for the others ([`remote`]). A link that is asked to reconnect starts
-//! over with a new attempt number. What still comes in under an old number is dropped, so the
+//! A volume has one link per node for its requests: a queue within the process for nodes that run
+//! here, a socket for other nodes ([`remote`]). When the volume asks for a reconnection, the link
+//! starts over with a new attempt number. The store drops messages with an old number. So the
 //! volume never sees an answer from before a reconnection.
 
 mod remote;
@@ -23,22 +23,22 @@ use remote::{Heard, RemoteNode};
 /// A volume on nodes.
 #[derive(Debug)]
 pub struct VolumeSpec {
-    /// Which volume, and how it is opened.
+    /// The volume, and how to open it.
     pub config: VolumeConfig,
-    /// Where its nodes are.
+    /// The places of its nodes, in the order of their indices.
     pub places: Arc<[NodePlace]>,
-    /// What places and codes for it.
+    /// Computes placement, coding and checksums for the volume.
     pub engine: Engine,
 }
 
-/// Where a node is, as seen from this process.
+/// The place of a node, as seen from this process.
 #[derive(Clone, Debug)]
 pub enum NodePlace {
     /// In this process.
     Here(LocalNodeId),
     /// At this address.
     At(Box<Endpoint>),
-    /// Wherever its process says in its folder.
+    /// At the address that the node's process has written into this folder.
     Announced(PathBuf),
 }
 
@@ -59,12 +59,12 @@ pub enum VolumeCall {
     Grow {
         /// Its new size.
         size_bytes: u64,
-        /// From now on it reserves only what it needs.
+        /// From now on the volume reserves only the slots that it needs.
         thin: bool,
     },
 }
 
-/// The calls of a volume, as they are listed.
+/// The calls of a volume, for lists.
 const CALLS: &[Call] = &[
     Call { name: "rebuild", options: &["limit"], about: "restore missing shards" },
     Call { name: "scrub", options: &["limit"], about: "check every shard" },
@@ -72,7 +72,7 @@ const CALLS: &[Call] = &[
 ];
 
 impl VolumeCall {
-    /// As a store takes it.
+    /// The call in the form that a store takes.
     #[must_use]
     pub fn settings(self) -> Settings {
         let (name, options) = match self {
@@ -107,17 +107,18 @@ impl VolumeCall {
     }
 }
 
-/// What a volume's store is told by in-process nodes and by threads.
+/// A message from an in-process node to its client (the store of a volume, or the connection of
+/// another process), or from a thread to the store of a volume.
 #[derive(Debug)]
 pub enum NodeMail {
     /// The link is open: the node runs.
     Up(NodeIndex, Link),
-    /// The link is gone, and with it every unanswered request. The node opens it again by itself
-    /// when the node is back.
+    /// The link is down, and its unanswered requests are lost. The node reports [`NodeMail::Up`] on
+    /// the same link when it is back.
     Down(NodeIndex, Link),
-    /// The node answered.
+    /// The node's answer.
     Reply(NodeIndex, Link, Reply),
-    /// A thread has read where a node's process listens, for this attempt to connect.
+    /// A thread has read the address of a node's process, for this attempt to connect.
     Found(NodeIndex, u16, std::io::Result<Box<Endpoint>>),
 }
 
@@ -152,12 +153,12 @@ enum NodeLink {
 struct VolumeStore {
     volume: Volume,
     links: Vec<NodeLink>,
-    /// Kept for its memory.
+    /// Kept to reuse its memory.
     heard: Vec<Heard>,
 }
 
 impl VolumeStore {
-    /// Opens the node's link anew.
+    /// Opens the node's link with a new attempt number.
     fn connect(&mut self, node: NodeIndex, io: &mut StoreIo<'_>) {
         let device = io.device.0;
         let core = io.router.me;
@@ -182,7 +183,7 @@ impl VolumeStore {
             Some(NodeLink::Here { attempt, .. }) if *attempt == link.attempt)
     }
 
-    /// Tells the volume what came from a remote node.
+    /// Passes the events of a remote node to the volume.
     fn listen(&mut self, node: NodeIndex, heard: &mut Vec<Heard>, now: Nanos) {
         for heard in heard.drain(..) {
             let event = match heard {

@@ -1,4 +1,4 @@
-//! Nodes in a temporary folder, and folders that hang.
+//! Helpers: nodes in a temporary folder, and folders that hang.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,15 +12,15 @@ use fieldstone_proto::disk::Superblock;
 use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
 use fieldstone_uring::{Caching, Holder};
 
-/// Longest wait of a test.
+/// The longest wait of a test.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Makes each opening of its node hang, until the test drops or uses the sender.
+/// Makes each opening of its node hang until the test uses or drops the sender.
 #[derive(Debug)]
 pub struct Hang(Mutex<Receiver<()>>);
 
 impl Hang {
-    /// The keeper, and what lets one opening go on.
+    /// The keeper, and a sender that lets one opening continue.
     pub fn keeper() -> (Arc<dyn Keeper>, Sender<()>) {
         let (go_on, wait) = channel();
         (Arc::new(Self(Mutex::new(wait))), go_on)
@@ -37,7 +37,7 @@ impl Keeper for Hang {
     fn made(&self, _: NodeIndex, _: &Path, _: u64) {}
 }
 
-/// How a node's folder, which is made, is opened.
+/// Makes a node's folder, and returns the opening for it.
 pub fn opening(pool: &Path, node: u16, keeper: Option<Arc<dyn Keeper>>) -> Opening {
     let expected = Superblock {
         pool: PoolId(5),
@@ -75,7 +75,7 @@ pub fn down(host: &Host, node: u16) -> Option<String> {
     nodes.find(|status| status.node.0 == node).expect("it runs here").down
 }
 
-/// Waits until `is_so`.
+/// Waits until `is_so` returns true.
 pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {

@@ -1,4 +1,4 @@
-//! The example of `docs/extending.md` does what the document says.
+//! Tests that the example of `docs/extending.md` works as the document says.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -49,7 +49,7 @@ fn a_store_from_outside_the_tree_is_served_behind_the_layers() {
         connection.exchange();
     }
     assert_eq!(connection.client.about().map(|about| about.size_bytes), Some(SIZE_BYTES));
-    // No word begins or ends here: the layer `align` cuts it out.
+    // The range neither starts nor ends on a word, so the layer `align` cuts it out.
     connection.client.read(1013, 20, 0);
     let all: Vec<u8> = (1008_u64..1040).step_by(8).flat_map(u64::to_be_bytes).collect();
     match connection.reply().outcome {

@@ -10,8 +10,8 @@ fn is_down(opening: fieldstone_host::Opening) -> LocalNodeConfig {
     LocalNodeConfig { opening, folder: Err("of the test".to_owned()), late: None }
 }
 
-/// Both nodes are on one core and are down. The folder of the first one hangs when it is opened
-/// again; the second one comes up all the same.
+/// Both nodes are on one core and are down. The folder of the first node hangs when it is opened
+/// again. The second node still comes up.
 #[test]
 fn a_folder_that_hangs_delays_no_other_node() {
     let pool = tempfile::tempdir().expect("temp");
@@ -28,7 +28,7 @@ fn a_folder_that_hangs_delays_no_other_node() {
     host.stop().expect("no core failed");
 }
 
-/// A node waits for the opening that was begun before it started. A second opening beside that one
+/// A node waits for an opening that began before the host started. A second opening next to it
 /// would find the folder in use by this process.
 #[test]
 fn a_late_opening_brings_its_node_up() {
@@ -42,7 +42,7 @@ fn a_late_opening_brings_its_node_up() {
     assert!(attempt.finish(soon()).is_none());
     let config = LocalNodeConfig { late: Some(attempt), ..is_down(opening) };
     let host = start(vec![config]);
-    // Longer than the pause between two looks at a folder.
+    // This is longer than the pause between two looks at a folder.
     std::thread::sleep(Duration::from_millis(2_500));
     assert_eq!(down(&host, 0).as_deref(), Some("of the test"));
     go_on.send(()).expect("the opening waits");

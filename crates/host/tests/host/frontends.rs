@@ -1,5 +1,5 @@
-//! A front-end from outside the host: sockets, events, mail and wake-ups reach it, completions come
-//! back to whoever asked within it, and a drain waits for it.
+//! Tests of a front-end from outside the crate. Sockets, events, mail and wake-ups reach it,
+//! completions return to their submitter, and a drain waits for it.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -17,10 +17,10 @@ use fieldstone_uring::{Address, Caching, Event, Listener, Socket};
 
 use crate::common::PATIENCE;
 
-/// Answers requests that come as mail, and greets sockets with a byte.
+/// Answers requests that come as mail, and sends one byte to each socket.
 const KIND: FrontendKind = FrontendKind { name: "probe", make: |_| Box::new(Probe::default()) };
 
-/// A question to a device, and where the answer goes.
+/// A request for a device, and the channel for its answer.
 struct Ask {
     device: DeviceId,
     request: Request,
@@ -30,7 +30,7 @@ struct Ask {
 #[derive(Default)]
 struct Probe {
     asked: Vec<Ask>,
-    /// Questions that devices have, by the place of their submitter.
+    /// Requests that devices have not answered, by the place of their submitter.
     open: Vec<Option<Sender<Completion>>>,
     answered: Vec<(Sender<Completion>, Completion)>,
     sockets: Vec<Socket>,
@@ -54,7 +54,7 @@ impl Frontend for Probe {
         self.sockets.push(socket);
     }
 
-    /// The greeting has left.
+    /// The byte was sent.
     fn event(&mut self, index: u32, event: Event, io: &mut FrontendIo<'_>) {
         assert!(matches!(event.result, Ok(1)), "{:?}", event.result);
         assert_eq!(index, 0);
@@ -113,14 +113,14 @@ fn start(cores: usize) -> Host {
         caching: Caching::Buffered,
         verify_payload: false,
         payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
-        // Its place is not that of the only one.
+        // The probe is not the only front-end, and not the first.
         frontends: vec![&fieldstone_host::frontends::nbd::KIND, &KIND],
         nodes: Vec::new(),
     })
     .expect("started")
 }
 
-/// A device of memory.
+/// Opens a device in memory.
 fn open(host: &Host) -> DeviceId {
     let store = Box::new(RamSpec { size_bytes: 1 << 20 });
     let spec = DeviceSpec { name: "ram".to_owned(), store, layers: LayerOptions::default() };
@@ -142,7 +142,7 @@ fn request(op: Op, id: u64, data: &'static [u8]) -> Request {
     }
 }
 
-/// Asks on every core; brings the answers.
+/// Sends a request from every core, and returns the channel for the answers.
 fn ask(
     host: &Host,
     probe: FrontendId,

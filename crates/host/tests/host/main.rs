@@ -1,4 +1,4 @@
-//! The host with nodes in real folders.
+//! Tests of the host, most of them with nodes in real folders.
 
 mod common;
 mod example;

@@ -1,4 +1,4 @@
-//! Conversations with nodes that do not behave.
+//! Tests of connections to nodes that misbehave.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -15,9 +15,9 @@ use fieldstone_uring::{Address, Endpoint};
 
 use crate::common::start;
 
-/// How long a call may take.
+/// The time limit of a call.
 const CALL: Duration = Duration::from_millis(300);
-/// What a call takes at most on a machine that is busy.
+/// The longest time that a call takes on a busy machine.
 const BUSY: Duration = Duration::from_millis(1_500);
 
 fn connect(host: &Host, address: &str) -> Result<NodeSession, SessionError> {
@@ -32,14 +32,14 @@ fn ask(session: &mut NodeSession) -> Result<(), SessionError> {
     session.ask(capability, &RequestBody::Stat).map(|_| ())
 }
 
-/// The answer that the fake nodes give.
+/// The answer of the fake nodes.
 fn answer() -> Vec<u8> {
     let reason = "no ".repeat(100);
     let reply = Reply { tag: Tag(1), result: Err(NodeError::Invalid(reason)), slots_free: 0 };
     encode_reply(&reply).expect("valid").concat()
 }
 
-/// Every byte comes soon after the one before, and the whole answer takes 20 times the patience.
+/// Each byte follows soon after the one before, and the whole answer takes 20 times the time limit.
 #[test]
 fn a_node_that_answers_byte_by_byte_keeps_no_caller() {
     let folder = tempfile::tempdir().expect("temp");
@@ -65,7 +65,7 @@ fn a_node_that_answers_byte_by_byte_keeps_no_caller() {
     host.stop().expect("no core failed");
 }
 
-/// As many connections wait to be accepted as the listener lets wait.
+/// The listener's queue of connections is full.
 #[test]
 fn a_node_that_accepts_no_connection_keeps_no_caller() {
     let folder = tempfile::tempdir().expect("temp");
@@ -89,7 +89,7 @@ fn a_node_that_accepts_no_connection_keeps_no_caller() {
     assert!(error.contains("does not answer in time"), "{error}");
 }
 
-/// The name may have an address of each family. The node listens on one of them.
+/// The name may have an address of each family. The node listens on only one of them.
 #[test]
 fn every_address_of_a_name_is_tried() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("free");

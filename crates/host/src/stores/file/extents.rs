@@ -1,4 +1,4 @@
-//! Where a file holds data, and where it has holes.
+//! The ranges of a file that hold data, and its holes.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use fieldstone_block::{EXTENTS_MAX, Extent, ExtentKind};
 use super::FileMail;
 use crate::store::Mailer;
 
-/// A question for the extents of a range, of the job with this index.
+/// A question for the extents of a range, for the job with this index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Question {
     pub(super) index: u32,
@@ -18,10 +18,10 @@ pub(super) struct Question {
     pub(super) len_bytes: u64,
 }
 
-/// Starts a thread that answers such questions by mail, until the sender is dropped.
+/// Starts a thread that answers questions by mail, until the returned sender is dropped.
 ///
 /// # Errors
-/// The system has no thread left.
+/// The system cannot start a thread.
 pub(super) fn start(file: fs::File, mailer: Mailer) -> io::Result<mpsc::Sender<Question>> {
     let (ask, asked) = mpsc::channel::<Question>();
     std::thread::Builder::new().name("extents".to_owned()).spawn(move || {
@@ -33,7 +33,7 @@ pub(super) fn start(file: fs::File, mailer: Mailer) -> io::Result<mpsc::Sender<Q
     Ok(ask)
 }
 
-/// The extents of a range, as the file system knows them.
+/// The extents of a range, as the file system reports them.
 fn extents(file: &fs::File, offset_bytes: u64, len_bytes: u64) -> io::Result<Vec<Extent>> {
     let end = offset_bytes + len_bytes;
     let (mut at, mut list) = (offset_bytes, Vec::new());
@@ -41,9 +41,9 @@ fn extents(file: &fs::File, offset_bytes: u64, len_bytes: u64) -> io::Result<Vec
         let data = match seek(file, at, libc::SEEK_DATA) {
             Ok(data) => data.min(end),
             Err(error) => match error.raw_os_error() {
-                // Nothing but a hole follows.
+                // Only a hole follows.
                 Some(libc::ENXIO) => end,
-                // A block device, or a file system that does not know.
+                // A block device, or a file system without these seeks: the rest counts as data.
                 Some(libc::EINVAL | libc::EOPNOTSUPP) => at,
                 _ => return Err(error),
             },

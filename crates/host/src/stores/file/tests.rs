@@ -1,4 +1,4 @@
-//! A file store against a model, on a reactor of its own.
+//! Tests of a file store against a model, on a reactor of its own.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::*;
 use crate::message::{Core, DeviceId, Message, Router};
 use crate::token::{Kind, split, token};
 
-/// A store and what the host does for it.
+/// A store, with the parts of the host that it needs.
 struct Rig {
     store: Box<dyn Store>,
     router: Router,
@@ -144,13 +144,13 @@ fn made(folder: &tempfile::TempDir) -> PathBuf {
     path
 }
 
-/// `O_DIRECT` is refused by some file systems, tmpfs among them.
+/// Some file systems refuse `O_DIRECT`, for example tmpfs.
 fn can_direct(path: &Path) -> bool {
     let options = FileOptions { caching: Caching::Direct, ..FileOptions::default() };
     File::open(path, options).is_ok()
 }
 
-/// An operation on a range in units of the store's blocks.
+/// An operation on a range, in units of the store's blocks.
 #[derive(Clone, Debug)]
 struct Step {
     op: Op,
@@ -284,7 +284,7 @@ fn what_cannot_be_a_device_is_refused_with_the_reason() {
     let first = Rig::open(spec(&path, Caching::Buffered));
     assert!(failure(&path).contains("is locked"));
     drop(first);
-    // Readers share it.
+    // Readers share the lock.
     let read_only = || FileSpec { read_only: true, ..spec(&path, Caching::Buffered) };
     let first = Rig::open(read_only());
     let second = Rig::open(read_only());

@@ -1,4 +1,4 @@
-//! A node in another process, as a volume sees it: one connection, opened again whenever it breaks.
+//! The volume's connection to a node in another process. It is opened again whenever it breaks.
 //!
 //! ```text
 //!             connected                        broken: the volume is told
@@ -8,13 +8,13 @@
 //!   +-------------------------- 50 ms, doubled up to 2 s ------------------------+
 //! ```
 //!
-//! The address of a node process stands in a file of the node's folder, which may hang. So a thread
-//! reads the file ([`crate::look_up`]), and a message brings the address; this is part of
-//! connecting.
+//! The address of a node process is in a file in the node's folder, and reading the folder may
+//! hang. So a thread reads the file ([`crate::look_up`]) and sends the address in a message. This
+//! is part of connecting.
 //!
-//! The pause grows with every attempt until a node has answered something, so a node that accepts
-//! and closes again is not hammered. Every attempt has a number that is part of its tokens: events
-//! of an earlier connection are not mistaken for those of the present one.
+//! The pause doubles with every attempt until the node answers a request. So a node that accepts
+//! connections and closes them gets few. Every attempt has a number in its tokens, which
+//! distinguishes its events from those of earlier connections.
 
 use std::path::Path;
 
@@ -30,19 +30,19 @@ use fieldstone_uring::{Endpoint, Event, Payload, Reactor, Token};
 
 /// The first pause before connecting again.
 const PAUSE_MS_MIN: u64 = 50;
-/// The longest one.
+/// The longest pause.
 const PAUSE_MS_MAX: u64 = 2_000;
-/// A connection that is not open after this long is given up.
+/// How long an attempt to connect may take.
 const CONNECT_MS: u64 = 5_000;
 
-/// What the volume is told.
+/// An event for the volume.
 #[derive(Debug)]
 pub enum Heard {
     /// The connection is open.
     Up,
     /// The connection is gone.
     Down,
-    /// The node answered.
+    /// The node's answer.
     Reply(Reply),
 }
 
@@ -57,16 +57,16 @@ enum State {
 pub struct RemoteNode {
     node: NodeIndex,
     place: NodePlace,
-    /// For addresses that were read.
+    /// Brings the addresses that threads have read.
     mailer: Mailer,
     attempt: u16,
     state: State,
     pause_ms: u64,
-    /// Requests that could not be encoded, to be answered at the next occasion.
+    /// Answers to requests that could not be encoded. The next flush delivers them.
     refused: Vec<Reply>,
 }
 
-/// What an event of a connection belongs to.
+/// The operation to which an event belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Receiving.
@@ -75,11 +75,11 @@ pub enum Operation {
     Send,
     /// Connecting.
     Connect,
-    /// The timer that limits connecting, or ends the pause before it.
+    /// The timer that limits connecting, or that ends the pause before it.
     Timer,
 }
 
-/// The name of an operation among those of a volume.
+/// The name of an operation among the operations of a volume.
 ///
 /// ```text
 ///  31       30 29      16 15    0
@@ -94,8 +94,8 @@ pub struct Name {
     pub node: NodeIndex,
 }
 
-/// Attempts are counted modulo this. Each waits for some milliseconds, so no event of one that
-/// long ago is still to come.
+/// Attempts are counted modulo this number. So many attempts take so long that no event of the
+/// attempt with the same number can still come.
 const ATTEMPTS: u16 = 1 << 14;
 
 impl Name {
@@ -117,7 +117,7 @@ impl Name {
 }
 
 impl RemoteNode {
-    /// A node that is not connected to yet.
+    /// A node without a connection yet.
     #[must_use]
     pub fn new(node: NodeIndex, place: NodePlace, mailer: Mailer) -> Self {
         Self {
@@ -135,7 +135,8 @@ impl RemoteNode {
         io.token(Name { operation, attempt: self.attempt, node: self.node }.index())
     }
 
-    /// Drops the connection, if any, and opens a new one; at once if the last one did its work.
+    /// Closes the connection, if there is one, and opens a new one: at once if it is the first one
+    /// or the node has answered on the last one, otherwise after a pause.
     pub fn reconnect(&mut self, io: &mut StoreIo<'_>) {
         self.hang_up(io);
         if self.pause_ms == 0 {
@@ -181,23 +182,24 @@ impl RemoteNode {
         self.wait(io);
     }
 
-    /// Begins to read where the node's process listens; [`RemoteNode::found`] goes on.
+    /// Begins to read the address of the node's process; [`RemoteNode::found`] continues.
     fn read_address(&self, path: &Path) -> std::io::Result<()> {
         let (node, attempt) = (self.node, self.attempt);
         let (mailer, folder) = (self.mailer.clone(), path.to_path_buf());
         let read = move || -> std::io::Result<Box<Endpoint>> {
             let address = folder::announced(&folder).ok_or(std::io::ErrorKind::NotFound)?;
-            // A literal address: its process wrote down what it is bound to.
+            // The address is literal: the process has written the address to which it is bound.
             Endpoint::resolve(&address).map(Box::new)
         };
-        // If the core takes nothing, the time limit of connecting passes, and all begins anew.
+        // If the core does not take the mail, the time limit of connecting passes, and a new
+        // attempt begins.
         let tell = move |endpoint| {
             mailer.send(Box::new(NodeMail::Found(node, attempt, endpoint)));
         };
         look_up::begin(&path.to_string_lossy(), read, tell)
     }
 
-    /// The node's address was read, or could not be.
+    /// Takes the address of the node, or the reason why it could not be read.
     pub fn found(
         &mut self,
         attempt: u16,
@@ -208,7 +210,7 @@ impl RemoteNode {
             return;
         }
         let token = self.token(Operation::Connect, io);
-        // The time limit set before holds for this as well.
+        // The time limit that was set before also limits this step.
         if let Err(error) = endpoint.and_then(|endpoint| io.reactor.connect(&endpoint, token)) {
             self.unreachable(&error, io);
         }
@@ -220,8 +222,8 @@ impl RemoteNode {
         io.reactor.timer(next, self.token(Operation::Timer, io));
     }
 
-    /// Queues a request; [`RemoteNode::flush`] sends it. Without a connection it is dropped: the
-    /// volume has been told that there is none.
+    /// Queues a request; [`RemoteNode::flush`] sends it. Drops the request if there is no
+    /// connection, which the volume has been told.
     pub fn send(&mut self, request: &Request) {
         let State::Up(socket) = &mut self.state else { return };
         match encode_request(request) {
@@ -233,7 +235,8 @@ impl RemoteNode {
         }
     }
 
-    /// Sends what is queued and keeps receiving. Answers that are known already go to `heard`.
+    /// Sends queued requests and continues to receive. Adds the answers that are already known to
+    /// `heard`.
     pub fn flush(&mut self, reactor: &mut Reactor, heard: &mut Vec<Heard>) {
         if let State::Up(socket) = &mut self.state {
             socket.start_io(reactor);
@@ -241,7 +244,7 @@ impl RemoteNode {
         heard.extend(self.refused.drain(..).map(Heard::Reply));
     }
 
-    /// Something happened to one of its sockets or to its timer.
+    /// Takes an event of the node's socket or timer.
     pub fn event(
         &mut self,
         what: Name,
@@ -313,7 +316,7 @@ impl RemoteNode {
         }
     }
 
-    /// Hangs up for good.
+    /// Closes the connection for ever.
     pub fn close(&mut self, io: &mut StoreIo<'_>) {
         self.hang_up(io);
         self.state = State::Closed;
