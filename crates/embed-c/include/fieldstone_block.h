@@ -27,11 +27,11 @@
  * with FIELDSTONE_BLOCK_FUA is stable when it is answered.
  *
  * BOUNDS. The options bound the requests and bytes that are under way at a time. At the bound, an
- * BOUNDS. The options bound the requests and bytes that are under way at a time. At the bound, an
  * aio call returns FIELDSTONE_BLOCK_FULL and has no effect: try again after an answer. The
  * completion queue has as many places as the bound on requests. A request without a callback has a
  * place from its submission until the program takes its answer. If no place is left, the aio call
  * also returns FIELDSTONE_BLOCK_FULL. Calls that wait also wait for room.
+ *
  * MEMORY. A write call copies the bytes before it returns. The core copies the bytes of a read
  * once, before it reports the answer. Until then the buffers of an aio read must live, and the
  * program must not use them. The program may free arrays of struct iovec when the call has
