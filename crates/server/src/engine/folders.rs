@@ -138,8 +138,8 @@ impl Folder {
         &self.opening.path
     }
 
-    /// Waits until the folder is locked or an error is known. Waits for the disk at most
-    /// `patience`, but at least `LATE_PATIENCE`, and subtracts that time from `patience`. False if
+    /// Waits until the folder is locked or an error is known. The disk may take `patience`, or
+    /// `LATE_PATIENCE` if that is longer. Subtracts the time of this wait from `patience`. False if
     /// a process other than a node process has the folder.
     fn lock(&mut self, patience: &mut Duration, command_deadline: Instant) -> bool {
         let Self { opening, attempt, ended } = self;

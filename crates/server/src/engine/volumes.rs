@@ -263,7 +263,8 @@ impl Engine {
     /// Makes an open volume larger and waits until it is. With `thin`, also makes it thin.
     ///
     /// # Errors
-    /// The device is not a volume, the size is not larger or not whole blocks, or the nodes refuse.
+    /// The device is not a volume, the size is not larger or not whole blocks, the volume or its
+    /// nodes refuse, or the volume has not grown within 60 seconds.
     pub fn grow(&self, open: &OpenDevice, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
         const BLOCK: u64 = fieldstone_proto::BLOCK_BYTES as u64;
         const STEP: Duration = Duration::from_millis(20);

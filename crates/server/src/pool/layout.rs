@@ -1,7 +1,8 @@
 //! Default sizes of a pool and its volumes, with the reasons.
 //!
-//! - **Slot = shard = 1 MiB.** A segment of rs:4+2 then holds 4 MiB of data. So the node writes its
-//!   shards sequentially, and garbage collection moves little data at a time.
+//! - **Slot = shard = 1 MiB.** A segment of rs:4+2 then holds 4 MiB of data. That is large enough
+//!   for sequential writes of the shards, and small enough that garbage collection moves little
+//!   data at a time.
 //! - **Unit = 128 KiB / k**, with k rounded up to a power of two, and from 16 to 64 KiB. It is
 //!   smaller if the code would not fit into a slot otherwise. A unit is the bytes of a segment that
 //!   lie together on one shard, so a 4 KiB read needs one node. For k up to 8, a row of units has

@@ -1,7 +1,7 @@
 //! Which nodes of a pool hold no data now, and whether another node may be made empty.
 //!
-//! A volume reads its data from the nodes that have its shards. An empty node does no harm if at
-//! most as many nodes are absent or empty as the code tolerates. If there were more, an empty node
+//! A volume reads its data from the nodes that have its shards. An empty node does no harm while no
+//! more nodes are absent or empty than the code tolerates. With more such nodes, an empty node
 //! could take the place of a node that is only unmounted. Then the volume could not be read even
 //! after the disk is mounted again.
 //!
@@ -100,8 +100,8 @@ impl Losses {
         Ok(Self(losses))
     }
 
-    /// Checks that the nodes `made` may be empty from now on. Then at most as many nodes hold no
-    /// data as the pool's code tolerates.
+    /// Checks that the nodes `made` may become empty: then no more nodes hold no data than the
+    /// pool's code tolerates.
     ///
     /// # Errors
     /// The check fails: lists the other nodes without data, with the reasons.

@@ -58,7 +58,7 @@ impl Device {
     }
 }
 
-/// The exports. Its listeners start when the first device is open.
+/// Exports devices to NBD clients. The listeners start when the first device is open.
 pub struct Door {
     runtime: Arc<Runtime>,
     read_only: bool,
