@@ -156,7 +156,8 @@ impl From<CloseError> for Failure {
 /// Runs the body of a call, and returns the status. If `error` is not null, it also writes the
 /// status and the message there. A panic of the body becomes [`Status::Internal`].
 ///
-/// A panic leaves no state of the library half changed: no code under its locks can panic.
+/// A panic leaves no state of the library half changed: no code under a lock of `aio` or of
+/// `fieldstone_embed` can panic with the state half changed.
 ///
 /// # Safety
 /// `error` is null or points to writable memory for an [`Error`].
