@@ -1,23 +1,23 @@
-//! What a call came to: a number for programs, a message for people.
+//! The result of a call: a status for programs, and a message for people.
 
 use std::any::Any;
 use std::ffi::{c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Bytes of a message, its final zero included.
+/// Bytes of a message, including the zero at its end.
 pub const MESSAGE_BYTES: usize = 508;
 
-/// Why a call of a library failed: one of the library's numbers, and a message.
+/// Why a call of a library failed: a status of the library, and a message.
 pub trait Failure: Sized {
-    /// A defect of the library.
+    /// A failure that a defect of the library causes.
     fn internal(message: String) -> Self;
-    /// The number that C sees. Zero is success, and no failure has it.
+    /// The status that C gets. Zero means success, so no failure has the status zero.
     fn status(&self) -> c_int;
-    /// For people.
+    /// The message for people.
     fn message(&self) -> &str;
 }
 
-/// What a call came to, in the caller's memory: the struct `…_error` of each header.
+/// The result of a call, in the caller's memory: the struct `…_error` of each header.
 #[repr(C)]
 pub struct Error {
     status: c_int,
@@ -30,10 +30,11 @@ fn panicked<F: Failure>(panic: &(dyn Any + Send)) -> F {
     F::internal(format!("a defect of the library: {}", text.unwrap_or("no message")))
 }
 
-/// Runs the body of a call: whatever it does, C gets a status, and a message where it asks for one.
+/// Runs the body of a call, and returns the status. If `error` is not null, it also writes the
+/// status and the message there. A panic of the body becomes a [`Failure::internal`].
 ///
-/// The body must leave nothing of the library in a state that later calls could not use, also when
-/// it panics.
+/// Whether the body returns or panics, it must leave the library in a state that later calls can
+/// use.
 ///
 /// # Safety
 /// `error` is null or points to writable memory for an [`Error`].
@@ -48,8 +49,8 @@ pub unsafe fn guarded<F: Failure>(
         Err(failure) => (failure.status(), failure.message()),
     };
     if !error.is_null() {
-        // SAFETY: the caller vouches for the memory. It need not be initialised: the fields are
-        // written through raw pointers.
+        // SAFETY: the caller guarantees the memory. The memory may be uninitialised, because the
+        // fields are written through raw pointers.
         unsafe {
             (&raw mut (*error).status).write(status);
             let text = shortened(message);
@@ -61,9 +62,9 @@ pub unsafe fn guarded<F: Failure>(
     status
 }
 
-/// As much of a message as there is room for, in whole characters.
+/// The longest prefix of the message that has room, cut between characters.
 fn shortened(message: &str) -> &str {
-    // C takes a zero for the end.
+    // C takes a zero byte for the end of a text.
     let message = message.split('\0').next().unwrap_or("");
     let fits = |&end: &usize| message.is_char_boundary(end);
     let end = (0..message.len().min(MESSAGE_BYTES - 1) + 1).rev().find(fits);
@@ -92,7 +93,7 @@ mod tests {
 
     fn run(body: impl FnOnce() -> Result<(), Fault>) -> (c_int, c_int, String) {
         let mut error = Error { status: -1, message: [0x55; MESSAGE_BYTES] };
-        // SAFETY: the memory is ours.
+        // SAFETY: `error` is a local variable.
         let status = unsafe { guarded(&raw mut error, body) };
         let bytes: Vec<u8> = error.message.iter().map(|&byte| byte as u8).collect();
         let message = CStr::from_bytes_until_nul(&bytes).expect("messages end with a zero");
@@ -105,7 +106,7 @@ mod tests {
         assert_eq!((status, written), (8, 8));
         assert_eq!(message, "a defect of the library: plan 7 is odd");
         let body = || -> Result<(), Fault> { panic!("again") };
-        // SAFETY: there is no memory to write.
+        // SAFETY: a null pointer is allowed.
         assert_eq!(unsafe { guarded(std::ptr::null_mut(), body) }, 8);
     }
 

@@ -1,8 +1,7 @@
-//! What the C libraries share: what C passes becomes references and slices, errors become a number
-//! and a message in the caller's memory, and no panic unwinds into C.
+//! The common parts of the C libraries. They turn the pointers of C into references and slices.
+//! They write errors as a status and a message into the caller's memory. They stop panics before C.
 //!
-//! Each library has its own numbers and names of statuses, and its own header. Its type of failure
-//! implements [`Failure`].
+//! Each library has its own statuses and its own header. Its error type implements [`Failure`].
 
 mod guard;
 mod pointers;

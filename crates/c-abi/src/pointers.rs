@@ -1,19 +1,19 @@
-//! What C passes becomes references and slices.
+//! Turns pointers of C into references and slices.
 
 use std::slice;
 
 /// What is wrong with a pointer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PointerError {
-    /// It must not be null.
+    /// The pointer is null, but must not be.
     #[error("{0} is NULL")]
     Null(String),
-    /// An array has more entries than any call can mean.
+    /// The array has more entries than the call accepts.
     #[error("{name} cannot have {count} entries")]
     TooMany {
-        /// The argument.
+        /// The name of the argument.
         name: String,
-        /// The entries.
+        /// The number of entries.
         count: usize,
     },
 }
@@ -22,26 +22,27 @@ fn null(name: &str) -> PointerError {
     PointerError::Null(name.to_owned())
 }
 
-/// What a pointer points to.
+/// Makes a reference of a pointer.
 ///
 /// # Errors
-/// It is null.
+/// The pointer is null.
 ///
 /// # Safety
-/// The pointer is null or that of a live `T` that no thread writes while `'a` lasts.
+/// The pointer is null, or points to a live `T` that no thread writes during `'a`.
 pub unsafe fn reference<'a, T>(name: &str, pointer: *const T) -> Result<&'a T, PointerError> {
-    // SAFETY: the caller vouches for what is not null.
+    // SAFETY: the caller guarantees a pointer that is not null.
     unsafe { pointer.as_ref() }.ok_or_else(|| null(name))
 }
 
-/// An array of at most `max` entries. One of no entries may be null.
+/// Makes a slice of an array of at most `max` entries. The pointer to an empty array may be null.
 ///
 /// # Errors
-/// It is null and has entries, or has too many: a length that is wrong is likely to be huge.
+/// The pointer is null and `count` is not 0. Or `count` is larger than `max`: a wrong length is
+/// usually huge.
 ///
 /// # Safety
-/// The pointer is null or that of `count` initialised entries that no thread writes while `'a`
-/// lasts. So many as `max` entries do not exceed an isize.
+/// The pointer is null, or points to `count` initialised entries that no thread writes during `'a`.
+/// `max` entries have at most `isize::MAX` bytes.
 pub unsafe fn array<'a, T>(
     name: &str,
     pointer: *const T,
@@ -57,22 +58,22 @@ pub unsafe fn array<'a, T>(
     if count > max {
         return Err(PointerError::TooMany { name: name.to_owned(), count });
     }
-    // SAFETY: the caller vouches for the entries; so few do not exceed an isize.
+    // SAFETY: the caller guarantees the entries, and at most `isize::MAX` bytes of `max` entries.
     Ok(unsafe { slice::from_raw_parts(pointer, count) })
 }
 
-/// Writes a result to where the caller wants it.
+/// Writes a result through the caller's pointer.
 ///
 /// # Errors
 /// The pointer is null.
 ///
 /// # Safety
-/// The pointer is null or that of writable memory for a `T`.
+/// The pointer is null, or points to writable memory for a `T`.
 pub unsafe fn write<T>(name: &str, pointer: *mut T, value: T) -> Result<(), PointerError> {
     if pointer.is_null() {
         return Err(null(name));
     }
-    // SAFETY: the caller vouches for the memory.
+    // SAFETY: the caller guarantees the memory.
     unsafe { pointer.write(value) };
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! What every command of `fieldstone` shares of its process: stdout, stderr and signals.
+//! The stdout, stderr and signals of the process, for all commands of `fieldstone`.
 //!
-//! Results go to stdout (`say!`, `put!`), everything else to stderr (`tell!`). Neither makes a
-//! command panic or wait for long, whatever becomes of its readers.
+//! Results go to stdout (`say!`, `put!`), all other text goes to stderr (`tell!`). `tell!` waits a
+//! bounded time for the reader. No macro panics when a write fails.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

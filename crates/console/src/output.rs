@@ -1,6 +1,6 @@
-//! What commands say on stdout. A reader that has gone (`head`) is no reason to stop: the command
-//! may be a server, or have something left to do. What is lost for another reason (a full disk) is
-//! said once, and the exit code tells.
+//! The output of commands on stdout. A command goes on when its reader has closed the pipe
+//! (`head`): the command may be a server, or have work left. If a write fails for another reason (a
+//! full disk), the first failure is reported on stderr, and the exit code is a failure.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
-/// True when output was lost although its reader was still there.
+/// True if a write to stdout has failed for another reason than a closed pipe.
 pub fn is_lost() -> bool {
     IS_LOST.load(Ordering::Relaxed)
 }
 
-/// Writes to stdout, as `print!` does, without a panic.
+/// Writes to stdout and flushes, like `print!`, but does not panic.
 pub fn put(text: fmt::Arguments<'_>) {
     let written = io::stdout().write_fmt(text);
     if let Err(error) = written.and_then(|()| io::stdout().flush())
@@ -25,20 +25,20 @@ pub fn put(text: fmt::Arguments<'_>) {
     }
 }
 
-/// `print!`, without a panic.
+/// Like `print!`, but does not panic.
 #[macro_export]
 macro_rules! put {
     ($($text:tt)*) => { $crate::output::put(format_args!($($text)*)) };
 }
 
-/// `println!`, without a panic.
+/// Like `println!`, but does not panic.
 #[macro_export]
 macro_rules! say {
     () => { $crate::output::put(format_args!("\n")) };
     ($($text:tt)*) => { $crate::output::put(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// `eprintln!`, without a panic and without a long wait: see `stderr`.
+/// Like `eprintln!`, but does not panic and waits only a bounded time: see `stderr`.
 #[macro_export]
 macro_rules! tell {
     ($($text:tt)*) => {

@@ -1,11 +1,13 @@
-//! SIGTERM and SIGINT: the first one asks for a clean end, the second one ends at once.
+//! SIGTERM and SIGINT: the first signal asks for a clean end, the second signal ends the process at
+//! once.
 //!
 //! A server also takes SIGHUP, which many service managers send to mean "read your settings again".
-//! There is nothing to read again, so the server says that and goes on. Any other command is ended
-//! by SIGHUP, as usual: its terminal is gone.
+//! The server has no settings to read again, so it logs a warning and goes on. SIGHUP ends any
+//! other command, as is usual when a terminal closes.
 //!
-//! The signals are blocked in every thread, and one thread waits for them. Nothing ever runs in a
-//! signal handler. Install this before any other thread exists, so that all inherit the mask.
+//! The signals are blocked in every thread, and one thread waits for them. No code runs in a signal
+//! handler. Install this before other threads start, so that they inherit the mask. A thread that
+//! starts earlier must use [`block_all`].
 
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
@@ -16,27 +18,27 @@ use anyhow::bail;
 
 use crate::stderr;
 
-/// Exit code after a second signal, as shells have it for SIGINT.
+/// Exit code after a second signal. Shells report this code for SIGINT.
 const INTERRUPTED: i32 = 130;
 
-/// Tells what a process leaves undone that ends at once.
+/// Returns one line for each task that the process leaves undone if it ends at once.
 type LastWords = Box<dyn Fn() -> Vec<String> + Send + Sync>;
 
 static LAST_WORDS: OnceLock<LastWords> = OnceLock::new();
 
-/// Sets what is said when a second signal ends the process: one line for each thing that is left
-/// undone. The first call counts.
+/// Sets the lines that [`Signals`] prints when a second signal ends the process: one line for each
+/// task that is left undone. Only the first call has an effect.
 pub fn at_second(words: impl Fn() -> Vec<String> + Send + Sync + 'static) {
     let _ = LAST_WORDS.set(Box::new(words));
 }
 
-/// Says what is left undone, and does not wait long for that to be found out.
+/// Prints the tasks that are left undone. Waits at most `PATIENCE` for the list.
 fn say_last_words() {
     const PATIENCE: Duration = Duration::from_secs(1);
     let (sender, words) = mpsc::channel();
     std::thread::spawn(move || {
         let lines = LAST_WORDS.get().map(|words| words()).unwrap_or_default();
-        // The patience may have ended by now.
+        // The other thread may have stopped waiting.
         let _ = sender.send(lines);
     });
     for line in words.recv_timeout(PATIENCE).unwrap_or_default() {
@@ -45,7 +47,7 @@ fn say_last_words() {
     tell!("fieldstone: ending at once; what was acknowledged is safe");
 }
 
-/// The signals that end a process in good order.
+/// The signals that end a process cleanly.
 #[derive(Debug)]
 pub struct Signals {
     arrived: Receiver<()>,
@@ -53,15 +55,15 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes the signals over.
+    /// Blocks SIGTERM and SIGINT, and starts the thread that waits for them.
     ///
     /// # Errors
-    /// The system refuses; it never does.
+    /// The system refuses to block the signals or to start the thread.
     pub fn install() -> anyhow::Result<Self> {
         Self::take_over(&[libc::SIGTERM, libc::SIGINT])
     }
 
-    /// Takes the signals over in a server, which SIGHUP does not end.
+    /// As [`Signals::install`], for a server: also takes SIGHUP, which does not end a server.
     ///
     /// # Errors
     /// As [`Signals::install`].
@@ -77,7 +79,7 @@ impl Signals {
             let mut seen = 0;
             loop {
                 let mut signal = 0;
-                // SAFETY: the set is initialised, and `signal` a valid place for the result.
+                // SAFETY: the set is initialised, and `signal` is a valid place for the result.
                 let failed = unsafe { libc::sigwait(&raw const set, &raw mut signal) };
                 if failed != 0 {
                     continue;
@@ -92,38 +94,39 @@ impl Signals {
                     stderr::finish();
                     std::process::exit(INTERRUPTED);
                 }
-                // The command may have finished by now.
+                // The receiver may be dropped already.
                 let _ = sender.send(());
             }
         })?;
         Ok(Self { arrived, sender: keep })
     }
 
-    /// To ask for a clean end from within, as a signal does from outside.
+    /// A sender with which the process itself asks for a clean end, as a signal does.
     pub fn sender(&self) -> Sender<()> {
         self.sender.clone()
     }
 
-    /// Waits for a signal, at most this long. True if one came.
+    /// Waits at most `timeout` for a request to end. True if there was one.
     pub fn wait(&self, timeout: Duration) -> bool {
         !matches!(self.arrived.recv_timeout(timeout), Err(RecvTimeoutError::Timeout))
     }
 
-    /// True if a signal has come since the last look.
+    /// True if there was a request to end since the last call. Does not wait.
     pub fn arrived(&self) -> bool {
         self.arrived.try_recv().is_ok()
     }
 }
 
-/// Keeps signals away from the threads that are started while this lives.
+/// Blocks signals in the threads that this thread starts while the value lives. Dropping the value
+/// restores the signal mask.
 pub struct Blocked(libc::sigset_t);
 
-/// Blocks every signal in this thread. For threads that are started before
-/// [`Signals::install`] has blocked those that it takes over.
+/// Blocks every signal in this thread. For threads that start before [`Signals::install`] blocks
+/// the signals that it takes.
 pub fn block_all() -> Blocked {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: sigfillset initialises the one set, and pthread_sigmask, which cannot fail with these
-    // arguments, the other one.
+    // SAFETY: sigfillset initialises `all`, and pthread_sigmask initialises `before`.
+    // pthread_sigmask cannot fail with these arguments.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
@@ -134,8 +137,8 @@ pub fn block_all() -> Blocked {
 impl Drop for Blocked {
     fn drop(&mut self) {
         let before = &raw const self.0;
-        // SAFETY: the set is initialised; a null pointer says that the mask of now is not asked
-        // for.
+        // SAFETY: the set is initialised. A null pointer means that the present mask is not
+        // returned.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
     }
 }
@@ -152,7 +155,7 @@ fn blocked_set(signals: &[libc::c_int]) -> anyhow::Result<libc::sigset_t> {
         unsafe { libc::sigaddset(&raw mut set, signal) };
     }
     let old_mask = std::ptr::null_mut();
-    // SAFETY: the set is initialised; a null pointer says that the old mask is not asked for.
+    // SAFETY: the set is initialised. A null pointer means that the old mask is not returned.
     let failed = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, old_mask) };
     if failed != 0 {
         bail!("cannot take over signals: error {failed}");

@@ -1,19 +1,20 @@
-//! What goes to stderr, messages of commands and log lines alike, is written by one thread.
+//! One thread writes all text for stderr: messages of commands and log lines.
 //!
-//! A write to stderr may fail (a full disk behind a redirection, a pipe without a reader), and it
-//! may wait for as long as the reader of a pipe or a terminal likes. Neither may stop a core or the
-//! end of a process. So no thread but one writes there. The others add to a buffer of bounded size:
+//! A write to stderr may fail: the disk behind a redirection is full, or a pipe has no reader. A
+//! write may also wait for the reader of a pipe or a terminal, without a bound. Neither may stop a
+//! core or the end of a process. So only this thread writes to stderr. The other threads add text
+//! to a buffer of bounded size:
 //!
-//! - A log line is added and not waited for ([`Log`]). A core logs like this.
-//! - A message (`tell!`) is added and waited for, so that it stands before what the
-//!   command says next on stdout. The wait is bounded, and while the reader is known to be stuck,
-//!   there is none.
-//! - What the buffer does not hold, and what cannot be written, is counted. The count is told as
-//!   soon as stderr takes text again.
-//! - [`finish`] at the end of the process gives the thread a moment for the rest.
+//! - A thread adds a log line and does not wait ([`Log`]). A core logs like this.
+//! - A command adds a message (`tell!`) and waits until it is written. So the message stands before
+//!   the next output of the command on stdout. The wait is bounded. There is no wait while the
+//!   reader is known to be stuck.
+//! - Texts that do not fit into the buffer, and texts whose write failed, are counted as lost. The
+//!   thread writes the count as soon as stderr takes text again.
+//! - [`finish`] at the end of the process waits for the remaining text, for a bounded time.
 //!
-//! The thread has a descriptor of its own, and does not hold the lock of [`std::io::stderr`] while
-//! it writes: what a panic says in another thread does not wait for it.
+//! The thread has its own descriptor, and does not hold the lock of [`std::io::stderr`] while it
+//! writes. So a panic in another thread prints its message without waiting for this thread.
 
 use std::fmt;
 use std::fs::File;
@@ -25,17 +26,17 @@ use std::time::Duration;
 
 use crate::signals;
 
-/// Most text that waits for the reader; as much again may be on its way to it.
+/// Bytes that wait for the thread. The thread may be writing as many more.
 const BUFFER_BYTES: usize = 1 << 20;
-/// How long a message waits for its reader, and the end of the process for the last ones.
+/// How long a message, or the end of the process, waits for the reader.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How many times `PATIENCE` a message waits for the thread that writes. A busy machine runs that
-/// thread late, and the reader is not at fault then.
+/// How many times `PATIENCE` a message waits until the thread takes its text. A busy machine may
+/// run the thread late, although the reader is ready.
 const TURNS_MAX: u32 = 30;
 
 static STDERR: OnceLock<Arc<Lines>> = OnceLock::new();
 
-/// Starts the thread. Without it, text is written where it stands.
+/// Starts the thread. If it cannot start, each thread writes its own text to stderr.
 pub fn start() {
     let file = io::stderr().as_fd().try_clone_to_owned().map(File::from);
     if let Ok(lines) = file.and_then(Lines::start) {
@@ -43,7 +44,7 @@ pub fn start() {
     }
 }
 
-/// Writes a message of a command, as `eprint!` does, without a panic and without a long wait.
+/// Writes a message of a command, like `eprint!`, but does not panic and waits only a bounded time.
 pub fn tell(text: fmt::Arguments<'_>) {
     match STDERR.get() {
         Some(lines) => lines.tell(text.to_string().as_bytes(), PATIENCE),
@@ -51,14 +52,14 @@ pub fn tell(text: fmt::Arguments<'_>) {
     }
 }
 
-/// Waits a moment until all is written. Call it before the process ends.
+/// Waits for a bounded time until all text is written. Call this before the process ends.
 pub fn finish() {
     if let Some(lines) = STDERR.get() {
         lines.wait(PATIENCE);
     }
 }
 
-/// Takes log lines. Each write is one, and never waits.
+/// Writer for log lines. Each `write` is one line, and does not wait for the thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Log;
 
@@ -76,26 +77,27 @@ impl Write for Log {
     }
 }
 
-/// What the writing thread and the others share.
+/// The state that the thread shares with the others.
 #[derive(Default)]
 struct Buffer {
     text: Vec<u8>,
-    /// Messages and lines in `text`.
+    /// Messages and log lines in `text`.
     count: u64,
-    /// Messages and lines that were lost and not told of yet.
+    /// Messages and log lines that were lost, and that no written note has counted yet.
     lost: u64,
-    /// Number of the text that is in the making, and of the last one that was dealt with.
+    /// Number of the text that is being collected. The numbers begin at 1.
     current: u64,
+    /// Number of the last text whose write has succeeded or failed.
     done: u64,
-    /// A wait was in vain, and nothing has been written since.
+    /// A wait ended without success, and the thread has finished no write since.
     is_stuck: bool,
 }
 
 struct Lines {
     buffer: Mutex<Buffer>,
-    /// There is text.
+    /// Wakes the thread: `text` is not empty.
     come: Condvar,
-    /// Text was written, or could not be.
+    /// Wakes the waiting threads: a write has succeeded or failed.
     gone: Condvar,
 }
 
@@ -105,7 +107,7 @@ impl Lines {
         let (come, gone) = (Condvar::new(), Condvar::new());
         let lines = Arc::new(Self { buffer: Mutex::new(buffer), come, gone });
         let shared = Arc::clone(&lines);
-        // Signals are for the thread that waits for them, which a command starts later.
+        // The thread must not take signals. The command installs the thread for signals later.
         let _blocked = signals::block_all();
         std::thread::Builder::new()
             .name("stderr".to_owned())
@@ -114,11 +116,11 @@ impl Lines {
     }
 
     fn lock(&self) -> MutexGuard<'_, Buffer> {
-        // No code that can panic runs under the lock.
+        // The code under the lock does not panic.
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a message or a line, if there is room.
+    /// Adds a message or a log line, if there is room.
     fn add(&self, text: &[u8]) {
         let mut buffer = self.lock();
         if buffer.text.len() + text.len() > BUFFER_BYTES {
@@ -130,13 +132,13 @@ impl Lines {
         self.come.notify_one();
     }
 
-    /// Adds a message and waits until it is written.
+    /// Adds a message, and waits until it is written or the time is over.
     fn tell(&self, text: &[u8], patience: Duration) {
         self.add(text);
         self.wait(patience);
     }
 
-    /// Waits until all that was added is written. Does not wait for a reader that is stuck.
+    /// Waits until the text that was added is written. Does not wait while the reader is stuck.
     fn wait(&self, patience: Duration) {
         let mut buffer = self.lock();
         let last = if buffer.text.is_empty() { buffer.current - 1 } else { buffer.current };
@@ -163,7 +165,7 @@ impl Lines {
             buffer.current += 1;
             drop(buffer);
             if lost > 0 {
-                // The buffer was full when they were lost: its text is older than they.
+                // These texts did not fit into the full buffer, so the buffered text is older.
                 let note = format!("fieldstone: {lost} messages were lost: stderr took no more\n");
                 text.extend_from_slice(note.as_bytes());
             }
@@ -179,7 +181,7 @@ impl Lines {
     }
 }
 
-/// Writes everything, also where the other side of a terminal has made it non-blocking.
+/// Writes everything. Waits when another process has made the terminal non-blocking.
 fn write_patiently(writer: &mut impl Write, mut text: &[u8]) -> io::Result<()> {
     const PAUSE: Duration = Duration::from_millis(10);
     while !text.is_empty() {
@@ -201,7 +203,8 @@ mod tests {
 
     use super::*;
 
-    /// Each write waits for a word from the test: whether it succeeds. Then it never waits again.
+    /// Before each write, the test sends whether the write succeeds. After the sender is dropped,
+    /// all writes succeed.
     struct Reader(Receiver<bool>, Sender<String>);
 
     impl Write for Reader {
@@ -232,7 +235,7 @@ mod tests {
         let start = Instant::now();
         lines.tell(b"first\n", Duration::from_millis(50));
         assert!(start.elapsed() >= Duration::from_millis(50), "a message is waited for");
-        // It is stuck now. No patience is used up any more, and no memory beyond the bound.
+        // The reader is stuck now. There is no more wait, and the buffer stays within its bound.
         let line = [b'x'; 1023];
         for _ in 0..BUFFER_BYTES / line.len() + 10 {
             lines.add(&line);

@@ -1,6 +1,6 @@
 /*
- * Says how many bytes of a device are not zero. Keeps some reads under way, and waits for them with
- * poll(), as an event loop would.
+ * Prints how many bytes of a device are not zero. Has up to 16 reads under way, and waits for them
+ * with poll(), as an event loop would.
  *
  *     cc -o zero_check crates/embed-c/examples/zero_check.c -I crates/embed-c/include \
  *         -L target/release -lfieldstone_block -Wl,-rpath,$PWD/target/release
@@ -16,7 +16,7 @@
 #define UNDER_WAY 16
 #define CHUNK_BYTES ((size_t)256 << 10)
 
-/* A read, and where its bytes go. */
+/* A read, and the buffer for its bytes. */
 struct chunk {
     size_t len;
     unsigned char bytes[CHUNK_BYTES];
@@ -31,7 +31,7 @@ static void check(int status, const char *message)
     }
 }
 
-/* Starts the next read, if there is more to read. */
+/* Starts the next read. Returns 0 if there is nothing more to read. */
 static int start(fieldstone_block *device, struct chunk *chunk, uint64_t *next)
 {
     fieldstone_block_error error;

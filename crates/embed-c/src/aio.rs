@@ -1,4 +1,4 @@
-//! Requests under way, and who is told: a callback, or the completion queue.
+//! Requests under way, and the receivers of their answers: callbacks, or the completion queue.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,19 +12,20 @@ use crate::status::Status;
 /// `fieldstone_block_callback` of the header.
 pub(crate) type Callback = unsafe extern "C" fn(*mut c_void, c_int);
 
-/// Who is told of an answer.
+/// The receiver of an answer.
 pub(crate) struct Told {
-    /// The completion queue if `None`.
+    /// `None` stands for the completion queue.
     pub(crate) callback: Option<Callback>,
     pub(crate) arg: *mut c_void,
 }
 
-// SAFETY: the library only hands the pointer back. The header says on which thread callbacks run.
+// SAFETY: the library does not use the memory at `arg`. The header says on which thread callbacks
+// run.
 unsafe impl Send for Told {}
 
 struct Request {
     told: Told,
-    /// What is read goes here.
+    /// The data of a read goes here.
     buffers: Buffers,
 }
 
@@ -33,16 +34,16 @@ struct Requests(Mutex<Slab<Request>>);
 
 impl Requests {
     fn lock(&self) -> MutexGuard<'_, Slab<Request>> {
-        // Nothing that runs under the lock can leave the table half changed.
+        // No code under the lock can panic with the table half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies what was read, and brings who is told of what.
+    /// Copies the data of a read into the caller's buffers. Returns the receiver and the status.
     fn finish(&self, tag: u64, answer: &Answer) -> Option<(Told, Status)> {
         let request = self.lock().try_remove(usize::try_from(tag).ok()?)?;
         let status = match answer {
             Ok(data) => {
-                // SAFETY: the header asks for the buffers until the answer is told.
+                // SAFETY: the header demands that the buffers live until the answer is reported.
                 unsafe { request.buffers.scatter(data) };
                 Status::Ok
             }
@@ -52,7 +53,7 @@ impl Requests {
     }
 }
 
-/// Tells callbacks.
+/// Calls the callbacks.
 struct Calls(Arc<Requests>);
 
 impl Complete for Calls {
@@ -60,13 +61,13 @@ impl Complete for Calls {
         if let Some((told, status)) = self.0.finish(tag, &answer)
             && let Some(callback) = told.callback
         {
-            // SAFETY: the caller gave this function for this argument.
+            // SAFETY: the caller passed this callback for this argument.
             unsafe { callback(told.arg, status as c_int) };
         }
     }
 }
 
-/// Puts answers into the completion queue. Their tags are the arguments.
+/// Puts answers into the completion queue. The tag of an answer is the address in `arg`.
 struct Polled(Arc<Requests>, Arc<CompletionQueue>);
 
 impl Complete for Polled {
@@ -76,13 +77,13 @@ impl Complete for Polled {
 
     fn complete(&self, tag: u64, answer: Answer) {
         if let Some((told, _)) = self.0.finish(tag, &answer) {
-            // The data is where it belongs.
+            // `finish` has copied the data already.
             self.1.complete(told.arg.expose_provenance() as u64, answer.map(|_| Data::default()));
         }
     }
 }
 
-/// The asynchronous side of a device.
+/// The asynchronous requests of a device.
 pub(crate) struct Aio {
     requests: Arc<Requests>,
     calls: Arc<dyn Complete>,
@@ -98,7 +99,8 @@ impl Aio {
         Self { requests, calls, polled, completions }
     }
 
-    /// Notes a request, and hands it over by `submit`. One that is not taken is forgotten.
+    /// Adds a request to the table, and passes it to `submit`. If `submit` refuses it, removes it
+    /// again.
     pub(crate) fn submit<E>(
         &self,
         told: Told,

@@ -1,4 +1,4 @@
-//! A device: opened, used by any number of threads, closed once.
+//! A device. Any number of threads may use it. The caller closes it once.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,9 +13,9 @@ use fieldstone_embed::{
 use crate::aio::Aio;
 use crate::status::{Failure, Status, guarded};
 
-/// Layers that options name at most.
+/// Largest number of layers in the options.
 const LAYERS_MAX: usize = 64;
-/// Requests that options allow at most.
+/// Largest number of requests in the options.
 const REQUESTS_MAX: usize = 1 << 16;
 
 /// `fieldstone_block` of the header.
@@ -37,7 +37,7 @@ pub struct BlockOptions {
 
 impl BlockOptions {
     /// # Safety
-    /// The layers are texts, as the header asks.
+    /// The layers are as the header demands.
     unsafe fn read(&self) -> Result<Options, Failure> {
         let mut bounds = Bounds::default();
         if self.requests > REQUESTS_MAX {
@@ -51,9 +51,9 @@ impl BlockOptions {
             bounds.bytes = self.bytes;
         }
         let mut layers = Vec::new();
-        // SAFETY: the header asks for the array.
+        // SAFETY: the header demands the array.
         for &text in unsafe { array("layers", self.layers, self.layer_count, LAYERS_MAX) }? {
-            // SAFETY: the header asks for the texts.
+            // SAFETY: the header demands the texts.
             layers.push(unsafe { text_of("layers", text) }?);
         }
         let (read_only, direct) = (self.read_only != 0, self.direct != 0);
@@ -62,11 +62,11 @@ impl BlockOptions {
 }
 
 /// # Safety
-/// The pointer is null or that of a text that ends with a zero.
+/// The pointer is null, or points to a text that ends with a zero byte.
 unsafe fn text_of(name: &str, text: *const c_char) -> Result<String, Failure> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees the pointer.
     unsafe { reference(name, text) }?;
-    // SAFETY: as the caller says; it is not null.
+    // SAFETY: the caller guarantees the text, and the pointer is not null.
     let text = unsafe { CStr::from_ptr(text) };
     match text.to_str() {
         Ok(text) => Ok(text.to_owned()),
@@ -77,7 +77,7 @@ unsafe fn text_of(name: &str, text: *const c_char) -> Result<String, Failure> {
 /// Opens a device.
 ///
 /// # Safety
-/// `target` ends with a zero.
+/// `target` is null or ends with a zero byte. The other pointers are as the header demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_block_open(
     target: *const c_char,
@@ -86,11 +86,11 @@ pub unsafe extern "C" fn fieldstone_block_open(
     error: *mut Error,
 ) -> c_int {
     let body = || {
-        // SAFETY: the header asks for these pointers; a failure leaves null behind.
+        // SAFETY: the header demands these pointers. After a failure, `*device` is null.
         unsafe { write("device", device, ptr::null_mut()) }?;
         // SAFETY: as above.
         let target = unsafe { text_of("target", target) }?;
-        // SAFETY: as above; null stands for the defaults.
+        // SAFETY: as above. Null stands for the default options.
         let options = match unsafe { options.as_ref() } {
             // SAFETY: as above.
             Some(options) => unsafe { options.read() }?,
@@ -104,39 +104,39 @@ pub unsafe extern "C" fn fieldstone_block_open(
         // SAFETY: as above.
         Ok(unsafe { write("device", device, made) }?)
     };
-    // SAFETY: the header asks for null or room for an error.
+    // SAFETY: the header demands null or room for an error.
     unsafe { guarded(error, body) }
 }
 
 /// Closes a device and frees it.
 ///
 /// # Safety
-/// Null, or a device that was not closed yet and that no other call uses.
+/// Null, or a device that is not closed and that no other call uses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_block_close(device: *mut Block, error: *mut Error) -> c_int {
     let body = || {
         if device.is_null() {
             return Ok(());
         }
-        // Nothing has changed then.
+        // The device is unchanged, so the caller can close it later.
         if is_in_callback() {
             return Err(EmbedError::OnCore.into());
         }
-        // SAFETY: it came from Box::into_raw, and the caller gives it back.
+        // SAFETY: the pointer came from Box::into_raw, and the caller returns the ownership.
         let block = unsafe { Box::from_raw(device) };
         Ok(block.device.close()?)
     };
-    // SAFETY: the header asks for null or room for an error.
+    // SAFETY: the header demands null or room for an error.
     unsafe { guarded(error, body) }
 }
 
-/// The size; 0 for null.
+/// The size in bytes; 0 for null.
 ///
 /// # Safety
 /// Null, or a device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_block_size(device: *const Block) -> u64 {
-    // SAFETY: the header asks for a device or null.
+    // SAFETY: the header demands a device or null.
     unsafe { device.as_ref() }.map_or(0, |block| block.device.size_bytes())
 }
 
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn fieldstone_block_size(device: *const Block) -> u64 {
 /// Null, or a device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_block_eventfd(device: *const Block) -> c_int {
-    // SAFETY: the header asks for a device or null.
+    // SAFETY: the header demands a device or null.
     unsafe { device.as_ref() }.map_or(-1, |block| block.aio.completions.as_fd().as_raw_fd())
 }
 
@@ -157,10 +157,10 @@ pub struct Completion {
     status: c_int,
 }
 
-/// Takes answers out of the completion queue.
+/// Takes answers from the completion queue.
 ///
 /// # Safety
-/// `completions` has room for `max` of them.
+/// `device` is null or a device. `completions` is null or has room for `max` completions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_block_completions(
     device: *mut Block,
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn fieldstone_block_completions(
 ) -> usize {
     let mut count = 0;
     let body = || {
-        // SAFETY: the header asks for a device or null.
+        // SAFETY: the header demands a device or null.
         let block = unsafe { reference("device", device) }?;
         if completions.is_null() {
             return Ok(());
@@ -180,15 +180,15 @@ pub unsafe extern "C" fn fieldstone_block_completions(
         block.aio.completions.wait(patience, max, &mut done);
         for (at, done) in done.into_iter().enumerate() {
             let status = done.answer.err().map_or(Status::Ok, |error| Status::of(&error));
-            // The tag is the address that the caller gave.
+            // The tag is the address in the caller's `arg`.
             let arg = ptr::with_exposed_provenance_mut(done.tag as usize);
-            // SAFETY: the header asks for room for `max`, and `at` is less.
+            // SAFETY: the header demands room for `max` completions, and `at` is less.
             unsafe { completions.add(at).write(Completion { arg, status: status as c_int }) };
             count += 1;
         }
         Ok(())
     };
-    // SAFETY: there is no error to fill.
+    // SAFETY: a null pointer is allowed.
     unsafe { guarded(ptr::null_mut(), body) };
     count
 }

@@ -1,20 +1,20 @@
-//! A store inside the caller's process, behind a C ABI: `libfieldstone_block` and
+//! Opens stores inside the caller's process through a C ABI: `libfieldstone_block` and
 //! `include/fieldstone_block.h`.
 //!
-//! The header is the documentation for users; this crate is its other side. It translates arguments
-//! and answers, and leaves all else to [`fieldstone_embed`]. [`fieldstone_c_abi`] makes references
-//! of pointers and keeps panics from C.
+//! The header is the documentation for users. This crate only translates arguments and answers.
+//! [`fieldstone_embed`] does the work. [`fieldstone_c_abi`] turns pointers into references and
+//! stops panics before C.
 //!
 //! | module    | idea |
 //! |-----------|------|
-//! | `status`  | numbers of errors |
-//! | `memory`  | arrays of `struct iovec`: what is read into them, and written from them |
-//! | `aio`     | requests under way, and who is told |
+//! | `status`  | the statuses |
+//! | `memory`  | arrays of `struct iovec` as buffers of reads and writes |
+//! | `aio`     | requests under way, and the receivers of their answers |
 //! | `device`  | a device: open, close, size, completion queue |
-//! | `request` | the calls that read, write and so on, each with its `aio` |
+//! | `request` | reads, writes and so on: calls that wait and `aio` calls |
 //!
-//! What a pointer must point to, who owns it and how long it must live is said once, in the header,
-//! and holds for all functions: `# Safety` sections here say only what is particular.
+//! The header says for all functions what a pointer must point to, who owns the memory and how long
+//! it must live. A `# Safety` section here says only what the header does not.
 
 mod aio;
 mod device;
@@ -24,7 +24,7 @@ mod status;
 
 use std::ffi::c_char;
 
-/// The version of the library, as a static text.
+/// The version of the library: a static text.
 #[unsafe(no_mangle)]
 pub extern "C" fn fieldstone_block_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()

@@ -1,7 +1,7 @@
 //! Arrays of `struct iovec`.
 //!
-//! Buffers that are read into may overlap each other, as C allows. So no slice is made of them; the
-//! bytes are copied through their pointers.
+//! The buffers of a read may overlap, as C allows. So this module makes no slices of them, and
+//! copies the bytes through their pointers.
 
 use std::ptr;
 use std::slice;
@@ -15,25 +15,25 @@ use smallvec::SmallVec;
 
 use crate::status::{Failure, Status};
 
-/// Entries of an array at most.
+/// Largest number of entries in an array.
 const IOVECS_MAX: usize = 1024;
 
-/// The caller's buffers, which were checked: none that has bytes is null, and all together have no
-/// more than a request may have.
+/// Checked buffers of the caller: none is null or empty, and together they have at most
+/// [`REQUEST_BYTES_MAX`] bytes.
 #[derive(Default)]
 pub(crate) struct Buffers(SmallVec<[iovec; 2]>);
 
-// SAFETY: these are addresses. Who makes them vouches that any thread may use the memory.
+// SAFETY: these are addresses. The caller of `of` guarantees that any thread may use the memory.
 unsafe impl Send for Buffers {}
 
 impl Buffers {
-    /// Takes an array over.
+    /// Checks an array, and copies its entries that are not empty.
     ///
     /// # Safety
-    /// `iov` is null or that of `count` entries. Their memory stays until the last use of this
-    /// value, which any thread may make.
+    /// `iov` is null, or points to `count` entries. Their buffers live until the last use of this
+    /// value, which may be on any thread.
     pub(crate) unsafe fn of(iov: *const iovec, count: usize) -> Result<Self, Failure> {
-        // SAFETY: the caller vouches for the entries.
+        // SAFETY: the caller guarantees the entries.
         let entries = unsafe { array("iov", iov, count, IOVECS_MAX) }?;
         let mut len_bytes: u64 = 0;
         for (at, entry) in entries.iter().enumerate() {
@@ -49,27 +49,28 @@ impl Buffers {
         Ok(Self(entries.iter().filter(|entry| entry.iov_len > 0).copied().collect()))
     }
 
-    /// All bytes.
+    /// Bytes of all buffers.
     pub(crate) fn len_bytes(&self) -> usize {
         self.0.iter().map(|entry| entry.iov_len).sum()
     }
 
-    /// A copy of what is in them.
+    /// Copies the bytes of all buffers.
     ///
     /// # Safety
-    /// The buffers hold bytes that no thread writes meanwhile.
+    /// The buffers are initialised, and no thread writes them during the call.
     pub(crate) unsafe fn gather(&self) -> AlignedBuf {
         let parts = self.0.iter().map(|entry| {
-            // SAFETY: the caller vouches for the bytes; so few do not exceed an isize.
+            // SAFETY: the caller guarantees the bytes. There are at most `REQUEST_BYTES_MAX`, less
+            // than `isize::MAX`.
             unsafe { slice::from_raw_parts(entry.iov_base.cast::<u8>(), entry.iov_len) }
         });
         AlignedBuf::concat(parts)
     }
 
-    /// Copies what was read into them, one after the other.
+    /// Copies the data of a read into the buffers, one buffer after the other.
     ///
     /// # Safety
-    /// The buffers are writable, and no thread uses them meanwhile.
+    /// The buffers are writable, and no other thread uses them during the call.
     pub(crate) unsafe fn scatter(&self, data: &Data) {
         let mut room = self.0.iter();
         let (mut to, mut left): (*mut u8, usize) = (ptr::null_mut(), 0);
@@ -82,7 +83,8 @@ impl Buffers {
                     continue;
                 }
                 let len = left.min(piece.len_bytes() as usize - from);
-                // SAFETY: `len` is within the buffer and the piece. The piece is memory of ours.
+                // SAFETY: `len` is within the buffer and the piece. The piece does not overlap the
+                // buffer: its memory belongs to the library.
                 unsafe {
                     match piece {
                         Piece::Data(data) => to.copy_from(data[from..from + len].as_ptr(), len),

@@ -1,5 +1,5 @@
-//! The calls that read, write and so on. Each is there twice: one waits for the answer, and `aio`
-//! returns at once.
+//! Reads, writes and the other requests. Each has two calls: one waits for the answer, the `aio`
+//! call returns at once.
 
 use std::ffi::{c_int, c_void};
 
@@ -17,7 +17,7 @@ const FUA: c_int = 1;
 /// `FIELDSTONE_BLOCK_NO_HOLE` of the header.
 const NO_HOLE: c_int = 2;
 
-/// What a call asks for, as C passes it.
+/// The arguments of a call, as C passes them.
 enum Asked {
     Read { offset: u64, iov: *const iovec, count: usize },
     Write { offset: u64, iov: *const iovec, count: usize, flags: c_int },
@@ -26,7 +26,7 @@ enum Asked {
     WriteZeroes { offset: u64, len: u64, flags: c_int },
 }
 
-/// Refuses flags that the call does not know.
+/// Refuses unknown flags.
 fn check_flags(flags: c_int, known: c_int) -> Result<(), Failure> {
     if flags & !known == 0 {
         return Ok(());
@@ -35,21 +35,21 @@ fn check_flags(flags: c_int, known: c_int) -> Result<(), Failure> {
 }
 
 impl Asked {
-    /// The operation, and the buffers that are read into.
+    /// The operation, and the buffers that a read fills.
     ///
     /// # Safety
-    /// The buffers are as the header asks.
+    /// The buffers are as the header demands.
     unsafe fn operation(self) -> Result<(Operation, Buffers), Failure> {
         Ok(match self {
             Self::Read { offset, iov, count } => {
-                // SAFETY: as the caller says.
+                // SAFETY: the caller guarantees the buffers.
                 let buffers = unsafe { Buffers::of(iov, count) }?;
                 let len_bytes = buffers.len_bytes();
                 (Operation::Read { offset_bytes: offset, len_bytes }, buffers)
             }
             Self::Write { offset, iov, count, flags } => {
                 check_flags(flags, FUA)?;
-                // SAFETY: as the caller says.
+                // SAFETY: the caller guarantees the buffers.
                 let data = unsafe { Buffers::of(iov, count)?.gather() }.freeze();
                 let fua = flags & FUA != 0;
                 (Operation::Write { offset_bytes: offset, data, fua }, Buffers::default())
@@ -70,43 +70,43 @@ impl Asked {
     }
 }
 
-/// Asks, and waits for the answer.
+/// Submits a request, and waits for the answer.
 ///
 /// # Safety
-/// The pointers are as the header asks.
+/// The pointers are as the header demands.
 unsafe fn wait(device: *const Block, asked: Asked, error: *mut Error) -> c_int {
     let body = || {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the pointer.
         let block = unsafe { reference("device", device) }?;
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the buffers.
         let (operation, buffers) = unsafe { asked.operation() }?;
         let data = block.device.ask(&operation)?;
-        // SAFETY: as the caller says, until this call returns.
+        // SAFETY: the caller guarantees the buffers until this call returns.
         unsafe { buffers.scatter(&data) };
         Ok(())
     };
-    // SAFETY: the header asks for null or room for an error.
+    // SAFETY: the header demands null or room for an error.
     unsafe { guarded(error, body) }
 }
 
-/// Asks; the answer is told to `told`.
+/// Submits a request. `told` receives the answer.
 ///
 /// # Safety
-/// The pointers are as the header asks.
+/// The pointers are as the header demands.
 unsafe fn submit(device: *const Block, asked: Asked, told: Told, error: *mut Error) -> c_int {
     let body = || {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the pointer.
         let block = unsafe { reference("device", device) }?;
-        // SAFETY: as the caller says, until the answer is told.
+        // SAFETY: the caller guarantees the buffers until the answer is reported.
         let (operation, buffers) = unsafe { asked.operation() }?;
         let submit = |then| block.device.submit(operation, then);
         Ok(block.aio.submit(told, buffers, submit)?)
     };
-    // SAFETY: the header asks for null or room for an error.
+    // SAFETY: the header demands null or room for an error.
     unsafe { guarded(error, body) }
 }
 
-/// One buffer as an array.
+/// The only entry of an array of buffers.
 fn single(buffer: *const c_void, len: usize) -> iovec {
     iovec { iov_base: buffer.cast_mut(), iov_len: len }
 }
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn fieldstone_block_writev(
     unsafe { wait(device, Asked::Write { offset, iov, count: iov_count, flags }, error) }
 }
 
-/// Makes stable what was written, and waits.
+/// Makes the writes stable that were answered before, and waits.
 ///
 /// # Safety
 /// As the header says.
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn fieldstone_block_discard(
     unsafe { wait(device, Asked::Discard { offset, len }, error) }
 }
 
-/// Zeroes a range, and waits.
+/// Writes zeroes to a range, and waits.
 ///
 /// # Safety
 /// As the header says.
@@ -300,7 +300,7 @@ pub unsafe extern "C" fn fieldstone_block_aio_writev(
     unsafe { submit(device, asked, Told { callback, arg }, error) }
 }
 
-/// Makes stable what was written.
+/// Makes the writes stable that were answered before.
 ///
 /// # Safety
 /// As the header says.
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn fieldstone_block_aio_discard(
     unsafe { submit(device, Asked::Discard { offset, len }, Told { callback, arg }, error) }
 }
 
-/// Zeroes a range.
+/// Writes zeroes to a range.
 ///
 /// # Safety
 /// As the header says.

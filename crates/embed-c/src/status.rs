@@ -1,4 +1,4 @@
-//! The numbers of errors, and which error has which.
+//! The statuses, and the status of each error.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -9,21 +9,21 @@ use fieldstone_embed::{BlockError, CloseError, Error as EmbedError, OpenError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Status {
-    /// Done.
+    /// Success.
     Ok = 0,
-    /// A pointer is null that must not be.
+    /// A pointer is null, but must not be.
     Null = 1,
-    /// The text names no store.
+    /// The target names no store.
     BadTarget = 2,
-    /// No such layer or option.
+    /// A layer or its option is invalid.
     BadLayer = 3,
-    /// The store does not open.
+    /// The store cannot be opened.
     CannotOpen = 4,
-    /// A range or number beyond what there is.
+    /// The range passes the end of the device, a number is too large, or a flag is unknown.
     OutOfRange = 5,
-    /// More bytes than a request may have.
+    /// The request is longer than the limit.
     TooLong = 6,
-    /// As much is under way as may be.
+    /// The device is at its bound of requests or bytes.
     Full = 7,
     /// The device has ended.
     Closed = 8,
@@ -33,11 +33,11 @@ pub enum Status {
     NoSpace = 10,
     /// The store does not do this.
     NotSupported = 11,
-    /// Another writer has taken the store over.
+    /// Another writer has taken over the store.
     Fenced = 12,
     /// The store failed.
     Io = 13,
-    /// A callback must not wait.
+    /// A callback called a function that waits.
     InCallback = 14,
     /// A defect of the library.
     Internal = 15,
@@ -83,7 +83,7 @@ impl Status {
     }
 }
 
-/// The name of a status as the header has it, or `unknown status`. A static text.
+/// The name of a status in the header, or `unknown status`. A static text.
 #[unsafe(no_mangle)]
 pub extern "C" fn fieldstone_block_status_name(status: c_int) -> *const c_char {
     let known = Status::ALL.iter().find(|(known, _)| *known as c_int == status);
@@ -153,10 +153,11 @@ impl From<CloseError> for Failure {
     }
 }
 
-/// Runs the body of a call: whatever it does, C gets a status, and a message where it asks for one.
+/// Runs the body of a call, and returns the status. If `error` is not null, it also writes the
+/// status and the message there. A panic of the body becomes [`Status::Internal`].
 ///
-/// A panic leaves nothing of ours half changed: what a body shares with the core is changed by
-/// `fieldstone_embed`, whole at every step.
+/// A panic leaves no state of the library half changed: no code under a lock of `aio` or of
+/// `fieldstone_embed` can panic with the state half changed.
 ///
 /// # Safety
 /// `error` is null or points to writable memory for an [`Error`].
@@ -164,6 +165,6 @@ pub(crate) unsafe fn guarded(
     error: *mut Error,
     body: impl FnOnce() -> Result<(), Failure>,
 ) -> c_int {
-    // SAFETY: the caller vouches for the memory.
+    // SAFETY: the caller guarantees the memory.
     unsafe { fieldstone_c_abi::guarded(error, body) }
 }

@@ -1,9 +1,9 @@
-//! The library from C: compiles the test program and the example with the machine's C compiler,
-//! against the shared and the static library, and runs them.
+//! Tests the library from C: compiles the test program and the example with the machine's C
+//! compiler, against the shared and the static library, and runs them.
 //!
-//! `CC` and `CXX` name other compilers than `cc` and `c++`, and `CFLAGS` adds options: with
-//! `CFLAGS=-fsanitize=address` the programs run under AddressSanitizer. Without a compiler a test
-//! says `skipped: no C compiler` and passes: a machine with Rust alone can run all tests.
+//! `CC` and `CXX` name other compilers than `cc` and `c++`. `CFLAGS` adds options to C programs:
+//! with `CFLAGS=-fsanitize=address` they run under AddressSanitizer. Without a compiler, a test
+//! prints `skipped: no C compiler` and passes. So a machine that has only Rust can run all tests.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -14,15 +14,16 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-/// What the static library needs of the system, as `rustc --print native-static-libs` says.
+/// The system libraries that the static library needs, from `rustc --print native-static-libs`.
 const SYSTEM_LIBRARIES: [&str; 6] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
 
 fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The folder of the libraries. Cargo builds no library for a test that Rust cannot link with it, so
-/// this asks it to, once; what the test's own build has compiled is used again.
+/// The folder of the libraries. Cargo does not build a `cdylib` or `staticlib` for an integration
+/// test. So the first call here builds the package, and reuses the parts that the test's own build
+/// has compiled.
 fn libraries() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -58,7 +59,7 @@ enum Link {
     Static,
 }
 
-/// Compiles a program as strictly as C allows, and returns where it is.
+/// Compiles a program with strict C warnings as errors. Returns its path.
 fn build(cc: &str, source: &Path, link: Link, folder: &TempDir) -> PathBuf {
     let program = folder.path().join(format!("{link:?}"));
     let mut command = Command::new(cc);
@@ -129,7 +130,7 @@ fn the_header_is_also_cpp() {
     run(&mut Command::new(program));
 }
 
-/// The words `fieldstone_…` that are followed by a bracket, after `before` in a line.
+/// The names `fieldstone_…` before a bracket, after `before` in their line. Skips comment lines.
 fn functions(text: &str, before: &str) -> BTreeSet<String> {
     let name = |line: &str| {
         let (_, rest) = line.split_once(before)?;
@@ -152,7 +153,7 @@ fn the_header_declares_what_the_library_exports() {
     }
     assert_eq!(declared, exported);
     assert!(declared.len() > 15);
-    // C sees every one of them used: what is declared wrongly would not work.
+    // The C test calls every function, so a wrong declaration makes the test fail.
     let test = fs::read_to_string(here("tests/c/block.c")).expect("the test program");
     for name in &declared {
         assert!(test.contains(&format!("{name}(")), "{name} is not tested");

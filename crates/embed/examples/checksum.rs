@@ -1,7 +1,7 @@
-//! `checksum TARGET [LAYER…]` reads a whole store with 16 requests under way, and prints a checksum
-//! of it: `checksum file:disk.img`.
+//! `checksum TARGET [LAYER…]` reads a whole store and prints a checksum of it, for example
+//! `checksum file:disk.img`. It has up to 16 requests under way.
 //!
-//! An event loop would poll the completion queue's eventfd; this one just waits.
+//! An event loop would poll the eventfd of the completion queue. This program only waits.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -12,17 +12,17 @@ use fieldstone_embed::{CompletionQueue, Data, Device, Operation, Options};
 const CHUNK_BYTES: usize = 1 << 20;
 const UNDER_WAY: usize = 16;
 
-/// Reads the store; brings its size and a checksum.
+/// Reads the store. Returns its size in bytes and a checksum.
 ///
 /// # Errors
-/// The store does not open, or fails.
+/// The store cannot be opened, a read fails, or the store is not closed cleanly.
 pub fn checksum(target: &str, layers: &[String]) -> Result<(u64, u64), Box<dyn std::error::Error>> {
     let options = Options { read_only: true, layers: layers.to_vec(), ..Options::default() };
     let device = Device::open(target, &options)?;
     let completions = CompletionQueue::new(UNDER_WAY)?;
     let size_bytes = device.size_bytes();
     let (mut asked, mut summed) = (0, 0);
-    // What came before what stands in front of it.
+    // Data that arrived before the data of lower offsets.
     let mut early: BTreeMap<u64, Data> = BTreeMap::new();
     let mut sum = DefaultHasher::new();
     let mut done = Vec::new();

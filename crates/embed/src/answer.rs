@@ -1,4 +1,4 @@
-//! What a request comes to, and who is told.
+//! The answer to a request, and the receiver of the answer.
 
 use std::cell::Cell;
 use std::io::IoSliceMut;
@@ -8,35 +8,38 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fieldstone_block::{BlockError, Payload, Piece};
 use smallvec::SmallVec;
 
-/// Why a request was not taken, or failed.
+/// Why a request was refused or failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// As many requests, or bytes, are under way as the queue or the completion queue allows.
+    /// The queue or the completion queue is at its bound of requests or bytes, or the core has too
+    /// much mail.
     #[error("the queue is full")]
     Full,
-    /// The queue was closed, or its host has ended.
+    /// The queue is closed, or its host has ended.
     #[error("the device is closed")]
     Closed,
-    /// The request is longer than a request may be.
+    /// The request is longer than the limit.
     #[error("{len_bytes} bytes are more than a request may have: {max_bytes}")]
     TooLong {
-        /// The length asked for.
+        /// The length of the request.
         len_bytes: u64,
-        /// The longest that is taken.
+        /// The limit.
         max_bytes: u64,
     },
-    /// A call that waits was made by a [`Complete`], on the thread that it would wait for.
+    /// A [`Complete`] called a function that waits. It runs on the thread for which the function
+    /// waits.
     #[error("a callback must not wait for its own device")]
     OnCore,
-    /// The device refuses the request, or failed at it.
+    /// The device refused the request, or the request failed.
     #[error(transparent)]
     Device(#[from] BlockError),
 }
 
-/// The answer to a request. Only reads bring data.
+/// The answer to a request. Only the answer to a read has data.
 pub type Answer = Result<Data, Error>;
 
-/// What was read: pieces in the order of the device, which no one has copied yet.
+/// The data of a read: pieces in the order of the device. This crate copies them only in
+/// [`Data::scatter`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Data {
     pieces: SmallVec<[Piece; 1]>,
@@ -56,14 +59,14 @@ impl Data {
         &self.pieces
     }
 
-    /// All bytes.
+    /// The number of bytes in all pieces.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.pieces.iter().map(|piece| piece.len_bytes() as usize).sum()
     }
 
-    /// Copies the bytes to the buffers, one after the other, until either ends. Returns how many
-    /// were copied.
+    /// Copies the bytes to the buffers, one buffer after the other, until the bytes or the buffers
+    /// end. Returns the number of bytes copied.
     pub fn scatter(&self, buffers: &mut [IoSliceMut<'_>]) -> usize {
         let mut room = buffers.iter_mut().map(|buffer| &mut buffer[..]);
         let mut to: &mut [u8] = &mut [];
@@ -93,19 +96,21 @@ impl Data {
     }
 }
 
-/// Takes answers, on the core's thread. It must not block; it may submit.
+/// Receives answers.
 pub trait Complete: Send + Sync {
-    /// Sets a place for one more answer aside. False if there is none: then the request is not
-    /// taken ([`Error::Full`]).
+    /// Reserves a place for one more answer. False if there is no place: then the request is
+    /// refused with [`Error::Full`]. The submitting thread calls this under the lock of the queue,
+    /// so this must not use the queue.
     fn reserve(&self) -> bool {
         true
     }
 
-    /// The request that was submitted with this `tag` is answered.
+    /// The request that was submitted with this `tag` has its answer. The core's thread calls this.
+    /// It must not block, but it may submit.
     fn complete(&self, tag: u64, answer: Answer);
 }
 
-/// Who is told of a request's answer.
+/// The receiver of a request's answer.
 #[derive(Clone)]
 pub struct Then {
     pub(crate) to: Arc<dyn Complete>,
@@ -113,13 +118,13 @@ pub struct Then {
 }
 
 impl Then {
-    /// Calls `to` with this `tag`. Costs no allocation.
+    /// `to` receives the answer, with this `tag`. Allocates nothing.
     #[must_use]
     pub fn new(to: Arc<dyn Complete>, tag: u64) -> Self {
         Self { to, tag }
     }
 
-    /// Calls a closure, on the core's thread. Costs an allocation.
+    /// The core's thread calls the closure with the answer. Allocates memory.
     #[must_use]
     pub fn call(call: impl FnOnce(Answer) + Send + 'static) -> Self {
         Self { to: Arc::new(Call(Mutex::new(Some(call)))), tag: 0 }
@@ -141,21 +146,24 @@ thread_local! {
     static ON_CORE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is a core that tells an answer: then calls that wait are refused.
+/// True if this thread is a core that is passing an answer to its receiver. Calls that wait are
+/// refused then.
 #[must_use]
 pub fn is_in_callback() -> bool {
     ON_CORE.get()
 }
 
-/// Tells an answer. A panic of the caller's code does not end the core. What the caller gave may be
-/// the last owner of the device, so it is dropped here, where closing does not wait.
+/// Passes an answer to its receiver. A panic of the receiver does not end the core. The receiver
+/// may be the last owner of the device. So it is dropped here, where closing the device does not
+/// wait.
 pub(crate) fn tell(then: Then, answer: Answer) {
     let before = ON_CORE.replace(true);
     let tell = move || {
         then.to.complete(then.tag, answer);
         drop(then);
     };
-    // What the closure leaves half done is the caller's; nothing of ours is in its hands.
+    // The closure holds only values of the caller, so a panic leaves nothing of this crate half
+    // changed.
     let told = catch_unwind(AssertUnwindSafe(tell));
     ON_CORE.set(before);
     if told.is_err() {

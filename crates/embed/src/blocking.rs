@@ -1,5 +1,5 @@
-//! Calls that wait. They may be mixed freely with [`Queue::submit`], and called from any thread
-//! but the core's.
+//! Calls that wait for the answer. Any thread but the core's may use them, and may also use
+//! [`Queue::submit`].
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -10,21 +10,23 @@ use fieldstone_buf::AlignedBuf;
 use crate::answer::{Answer, Complete, Error, Then, is_in_callback};
 use crate::queue::{Operation, Queue, REQUEST_BYTES_MAX};
 
-/// How soon a queue that is full is tried again, if nothing tells of room.
+/// A caller tries a full queue again after this time at the latest.
 const RETRY: Duration = Duration::from_millis(10);
-/// How long a caller rests whose request a core does not take, although the queue has room.
+/// Pause before the next try when the queue has room, but the request was refused: the core has too
+/// much mail.
 const REST: Duration = Duration::from_millis(1);
 
 impl Queue {
     /// Reads into `buffer`.
     ///
     /// # Errors
-    /// The device refuses or fails, or the queue is closed.
+    /// The device refuses the request or fails, the queue is closed, the request is too long, or
+    /// the caller is a [`Complete`].
     pub fn read(&self, offset_bytes: u64, buffer: &mut [u8]) -> Result<(), Error> {
         self.read_vectored(offset_bytes, &mut [IoSliceMut::new(buffer)])
     }
 
-    /// Reads into several buffers, one after the other.
+    /// Reads a range into several buffers, one buffer after the other.
     ///
     /// # Errors
     /// As [`Queue::read`].
@@ -39,7 +41,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Writes. The bytes are copied once.
+    /// Writes. Copies the bytes once.
     ///
     /// # Errors
     /// As [`Queue::read`].
@@ -47,7 +49,7 @@ impl Queue {
         self.write_vectored(offset_bytes, &[IoSlice::new(data)])
     }
 
-    /// Writes several buffers, one after the other.
+    /// Writes several buffers to a range, one buffer after the other.
     ///
     /// # Errors
     /// As [`Queue::read`].
@@ -61,7 +63,7 @@ impl Queue {
         self.ask(&Operation::Write { offset_bytes, data, fua: false }).map(drop)
     }
 
-    /// Makes everything stable that was written before.
+    /// Makes every write stable that was answered before.
     ///
     /// # Errors
     /// As [`Queue::read`].
@@ -69,7 +71,7 @@ impl Queue {
         self.ask(&Operation::Flush).map(drop)
     }
 
-    /// Forgets the content of a range: whole blocks read as zeroes afterwards.
+    /// Forgets the content of a range: the whole blocks in it read as zeroes afterwards.
     ///
     /// # Errors
     /// As [`Queue::read`].
@@ -77,7 +79,7 @@ impl Queue {
         self.ask(&Operation::Discard { offset_bytes, len_bytes }).map(drop)
     }
 
-    /// Makes every byte of a range zero.
+    /// Writes zeroes to every byte of a range.
     ///
     /// # Errors
     /// As [`Queue::read`].
@@ -86,7 +88,7 @@ impl Queue {
         self.ask(&Operation::WriteZeroes { offset_bytes, len_bytes, no_hole, fua }).map(drop)
     }
 
-    /// Submits when there is room, and waits for the answer.
+    /// Submits the operation when there is room, and waits for the answer.
     ///
     /// # Errors
     /// As [`Queue::read`].
@@ -115,7 +117,7 @@ impl Queue {
     }
 }
 
-/// Where a thread waits for the one request that it has under way.
+/// Receives the answer to the only request that a thread waits for.
 #[derive(Default)]
 struct Waiter {
     answer: Mutex<Option<Answer>>,

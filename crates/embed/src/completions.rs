@@ -1,7 +1,8 @@
-//! A completion queue: answers wait in it until a thread of the caller's takes them.
+//! A completion queue: it keeps answers until a thread of the caller takes them.
 //!
-//! Its eventfd is readable while answers wait. [`CompletionQueue::take`] clears it, so an event
-//! loop polls the descriptor, level-triggered or edge-triggered, and calls `take`.
+//! Its eventfd is readable while the queue has answers. [`CompletionQueue::take`] resets the
+//! eventfd when the queue becomes empty. So an event loop polls the descriptor, level-triggered or
+//! edge-triggered. When the descriptor is readable, the loop calls `take` until the queue is empty.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,13 +15,13 @@ use crate::answer::{Answer, Complete, Then};
 /// A request that was answered.
 #[derive(Debug)]
 pub struct Done {
-    /// What was given to [`CompletionQueue::then`].
+    /// The tag that [`CompletionQueue::then`] got.
     pub tag: u64,
     /// The answer.
     pub answer: Answer,
 }
 
-/// Answers that wait to be taken, and the places of those to come.
+/// Answers that no thread has taken, and reserved places for further answers.
 pub struct CompletionQueue {
     state: Mutex<State>,
     filled: Condvar,
@@ -30,17 +31,18 @@ pub struct CompletionQueue {
 
 struct State {
     done: VecDeque<Done>,
-    /// Places of `done` that are taken or spoken for.
+    /// Places in `done` that have an answer or are reserved for one.
     reserved: usize,
 }
 
 impl CompletionQueue {
-    /// A queue for `capacity` requests, under way or answered and not yet taken. A request that
-    /// finds no place is refused with [`Error::Full`](crate::Error::Full). The answer to a read
-    /// holds its data, so `capacity` bounds that memory too.
+    /// Makes a queue with places for `capacity` requests. A request has a place from its submission
+    /// until a thread takes its answer. A request without a place is refused with
+    /// [`Error::Full`](crate::Error::Full). The answer to a read holds its data, so `capacity` also
+    /// bounds that memory.
     ///
     /// # Errors
-    /// The process has no descriptor left.
+    /// The system cannot make an eventfd: for example, the process has no descriptor left.
     pub fn new(capacity: usize) -> io::Result<Arc<Self>> {
         // SAFETY: eventfd() takes no pointers.
         let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -53,19 +55,19 @@ impl CompletionQueue {
         Ok(Arc::new(Self { state, filled: Condvar::new(), eventfd, capacity }))
     }
 
-    /// Has an answer put into this queue, with `tag`.
+    /// The receiver that puts the answer into this queue, with `tag`.
     #[must_use]
     pub fn then(self: &Arc<Self>, tag: u64) -> Then {
         let to: Arc<dyn Complete> = Arc::<Self>::clone(self);
         Then::new(to, tag)
     }
 
-    /// Moves up to `max` answers to the end of `out`. Returns how many; does not wait.
+    /// Moves up to `max` answers to the end of `out`. Returns their number. Does not wait.
     pub fn take(&self, max: usize, out: &mut Vec<Done>) -> usize {
         self.take_from(&mut self.lock(), max, out)
     }
 
-    /// As [`CompletionQueue::take`], and waits up to `patience` until there is one.
+    /// As [`CompletionQueue::take`], but waits up to `patience` for the first answer.
     pub fn wait(&self, patience: Duration, max: usize, out: &mut Vec<Done>) -> usize {
         let deadline = Instant::now() + patience;
         let mut state = self.lock();
@@ -86,7 +88,8 @@ impl CompletionQueue {
         state.reserved -= count;
         if count > 0 && state.done.is_empty() {
             let mut sum = [0u8; 8];
-            // It is readable: whoever made the queue non-empty wrote to it, under the lock.
+            // The read does not fail: the eventfd is readable, because `complete` wrote to it under
+            // the lock when the queue was empty.
             // SAFETY: `sum` is eight writable bytes.
             unsafe { libc::read(self.eventfd.as_raw_fd(), sum.as_mut_ptr().cast(), sum.len()) };
         }
@@ -94,13 +97,13 @@ impl CompletionQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that runs under the lock can leave the queue half changed.
+        // No code under the lock can panic with the queue half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl AsFd for CompletionQueue {
-    /// The eventfd. Only to be polled.
+    /// The eventfd. The caller may only poll it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.eventfd.as_fd()
     }
@@ -120,7 +123,7 @@ impl Complete for CompletionQueue {
         state.done.push_back(Done { tag, answer });
         if was_empty {
             let one = 1u64.to_ne_bytes();
-            // The sum is zero before, so the write cannot be refused.
+            // The counter is zero, so the write does not fail.
             // SAFETY: `one` is eight readable bytes.
             unsafe { libc::write(self.eventfd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
         }

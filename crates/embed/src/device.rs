@@ -1,4 +1,4 @@
-//! A store and the host that runs it.
+//! A store, and the host that runs it.
 
 use std::ops::Deref;
 use std::sync::mpsc::RecvTimeoutError;
@@ -17,16 +17,16 @@ use crate::answer::{Error, is_in_callback};
 use crate::frontend::KIND;
 use crate::queue::{AttachError, Bounds, Queue};
 
-/// How a store is opened. The same as the options of `fieldstone serve`.
+/// How a store is opened. The options are those of `fieldstone serve`.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Refuse what changes data.
+    /// Refuses requests that change data.
     pub read_only: bool,
-    /// Bypass the page cache, as `--direct` does.
+    /// Bypasses the page cache, as `--direct` does.
     pub direct: bool,
-    /// Layers and their options, as `--layer` takes them: `cache:capacity=64M`.
+    /// Layers and their options, as `--layer` takes them, for example `cache:capacity=64M`.
     pub layers: Vec<String>,
-    /// What may be under way at a time.
+    /// Bounds on the requests that are under way at a time.
     pub bounds: Bounds,
 }
 
@@ -41,18 +41,18 @@ pub enum OpenError {
         /// What is wrong with it.
         source: TargetError,
     },
-    /// A layer or an option of one is not known.
+    /// The layer or its option is unknown, or the value is invalid.
     #[error(transparent)]
     Layer(#[from] SettingError),
-    /// The machine has no ring or thread for it.
+    /// The system has no io_uring or thread for the host.
     #[error("cannot start: {0}")]
     Start(#[from] std::io::Error),
-    /// The store does not open.
+    /// The store cannot be opened.
     #[error("{target}: {reason}")]
     Store {
         /// The target.
         target: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The queue cannot be attached.
@@ -60,22 +60,22 @@ pub enum OpenError {
     Attach(#[from] AttachError),
 }
 
-/// A store that this process has open, and a queue for it: all requests go through the
-/// [`Queue`] that it derefs to. Dropping it closes it.
+/// A store that this process has open, and a [`Queue`] for it. The device derefs to the queue, and
+/// all requests go through the queue. Dropping the device closes it.
 pub struct Device {
     queue: Queue,
     device: DeviceId,
-    /// Taken at the end. Behind a lock only so that threads may share the device.
+    /// `None` after closing. The lock is there only so that threads may share the device.
     host: Mutex<Option<Host>>,
 }
 
 impl Device {
-    /// Opens a store by the target that `fieldstone serve` takes: `ram:SIZE` or `file:PATH`. Starts
-    /// a thread, the core that runs it, and raises the process's soft limit on open files, as the
-    /// server does. Waits until the store serves.
+    /// Opens a store by a target of `fieldstone serve`: `ram:SIZE` or `file:PATH`. Starts a thread
+    /// for the core that runs the store. Raises the process's soft limit on open files, as the
+    /// server does. Waits until the store is open.
     ///
     /// # Errors
-    /// There is no such store, or it does not open.
+    /// The target or a layer is invalid, the host does not start, or the store cannot be opened.
     pub fn open(target: &str, options: &Options) -> Result<Self, OpenError> {
         let parsed: StoreTarget = target
             .parse()
@@ -83,7 +83,7 @@ impl Device {
         let caching = if options.direct { Caching::Direct } else { Caching::Buffered };
         let store_options = StoreOptions { caching, read_only: options.read_only };
         let mut layers = LayerOptions::default();
-        // As `serve` does: a cache before what is in memory already would only copy it.
+        // As `serve` does: if the data are in memory already, a cache would only copy them.
         if parsed.is_cached(store_options) {
             layers.add("cache:off")?;
         }
@@ -121,12 +121,12 @@ impl Device {
         }
     }
 
-    /// Refuses requests from now on, waits until all are answered, and closes the store: what was
-    /// written is stable.
+    /// Refuses further requests, waits until all are answered, and closes the store. Then all
+    /// writes are stable.
     ///
     /// # Errors
-    /// The store could not make everything stable. Or the caller is a
-    /// [`Complete`](crate::Complete): then the device is closed when that one has returned.
+    /// The store could not make all writes stable. Or the caller is a
+    /// [`Complete`](crate::Complete): then the device is closed after the callback has returned.
     pub fn close(mut self) -> Result<(), CloseError> {
         self.end()
     }
@@ -135,7 +135,7 @@ impl Device {
         let host = self.host.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let Some(host) = host else { return Ok(()) };
         if is_in_callback() {
-            // The core must not wait for itself. Another thread ends it when the callback is over.
+            // A core must not wait for itself. Another thread closes the store and ends the host.
             let device = self.device;
             let end = move || {
                 drop(close_store(&host, device));
@@ -151,16 +151,16 @@ impl Device {
     }
 }
 
-/// How long a store may take to make everything stable.
+/// How long a store may take to make all writes stable.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why a device was not closed in order.
+/// Why the device was not closed cleanly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseError {
-    /// The queue was not closed in order.
+    /// The queue was not closed cleanly.
     #[error(transparent)]
     Queue(#[from] Error),
-    /// The store did not make everything stable.
+    /// The store did not make all writes stable.
     #[error("{0}")]
     Store(String),
 }

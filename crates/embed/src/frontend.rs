@@ -1,4 +1,4 @@
-//! The front-end: what a core does for the queues of its devices.
+//! The front-end: the work of a core for the queues of its devices.
 
 use std::collections::BTreeMap;
 
@@ -9,34 +9,35 @@ use fieldstone_host::{
 
 use crate::queue::Attached;
 
-/// Devices for callers within the process.
+/// Front-end for callers inside the process.
 pub const KIND: FrontendKind =
     FrontendKind { name: "embed", make: |setup| Box::new(EmbedFrontend::new(setup)) };
 
-/// What a core is told.
+/// Messages to the front-end of a core.
 pub(crate) enum Mail {
     /// A queue for a device of this core.
     Attach(Attached),
-    /// The queue of this place is closed, and everything in it is answered.
+    /// The queue with this place is closed, and all its requests are answered.
     Detach(u32),
 }
 
-/// The queues of one core's devices.
+/// The queues for the devices of one core.
 struct EmbedFrontend {
     queues: BTreeMap<u32, Attached>,
-    /// Those that have woken the core since it last looked.
+    /// Places of the queues that have woken the core since the last `submit`.
     woken: Vec<u32>,
     answered: Vec<(u32, Completion)>,
-    /// Kept for its memory.
+    /// Empty between calls. Kept so that its memory is allocated only once.
     requests: Vec<Request>,
     in_flight: usize,
     attached: u64,
-    /// Requests are refused: the host goes down.
+    /// True when the host is ending: new requests are refused.
     draining: bool,
 }
 
 impl EmbedFrontend {
-    /// The memory of requests is bounded by their queues ([`crate::Bounds`]).
+    /// The bounds of the queues limit the memory of requests ([`crate::Bounds`]), so `setup` is not
+    /// used.
     fn new(_: FrontendSetup) -> Self {
         Self {
             queues: BTreeMap::new(),
@@ -97,7 +98,7 @@ impl Frontend for EmbedFrontend {
         any
     }
 
-    /// Tells the answers. A callback may submit: that wakes the core anew.
+    /// Passes the answers to their receivers. A callback may submit, which wakes the core again.
     fn flush(&mut self, _: &mut FrontendIo<'_>) -> bool {
         for (place, completion) in self.answered.drain(..) {
             self.in_flight -= 1;

@@ -1,4 +1,4 @@
-//! A store opened inside the caller's process: the same store, behind the same layers, that
+//! Opens a store inside the caller's process: the same store, behind the same layers, that
 //! `fieldstone serve` serves over NBD.
 //!
 //! ```
@@ -14,13 +14,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Two ways to ask
+//! # Two kinds of calls
 //!
 //! *Blocking*: [`Queue::read`], [`Queue::write`] and so on wait for room and for the answer.
 //!
 //! *Asynchronous*: [`Queue::submit`] takes an [`Operation`] and a [`Then`], and returns at once.
-//! The answer goes to whatever the `Then` names: a closure, a [`CompletionQueue`] with an eventfd,
-//! or a [`Complete`] of the caller's own. Any number of threads may submit.
+//! The `Then` names the receiver of the answer: a closure, a [`CompletionQueue`] with an eventfd,
+//! or the caller's own [`Complete`]. Any number of threads may submit.
 //!
 //! ```text
 //!  caller's threads                        the core's thread
@@ -34,22 +34,22 @@
 //!
 //! # Rules
 //!
-//! - A `Complete` runs on the core's thread and must not block: while it runs, no request of any
-//!   device of the core moves. It may submit. Blocking calls and `close` refuse to work there
-//!   ([`Error::OnCore`]).
-//! - Answers come in any order. A read that is submitted after a write was answered sees the write.
-//!   A flush covers the writes that were answered before it was submitted.
-//! - A queue has a bound on requests and on bytes ([`Bounds`]). When it is full, `submit` returns
-//!   [`Error::Full`], and [`Queue::wait_for_room`] waits.
-//! - [`Queue::close`] refuses requests from then on, and returns when every request is answered.
+//! - The core's thread calls [`Complete::complete`], which must not block. Meanwhile the core
+//!   processes no request of any device. `complete` may submit. Blocking calls and `close` fail
+//!   there with [`Error::OnCore`].
+//! - Answers come in any order. A read that is submitted after the answer to a write sees that
+//!   write. A flush makes the writes stable that were answered before the flush was submitted.
+//! - A queue bounds its requests and their bytes ([`Bounds`]). When it is full, `submit` returns
+//!   [`Error::Full`], and [`Queue::wait_for_room`] waits for room.
+//! - [`Queue::close`] refuses further requests, and returns when every request is answered.
 //! - A child process after `fork` must not use a device of its parent.
 //!
 //! # The crate as a front-end
 //!
-//! [`KIND`] is a [`FrontendKind`](fieldstone_host::FrontendKind) like NBD, outside the host's
-//! crate. [`Device::open`] starts a host with it. A program that runs a host already names it in
-//! [`HostConfig::frontends`](fieldstone_host::HostConfig::frontends) and calls [`Queue::attach`],
-//! for any device of that host.
+//! [`KIND`] is a [`FrontendKind`](fieldstone_host::FrontendKind) like NBD, but outside the host's
+//! crate. [`Device::open`] starts a host with it. A program that already runs a host adds it to
+//! [`HostConfig::frontends`](fieldstone_host::HostConfig::frontends). The program then calls
+//! [`Queue::attach`] for any device of that host.
 
 mod answer;
 mod blocking;

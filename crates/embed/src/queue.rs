@@ -1,11 +1,11 @@
-//! A queue of requests to one device: what the caller's threads and the core's thread share.
+//! A queue of requests to one device. The caller's threads and the core's thread share it.
 //!
-//! A submitter takes a short lock, checks the bounds, names the request and leaves it here. The
-//! first one after the core has looked wakes the core; later ones find it woken. So a burst costs
-//! one message.
+//! A submitter holds the lock for a short time: it checks the bounds, gives the request an id and
+//! puts it into the queue. The first submitter after the core has taken the requests wakes the
+//! core. Later submitters need not wake it again. So many requests cost one message.
 //!
-//! A request holds its room until its answer is about to be told. So a callback finds room for the
-//! next request, and no more is under way than the bounds allow.
+//! A request takes up room until just before its receiver gets the answer. So a callback finds room
+//! for the next request, and no more requests are under way than the bounds allow.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,12 +28,12 @@ pub const REQUEST_BYTES_MAX: usize = 32 << 20;
 /// The longest discard or write of zeroes.
 pub const DISCARD_BYTES_MAX: u64 = 2 << 30;
 
-/// What a queue may hold, under way at a time.
+/// Bounds on the requests of a queue that are under way at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Requests.
+    /// Number of requests. 0 counts as 1.
     pub requests: usize,
-    /// Bytes that are read and written. A single request may exceed it if it is alone.
+    /// Bytes of reads and writes. A request that is alone in the queue may exceed this bound.
     pub bytes: usize,
 }
 
@@ -43,49 +43,49 @@ impl Default for Bounds {
     }
 }
 
-/// What a request asks for. Offsets and lengths are in bytes, of any alignment.
+/// What a request does. Offsets and lengths are in bytes and need no alignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Read.
     Read {
         /// First byte.
         offset_bytes: u64,
-        /// How many; [`REQUEST_BYTES_MAX`] at most.
+        /// Number of bytes, at most [`REQUEST_BYTES_MAX`].
         len_bytes: usize,
     },
     /// Write. The bytes are not copied; the device may keep them for longer than the request.
     Write {
         /// First byte.
         offset_bytes: u64,
-        /// What; [`REQUEST_BYTES_MAX`] at most.
+        /// The bytes, at most [`REQUEST_BYTES_MAX`].
         data: Bytes,
-        /// Answered only when the bytes are on stable storage.
+        /// The answer comes only when the bytes are on stable storage.
         fua: bool,
     },
-    /// Make every write stable that was answered before.
+    /// Makes every write stable that was answered before.
     Flush,
-    /// Forget the content: whole blocks of the range read as zeroes afterwards.
+    /// Forgets the content of a range: the whole blocks in it read as zeroes afterwards.
     Discard {
         /// First byte.
         offset_bytes: u64,
-        /// How many; [`DISCARD_BYTES_MAX`] at most.
+        /// Number of bytes, at most [`DISCARD_BYTES_MAX`].
         len_bytes: u64,
     },
-    /// Every byte of the range reads as zero afterwards.
+    /// Writes zeroes to every byte of a range.
     WriteZeroes {
         /// First byte.
         offset_bytes: u64,
-        /// How many; [`DISCARD_BYTES_MAX`] at most.
+        /// Number of bytes, at most [`DISCARD_BYTES_MAX`].
         len_bytes: u64,
         /// The space stays allocated.
         no_hole: bool,
-        /// Answered only when the zeroes are on stable storage.
+        /// The answer comes only when the zeroes are on stable storage.
         fua: bool,
     },
 }
 
 impl Operation {
-    /// What it counts for against [`Bounds::bytes`].
+    /// The bytes that count against [`Bounds::bytes`].
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         match self {
@@ -95,7 +95,7 @@ impl Operation {
         }
     }
 
-    /// The request. Its name is not known yet.
+    /// The request. [`Shared::submit`] sets its id.
     fn request(self) -> Result<Request, Error> {
         let read_max = REQUEST_BYTES_MAX as u64;
         let mut flags = RequestFlags::default();
@@ -133,14 +133,14 @@ struct Entry {
 }
 
 struct State {
-    /// Those that the core has not taken yet.
+    /// Requests that the core has not taken yet.
     pending: Vec<Request>,
-    /// All that are under way; their keys are their names.
+    /// All requests under way. The key of an entry is the id of its request.
     entries: Slab<Entry>,
     held_bytes: usize,
-    /// Those whose answers have not been told to the end.
+    /// Requests whose receivers have not finished with the answer.
     untold: usize,
-    /// The core was woken since it last looked.
+    /// The core was woken, and has not taken the requests since.
     woken: bool,
     closed: bool,
     /// Threads that wait for [`Shared::changed`].
@@ -158,8 +158,8 @@ pub enum AttachError {
     Silent,
 }
 
-/// A queue in the hands of a core. When the core lets go of it, however that comes about, nothing
-/// is taken any more, and what is under way is answered.
+/// A queue that a core holds. When the core drops it, for any reason, the queue refuses further
+/// requests, and the requests under way are answered.
 pub(crate) struct Attached(pub(crate) Arc<Shared>);
 
 impl Drop for Attached {
@@ -168,7 +168,7 @@ impl Drop for Attached {
     }
 }
 
-/// What the caller's threads and the core's thread share.
+/// The state that the caller's threads and the core's thread share.
 pub(crate) struct Shared {
     pub(crate) device: DeviceId,
     pub(crate) submitter: Submitter,
@@ -176,12 +176,12 @@ pub(crate) struct Shared {
     bounds: Bounds,
     mailer: FrontendMailer,
     state: Mutex<State>,
-    /// There is room, or everything is told.
+    /// There is more room, the core dropped the queue, or a receiver has finished with its answer.
     changed: Condvar,
 }
 
-/// Requests to one device. Any number of threads may use one; a program may have several of the
-/// same device. Dropping it closes it.
+/// A queue of requests to one device. Any number of threads may use it. A device may have several
+/// queues. Dropping the queue closes it.
 pub struct Queue {
     shared: Arc<Shared>,
     handle: Handle,
@@ -190,11 +190,10 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A queue for a device of a running host, which `info` describes. The host was started with
-    /// [`KIND`] among its front-ends.
+    /// Makes a queue for a device of a running host. `info` describes the device.
     ///
     /// # Errors
-    /// The host has no such front-end, or its core hangs.
+    /// The host was started without [`KIND`], or the core of the device does not answer.
     pub fn attach(
         handle: &Handle,
         device: DeviceId,
@@ -228,45 +227,49 @@ impl Queue {
         Ok(Self { shared, handle: handle.clone(), frontend, info })
     }
 
-    /// What the device was when the queue was attached.
+    /// The properties of the device at the time when the queue was attached.
     #[must_use]
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// The size of the device, when the queue was attached.
+    /// The size of the device in bytes at the time when the queue was attached.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.info.size_bytes
     }
 
-    /// Hands a request over, and returns at once. If it is taken, the answer is told exactly once.
+    /// Submits a request, and returns at once. If the request is accepted, `then` gets exactly one
+    /// answer.
     ///
     /// # Errors
-    /// The request is not taken: the queue is full or closed, the request is too long, or it would
-    /// change what was opened read-only. What the device refuses, such as a range past its end,
-    /// comes as an answer.
+    /// The request is refused: the queue is full or closed, the request is too long, or it would
+    /// change a device that was opened read-only. The device reports its own refusals in the
+    /// answer, for example of a range past its end.
     pub fn submit(&self, operation: Operation, then: Then) -> Result<(), Error> {
         let held_bytes = operation.held_bytes();
         self.shared.submit(operation.request()?, held_bytes, then)
     }
 
-    /// Waits until `submit` of a request of `len_bytes` ([`Operation::held_bytes`]) does not find
-    /// the queue full, or until `patience` is over. Another thread may be faster.
+    /// Waits until the queue has room for a request that counts for `len_bytes`
+    /// ([`Operation::held_bytes`]), at most for `patience`. Another thread may take the room before
+    /// the caller submits.
     ///
     /// # Errors
-    /// [`Error::Full`] if there is no room in time; the queue is closed; or the caller is a
-    /// [`Complete`](crate::Complete).
+    /// [`Error::Full`] if there is no room in time. [`Error::Closed`] if the queue is closed.
+    /// [`Error::OnCore`] if the caller is a [`Complete`](crate::Complete).
     pub fn wait_for_room(&self, len_bytes: usize, patience: Duration) -> Result<(), Error> {
         self.shared.wait(Some(Instant::now() + patience), |shared, state| {
             if state.closed { Some(Err(Error::Closed)) } else { shared.room(state, len_bytes) }
         })
     }
 
-    /// Refuses requests from now on, and waits until all are answered and told. Nothing is flushed.
+    /// Refuses further requests, and waits until the receivers have finished with all answers. Does
+    /// not flush.
     ///
     /// # Errors
-    /// The caller is a [`Complete`](crate::Complete): then nothing has changed.
+    /// [`Error::OnCore`] if the caller is a [`Complete`](crate::Complete). Then nothing has
+    /// changed.
     pub fn close(&self) -> Result<(), Error> {
         if is_in_callback() {
             return Err(Error::OnCore);
@@ -282,7 +285,8 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         if self.close().is_err() {
-            // A callback drops it: no one may wait here. What is under way is still answered.
+            // A callback drops the queue, and must not wait here. The requests under way are still
+            // answered.
             self.shared.lock().closed = true;
         }
     }
@@ -290,11 +294,11 @@ impl Drop for Queue {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that runs under the lock can leave the state half changed.
+        // No code under the lock can panic with the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `Some(Ok)` if there is room for one more request of this length.
+    /// `Some(Ok)` if there is room for one more request that counts for `len_bytes`.
     fn room(&self, state: &State, len_bytes: usize) -> Option<Result<(), Error>> {
         let fits = state.entries.is_empty() || state.held_bytes + len_bytes <= self.bounds.bytes;
         (fits && state.entries.len() < self.bounds.requests.max(1)).then_some(Ok(()))
@@ -310,7 +314,7 @@ impl Shared {
         }
         self.room(&state, held_bytes).ok_or(Error::Full)??;
         if !state.woken {
-            // The core looks only after this lock is free again.
+            // The core takes the requests only after this thread has released the lock.
             self.mailer.wake(self.submitter.place).map_err(|error| match error {
                 WakeError::Full => Error::Full,
                 WakeError::Gone => Error::Closed,
@@ -327,7 +331,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until `is_so` gives something, or for [`Error::Full`] until the deadline.
+    /// Waits until `is_so` returns a result. Returns [`Error::Full`] after the deadline.
     fn wait(
         &self,
         deadline: Option<Instant>,
@@ -364,14 +368,14 @@ impl Shared {
         }
     }
 
-    /// The core takes what was submitted.
+    /// The core takes the pending requests.
     pub(crate) fn take(&self, into: &mut Vec<Request>) {
         let mut state = self.lock();
         state.woken = false;
         into.append(&mut state.pending);
     }
 
-    /// The core has an answer.
+    /// The core has the answer to a request.
     pub(crate) fn answer(&self, completion: Completion) {
         let Ok(key) = usize::try_from(completion.id.0) else { return };
         let mut state = self.lock();
@@ -389,7 +393,7 @@ impl Shared {
         self.notify(&state);
     }
 
-    /// The core lets go: what is under way is answered here.
+    /// The core drops the queue: answers the requests under way with [`Error::Closed`].
     fn end(&self) {
         let mut state = self.lock();
         state.closed = true;

@@ -1,4 +1,4 @@
-//! A store in the test's own process, through every way to ask.
+//! Opens stores in the test's own process, and tests every kind of call.
 
 use std::collections::BTreeSet;
 use std::io::{IoSlice, IoSliceMut};
@@ -26,7 +26,7 @@ fn ram(options: &Options) -> Device {
     Device::open("ram:1M", options).expect("memory opens")
 }
 
-/// Every request takes so long.
+/// A device whose reads and flushes take `delay`.
 fn slow(delay: &str, bounds: Bounds) -> Device {
     ram(&Options {
         layers: vec![format!("delay:read={delay},flush={delay}")],
@@ -51,7 +51,7 @@ fn what_is_written_to_a_file_is_there_when_it_is_opened_again() {
     let target = format!("file:{}", path.display());
     let device = Device::open(&target, &Options::default()).expect("it opens");
     assert_eq!(device.size_bytes(), 1 << 20);
-    // No range begins or ends at a block.
+    // No range begins or ends at a block boundary, except the discard.
     let parts = [IoSlice::new(b"field"), IoSlice::new(b""), IoSlice::new(b"stone")];
     device.write_vectored(4093, &parts).expect("written");
     device.write(9000, &[0x55; 30_000]).expect("written");
@@ -162,7 +162,7 @@ fn a_callback_may_submit_and_must_not_wait() {
     const ROUNDS: usize = 1000;
     let device = Arc::new(ram(&Options::default()));
     let (done, all_done) = channel();
-    /// Submits the next one from the callback of the one before.
+    /// Submits the next write from the callback of the last one.
     fn step(device: &Arc<Device>, left: usize, done: std::sync::mpsc::Sender<Answer>) {
         let again = Arc::clone(device);
         let then = Then::call(move |answer| {
@@ -181,7 +181,7 @@ fn a_callback_may_submit_and_must_not_wait() {
     assert_eq!(last.map(|data| data.len_bytes()), Ok(0));
     device.submit(Operation::Flush, Then::call(|_| panic!("of the test"))).expect("room");
     device.flush().expect("the core goes on");
-    // The last owner is a callback.
+    // The callback is the last owner of the device.
     let (done, is_done) = channel();
     let weak = Arc::downgrade(&device);
     let owner = Arc::clone(&device);
@@ -200,7 +200,7 @@ fn a_completion_queue_is_readable_while_answers_wait() {
     let readable = |queue: &CompletionQueue, wait_ms: i32| {
         let fd = queue.as_fd().as_raw_fd();
         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry is given.
+        // SAFETY: `poll` is one entry, as the count says.
         unsafe { libc::poll(&raw mut poll, 1, wait_ms) == 1 }
     };
     let device = ram(&Options::default());
@@ -319,6 +319,6 @@ fn the_example_reads_every_byte_in_order() {
     assert_eq!(before, sum(&bytes), "both were the same");
     bytes[(20 << 20) + 511] = 8;
     assert_ne!(before, sum(&bytes));
-    // The test binary has another one.
+    // The test binary has its own `main`, so this uses the one of the example.
     let _its_main: fn() -> Result<(), Box<dyn std::error::Error>> = checksum::main;
 }

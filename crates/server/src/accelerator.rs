@@ -1,4 +1,4 @@
-//! What places, codes and sums for the volumes: the CPU, or a device beside it.
+//! Places shards, codes and computes checksums for the volumes: on the CPU, or on a device.
 
 use std::sync::Arc;
 
@@ -6,30 +6,31 @@ use anyhow::Context;
 use fieldstone_accel::Engine;
 use fieldstone_fpga::{Card, FpgaDevice, simulated};
 
-/// Makes engines: one for each volume.
+/// Makes engines, one for each volume.
 #[derive(Clone, Debug)]
 pub struct Accelerator(Option<Arc<Card>>);
 
 impl Accelerator {
-    /// The CPU.
+    /// Uses the CPU.
     pub fn cpu() -> Self {
         Self(None)
     }
 
-    /// The FPGA design, simulated cycle by cycle; the CPU does what it does not take.
+    /// Uses the FPGA design, simulated cycle by cycle. The CPU does the work that the device does
+    /// not take.
     ///
     /// # Errors
-    /// This program was built without it, or it does not start.
+    /// This program was built without the simulation, or the simulation does not start.
     pub fn rtl() -> anyhow::Result<Self> {
         Ok(Self(Some(simulated::start(None)?.card)))
     }
 
-    /// The device, if there is one.
+    /// The device, or none if only the CPU is used.
     pub fn card(&self) -> Option<&Arc<Card>> {
         self.0.as_ref()
     }
 
-    /// An engine for one volume, with a queue set of its own if there is a device.
+    /// Makes an engine for one volume. If there is a device, the engine has its own queue set.
     ///
     /// # Errors
     /// The device has no queue set left.

@@ -1,9 +1,10 @@
-//! Clients that have a thread each, as those of the metrics and of the control socket: bounded in
-//! number and in time, so that none keeps others out by being slow or silent.
+//! Bounds the clients that have a thread each: those of the metrics and of the control socket.
+//! Bounds their number and time, so that a slow or silent client does not keep other clients out.
 //!
-//! A caller is *idle* while the server waits for the client, be it for a request or for the client to
-//! take an answer. When one caller too many comes, the one that has been idle longest is hung up on.
-//! Callers whose request is being carried out are left alone.
+//! A caller is *idle* or *busy*. A new caller is idle. A service calls [`Caller::busy`] while it
+//! carries out a request. The metrics leave their callers idle. If there are too many callers, the
+//! server closes the connection of the caller that has been idle longest. It keeps the connections
+//! of busy callers.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -12,19 +13,19 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A caller that was hung up on has a thread for a moment more; so many times the bound is the most
-/// that there are.
+/// A caller keeps its thread for a moment after the server has closed its connection. There are at
+/// most this many times `max` threads.
 const THREADS_PER_CALLER: usize = 2;
-/// How long a newcomer waits for such a thread to end when there are that many.
+/// How long a new caller waits for such a thread to end when there are that many threads.
 const THREAD_LIMIT: Duration = Duration::from_secs(1);
 
-/// A connection that can be given a time limit and hung up on from another thread.
+/// A connection whose operations have a time limit, and that another thread can close.
 pub trait Line: Send + Sync + 'static {
-    /// Reads, for this long at most.
+    /// Reads, for at most `limit`.
     fn read_within(&self, limit: Duration, buffer: &mut [u8]) -> io::Result<usize>;
-    /// Writes, for this long at most.
+    /// Writes, for at most `limit`.
     fn write_within(&self, limit: Duration, bytes: &[u8]) -> io::Result<usize>;
-    /// Says that nothing more is written.
+    /// Ends the sending direction: the answer is complete.
     fn end_of_answer(&self);
     /// Ends both directions.
     fn hang_up(&self);
@@ -45,7 +46,7 @@ macro_rules! line {
                 let _ = self.shutdown(net::Shutdown::Write);
             }
             fn hang_up(&self) {
-                // An error means that the client was faster.
+                // The client may have closed the connection already.
                 let _ = self.shutdown(net::Shutdown::Both);
             }
         }
@@ -55,19 +56,19 @@ macro_rules! line {
 line!(TcpStream);
 line!(UnixStream);
 
-/// A connection, used until a point in time: an operation that ends later fails with `TimedOut`.
+/// A connection with a deadline. An operation after the deadline fails with `TimedOut`.
 pub struct Timed<S> {
     line: Arc<S>,
     deadline: Instant,
 }
 
 impl<S: Line> Timed<S> {
-    /// To be used for this long from now on.
+    /// The connection, with its deadline after `limit` from now.
     pub fn new(line: &Arc<S>, limit: Duration) -> Self {
         Self { line: Arc::clone(line), deadline: Instant::now() + limit }
     }
 
-    /// Sets another time limit.
+    /// Sets the deadline to `limit` from now.
     pub fn limit(&mut self, limit: Duration) {
         self.deadline = Instant::now() + limit;
     }
@@ -95,11 +96,11 @@ impl<S: Line> Write for Timed<S> {
 }
 
 struct Table<S> {
-    /// Idle callers, the one that has been idle longest first.
+    /// Idle callers. The caller that has been idle longest is the first.
     idle: BTreeMap<u64, Arc<S>>,
-    /// All that have a thread.
+    /// Callers that have a thread.
     callers: usize,
-    /// Those of them that were hung up on.
+    /// Callers whose connection was closed to make room, and whose thread has not ended.
     leaving: usize,
     next_place: u64,
 }
@@ -108,12 +109,12 @@ struct Table<S> {
 pub struct Callers<S> {
     max: usize,
     table: Mutex<Table<S>>,
-    /// A thread has ended.
+    /// Wakes new callers that wait: a thread has ended.
     ended: Condvar,
 }
 
 impl<S: Line> Callers<S> {
-    /// At most `max` at a time.
+    /// Allows at most `max` callers at a time.
     pub fn new(max: usize) -> Arc<Self> {
         let table = Table { idle: BTreeMap::new(), callers: 0, leaving: 0, next_place: 0 };
         Arc::new(Self { max, table: Mutex::new(table), ended: Condvar::new() })
@@ -123,9 +124,10 @@ impl<S: Line> Callers<S> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a caller on, idle, and hangs up on another for it if there are too many; waits for a
-    /// moment if the threads of too many have not ended yet. None if that is not enough: too many are
-    /// being served.
+    /// Accepts a connection as an idle caller. If there are too many callers, closes the connection
+    /// of the caller that has been idle longest. If too many threads have not ended, waits up to
+    /// `THREAD_LIMIT` for one. None if there are still too many threads, or if all callers are
+    /// busy.
     pub fn take_on(self: &Arc<Self>, line: S) -> Option<Caller<S>> {
         let threads_max = self.max * THREADS_PER_CALLER;
         let crowded = |table: &mut Table<S>| table.callers >= threads_max && table.leaving > 0;
@@ -145,7 +147,7 @@ impl<S: Line> Callers<S> {
         Some(caller)
     }
 
-    /// Hangs up on the caller that has been idle longest.
+    /// Closes the connection of the caller that has been idle longest.
     pub fn give_way(&self) {
         self.table().hang_up_on_oldest();
     }
@@ -159,7 +161,7 @@ impl<S: Line> Table<S> {
         }
     }
 
-    /// Takes a caller out of the idle ones. False if it was hung up on.
+    /// Removes a caller from the idle ones. False if its connection was closed to make room.
     fn leave(&mut self, place: u64) -> bool {
         let was_idle = self.idle.remove(&place).is_some();
         if !was_idle {
@@ -169,7 +171,7 @@ impl<S: Line> Table<S> {
     }
 }
 
-/// One of them; its place is free when it is dropped.
+/// An accepted caller. Dropping it frees its place.
 pub struct Caller<S: Line> {
     callers: Arc<Callers<S>>,
     line: Arc<S>,
@@ -182,12 +184,12 @@ impl<S: Line> Caller<S> {
         &self.line
     }
 
-    /// True if it was hung up on for another: nothing need be done for it any more.
+    /// True if the connection of this idle caller was closed to make room. Then it needs no answer.
     pub fn is_hung_up(&self) -> bool {
         self.place.is_some_and(|place| !self.callers.table().idle.contains_key(&place))
     }
 
-    /// The server waits for the client from now on.
+    /// Marks the caller as idle: the server waits for the client.
     pub fn idle(&mut self) {
         let mut table = self.callers.table();
         if let Some(place) = self.place {
@@ -199,7 +201,8 @@ impl<S: Line> Caller<S> {
         self.place = Some(place);
     }
 
-    /// The client waits for the server from now on. False if it was hung up on before.
+    /// Marks the caller as busy: the client waits for the server. False if its connection was
+    /// closed to make room.
     pub fn busy(&mut self) -> bool {
         let place = self.place.take();
         place.is_some_and(|place| self.callers.table().leave(place))
@@ -287,7 +290,7 @@ mod tests {
         let mut timed = Timed::new(&line, Duration::from_millis(300));
         let begun = Instant::now();
         let mut bytes = 0;
-        // One byte every 50 ms: each is in time, all together are not.
+        // Writes one byte every 50 ms. Each read is in time, but all reads together take too long.
         let error = loop {
             right.write_all(b"x").expect("taken");
             std::thread::sleep(Duration::from_millis(50));

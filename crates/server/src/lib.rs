@@ -1,24 +1,24 @@
-//! A server: everything that `fieldstone serve` is beside moving bytes.
+//! A server: all of `fieldstone serve` except the transfer of data, which the host does.
 //!
-//! The host moves bytes. This crate knows what a pool is and where its nodes are, opens and closes
-//! its volumes, answers those who ask ([`control`], [`metrics`]) and tells how everything stands
-//! ([`report`]). A command without a server uses the same code in its own process: see [`engine`].
-//! No option of the command line and no table is here; the command has them.
+//! This crate knows pools and their nodes, opens and closes volumes, answers clients ([`control`],
+//! [`metrics`]) and reports the state ([`report`]). A command without a server uses the same code
+//! in its own process: see [`engine`]. The options and tables of the command line are in the
+//! command's crate.
 //!
 //! | module          | idea |
 //! |-----------------|------|
-//! | [`pool`]        | a pool on disk: its description, its secret, what is known of its nodes' folders |
-//! | [`replace`]     | an empty node in place of one that is lost |
-//! | [`target`]      | how a pool and a volume of it are named |
-//! | [`runtime`]     | stores at work on the cores of this process: any mix, of several pools too |
-//! | [`engine`]      | a pool at work: its nodes, its volumes, and what commands do with them |
-//! | [`accelerator`] | what places, codes and sums for the volumes |
-//! | [`serve`]       | a server's life: what it serves is opened, exported and closed |
-//! | [`listen`]      | listening, with patience for a predecessor |
-//! | [`control`]     | the conversation between a server and commands |
+//! | [`pool`]        | a pool on disk: its description, its key, the record of its nodes' folders |
+//! | [`replace`]     | makes an empty node in place of a lost one |
+//! | [`target`]      | the names of pools and volumes on the command line |
+//! | [`runtime`]     | open devices on the cores of this process, of any stores and pools |
+//! | [`engine`]      | a running pool: its nodes, its volumes, and the operations of commands |
+//! | [`accelerator`] | places, codes and computes checksums for the volumes |
+//! | [`serve`]       | the life of a server: opens, exports and closes devices |
+//! | [`listen`]      | listens, and waits for the address of a killed server |
+//! | [`control`]     | the protocol between a server and commands |
 //! | [`metrics`]     | a page for Prometheus |
-//! | `callers`       | clients that have a thread each, bounded |
-//! | [`report`]      | what `status` tells, and how it is collected |
+//! | `callers`       | bounds the clients that have a thread each |
+//! | [`report`]      | the report of `status`, and how it is made |
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -1,8 +1,7 @@
-//! Listening, with patience for a predecessor.
+//! Listens at an address that a killed server may still hold for a moment.
 //!
-//! A server that was killed may be gone as a process while the kernel still takes its ring apart,
-//! and with it the accept that was under way. For that moment its address is in use. A restart must
-//! not fail because it came too quickly.
+//! The process of a killed server may have ended while the kernel still closes its ring and the
+//! pending accept. Until then its address is in use. A restart must not fail for this reason.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use fieldstone_uring::{Address, ListenError, Listener};
 /// Listens on `address`.
 ///
 /// # Errors
-/// When it is still in use after a second, or cannot be listened on.
+/// The address is still in use after one second, or the system refuses to listen there.
 pub fn bind(address: &Address) -> Result<Listener, ListenError> {
     const PATIENCE: Duration = Duration::from_secs(1);
     const PAUSE: Duration = Duration::from_millis(10);

@@ -1,8 +1,9 @@
 //! Metrics for Prometheus: `GET /metrics` in the text exposition format, version 0.0.4.
 //!
-//! A scrape takes a snapshot through the same calls as `status`. Every client has a thread and a
-//! bounded time, and there are a few at most ([`Callers`]): a client that is slow, silent or does
-//! not read its answer keeps no other client from its own. Each connection is for one request.
+//! A scrape takes a snapshot through the same calls as `status`. Each client has a thread and a
+//! bounded time, and the number of clients is bounded ([`Callers`]). So a client that is slow,
+//! sends no request or does not read its answer keeps no other client from its answer. A connection
+//! serves one request.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write as _};
@@ -16,21 +17,23 @@ use anyhow::anyhow;
 use crate::callers::{Caller, Callers, Line, Timed};
 use crate::report::{EngineKindReport, IoReport, OpReport, PoolReport, VolumeReport};
 
-/// Clients at a time.
+/// Largest number of clients at a time.
 const CLIENTS_MAX: usize = 16;
-/// How long a client may take for its request and for taking the answer, together.
+/// A client must send its request within this time. It must also take the answer within this time.
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);
-/// Longest head of a request.
+/// Largest size of the head of a request.
 const HEAD_BYTES_MAX: u64 = 8 << 10;
-/// What is read behind a request and thrown away, so that the answer is not lost to a reset.
+/// After the answer, up to this many bytes of the request are read and dropped. So a reset of the
+/// connection does not discard the answer.
 const REST_BYTES_MAX: u64 = 64 << 10;
-/// How soon accepting is tried again when it failed, for want of descriptors say.
+/// Pause before the next accept after a failure, for example without free descriptors.
 const RETRY_ACCEPT: Duration = Duration::from_millis(100);
 
-/// Takes a snapshot: a report of each pool that is served, or one of what needs no pool.
+/// Takes a snapshot: one report of each served pool, or one report of the stores if no pool is
+/// served.
 pub type Look = Box<dyn Fn() -> Vec<PoolReport> + Send + Sync>;
 
-/// A listening metrics server; it stops when this is dropped.
+/// A listening metrics server. Dropping it stops it.
 pub struct MetricsServer {
     address: SocketAddr,
     stopped: Arc<AtomicBool>,
@@ -40,7 +43,8 @@ impl MetricsServer {
     /// Listens at `address` (`HOST:PORT`).
     ///
     /// # Errors
-    /// When the address is taken or makes no sense.
+    /// The system refuses the address, for example because it is in use, or the thread cannot
+    /// start.
     pub fn start(address: &str, look: Look) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(address)
             .map_err(|error| anyhow!("cannot serve metrics on {address}: {error}"))?;
@@ -53,7 +57,7 @@ impl MetricsServer {
         Ok(server)
     }
 
-    /// Where the metrics are.
+    /// The URL of the metrics.
     pub fn url(&self) -> String {
         format!("http://{}/metrics", self.address)
     }
@@ -62,17 +66,17 @@ impl MetricsServer {
 impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Relaxed);
-        // Wakes the thread that accepts; if that fails, it ends with the process.
+        // Wakes the accepting thread. If that fails, the thread ends with the process.
         let _ = TcpStream::connect_timeout(&self.address, RETRY_ACCEPT);
     }
 }
 
-/// What is at a path: the status line and headers of its kind, and the text.
+/// Returns the content for a path: the status line with its headers, and the text.
 type Page = Arc<dyn Fn(&str) -> (&'static str, String) + Send + Sync>;
 
 fn accept(listener: &TcpListener, stopped: &AtomicBool, page: &Page) {
     let callers = Callers::new(CLIENTS_MAX);
-    // One page at a time: each costs the cores something.
+    // One page at a time, because each page takes time of the cores.
     let turn = Arc::new(Mutex::new(()));
     for stream in listener.incoming() {
         if stopped.load(Ordering::Relaxed) {
@@ -98,7 +102,7 @@ fn accept(listener: &TcpListener, stopped: &AtomicBool, page: &Page) {
     }
 }
 
-/// Reads one request, answers it and hangs up.
+/// Reads one request, answers it and closes the connection.
 fn converse(caller: &Caller<impl Line>, page: &Page, turn: &Mutex<()>) -> io::Result<()> {
     let mut line = Timed::new(caller.line(), CLIENT_LIMIT);
     let head = head(&mut line)?;
@@ -114,7 +118,8 @@ fn converse(caller: &Caller<impl Line>, page: &Page, turn: &Mutex<()>) -> io::Re
         _ => ("405 Method Not Allowed\r\nAllow: GET, HEAD", "use GET\n".to_owned()),
     };
     drop(turn);
-    // The page may have waited for nodes that do not answer. That time is not the client's.
+    // The page may have waited for nodes that do not answer. That time must not count for the
+    // client.
     line.limit(CLIENT_LIMIT);
     let mut answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\
@@ -131,7 +136,7 @@ fn converse(caller: &Caller<impl Line>, page: &Page, turn: &Mutex<()>) -> io::Re
     Ok(())
 }
 
-/// The head of a request, up to the empty line.
+/// Reads the head of a request up to the empty line. May read more.
 fn head(line: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let mut piece = [0; 1024];
@@ -152,13 +157,13 @@ fn answer(target: &str, look: &Look) -> (&'static str, String) {
     }
 }
 
-/// Something that samples are about, with its labels.
+/// A reported object, with its labels.
 struct Labelled<'a, T> {
     labels: String,
     of: &'a T,
 }
 
-/// Everything of a kind that reports tell of. Where several pools are served, the labels begin with
+/// Lists all objects of a kind in the reports. If there are several pools, the labels begin with
 /// the pool.
 fn labelled<'a, T>(
     reports: &'a [PoolReport],
@@ -176,7 +181,7 @@ fn labelled<'a, T>(
     reports.iter().flat_map(one).collect()
 }
 
-/// Reports in the exposition format.
+/// Formats the reports in the exposition format.
 pub fn text(reports: &[PoolReport]) -> String {
     let mut out = Exposition::default();
     if let Some(server) = reports.first().and_then(|report| report.server.as_ref()) {
@@ -208,14 +213,14 @@ pub fn text(reports: &[PoolReport]) -> String {
     out.0
 }
 
-/// A volume and its labels.
+/// A volume, with its labels.
 type Labels<'a> = Labelled<'a, VolumeReport>;
 
 type Field = fn(&VolumeReport) -> u64;
-/// Name, text and value of something that is told about a `T`.
+/// Name, help text and value of a metric of a `T`.
 type Row<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-/// What is told about volumes: name, type, text, value.
+/// Metrics of volumes: name, type, help text, value.
 const VOLUME_FIELDS: &[(&str, &str, &str, Field)] = &[
     ("size_bytes", "gauge", "Size of the device.", |v| v.size_bytes),
     ("live_bytes", "gauge", "Bytes that hold data.", |v| v.live_bytes),
@@ -339,7 +344,7 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// Text under construction; the second field is the family at hand.
+/// The text so far, and the name of the current family.
 #[derive(Default)]
 struct Exposition(String, String);
 
@@ -369,7 +374,7 @@ mod tests {
     use crate::report::{NodeReport, StageReport};
     use std::time::Instant;
 
-    /// A server of a page of this length, on any port.
+    /// Serves a page of `len_bytes` bytes on any free port.
     fn serve(len_bytes: usize) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
@@ -406,7 +411,7 @@ mod tests {
         for (index, stream) in slow.iter_mut().enumerate() {
             let request: &[u8] =
                 if index % 2 == 0 { b"GET /me" } else { b"GET / HTTP/1.1\r\n\r\n" };
-            // Those that were hung up on already cannot take it.
+            // A client whose connection is closed already cannot send.
             let _ = stream.write_all(request);
         }
         let begun = Instant::now();

@@ -1,9 +1,8 @@
-//! An empty node in place of one that is lost, as `fieldstone pool replace` makes it.
+//! Makes an empty node in place of a lost node, for `fieldstone pool replace`.
 //!
-//! This is the only way, besides `pool create` and the option `serve --replace-missing`, in which a
-//! node comes into being. All nodes that are named are checked before any is made. A server, or a
-//! node process, that runs the pool finds the new node by itself: it looks at the folders of nodes
-//! that are down every two seconds.
+//! Only this module, `pool create` and the option `serve --replace-missing` make nodes. This module
+//! checks all given nodes before it makes any node. A server or node process that runs the pool
+//! finds the new node by itself: every two seconds it examines the folders of nodes that are down.
 
 use std::fs;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -27,23 +26,23 @@ use crate::report::{NodeReport, PoolReport};
 /// A node that was made.
 #[derive(Serialize)]
 pub struct Made {
-    /// Which node.
+    /// The number of the node.
     pub node: u16,
     /// Its folder.
     pub path: PathBuf,
-    /// The folder was there, and empty.
+    /// The folder existed before, and was empty.
     pub folder_was_empty: bool,
-    /// A file system of its own is mounted there.
+    /// The node's folder is on another file system than the pool's folder.
     #[serde(skip)]
     pub was_mount: bool,
 }
 
-/// Makes empty nodes in place of those that are `lost`. All are checked before any is made. Nodes
-/// that run elsewhere (`fixed`) are not absent. Even if too many would be empty, or a disk may only
-/// be away, when `force` says so.
+/// Makes empty nodes in place of the nodes `lost`. Checks all of them before it makes any. The
+/// nodes `fixed` that answer at their address do not count as absent. `force` permits it even if
+/// too many nodes would be empty, or if a disk may only be absent.
 ///
 /// # Errors
-/// When a node is not lost, or something is in the way, or too many would be empty.
+/// A node is not lost, other files are in its place, or too many nodes would be empty.
 pub fn replace(
     pool: &Pool,
     lost: &[NodeIndex],
@@ -66,16 +65,16 @@ pub fn replace(
     lost.iter().zip(found).map(|(node, found)| make(pool, *node, found == Found::Empty)).collect()
 }
 
-/// Asks the pool's servers how things stand. Their answer has told the pool's record when every
-/// volume is whole.
+/// Asks the pool's servers for their reports. If every volume is whole, a server notes that in the
+/// pool's record before it answers.
 ///
 /// # Errors
-/// When one does not answer.
+/// A server does not answer.
 pub fn ask_servers(pool: &Pool) -> anyhow::Result<Vec<PoolReport>> {
     servers(&pool.folder).iter_mut().map(Client::status).collect()
 }
 
-/// Checks that an empty node may be made where `node` was.
+/// Checks that an empty node may be made in the place of `node`.
 fn check_place(pool: &Pool, node: NodeIndex, force: bool) -> anyhow::Result<Found> {
     let path = pool.node_folder(node);
     let shown = path.display();
@@ -117,18 +116,18 @@ fn check_place(pool: &Pool, node: NodeIndex, force: bool) -> anyhow::Result<Foun
     Ok(found)
 }
 
-/// The nodes that run at an address, not from a folder here: those that a server reaches, and those
-/// that were named and accept a connection. Waits until servers have noticed that the nodes that
-/// are `lost` are gone: until then they tell of the old ones.
+/// The nodes that run at an address and not from a folder here: nodes that a server reaches, and
+/// nodes in `fixed` that accept a connection. Waits until the servers have noticed that the nodes
+/// `lost` are gone. Until then the servers still report the old nodes.
 ///
 /// # Errors
-/// A node that is `lost` runs at an address.
+/// A node of `lost` runs at an address.
 fn find_elsewhere(
     pool: &Pool,
     fixed: &[FixedNode],
     lost: &[NodeIndex],
 ) -> anyhow::Result<Vec<NodeIndex>> {
-    /// Servers and node processes look at their folders every two seconds.
+    /// Servers and node processes examine their folders every two seconds.
     const PATIENCE: Duration = Duration::from_secs(6);
     const PAUSE: Duration = Duration::from_millis(200);
     let start = Instant::now();
@@ -152,7 +151,7 @@ fn find_elsewhere(
     }
 }
 
-/// Whether the folder of a node holds one, or may hold one that does not answer.
+/// True if the folder of a node holds a node, or may hold a node that does not answer.
 fn has_node(pool: &Pool, node: &NodeReport) -> bool {
     let found = look(&pool.node_folder(NodeIndex(node.node)));
     matches!(found, Ok(Found::Node) | Err(FolderError::Silent(_)))

@@ -1,6 +1,6 @@
 //! How the command line names pools and volumes: `DIR` and `DIR/VOLUME`.
 //!
-//! A volume is not a file in the pool's folder; the path form only says which volume of which pool.
+//! A volume is no file in the pool's folder. The path only names a volume of a pool.
 
 use std::path::{Path, PathBuf};
 
@@ -25,14 +25,14 @@ pub struct VolumePath {
 pub struct Target {
     /// The pool's folder.
     pub pool: PathBuf,
-    /// One volume, or all.
+    /// The volume; all volumes if absent.
     pub volume: Option<String>,
 }
 
 /// Splits `DIR/VOLUME`.
 ///
 /// # Errors
-/// When the path has no last component, the name is not allowed, or DIR is not a pool.
+/// The path has no last component, the name is not allowed, or `DIR` is not a pool.
 pub fn volume_path(path: &Path) -> anyhow::Result<VolumePath> {
     let shown = path.display();
     let name =
@@ -55,7 +55,7 @@ pub fn volume_path(path: &Path) -> anyhow::Result<VolumePath> {
     Ok(VolumePath { pool: parent, volume: name.to_owned() })
 }
 
-/// The DIR of `DIR/VOLUME`.
+/// The `DIR` of `DIR/VOLUME`.
 fn folder_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
@@ -66,7 +66,7 @@ fn folder_of(path: &Path) -> PathBuf {
 /// Reads `DIR` or `DIR/VOLUME`.
 ///
 /// # Errors
-/// When `path` is not a pool, nor DIR one, or as [`volume_path`].
+/// Neither `path` nor its parent is a pool, or the name is not allowed.
 pub fn target(path: &Path) -> anyhow::Result<Target> {
     if pool::may_be_pool(path) {
         return Ok(Target { pool: path.to_path_buf(), volume: None });
@@ -82,7 +82,7 @@ pub fn target(path: &Path) -> anyhow::Result<Target> {
     Ok(Target { pool: volume.pool, volume: Some(volume.volume) })
 }
 
-/// Checks a volume's name: it must be usable as the last part of a path and as an NBD export.
+/// Checks the name of a volume. It must be usable as the last part of a path and as an NBD export.
 pub fn check_name(name: &str) -> anyhow::Result<()> {
     if name.is_empty() || name == "." || name == ".." {
         bail!("{name:?} cannot be the name of a volume");

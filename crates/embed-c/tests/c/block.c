@@ -1,6 +1,6 @@
 /*
- * Every function of the header, from C. Prints `N checks, M failed` and exits with 1 if M > 0.
- * The argument is a folder for files.
+ * Tests every function of the header from C. Prints `N checks, M failed`, and exits with 1 if M >
+ * 0. The argument is a folder for files.
  */
 #include <fieldstone_block.h>
 
@@ -110,7 +110,7 @@ static void blocking(const char *target)
     struct iovec back[] = {{a, sizeof a}, {b, sizeof b}};
     CHECK(fieldstone_block_readv(device, 4092, back, 2, &error) == FIELDSTONE_BLOCK_OK);
     CHECK(memcmp(a, "\0fiel", 5) == 0 && memcmp(b, "dstone\0", 7) == 0);
-    /* Both are read to the same place: the last one stays. */
+    /* Both buffers are the same memory: the bytes of the second one stay. */
     struct iovec twice[] = {{a, 5}, {a, 5}};
     CHECK(fieldstone_block_readv(device, 4093, twice, 2, &error) == FIELDSTONE_BLOCK_OK);
     CHECK(memcmp(a, "stone", 5) == 0);
@@ -127,7 +127,7 @@ static void blocking(const char *target)
     CHECK(fieldstone_block_close(device, &error) == FIELDSTONE_BLOCK_OK);
 }
 
-/* Requests that answer each other: each callback submits the next one. */
+/* A chain of requests: each callback submits the next request. */
 struct chain {
     pthread_mutex_t lock;
     pthread_cond_t over;
@@ -166,7 +166,7 @@ static void callbacks(void)
     *text = 'x';
     CHECK(fieldstone_block_aio_write(chain.device, 5, text, 1, 0, next_of_chain, &chain, &error)
           == FIELDSTONE_BLOCK_OK);
-    /* It was copied. */
+    /* The call has copied the byte. */
     free(text);
     pthread_mutex_lock(&chain.lock);
     while (!chain.is_over)
@@ -176,7 +176,7 @@ static void callbacks(void)
     CHECK(fieldstone_block_aio_read(chain.device, 1 << 20, &chain.byte, 1, next_of_chain, &chain,
                                     &error) == FIELDSTONE_BLOCK_OK);
     CHECK(fieldstone_block_close(chain.device, &error) == FIELDSTONE_BLOCK_OK);
-    CHECK(chain.bad == 1); /* the one past the end was told before the device was closed */
+    CHECK(chain.bad == 1); /* the read past the end had its answer before the device was closed */
     pthread_cond_destroy(&chain.over);
     pthread_mutex_destroy(&chain.lock);
 }
@@ -221,7 +221,7 @@ static void completions(void)
             }
             CHECK(status == FIELDSTONE_BLOCK_OK);
         }
-        /* Answered or not, no answer has been taken. */
+        /* No answer has been taken, so the completion queue has no place left. */
         CHECK(fieldstone_block_aio_flush(device, NULL, NULL, &error) == FIELDSTONE_BLOCK_FULL);
         while (taken < COUNT) {
             CHECK(poll(&poll_for, 1, 30000) == 1);
@@ -243,7 +243,7 @@ static void completions(void)
     CHECK(memcmp(data, back, sizeof data) == 0);
     CHECK(fieldstone_block_aio_flush(device, NULL, NULL, &error) == FIELDSTONE_BLOCK_OK);
     CHECK(fieldstone_block_completions(device, done, COUNT, 30000) == 1 && done[0].arg == NULL);
-    /* One that no one takes. */
+    /* No call takes the answer. */
     CHECK(fieldstone_block_aio_flush(device, NULL, NULL, &error) == FIELDSTONE_BLOCK_OK);
     CHECK(fieldstone_block_close(device, &error) == FIELDSTONE_BLOCK_OK);
 }

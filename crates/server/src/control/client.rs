@@ -1,4 +1,4 @@
-//! The client's side of the control socket.
+//! The client of the control socket.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -12,11 +12,11 @@ use fieldstone_host::connect_unix;
 
 use super::{Request, Response};
 
-/// How long a server may take for an answer. Making a volume is the longest it ever does.
+/// How long a server may take to answer, for example to make a volume.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long a server may take to accept a connection. One that hangs accepts none, and lets only so
-/// many wait.
+/// How long a server may take to accept a connection. A server that hangs accepts no connection.
+/// Then the kernel queues only a few connections.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A connection to a running server.
@@ -25,8 +25,8 @@ pub struct Client {
     path: PathBuf,
 }
 
-/// Runs `act` with a path to `name` in `folder` that is short enough for a unix socket's address
-/// (107 bytes), however deep the folder lies.
+/// Runs `act` with a path to `name` in `folder`. The path is short enough for the address of a unix
+/// socket (107 bytes), even if the path of the folder is longer.
 pub(super) fn with_short_path<T>(
     folder: &Path,
     name: &str,
@@ -40,20 +40,20 @@ pub(super) fn with_short_path<T>(
 /// Connects to the socket `name` in `folder`.
 ///
 /// # Errors
-/// No server listens there, or it does not accept in time (`TimedOut`).
+/// No server listens there, or the server does not accept in time (`TimedOut`).
 pub(super) fn connect(folder: &Path, name: &str) -> io::Result<UnixStream> {
     let deadline = Instant::now() + CONNECT_PATIENCE;
     with_short_path(folder, name, |path| connect_unix(path, deadline))
 }
 
-/// The servers of the pool at `folder` that answer.
+/// Connects to the servers of the pool at `folder` that accept the connection.
 pub fn servers(folder: &Path) -> Vec<Client> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|name| name.starts_with("control.") && name.ends_with(".sock"))
         .collect();
-    // The plain name first: it is the oldest server.
+    // The plain name comes first: the first server of a pool takes it.
     names.sort_by_key(|name| (name != "control.sock", name.clone()));
     let connect = |name: &String| {
         let client = Client::connect(folder, name);
@@ -68,7 +68,7 @@ pub fn servers(folder: &Path) -> Vec<Client> {
     names.iter().filter_map(connect).collect()
 }
 
-/// The server that serves `volume`, or any server of the pool when no volume is named.
+/// Finds the server that serves `volume`, or any server of the pool if no volume is given.
 pub fn find_server(folder: &Path, volume: Option<&str>) -> anyhow::Result<Option<Client>> {
     for mut client in servers(folder) {
         let Some(name) = volume else { return Ok(Some(client)) };
@@ -90,7 +90,7 @@ impl Client {
         Ok(Self { reader: BufReader::new(stream), path: folder.join(name) })
     }
 
-    /// Asks and waits for the answer; an answer that is an error becomes one here.
+    /// Sends a request and waits for the answer. [`Response::Error`] becomes an error.
     pub fn ask(&mut self, request: &Request) -> anyhow::Result<Response> {
         let shown = self.path.display().to_string();
         let mut line = serde_json::to_string(request)?;
@@ -112,7 +112,7 @@ impl Client {
         }
     }
 
-    /// Asks for everything.
+    /// Asks for the complete report.
     pub fn status(&mut self) -> anyhow::Result<crate::report::PoolReport> {
         match self.ask(&Request::Status)? {
             Response::Status(report) => Ok(*report),

@@ -1,10 +1,11 @@
-//! The conversation with a running server, over the unix socket `DIR/control.sock`.
+//! The protocol between a running server and its clients, over the unix socket `DIR/control.sock`.
 //!
-//! One JSON object per line: a [`Request`] from the client, a [`Response`] from the server, any
-//! number of times. Who may connect is who may write to the socket: its mode is 0600.
+//! The client sends a [`Request`] and the server sends a [`Response`], any number of times. Each is
+//! a JSON object on one line. Every user who may write to the socket may connect: the mode of the
+//! socket is 0600.
 //!
-//! A second server of the same pool (its nodes being processes of their own) finds the name taken
-//! and listens on `control.PID.sock` beside it; clients ask every socket they find.
+//! A second server of the same pool, whose nodes run in other processes, finds the name taken. It
+//! listens on `control.PID.sock` in the same folder. Clients ask all these sockets.
 
 mod client;
 mod server;
@@ -16,87 +17,88 @@ use crate::report::PoolReport;
 pub use client::{Client, find_server, servers};
 pub use server::{ControlServer, Service};
 
-/// What is asked of a server.
+/// A request to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case")]
 pub enum Request {
-    /// Tell everything.
+    /// Return the complete report.
     Status,
-    /// Restore missing shards of a volume, or of all.
+    /// Restore the missing shards of a volume, or of all volumes.
     Rebuild {
-        /// Which volume.
+        /// The volume; all if absent.
         volume: Option<String>,
-        /// Largest rate of reads, bytes per second; 0 for no limit.
+        /// Largest rate of reads in bytes per second; 0 for no limit.
         limit: u64,
     },
-    /// Check every shard of a volume, or of all.
+    /// Check every shard of a volume, or of all volumes.
     Scrub {
-        /// Which volume.
+        /// The volume; all if absent.
         volume: Option<String>,
-        /// Largest rate of reads, bytes per second; 0 for no limit.
+        /// Largest rate of reads in bytes per second; 0 for no limit.
         limit: u64,
     },
     /// List the pool's volumes.
     VolumeList,
-    /// Make a volume.
+    /// Make a volume, and return it.
     VolumeCreate {
         /// Its name.
         name: String,
-        /// Its size.
+        /// Its size in bytes.
         size_bytes: u64,
-        /// Its code; the pool's if absent.
+        /// Its code; the default code of the pool if absent.
         code: Option<String>,
-        /// The pool may run full.
+        /// Allow volumes that need more space than the pool has.
         #[serde(default)]
         thin: bool,
     },
-    /// Make a volume larger.
+    /// Make a volume larger, and return it.
     VolumeGrow {
-        /// Which.
+        /// The name of the volume.
         name: String,
-        /// Its new size.
+        /// Its new size in bytes.
         size_bytes: u64,
-        /// The pool may run full.
+        /// Allow volumes that need more space than the pool has.
         #[serde(default)]
         thin: bool,
     },
-    /// Bound the rate of a device that is being served.
+    /// Change the rate limit of a served device.
     VolumeLimit {
-        /// Which.
+        /// The name of the volume or store.
         name: String,
-        /// Options of the layer `limit` that change, such as `iops=500,burst=0`.
+        /// The options of the layer `limit` to change, such as `iops=500,burst=0`.
         options: String,
     },
     /// Remove a volume.
     VolumeRemove {
-        /// Which.
+        /// The name of the volume.
         name: String,
-        /// Even if nodes are down.
+        /// Remove it also if nodes are down.
         force: bool,
     },
-    /// Close all volumes cleanly and end.
+    /// Close all volumes cleanly, and end the server.
     Stop,
 }
 
-/// What a server answers.
+/// A server's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub enum Response {
-    /// The request is done, or under way.
+    /// The request is done, or is under way.
     Done,
-    /// To [`Request::Status`].
+    /// The answer to [`Request::Status`].
     Status(Box<PoolReport>),
-    /// To [`Request::VolumeList`], [`Request::VolumeCreate`] and [`Request::VolumeGrow`].
+    /// The answer to [`Request::VolumeList`], [`Request::VolumeCreate`] and
+    /// [`Request::VolumeGrow`].
     Volumes {
         /// The volumes.
         volumes: Vec<VolumeLine>,
-        /// What the user should know.
+        /// A warning for the user.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         warning: Option<String>,
     },
-    /// The request cannot be done.
+    /// The request failed.
     Error {
-        /// Why.
+        /// The reason.
         error: String,
     },
 }
@@ -110,12 +112,12 @@ pub struct VolumeLine {
     pub id: String,
     /// Its code.
     pub code: String,
-    /// Its size.
+    /// Its size in bytes.
     pub size_bytes: u64,
-    /// Its writer's epoch.
+    /// The epoch of its writer.
     pub epoch: u64,
-    /// Number of nodes that know it.
+    /// Number of nodes that know the volume.
     pub nodes: usize,
-    /// A running server serves it.
+    /// This server serves the volume.
     pub served: bool,
 }

@@ -1,7 +1,7 @@
-//! The server's side of the control socket: one thread that accepts, one per client.
+//! The server of the control socket: one thread accepts, and each client has a thread.
 //!
-//! The number of clients is bounded, and so is the time that the server waits for each of them
-//! ([`Callers`]): a client that stalls keeps no other client out.
+//! The server bounds the number of clients and the time that it waits for each client
+//! ([`Callers`]). So a client that stalls keeps no other client out.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -19,37 +19,38 @@ use crate::callers::{Caller, Callers, Timed};
 
 /// Longest line that a client may send.
 const LINE_BYTES_MAX: u64 = 64 << 10;
-/// A client that asks nothing for this long is let go.
+/// A client that sends no request for this time is disconnected.
 const SILENCE: Duration = Duration::from_secs(600);
-/// A client that has begun to ask, or is given an answer, must have done within this time.
+/// A client must send the rest of a begun request within this time. It must also take an answer
+/// within this time.
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);
-/// How soon accepting is tried again when it failed, for want of descriptors say.
+/// Pause before the next accept after a failure, for example without free descriptors.
 const RETRY_ACCEPT: Duration = Duration::from_millis(100);
-/// Clients at a time.
+/// Largest number of clients at a time.
 const CLIENTS_MAX: usize = 64;
 
-/// Answers requests.
+/// Carries out requests.
 pub trait Service: Send + Sync + 'static {
-    /// Does what is asked.
+    /// Carries out a request, and returns the answer.
     fn answer(&self, request: Request) -> Response;
 }
 
-/// A listening control socket; its name goes when this does.
+/// A listening control socket. Dropping this removes the socket's file.
 #[derive(Debug)]
 pub struct ControlServer {
     path: PathBuf,
 }
 
 impl ControlServer {
-    /// Listens in the pool's folder.
+    /// Starts to listen in the pool's folder.
     ///
     /// # Errors
-    /// When the socket cannot be made.
+    /// The socket or the thread cannot be made.
     pub fn start(folder: &Path, service: Arc<dyn Service>) -> anyhow::Result<Self> {
         let name = free_name(folder);
         let path = folder.join(&name);
         let listener = with_short_path(folder, &name, |short| {
-            // A leftover of a server that was killed: no server answered on it.
+            // Removes the socket of a server that was killed: no server answered on it.
             let _ = fs::remove_file(short);
             let listener = UnixListener::bind(short)?;
             fs::set_permissions(short, fs::Permissions::from_mode(0o600))?;
@@ -73,7 +74,7 @@ fn free_name(folder: &Path) -> String {
     let plain = "control.sock";
     let taken = match connect(folder, plain) {
         Ok(_) => true,
-        // The server hangs, and has the name all the same.
+        // A server that hangs still owns the name.
         Err(error) => error.kind() == io::ErrorKind::TimedOut,
     };
     if taken { format!("control.{}.sock", std::process::id()) } else { plain.to_owned() }
@@ -162,7 +163,7 @@ mod tests {
     #[test]
     fn two_servers_answer_and_leave_nothing_behind() {
         let temp = tempfile::tempdir().expect("temp");
-        // Deeper than a socket's address could say.
+        // A path that is too long for the address of a socket.
         let folder = temp.path().join("d".repeat(120));
         fs::create_dir(&folder).expect("made");
         let first = ControlServer::start(&folder, Arc::new(Echo)).expect("free");
@@ -194,7 +195,7 @@ mod tests {
         let temp = tempfile::tempdir().expect("temp");
         let path = temp.path().join("control.sock");
         let hung = UnixListener::bind(&path).expect("free");
-        // SAFETY: listen() takes no pointers. One connection may wait.
+        // SAFETY: listen() takes no pointers. The backlog is 0, so one connection may wait.
         assert_eq!(unsafe { libc::listen(hung.as_raw_fd(), 0) }, 0);
         let _waits = UnixStream::connect(&path).expect("room for one");
         let (done, outcome) = std::sync::mpsc::channel();
@@ -218,7 +219,7 @@ mod tests {
         for index in 0..3 * CLIENTS_MAX {
             let mut stream = UnixStream::connect(&path).expect("there");
             if index % 2 == 0 {
-                // Those that were hung up on already cannot take it.
+                // A client whose connection is closed already cannot send.
                 let _ = stream.write_all(b"{\"op\":");
             }
             stalled.push(stream);

@@ -1,10 +1,10 @@
-//! Opening the folders of a pool's nodes: in order, patient with commands, and with one deadline
-//! for all folders whose disks do not answer.
+//! Opens the folders of a pool's nodes. Waits a bounded time for commands that use the nodes, and a
+//! bounded time for disks that do not answer.
 //!
-//! This process waits for two things, each up to a bound of its own. It waits for a *command* that
-//! has a node for a moment; meanwhile it has the nodes before that one, and none behind it. It
-//! waits for *disks* that are slow or hang, for `FOLDERS_PATIENCE` in all. Then the nodes of these
-//! disks are down, and come up when their disks answer ([`Attempt`]).
+//! The two waits have separate bounds. A *command* may use a node for a moment. While this process
+//! waits for the command, it keeps the nodes that it has locked before, and locks none after it.
+//! For *disks* that are slow or hang, it waits `FOLDERS_PATIENCE` in total. Then the nodes of these
+//! disks are down. They come up when their disks answer ([`Attempt`]).
 
 use std::io;
 use std::path::Path;
@@ -15,20 +15,21 @@ use fieldstone_host::{
 };
 use fieldstone_uring::Holder;
 
-/// How long a command that uses nodes for a moment is waited for, by servers and other commands.
+/// How long servers and commands wait for a command that uses nodes for a moment.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(15);
-/// How long a folder may take when those before it have used up their patience: time for a
-/// disk that is well.
+/// How long a folder may take after the folders before it have used up the patience: enough for a
+/// healthy disk.
 const LATE_PATIENCE: Duration = Duration::from_millis(200);
 
-/// When to stop waiting for commands that have nodes for a moment.
+/// The time at which this process stops waiting for commands that use nodes for a moment.
 pub fn command_deadline() -> Instant {
     Instant::now() + COMMAND_PATIENCE
 }
 
-/// Opens a node's folder. Waits until `deadline` for a command that has the folder for a moment,
-/// and names the command on stderr. Waits without a bound for a disk that does not answer, and says
-/// so on stderr. None if `is_interrupted` says so meanwhile: the opening is left behind.
+/// Opens a node's folder. Waits until `deadline` for a command that uses the folder for a moment,
+/// and names the command on stderr. Waits without a bound for a disk that does not answer, and
+/// reports that on stderr. Returns none when `is_interrupted` becomes true: the opening goes on in
+/// its thread.
 ///
 /// # Errors
 /// As [`Opening::run`].
@@ -40,7 +41,7 @@ pub fn open_patiently(
     patiently(deadline, || open_unless(opening, &is_interrupted))
 }
 
-/// Opens a folder, unless it is interrupted.
+/// Opens a folder. Returns none when `is_interrupted` becomes true.
 fn open_unless(
     opening: &Opening,
     is_interrupted: impl Fn() -> bool,
@@ -56,7 +57,7 @@ fn open_unless(
     let mut standing = attempt.lock(start + STEP);
     loop {
         match standing {
-            // Operations of the process before last longer than an attempt waits for them.
+            // Operations of the previous process have not ended in the time that an attempt waits.
             Standing::Ended(ended) if matches!(*ended, Err(FolderError::Stragglers { .. })) => {
                 if let Err(error) = *ended
                     && !std::mem::replace(&mut told, true)
@@ -82,13 +83,13 @@ fn open_unless(
     }
 }
 
-/// Tries until no command has the folder, or until `deadline`.
+/// Repeats `attempt` while a command has the folder, until `deadline`.
 fn patiently<T>(
     deadline: Instant,
     mut attempt: impl FnMut() -> Result<T, FolderError>,
 ) -> Result<T, FolderError> {
     const PAUSE: Duration = Duration::from_millis(20);
-    /// A command that is about to end is not worth a line.
+    /// The wait for a command that ends soon is not reported.
     const TELL_AFTER: Duration = Duration::from_secs(1);
     let start = Instant::now();
     let mut told = false;
@@ -113,17 +114,17 @@ fn patiently<T>(
     }
 }
 
-/// The folder of a node, which is being opened.
+/// The folder of a node, while it is being opened.
 pub struct Folder {
     opening: Opening,
-    /// The thread at work.
+    /// The thread that opens the folder.
     attempt: Option<Attempt>,
-    /// The opened folder, or the error; none while the opening goes on.
+    /// The opened folder, or the error. None while the opening goes on.
     ended: Option<Result<NodeFolder, FolderError>>,
 }
 
 impl Folder {
-    /// Begins to look at the folder.
+    /// Starts a thread that opens the folder.
     ///
     /// # Errors
     /// The system has no thread left.
@@ -132,13 +133,14 @@ impl Folder {
         Ok(Self { opening, attempt, ended: None })
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.opening.path
     }
 
-    /// Waits until the folder is locked or cannot be; for its disk not longer than `patience`, from
-    /// which the time is taken. False if a process has the folder that is no node process.
+    /// Waits until the folder is locked or an error is known. The disk may take `patience`, or
+    /// `LATE_PATIENCE` if that is longer. Subtracts the time of this wait from `patience`. False if
+    /// a process other than a node process has the folder.
     fn lock(&mut self, patience: &mut Duration, command_deadline: Instant) -> bool {
         let Self { opening, attempt, ended } = self;
         let locked = patiently(command_deadline, || {
@@ -168,10 +170,10 @@ impl Folder {
     }
 
     /// Waits until the opening has ended, or until `deadline`. The node is down if its folder
-    /// cannot be used, or has not answered.
+    /// cannot be used or has not answered.
     ///
     /// # Errors
-    /// Another process has the folder, or runs the node.
+    /// Another process has the folder or runs the node.
     pub fn finish(self, deadline: Instant) -> Result<LocalNodeConfig, FolderError> {
         let Self { opening, mut attempt, ended } = self;
         let opened =
@@ -188,8 +190,8 @@ impl Folder {
     }
 }
 
-/// Locks folders one after another, up to one that a server or a command has. Their disks have
-/// `patience` in all. Returns when to stop waiting for the rest of their openings.
+/// Locks the folders in order, and stops at a folder that a server or a command has. The disks have
+/// `patience` in total. Returns the deadline for the rest of the openings.
 pub fn lock_in_order<'a>(
     folders: impl Iterator<Item = &'a mut Folder>,
     mut patience: Duration,
@@ -215,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes the opening of one node hang until the test lets it go on.
+    /// Blocks the opening of one node until the test lets it continue.
     #[derive(Debug)]
     struct Hang(u16, Mutex<Receiver<()>>);
 
@@ -252,8 +254,8 @@ mod tests {
         Opening { path, expected, holder, keeper, replace_missing: true }
     }
 
-    /// Of three nodes the first one's folder hangs. The others are opened, and the first one is
-    /// down, until its folder answers after all.
+    /// The folder of the first of three nodes hangs. The other nodes are opened. The first node is
+    /// down until its folder answers.
     #[test]
     fn a_folder_that_hangs_stops_no_other() {
         const PATIENCE: Duration = Duration::from_millis(100);
@@ -296,8 +298,8 @@ mod tests {
         opening.join().expect("no panic");
     }
 
-    /// A node process that waits for its disk has the folder and does not listen yet. The node is
-    /// down, and the folders behind it are locked.
+    /// A node process has the folder, waits for its disk and does not listen yet. The node is down,
+    /// and the folders after it are locked.
     #[test]
     fn a_node_process_that_does_not_listen_yet_stops_no_start() {
         let temp = tempfile::tempdir().expect("temp");
@@ -315,7 +317,7 @@ mod tests {
         assert!(finish().is_ok_and(|last| last.folder.is_ok()));
     }
 
-    /// A node that another server has ends the start: nothing behind it is locked.
+    /// Another server has a node, so the start fails: the folders after it are not locked.
     #[test]
     fn nothing_is_locked_behind_a_folder_that_another_process_has() {
         let temp = tempfile::tempdir().expect("temp");

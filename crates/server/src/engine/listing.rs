@@ -1,8 +1,8 @@
-//! Which volumes a pool has.
+//! Lists the volumes of a pool.
 //!
-//! There is no catalogue: every node keeps each volume's root record, and the newest one counts.
-//! A node that does not answer, or has a root that cannot be read, hides no volume that other nodes
-//! know.
+//! There is no catalogue. Every node keeps the root record of each volume, and the newest root is
+//! valid. A node that does not answer, or whose root cannot be read, hides no volume that other
+//! nodes know.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -23,37 +23,38 @@ pub struct Known {
     pub name: String,
     /// Its code.
     pub profile: Profile,
-    /// Its size.
+    /// Its size in bytes.
     pub size_bytes: u64,
-    /// How it is laid out.
+    /// The sizes of its parts.
     pub geometry: Geometry,
-    /// Its writer's epoch.
+    /// The epoch of its writer.
     pub epoch: Epoch,
-    /// Number of nodes that know it.
+    /// Number of nodes that know the volume and sent a readable root.
     pub nodes: usize,
 }
 
-/// What the nodes said about volumes.
+/// The answers of the nodes to the question for their volumes.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
-    /// The volumes, by name.
+    /// The volumes, sorted by name.
     pub volumes: Vec<Known>,
-    /// Nodes that did not answer, and why.
+    /// Nodes that did not answer, each with the reason.
     pub silent: Vec<(NodeIndex, String)>,
-    /// Nodes with a record or a root that cannot be used, or was not sent, and why.
+    /// Nodes with a record or root that cannot be used, or that did not send a root. Each with the
+    /// reason.
     pub damaged: Vec<(NodeIndex, String)>,
-    /// Volumes of which no node's root could be read.
+    /// Volumes that exist, but of which no node sent a readable root.
     pub hidden: BTreeMap<VolumeId, Hidden>,
-    /// Volumes that nodes know, and of which no node has a root: the creation did not get that far.
+    /// Volumes that nodes know, but of which no node has a root: their creation was not completed.
     pub without_root: BTreeMap<VolumeId, Epoch>,
 }
 
 /// A volume of which no root could be read.
 #[derive(Clone, Debug)]
 pub struct Hidden {
-    /// Why not: the reason of the first node.
+    /// The reason that the first node gave.
     pub why: String,
-    /// Nodes that say that the volume is there, and sent no root that this release can read.
+    /// Nodes that know the volume and sent no root that this release can read.
     pub nodes: usize,
 }
 
@@ -66,20 +67,21 @@ struct Newest {
 }
 
 impl Listing {
-    /// The volume of that name.
+    /// The volume of this name.
     pub fn find(&self, name: &str) -> Option<&Known> {
         self.volumes.iter().find(|known| known.name == name)
     }
 
-    /// Every node has answered, with roots that can be read: no volume can be missing.
+    /// True if every node has answered, and all records and roots can be read. Then no volume is
+    /// missing.
     pub fn is_complete(&self) -> bool {
         self.silent.is_empty() && self.damaged.is_empty()
     }
 
-    /// Makes sure that the list lacks no volume of which a node has a root.
+    /// Checks that no volume is hidden.
     ///
     /// # Errors
-    /// The list lacks volumes: how many, and why the first one.
+    /// Volumes are hidden: their number, and the reason for the first one.
     pub fn check_none_hidden(&self) -> anyhow::Result<()> {
         match self.hidden.iter().next() {
             None => Ok(()),
@@ -89,7 +91,7 @@ impl Listing {
         }
     }
 
-    /// What may hide volumes, to append to an error; a line for each node.
+    /// The nodes that may hide volumes, each on its own line, to append to an error.
     fn troubles(&self) -> String {
         let silent =
             self.silent.iter().map(|(node, why)| format!("\n  {node} does not answer: {why}"));
@@ -97,7 +99,7 @@ impl Listing {
         silent.chain(damaged).collect()
     }
 
-    /// Takes up what a node said.
+    /// Adds the answer of a node about a volume.
     fn add(
         &mut self,
         newest: &mut BTreeMap<VolumeId, Newest>,
@@ -154,10 +156,10 @@ fn read(summary: &VolumeSummary) -> Result<(RootSummary, Profile), String> {
 }
 
 impl Engine {
-    /// Asks every node which volumes it knows.
+    /// Asks every node for its volumes.
     ///
     /// # Errors
-    /// When no node answers.
+    /// No node answers.
     pub fn list_volumes(&self) -> anyhow::Result<Listing> {
         let pool = &self.pool;
         let mut newest = BTreeMap::new();
@@ -180,8 +182,9 @@ impl Engine {
         if listing.silent.len() == usize::from(pool.nodes) {
             bail!("no node of {} answers{}", pool.folder.display(), listing.troubles());
         }
-        // Of a volume that was removed, nodes that were away may have something left. A volume that
-        // is there has its root on all nodes but those that may be lost.
+        // A node that was down while a volume was removed may still know the volume. An existing
+        // volume has its root on all nodes except the m that may be lost. So a volume that fewer
+        // nodes know was removed.
         let away = listing.silent.len() + pool.profile.m();
         listing.hidden.retain(|id, hidden| {
             !newest.contains_key(id) && hidden.nodes + away >= usize::from(pool.nodes)
@@ -202,18 +205,18 @@ impl Engine {
         Ok(listing)
     }
 
-    /// The volume of that name.
+    /// The volume of this name.
     ///
     /// # Errors
-    /// When there is none, or no node answers.
+    /// There is no volume of this name, or no node answers.
     pub fn find_volume(&self, name: &str) -> anyhow::Result<Known> {
         self.find_in(&self.list_volumes()?, name)
     }
 
-    /// The volume of that name in a listing of this pool.
+    /// The volume of this name in a listing of this pool.
     ///
     /// # Errors
-    /// When there is none.
+    /// There is no volume of this name.
     pub fn find_in(&self, listing: &Listing, name: &str) -> anyhow::Result<Known> {
         listing.find(name).cloned().with_context(|| {
             let dir = self.folder();
@@ -253,7 +256,8 @@ mod tests {
         assert!(why.contains("unreadable") && listing.troubles().contains("node.2"), "{why}");
     }
 
-    /// A node whose record is damaged or of a later release still says that there is a volume.
+    /// A node with a damaged record, or a record of a later release, still says that the volume
+    /// exists.
     #[test]
     fn a_record_that_cannot_be_used_is_not_taken_for_none() {
         let (mut listing, mut newest) = (Listing::default(), BTreeMap::new());
@@ -267,7 +271,7 @@ mod tests {
         assert!(error.contains("its record is damaged or of a later release"), "{error}");
     }
 
-    /// A volume with a root is no leftover of a creation, also if the node does not send the root.
+    /// A volume with a root is no remainder of a creation, even if the node does not send the root.
     #[test]
     fn a_root_that_is_left_out_is_not_taken_for_none() {
         let (mut listing, mut newest) = (Listing::default(), BTreeMap::new());

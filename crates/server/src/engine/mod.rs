@@ -1,14 +1,15 @@
-//! A pool at work in this process: its nodes, its volumes, and what commands do with them.
+//! A pool that runs in this process: its nodes, its volumes, and the operations of commands.
 //!
-//! `serve` keeps an engine running and lets other commands call it through the control socket.
-//! Without a server, a command starts an engine of its own, does its work and closes it. So there
-//! is one implementation of every operation, online and offline.
+//! `serve` keeps an engine, and other commands call it through the control socket. Without a
+//! server, a command starts its own engine, does its work and closes the engine. So each operation
+//! has one implementation, online and offline.
 //!
-//! Who runs the nodes: a node folder that a `fieldstone node` process has locked is reached at the
-//! address that process announces; every other folder is locked and run in this process. A folder
-//! that another server has locked means that the pool is being served: the engine refuses to start,
-//! and [`Operator`] asks that server instead. A folder that another command has locked is waited
-//! for. No node is made here: one whose folder is missing or empty is down.
+//! Where the nodes run: if a `fieldstone node` process has locked a node's folder, the engine uses
+//! the address that the process announces. The engine locks every other folder and runs its node in
+//! this process. If another server has locked a folder, the pool is being served: the engine
+//! refuses to start, and [`Operator`] asks that server instead. If another command has locked a
+//! folder, the engine waits for a bounded time. A node whose folder is missing or empty is down.
+//! Only with [`RuntimeOptions::replace_missing`] may the engine make an empty node there.
 
 mod folders;
 mod listing;
@@ -34,52 +35,53 @@ pub use volumes::VolumeOptions;
 
 pub(crate) use nodes::open as find_nodes;
 
-/// A pool at work. Its volumes are devices of a runtime, which may serve others beside them.
+/// A running pool. Its volumes are devices of a runtime, which may have other devices too.
 pub struct Engine {
     /// The pool.
     pub pool: Pool,
     runtime: Arc<Runtime>,
     places: Arc<[NodePlace]>,
-    /// Folders or addresses of the nodes, for people.
+    /// The folder or address of each node, for messages.
     place_names: Vec<String>,
 }
 
 impl Engine {
-    /// Starts a pool's nodes, in a runtime of their own.
+    /// Starts a pool's nodes in a new runtime.
     ///
     /// # Errors
-    /// When another server has the pool, or an address does not resolve.
+    /// A node cannot be found or started: for example, another server has the pool, or an address
+    /// does not resolve.
     pub fn with_pool(pool: Pool, options: &RuntimeOptions) -> anyhow::Result<Self> {
         let (_, mut engines) = Runtime::start(vec![pool], options)?;
         Ok(engines.pop().expect("as many pools at work as were given"))
     }
 
-    /// A pool at work, whose nodes were found and run in `runtime`, if they run here.
+    /// Makes the engine of a pool. `nodes` are its nodes; `runtime` runs those of this process.
     pub(crate) fn new(pool: Pool, nodes: nodes::Found, runtime: Arc<Runtime>) -> Self {
         Self { pool, runtime, places: nodes.places.into(), place_names: nodes.names }
     }
 
-    /// Where its volumes are devices.
+    /// The runtime that has the volumes as devices.
     pub fn runtime(&self) -> &Arc<Runtime> {
         &self.runtime
     }
 
-    /// What a volume of this pool is called in the runtime.
+    /// The name of a volume of this pool in the runtime.
     pub fn device_name(&self, volume: &str) -> DeviceName {
         DeviceName::volume(self.pool.id, volume)
     }
 
-    /// The volumes of this pool that are open, in the order of opening.
+    /// The open volumes of this pool, in the order of opening.
     pub fn open_volumes(&self) -> Vec<OpenDevice> {
         let mut open = self.runtime.open_devices();
         open.retain(|open| open.name.pool == Some(self.pool.id));
         open
     }
 
-    /// Calls an open volume.
+    /// Calls an open volume, and waits for the answer.
     ///
     /// # Errors
-    /// When the volume is not open or refuses.
+    /// The volume is not open, refuses the call or does not answer.
     pub fn call_store(&self, volume: &str, call: VolumeCall) -> anyhow::Result<()> {
         self.runtime.call_store(&self.device_name(volume), call)
     }
@@ -87,20 +89,20 @@ impl Engine {
     /// Closes a volume cleanly: see [`Runtime::close`].
     ///
     /// # Errors
-    /// When it could not be closed cleanly; nothing is lost then either.
+    /// The volume could not be closed cleanly. No acknowledged data is lost then either.
     pub fn close(&self, open: &OpenDevice) -> anyhow::Result<()> {
         self.runtime.close(open)
     }
 
-    /// Ends the runtime: see [`Runtime::finish`].
+    /// Closes every device and ends the runtime: see [`Runtime::finish`].
     ///
     /// # Errors
-    /// The first thing that went wrong; everything is tried all the same.
+    /// The first failure. The other steps are done all the same.
     pub fn finish(&self) -> anyhow::Result<()> {
         self.runtime.finish()
     }
 
-    /// Where a node is, for people.
+    /// The folder or address of a node, for messages.
     pub fn place_name(&self, node: usize) -> String {
         self.place_names.get(node).cloned().unwrap_or_default()
     }

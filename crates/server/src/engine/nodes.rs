@@ -1,4 +1,4 @@
-//! Finding a pool's nodes: in this process, in another one, or not at all.
+//! Finds a pool's nodes: in this process or in another process.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -20,16 +20,17 @@ use super::folders::{Folder, lock_in_order};
 use crate::pool::{Pool, PoolKeeper};
 use crate::runtime::RuntimeOptions;
 
-/// How long a capability that a command uses is valid. One is issued for each conversation with a
-/// node, which takes seconds; the rest is for clocks that differ, as with those of volumes.
+/// How long a capability of a command is valid. A command makes a capability for each conversation
+/// with a node, which takes seconds. The rest of the time is for clocks that differ, as with the
+/// capabilities of volumes.
 const CAPABILITY_LIFETIME: Duration = Duration::from_secs(3600);
 
 /// A node at a given address.
 #[derive(Clone, Debug)]
 pub struct FixedNode {
-    /// Which node.
+    /// The node.
     pub node: NodeIndex,
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: Address,
 }
 
@@ -45,23 +46,24 @@ impl FromStr for FixedNode {
     }
 }
 
-/// What was found.
+/// The nodes that were found, in order.
 pub(crate) struct Found {
     pub places: Vec<NodePlace>,
     pub names: Vec<String>,
 }
 
-/// How a node answered, or why it did not.
+/// The answer of a node to a status request, or the reason why there is none.
 #[derive(Clone, Debug)]
 pub struct NodeSight {
     /// The node.
     pub node: NodeIndex,
-    /// What it says about itself.
+    /// The status of the node, or the reason.
     pub stat: Result<NodeStat, String>,
 }
 
 impl Pool {
-    /// Who the node at a place is; an empty one, with a fresh incarnation.
+    /// The superblock that the pool expects at a node. Its incarnation is random: a node that is
+    /// made here gets it.
     pub fn superblock(&self, node: NodeIndex) -> Superblock {
         Superblock {
             pool: self.id,
@@ -75,10 +77,10 @@ impl Pool {
         }
     }
 
-    /// How the folder of a node is opened: never making a node, and telling the pool's record.
+    /// How to open a node's folder, without making a node. The pool's record gets the result.
     ///
     /// # Errors
-    /// When the pool's folder cannot be looked at.
+    /// `pool.json` cannot be examined.
     pub fn opening(&self, node: NodeIndex, holder: Holder) -> anyhow::Result<Opening> {
         let keeper = Arc::new(PoolKeeper::new(self, Vec::new())?);
         Ok(self.opening_with(node, holder, keeper, false))
@@ -101,7 +103,8 @@ impl Pool {
     }
 }
 
-/// Opens what is here, adding it to `local`, and finds what is elsewhere.
+/// Finds all nodes of a pool. Opens the folders of nodes that run in this process, and adds them to
+/// `local`.
 pub(crate) fn open(
     pool: &Pool,
     options: &RuntimeOptions,
@@ -143,11 +146,11 @@ pub(crate) fn open(
     Ok(found)
 }
 
-/// Where a node is looked for.
+/// The place at which to look for a node.
 enum Place {
-    /// At an address.
+    /// The address of the node.
     Fixed(Address),
-    /// In its folder.
+    /// The folder of the node.
     Folder(Box<Folder>),
 }
 
@@ -161,7 +164,7 @@ impl Place {
 }
 
 impl Found {
-    /// Takes a folder that is being opened, and says on stderr when the node is down or was made.
+    /// Waits for a folder and adds its node. Reports on stderr if the node is down or was made.
     fn take(
         &mut self,
         node: NodeIndex,
@@ -176,7 +179,7 @@ impl Found {
                 self.names.push(address.to_string());
                 return Ok(());
             }
-            // It may wait for its disk. It says where it listens when it does.
+            // The node process may be waiting for its disk. Later it announces its address.
             Err(FolderError::InUse { holder: Some(Holder::Node), pid, .. }) => {
                 let pid = pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string());
                 tell!("fieldstone: {node}: process {pid} runs it, and does not listen yet");
@@ -204,18 +207,18 @@ impl Found {
 }
 
 impl Engine {
-    /// Connects to a node, to ask it things that no volume asks.
+    /// Connects to a node for requests that do not belong to an open volume.
     ///
     /// # Errors
-    /// When it is down.
+    /// The node does not exist or does not answer.
     pub fn node_session(&self, node: NodeIndex) -> anyhow::Result<NodeSession> {
         const PATIENCE: Duration = Duration::from_secs(5);
         let place = self.places.get(usize::from(node.0)).context("no such node")?;
         Ok(NodeSession::connect(self.runtime.handle(), node, place, PATIENCE)?)
     }
 
-    /// A capability for what is asked of nodes on behalf of a volume, or of none. It expires soon:
-    /// issue one for each conversation.
+    /// Makes a capability for requests to nodes, for `volume` or for no volume (0). The capability
+    /// expires after `CAPABILITY_LIFETIME`, so make a new one for each conversation.
     pub fn capability(&self, volume: VolumeId, epoch: Epoch) -> Capability {
         let key = self.pool.key.derive(volume, epoch);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -224,7 +227,7 @@ impl Engine {
         Capability::issue(&key, volume, epoch, Rights::ALL, expires_ns)
     }
 
-    /// Asks every node who it is.
+    /// Asks every node for its status.
     pub fn see_nodes(&self) -> Vec<NodeSight> {
         let sights = self.ask_nodes(|node, session| {
             let capability = self.capability(VolumeId(0), Epoch(0));
@@ -240,12 +243,13 @@ impl Engine {
         sights.into_iter().map(sight).collect()
     }
 
-    /// Asks every node, several at a time: one that is silent does not hold up the others.
+    /// Asks up to `AT_A_TIME` nodes at the same time, then the next nodes. So a silent node does
+    /// not delay the other nodes of its group.
     pub fn ask_nodes<T: Send>(
         &self,
         ask: impl Fn(NodeIndex, &mut NodeSession) -> anyhow::Result<T> + Sync,
     ) -> Vec<(NodeIndex, anyhow::Result<T>)> {
-        /// Conversations at a time.
+        /// Largest number of conversations at a time.
         const AT_A_TIME: usize = 16;
         let nodes: Vec<NodeIndex> = self.pool.node_indices().collect();
         let one = |node: NodeIndex| {

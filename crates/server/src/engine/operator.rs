@@ -1,8 +1,8 @@
-//! Who does what a command asks for: a running server, or an engine of the command's own.
+//! Chooses who carries out a command: a running server, or an engine in the command's process.
 //!
-//! A server takes the nodes' folders first and listens on its control socket a moment later. A
-//! command that finds the folders taken by a server therefore waits for the socket, and one that
-//! finds them taken by another command waits for its end. Both waits are bounded.
+//! A server first locks the nodes' folders, and listens on its control socket a moment later. So if
+//! a server has the folders, the command waits for its socket. If another command has the folders,
+//! the command waits for its end. Both waits are bounded.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,23 +15,23 @@ use crate::control::{Client, find_server, servers};
 use crate::pool::Pool;
 use crate::runtime::RuntimeOptions;
 
-/// How long a server that has the nodes may take to answer, or to end.
+/// How long a server that has the nodes may take to answer or to end.
 const SERVER_PATIENCE: Duration = Duration::from_secs(15);
 
-/// Who does what a command asks for.
+/// The process that carries out a command.
 pub enum Operator {
-    /// The pool's server.
+    /// A server of the pool does it.
     Server(Client),
-    /// This process.
+    /// An engine in this process does it.
     Own(Box<Engine>),
 }
 
 impl Operator {
-    /// Finds the server of the pool at `folder`, the one of `volume` if that is given, or starts an
-    /// engine, which reaches some nodes at addresses.
+    /// Finds a server of the pool at `folder`: the server of `volume` if that is given. If there is
+    /// none, starts an engine, which reaches the nodes in `fixed` at their addresses.
     ///
     /// # Errors
-    /// When the pool cannot be used, or is in use by a process that does not answer.
+    /// The pool cannot be used, or a process that has it does not answer.
     pub fn find(folder: &Path, volume: Option<&str>, fixed: &[FixedNode]) -> anyhow::Result<Self> {
         const PAUSE: Duration = Duration::from_millis(50);
         let start = Instant::now();
@@ -48,7 +48,7 @@ impl Operator {
                 error.downcast_ref(),
                 Some(FolderError::InUse { holder: Some(Holder::Server), .. })
             );
-            // A server answers by now. If it does not serve this volume, waiting changes nothing.
+            // If a server answers by now but does not serve this volume, waiting is of no use.
             let answers = !servers(folder).is_empty();
             if let Some(server) = find_server(folder, volume)? {
                 return Ok(Self::Server(server));
@@ -66,10 +66,10 @@ impl Operator {
         }
     }
 
-    /// Ends what was started for the command.
+    /// Closes the engine if the command started one.
     ///
     /// # Errors
-    /// When something was not closed properly.
+    /// A device was not closed cleanly, or a core failed.
     pub fn finish(self) -> anyhow::Result<()> {
         match self {
             Self::Server(_) => Ok(()),

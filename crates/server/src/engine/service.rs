@@ -1,4 +1,4 @@
-//! A pool behind its control socket.
+//! Answers control requests and reports for a pool of a server.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use crate::report::{PoolReport, ServerReport, Stores, VolumeReport};
 use crate::runtime::{DeviceName, Runtime, Stage};
 use crate::target::check_name;
 
-/// What a server tells of itself, whichever of its pools is asked for.
+/// The part of a report that describes the server. All pools of the server share it.
 pub struct ServerInfo {
     runtime: Arc<Runtime>,
     listen: Vec<String>,
@@ -26,7 +26,7 @@ pub struct ServerInfo {
 }
 
 impl ServerInfo {
-    /// A server that serves at `listen`; a call to stop goes to `stop`.
+    /// A server that listens at `listen`. A request to stop is passed to `stop`.
     pub fn new(
         runtime: Arc<Runtime>,
         listen: Vec<String>,
@@ -36,14 +36,14 @@ impl ServerInfo {
         Self { runtime, listen, started: Instant::now(), stop: Mutex::new(stop), read_only }
     }
 
-    /// Everything about a server that serves no pool.
+    /// The report of a server that serves no pool.
     pub fn report(&self) -> PoolReport {
         let mut report = PoolReport::of_stores(&self.runtime);
         self.complete(&mut report, None, Stores::Told);
         report
     }
 
-    /// Completes a report of a pool with what is told of the server.
+    /// Adds the server's part to the report of a pool, and the targets that are not open.
     fn complete(&self, report: &mut PoolReport, pool: Option<PoolId>, stores: Stores) {
         let uptime_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let cores = self.runtime.snapshot();
@@ -51,7 +51,7 @@ impl ServerInfo {
         self.add_targets(report, pool, stores);
     }
 
-    /// Completes a report with what is told to be served and is not open yet, in the order of the
+    /// Adds to a report the targets that are not open yet, and puts all targets in the order of the
     /// exports.
     fn add_targets(&self, report: &mut PoolReport, pool: Option<PoolId>, stores: Stores) {
         let mut volumes = Vec::new();
@@ -85,11 +85,11 @@ impl ServerInfo {
     }
 }
 
-/// A pool that a server serves, as the control socket and the metrics see it.
+/// A served pool, for the control socket and the metrics.
 pub struct Served {
     engine: Arc<Engine>,
     server: Arc<ServerInfo>,
-    /// Calls that change volumes come one at a time.
+    /// Every request holds this, except status, list and stop. So changes run one at a time.
     changes: Mutex<()>,
 }
 
@@ -99,12 +99,13 @@ impl Served {
         Self { engine, server, changes: Mutex::new(()) }
     }
 
-    /// Everything about the pool and the server, with the stores that need no pool.
+    /// The report of the pool and the server, with the stores that need no pool.
     pub fn report(&self) -> PoolReport {
         self.report_with(Stores::Told)
     }
 
-    /// Everything about the pool and the server.
+    /// The report of the pool and the server. `stores` says whether it has the stores that need no
+    /// pool.
     pub fn report_with(&self, stores: Stores) -> PoolReport {
         let mut report = PoolReport::with_stores(&self.engine, stores);
         self.server.complete(&mut report, Some(self.engine.pool.id), stores);
@@ -114,14 +115,15 @@ impl Served {
         report
     }
 
-    /// Notes in the pool's record that replaced nodes are rebuilt, once every volume is whole.
+    /// Notes in the pool's record that replaced nodes are rebuilt, as soon as every volume is
+    /// whole.
     fn settle(&self, report: &PoolReport) -> anyhow::Result<()> {
         let pool = &self.engine.pool;
         if !report.volumes.iter().all(|volume| volume.id.is_empty() || volume.is_whole()) {
             return Ok(());
         }
         let record = record::Record::read(&pool.folder, pool.id)?;
-        // A node that was made a moment ago is not the one that the volumes know.
+        // The report may be older than a replacement. Then its node has another incarnation.
         let known = |(node, incarnation): &(NodeIndex, &str)| {
             let mut nodes = report.nodes.iter().filter(|found| found.node == node.0);
             nodes.any(|found| found.incarnation == *incarnation)
@@ -141,7 +143,7 @@ impl Served {
     fn call_volumes(&self, volume: Option<&str>, call: VolumeCall) -> anyhow::Result<Response> {
         let runtime = self.engine.runtime();
         if volume.is_none() {
-            // All that is to be served is asked for.
+            // The request is for all volumes, so none may still be opening.
             for target in runtime.targets() {
                 if target.name.pool.is_none_or(|pool| pool == self.engine.pool.id) {
                     runtime.check_not_opening(&target.name)?;
@@ -161,7 +163,7 @@ impl Served {
         Ok(Response::Done)
     }
 
-    /// What the server has under a name: a store that needs no pool, or a volume of the pool.
+    /// The device with this name: a store that needs no pool, or a volume of the pool.
     fn name(&self, name: &str) -> DeviceName {
         let store = DeviceName::store(name);
         let open = self.engine.runtime().open_devices();
@@ -228,7 +230,7 @@ impl Served {
                 Ok(Response::Done)
             }
             Request::Stop => {
-                // The server may be ending already.
+                // The receiver is gone if the server is ending already.
                 let stop = self.server.stop.lock().unwrap_or_else(PoisonError::into_inner);
                 let _ = stop.send(());
                 Ok(Response::Done)
@@ -244,7 +246,7 @@ impl Service for Served {
 }
 
 impl Engine {
-    /// A volume in a list.
+    /// The line of a volume in a list.
     pub fn line(&self, known: &Known) -> VolumeLine {
         VolumeLine {
             name: known.name.clone(),

@@ -1,4 +1,4 @@
-//! The volumes of a pool: making, opening, growing and removing them.
+//! Makes, opens, grows and removes the volumes of a pool.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,25 +24,25 @@ const NODE_TIMEOUT_MS: u64 = 10_000;
 /// How a volume is opened.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
-    /// Take it over even from a writer that is still connected.
+    /// Take the volume over even from a writer that is still connected.
     pub takeover: bool,
-    /// Only find out how it is: nothing is fenced or written.
+    /// Only find out the volume's state: fence and write nothing.
     pub look: bool,
-    /// Rebuild missing shards without being asked.
+    /// Rebuild missing shards without a request.
     pub auto_rebuild: bool,
-    /// Largest rate of rebuild and scrub reads, bytes per second; 0 for no limit.
+    /// Largest rate of the reads of rebuild and scrub in bytes per second; 0 for no limit.
     pub rebuild_limit: u64,
-    /// The layers in front of it.
+    /// The layers in front of the volume.
     pub layers: LayerOptions,
 }
 
 impl VolumeOptions {
-    /// For a command that only looks.
+    /// The options of a command that only looks at a volume.
     pub fn look() -> Self {
         Self { look: true, ..Self::offline() }
     }
 
-    /// For a command that does its work and ends.
+    /// The options of a command that does its work and ends.
     pub fn offline() -> Self {
         Self {
             takeover: false,
@@ -77,7 +77,7 @@ impl Engine {
         }
     }
 
-    /// A volume on the pool's nodes, with an engine of its own.
+    /// A volume on the pool's nodes, with its own accelerator engine.
     fn store(&self, config: VolumeConfig) -> anyhow::Result<Box<VolumeSpec>> {
         let engine = self.runtime.accelerator().engine()?;
         Ok(Box::new(VolumeSpec { config, places: Arc::clone(&self.places), engine }))
@@ -86,7 +86,8 @@ impl Engine {
     /// Opens a volume and waits until it serves, or until `stop` is set.
     ///
     /// # Errors
-    /// When it cannot be opened: too many nodes are missing, another writer has it, …
+    /// The volume cannot be opened: for example, too many nodes are missing or another writer has
+    /// it.
     pub fn open_volume(
         &self,
         known: &Known,
@@ -96,7 +97,7 @@ impl Engine {
         self.open_exported(known, &known.name, options, stop)
     }
 
-    /// As [`Engine::open_volume`], with another name for its export.
+    /// As [`Engine::open_volume`], but with `export` as the name of the export.
     ///
     /// # Errors
     /// As [`Engine::open_volume`].
@@ -117,7 +118,8 @@ impl Engine {
         self.runtime.open_device(self.device_name(&known.name), spec, Some(known.id), stop)
     }
 
-    /// What the volumes in a listing could come to hold, beside what the pool has.
+    /// Compares the slots that the volumes of a listing need when they are full with the pool's
+    /// slots.
     pub fn provision(&self, volumes: &[Known]) -> Provision {
         let pool = &self.pool;
         let needed =
@@ -129,8 +131,8 @@ impl Engine {
         }
     }
 
-    /// Checks that the pool has room for these volumes when all are full, unless it may be thin.
-    /// Gives the warning for one that is.
+    /// Checks that the pool has room for these volumes when all are full. If it has not, returns a
+    /// warning if `thin` is given, and an error otherwise.
     fn check_provision(
         &self,
         volumes: &[Known],
@@ -149,11 +151,11 @@ impl Engine {
         bail!("{text}; pass --thin to let the pool run full")
     }
 
-    /// Makes a volume. Beside it, the warning about a pool that can run full now.
+    /// Makes a volume. Also returns a warning if the pool may run full now.
     ///
     /// # Errors
-    /// When the name is taken, the code does not fit the pool, nodes are missing, or the pool has
-    /// no room for it and `thin` is not given.
+    /// The name is taken, the code does not fit the pool, the size is invalid, or nodes are
+    /// missing. Or the pool has no room for the volume and `thin` is not given.
     pub fn create_volume(
         &self,
         name: &str,
@@ -172,7 +174,7 @@ impl Engine {
         if listing.find(name).is_some() {
             bail!("the pool {} has a volume {name:?} already", pool.folder.display());
         }
-        // One that is hidden may have the name.
+        // A hidden volume may have the same name.
         listing.check_none_hidden()?;
         self.remove_unfinished(&listing);
         let mut volumes = listing.volumes;
@@ -201,10 +203,10 @@ impl Engine {
         Ok((known, warning))
     }
 
-    /// Removes what a `volume create` that was killed left on the nodes.
+    /// Removes the files of a volume whose `volume create` was killed.
     fn remove_unfinished(&self, listing: &Listing) {
         if !listing.is_complete() {
-            // A node that does not answer may have a root.
+            // A node that does not answer may have a root of the volume.
             return;
         }
         for (id, epoch) in &listing.without_root {
@@ -213,14 +215,14 @@ impl Engine {
             });
             match removed {
                 Ok(()) => tracing::warn!("removed the files of {id}, an unfinished volume"),
-                // It is being made just now, say.
+                // For example, the volume is being made at this moment.
                 Err(error) => tracing::debug!("{id} has no root yet: {error:#}"),
             }
         }
     }
 
-    /// Fences a volume on every node, and makes sure that no node has a root of the volume or a
-    /// record that cannot be read. Gives the epoch.
+    /// Fences a volume on every node. Checks that no node has a root of the volume or an unreadable
+    /// record of it. Returns the epoch.
     fn check_without_root(&self, id: VolumeId, epoch: Epoch) -> anyhow::Result<Epoch> {
         let epoch = Epoch(epoch.0 + 1);
         for node in self.pool.node_indices() {
@@ -234,11 +236,11 @@ impl Engine {
         Ok(epoch)
     }
 
-    /// Checks that the pool has room for a volume that grows to `size_bytes`, unless it may be
-    /// thin. Gives the warning for one that is.
+    /// Checks that the pool has room for a volume that grows to `size_bytes`. If it has not,
+    /// returns a warning if `thin` is given, and an error otherwise.
     ///
     /// # Errors
-    /// When there is no such volume, or no room.
+    /// There is no volume of this name, or no room for it.
     pub fn check_growth(
         &self,
         name: &str,
@@ -251,17 +253,18 @@ impl Engine {
         for known in volumes.iter_mut().filter(|known| known.id == grown.id) {
             known.geometry.size_bytes = known.geometry.size_bytes.max(size_bytes);
         }
-        // What does not grow is refused for that reason, later on.
+        // If the size is not larger, a later check refuses it with that reason.
         let thin = thin || size_bytes <= grown.size_bytes;
         let what = format!("{name} of {}", units::size(size_bytes));
         let warning = self.check_provision(&volumes, &what, thin)?;
         Ok((grown, warning))
     }
 
-    /// Makes an open volume larger, and thin if told so, and waits until it is.
+    /// Makes an open volume larger and waits until it is. With `thin`, also makes it thin.
     ///
     /// # Errors
-    /// When it is not a volume, or the size is not larger, or the nodes do not take it.
+    /// The device is not a volume, the size is not larger or not whole blocks, the volume or its
+    /// nodes refuse, or the volume has not grown within 60 seconds.
     pub fn grow(&self, open: &OpenDevice, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
         const BLOCK: u64 = fieldstone_proto::BLOCK_BYTES as u64;
         const STEP: Duration = Duration::from_millis(20);
@@ -297,7 +300,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Why an open volume was last not made larger.
+    /// The reason why the last growth of an open volume was refused.
     fn grow_refused(&self, open: &OpenDevice) -> Option<String> {
         let snapshot = self.runtime.snapshot();
         let mut devices = snapshot.iter().flat_map(|core| &core.devices);
@@ -305,7 +308,7 @@ impl Engine {
         found.status_of::<Status>()?.grow_refused.clone()
     }
 
-    /// Opens a volume, makes it larger, and closes it.
+    /// Opens a volume, makes it larger and closes it.
     ///
     /// # Errors
     /// As [`Engine::open_volume`] and [`Engine::grow`].
@@ -320,7 +323,7 @@ impl Engine {
     /// Removes a volume and all its data from every node.
     ///
     /// # Errors
-    /// When it is in use, or a node is down and `force` is not given: the node would bring the
+    /// The volume is in use. Or a node is down and `force` is not given: that node would bring the
     /// volume back.
     pub fn remove_volume(&self, known: &Known, force: bool) -> anyhow::Result<()> {
         let name = &known.name;
@@ -341,12 +344,12 @@ impl Engine {
         let pool = &self.pool;
         let capability = || self.capability(id, Epoch(epoch.0 + 1));
         let mut sessions = Vec::new();
-        // All are fenced before any is told to forget: a volume in use stays whole.
+        // Fences all nodes before any node removes data. So a volume that is in use stays whole.
         for node in pool.node_indices() {
             let fence = || -> Result<NodeSession, anyhow::Error> {
                 let mut session = self.node_session(node)?;
                 match session.ask(capability(), &RequestBody::Fence { takeover: false }) {
-                    // A record that is damaged cannot be fenced, but it can be removed.
+                    // A damaged record cannot be fenced, but it can be removed.
                     Ok(_) | Err(SessionError::Refused { source: NodeError::Io(_), .. }) => {
                         Ok(session)
                     }
@@ -374,7 +377,7 @@ impl Engine {
         }
         let mut failed = None;
         for (node, session) in &mut sessions {
-            // One that fails keeps none of the others from it.
+            // If one node fails, the others still remove the volume.
             if let Err(error) = session.ask(capability(), &RequestBody::RemoveVolume) {
                 let error = anyhow::Error::from(error);
                 failed = failed.or(Some(

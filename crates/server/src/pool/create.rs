@@ -1,4 +1,4 @@
-//! Making a pool.
+//! Makes a pool.
 
 use std::fs;
 use std::path::Path;
@@ -20,17 +20,17 @@ pub fn check_fits(profile: Profile, nodes: u16) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How large the nodes of a new pool are.
+/// The sizes of the nodes of a new pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Size of each; a fair share of the free space if absent.
+    /// Size of each node in bytes; a fair share of the free space if absent.
     pub node_bytes: Option<u64>,
-    /// They may be larger than the free space.
+    /// The nodes may be larger than the free space.
     pub overcommit: bool,
 }
 
-/// Makes a pool. Nodes come first and the pool's description last, so that an interruption leaves
-/// nothing that could be mistaken for a pool.
+/// Makes a pool: first the nodes, then the key and the pool's description. So if it is interrupted,
+/// no folder looks like a pool.
 pub fn create(dir: &Path, nodes: u16, profile: Profile, sizes: Sizes) -> anyhow::Result<Pool> {
     check_fits(profile, nodes)?;
     if is_pool(dir) {

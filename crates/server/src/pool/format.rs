@@ -1,7 +1,7 @@
 //! The file `pool.json`.
 //!
-//! `format` comes first and is checked before anything else is looked at: a reader that meets a
-//! newer one says so and touches nothing. Unknown fields of a known format mean damage.
+//! A reader checks `format` before any other field. It refuses a newer format, and changes nothing
+//! then. An unknown field in a known format means damage.
 
 use anyhow::{Context, bail};
 use fieldstone_codes::Profile;
@@ -13,7 +13,7 @@ use super::layout::{Layout, SLOT_BYTES_MAX};
 /// The format that this version writes, and the newest that it reads.
 pub const FORMAT: u32 = 1;
 
-/// What `pool.json` says.
+/// The content of `pool.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PoolFile {
@@ -23,7 +23,7 @@ pub struct PoolFile {
     pool: String,
     /// Number of nodes.
     pub nodes: u16,
-    /// The code of volumes that do not ask for another.
+    /// The code of volumes that are made without another code.
     code: String,
     /// Size of a slot on the nodes, in bytes.
     pub slot_bytes: u32,
@@ -31,7 +31,7 @@ pub struct PoolFile {
     pub slots_per_node: u32,
 }
 
-/// The part that every version has.
+/// The field that every version of the format has.
 #[derive(Deserialize)]
 struct Versioned {
     format: u32,

@@ -1,14 +1,17 @@
-//! Sizes that a pool and its volumes get unless told otherwise, and why.
+//! Default sizes of a pool and its volumes, with the reasons.
 //!
-//! - **Slot = shard = 1 MiB.** A segment of rs:4+2 then holds 4 MiB of data: large enough that its
-//!   shards are written sequentially, small enough that collecting garbage moves little at a time.
-//! - **Unit = 128 KiB / k**, a power of two from 16 to 64 KiB. Bytes of a segment that lie together
-//!   on one shard: a 4 KiB read meets one node. A row of units is then at most 128 KiB, which is
-//!   what large writes mostly come in: each fills rows on its own, and goes around the journal.
-//! - **Ring = 64 MiB**, less for small volumes: how much acknowledged data only the journal holds
-//!   at most, which bounds the replay after a crash.
-//! - **Node = a fair share of 80 % of the free space**, at most 64 GiB. Files are sparse: apart
-//!   from the tables, 0.8 %, nothing is taken before it is used.
+//! - **Slot = shard = 1 MiB.** A segment of rs:4+2 then holds 4 MiB of data. That is large enough
+//!   for sequential writes of the shards, and small enough that garbage collection moves little
+//!   data at a time.
+//! - **Unit = 128 KiB / k**, with k rounded up to a power of two, and from 16 to 64 KiB. It is
+//!   smaller if the code would not fit into a slot otherwise. A unit is the bytes of a segment that
+//!   lie together on one shard, so a 4 KiB read needs one node. For k up to 8, a row of units has
+//!   at most 128 KiB. Many large writes have that size: such a write fills rows by itself and does
+//!   not go through the journal.
+//! - **Ring = 64 MiB**, less for small volumes and nodes. The ring bounds the acknowledged data
+//!   that only the journal holds, and so the replay after a crash.
+//! - **Node = a fair share of 80 % of the free space**, at most 64 GiB. Files are sparse. Only the
+//!   tables, 0.8 %, take space before it is used.
 
 use std::path::Path;
 
@@ -18,7 +21,7 @@ use fieldstone_volume::{Geometry, step_blocks};
 
 /// Size of a slot on a node: a slot holds one shard.
 pub const SLOT_BYTES: u32 = 1 << 20;
-/// The largest slot whose checksums fit its header block.
+/// The largest slot whose checksums fit into its header block.
 pub const SLOT_BYTES_MAX: u32 = 3 << 20;
 const ROW_BYTES: u32 = 128 << 10;
 const UNIT_BYTES_MIN: u32 = 16 << 10;
@@ -26,16 +29,16 @@ const UNIT_BYTES_MAX: u32 = 64 << 10;
 const RING_BYTES_MAX: u64 = 64 << 20;
 const RING_BYTES_MIN: u64 = 16 << 20;
 const NODE_BYTES_MAX: u64 = 64 << 30;
-/// Fewer slots than this leave no room for a checkpoint beside the data.
+/// With fewer slots there is no room for a checkpoint beside the data.
 const SLOTS_MIN: u64 = 16;
-/// Most slots of a node: 4 TiB. A node takes the space of its tables when it starts for the first
-/// time (32 GiB at this bound), reads them at every start, and keeps 24 bytes per slot in memory.
-/// With many more, a node reads for so long that it looks hung.
+/// Most slots of a node: 4 TiB. A node takes the space of its tables at its first start (32 GiB at
+/// this bound), reads them at every start, and keeps more than 80 bytes per slot in memory. With
+/// many more slots, a node would read for so long that it seems to hang.
 const SLOTS_MAX: u64 = 4 << 20;
-/// Bytes of a node's tables (the file `slots`) for each slot: its header and its open note.
+/// Bytes of a node's tables (the file `slots`) for each slot: its header block and its open note.
 pub const NODE_OVERHEAD_BYTES_PER_SLOT: u64 = 8192;
 
-/// The largest ring of a journal on nodes that have so many bytes for slots.
+/// The largest ring of a journal on nodes whose slots have `node_bytes` in total.
 pub fn ring_bytes_max(node_bytes: u64) -> u64 {
     RING_BYTES_MAX.min(node_bytes / 4).next_multiple_of(1 << 20)
 }
@@ -53,7 +56,7 @@ impl Layout {
     /// The slots of a node of `node_bytes`.
     ///
     /// # Errors
-    /// When the node is too small or too large.
+    /// The node is too small or too large.
     pub fn for_node_bytes(node_bytes: u64) -> anyhow::Result<Self> {
         let slots = node_bytes / u64::from(SLOT_BYTES);
         if slots < SLOTS_MIN {
@@ -74,41 +77,41 @@ impl Layout {
         Ok(Self { slot_bytes: SLOT_BYTES, slots })
     }
 
-    /// Bytes of the node's slots.
+    /// Bytes of all slots.
     pub fn node_bytes(self) -> u64 {
         u64::from(self.slot_bytes) * u64::from(self.slots)
     }
 }
 
-/// A fair share of the free space around `folder` for one of `nodes` nodes.
+/// The share of the free space around `folder` for one of `nodes` nodes, in whole slots.
 ///
 /// # Errors
-/// When the file system cannot be asked.
+/// The system does not report the free space.
 pub fn default_node_bytes(folder: &Path, nodes: u16) -> anyhow::Result<u64> {
     let free = free_bytes(folder)?;
     let share = free / 5 * 4 / u64::from(nodes.max(1));
     Ok(share.min(NODE_BYTES_MAX) / u64::from(SLOT_BYTES) * u64::from(SLOT_BYTES))
 }
 
-/// Free space of the file system around `folder`.
+/// Free bytes of the file system of `folder`.
 ///
 /// # Errors
-/// When the file system cannot be asked.
+/// The system does not report the free space.
 pub fn free_bytes(folder: &Path) -> anyhow::Result<u64> {
     fieldstone_host::free_bytes(folder)
         .with_context(|| format!("cannot learn the free space of {}", folder.display()))
 }
 
-/// The sizes of a new volume of `size_bytes`, coded with `profile`, on nodes with `layout`.
+/// The sizes of a new volume of `size_bytes` with the code `profile`, on nodes with `layout`.
 ///
 /// # Errors
-/// A slot is too small for one block of each of the elements into which the code cuts a shard.
+/// A slot has no room for one block of each element into which the code divides a shard.
 pub fn geometry(size_bytes: u64, profile: Profile, layout: Layout) -> anyhow::Result<Geometry> {
     let shards = u32::try_from(profile.k().next_power_of_two()).unwrap_or(u32::MAX);
     let mut unit_bytes = (ROW_BYTES / shards).clamp(UNIT_BYTES_MIN, UNIT_BYTES_MAX);
     let elements = profile.code().elements();
     let step_of = |unit_bytes: u32| u64::from(step_blocks(unit_bytes / 4096, elements)) * 4096;
-    // Elements that are no power of two and units have no short common multiple.
+    // If the number of elements is no power of two, its common multiple with the unit may be large.
     while step_of(unit_bytes) > u64::from(layout.slot_bytes) && unit_bytes > 4096 {
         unit_bytes /= 2;
     }

@@ -1,13 +1,13 @@
-//! Which nodes of a pool hold no data at present, and whether one more may be made empty.
+//! Which nodes of a pool hold no data now, and whether another node may be made empty.
 //!
-//! A volume is read from the nodes that have its shards. An empty node is no harm as long as those
-//! that are absent or empty are no more than the code makes up for. Beyond that, an empty node in
-//! place of one that is only unmounted would be taken for the node, and the volume could not be
-//! read even when the disk is back.
+//! A volume reads its data from the nodes that have its shards. An empty node does no harm while no
+//! more nodes are absent or empty than the code tolerates. With more such nodes, an empty node
+//! could take the place of a node that is only unmounted. Then the volume could not be read even
+//! after the disk is mounted again.
 //!
-//! A folder may hang with its disk. So folders are looked at in threads of their own, all at the
-//! same time, and one that has not answered by a deadline counts as lost: its data cannot be read
-//! now.
+//! A folder may hang with its disk. So each folder is examined in its own thread, all at the same
+//! time. A folder that has not answered by a deadline counts as lost, because its data cannot be
+//! read now.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,13 +25,14 @@ use fieldstone_proto::disk::Superblock;
 use super::record::{self, Place, Record};
 use super::{POOL_FILE, Pool, PoolFile};
 
-/// How long a folder may take for a look. A disk that is well answers within milliseconds.
+/// How long the examination of a folder may take. A healthy disk answers within milliseconds.
 const LOOK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Looks at the path of a node's folder, as [`folder::look`] does, and does not wait for long.
+/// Examines the path of a node's folder, as [`folder::look`] does, but waits at most
+/// `LOOK_PATIENCE`.
 ///
 /// # Errors
-/// The system refuses the look, or the folder does not answer.
+/// The system refuses the access, or the folder does not answer.
 pub fn look(path: &Path) -> Result<Found, FolderError> {
     let folder = path.to_path_buf();
     let call = move || folder::look(&folder);
@@ -39,8 +40,8 @@ pub fn look(path: &Path) -> Result<Found, FolderError> {
         .unwrap_or_else(|_| Err(FolderError::Silent(path.to_path_buf())))
 }
 
-/// Looks for these nodes with `look_for`, all at the same time, until `patience` has passed. Gives
-/// those that were not found.
+/// Examines the folders of these nodes with `look_for`, all at the same time, for at most
+/// `patience`. Returns the nodes that were not found.
 fn not_found<F>(
     nodes: Vec<(NodeIndex, PathBuf, Superblock)>,
     patience: Duration,
@@ -55,9 +56,9 @@ where
     for (node, path, superblock) in nodes {
         let (found, at) = (found.clone(), path.clone());
         let call = move || look_for(&at, &superblock);
-        // The caller may have given up by then.
+        // The caller may have stopped waiting.
         let tell = move |answer| drop(found.send((node, answer)));
-        // Without an answer, or a thread to look, it stays like this.
+        // Without a thread or an answer, the node stays in `lost`.
         let _ = look_up::begin(&path.to_string_lossy(), call, tell);
         lost.insert(node.0, FolderError::Silent(path));
     }
@@ -77,10 +78,11 @@ where
 pub struct Losses(pub BTreeMap<u16, String>);
 
 impl Losses {
-    /// Looks at the folders of all nodes but those `elsewhere`, which run at an address.
+    /// Finds the nodes without data. Does not examine the folders of nodes `elsewhere`, which run
+    /// at an address.
     ///
     /// # Errors
-    /// When the pool's record cannot be read.
+    /// The pool's record cannot be read.
     pub fn of(pool: &Pool, elsewhere: &[NodeIndex]) -> anyhow::Result<Self> {
         let record = Record::read(&pool.folder, pool.id)?;
         let mut losses = BTreeMap::new();
@@ -98,11 +100,11 @@ impl Losses {
         Ok(Self(losses))
     }
 
-    /// Whether `made` may be empty nodes from now on: with them, no more nodes hold no data than
-    /// the pool's code makes up for.
+    /// Checks that the nodes `made` may become empty: then no more nodes hold no data than the
+    /// pool's code tolerates.
     ///
     /// # Errors
-    /// Which others hold no data, and why.
+    /// The check fails: lists the other nodes without data, with the reasons.
     pub fn allow(&self, pool: &Pool, made: &[NodeIndex]) -> Result<(), String> {
         let others: Vec<(&u16, &String)> =
             self.0.iter().filter(|(node, _)| !made.contains(&NodeIndex(**node))).collect();
@@ -122,7 +124,7 @@ impl Losses {
     }
 }
 
-/// What was found in place of a node, without advice.
+/// What is in the place of a node, without advice.
 fn short(error: FolderError) -> String {
     match error {
         FolderError::Missing(path) => format!("nothing lies at {}", path.display()),
@@ -131,28 +133,29 @@ fn short(error: FolderError) -> String {
     }
 }
 
-/// What a process that opens a pool's nodes notes about them, and what it allows.
+/// Keeps the pool's record for a process that opens the pool's nodes, and decides whether it may
+/// make an empty node.
 #[derive(Debug)]
 pub struct PoolKeeper {
     pool: Pool,
     /// Nodes that run at an address.
     elsewhere: Vec<NodeIndex>,
-    /// The file system of `pool.json` at the start.
+    /// The device number of the file system of `pool.json` at the start.
     device: u64,
 }
 
 impl PoolKeeper {
-    /// For a pool whose nodes `elsewhere` run at addresses.
+    /// The keeper of a pool whose nodes `elsewhere` run at addresses.
     ///
     /// # Errors
-    /// When `pool.json` cannot be looked at.
+    /// The system refuses the access to `pool.json`.
     pub fn new(pool: &Pool, elsewhere: Vec<NodeIndex>) -> anyhow::Result<Self> {
         let path = pool.folder.join(POOL_FILE);
         let meta = fs::metadata(&path).with_context(|| format!("{}", path.display()))?;
         Ok(Self { pool: pool.clone(), elsewhere, device: meta.dev() })
     }
 
-    /// Checks that the pool's folder is the one that this process began with.
+    /// Checks that the pool's folder is still the one at the start.
     fn check_pool(&self) -> anyhow::Result<()> {
         let path = self.pool.folder.join(POOL_FILE);
         let shown = path.display();
@@ -174,7 +177,7 @@ impl PoolKeeper {
             record::update(&self.pool.folder, self.pool.id, |record| change(record, place))
         });
         if let Err(error) = noted {
-            // A user who may not write the file may use the nodes all the same.
+            // A user who may not write the record may still use the nodes.
             tracing::info!("cannot note where {} lies: {error:#}", path.display());
         }
     }
@@ -255,7 +258,7 @@ mod tests {
         assert!(refused.contains("3 nodes") && refused.contains("node.1: was made"), "{refused}");
         record::update(&pool.folder, pool.id, Record::note_whole).expect("writable");
         assert_eq!(may(2), Ok(()));
-        // Nodes that run elsewhere are not looked for here.
+        // Folders of nodes that run elsewhere are not examined.
         for node in [3, 4] {
             fs::remove_dir_all(pool.node_folder(NodeIndex(node))).expect("removable");
         }
@@ -309,7 +312,7 @@ mod tests {
         })
         .expect("writable");
         assert_eq!(keeper.may_replace(NodeIndex(0), &path), Ok(()));
-        // The pool's disk is away as well, and another pool, or none, lies beneath.
+        // The pool's disk is absent too. Another pool, or none, is below its mount point.
         let file = pool.folder.join(POOL_FILE);
         let text = fs::read_to_string(&file).expect("readable");
         fs::write(&file, text.replace(&pool.id.to_string(), &PoolId(1).to_string()))

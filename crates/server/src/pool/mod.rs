@@ -1,20 +1,20 @@
-//! A pool on disk: a folder that says who its nodes are.
+//! A pool on disk: a folder that names its nodes.
 //!
 //! ```text
 //! DIR/
-//!   pool.json      what the pool is (see `format`); written last, so that a pool is whole or absent
-//!   nodes.json     what is known of the nodes' folders (see `record`); no data depends on it
-//!   pool.key       the secret that capabilities are signed with; mode 0600
-//!   control.sock   the running server, while there is one
-//!   node.0/ …      one folder per node; each may be a mount point of its own disk
-//!     superblock   which node of which pool this is
-//!     lock         held by the process that runs the node; says which, and its kind
-//!     listen       where that process listens, when it is `fieldstone node`
+//!   pool.json      the description (see `format`); written last: a pool is complete or absent
+//!   nodes.json     the record of the nodes' folders (see `record`); no data depends on it
+//!   pool.key       the master key of the capabilities; mode 0600
+//!   control.sock   the socket of the running server
+//!   node.0/ …      a folder for each node; each may be the mount point of its own disk
+//!     superblock   the identity of the node and its pool
+//!     lock         held by the process that runs the node; names that process and its kind
+//!     listen       the address of that process if it is `fieldstone node`
 //!     slots data   the chunk store
 //!     volume.* journal.*
 //! ```
 //!
-//! Nothing in `pool.json` changes after creation. What volumes there are is known to the nodes.
+//! `pool.json` never changes after creation. The nodes know the volumes of the pool.
 
 mod create;
 mod format;
@@ -40,34 +40,34 @@ pub use losses::{Losses, PoolKeeper, look};
 pub use provision::{Provision, needed_slots};
 pub use room::check_room;
 
-/// The file that makes a folder a pool.
+/// The name of the pool's description. A folder with this file is a pool.
 pub const POOL_FILE: &str = "pool.json";
-/// The file with the pool's secret.
+/// The name of the file with the pool's key.
 const KEY_FILE: &str = "pool.key";
 
 /// An opened pool.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// Its folder.
+    /// The folder of the pool.
     pub folder: PathBuf,
-    /// Its identity.
+    /// The id of the pool.
     pub id: PoolId,
     /// Number of nodes.
     pub nodes: u16,
-    /// The code that volumes have unless they ask for another.
+    /// The code of volumes that are made without another code.
     pub profile: Profile,
-    /// The nodes' slots.
+    /// The slots of each node.
     pub layout: Layout,
-    /// The secret.
+    /// The master key, from which the keys that sign capabilities are derived.
     pub key: MasterKey,
 }
 
-/// True when `folder` holds a pool description, readable or not.
+/// True if `folder` has a pool description, even an unreadable one.
 pub fn is_pool(folder: &Path) -> bool {
     folder.join(POOL_FILE).exists()
 }
 
-/// True when `folder` is a pool's, or may not be looked into: opening it tells which.
+/// True if `folder` is a pool, or the user may not read it: then opening it gives the error.
 pub fn may_be_pool(folder: &Path) -> bool {
     let denied = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     folder.join(POOL_FILE).try_exists().unwrap_or_else(denied)
@@ -77,7 +77,7 @@ impl Pool {
     /// Reads the description and the key of the pool at `folder`.
     ///
     /// # Errors
-    /// When `folder` is no pool, or its files cannot be read, or are damaged, or of a newer version.
+    /// `folder` is no pool, or its files cannot be read, are damaged or are of a newer version.
     pub fn open(folder: &Path) -> anyhow::Result<Self> {
         let path = folder.join(POOL_FILE);
         let text = match fs::read_to_string(&path) {
@@ -113,11 +113,11 @@ impl Pool {
         (0..self.nodes).map(NodeIndex)
     }
 
-    /// Writes the description and the key. The description comes last and atomically: a pool is
-    /// whole or absent.
+    /// Writes the key and the description. Writes the description last, and atomically: a pool is
+    /// complete or absent.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// A file cannot be written.
     pub fn write(&self) -> anyhow::Result<()> {
         let key = self.key.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n";
         write_new(&self.folder.join(KEY_FILE), key.as_bytes(), 0o600)?;
@@ -160,7 +160,7 @@ fn read_key(path: &Path) -> anyhow::Result<MasterKey> {
 /// Sixteen random bytes from the kernel.
 ///
 /// # Errors
-/// When there is no `/dev/urandom`.
+/// `/dev/urandom` cannot be read.
 pub fn random() -> anyhow::Result<u128> {
     let mut bytes = [0u8; 16];
     fs::File::open("/dev/urandom")

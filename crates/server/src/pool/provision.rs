@@ -1,9 +1,9 @@
-//! What a pool's volumes could come to hold, beside what the pool has.
+//! Compares the slots that a pool's volumes need when they are full with the slots of the pool.
 //!
-//! A volume that is made thick reserves the slots that its size takes on every node. A *thin* one
-//! reserves them as it fills, and may find that its neighbours have them. A pool whose slots
-//! suffice for all its volumes never runs full; one with less is thin itself, which must be asked
-//! for.
+//! A thick volume reserves the slots that its size takes on every node. A *thin* volume reserves
+//! them while it fills, and other volumes may have taken them. A pool that has enough slots for all
+//! its volumes never runs full. A pool that has fewer slots is thin, and a command makes it thin
+//! only with an option.
 
 use std::fmt;
 
@@ -12,34 +12,34 @@ use fieldstone_volume::Geometry;
 
 use fieldstone_units as units;
 
-/// The slots, on all nodes together, that a full volume takes.
+/// The slots that a full volume takes on all nodes together.
 pub fn needed_slots(geometry: &Geometry, profile: Profile, nodes: u16) -> u64 {
     fieldstone_volume::slots_whole(geometry, profile, nodes).saturating_mul(u64::from(nodes))
 }
 
-/// What is promised to volumes, and what there is.
+/// The slots that full volumes need, and the slots that the pool has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Provision {
-    /// Slots that full volumes would take.
+    /// Slots that full volumes need.
     pub needed_slots: u64,
-    /// Slots of all nodes.
+    /// Slots of all nodes together.
     pub slots: u64,
-    /// Size of a slot.
+    /// Size of a slot in bytes.
     pub slot_bytes: u32,
 }
 
 impl Provision {
-    /// Bytes of slots that full volumes would take.
+    /// Bytes of the slots that full volumes need.
     pub fn needed_bytes(self) -> u64 {
         self.needed_slots.saturating_mul(u64::from(self.slot_bytes))
     }
 
-    /// Bytes of all slots.
+    /// Bytes of the slots of all nodes.
     pub fn bytes(self) -> u64 {
         self.slots.saturating_mul(u64::from(self.slot_bytes))
     }
 
-    /// True when the pool can run full.
+    /// True if the pool can run full.
     pub fn is_thin(self) -> bool {
         self.needed_slots > self.slots
     }

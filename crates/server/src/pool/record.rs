@@ -1,4 +1,4 @@
-//! The file `nodes.json`: what the pool has seen of its nodes' folders.
+//! The file `nodes.json`: what the pool knows of its nodes' folders.
 //!
 //! ```text
 //! { "format": 1,
@@ -12,20 +12,20 @@
 //!
 //! The file serves two decisions, and no data depends on it:
 //!
-//! - **May an empty node be made without a command** (`serve --replace-missing`)? Only a folder
-//!   that lay *beside* `pool.json` may be: on the same file system, in the pool's own folder. Where
-//!   a disk was mounted (`mount`), or a link led elsewhere (`link`), a missing folder is taken for
-//!   a disk that is away.
-//! - **How many nodes can still be lost?** An empty node holds nothing until it is rebuilt. Until a
-//!   server or `rebuild` has seen every volume of the pool whole, it counts like one that is
-//!   absent.
+//! - **May a server make an empty node without a command** (`serve --replace-missing`)? Only if the
+//!   old folder was *beside* `pool.json`: in the pool's folder and on the same file system. Where a
+//!   disk was mounted (`mount`), or the folder was a link (`link`), a missing folder may mean that
+//!   a disk is absent.
+//! - **How many more nodes may be lost?** An empty node holds no data until it is rebuilt. It
+//!   counts like an absent node until a server or `rebuild` has seen every volume of the pool
+//!   whole.
 //!
-//! Places are told as relations, not as device numbers: those change from one start of the machine
-//! to the next.
+//! The file has relations (`beside`) and no device numbers, because device numbers change when the
+//! machine restarts.
 //!
-//! Servers, node processes and commands write the file, one at a time: each holds a lock on
-//! `pool.json` while it reads, changes and replaces the file. Without the file, or with a damaged
-//! one, nothing is known: no node is made without a command. A newer format is left alone.
+//! Servers, node processes and commands write the file. Each holds a lock on `pool.json` while it
+//! reads, changes and replaces the file. If the file is absent or damaged, no folder is known, and
+//! no node is made without a command. A process does not change a file of a newer format.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -42,28 +42,28 @@ use super::POOL_FILE;
 pub const NODES_FILE: &str = "nodes.json";
 /// The format that this version writes, and the newest that it reads.
 const FORMAT: u32 = 1;
-/// How long a process waits for others that change the file. They take milliseconds each.
+/// How long a process waits for the lock. Other processes hold it for milliseconds.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// How often it tries meanwhile.
+/// Pause between tries to lock.
 const LOCK_POLL: Duration = Duration::from_millis(2);
 
 /// How a node's folder is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
-    /// A folder of the pool's own, on the file system of `pool.json`.
+    /// A folder in the pool's folder, on the same file system.
     Beside,
-    /// On another file system: a disk is mounted there.
+    /// The folder is on another file system: a disk is mounted there.
     Mount,
-    /// Through a symbolic link.
+    /// The folder is a symbolic link.
     Link,
 }
 
 impl Place {
-    /// How the folder at `path` in the pool's folder is reached.
+    /// How the folder at `path` is reached from the pool's folder `pool`.
     ///
     /// # Errors
-    /// The system refuses the look.
+    /// The system refuses the access.
     pub fn of(pool: &Path, path: &Path) -> std::io::Result<Self> {
         if fs::symlink_metadata(path)?.is_symlink() {
             return Ok(Self::Link);
@@ -73,21 +73,21 @@ impl Place {
     }
 }
 
-/// What is known of a node's folder.
+/// What the record says of a node's folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Which node.
+    /// The node.
     node: u16,
     /// The incarnation of the node that was found or made last.
     incarnation: String,
-    /// How its folder was reached.
+    /// How the folder was reached.
     pub place: Place,
-    /// The node was made empty in place of a lost one, and is not known to be rebuilt.
+    /// The node was made empty in place of a lost node, and is not known to be rebuilt.
     #[serde(default)]
     pub rebuild: bool,
 }
 
-/// What `nodes.json` says.
+/// The content of `nodes.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     format: u32,
@@ -95,7 +95,7 @@ pub struct Record {
     nodes: Vec<Entry>,
 }
 
-/// The part that every version has.
+/// The field that every version of the format has.
 #[derive(Deserialize)]
 struct Versioned {
     format: u32,
@@ -106,11 +106,11 @@ impl Record {
         Self { format: FORMAT, pool: pool.to_string(), nodes: Vec::new() }
     }
 
-    /// Reads the record of the pool at `folder`. One that is absent, damaged or another pool's
-    /// says nothing.
+    /// Reads the record of the pool at `folder`. If the file is absent, damaged or of another pool,
+    /// the record is empty.
     ///
     /// # Errors
-    /// It is of a newer version, or cannot be read.
+    /// The file is of a newer version, or cannot be read.
     pub fn read(folder: &Path, pool: PoolId) -> anyhow::Result<Self> {
         let path = folder.join(NODES_FILE);
         let text = match fs::read_to_string(&path) {
@@ -138,29 +138,29 @@ impl Record {
         }
     }
 
-    /// What is known of a node.
+    /// The entry of a node.
     pub fn entry(&self, node: NodeIndex) -> Option<&Entry> {
         self.nodes.iter().find(|entry| entry.node == node.0)
     }
 
-    /// The nodes that wait to be rebuilt, with their incarnations.
+    /// The nodes that are not known to be rebuilt, with their incarnations.
     pub fn to_rebuild(&self) -> Vec<(NodeIndex, &str)> {
         let waiting = self.nodes.iter().filter(|entry| entry.rebuild);
         waiting.map(|entry| (NodeIndex(entry.node), entry.incarnation.as_str())).collect()
     }
 
-    /// Notes that a node was found.
+    /// Notes that a node was found in its folder.
     pub fn note_seen(&mut self, node: NodeIndex, incarnation: u64, place: Place) {
         let rebuild = self.entry(node).is_some_and(|entry| entry.rebuild);
         self.put(Entry { node: node.0, incarnation: hex(incarnation), place, rebuild });
     }
 
-    /// Notes that an empty node was made; in place of a lost one if `replaced`.
+    /// Notes that an empty node was made; with `replaced`, in place of a lost node.
     pub fn note_made(&mut self, node: NodeIndex, incarnation: u64, place: Place, replaced: bool) {
         self.put(Entry { node: node.0, incarnation: hex(incarnation), place, rebuild: replaced });
     }
 
-    /// Notes that every volume of the pool was seen whole.
+    /// Notes that every volume of the pool was seen whole: replaced nodes are rebuilt.
     pub fn note_whole(&mut self) {
         for entry in &mut self.nodes {
             entry.rebuild = false;
@@ -186,10 +186,11 @@ fn hex(incarnation: u64) -> String {
     format!("{incarnation:016x}")
 }
 
-/// Changes the record of the pool at `folder`, alone. Writes only what differs.
+/// Changes the record of the pool at `folder`, under the lock. Writes the file only if the record
+/// changes.
 ///
 /// # Errors
-/// It cannot be read or written, or is of a newer version.
+/// The file cannot be locked, read or written, or is of a newer version.
 pub fn update(folder: &Path, pool: PoolId, change: impl FnOnce(&mut Record)) -> anyhow::Result<()> {
     let path = folder.join(POOL_FILE);
     let file = fs::File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
@@ -200,10 +201,10 @@ pub fn update(folder: &Path, pool: PoolId, change: impl FnOnce(&mut Record)) -> 
     if after == before { Ok(()) } else { after.write(folder) }
 }
 
-/// Locks the file; the lock ends with it.
+/// Locks the file. The lock ends when `file` is closed.
 ///
 /// # Errors
-/// Another process holds the lock for longer than `patience`.
+/// Another process holds the lock for longer than `patience`, or the system refuses the lock.
 fn lock(file: &fs::File, patience: Duration) -> std::io::Result<()> {
     let deadline = Instant::now() + patience;
     loop {

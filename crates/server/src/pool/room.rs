@@ -1,10 +1,10 @@
-//! Whether the disks have the room that a pool's nodes are made with.
+//! Checks that the disks have room for the nodes of a new pool.
 //!
-//! Node files are sparse: a node takes the space of its tables when it starts, and of its slots as
-//! they fill; the journals of volumes take rings beside the slots. A node that is larger than its
-//! disk would run into a full file system long before it counts as full. So the sizes are compared
-//! with the free space when the pool is made, for each file system that nodes share. Tables must
-//! fit in any case: without them no node starts.
+//! Node files are sparse: a node takes the space of its tables when it starts, and the space of its
+//! slots while they fill. The journals of volumes take rings beside the slots. A node that is
+//! larger than its disk would find the file system full before its slots are full. So making a pool
+//! compares the sizes with the free space of each file system that nodes share. There must be room
+//! for the tables in any case: without them no node starts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,25 +19,25 @@ use fieldstone_units as units;
 /// Nodes that share a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shared {
-    /// A folder on it.
+    /// The folder of the pool or of one of these nodes.
     folder: PathBuf,
     nodes: u64,
     free_bytes: u64,
 }
 
 impl Shared {
-    /// Bytes that the nodes' tables take.
+    /// Bytes of the nodes' tables.
     fn table_bytes(&self, layout: Layout) -> u64 {
         (u64::from(layout.slots) * NODE_OVERHEAD_BYTES_PER_SLOT).saturating_mul(self.nodes)
     }
 
-    /// Bytes that the rings of a volume's journal take: an opening makes new ones before it removes
-    /// the old ones.
+    /// Bytes of the largest rings of a volume's journal. An opening makes new rings before it
+    /// removes the old ones.
     fn ring_bytes(&self, layout: Layout) -> u64 {
         (2 * ring_bytes_max(layout.node_bytes())).saturating_mul(self.nodes)
     }
 
-    /// Why the nodes have no room, if so.
+    /// The reason why the nodes have no room. None if they have room.
     fn shortage(&self, layout: Layout) -> Option<String> {
         let slots_bytes = layout.node_bytes().saturating_mul(self.nodes);
         let needed_bytes = slots_bytes
@@ -58,11 +58,12 @@ impl Shared {
 }
 
 /// Compares nodes of this size, in these folders of a pool, with the free space of their file
-/// systems. Folders that are not there yet will lie on the file system of the pool's. Beyond the
-/// free space, it is an error, or with `overcommit` a warning on stderr.
+/// systems. A folder that does not exist will be on the file system of the pool's folder. If there
+/// is less free space, this is an error, or with `overcommit` a warning on stderr.
 ///
 /// # Errors
-/// The nodes would not fit, or a file system cannot be asked.
+/// The nodes do not fit, even with `overcommit` if their tables do not. Or the system does not
+/// report the free space.
 pub fn check_room(
     pool: &Path,
     nodes: impl Iterator<Item = PathBuf>,
@@ -118,7 +119,7 @@ mod tests {
     fn what_does_not_fit_is_refused_unless_asked_for() {
         let temp = tempfile::tempdir().expect("a temporary folder");
         let nodes = || (0..6).map(|node| temp.path().join(format!("node.{node}")));
-        // More than the disk has, and tables that it has room for.
+        // More than the disk has, with tables for which it has room.
         let free_bytes = free_bytes(temp.path()).expect("statvfs works");
         let slots = u32::try_from((free_bytes >> 20) + 1).expect("a disk of less than 4 PiB");
         let large = Layout { slot_bytes: 1 << 20, slots };

@@ -1,4 +1,4 @@
-//! From what the host tells to what is reported.
+//! Makes reports from the snapshots of the host.
 
 use fieldstone_host::frontends::nbd;
 use fieldstone_host::{CoreSnapshot, DeviceSnapshot};
@@ -13,26 +13,27 @@ use crate::engine::{Engine, Known, NodeSight};
 use crate::pool::Provision;
 use crate::runtime::Runtime;
 
-/// Whether a pool's report tells of the stores that need no pool and are served beside it.
+/// Whether the report of a pool contains the served stores that need no pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stores {
-    /// It does.
+    /// The report contains them.
     Told,
-    /// It does not: another report of the server does.
+    /// The report does not contain them, because another report of the server does.
     LeftOut,
 }
 
 impl PoolReport {
-    /// Everything about a pool at work, with the stores beside it that need no pool. What cannot be
-    /// learned is left out.
+    /// The report of a running pool, with the stores that need no pool. Leaves out facts that are
+    /// not available.
     pub fn of(engine: &Engine) -> Self {
         Self::with_stores(engine, Stores::Told)
     }
 
-    /// Everything about a pool at work.
+    /// The report of a running pool. `stores` says whether it has the stores that need no pool.
     pub fn with_stores(engine: &Engine, stores: Stores) -> Self {
         let (pool, runtime) = (&engine.pool, engine.runtime());
-        // Nodes first: what a volume tells of a node that was replaced is then told of the new one.
+        // Asks the nodes first. So if a node was replaced, the volumes' newer snapshot is about the
+        // new node.
         let sights = engine.see_nodes();
         let cores = runtime.handle().snapshot(true);
         let mut volumes = device_reports(runtime, &cores, Some(pool.id), stores);
@@ -54,14 +55,14 @@ impl PoolReport {
         }
     }
 
-    /// Everything about stores that need no pool.
+    /// The report of the stores that need no pool.
     pub fn of_stores(runtime: &Runtime) -> Self {
         let cores = runtime.handle().snapshot(true);
         Self { volumes: device_reports(runtime, &cores, None, Stores::Told), ..Self::default() }
     }
 }
 
-/// The volumes of a pool, and the stores that need none if they are to be told of.
+/// Reports the devices of a pool, and the stores that need no pool if `stores` says so.
 fn device_reports(
     runtime: &Runtime,
     cores: &[CoreSnapshot],
@@ -80,7 +81,7 @@ fn device_reports(
 }
 
 impl ServerReport {
-    /// What a serving process tells about itself.
+    /// The report of this server.
     pub fn of(cores: &[CoreSnapshot], uptime_ns: u64, listen: Vec<String>) -> Self {
         let reports: Vec<CoreReport> = cores
             .iter()
@@ -105,7 +106,7 @@ impl ServerReport {
     }
 }
 
-/// The nodes: from their own mouths, or why they are silent.
+/// Reports the nodes: their own answers, or the reason why they are down.
 fn node_reports(engine: &Engine, sights: &[NodeSight], cores: &[CoreSnapshot]) -> Vec<NodeReport> {
     let local = |node| {
         let mut nodes = cores.iter().flat_map(|core| &core.nodes);
@@ -135,7 +136,7 @@ fn node_reports(engine: &Engine, sights: &[NodeSight], cores: &[CoreSnapshot]) -
     sights.iter().map(report).collect()
 }
 
-/// Lets nodes of this process that are down tell the reason themselves.
+/// Replaces the reasons for nodes of this process that are down: the node itself knows more.
 fn explain_nodes(volume: &mut VolumeReport, pool: PoolId, cores: &[CoreSnapshot]) {
     for view in volume.nodes.iter_mut().filter(|view| view.state == "down") {
         let mut nodes = cores.iter().flat_map(|core| &core.nodes);
@@ -147,7 +148,7 @@ fn explain_nodes(volume: &mut VolumeReport, pool: PoolId, cores: &[CoreSnapshot]
     }
 }
 
-/// Fills in what an opening volume does not know of itself yet.
+/// Fills in the size and code that an opening volume does not know yet.
 fn complete(volume: &mut VolumeReport, listed: &[Known]) {
     let Some(known) = listed.iter().find(|known| known.name == volume.name) else { return };
     if volume.phase == "opening" && volume.size_bytes == 0 {
@@ -156,7 +157,7 @@ fn complete(volume: &mut VolumeReport, listed: &[Known]) {
     }
 }
 
-/// A device that is open.
+/// The report of an open device.
 fn device_report(name: String, device: &DeviceSnapshot) -> VolumeReport {
     let mut report = match device.status_of::<Status>() {
         Some(status) => volume_report(status),
@@ -200,7 +201,7 @@ fn volume_report(status: &Status) -> VolumeReport {
         reason,
         waits_for: status.waits_for.clone(),
         protection: match status.phase {
-            // What the volume lacks is known once its map is.
+            // The missing shards are known only when the volume has its map.
             Phase::Opening => "unknown",
             _ => protection(status),
         }

@@ -1,4 +1,4 @@
-//! What a device has done, from the counters of its layers.
+//! Reports the requests of a device, from the counters of its layers.
 
 use fieldstone_block::{Interval, Op};
 use fieldstone_host::{DeviceStats, LayerStatus};
@@ -42,7 +42,7 @@ pub fn io_report(stats: &DeviceStats) -> IoReport {
             p999_ns: summary.p999.0,
         })
         .collect();
-    // The whole comes behind its parts.
+    // For each kind of request, the total comes after its stages.
     let order = |stage: &StageReport| {
         let op = OPS.iter().position(|(_, name)| *name == stage.op);
         (op, stage.stage == Interval::Total.name())

@@ -1,7 +1,8 @@
-//! What `status` tells: one structure for `--json`, for tables, for `top` and for metrics.
+//! The report of `status`: one structure for `--json`, for tables, for `top` and for metrics.
 //!
-//! The field names are an interface: scripts read them. Fields are added, never renamed. All sizes
-//! are in bytes and all times in nanoseconds unless a name says otherwise.
+//! The field names are an interface that scripts read. New fields may be added, but no field may be
+//! renamed. Sizes are in bytes and times in nanoseconds, unless the name of the field says
+//! otherwise.
 
 mod collect;
 mod io;
@@ -12,38 +13,39 @@ use serde::{Deserialize, Serialize};
 
 pub use collect::Stores;
 
-/// A pool as its server, or an offline look at it, sees it.
+/// The report of a pool, from its server or from a command without a server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PoolReport {
-    /// The pool's id.
+    /// The id of the pool.
     pub pool: String,
-    /// Its folder.
+    /// The folder of the pool.
     pub dir: String,
     /// The default code of its volumes.
     pub code: String,
     /// The process that serves the pool; absent when no process does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerReport>,
-    /// Bytes of slots that its volumes would take when all are full; absent when no node answers.
+    /// Bytes of the slots that the volumes need when all are full; absent if no node answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioned_bytes: Option<u64>,
-    /// Bytes of slots that there are: with more provisioned, the pool can run full.
+    /// Bytes of all slots; absent if no node answers. If more are provisioned, the pool can run
+    /// full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisionable_bytes: Option<u64>,
-    /// Its nodes.
+    /// The nodes of the pool.
     pub nodes: Vec<NodeReport>,
-    /// Its volumes; of a running server, those that it serves.
+    /// The volumes. A running server reports the volumes that it serves or is told to serve.
     pub volumes: Vec<VolumeReport>,
 }
 
-/// A serving process.
+/// The report of a serving process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ServerReport {
-    /// Its process number.
+    /// The process id.
     pub pid: u32,
-    /// How long it has run.
+    /// Time since the start.
     pub uptime_ns: u64,
-    /// Where it listens for NBD.
+    /// Its NBD addresses.
     pub listen: Vec<String>,
     /// NBD connections open now.
     pub connections: u64,
@@ -71,21 +73,22 @@ pub struct CoreReport {
 /// A node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// Its place in the pool.
+    /// The number of the node in the pool.
     pub node: u16,
-    /// "up", "joining" or "down".
+    /// "up" or "down".
     pub state: String,
-    /// Where it is: a folder or an address.
+    /// The folder or address of the node.
     pub place: String,
-    /// Why it is down.
+    /// The reason why it is down.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub reason: String,
-    /// Tells the node from an empty one in its place: 16 hexadecimal digits.
+    /// The incarnation of the node, 16 hexadecimal digits. An empty node in its place has another
+    /// incarnation.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub incarnation: String,
-    /// Bytes of its slots.
+    /// Bytes of all slots.
     pub total_bytes: u64,
-    /// Bytes of slots that are free.
+    /// Bytes of the free slots.
     pub free_bytes: u64,
 }
 
@@ -100,39 +103,40 @@ pub struct VolumeReport {
     pub code: String,
     /// "opening", "serving", "closing", "closed" or "failed".
     pub phase: String,
-    /// Why it failed.
+    /// The reason for the failure, or for the last failed opening.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub reason: String,
-    /// What its opening, its closing or users' requests wait for.
+    /// What the opening, the closing or users' requests wait for.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub waits_for: String,
-    /// "healthy", "degraded" (shards are missing) or "lost" (too many are).
+    /// "healthy", "degraded" (shards or copies of the journal are missing), "lost" (too many shards
+    /// are missing), "unknown" (the volume is not open), or "none" (a store that needs no pool).
     pub protection: String,
-    /// Its writer's epoch.
+    /// The epoch of the volume's writer.
     pub epoch: u64,
-    /// Size of the device.
+    /// Size of the device in bytes.
     pub size_bytes: u64,
     /// Bytes that hold data.
     pub live_bytes: u64,
-    /// Bytes that could hold data before the pool is full.
+    /// Bytes that can hold data before the pool is full.
     pub capacity_bytes: u64,
-    /// Memory of the extent map.
+    /// Memory of the extent map in bytes.
     pub map_bytes: u64,
     /// Segments that hold data.
     pub segments: u64,
     /// Of those, segments with a missing shard.
     pub segments_degraded: u64,
-    /// Segments with fewer shards than reading needs.
+    /// Segments with too few shards to be read.
     pub segments_lost: u64,
     /// Dead segments that wait for the next checkpoint.
     pub segments_pending_free: u64,
     /// Shards missing.
     pub shards_missing: u64,
-    /// Bytes of the log that only the journal holds.
+    /// Bytes of the log that are only in the journal.
     pub journal_used_bytes: u64,
-    /// Size of the journal ring.
+    /// Size of the journal ring in bytes.
     pub journal_ring_bytes: u64,
-    /// The journal is on as many nodes as the profile asks for, and is not being moved.
+    /// The journal is on as many nodes as the code asks for, and is not being moved.
     pub journal_whole: bool,
     /// The nodes that hold the journal.
     pub journal_nodes: Vec<u16>,
@@ -146,24 +150,24 @@ pub struct VolumeReport {
     pub degraded_reads: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
-    /// Longest time that garbage collection held a write up.
+    /// Longest time for which garbage collection delayed a write.
     pub gc_pause_max_ns: u64,
-    /// What places, codes and sums for it.
+    /// The work of the volume's accelerator engine.
     #[serde(default)]
     pub engine: EngineReport,
-    /// How each node stands with this volume.
+    /// The nodes as the volume sees them.
     pub nodes: Vec<VolumeNodeReport>,
-    /// The rebuild under way, or the last one.
+    /// The running rebuild, or the last one.
     pub rebuild: ProgressReport,
-    /// The scrub under way, or the last one.
+    /// The running scrub, or the last one.
     pub scrub: ProgressReport,
-    /// Requests and where their time goes; absent when the volume is not being served.
+    /// Requests and their latencies; absent if the device is not open or no server serves it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io: Option<IoReport>,
 }
 
 impl VolumeReport {
-    /// True when every shard is there, on nodes that are all up.
+    /// True if the volume serves, no shard is missing, no rebuild runs, and all nodes are up.
     pub fn is_whole(&self) -> bool {
         self.phase == "serving"
             && self.protection == "healthy"
@@ -172,92 +176,93 @@ impl VolumeReport {
     }
 }
 
-/// The heavy steps of a volume, and who did them.
+/// The coding, placement and checksum jobs of a volume.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EngineReport {
-    /// The device, or "software".
+    /// The name of the device, or "software".
     pub name: String,
-    /// By kind: "code", "place" and "checksum".
+    /// The jobs by kind: "code", "place" and "checksum".
     pub kinds: Vec<EngineKindReport>,
 }
 
-/// Heavy steps of one kind.
+/// The jobs of one kind.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EngineKindReport {
     /// "code", "place" or "checksum".
     pub kind: String,
-    /// Jobs.
+    /// Number of jobs.
     pub jobs: u64,
-    /// Bytes that they read.
+    /// Bytes that the jobs read.
     pub bytes: u64,
-    /// Jobs given to the device.
+    /// Jobs that the device got.
     pub device_jobs: u64,
-    /// Of those, jobs that software had to repeat.
+    /// Jobs of the device that failed, and that software repeated.
     pub device_failures: u64,
-    /// Jobs that the device would do but had no room for.
+    /// Jobs for which the device had no room.
     pub device_full: u64,
 }
 
 /// A node as a volume sees it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct VolumeNodeReport {
-    /// Its place in the pool.
+    /// The number of the node in the pool.
     pub node: u16,
     /// "up", "joining" or "down".
     pub state: String,
-    /// Why it is down.
+    /// The reason why it is down.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub reason: String,
     /// Shards of the volume on it.
     pub shards: u32,
 }
 
-/// A rebuild or scrub.
+/// The progress of a rebuild or scrub.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ProgressReport {
-    /// It runs now.
+    /// True while it runs.
     pub running: bool,
-    /// Shards to do, as known at present.
+    /// Shards to process, as far as known.
     pub shards_total: u64,
-    /// Shards done.
+    /// Shards processed.
     pub shards_done: u64,
-    /// Shards that could not be done.
+    /// Shards that could not be processed.
     pub shards_failed: u64,
     /// Shards found damaged.
     pub damaged: u64,
     /// Bytes read from nodes.
     pub read_bytes: u64,
-    /// Bytes that Reed-Solomon with as many data shards would have read for a rebuild.
+    /// Bytes that a rebuild with a Reed-Solomon code of as many data shards would have read.
     #[serde(default)]
     pub reed_solomon_bytes: u64,
     /// Bytes written to nodes.
     pub written_bytes: u64,
-    /// Time since it began, or that it took.
+    /// Time since its start, or its duration.
     pub elapsed_ns: u64,
 }
 
-/// What a served device has done.
+/// The requests of a served device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct IoReport {
-    /// Requests that are not answered yet.
+    /// Requests without an answer.
     #[serde(default)]
     pub in_flight: u64,
-    /// For how long the oldest of them has been waiting.
+    /// Time since the arrival of the oldest request without an answer; 0 if there is none.
     #[serde(default)]
     pub oldest_ns: u64,
     /// Requests completed, by kind.
     pub requests: Vec<OpReport>,
-    /// Where the time goes: one row per stage, the last row is the whole.
+    /// Latencies of the stages, one row for each. For each kind of request, the total is the last
+    /// row.
     pub stages: Vec<StageReport>,
     /// Reads answered from the cache.
     pub cache_hits: u64,
-    /// Reads that were not.
+    /// Reads not answered from the cache.
     pub cache_misses: u64,
     /// Bytes that the cache holds.
     pub cache_bytes: u64,
-    /// Requests that the scheduler merged into others.
+    /// Requests that the scheduler merged into other requests.
     pub merged: u64,
-    /// The layers, from the one next to the clients to the one next to the volume.
+    /// The layers, in the order from the clients to the store.
     #[serde(default)]
     pub layers: Vec<LayerReport>,
 }
@@ -267,13 +272,13 @@ pub struct IoReport {
 pub struct LayerReport {
     /// Its name.
     pub name: String,
-    /// The options in force, as on the command line.
+    /// The options in effect, as on the command line.
     pub options: BTreeMap<String, String>,
-    /// What it has counted.
+    /// The counters of the layer.
     pub counters: Vec<CounterReport>,
 }
 
-/// A number that a layer counts.
+/// A counter of a layer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct CounterReport {
     /// Its name.
@@ -287,27 +292,27 @@ pub struct CounterReport {
 pub struct OpReport {
     /// "read", "write", "flush", "trim", "write-zeroes" or "extents".
     pub op: String,
-    /// How many.
+    /// Number of requests.
     pub count: u64,
-    /// How many failed.
+    /// Number of failed requests.
     pub errors: u64,
-    /// Bytes that they moved.
+    /// Bytes that the requests moved.
     pub bytes: u64,
 }
 
 /// The latency of one stage.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StageReport {
-    /// "read" or "write".
+    /// The kind of request, as in [`OpReport`].
     pub op: String,
     /// The stage's name, or "total".
     pub stage: String,
-    /// Requests measured.
+    /// Number of requests measured.
     pub count: u64,
-    /// Median.
+    /// Median latency.
     pub p50_ns: u64,
-    /// 99th percentile.
+    /// 99th percentile of the latency.
     pub p99_ns: u64,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the latency.
     pub p999_ns: u64,
 }

@@ -1,4 +1,4 @@
-//! What NBD clients are offered.
+//! Offers the open devices to NBD clients.
 
 use std::sync::{Arc, PoisonError};
 
@@ -7,7 +7,7 @@ use fieldstone_host::frontends::nbd::{self, Exports};
 use super::{Runtime, Stage};
 
 impl Runtime {
-    /// Offers every open target to NBD clients that come from now on.
+    /// Offers every open target to NBD clients that connect from now on.
     ///
     /// # Errors
     /// As [`Runtime::exports`].
@@ -17,18 +17,18 @@ impl Runtime {
         Ok(())
     }
 
-    /// What NBD clients are offered: every target that is open. The first target is the default
-    /// export, also while it is not open: then there is none.
+    /// The exports: every open target. The first target is the default export. While the first
+    /// target is not open, there is no default export.
     ///
     /// # Errors
-    /// When a device is beyond what the protocol can say, or none is open.
+    /// The protocol cannot express a device, or no device is open.
     fn exports(&self, read_only: bool) -> anyhow::Result<Exports> {
         let targets = self.targets();
         let snapshot = self.snapshot();
         let (mut exports, mut devices) = (Vec::new(), Vec::new());
         for target in &targets {
             let Stage::Serving(device) = &target.stage else { continue };
-            // Its size now: it may have grown since it was opened.
+            // The current size: the device may have grown since its opening.
             let found = snapshot.iter().flat_map(|core| &core.devices);
             let mut found = found.filter(|found| found.device == device.device);
             let info = found.next().map_or_else(|| device.info.clone(), |found| found.info.clone());

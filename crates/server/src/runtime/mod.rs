@@ -1,7 +1,8 @@
-//! Stores at work on the cores of this process: any mix of them, volumes of several pools too.
+//! Runs stores of any kind, and volumes of several pools, on the cores of this process.
 //!
-//! A device is known to the user by the name of its *export*, which no other device of the process
-//! has. Calls name it in its pool instead ([`DeviceName`]): two pools may have volumes of one name.
+//! Users know a device by the name of its *export*, which is unique in the process. Calls name the
+//! device in its pool instead ([`DeviceName`]), because two pools may have volumes of the same
+//! name.
 
 mod exports;
 mod targets;
@@ -27,32 +28,32 @@ use crate::accelerator::Accelerator;
 use crate::engine::{Engine, FixedNode, find_nodes};
 use crate::pool::Pool;
 
-/// How long a call waits for a core. A core that is well answers within a millisecond.
+/// How long a call waits for a core. A healthy core answers within a millisecond.
 const CALL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How a runtime is started.
+/// The options of a runtime.
 #[derive(Clone, Debug)]
 pub struct RuntimeOptions {
-    /// Cores to use.
+    /// Number of cores.
     pub cores: usize,
-    /// Pin each to a CPU.
+    /// Whether to pin each core to a CPU.
     pub pin: bool,
     /// How node files are opened.
     pub caching: Caching,
-    /// Memory for the payloads of all NBD clients.
+    /// Memory for the payloads of all NBD clients, in bytes.
     pub payload_memory_bytes: usize,
-    /// Nodes at given addresses. They are of the one pool there is.
+    /// Nodes at given addresses. Only for a runtime with one pool.
     pub fixed: Vec<FixedNode>,
-    /// What kind of process this is, for those that find the nodes' folders in use.
+    /// The kind of this process. Processes that find a node's folder in use report it.
     pub holder: Holder,
     /// Make an empty node where one was lost, under the conditions of [`crate::pool::PoolKeeper`].
     pub replace_missing: bool,
-    /// What places and codes for the volumes.
+    /// The accelerator for placement, coding and checksums.
     pub accelerator: Accelerator,
 }
 
 impl RuntimeOptions {
-    /// For a command that does its work and ends, and reaches some nodes at addresses.
+    /// The options of a command that does its work and ends. `fixed` are nodes at given addresses.
     pub fn offline(fixed: &[FixedNode]) -> Self {
         Self {
             cores: 1,
@@ -67,61 +68,62 @@ impl RuntimeOptions {
     }
 }
 
-/// What a device is called: a volume of a pool, or a store that needs no pool.
+/// The name of a device: of a volume in its pool, or of a store that needs no pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceName {
-    /// The pool of a volume.
+    /// The pool of the volume; none for a store that needs no pool.
     pub pool: Option<PoolId>,
     /// The name of the volume in its pool, or of the store.
     pub name: String,
 }
 
 impl DeviceName {
-    /// A volume of a pool.
+    /// The name of a volume of a pool.
     pub fn volume(pool: PoolId, name: &str) -> Self {
         Self { pool: Some(pool), name: name.to_owned() }
     }
 
-    /// A store that needs no pool.
+    /// The name of a store that needs no pool.
     pub fn store(name: &str) -> Self {
         Self { pool: None, name: name.to_owned() }
     }
 }
 
-/// A device that is open.
+/// An open device.
 #[derive(Clone, Debug)]
 pub struct OpenDevice {
-    /// The host's name for it.
+    /// The host's id of the device.
     pub device: DeviceId,
-    /// What it is called.
+    /// The name of the device.
     pub name: DeviceName,
     /// The name of its export.
     pub export: String,
-    /// Which volume, if it is one.
+    /// The id of the volume, if the device is a volume.
     pub volume: Option<VolumeId>,
-    /// Its size and limits when it was opened.
+    /// Its size and limits at the time of opening.
     pub info: Info,
 }
 
-/// Stores at work.
+/// The open devices of this process, and the host that runs them.
 pub struct Runtime {
     host: Mutex<Option<Host>>,
     handle: Handle,
     accelerator: Accelerator,
-    /// Devices that the host has: open, being opened, or failed and not let go of yet.
+    /// Devices that the host has: open, being opened, or failed and not forgotten.
     names: Mutex<Vec<(DeviceId, DeviceName)>>,
     open: Mutex<Vec<OpenDevice>>,
     targets: Mutex<Vec<Target>>,
-    /// Held while a list of exports is made and offered, so that none overtakes a newer one.
+    /// Held while the exports are listed and offered, so that no old list replaces a newer list.
     offering: Mutex<()>,
 }
 
 impl Runtime {
-    /// Starts the cores, with the nodes of these pools that run here; also of none. Beside it, each
-    /// pool at work.
+    /// Starts the cores and the nodes of these pools that run here. Returns the runtime, and an
+    /// engine for each pool. `pools` may be empty.
     ///
     /// # Errors
-    /// When another server has a pool, an address does not resolve, or the machine refuses.
+    /// A node cannot be found or started: for example, another server has a pool, or an address
+    /// does not resolve. Or the system refuses a ring or a thread.
     pub fn start(
         pools: Vec<Pool>,
         options: &RuntimeOptions,
@@ -156,28 +158,28 @@ impl Runtime {
         Ok((runtime, engines))
     }
 
-    /// The host.
+    /// The handle of the host.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// What places and codes for the volumes.
+    /// The accelerator for placement, coding and checksums.
     pub fn accelerator(&self) -> &Accelerator {
         &self.accelerator
     }
 
-    /// Devices that are open, in the order of opening.
+    /// The open devices, in the order of opening.
     pub fn open_devices(&self) -> Vec<OpenDevice> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What a device of the host is called; none if it was let go of.
+    /// The name of a device of the host; none if the device was forgotten.
     pub fn name_of(&self, device: DeviceId) -> Option<DeviceName> {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.iter().find(|(known, _)| *known == device).map(|(_, name)| name.clone())
     }
 
-    /// How things stand, without counts and latencies.
+    /// A snapshot of the cores, without counts and latencies.
     pub fn snapshot(&self) -> Vec<CoreSnapshot> {
         self.handle.snapshot(false)
     }
@@ -185,7 +187,7 @@ impl Runtime {
     /// Opens a store that needs no pool, and waits until it serves, or until `stop` is set.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// The store cannot be opened, or `stop` was set.
     pub fn open_store(
         &self,
         name: &str,
@@ -254,14 +256,15 @@ impl Runtime {
         }
     }
 
-    /// Lets go of a device.
+    /// Removes a device from the host and from the names.
     fn forget(&self, device: DeviceId) {
         self.handle.forget_device(device);
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.retain(|(known, _)| *known != device);
     }
 
-    /// The in-process nodes of a device's pool that do not run, as a list to append to an error.
+    /// The nodes of the device's pool that are down in this process, as lines to append to an
+    /// error.
     fn down_nodes(&self, name: &DeviceName) -> String {
         let mut text = String::new();
         for node in self.snapshot().iter().flat_map(|core| &core.nodes) {
@@ -274,28 +277,29 @@ impl Runtime {
         text
     }
 
-    /// Calls an open volume.
+    /// Calls an open volume, and waits for the answer.
     ///
     /// # Errors
-    /// When the volume is not open or refuses.
+    /// The volume is not open, refuses the call or does not answer.
     pub fn call_store(&self, name: &DeviceName, call: VolumeCall) -> anyhow::Result<()> {
         let open = self.find_open(name)?;
         answered(&name.name, &self.handle.call_store(open.device, call.settings()))
     }
 
-    /// Changes options of a layer of an open device.
+    /// Changes options of a layer of an open device, and waits for the answer.
     ///
     /// # Errors
-    /// When the device is not open, has no such layer, or the layer refuses.
+    /// The device is not open, has no such layer or does not answer, or the layer refuses the
+    /// options.
     pub fn change_layer(&self, name: &DeviceName, settings: Settings) -> anyhow::Result<()> {
         let open = self.find_open(name)?;
         answered(&name.name, &self.handle.change_layer(open.device, settings))
     }
 
-    /// An open device by name.
+    /// The open device of this name.
     ///
     /// # Errors
-    /// When there is none.
+    /// There is no open device of this name.
     pub fn find_open(&self, name: &DeviceName) -> anyhow::Result<OpenDevice> {
         let open = self.open_devices();
         let found = open.iter().find(|open| open.name == *name).cloned();
@@ -314,25 +318,25 @@ impl Runtime {
         })
     }
 
-    /// Closes a device cleanly: everything acknowledged is stable, and the next opening need not
-    /// recover.
+    /// Closes a device cleanly: all acknowledged data is stable, and the next opening needs no
+    /// recovery.
     ///
     /// # Errors
-    /// When it could not be closed cleanly; nothing is lost then either.
+    /// The device could not be closed cleanly. No acknowledged data is lost then either.
     pub fn close(&self, open: &OpenDevice) -> anyhow::Result<()> {
         self.close_all(std::slice::from_ref(open))
     }
 
     /// Closes devices cleanly, all at the same time.
     fn close_all(&self, devices: &[OpenDevice]) -> anyhow::Result<()> {
-        /// Longer than a volume itself takes to give up.
+        /// Longer than the time after which a volume itself gives up closing.
         const PATIENCE: Duration = Duration::from_secs(30);
         let deadline = Instant::now() + PATIENCE;
         let answers: Vec<_> =
             devices.iter().map(|open| (open, self.handle.close_device(open.device))).collect();
         let mut failures = Vec::new();
-        // A core that hangs keeps a snapshot waiting for seconds: one is taken, for the first
-        // volume that is not closed.
+        // A snapshot may take seconds when a core hangs. So at most one is taken, for the first
+        // volume that is not closed in time.
         let mut cores: Option<Vec<CoreSnapshot>> = None;
         for (open, answer) in answers {
             let rest = deadline.saturating_duration_since(Instant::now());
@@ -357,7 +361,7 @@ impl Runtime {
     /// Closes every device and stops the host.
     ///
     /// # Errors
-    /// The first thing that went wrong; everything is tried all the same.
+    /// The first failure. The other steps are done all the same.
     pub fn finish(&self) -> anyhow::Result<()> {
         let result = self.close_all(&self.open_devices());
         let host = self.host.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -367,14 +371,14 @@ impl Runtime {
         }
     }
 
-    /// True when a core has ended by itself.
+    /// True if a core has ended by itself.
     pub fn has_failed(&self) -> bool {
         let host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         host.as_ref().is_some_and(Host::has_failed)
     }
 }
 
-/// Waits for a core's answer to a call to the device of that name.
+/// Waits for the core's answer to a call to the device `name`.
 fn answered(name: &str, answer: &Receiver<Result<(), String>>) -> anyhow::Result<()> {
     match answer.recv_timeout(CALL_PATIENCE) {
         Ok(Ok(())) => Ok(()),

@@ -1,4 +1,4 @@
-//! What a server was told to serve, and how far each device is.
+//! The devices that a server is told to serve, and the stage of each.
 //!
 //! ```text
 //!            opened
@@ -9,8 +9,8 @@
 //! Failed
 //! ```
 //!
-//! The list stands from the server's start, so that `status` can tell of a volume before it is
-//! open, and so that calls which need a serving volume say what it waits for.
+//! The list exists from the server's start. So `status` reports a volume before it is open, and a
+//! call that needs an open volume can say what the opening waits for.
 
 use std::sync::PoisonError;
 
@@ -20,37 +20,37 @@ use fieldstone_volume::{NodeHealth, Status};
 
 use super::{DeviceName, OpenDevice, Runtime};
 
-/// How far a device is.
+/// The stage of a device.
 #[derive(Clone, Debug)]
 pub enum Stage {
-    /// The device is looked up or opened for the first time.
+    /// The device is being looked up or opened for the first time.
     Opening,
     /// The device was opened.
     Serving(OpenDevice),
-    /// The device could not be opened, for this reason. The opening may be tried again.
+    /// The device could not be opened, for this reason. The server may try again.
     Failed(String),
 }
 
-/// Something that a server was told to serve.
+/// A device that a server is told to serve.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// What it is called.
+    /// The name of the device.
     pub name: DeviceName,
     /// The name of its export.
     pub export: String,
-    /// How far it is.
+    /// Its stage.
     pub stage: Stage,
 }
 
 impl Runtime {
-    /// Notes what is to be served, in the order of the exports.
+    /// Sets the targets, in the order of the exports.
     pub fn set_targets(&self, names: impl Iterator<Item = (DeviceName, String)>) {
         let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
         let target = |(name, export)| Target { name, export, stage: Stage::Opening };
         *targets = names.map(target).collect();
     }
 
-    /// Notes how far a target is.
+    /// Sets the stage of a target.
     pub fn set_stage(&self, name: &DeviceName, stage: Stage) {
         let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(target) = targets.iter_mut().find(|target| target.name == *name) {
@@ -58,15 +58,15 @@ impl Runtime {
         }
     }
 
-    /// What is to be served, and how far each is.
+    /// The targets, in the order of the exports.
     pub fn targets(&self) -> Vec<Target> {
         self.targets.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Checks that a volume is not being opened at present.
+    /// Checks that a volume is not being opened.
     ///
     /// # Errors
-    /// It is; the error says what it waits for.
+    /// It is being opened, or will be tried again. The error says what the opening waits for.
     pub fn check_not_opening(&self, name: &DeviceName) -> anyhow::Result<()> {
         let targets = self.targets();
         let shown = &name.name;
@@ -82,8 +82,8 @@ impl Runtime {
         }
     }
 
-    /// Why nothing is or will be served, if so: every target could not be opened, or has failed
-    /// since (was fenced, say).
+    /// If there are targets and all have failed, returns the reasons. A target has failed if it
+    /// could not be opened, or if it failed later, for example because it was fenced.
     pub fn all_failed(&self) -> Option<String> {
         let cores = self.snapshot();
         let phase = |id: DeviceId| {
@@ -103,14 +103,14 @@ impl Runtime {
         reasons.filter(|reasons| !reasons.is_empty()).map(|reasons| reasons.join("; "))
     }
 
-    /// What a volume that is being opened waits for, as a text to append: its nodes that are not
-    /// ready, each with the reason.
+    /// What a volume that is being opened waits for, as a text to append: the nodes that are not
+    /// up, each with the reason.
     pub fn waiting_for(&self, name: &DeviceName) -> String {
         self.waits_for(&self.snapshot(), name)
     }
 
     /// As [`Runtime::waiting_for`], from a snapshot of the cores. A snapshot may take seconds when
-    /// a core hangs, so one snapshot serves for several volumes.
+    /// a core hangs, so the caller uses the same snapshot for several volumes.
     pub fn waits_for(&self, cores: &[CoreSnapshot], name: &DeviceName) -> String {
         let mut devices = cores.iter().flat_map(|core| &core.devices);
         let is_it = |found: &&DeviceSnapshot| self.name_of(found.device).as_ref() == Some(name);
@@ -124,7 +124,7 @@ impl Runtime {
         if waits.is_empty() { String::new() } else { format!("; {}", waits.join("; ")) }
     }
 
-    /// What is open and not closed yet, one line each: for a process that ends at once.
+    /// One line for each open volume that is not closed, for a process that ends at once.
     pub fn unclosed(&self) -> Vec<String> {
         let open = self.open_devices();
         let cores = self.snapshot();
@@ -144,8 +144,8 @@ impl Runtime {
     }
 }
 
-/// The nodes that a volume lacks, with the reasons: those that the node itself gives (`local`),
-/// else those that the volume knows.
+/// The nodes of a volume that are not up, with the reasons. Prefers the reason of the node itself
+/// (`local`) to the reason that the volume knows.
 fn node_reasons(device: &DeviceSnapshot, local: impl Fn(u16) -> Option<String>) -> Vec<String> {
     let Some(status) = device.status_of::<Status>() else { return Vec::new() };
     let lacking = status.nodes.iter().filter(|node| node.health != NodeHealth::Up);

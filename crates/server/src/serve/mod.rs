@@ -1,8 +1,8 @@
-//! A server's life: what it serves is opened, exported and closed.
+//! The life of a server: it opens devices, exports them and closes them.
 //!
-//! The control sockets, one in the folder of each pool, come first, so that `status` tells what an
-//! opening volume waits for. Then all devices are opened at the same time ([`opening`]), and each
-//! is exported as soon as it is open.
+//! The metrics and the control sockets start first. There is a control socket in the folder of each
+//! pool. So `status` can report what an opening volume waits for. Then the server opens all devices
+//! at the same time ([`opening`]), and exports each device as soon as it is open.
 
 mod opening;
 
@@ -23,38 +23,39 @@ use crate::report::Stores;
 use crate::runtime::Runtime;
 use opening::{Door, Openings};
 
-/// Tells the user, in lines, what is served from now on.
+/// Reports to the user, in lines, what is being served from now on.
 pub type Announce = fn(&str);
 
-/// What to serve, and where.
+/// The devices to serve, and the addresses.
 pub struct ServeOptions {
-    /// What to open, in the order of the exports.
+    /// The devices, in the order of the exports.
     pub devices: Vec<Device>,
-    /// Where NBD clients come in.
+    /// The listeners for NBD clients.
     pub listeners: Vec<Listener>,
-    /// Where metrics are served, `HOST:PORT`.
+    /// The address of the metrics, `HOST:PORT`.
     pub metrics: Option<String>,
-    /// Writes are refused.
+    /// Refuse writes.
     pub read_only: bool,
-    /// Tells what is served.
+    /// Called for each device that is being served from now on.
     pub announce: Announce,
 }
 
-/// A server at work. Without [`Server::end`], requests in flight are not waited for.
+/// A running server. If it is dropped without [`Server::end`], it does not wait for requests in
+/// flight.
 pub struct Server {
     runtime: Arc<Runtime>,
     openings: Openings,
-    /// They answer until the server ends.
+    /// They answer clients until the server ends.
     control: Vec<ControlServer>,
     metrics: Option<MetricsServer>,
 }
 
 impl Server {
-    /// Answers the control clients of each pool, and begins to open everything. A call to stop goes
-    /// to `stop`.
+    /// Starts the metrics and the control socket of each pool, and begins to open all devices. A
+    /// request to stop is passed to `stop`.
     ///
     /// # Errors
-    /// When a volume is not known, or a socket or a thread cannot be made.
+    /// A volume does not exist, or a socket or a thread cannot be made.
     pub fn start(
         runtime: &Arc<Runtime>,
         engines: &[Arc<Engine>],
@@ -79,15 +80,15 @@ impl Server {
         });
         let control = control.collect::<anyhow::Result<_>>()?;
         let door = Door::new(runtime, listeners, read_only, metrics.as_ref(), options.announce);
-        // A wrong name changes nothing: all are looked up before any is opened.
+        // Looks up all volumes before it opens any. So a wrong name has no effect.
         let openings = Openings::start(runtime, engines, devices, door)?;
         Ok(Self { runtime: Arc::clone(runtime), openings, control, metrics })
     }
 
-    /// Waits for the end: a signal, a call to stop, or a failure.
+    /// Waits for the end: a signal, a request to stop, or a failure.
     ///
     /// # Errors
-    /// A core has ended by itself, nothing could be opened, or the end came before anything was
+    /// A core has ended by itself, all devices have failed, or the end came before any device was
     /// open.
     pub fn wait(&self, signals: &Signals) -> anyhow::Result<()> {
         const STEP: Duration = Duration::from_secs(3);
@@ -112,9 +113,9 @@ impl Server {
         }
     }
 
-    /// Opens and answers nothing more, and waits for requests in flight.
+    /// Stops opening devices and answering clients, and waits for requests in flight.
     pub fn end(self) {
-        /// How long requests in flight are waited for.
+        /// How long the server waits for requests in flight.
         const DRAIN: Duration = Duration::from_secs(20);
         let Self { runtime, openings, control, metrics } = self;
         drop(openings);
@@ -125,7 +126,8 @@ impl Server {
     }
 }
 
-/// What the metrics tell of: the pools, and once the stores that need none.
+/// Makes the reports for the metrics: each pool, and the stores that need no pool in the first
+/// report.
 fn look(served: &[Arc<Served>], info: &Arc<ServerInfo>) -> Look {
     let (served, info) = (served.to_vec(), Arc::clone(info));
     Box::new(move || {

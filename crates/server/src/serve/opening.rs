@@ -1,8 +1,8 @@
-//! Opening what is to be served: all devices at the same time, one thread for each.
+//! Opens the devices of a server: all at the same time, with a thread for each.
 //!
-//! A volume that does not open keeps no other from being served. It is tried again until the server
-//! ends. When no device could be opened, the server ends with the reasons: see
-//! [`Runtime::all_failed`].
+//! The server exports each open device, even if other devices cannot be opened. It tries to open a
+//! failed device again until the server ends. When all devices have failed, the server ends with
+//! the reasons: see [`Runtime::all_failed`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,28 +21,28 @@ use crate::metrics::MetricsServer;
 use crate::runtime::{DeviceName, OpenDevice, Runtime, Stage};
 use fieldstone_units as units;
 
-/// How long a volume that could not be opened rests before the next try.
+/// Pause before the next try to open a device that could not be opened.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Something to open.
+/// A device to open.
 pub enum Device {
     /// A volume.
     Volume {
-        /// Its pool, by the place among those that are served.
+        /// The index of its pool among the served pools.
         pool: usize,
-        /// What it is called.
+        /// The name of the volume.
         name: DeviceName,
         /// The name of its export.
         export: String,
         /// How it is opened.
         options: VolumeOptions,
     },
-    /// A store that needs no pool, by the name of its export.
+    /// A store that needs no pool. The first field is the name of its export.
     Store(String, StoreTarget, StoreOptions, LayerOptions),
 }
 
 impl Device {
-    /// What it is called.
+    /// The name of the device.
     pub fn name(&self) -> DeviceName {
         match self {
             Self::Volume { name, .. } => name.clone(),
@@ -58,7 +58,7 @@ impl Device {
     }
 }
 
-/// Where clients come in: listeners that start to listen when the first device is open.
+/// Exports devices to NBD clients. The listeners start when the first device is open.
 pub struct Door {
     runtime: Arc<Runtime>,
     read_only: bool,
@@ -74,7 +74,7 @@ struct Inside {
 }
 
 impl Door {
-    /// A door that is still closed.
+    /// A door whose listeners have not started.
     pub fn new(
         runtime: &Arc<Runtime>,
         listeners: Vec<Listener>,
@@ -95,11 +95,11 @@ impl Door {
         }
     }
 
-    /// Exports a device that is open now, and says so.
+    /// Exports an open device, and announces it.
     fn export(&self, open: &OpenDevice) -> anyhow::Result<()> {
         self.runtime.set_stage(&open.name, Stage::Serving(open.clone()));
         self.runtime.offer_exports(self.read_only)?;
-        // Held to the end, so that lines do not mix.
+        // Held to the end, so that lines of several devices do not mix.
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
         let (size, addresses) = (units::size(open.info.size_bytes), self.addresses.join(" "));
         let mut text = format!("serving {} ({size}) on {addresses}\n", open.export);
@@ -117,26 +117,26 @@ impl Door {
     }
 }
 
-/// The threads that open devices. They end when this is dropped, and leave what is not open yet.
+/// The threads that open devices. Dropping this stops them. Devices that are not open stay closed.
 pub struct Openings {
     runtime: Arc<Runtime>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What a thread opens.
+/// The device that a thread opens.
 enum Work {
-    /// A volume of this pool, as it was looked up.
+    /// A volume of this pool, and the result of the first lookup.
     Volume(Arc<Engine>, VolumeOptions, Option<Known>),
-    /// A store.
+    /// A store that needs no pool.
     Store(StoreTarget, StoreOptions, LayerOptions),
 }
 
 impl Openings {
-    /// Looks all volumes up, and then begins to open everything.
+    /// Looks up all volumes, and then begins to open all devices.
     ///
     /// # Errors
-    /// When a volume is not known, or a thread could not be started.
+    /// A volume does not exist, or a thread cannot be started.
     pub fn start(
         runtime: &Arc<Runtime>,
         engines: &[Arc<Engine>],
@@ -173,15 +173,15 @@ impl Openings {
         Ok(openings)
     }
 
-    /// True while a device is opened for the first time.
+    /// True while any device is being opened for the first time.
     pub fn is_any_new(&self) -> bool {
         self.runtime.targets().iter().any(|target| matches!(target.stage, Stage::Opening))
     }
 
-    /// What to say when the server is told to end before anything was opened.
+    /// The error when the server must end before any device is open.
     ///
     /// # Errors
-    /// Always: that is what to say.
+    /// Always: names the devices and what they wait for.
     pub fn interrupted(&self) -> anyhow::Result<()> {
         let cores = self.runtime.snapshot();
         let waits = self.runtime.targets().into_iter().map(|target| match target.stage {
@@ -203,7 +203,7 @@ impl Drop for Openings {
     }
 }
 
-/// Opens a device, trying again until it is open or the server ends.
+/// Opens a device. Tries again until it is open or the server ends.
 fn open(name: &DeviceName, export: &str, mut work: Work, door: &Door, stop: &AtomicBool) {
     let runtime = &door.runtime;
     let mut last = String::new();
@@ -234,7 +234,7 @@ fn open(name: &DeviceName, export: &str, mut work: Work, door: &Door, stop: &Ato
         }
         let reason = format!("{error:#}");
         runtime.set_stage(name, Stage::Failed(reason.clone()));
-        // The last one that fails ends the server, which then tells the reasons.
+        // If all devices have failed now, the server ends and reports the reasons itself.
         if reason != last && runtime.all_failed().is_none() {
             tell!("fieldstone: {reason}\nfieldstone: {export} is tried again");
             last = reason;
