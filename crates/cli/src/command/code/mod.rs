@@ -17,13 +17,13 @@ use fieldstone_files::{Folder, MANIFEST_FILE, MAX_JOBS, ManifestState, ShardStat
 pub enum Command {
     /// Make shards of a file: DIR/shard.0 to DIR/shard.N-1, and a manifest.
     Encode(encode::Args),
-    /// Get the file back, from any K good shards.
+    /// Make the file again, from any K good shards.
     Decode(decode::Args),
     /// Make missing and damaged shards anew, reading as little as the code allows.
     Repair(repair::Args),
     /// Check every block of every shard, and the parities.
     Verify(verify::Args),
-    /// Say what an encoding, or a code, is.
+    /// Describe an encoding, or a code.
     Info(info::Args),
     /// Measure the codes against other libraries and against what memory allows.
     Bench(bench::code::Args),
@@ -41,10 +41,10 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     }
 }
 
-/// How many threads work.
+/// The number of threads.
 #[derive(clap::Args, Debug)]
 struct Jobs {
-    /// Threads. Each holds one stripe in memory. [default: the number of CPUs, up to 8]
+    /// Number of threads. Each holds one stripe in memory. [default: the number of CPUs, up to 8]
     #[arg(long = "jobs", short = 'j', value_name = "J",
           value_parser = clap::value_parser!(u16).range(1..=MAX_JOBS as i64))]
     jobs: Option<u16>,
@@ -56,7 +56,7 @@ impl Jobs {
     }
 }
 
-/// What all have in common that work on an encoding.
+/// The options of all commands that work on an encoding.
 #[derive(clap::Args, Debug)]
 struct Common {
     /// The folder with the shards.
@@ -69,8 +69,7 @@ struct Common {
     json: bool,
 }
 
-/// What is wrong with an encoding, as far as it is known without reading units; a line for each
-/// thing.
+/// The flaws of an encoding that are known without reading units, one line each.
 fn troubles(folder: &Folder) -> Vec<String> {
     let manifest = match &folder.manifest {
         ManifestState::Good => None,
