@@ -142,7 +142,7 @@ pub struct Bar {
     pub colour: &'static str,
     /// Its length.
     pub value: f64,
-    /// Smallest and largest value over the rounds.
+    /// The smallest and the largest value over the rounds, drawn as a line.
     pub range: Option<(f64, f64)>,
     /// A value to compare with, drawn across the bar.
     pub mark: Option<f64>,

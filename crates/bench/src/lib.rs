@@ -2,8 +2,9 @@
 //!
 //! Each benchmark is one folder. `nbd/` runs as `fieldstone bench nbd`. Other commands call the
 //! others, for example `fieldstone code bench` calls `code/`. Each benchmark prints tables on
-//! stdout and writes rows as JSON lines (`row`). Contenders take turns within one run. Tables and
-//! rows have medians and ratios. A peer that is not installed is reported as missing.
+//! stdout and writes rows as JSON lines (`row`). Contenders take turns within one run. Comparisons
+//! have medians and ratios, or means where the papers have them. A peer that is not installed is
+//! reported as missing.
 //!
 //! A benchmark of whole programs starts this program again, like a user. So this crate does not
 //! depend on the server's crate.

@@ -38,7 +38,7 @@ impl Library {
     /// The address of a function.
     ///
     /// # Errors
-    /// The library does not have it.
+    /// The library has no such function.
     pub fn symbol(&self, name: &CStr) -> anyhow::Result<Symbol> {
         // SAFETY: the handle is open and the name is a C string.
         let symbol = unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) };

@@ -41,7 +41,7 @@ fn model() -> String {
     name.map_or(String::new(), |name| format!(" ({name})"))
 }
 
-/// Mean time of the first write to a page that the process has not used before.
+/// Mean time of the first write to a page that the process has not used before, in nanoseconds.
 fn fresh_page_ns() -> f64 {
     // The system gives zeroed memory of this size as addresses without pages.
     let mut memory = vec![0u8; TOUCHED_BYTES];

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
-/// A block device behind NBD.
+/// A block device over NBD.
 pub struct NbdDisk {
     stream: Box<dyn Stream>,
     client: Client,

@@ -49,7 +49,7 @@ pub enum Work {
 /// The place of the data before the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Heat {
-    /// In the caches: the same stripe again and again.
+    /// The same stripe again and again: in the caches, if it fits.
     Hot,
     /// In memory: stripes that are no longer in the caches.
     Cold,

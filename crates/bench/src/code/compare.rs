@@ -37,7 +37,7 @@ pub fn target(case: &Case, peer: Contender) -> Option<f64> {
     }
 }
 
-/// The target of a comparison with the limit.
+/// The target of a comparison with the limit: the least part of the limit.
 fn limit_target(case: &Case) -> Option<f64> {
     let hot_one = case.heat == Heat::Hot && case.cores == Cores::One;
     match case.work {

@@ -1,17 +1,17 @@
 //! `fieldstone code bench`: our codes, other libraries, and the limit of memory.
 //!
 //! The benchmark shows whether one table-driven engine is as fast as libraries that were written
-//! for one code. All contenders run in this process, through their C interfaces, and take turns
-//! every few milliseconds. Ratios within one round are meaningful even on a shared machine;
-//! absolute numbers hardly are. `docs/benchmarks.md` explains the columns and the reasons that make
-//! the numbers invalid.
+//! for one code. All contenders run in this process, the libraries through their C interfaces, and
+//! take turns every few milliseconds. Ratios within one round are meaningful even on a shared
+//! machine; absolute numbers hardly are. `docs/benchmarks.md` explains the columns and the reasons
+//! that make the numbers invalid.
 //!
 //! | file | one idea |
 //! |---|---|
 //! | `case` | the cases |
 //! | `contender` | the contenders of a case, and the check of their bytes |
 //! | `isal`, `jerasure` | the peers |
-//! | `limit` | the same loads and stores, XOR only |
+//! | `limit` | the loads and stores of a code, with only XOR |
 //! | `memory` | stripes, hot and cold |
 //! | `measure` | the rounds and samples of a run |
 //! | `compare` | targets and rows |

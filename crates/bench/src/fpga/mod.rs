@@ -2,8 +2,9 @@
 //!
 //! A completion has the cycles of its descriptor from start to end: reading inputs from card
 //! memory, working, and writing results back. A register has the cycles of the last draw, from its
-//! request to its answer: a kernel with its memory. Cycles do not depend on this machine or its
-//! load. Only the last row does: the speed of the simulation.
+//! request to its answer: a kernel with its memory. The encoder with constant coefficients is not
+//! in the device, so it is simulated alone. Cycles do not depend on this machine or its load. Only
+//! the last row does: the speed of the simulation.
 //!
 //! Notes say what rows measure where the name is not enough. A paper's number stands only beside a
 //! row that does the same work by the paper's definition: [`papers`].
@@ -199,7 +200,7 @@ fn notes(rows: &[Row]) -> String {
 /// Runs jobs on the device in one operation and compares the results with the CPU's. Returns the
 /// operation's cycles.
 fn cycles_of(device: &mut FpgaDevice, jobs: &[Job], operation: Operation) -> anyhow::Result<f64> {
-    /// How often the device may give a job back: the partition may have to change first.
+    /// Most attempts in which the device gives a job back: the partition may have to change first.
     const MAX_ATTEMPTS: u32 = 1_000_000;
     const QUEUE: QueueId = QueueId(0);
     let mut completions = Vec::new();

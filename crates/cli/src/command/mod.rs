@@ -27,7 +27,7 @@ pub struct Options {
     /// Log more to stderr; repeat for more detail.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub verbose: u8,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }

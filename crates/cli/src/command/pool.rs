@@ -16,7 +16,7 @@ use fieldstone_units as units;
 pub enum Command {
     /// Make a pool: a folder with one folder per storage node.
     Create(Create),
-    /// Make an empty node in place of one that is lost.
+    /// Make an empty node in place of a lost one.
     Replace(replace::Args),
 }
 

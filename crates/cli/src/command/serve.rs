@@ -64,7 +64,7 @@ pub struct Args {
     /// Refuse writes.
     #[arg(long)]
     read_only: bool,
-    /// How requests are merged before they go on.
+    /// The policy for merging requests.
     #[arg(long, value_enum, default_value_t = Scheduling::Mean)]
     scheduler: Scheduling,
     /// Bound the rate of each device, for example iops=500,bytes=20M,burst=100ms; 0 for no bound.
@@ -96,13 +96,13 @@ pub struct Args {
     nodes: NodeOptions,
 }
 
-/// How requests are merged before they go on.
+/// The policy for merging requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Scheduling {
     /// Wait for adjacent requests up to half the mean latency; do not wait while the queue is
     /// shallow.
     Mean,
-    /// As the "simple" scheduler of librbd: wait up to half the sum of the last ten latencies.
+    /// Like the "simple" scheduler of librbd: wait up to half the sum of the last ten latencies.
     AsShipped,
     /// Pass every request on at once, unmerged.
     Off,

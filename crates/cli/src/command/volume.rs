@@ -100,7 +100,7 @@ pub struct Limits {
 /// Options of `volume limit`.
 #[derive(clap::Args, Debug)]
 pub struct Limit {
-    /// The volume. A server has to serve it; the limits end with the server.
+    /// The volume. A server must serve it. The limits end with the server.
     #[arg(value_name = "DIR/VOLUME")]
     path: PathBuf,
     #[command(flatten)]
@@ -115,7 +115,7 @@ pub struct Rm {
     /// The volume.
     #[arg(value_name = "DIR/VOLUME")]
     path: PathBuf,
-    /// Remove the volume even if nodes are down. Such a node still has the volume when it comes
+    /// Remove the volume even if nodes are down. These nodes still have the volume when they come
     /// back.
     #[arg(long)]
     force: bool,

@@ -19,13 +19,14 @@ pub enum Command {
     Encode(encode::Args),
     /// Make the file again, from any K good shards.
     Decode(decode::Args),
-    /// Make missing and damaged shards anew, reading as little as the code allows.
+    /// Rebuild missing shards with as few reads as the code allows, or check all shards and mend
+    /// them.
     Repair(repair::Args),
     /// Check every block of every shard, and the parities.
     Verify(verify::Args),
     /// Describe an encoding, or a code.
     Info(info::Args),
-    /// Measure the codes against other libraries and against what memory allows.
+    /// Measure the codes, compared with other libraries and with the limit of memory.
     Bench(bench::code::Args),
 }
 
@@ -90,7 +91,7 @@ fn troubles(folder: &Folder) -> Vec<String> {
     manifest.into_iter().chain(shards).collect()
 }
 
-/// `1 shard`, `2 shards`.
+/// A number with its noun: `1 shard`, `2 shards`.
 fn count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

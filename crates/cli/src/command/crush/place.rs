@@ -1,9 +1,9 @@
 //! `fieldstone crush place`: the OSDs of a cluster's objects and placement groups.
 //!
-//! Without `--object`, one line per placement group, in the form of `osdmaptool
-//! --test-map-pgs-dump-all`: the result of CRUSH (raw), where data should be (up), where it is
-//! (acting), each with its primary. A hole is 2147483647. `--json` prints one object per line with
-//! the same, but without the raw primary; holes and missing primaries are null.
+//! Without `--object`, one line per placement group, as `osdmaptool --test-map-pgs-dump-all` prints
+//! it: the result of CRUSH (raw), where data should be (up), where it is (acting), each with its
+//! primary. A hole is 2147483647. `--json` prints one object per line with the same, but without
+//! the raw primary; holes and missing primaries are null.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub struct Args {
     /// This pool only; may be repeated.
     #[arg(long, value_name = "POOL")]
     pool: Vec<String>,
-    /// This object only; needs one --pool. May be repeated.
+    /// This object only; needs --pool. May be repeated.
     #[arg(long, value_name = "NAME", requires = "pool")]
     object: Vec<String>,
     /// The namespace of the objects.

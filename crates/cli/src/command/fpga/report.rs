@@ -44,7 +44,7 @@ struct Delays {
 const FAST: Delays = Delays { registers: 0.15, lut: 0.25, carry: 0.02 };
 const SLOW: Delays = Delays { registers: 0.30, lut: 0.70, carry: 0.06 };
 
-/// A unit as `synthesize.py` records it.
+/// The counts of a unit, as `synthesize.py` records them.
 #[derive(Debug, Default, Deserialize)]
 struct Unit {
     unit: String,

@@ -14,7 +14,7 @@ use super::super::load::{Loaded, load};
 /// `hashpspool`, a flag that new pools have by default since 2013.
 const HASHPSPOOL: u64 = 1;
 
-/// The pool to map when only CRUSH maps are given.
+/// Options that describe a pool. All but `--data-shards` are for two CRUSH maps.
 #[derive(clap::Args, Debug)]
 pub struct PoolOptions {
     /// Between two CRUSH maps: the pool's rule.

@@ -143,7 +143,7 @@ fn by_fullness(shares: &[Share]) -> Vec<Share> {
     ordered
 }
 
-/// `1234 (+5.6 %)`.
+/// The stored objects, with the difference from the share: `1234 (+5.6 %)`.
 pub fn describe(share: &Share) -> String {
     match share.ratio() {
         Some(ratio) => format!("{:.0} ({:+.1} %)", share.stored, 100.0 * (ratio - 1.0)),

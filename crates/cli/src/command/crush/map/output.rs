@@ -10,7 +10,7 @@ use fieldstone_crush::{ItemId, RuleId};
 
 use super::Args;
 
-/// How the mappings of a trial are printed.
+/// The options for printing the mappings of a trial.
 #[derive(Clone, Copy, Debug)]
 pub struct Rendering {
     rule: u32,
