@@ -5,7 +5,7 @@
 //! - CPU time from `/proc/PID/stat`. This includes threads that have ended. The unit is the clock
 //!   tick, 10 ms, which is 0.3 % of a run of three seconds.
 //! - CPU time at rest from `/proc/PID/task/*/schedstat`, in nanoseconds. No thread ends then.
-//! - Context switches from `/proc/PID/task/*/status`. The count of a thread is lost when the thread
+//! - Context switches from `/proc/PID/task/*/status`. A thread's count is lost when the thread
 //!   ends, and some servers end threads together with a connection. So a [`SwitchCounter`] reads
 //!   the counts ten times a second and keeps them.
 //!
@@ -101,8 +101,8 @@ impl Server {
         Ok(Duration::from_nanos(sum_ns))
     }
 
-    /// Waits until the server is idle, that is, until it has done the work that it deferred during
-    /// a run. Stops waiting after `limit`.
+    /// Waits until the server is idle: it has done the work that it deferred during a run. Waits at
+    /// most `limit`.
     pub fn settle(&self, limit: Duration) -> anyhow::Result<()> {
         const STEP: Duration = Duration::from_millis(100);
         /// A server that uses less than this part of a core counts as idle.

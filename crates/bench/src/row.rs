@@ -1,12 +1,12 @@
 //! The JSON lines of the benchmarks, one per row. Scripts outside this repository rely on the
 //! fields.
 //!
-//! `bench`, `case` and `unit` name the measurement. `ours` and `theirs` are the two numbers, and
-//! `peer` is the name of the peer. `ratio` says how much better `ours` is: above 1 is better for
-//! every unit. `limit` is the limit of the machine, and `of_limit` is `ours` divided by it.
-//! `seconds` is the time measured for both numbers. `commit` is the source. `target`, `target_unit`
-//! and `pass` are the target and whether it was reached. A value that does not exist is `null`; the
-//! field is never left out. A benchmark may add its own fields.
+//! `bench`, `case` and `unit` name the measurement; `ours`, `peer` and `theirs` are the two numbers
+//! and the peer's name; `ratio` says how much better `ours` is (above 1 is better for every unit);
+//! `limit` is the limit of the machine and `of_limit` our part of it; `seconds` is the time
+//! measured for both numbers; `commit` is the source; `target`, `target_unit` and `pass` are the
+//! target and whether it was reached. A value that does not exist is `null`, never left out. A
+//! benchmark may add its own fields.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

@@ -1,10 +1,9 @@
-//! Runs the cases: in each case, there are rounds of short samples, and the contenders take turns.
+//! Runs the cases. In the rounds of a case, the contenders take turns with short samples.
 //!
-//! A sample is a few executions of one contender. It takes about one millisecond, or three on all
-//! cores, or one execution if that is longer. So disturbances of a shared machine (its clock,
-//! memory traffic of others) affect all contenders of a round alike. Each round begins with another
-//! contender. Every worker is a thread that is pinned to a core and has its own stripes. The
-//! workers start a sample together. The sample ends when the last worker is done.
+//! A sample is a few executions of one contender: about one millisecond, three on all cores. So
+//! disturbances of a shared machine (its clock, memory traffic of others) affect all contenders of
+//! a round alike. Each round begins with another contender. Every worker is a pinned thread with
+//! its own stripes. Workers start a sample together; the sample ends when the last worker is done.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,8 +19,7 @@ use super::contender::{Contender, Job, Peers};
 use super::memory::{Part, Region, Stripe};
 use crate::choice::{Choice, chosen};
 
-/// The aim for the length of a sample. Starting several workers together takes longer, so their
-/// samples are longer.
+/// The intended length of a sample. Starting several workers together takes longer.
 const SAMPLE_ONE: Duration = Duration::from_micros(1000);
 const SAMPLE_ALL: Duration = Duration::from_micros(3000);
 
@@ -32,8 +30,8 @@ pub struct Sample {
     pub bytes: f64,
     /// Time from the first start to the last end.
     pub seconds: f64,
-    /// Ticks of the time stamp counter per byte of a worker's data, as a mean over the workers; 0
-    /// if the CPU has no such counter.
+    /// Ticks of the time stamp counter per byte of a worker's data (mean of the workers); 0 without
+    /// a counter.
     pub cycles_per_byte: f64,
 }
 
@@ -235,8 +233,7 @@ impl Team<'_> {
     }
 }
 
-/// The time stamp counter, which counts at a constant rate for any clock of the core; 0 if the CPU
-/// has none.
+/// The time stamp counter. Its rate does not depend on the clock of the core. 0 without a counter.
 fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction reads a counter and touches no memory.

@@ -1,8 +1,8 @@
 //! The buffers of a run, and the stripes in them.
 //!
 //! One region is mapped for the whole run, in huge pages if the system has free ones, and filled
-//! with noise. A *hot* case uses the same stripe again and again. A *cold* case uses all stripes
-//! that fit into the region in turn, so that no stripe is still in a cache at its next turn.
+//! with noise. A *hot* case uses the same stripe again and again. A *cold* case uses all stripes of
+//! the region in turn, so that no stripe is still in a cache at its next turn.
 //!
 //! Shards begin at multiples of 64 bytes. The distance between two shards is their length, rounded
 //! up to 64 bytes, plus 320 bytes: distances that are powers of two would put all shards of a

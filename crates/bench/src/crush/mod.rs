@@ -1,10 +1,9 @@
 //! `fieldstone crush bench`: our mapper, Ceph's C mapper, and Ceph's tools.
 //!
-//! The benchmark measures two things. The first is the time of a mapping, compared with the C
-//! mapper in the same process (`--libcrush`, a build of Ceph's `src/crush/*.c`). The second is the
-//! time that a user waits for `crush map` and `crush balance`, compared with `crushtool --test` and
-//! `osdmaptool --upmap`, all processes on the same files. Contenders take turns. The report has
-//! medians over the rounds.
+//! The benchmark measures two things: the time of a mapping, compared with the C mapper in the same
+//! process (`--libcrush`, a build of Ceph's `src/crush/*.c`); and the time of `crush map` and
+//! `crush balance`, compared with `crushtool --test` and `osdmaptool --upmap`, all processes on the
+//! same files. Contenders take turns. The report has medians over the rounds.
 //!
 //! | file | one idea |
 //! |---|---|

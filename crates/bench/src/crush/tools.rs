@@ -1,4 +1,4 @@
-//! Measures whole programs on the same files: the time that a user waits.
+//! Measures whole programs on the same files.
 //!
 //! Both programs use one core, and their output goes to a temporary file. The time is from the
 //! start of the process to its end, including the output.

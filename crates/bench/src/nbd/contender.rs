@@ -15,8 +15,8 @@ use crate::process::Server;
 /// Nodes of our pools.
 const NODES: u64 = 6;
 
-/// Size of our pools, as a multiple of the data and parity of a full volume. A log needs room to
-/// collect garbage. With too much room, it would not have to collect during a run.
+/// Size of our pools, as a multiple of the needs of a full volume. A log needs room to collect
+/// garbage; with too much room, it would not have to collect.
 const ROOM: u64 = 3;
 
 /// A contender.

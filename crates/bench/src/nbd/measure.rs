@@ -5,9 +5,8 @@
 //! - Each round begins with filling every device in order. So no case meets the disorder that
 //!   random writes left in an earlier round, and no read meets data that was never written.
 //! - Before each cell the file system is synced, so that write-back of one contender's data does
-//!   not disturb the next contender. After a cell, the run waits until the server has finished its
-//!   deferred work (sealing, collecting garbage), at most 10 s, and counts that CPU time to the
-//!   cell.
+//!   not disturb the next one. After a cell, the run waits at most 10 s for the server's deferred
+//!   work (sealing, collecting garbage) and counts its CPU time to the cell.
 //! - Each round begins with another contender. All contenders of a round access the same addresses.
 
 use std::collections::BTreeMap;

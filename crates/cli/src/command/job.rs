@@ -1,8 +1,8 @@
 //! `fieldstone rebuild` and `fieldstone scrub`: start the job, show a bar until it ends, and print
 //! a summary.
 //!
-//! With a server, the job runs in the server and continues if this command is interrupted. Without
-//! a server, this process opens the volumes one after the other and runs the job itself.
+//! With a server, the job runs there and continues if this command is interrupted. Without a
+//! server, this process opens the volumes one after the other.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -88,7 +88,7 @@ pub struct Args {
 /// Runs the job.
 ///
 /// # Errors
-/// The job cannot be started, it does not end properly, or it could not restore every shard.
+/// The job cannot be started, fails, or could not restore every shard.
 pub fn run(kind: JobKind, args: &Args) -> anyhow::Result<()> {
     let target = target(&args.target)?;
     let volume = target.volume;
@@ -238,7 +238,7 @@ fn follow(
             say!("{} {}: {}", kind.name(), volume.name, progress_text(progress));
         }
     }
-    // Nodes that are not up explain why shards could not be restored, so that error comes first.
+    // Nodes that are not up explain shards that could not be restored, so report them first.
     if kind == JobKind::Rebuild {
         report.volumes.iter().try_for_each(check_whole)?;
     }

@@ -1,8 +1,8 @@
 //! `fieldstone node`: one storage node as its own process.
 //!
 //! A call on the node's folder may block at any time, when its disk hangs. The main thread must
-//! notice signals, so other threads make the calls on the folder, and the main thread waits for
-//! them for a bounded time or until a signal comes.
+//! notice signals, so other threads make these calls. The main thread waits for them for a bounded
+//! time, or until a signal comes.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -47,8 +47,8 @@ impl Process {
     fn wait_ready(&mut self) -> anyhow::Result<()> {
         let stdout = self.child.stdout.take().context("stdout is a pipe")?;
         let mut line = String::new();
-        // When the process ends, so does the stream. So this wait ends if the process fails. If the
-        // process hangs, the user has to interrupt the quickstart.
+        // The stream ends with the process, so this wait ends if the process fails. If the process
+        // hangs, the user has to interrupt the quickstart twice.
         BufReader::new(stdout).read_line(&mut line).context("cannot read from a process")?;
         if line.is_empty() {
             let said = fs::read_to_string(&self.log).unwrap_or_default();

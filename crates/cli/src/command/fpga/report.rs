@@ -5,8 +5,8 @@
 //! sources.
 //!
 //! The estimated clocks are higher than routed ones: they follow from the cells on the deepest
-//! paths and from assumed delays. Beside them stand the clocks of the units that an open tool
-//! placed, and mostly routed, for another and slower part ([`ROUTED`]).
+//! paths and from assumed delays. Beside them are clocks of units that an open tool placed, and
+//! mostly routed, for another and slower part ([`ROUTED`]).
 
 use std::io::{self, Write};
 
@@ -225,8 +225,7 @@ struct Row<'a> {
 }
 
 impl Unit {
-    /// The sum of units. Yosys mapped them separately, so the sum ignores what a tool might save
-    /// between them.
+    /// The sum of units. Yosys mapped them separately, so a tool might need less for them together.
     fn sum<'a>(name: &str, units: impl Iterator<Item = &'a Self>) -> Self {
         let nothing = Self { unit: name.to_owned(), ..Self::default() };
         units.fold(nothing, |sum, unit| Self {

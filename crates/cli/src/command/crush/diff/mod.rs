@@ -2,8 +2,8 @@
 //!
 //! OLD and NEW are two OSDMaps; or an OSDMap and the CRUSH map that is to replace its own, whose
 //! new devices count as added, up and in; or two CRUSH maps, with options that describe one pool.
-//! With `--mark-out`, OLD and NEW may be the same file: the output then shows the data that moves
-//! when that OSD goes out.
+//! With `--mark-out`, they may be the same file: the output shows what moves when that OSD goes
+//! out.
 //!
 //! `--json` prints one object: `pools`, each with `pool`, `name`, `pgs`, `pgs_changed`, `shards`,
 //! `moved`, `holes`, `least`, `bytes_per_shard`, `moved_bytes`; `osds`, each with `osd`, `before`,

@@ -1,6 +1,5 @@
-//! The distribution as an HTML page: the stored objects of devices and buckets, compared with their
-//! share by weight. The page has no script and no font and loads nothing. It follows the reader's
-//! light or dark colour scheme.
+//! The distribution as an HTML page: the stored objects of devices and buckets beside their share
+//! by weight. The page loads nothing and has no script. It follows the reader's colour scheme.
 
 use std::fmt::Write as _;
 use std::path::Path;
