@@ -1,12 +1,12 @@
-//! Tells the program which commit it is built from, as `FIELDSTONE_COMMIT`.
+//! Sets `FIELDSTONE_COMMIT`, the commit that the program is built from.
 //!
-//! Outside a repository, or without git, it is `unknown`; that is never an error.
+//! Outside a repository, or without git, the commit is `unknown`. This is no error.
 
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    // Every commit appends to the log; every change of a source makes it dirty.
+    // Every commit appends to the log, and a change of a source makes the state dirty.
     for path in ["../../.git/logs/HEAD", ".."] {
         if Path::new(path).exists() {
             println!("cargo:rerun-if-changed={path}");

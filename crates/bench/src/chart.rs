@@ -1,7 +1,7 @@
-//! Charts as SVG, for pages that need nothing else: no script, no font, no style sheet.
+//! Charts as SVG, for pages that load nothing: no script, no font, no external style sheet.
 //!
-//! Two kinds: lines over a set of named positions, with error bars, on linear or logarithmic axes;
-//! and bars with the value written at the end of each.
+//! There are two kinds: lines over named positions, with error bars and a logarithmic vertical
+//! axis; and bars with the value at the end of each.
 
 use std::fmt::Write as _;
 
@@ -11,18 +11,19 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 36.0;
 const BOTTOM: f64 = 44.0;
-/// Bars: room for names on the left, for values on the right, and height of each.
+/// For bars: the room for names on the left, the room for values on the right, and the height of a
+/// bar.
 const NAMES: f64 = 170.0;
 const VALUES: f64 = 90.0;
 const BAR: f64 = 26.0;
 
-/// Colours that people with any colour vision tell apart, dark enough for lines on white.
+/// Colours that readers with colour blindness can also distinguish, dark enough for lines on white.
 const COLOURS: [&str; 9] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#e69f00", "#444444",
     "#7b3fb5",
 ];
 
-/// The colour of the series at a place.
+/// The colour of series number `place`.
 pub fn colour(place: usize) -> &'static str {
     COLOURS[place % COLOURS.len()]
 }
@@ -30,29 +31,29 @@ pub fn colour(place: usize) -> &'static str {
 /// One line of a chart.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// What the legend says.
+    /// The name in the legend.
     pub name: String,
     /// Its colour.
     pub colour: &'static str,
-    /// For every position a value and its deviation, or nothing.
+    /// For every position, a value and its standard deviation, if known; `None` without a value.
     pub points: Vec<Option<(f64, Option<f64>)>>,
 }
 
 /// Lines over positions.
 #[derive(Clone, Debug)]
 pub struct LineChart {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// What the positions are.
+    /// The title of the horizontal axis.
     pub x_title: String,
-    /// Their names.
+    /// The names of the positions.
     pub positions: Vec<String>,
     /// The lines.
     pub series: Vec<Series>,
 }
 
 impl LineChart {
-    /// The chart, with a logarithmic vertical axis; empty if there is nothing to show.
+    /// The chart. Empty if no series has a value above 0.
     pub fn svg(&self) -> String {
         let values = self.series.iter().flat_map(|series| series.points.iter().flatten());
         let values: Vec<f64> = values.map(|(value, _)| *value).filter(|v| *v > 0.0).collect();
@@ -141,15 +142,15 @@ pub struct Bar {
     pub colour: &'static str,
     /// Its length.
     pub value: f64,
-    /// Smallest and largest value over the rounds.
+    /// The smallest and the largest value over the rounds, drawn as a line.
     pub range: Option<(f64, f64)>,
     /// A value to compare with, drawn across the bar.
     pub mark: Option<f64>,
-    /// What stands at the end, in place of the value.
+    /// The text at the end, in place of the value.
     pub text: Option<String>,
 }
 
-/// Bars from zero, with their values.
+/// A chart of bars from zero. Empty if no value is above 0.
 pub fn bars(title: &str, bars: &[Bar]) -> String {
     let largest = bars.iter().map(|bar| {
         let high = bar.range.map_or(bar.value, |(_, high)| high.max(bar.value));
@@ -207,7 +208,7 @@ pub fn bars(title: &str, bars: &[Bar]) -> String {
     svg
 }
 
-/// The legend of several charts: a line of names.
+/// The legend of several charts, as a line of names.
 pub fn legend(entries: &[(String, &'static str)]) -> String {
     let mut html = String::from("<p class='legend'>");
     for (name, colour) in entries {
@@ -222,7 +223,7 @@ pub fn legend(entries: &[(String, &'static str)]) -> String {
     html
 }
 
-/// A page with a title, a lead and a body.
+/// A page with a title and a body.
 pub fn page(title: &str, body: &str) -> String {
     let title = escape(title);
     format!(
@@ -243,7 +244,7 @@ pub fn page(title: &str, body: &str) -> String {
     )
 }
 
-/// Text that is safe within HTML and SVG, attributes too.
+/// Escapes text for HTML and SVG, including attributes.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -278,7 +279,7 @@ fn exact(value: f64, deviation: Option<f64>) -> String {
     }
 }
 
-/// A logarithmic vertical axis from one power of ten or half of it to another.
+/// A logarithmic vertical axis. It begins and ends at a power of ten, or at 2 or 5 times one.
 struct LogAxis {
     low: f64,
     high: f64,
@@ -292,7 +293,7 @@ impl LogAxis {
         Self { low: below, high: above.max(below * 2.0) }
     }
 
-    /// 1, 2, 5 times every power of ten that could matter.
+    /// 1, 2 and 5 times each power of ten from 10^-6 to 10^15.
     fn steps() -> impl Iterator<Item = f64> + Clone {
         (-6..16).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power)))
     }
@@ -303,7 +304,7 @@ impl LogAxis {
         if all.len() <= 9 {
             return all;
         }
-        // Whole powers of ten are enough.
+        // The powers of ten are enough.
         all.into_iter().filter(|step| (step.log10() - step.log10().round()).abs() < 1e-9).collect()
     }
 
@@ -314,7 +315,7 @@ impl LogAxis {
     }
 }
 
-/// A tick: 1k, 200k, 5M.
+/// The text of a tick, such as 1k, 200k or 5M.
 fn short(value: f64) -> String {
     let (scaled, suffix) = match value {
         v if v >= 1e9 => (v / 1e9, "G"),
@@ -325,8 +326,8 @@ fn short(value: f64) -> String {
     format!("{}{suffix}", (scaled * 1000.0).round() / 1000.0)
 }
 
-/// Whether a drawing is well-formed, for the tests of those who draw: every tag that is opened is
-/// closed, in order, which is enough here.
+/// True if a drawing is well-formed: every opened tag is closed, in order. Other crates use this in
+/// tests.
 pub fn is_well_formed(xml: &str) -> bool {
     let mut open: Vec<&str> = Vec::new();
     for tag in xml.split('<').skip(1) {

@@ -1,7 +1,7 @@
-//! The choice of `--only`: which cases, run by which contenders.
+//! The choices of `--only`: the cases to run, and their contenders.
 
 /// A choice such as `4k-randread*/rs:4+2`, `ram` or `*-qd1`: a case, a contender, or both with a
-/// slash between. A star stands for any characters.
+/// slash between them. A star stands for any characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     text: String,
@@ -19,12 +19,12 @@ impl std::str::FromStr for Choice {
 }
 
 impl Choice {
-    /// As it was written.
+    /// The text of the choice.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// True if a case run by a contender is meant.
+    /// True if the choice includes this case with this contender.
     pub fn takes(&self, case: &str, contender: &str) -> bool {
         match self.text.split_once('/') {
             Some((cases, contenders)) => matches(cases, case) && matches(contenders, contender),
@@ -33,7 +33,7 @@ impl Choice {
     }
 }
 
-/// True if any choice takes it, or there is none.
+/// True if a choice includes this case with this contender, or if there is no choice.
 pub fn chosen(choices: &[Choice], case: &str, contender: &str) -> bool {
     choices.is_empty() || choices.iter().any(|choice| choice.takes(case, contender))
 }
@@ -49,7 +49,8 @@ fn matches(pattern: &str, text: &str) -> bool {
     let Some(mut rest) = text.strip_prefix(first) else { return false };
     let mut last = None;
     for part in parts {
-        // The one before is not the last: it may match anywhere, and earliest is best.
+        // The part before this one is not the last, so it may match anywhere. The earliest match is
+        // best.
         if let Some(part) = last.replace(part) {
             let part: &str = part;
             match rest.find(part) {

@@ -1,11 +1,12 @@
-//! The client of the block benchmarks: fio, the same for every contender.
+//! The client of the block benchmarks: fio, with the same options for every contender.
 //!
-//! NBD servers are driven by fio's `nbd` engine, which is libnbd on one connection in one thread.
-//! The raw disk is driven by fio's `io_uring` engine with O_DIRECT on a file.
+//! For NBD servers, fio uses its `nbd` engine: libnbd on one connection in one thread. For the raw
+//! disk, fio uses its `io_uring` engine with O_DIRECT on a file.
 //!
-//! What is read from fio's JSON: I/Os, bandwidth and the distribution of the total latency (from
-//! the call to the completion), and the CPU time and context switches of the job, which fio takes
-//! from the kernel's accounting around the I/O alone, so that starting fio is not counted.
+//! From fio's JSON, this module reads I/Os, bandwidth and the distribution of the total latency
+//! (from the call to the completion), and the CPU time and context switches of the job. fio takes
+//! the last two from the kernel's accounting around the I/O alone, so the start of fio is not
+//! counted.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,22 +17,22 @@ use serde::Deserialize;
 /// Order and direction of the accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// From the start to the end, again and again.
+    /// Reads from the start to the end, again and again.
     SequentialRead,
-    /// The same, writing.
+    /// Writes from the start to the end, again and again.
     SequentialWrite,
-    /// Uniformly distributed over the device.
+    /// Reads at uniformly distributed places.
     RandomRead,
-    /// The same, writing.
+    /// Writes at uniformly distributed places.
     RandomWrite,
 }
 
 impl Pattern {
-    /// All of them.
+    /// All patterns.
     pub const ALL: [Self; 4] =
         [Self::SequentialRead, Self::SequentialWrite, Self::RandomRead, Self::RandomWrite];
 
-    /// As fio has it, and as cases are named.
+    /// The name in fio's options and in the names of cases.
     pub fn name(self) -> &'static str {
         match self {
             Self::SequentialRead => "read",
@@ -41,38 +42,38 @@ impl Pattern {
         }
     }
 
-    /// True for the ones that read.
+    /// True for reads.
     pub fn reads(self) -> bool {
         matches!(self, Self::SequentialRead | Self::RandomRead)
     }
 
-    /// True for the ones in order.
+    /// True for sequential accesses.
     pub fn is_sequential(self) -> bool {
         matches!(self, Self::SequentialRead | Self::SequentialWrite)
     }
 }
 
-/// What one run of fio does.
+/// The load of one run of fio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// Order and direction.
     pub pattern: Pattern,
-    /// Size of one access.
+    /// Bytes of one access.
     pub block_bytes: u64,
     /// Accesses in flight.
     pub depth: u32,
 }
 
-/// What fio works on.
+/// The device that fio uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
     /// The default export of an NBD server on a unix socket.
     Nbd(PathBuf),
-    /// A file, past the page cache.
+    /// A file, with O_DIRECT.
     File(PathBuf),
 }
 
-/// What one run of fio measured.
+/// The results of one run of fio.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
     /// I/Os completed.
@@ -83,19 +84,19 @@ pub struct Measured {
     pub bytes_per_second: f64,
     /// Mean latency.
     pub mean_us: f64,
-    /// Half of the I/Os took longer.
+    /// Median latency.
     pub p50_us: f64,
-    /// One I/O of a hundred took longer.
+    /// Latency that 1 % of the I/Os exceed.
     pub p99_us: f64,
     /// CPU time of the client.
     pub cpu_s: f64,
     /// Context switches of the client.
     pub switches: u64,
-    /// How long it ran.
+    /// Length of the run.
     pub seconds: f64,
 }
 
-/// The version of fio, if it is installed and has the nbd engine.
+/// The version of fio. Fails if fio is not installed or lacks the nbd engine.
 pub fn version() -> anyhow::Result<String> {
     let run = |argument: &str| {
         let output = Command::new("fio").arg(argument).stderr(Stdio::null()).output();
@@ -109,7 +110,7 @@ pub fn version() -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&version.stdout).trim().to_owned())
 }
 
-/// Arguments of a run that takes `seconds`. The seed makes every contender of a round see the same
+/// Arguments of a run of `seconds`. With the same seed, all contenders of a round access the same
 /// addresses.
 pub fn measure(
     device: &Device,
@@ -121,10 +122,10 @@ pub fn measure(
     let mut arguments = common(device, load, size_bytes);
     arguments.extend([
         "--time_based=1".to_owned(),
-        // Milliseconds, so that fractions of a second work.
+        // In milliseconds, so that fractions of a second work.
         format!("--runtime={}ms", (seconds * 1e3).round()),
-        // Without a map of what was touched: an access is as likely to hit any block, and fio
-        // spends no time on the map.
+        // Without a map of visited blocks, every access may hit any block, and fio spends no time
+        // on the map.
         "--norandommap=1".to_owned(),
         format!("--randseed={seed}"),
     ]);
@@ -145,7 +146,7 @@ fn common(device: &Device, load: Load, size_bytes: u64) -> Vec<String> {
         Device::File(path) => vec![
             "--ioengine=io_uring".to_owned(),
             "--direct=1".to_owned(),
-            // A colon separates several files.
+            // An unescaped colon separates several files.
             format!("--filename={}", path.display().to_string().replace(':', "\\:")),
         ],
     };
@@ -178,7 +179,7 @@ pub fn uri(socket: &Path) -> String {
     format!("nbd+unix:///?socket={encoded}")
 }
 
-/// Runs fio and reads what it measured.
+/// Runs fio and reads its results.
 pub fn run(arguments: &[String], pattern: Pattern) -> anyhow::Result<Measured> {
     let mut command = Command::new("fio");
     command.args(arguments).stdin(Stdio::null());
@@ -192,7 +193,7 @@ pub fn run(arguments: &[String], pattern: Pattern) -> anyhow::Result<Measured> {
     parse(&said, pattern)
 }
 
-/// The line that says most about a failure.
+/// The first line about an error, from stderr or else from stdout.
 fn last_words(stderr: &str, stdout: &str) -> String {
     let mut lines = stderr.lines().chain(stdout.lines()).filter(|line| {
         let line = line.to_lowercase();
@@ -203,7 +204,7 @@ fn last_words(stderr: &str, stdout: &str) -> String {
 
 /// Reads the JSON of a run with one job.
 pub fn parse(text: &str, pattern: Pattern) -> anyhow::Result<Measured> {
-    // Warnings may come first.
+    // Warnings may precede the JSON.
     let start = text.find("{\n").or_else(|| text.find('{'));
     let json = start.map_or("", |start| &text[start..]);
     let report: Report = serde_json::from_str(json).context("fio's JSON is not as expected")?;
@@ -243,9 +244,9 @@ struct Job {
     error: i32,
     read: Side,
     write: Side,
-    /// Milliseconds, as are `runtime`s.
+    /// In milliseconds, like each `runtime`.
     job_runtime: f64,
-    /// Per cent of `job_runtime`.
+    /// In per cent of `job_runtime`.
     usr_cpu: f64,
     sys_cpu: f64,
     ctx: u64,
@@ -271,7 +272,7 @@ struct Latency {
 mod tests {
     use super::*;
 
-    /// What fio 3.33 printed for a second of 4k random reads from `nbdkit memory`.
+    /// The output of fio 3.33 for a second of 4k random reads from `nbdkit memory`.
     const SAMPLE: &str = include_str!("fio_sample.json");
 
     #[test]

@@ -1,13 +1,13 @@
-//! Every benchmark: the registry behind `fieldstone bench`, and what benchmarks share.
+//! All benchmarks: the list behind `fieldstone bench`, and the helpers that the benchmarks share.
 //!
-//! Each benchmark is one file of this folder, or one folder if it is large (`nbd/`). Those that
-//! belong to another command (`code/` to `fieldstone code bench`) are called from there. It takes the
-//! common options, prints tables on stdout, and writes rows as JSON lines (`row`). Contenders take
-//! turns within one run, medians and ratios are reported, and a peer that is not installed is
+//! Each benchmark is one folder. `nbd/` runs as `fieldstone bench nbd`. Other commands call the
+//! others, for example `fieldstone code bench` calls `code/`. Each benchmark prints tables on
+//! stdout and writes rows as JSON lines (`row`). Contenders take turns within one run. Comparisons
+//! have medians and ratios, or means where the papers have them. A peer that is not installed is
 //! reported as missing.
 //!
-//! A benchmark of whole programs starts this program once more, as a user would: it needs no part
-//! of the server.
+//! A benchmark of whole programs starts this program again, like a user. So this crate does not
+//! depend on the server's crate.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -36,27 +36,27 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// Options of `fieldstone bench`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The benchmark to run, or LIST to list them all.
+    /// The benchmark to run, or LIST to list the benchmarks.
     #[arg(value_name = "LIST|NAME", default_value = "LIST")]
     name: String,
     /// Write the rows to this file as JSON, one per line; - for stdout.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw the results as a page.
+    /// Draw the results as an HTML page in this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     #[command(flatten)]
     nbd: nbd::Options,
 }
 
-/// One benchmark: its name, what it measures, and how to run it.
+/// One benchmark: its name, a description and its function.
 struct Bench {
     name: &'static str,
     about: &'static str,
     run: fn(&Args) -> anyhow::Result<()>,
 }
 
-/// Every benchmark there is.
+/// The benchmarks of `fieldstone bench`.
 const BENCHES: &[Bench] = &[Bench {
     name: "nbd",
     about: "our NBD servers against nbdkit, qemu-nbd and the raw disk; --sweep for the papers' grid",
@@ -80,7 +80,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// A bar on stderr that counts cases, if that is a terminal. `name` is the command's.
+/// A progress bar on stderr that counts cases. It is hidden if stderr is no terminal. `name` is the
+/// name of the command.
 fn case_bar(name: &str, cases: usize) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()

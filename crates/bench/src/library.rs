@@ -1,7 +1,7 @@
-//! Shared libraries that may or may not be installed.
+//! Shared libraries that need not be installed.
 //!
-//! Peers are loaded when the benchmark runs, so that the program needs none of them. A library
-//! stays loaded until the process ends: functions that were looked up never dangle.
+//! A benchmark loads its peers when it runs, so the program starts without them. A library stays
+//! loaded until the process ends, so the addresses of its functions stay valid.
 
 use std::ffi::{CStr, CString};
 use std::path::Path;
@@ -19,14 +19,14 @@ pub struct Library {
 }
 
 impl Library {
-    /// Loads the library at a path, or by its file name from where the system keeps libraries.
+    /// Loads the library at a path, or by its file name from the system's folders.
     ///
     /// # Errors
-    /// What the dynamic linker says, for example that there is no such file.
+    /// The dynamic linker's error, for example that the file does not exist.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         let name = CString::new(path.as_os_str().as_encoded_bytes())
             .context("the path has a zero byte")?;
-        // SAFETY: the name is a C string; loading runs the initialisers of a library that the user
+        // SAFETY: the name is a C string. Loading runs the initialisers of a library that the user
         // named or the system installed.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         match NonNull::new(handle) {
@@ -38,7 +38,7 @@ impl Library {
     /// The address of a function.
     ///
     /// # Errors
-    /// The library does not have it.
+    /// The library has no such function.
     pub fn symbol(&self, name: &CStr) -> anyhow::Result<Symbol> {
         // SAFETY: the handle is open and the name is a C string.
         let symbol = unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) };
@@ -47,7 +47,7 @@ impl Library {
 }
 
 fn last_error() -> String {
-    // SAFETY: the result is null or a C string that stays until the next call on this thread.
+    // SAFETY: the result is null or a C string that stays valid until the next call on this thread.
     let text = unsafe {
         let text = libc::dlerror();
         if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy()) }

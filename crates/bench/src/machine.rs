@@ -1,14 +1,15 @@
-//! What to know about the machine before believing a number made on it.
+//! Properties of the machine that a reader needs to judge a measurement.
 
 use std::fs;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Memory that is touched to learn what a fresh page costs.
+/// Memory that is touched to measure the cost of a fresh page.
 const TOUCHED_BYTES: usize = 128 << 20;
 const PAGE_BYTES: usize = 4096;
 
-/// The machine, in lines. The cost of a fresh page is measured, so ask before the load starts.
+/// The machine, in lines. This measures the cost of a fresh page, so call it before the load
+/// starts.
 pub fn describe() -> Vec<String> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -27,7 +28,7 @@ pub fn describe() -> Vec<String> {
     lines
 }
 
-/// The load average, for the line that says how busy the machine was.
+/// The load averages of the last 1, 5 and 15 minutes.
 pub fn load() -> String {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     load.split_ascii_whitespace().take(3).collect::<Vec<_>>().join(" ")
@@ -40,9 +41,9 @@ fn model() -> String {
     name.map_or(String::new(), |name| format!(" ({name})"))
 }
 
-/// Mean time of the first write to a page that the process has not used before.
+/// Mean time of the first write to a page that the process has not used before, in nanoseconds.
 fn fresh_page_ns() -> f64 {
-    // Zeroed memory of this size comes from the system as addresses without pages.
+    // The system gives zeroed memory of this size as addresses without pages.
     let mut memory = vec![0u8; TOUCHED_BYTES];
     let start = Instant::now();
     for page in memory.chunks_mut(PAGE_BYTES) {

@@ -1,15 +1,15 @@
-//! The servers under test: started, watched through /proc, ended.
+//! The servers under test: starts them, measures them through /proc, and ends them.
 //!
-//! What a server costs is read from the kernel, not from the server:
+//! The kernel, not the server, gives the cost of a server:
 //!
-//! - CPU time from `/proc/PID/stat`, which includes threads that have ended; its unit is the
-//!   clock tick, 10 ms, which is 0.3 % of a run of three seconds.
-//! - CPU time at rest from `/proc/PID/task/*/schedstat`, in nanoseconds, where no thread ends.
-//! - Context switches from `/proc/PID/task/*/status`. A thread takes its count with it when it
-//!   ends, and some servers end threads together with a connection, so a [`SwitchCounter`] looks
-//!   ten times a second and remembers.
+//! - CPU time from `/proc/PID/stat`. This includes threads that have ended. The unit is the clock
+//!   tick, 10 ms, which is 0.3 % of a run of three seconds.
+//! - CPU time at rest from `/proc/PID/task/*/schedstat`, in nanoseconds. No thread ends then.
+//! - Context switches from `/proc/PID/task/*/status`. A thread's count is lost when the thread
+//!   ends, and some servers end threads together with a connection. So a [`SwitchCounter`] reads
+//!   the counts ten times a second and keeps them.
 //!
-//! Kernel threads (write-back of the page cache) work for a server without being counted for it.
+//! The work of kernel threads for a server (write-back of the page cache) is not counted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,14 +23,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-/// How long a server may take until it answers on its socket.
+/// The longest wait for a server to accept connections on its socket.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often context switches are looked at.
+/// Time between two reads of the counts of context switches.
 const SWITCH_STEP: Duration = Duration::from_millis(100);
 
-/// A server process. It is killed when this is dropped, and by the kernel should this process die
-/// without dropping anything.
+/// A server process. Dropping this kills the process. The kernel kills it if this process dies
+/// without dropping this.
 pub struct Server {
     child: Child,
     log: PathBuf,
@@ -70,12 +70,12 @@ impl Server {
         said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(nothing)").to_owned()
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// An error if it has ended.
+    /// Fails if the process has ended.
     pub fn check(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -83,14 +83,14 @@ impl Server {
         }
     }
 
-    /// CPU time so far, of threads that have ended as well.
+    /// CPU time so far, including threads that have ended.
     pub fn cpu(&self) -> anyhow::Result<Duration> {
         let path = format!("/proc/{}/stat", self.pid());
         let text = fs::read_to_string(&path).with_context(|| path.clone())?;
         cpu_ticks(&text).map(ticks).with_context(|| format!("{path} is not as expected"))
     }
 
-    /// CPU time so far of the threads that there are.
+    /// CPU time so far of the threads that run now.
     pub fn cpu_of_threads(&self) -> anyhow::Result<Duration> {
         let mut sum_ns = 0;
         for thread in threads(self.pid())? {
@@ -101,11 +101,11 @@ impl Server {
         Ok(Duration::from_nanos(sum_ns))
     }
 
-    /// Waits until the server does nothing any more: what it put off during a run is done. Gives
-    /// up after `limit`.
+    /// Waits until the server is idle: it has done the work that it deferred during a run. Waits at
+    /// most `limit`.
     pub fn settle(&self, limit: Duration) -> anyhow::Result<()> {
         const STEP: Duration = Duration::from_millis(100);
-        /// Part of a core that counts as doing nothing.
+        /// A server that uses less than this part of a core counts as idle.
         const QUIET: f64 = 0.02;
         let start = Instant::now();
         let mut before = self.cpu_of_threads()?;
@@ -123,17 +123,19 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // Both calls fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Makes a child end with this process, and not get the terminal's signals: this process decides.
+/// Makes a child end with this process. Keeps the terminal's signals from the child, because this
+/// process decides when the child ends.
 pub fn leave_with_us(command: &mut Command) {
     command.process_group(0);
-    // SAFETY: between fork and exec only this system call is made, which allocates nothing and
-    // takes no lock. The kernel then kills the child when this thread, the main one, ends.
+    // SAFETY: between fork and exec, the child makes only this system call, which allocates nothing
+    // and takes no lock. The call tells the kernel to kill the child when this thread, the main
+    // one, ends.
     unsafe {
         command.pre_exec(|| {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -142,7 +144,7 @@ pub fn leave_with_us(command: &mut Command) {
     }
 }
 
-/// Counts context switches of a process until it is asked for the number.
+/// Counts the context switches of a process until [`Self::finish`].
 pub struct SwitchCounter {
     stop: Sender<()>,
     thread: JoinHandle<u64>,
@@ -166,13 +168,13 @@ impl SwitchCounter {
 
     /// The number of switches since the start.
     pub fn finish(self) -> u64 {
-        // Fails only if the thread has ended, and then its result is there.
+        // This fails only if the thread has ended, and then the result is there.
         let _ = self.stop.send(());
         self.thread.join().unwrap_or(0)
     }
 }
 
-/// Context switches of each thread: at the first look, and at the last.
+/// Context switches of each thread, at the first and at the last read.
 #[derive(Default)]
 struct Seen {
     threads: BTreeMap<PathBuf, (u64, u64)>,
@@ -191,7 +193,7 @@ impl Seen {
     }
 
     fn note(&mut self, thread: PathBuf, count: u64) {
-        // A thread that was not there at the first look began with zero.
+        // The count of a thread that was not there at the first read began at zero.
         let first = if self.looked { 0 } else { count };
         self.threads.entry(thread).or_insert((first, count)).1 = count;
     }
@@ -208,8 +210,8 @@ fn threads(pid: u32) -> anyhow::Result<Vec<PathBuf>> {
     Ok(entries.flatten().map(|entry| entry.path()).collect())
 }
 
-/// utime + stime of a `/proc/PID/stat`. The second field is the name in brackets, which may
-/// contain anything, so fields are counted from the last bracket.
+/// utime + stime of a `/proc/PID/stat`. The second field is the name in brackets, which may contain
+/// any character. So fields are counted from the last bracket.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let after = &stat[stat.rfind(')')? + 1..];
     let mut fields = after.split_ascii_whitespace().skip(11);
@@ -219,7 +221,7 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
 }
 
 fn ticks(count: u64) -> Duration {
-    // SAFETY: asks for a number, touches no memory of ours.
+    // SAFETY: the call returns a number and touches no memory of this program.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     let per_second = u64::try_from(per_second).ok().filter(|rate| *rate > 0).unwrap_or(100);
     Duration::from_nanos(count * (1_000_000_000 / per_second))
@@ -229,7 +231,7 @@ fn first_number(text: &str) -> Option<u64> {
     text.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Voluntary and other switches of a `/proc/PID/task/TID/status`.
+/// Voluntary and involuntary switches of a `/proc/PID/task/TID/status`.
 fn switches(status: &str) -> Option<u64> {
     let field = |name: &str| -> Option<u64> {
         status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
@@ -263,7 +265,7 @@ mod tests {
         seen.looked = true;
         seen.note(PathBuf::from("new"), 5);
         seen.note(PathBuf::from("old"), 130);
-        // "new" has ended; its last count stays.
+        // The thread "new" has ended. Its last count stays.
         seen.note(PathBuf::from("old"), 150);
         assert_eq!(seen.total(), 50 + 5);
     }

@@ -1,10 +1,12 @@
-//! The JSON line that every benchmark prints, one per row: a contract with scripts outside.
+//! The JSON lines of the benchmarks, one per row. Scripts outside this repository rely on the
+//! fields.
 //!
-//! `bench`, `case` and `unit` say what was measured; `ours`, `peer` and `theirs` are the two
-//! numbers; `ratio` is how much better ours is (above 1 is better for us whatever the unit);
-//! `limit` is what the machine allows and `of_limit` our part of it; `seconds` is how long was
-//! measured for both numbers; `commit` is the source. What does not exist is `null`, never left
-//! out. A benchmark may add fields of its own.
+//! `bench`, `case` and `unit` name the measurement; `ours`, `peer` and `theirs` are the two numbers
+//! and the peer's name; `ratio` says how much better `ours` is (above 1 is better for every unit);
+//! `limit` is the limit of the machine and `of_limit` our part of it; `seconds` is the time
+//! measured for both numbers; `commit` is the source; `target`, `target_unit` and `pass` are the
+//! target and whether it was reached. A value that does not exist is `null`, never left out. A
+//! benchmark may add its own fields.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -13,16 +15,16 @@ use std::path::Path;
 use anyhow::Context;
 use serde::Serialize;
 
-/// The commit that this program was built from, `-dirty` if the sources had changed since, and
-/// `unknown` outside a repository.
+/// The commit that this program was built from. It ends with `-dirty` if tracked sources had
+/// changed, and is `unknown` outside a repository.
 pub const COMMIT: &str = env!("FIELDSTONE_COMMIT");
 
-/// Which direction is better.
+/// The better direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// Throughputs.
+    /// More is better: throughputs.
     More,
-    /// Costs and times.
+    /// Less is better: costs and times.
     Less,
 }
 
@@ -31,39 +33,39 @@ pub enum Better {
 pub struct Row {
     /// Name of the benchmark.
     pub bench: &'static str,
-    /// What was measured; with `unit` and `peer` unique within one run.
+    /// The name of the case. `case`, `unit` and `peer` together are unique within one run.
     pub case: String,
     /// Unit of `ours`, `theirs` and `limit`.
     pub unit: &'static str,
     /// Our number.
     pub ours: Option<f64>,
-    /// Who it is compared with.
+    /// The name of the peer.
     pub peer: Option<String>,
-    /// Their number.
+    /// The peer's number.
     pub theirs: Option<f64>,
-    /// How much better ours is.
+    /// How much better our number is: above 1 is better.
     pub ratio: Option<f64>,
-    /// What the machine allows.
+    /// The limit of the machine.
     pub limit: Option<f64>,
-    /// Our part of the limit.
+    /// Our number divided by the limit.
     pub of_limit: Option<f64>,
-    /// Time measured, for both.
+    /// Time measured for both numbers, in seconds.
     pub seconds: f64,
-    /// The source.
+    /// The source: see [`COMMIT`].
     pub commit: &'static str,
-    /// The least `ratio`, or with `target_unit` "at most" the largest `ours`, to be reached.
+    /// The target: the least `ratio`, or with `target_unit` "at most" the largest `ours`.
     pub target: Option<f64>,
-    /// What `target` bounds: "ratio" or "at most"; null without a target.
+    /// The number that `target` bounds: "ratio" or "at most" (`ours`); null without a target.
     pub target_unit: Option<&'static str>,
-    /// Whether the target was reached; null without a target or a number.
+    /// True if the target was reached; null without a target or a number.
     pub pass: Option<bool>,
-    /// Fields of the benchmark's own.
+    /// The benchmark's own fields.
     #[serde(flatten)]
     pub more: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Row {
-    /// A row with the numbers of a comparison and what follows from them.
+    /// A row with the numbers of a comparison and their ratio.
     pub fn new(
         bench: &'static str,
         case: String,
@@ -102,7 +104,7 @@ impl Row {
         self
     }
 
-    /// Adds the least ratio to be reached.
+    /// Adds a target: the least ratio.
     pub fn at_least(mut self, target: Option<f64>) -> Self {
         self.target = target;
         self.target_unit = target.map(|_| "ratio");
@@ -110,7 +112,7 @@ impl Row {
         self
     }
 
-    /// Adds the largest number of ours to be reached.
+    /// Adds a target: the largest number of ours.
     pub fn at_most(mut self, target: f64) -> Self {
         self.target = Some(target);
         self.target_unit = Some("at most");
@@ -140,7 +142,7 @@ pub fn write(path: &Path, rows: &[Row]) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// The contract, as scripts outside know it.
+    /// Fields on which scripts outside this repository rely.
     const CONTRACT: [&str; 11] = [
         "bench", "case", "unit", "ours", "peer", "theirs", "ratio", "limit", "of_limit", "seconds",
         "commit",

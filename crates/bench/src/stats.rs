@@ -1,9 +1,9 @@
-//! Statistics over a handful of runs.
+//! Statistics over a few runs.
 //!
-//! Medians are reported where runs are compared, since one disturbed run must not decide; the
-//! standard deviation (of a sample: divided by n - 1) where the papers report it.
+//! Comparisons of runs use medians, so that one disturbed run does not decide. Where the papers
+//! report a standard deviation, so do the benchmarks (of a sample: divided by n - 1).
 
-/// The middle value, or the mean of the two middle ones. `None` without values.
+/// The median: the middle value, or the mean of the two middle ones. `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -37,7 +37,7 @@ pub fn range(values: &[f64]) -> Option<(f64, f64)> {
     Some((smallest, largest))
 }
 
-/// A quotient that means something: `None` if it would not be a finite number.
+/// The quotient, or `None` if it is not a finite number.
 pub fn quotient(numerator: f64, denominator: f64) -> Option<f64> {
     let quotient = numerator / denominator;
     quotient.is_finite().then_some(quotient)

@@ -1,4 +1,4 @@
-//! Plain text tables: the first column to the left, the others to the right.
+//! Plain text tables. The first column is aligned to the left, the others to the right.
 
 /// A table under construction.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +43,7 @@ impl Table {
     }
 }
 
-/// A number with three significant digits or none after the point; `-` for none.
+/// A number with three significant digits, or without decimals if it is larger; `-` for `None`.
 pub fn number(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),

@@ -1,12 +1,12 @@
-//! Logs: through `tracing` to stderr, quiet unless asked. No thread that logs waits for stderr, nor
-//! is it ended by a stderr that fails: see [`stderr`].
+//! Logging through `tracing` to stderr. No thread that logs waits for stderr, and a failed write to
+//! stderr ends no thread: see [`stderr`].
 
 use std::io::IsTerminal;
 
 use fieldstone_console::stderr;
 use tracing_subscriber::EnvFilter;
 
-/// Starts logging: warnings by default, or nothing if `quiet`; more with every `-v`.
+/// Starts logging. The level is warnings, or nothing if `quiet`; each `-v` raises it.
 /// `FIELDSTONE_LOG` overrides both.
 pub fn start(verbose: u8, quiet: bool) {
     stderr::start();
@@ -22,7 +22,7 @@ pub fn start(verbose: u8, quiet: bool) {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| stderr::Log)
-        // It would tell with a panic.
+        // `tracing` reports its own errors with `eprintln!`, which panics if stderr fails.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)

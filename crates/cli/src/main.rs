@@ -1,12 +1,12 @@
-//! The `fieldstone` command: a protected block device over NBD, and the tools around it.
+//! The `fieldstone` command: protected block devices over NBD, and the tools for them.
 //!
-//! Arguments and printing: one file per subcommand, under `command/`, and beside them what several
-//! share, tables and bars. What commands do is in `fieldstone-server`, what benchmarks do in
-//! `fieldstone-bench`.
+//! This crate reads arguments and prints results. `command/` has one file per subcommand. The
+//! modules beside it have the tables and progress bars that several subcommands share. The work of
+//! the commands is in `fieldstone-server`, that of the benchmarks in `fieldstone-bench`.
 //!
-//! Exit codes: 0 done, 1 an error (told on stderr: what happened, to which thing, what to do),
-//! 2 the command line makes no sense. Results go to stdout (`say!`), everything else to stderr
-//! (`tell!`).
+//! Exit codes: 0: done. 1: an error; the message on stderr says what happened, to which thing, and
+//! what to do. 2: the command line is invalid. 130: a second SIGINT or SIGTERM ended the command at
+//! once. Results go to stdout (`say!`), all other messages to stderr (`tell!`).
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     code
 }
 
-/// A reader such as `head` closed our stdout: nothing that deserves a message.
+/// True if a reader such as `head` closed the pipe at stdout. The command then prints no message.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<std::io::Error>()

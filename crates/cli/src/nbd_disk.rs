@@ -1,7 +1,7 @@
-//! A block device behind NBD, for a client that blocks: the quickstart and the tests use it.
+//! A block device over NBD, for clients that block. The quickstart and the tests use it.
 //!
-//! Requests are queued with the sans-I/O client of the `nbd` crate; [`NbdDisk::next_reply`] sends
-//! what is queued and waits for one reply. So several requests may be in flight.
+//! The sans-I/O client of the `nbd` crate queues requests. [`NbdDisk::next_reply`] sends the queued
+//! requests and waits for one reply, so several requests may be in flight.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -13,13 +13,13 @@ use bytes::Bytes;
 use fieldstone_nbd::client::{Client, Config, Outcome, Reply};
 use fieldstone_uring::Address;
 
-/// A server that is silent for longer is given up.
+/// The longest wait for a server that sends or takes no byte. Then the call fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
-/// A block device behind NBD.
+/// A block device over NBD.
 pub struct NbdDisk {
     stream: Box<dyn Stream>,
     client: Client,
@@ -27,7 +27,7 @@ pub struct NbdDisk {
 }
 
 impl NbdDisk {
-    /// Connects to the export `name`; the empty name means the default one.
+    /// Connects to the export `name`. The empty name means the default export.
     pub fn connect(address: &Address, name: &str) -> anyhow::Result<Self> {
         let stream = dial(address).with_context(|| format!("cannot connect to {address}"))?;
         let client = Client::new(Config::full(name));
@@ -39,17 +39,17 @@ impl NbdDisk {
         Ok(disk)
     }
 
-    /// Size of the device.
+    /// The size of the device in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.client.about().map_or(0, |about| about.size_bytes)
     }
 
-    /// To queue requests with.
+    /// The client, to queue requests with.
     pub fn client(&mut self) -> &mut Client {
         &mut self.client
     }
 
-    /// Sends what is queued and waits for the next reply.
+    /// Sends the queued requests and waits for the next reply.
     pub fn next_reply(&mut self) -> anyhow::Result<Reply> {
         self.send()?;
         loop {
@@ -60,7 +60,7 @@ impl NbdDisk {
         }
     }
 
-    /// Makes what was written stable, and waits.
+    /// Sends a flush and waits for its reply.
     pub fn flush(&mut self) -> anyhow::Result<()> {
         self.client.flush();
         done(self.next_reply()?, "flush", 0).map(drop)
@@ -93,7 +93,8 @@ impl NbdDisk {
     }
 }
 
-/// What a reply brought, or the error that it is.
+/// The data of a reply (empty for requests that return none), or its error as text that names the
+/// operation `what` and the offset.
 pub fn done(reply: Reply, what: &str, offset_bytes: u64) -> anyhow::Result<Bytes> {
     match reply.outcome {
         Outcome::Data(data) => Ok(data),

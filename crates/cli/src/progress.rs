@@ -1,4 +1,4 @@
-//! Bars on stderr that show how far something is; nothing where that is not a terminal.
+//! Progress bars on stderr. They are hidden if stderr is no terminal.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use fieldstone_units as units;
 
-/// How often progress is looked at.
+/// Time between two updates of a bar.
 const STEP: Duration = Duration::from_millis(200);
 
 /// A bar that counts shards.
@@ -40,8 +40,8 @@ fn styled_bar(name: &str, template: &str) -> ProgressBar {
     bar
 }
 
-/// Does `work`, and shows on stderr how far it is, if that is a terminal. The length may be
-/// unknown, as that of a stream is.
+/// Runs `work` and shows its progress on stderr if that is a terminal. The length may be unknown,
+/// as it is for a stream.
 pub fn with_bytes_bar<R>(
     name: &str,
     total_bytes: Option<u64>,
@@ -64,7 +64,7 @@ pub fn with_bytes_bar<R>(
     let (bar_ref, progress_ref) = (&bar, &progress);
     let result = std::thread::scope(|scope| {
         scope.spawn(move || {
-            // The channel is closed when the work ends, and by a panic as well.
+            // The channel closes when the work ends, also when it panics.
             while wait.recv_timeout(STEP) == Err(RecvTimeoutError::Timeout) {
                 bar_ref.set_position(progress_ref.done_bytes());
             }
@@ -78,7 +78,7 @@ pub fn with_bytes_bar<R>(
     result
 }
 
-/// Brings a bar up to date with the sum of jobs.
+/// Sets a bar to the sum of the jobs.
 pub fn show<'a>(bar: &ProgressBar, jobs: impl Iterator<Item = &'a ProgressReport>) {
     let (mut total, mut done, mut read, mut elapsed) = (0, 0, 0, 0);
     for job in jobs {

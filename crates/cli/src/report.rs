@@ -1,4 +1,4 @@
-//! Reports for people.
+//! Reports as text.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -90,9 +90,9 @@ fn volume_text(volume: &VolumeReport) -> String {
     if !volume.waits_for.is_empty() {
         rows.push(("waits for", volume.waits_for.clone()));
     }
-    // Memory has no id, and nothing more to tell.
+    // Only a volume of a pool has an id. Other stores have no more rows.
     if !volume.id.is_empty() {
-        // What the volume holds is known once the volume is open.
+        // The contents of a volume are known only once it is open.
         if volume.phase != "opening" {
             rows.extend(space_rows(volume));
         }
@@ -152,7 +152,8 @@ fn space_rows(volume: &VolumeReport) -> [(&'static str, String); 5] {
     ]
 }
 
-/// What is not as it should be, and what is done about it.
+/// The nodes that are not up, the work of the device, the reads that were decoded, rebuild and
+/// scrub.
 fn state_rows(volume: &VolumeReport) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     let not_up: Vec<String> = volume
@@ -182,7 +183,7 @@ fn state_rows(volume: &VolumeReport) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// What a device did of the heavy steps; software is nothing to write about.
+/// The jobs that a device did. `None` if software did all of them.
 pub fn engine_text(engine: &EngineReport) -> Option<String> {
     if engine.kinds.iter().all(|kind| kind.device_jobs == 0) {
         return None;
@@ -198,7 +199,8 @@ pub fn engine_text(engine: &EngineReport) -> Option<String> {
     Some(format!("{}: {}", engine.name, kinds.join(", ")))
 }
 
-/// What a rebuild or scrub read; beside it what Reed-Solomon would have read, if that differs.
+/// The bytes that a rebuild or scrub read and, if different, those that Reed-Solomon would have
+/// read.
 pub fn read_text(progress: &ProgressReport) -> String {
     let read = size(progress.read_bytes);
     match progress.reed_solomon_bytes {
@@ -261,7 +263,8 @@ fn io_text(io: &IoReport) -> String {
     text
 }
 
-/// Where the time of requests goes: one row per stage.
+/// The latencies of each stage of requests, one row per operation and stage. Empty if no stage
+/// counted a request.
 pub fn stage_table(io: &IoReport, indent: &str) -> String {
     let mut text = String::new();
     if io.stages.iter().all(|stage| stage.count == 0) {
@@ -272,7 +275,7 @@ pub fn stage_table(io: &IoReport, indent: &str) -> String {
         "{indent}{:<6} {:<11} {:>10} {:>9} {:>9} {:>9}",
         "op", "stage", "count", "p50", "p99", "p99.9"
     );
-    // What takes less than the clock can tell is not worth a line.
+    // Stages that are too short for the clock get no row.
     for stage in io.stages.iter().filter(|stage| stage.p999_ns > 0) {
         let _ = writeln!(
             text,

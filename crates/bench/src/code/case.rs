@@ -1,7 +1,6 @@
-//! What is measured.
+//! The cases.
 //!
-//! Every load comes hot and cold, on one core and on all, except where only one of them means
-//! anything.
+//! Every work runs hot and cold, on one core and on all.
 
 use std::fmt;
 
@@ -10,65 +9,65 @@ use fieldstone_units as units;
 /// Data and parity shards of the Reed-Solomon cases.
 pub const SHAPES: [(usize, usize); 5] = [(4, 2), (6, 3), (8, 3), (10, 4), (12, 4)];
 
-/// Lengths of their shards.
+/// Lengths of the shards of these cases, in bytes.
 pub const SHARD_BYTES: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 
-/// Sizes of the objects that Zigzag cuts into four nodes.
+/// Sizes of the objects that Zigzag cuts into four nodes, in bytes.
 pub const OBJECT_BYTES: [usize; 4] = [64 << 10, 1 << 20, 16 << 20, 64 << 20];
 
-/// What kind of matrix.
+/// The kind of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// ISA-L's Cauchy matrix, whose neighbouring rows and columns pair up.
+    /// ISA-L's Cauchy matrix. Adjacent rows and columns form pairs that share their coefficients.
     Cauchy,
-    /// The same with every column divided by its first coefficient, so that the first row is ones:
-    /// what most published codes have.
+    /// The Cauchy matrix with every column divided by its first coefficient, so that the first row
+    /// is ones. Most published codes have such a row.
     Ones,
-    /// Random coefficients, 2 to 255: no structure at all.
+    /// Random coefficients from 2 to 255, without structure.
     Random,
 }
 
-/// What is computed.
+/// The work of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
     /// All parities from all data.
     Encode(Kind),
-    /// The first data shard from the others and a parity, with a Cauchy matrix.
+    /// The first data shard, from the others and a parity, with a Cauchy matrix.
     DecodeOne,
-    /// m data shards, every other one from the first, with a Cauchy matrix.
+    /// m data shards: every second one, beginning with the first; with a Cauchy matrix.
     DecodeMany,
     /// The first m data shards, with a Cauchy matrix.
     DecodeRun,
-    /// The difference of one data shard is added to all parities.
+    /// Adding the difference of one data shard to all parities.
     Update(Kind),
     /// Encode with Zigzag {6,4,8}.
     Zigzag,
-    /// Rebuild of one Zigzag data node, beside Reed-Solomon's of as many bytes.
+    /// Rebuild of one Zigzag data node, compared with Reed-Solomon's rebuild of as many bytes.
     Rebuild,
 }
 
-/// Where the data is.
+/// The place of the data before the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Heat {
-    /// The same stripe again and again.
+    /// The same stripe again and again: in the caches, if it fits.
     Hot,
-    /// Stripes that have long left the caches.
+    /// In memory: stripes that are no longer in the caches.
     Cold,
 }
 
-/// How many cores work at the same time, each on its own stripes.
+/// The cores that work at the same time, each on its own stripes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cores {
-    /// One, pinned.
+    /// One core, to which the worker is pinned.
     One,
-    /// All, each worker pinned to its own.
+    /// All cores. Each worker is pinned to its own core.
     All,
 }
 
 /// One case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// What is computed.
+    /// The work.
     pub work: Work,
     /// Data shards.
     pub k: usize,
@@ -76,14 +75,15 @@ pub struct Case {
     pub m: usize,
     /// Length of a shard, or of a Zigzag node.
     pub shard_bytes: usize,
-    /// Where the data is.
+    /// The place of the data.
     pub heat: Heat,
-    /// Who works.
+    /// The cores.
     pub cores: Cores,
 }
 
 impl Case {
-    /// For example `encode-cauchy-8+3-64K-hot-one`; Zigzag cases carry the size of the object.
+    /// The name, for example `encode-cauchy-8+3-64K-hot-one`. Names of Zigzag cases have the size
+    /// of the object.
     pub fn name(&self) -> String {
         let Self { work, k, m, .. } = self;
         let bytes = match work {
@@ -140,7 +140,7 @@ impl Cores {
     }
 }
 
-/// All cases, those of a table next to each other.
+/// All cases. Those of one table are adjacent.
 pub fn all() -> Vec<Case> {
     let places = [
         (Heat::Hot, Cores::One),

@@ -1,4 +1,4 @@
-//! What is to be reached, and the rows that come of a run.
+//! The targets, and the rows of a run.
 
 use serde_json::json;
 
@@ -11,17 +11,17 @@ use crate::stats::{median, quotient};
 /// Name of this benchmark.
 pub const NAME: &str = "code";
 
-/// The unit of all rows: data, not traffic.
+/// The unit of all rows: bytes of data, not of traffic.
 pub const UNIT: &str = "GB/s";
 
-/// The peer of rows that compare with what memory allows.
+/// The name of the peer in rows that compare with the limit of memory.
 pub const LIMIT: &str = "limit";
 
-/// The peers that ours is compared with, in the order of the rows.
+/// The peers of our engine, in the order of the rows.
 const PEERS: [Contender; 4] =
     [Contender::Isal, Contender::Jerasure, Contender::GfComplete, Contender::OursRs];
 
-/// Least ratio of ours to a peer.
+/// The target of a comparison: the least ratio.
 pub fn target(case: &Case, peer: Contender) -> Option<f64> {
     let hot_one = case.heat == Heat::Hot && case.cores == Cores::One;
     let large = case.shard_bytes >= 1 << 20;
@@ -37,7 +37,7 @@ pub fn target(case: &Case, peer: Contender) -> Option<f64> {
     }
 }
 
-/// Least part of the limit.
+/// The target of a comparison with the limit: the least part of the limit.
 fn limit_target(case: &Case) -> Option<f64> {
     let hot_one = case.heat == Heat::Hot && case.cores == Cores::One;
     match case.work {
@@ -47,7 +47,7 @@ fn limit_target(case: &Case) -> Option<f64> {
     }
 }
 
-/// The objects of 16 and 64 MiB, cold.
+/// True for objects of 16 and 64 MiB that are cold.
 fn is_large_zigzag(case: &Case, cores: Cores) -> bool {
     case.heat == Heat::Cold && case.cores == cores && case.shard_bytes * case.k >= 16 << 20
 }
@@ -57,9 +57,9 @@ fn is_large_zigzag(case: &Case, cores: Cores) -> bool {
 pub struct Found {
     /// Data per second.
     pub gb_per_second: f64,
-    /// Ticks of the time stamp counter per byte of data; `None` where there is none.
+    /// Ticks of the time stamp counter per byte of data; `None` if the CPU has none.
     pub cycles_per_byte: Option<f64>,
-    /// All samples together.
+    /// Time of all samples.
     pub seconds: f64,
 }
 
@@ -74,14 +74,14 @@ pub fn found(cell: &Cell, contender: Contender) -> Option<Found> {
     })
 }
 
-/// The better of the two limits.
+/// The faster of the two limits.
 pub fn limit(cell: &Cell) -> Option<Found> {
     let limits = [Contender::LimitPlain, Contender::LimitStreaming];
     let found = limits.into_iter().filter_map(|limit| found(cell, limit));
     found.max_by(|a, b| a.gb_per_second.total_cmp(&b.gb_per_second))
 }
 
-/// The middle half of the ratios within one round.
+/// The first and third quartile of the ratios within each round.
 fn quartiles(cell: &Cell, peer: Contender) -> Option<(f64, f64)> {
     let (ours, theirs) = (cell.get(&Contender::Ours)?, cell.get(&peer)?);
     let ratio =
@@ -141,7 +141,7 @@ mod tests {
     use super::super::case::all;
     use super::*;
 
-    /// A run in which the contender at place `n` does `n + 1` GB/s.
+    /// A run in which the contender at index `n` reaches `n + 1` GB/s.
     fn results(without: &[Contender]) -> Results {
         let mut results = Results::default();
         for index in 0..all().len() {

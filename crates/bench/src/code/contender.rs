@@ -1,7 +1,8 @@
-//! Who computes a case, and how.
+//! The contenders of a case.
 //!
-//! Every contender gets the same buffers, has its tables made before, and must produce the same
-//! bytes as the others (that is checked before anything is timed); only the limits compute nothing.
+//! Every contender gets the same buffers, and its tables are made beforehand. Before any timing, a
+//! check compares the bytes that contenders compute. There are two exceptions: the limits compute
+//! nothing, and in a rebuild the contenders use different codes.
 
 use std::sync::Arc;
 
@@ -15,26 +16,26 @@ use super::jerasure::Jerasure;
 use super::limit::{Writes, skeleton};
 use super::memory::{Shape, Stripe};
 
-/// Data nodes of the MSR engine paper's code {6,4,8}, which is `zigzag:4+2`.
+/// Data nodes of the MSR engine paper's code {6,4,8}, the profile `zigzag:4+2`.
 const ZIGZAG_K: usize = 4;
 
-/// Most outputs of any map here.
+/// Most outputs of a map in this file.
 const MAX_OUTPUTS: usize = 8;
 
-/// Who takes part.
+/// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Contender {
-    /// Our engine as it decides for itself.
+    /// Our engine, which chooses its kind of stores itself.
     Ours,
-    /// Our engine told to write around the caches.
+    /// Our engine with non-temporal stores, which write around the caches.
     OursStreaming,
-    /// Our Reed-Solomon, where `Ours` is a rebuild of Zigzag.
+    /// Our Reed-Solomon, in cases where `Ours` is a rebuild of Zigzag.
     OursRs,
-    /// ISA-L; in Zigzag cases, one call for every element.
+    /// ISA-L. In the encoding of Zigzag, one call per element.
     Isal,
     /// Jerasure's matrix coder.
     Jerasure,
-    /// gf-complete through Jerasure: one call for every term, the MSR paper's CPU method.
+    /// gf-complete through Jerasure: one call per term, the MSR paper's CPU method.
     GfComplete,
     /// The limit, with plain stores.
     LimitPlain,
@@ -43,7 +44,7 @@ pub enum Contender {
 }
 
 impl Contender {
-    /// Everyone, in the order of the report.
+    /// All contenders, in the order of the report.
     pub const ALL: [Self; 8] = [
         Self::Ours,
         Self::OursStreaming,
@@ -55,7 +56,7 @@ impl Contender {
         Self::LimitStreaming,
     ];
 
-    /// As it is written in reports, rows and choices.
+    /// The name in reports, rows and choices.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ours => "ours",
@@ -69,13 +70,13 @@ impl Contender {
         }
     }
 
-    /// True for those that compute nothing.
+    /// True for the limits, which compute nothing.
     pub fn is_limit(self) -> bool {
         matches!(self, Self::LimitPlain | Self::LimitStreaming)
     }
 }
 
-/// The libraries that were found.
+/// The libraries that were loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
     /// ISA-L.
@@ -84,21 +85,21 @@ pub struct Peers {
     pub jerasure: Option<Jerasure>,
 }
 
-/// Executes a case once on the buffers of a stripe.
+/// A function that executes a case once on the buffers of a stripe.
 pub type Act = Box<dyn Fn(&Stripe) + Send + Sync>;
 
-/// A case made ready.
+/// A case with its contenders, ready to run.
 pub struct Job {
     /// The buffers of one execution.
     pub shape: Shape,
-    /// What one execution counts for: data encoded, decoded or updated.
+    /// Bytes that one execution counts for: data encoded, decoded or updated.
     pub data_bytes: usize,
-    /// Who computes it.
+    /// The contenders.
     pub contenders: Vec<(Contender, Act)>,
 }
 
 impl Job {
-    /// Makes a case ready for everyone that can take part in it.
+    /// Prepares a case for all contenders that can take part.
     pub fn new(case: &Case, peers: &Peers) -> Self {
         let mut job = match case.work {
             Work::Encode(kind) => encode(case, kind, peers),
@@ -117,7 +118,8 @@ impl Job {
         job
     }
 
-    /// Checks that all contenders compute the same bytes.
+    /// Checks that all contenders compute the same bytes. In a rebuild, it compares nothing,
+    /// because the codes differ.
     ///
     /// # Errors
     /// Two contenders differ.
@@ -128,7 +130,7 @@ impl Job {
             stripe.restore_outputs(&before);
             act(stripe);
             let outputs = stripe.copy_outputs();
-            // Different codes: only the amount is the same.
+            // The codes differ: only the number of bytes is the same.
             if self.contenders.iter().any(|(who, _)| *who == Contender::OursRs)
                 && *contender != Contender::Ours
             {
@@ -166,7 +168,7 @@ fn ours(map: &Arc<LinearMap>, stores: Stores, update: Update) -> Act {
     Box::new(move |stripe| execute(&map, options, &stripe.inputs, &stripe.outputs, stripe))
 }
 
-/// Runs a map on the first buffers of two lists; lengths are those that the map implies.
+/// Runs a map on the first buffers of two lists. The map determines the lengths.
 fn execute(
     map: &LinearMap,
     options: Options,
@@ -182,7 +184,7 @@ fn execute(
     for ((slice, input), elements) in
         sources.iter_mut().zip(inputs).zip(&map.shape().input_elements)
     {
-        // SAFETY: the job's shape gives every input this length, and no thread writes it.
+        // SAFETY: the job's shape gives every input this length, and no thread writes to it.
         *slice = unsafe { std::slice::from_raw_parts(*input, *elements as usize * element_bytes) };
     }
     let mut slices: [&mut [u8]; MAX_OUTPUTS] = Default::default();
@@ -190,7 +192,7 @@ fn execute(
         slices.iter_mut().zip(outputs).zip(&map.shape().output_elements)
     {
         let len_bytes = *elements as usize * element_bytes;
-        // SAFETY: the job's shape gives every output this length, and no other thread has it.
+        // SAFETY: the job's shape gives every output this length, and no other thread uses it.
         *slice = unsafe { std::slice::from_raw_parts_mut(*output, len_bytes) };
     }
     map.execute_with(options, &sources[..count], &mut slices[..targets])
@@ -210,7 +212,7 @@ fn limit(inputs: usize, len_bytes: usize, writes: Writes) -> Act {
     })
 }
 
-/// Ours, ISA-L and the limits on a map of one element per shard.
+/// Our engine, ISA-L and the limits for a map of one element per shard.
 fn contenders(map: &Arc<LinearMap>, len_bytes: usize, peers: &Peers) -> Vec<(Contender, Act)> {
     let mut all = vec![
         (Contender::Ours, ours(map, Stores::Auto, Update::Replace)),
@@ -259,7 +261,7 @@ fn decode(case: &Case, lost: &[usize], peers: &Peers) -> Job {
         let lost: Vec<usize> = lost.to_vec();
         let numbers: Vec<i32> = lost.iter().map(|&shard| shard as i32).collect();
         let act: Act = Box::new(move |stripe| {
-            // Parities that no decoding reads stand as some other input.
+            // Decoding does not read the other parities. Their places hold an input.
             let mut shards = [stripe.inputs[0]; 16];
             reads.iter().zip(&stripe.inputs).for_each(|(&shard, input)| shards[shard] = *input);
             lost.iter().zip(&stripe.outputs).for_each(|(&shard, output)| shards[shard] = *output);
@@ -380,7 +382,7 @@ fn zigzag_encode(case: &Case, peers: &Peers) -> Job {
 }
 
 /// The inputs are the halves that Zigzag reads of five nodes, then the four shards that
-/// Reed-Solomon reads; the output is the node lost.
+/// Reed-Solomon reads. The output is the lost node.
 fn rebuild(case: &Case, peers: &Peers) -> Job {
     const SURVIVORS: usize = ZIGZAG_K + 1;
     let node_bytes = case.shard_bytes;

@@ -1,8 +1,8 @@
-//! ISA-L, the fastest library that people use today, through its C interface (`erasure_code.h`).
+//! Intel's ISA-L, through its C interface (`erasure_code.h`).
 //!
-//! Its tables are made once per matrix and kept, as its users do and as ours are. Which of its
-//! kernels runs depends on its version: 2.30, which Debian 12 has, knows no GFNI; pass a build of
-//! the current source with `--isal` for the comparison that matters.
+//! Its tables are made once per matrix and kept, as its users do and as our engine does. The
+//! version of ISA-L decides which kernel runs: 2.30, which Debian 12 has, does not use GFNI. For a
+//! comparison with the best kernel, pass a build of the current source with `--isal`.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ type EncodeDataUpdate =
 /// The library's functions.
 #[derive(Clone, Debug)]
 pub struct Isal {
-    /// Where it was found.
+    /// The path from which it was loaded.
     pub path: PathBuf,
     init_tables: InitTables,
     encode_data: EncodeData,
@@ -32,7 +32,7 @@ impl Isal {
     /// Loads the library.
     ///
     /// # Errors
-    /// It is not there, or lacks a function.
+    /// The library does not exist, or lacks a function.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         let library = Library::load(path)?;
         let init = library.symbol(c"ec_init_tables")?;

@@ -1,15 +1,15 @@
-//! Jerasure on gf-complete, the library of Ceph's default plugin, through its C interface
+//! Jerasure on gf-complete, the library of Ceph's plugin `jerasure`, through its C interface
 //! (`jerasure.h`, `galois.h`).
 //!
-//! Two things are measured: its encoder and decoder for matrices (which inverts in every call, as
-//! its interface asks), and the multiply-and-add of one region, with which the MSR paper's CPU
-//! encoder computes element by element.
+//! The benchmark measures two things: Jerasure's encoder and decoder for matrices, where the
+//! interface makes the decoder invert the matrix in every call; and the multiply-and-add of one
+//! region, with which the MSR paper's CPU encoder computes element by element.
 
 use std::path::{Path, PathBuf};
 
 use crate::library::{Library, Symbol};
 
-/// Bits of a symbol in all that is measured here.
+/// Bits of a symbol in all these measurements.
 const W: i32 = 8;
 
 type MatrixEncode =
@@ -30,7 +30,7 @@ type RegionMultiply = unsafe extern "C" fn(*mut u8, i32, i32, *mut u8, i32);
 /// The library's functions.
 #[derive(Clone, Debug)]
 pub struct Jerasure {
-    /// Where it was found.
+    /// The path from which it was loaded.
     pub path: PathBuf,
     matrix_encode: MatrixEncode,
     matrix_decode: MatrixDecode,
@@ -41,7 +41,7 @@ impl Jerasure {
     /// Loads the library.
     ///
     /// # Errors
-    /// It is not there, or lacks a function.
+    /// The library does not exist, lacks a function, or uses another field.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         let library = Library::load(path)?;
         let encode = library.symbol(c"jerasure_matrix_encode")?;
@@ -56,7 +56,7 @@ impl Jerasure {
                 region_multiply: std::mem::transmute::<Symbol, RegionMultiply>(region),
             }
         };
-        // The first use makes its tables, which is not safe in several threads.
+        // The first use makes the library's tables, which is not safe in several threads.
         let (mut from, mut to) = ([1u8; 64], [0u8; 64]);
         // SAFETY: both arrays have 64 bytes.
         unsafe { jerasure.multiply_add(from.as_mut_ptr(), 2, to.as_mut_ptr(), from.len(), false) };
@@ -90,7 +90,8 @@ impl Jerasure {
         }
     }
 
-    /// Recomputes the `lost` shards; data and parity hold all shards, the lost ones as outputs.
+    /// Recomputes the `lost` shards. `data` and `parity` hold all shards; the lost ones are
+    /// outputs.
     ///
     /// # Safety
     /// All buffers are valid for `len_bytes` bytes; `matrix` has a row for every parity.
@@ -103,7 +104,7 @@ impl Jerasure {
         len_bytes: usize,
     ) {
         assert_eq!(matrix.len(), data.len() * parity.len(), "one coefficient for each pair");
-        // Jerasure wants the list to end with -1.
+        // Jerasure requires -1 at the end of the list.
         let lost: Vec<i32> = lost.iter().copied().chain([-1]).collect();
         // SAFETY: the caller's contract.
         let result = unsafe {
@@ -122,7 +123,7 @@ impl Jerasure {
         assert_eq!(result, 0, "at most m shards are lost");
     }
 
-    /// `to` (+)= `coefficient` times `from`.
+    /// Sets `to` to `coefficient` times `from`, or adds the product to `to` if `add`.
     ///
     /// # Safety
     /// Both are valid for `len_bytes` bytes.

@@ -1,31 +1,32 @@
-//! What memory allows: the same loads and stores as a code, with nothing but XOR between them.
+//! The limit of memory: the loads and stores of a code, with only XOR between them.
 //!
-//! Every input is read once, in the order and with the prefetches that our kernels found best, and
-//! the XOR of all goes to every output. No encoder that reads and writes the same bytes can be
-//! expected to be faster, and one that reaches this gains nothing from better arithmetic.
+//! The skeleton reads every input once and writes the XOR of all inputs to every output. With
+//! AVX-512, it uses the order and the prefetches that were best for our kernels. An encoder that
+//! reads and writes the same bytes cannot be expected to be faster. An encoder that reaches this
+//! limit gains nothing from better arithmetic.
 
 use std::ops::Range;
 
-/// How the skeleton writes.
+/// The kind of the skeleton's writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writes {
     /// Plain stores.
     Plain,
-    /// Plain stores, and what the outputs hold is read and added.
+    /// Plain stores. The old contents of the outputs are read and added.
     Add,
     /// Non-temporal stores.
     Streaming,
 }
 
-/// Reads `len_bytes` (a multiple of 64) of every input and writes as much to every output, which
-/// are aligned to 64 bytes.
+/// Reads `len_bytes` bytes (a multiple of 64) of every input and writes as many to every output.
+/// Outputs are aligned to 64 bytes.
 ///
 /// # Safety
 /// All inputs are valid for reading, and all outputs for reading and writing, `len_bytes` bytes.
 pub unsafe fn skeleton(inputs: &[*mut u8], outputs: &[*mut u8], len_bytes: usize, writes: Writes) {
     debug_assert!(len_bytes.is_multiple_of(64), "whole lines");
     let columns = 0..len_bytes;
-    // SAFETY: the caller's contract; the instruction set is looked for.
+    // SAFETY: the caller's contract; the condition finds the instruction set.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") {
@@ -68,7 +69,7 @@ mod wide {
 
     use super::Writes;
 
-    /// Buffers that fit the first-level cache together need no prefetch.
+    /// Buffers that fit into the first-level cache together need no prefetch.
     const NEAR_BYTES: usize = 32 << 10;
     const AHEAD_BYTES: usize = 512;
     const SOURCES_AHEAD_BYTES: usize = 1024;

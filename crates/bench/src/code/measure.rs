@@ -1,9 +1,9 @@
-//! The course of a run: in each case, rounds of short samples in which the contenders take turns.
+//! Runs the cases. In the rounds of a case, the contenders take turns with short samples.
 //!
-//! A sample is a few executions of one contender, about a millisecond long, so that what a shared
-//! machine does (clock, memory traffic of others) meets all contenders of a round alike. Who begins
-//! changes from round to round. Every worker is a thread pinned to a core, with its own stripes;
-//! they start a sample together, and it ends when the last of them is done.
+//! A sample is a few executions of one contender: about one millisecond, three on all cores. So
+//! disturbances of a shared machine (its clock, memory traffic of others) affect all contenders of
+//! a round alike. Each round begins with another contender. Every worker is a pinned thread with
+//! its own stripes. Workers start a sample together; the sample ends when the last worker is done.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,18 +19,19 @@ use super::contender::{Contender, Job, Peers};
 use super::memory::{Part, Region, Stripe};
 use crate::choice::{Choice, chosen};
 
-/// How long a sample is meant to be. The start of several workers together takes longer.
+/// The intended length of a sample. Starting several workers together takes longer.
 const SAMPLE_ONE: Duration = Duration::from_micros(1000);
 const SAMPLE_ALL: Duration = Duration::from_micros(3000);
 
-/// What a contender did in one round.
+/// The result of a contender in one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
     /// Data of all workers.
     pub bytes: f64,
-    /// From the first start to the last end.
+    /// Time from the first start to the last end.
     pub seconds: f64,
-    /// Time stamp counter of one worker, over that worker's data; 0 where there is none.
+    /// Ticks of the time stamp counter per byte of a worker's data (mean of the workers); 0 without
+    /// a counter.
     pub cycles_per_byte: f64,
 }
 
@@ -44,20 +45,20 @@ impl Sample {
 /// The samples of a case, one per round.
 pub type Cell = BTreeMap<Contender, Vec<Sample>>;
 
-/// What a run found.
+/// The results of a run.
 #[derive(Debug, Default)]
 pub struct Results {
-    /// The cells, by place in the list of cases.
+    /// The cells, by index in the list of cases.
     pub cells: BTreeMap<usize, Cell>,
-    /// What could not be measured, and why.
+    /// The names of cases and peers that could not be measured, and the reasons.
     pub missing: Vec<(String, String)>,
 }
 
-/// What to do.
+/// A plan of a run.
 pub struct Plan<'a> {
-    /// What to measure.
+    /// The cases.
     pub cases: &'a [Case],
-    /// Which of it.
+    /// The choices among cases and contenders.
     pub choices: &'a [Choice],
     /// Rounds.
     pub rounds: u32,
@@ -68,7 +69,7 @@ pub struct Plan<'a> {
 /// Runs the plan.
 ///
 /// # Errors
-/// It was interrupted, or contenders compute different bytes.
+/// The run was interrupted, or contenders compute different bytes.
 pub fn measure(
     plan: &Plan<'_>,
     peers: &Peers,
@@ -99,14 +100,14 @@ pub fn measure(
     Ok(results)
 }
 
-/// Measures one case; `None` if its stripes do not fit.
+/// Measures one case. `None` if the stripes do not fit.
 fn cell(plan: &Plan<'_>, case: &Case, job: &Job, region: &Region) -> anyhow::Result<Option<Cell>> {
-    // The last core: the first one serves most interrupts.
+    // Use the last core, because the first one serves most interrupts.
     let cores = match case.cores {
         Cores::One => &plan.cores[plan.cores.len() - 1..],
         Cores::All => &plan.cores[..],
     };
-    // Fewer than these would still be in a cache when their turn comes again.
+    // With fewer stripes, a stripe would still be in a cache at its next turn.
     let (least, most) = match case.heat {
         Heat::Hot => (1, 1),
         Heat::Cold => (4, usize::MAX),
@@ -151,14 +152,14 @@ struct Team<'a> {
     job: &'a Job,
     start: Barrier,
     end: Barrier,
-    /// Which contender; beyond the last one, the work is over.
+    /// The index of the contender. A number beyond the last one ends the work.
     turn: AtomicUsize,
     repeats: AtomicUsize,
     done: Mutex<Vec<Done>>,
 }
 
 impl Team<'_> {
-    /// A worker's life.
+    /// The loop of a worker.
     fn work(&self, core: usize, stripes: &[Stripe]) {
         let pinned = pin(core);
         let mut stripes = stripes.iter().cycle();
@@ -210,7 +211,7 @@ impl Team<'_> {
         let contenders = &self.job.contenders;
         let mut repeats = Vec::new();
         for turn in 0..contenders.len() {
-            // The first execution meets cold code and tables.
+            // The first execution runs with cold code and tables, so it does not count.
             self.sample(turn, 1)?;
             let mut count = 1;
             let mut took = self.sample(turn, count)?.seconds;
@@ -232,8 +233,7 @@ impl Team<'_> {
     }
 }
 
-/// The time stamp counter, which counts at a constant rate whatever the clock of the core; 0 where
-/// there is none.
+/// The time stamp counter. Its rate does not depend on the clock of the core. 0 without a counter.
 fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction reads a counter and touches no memory.
@@ -244,10 +244,10 @@ fn ticks() -> u64 {
     0
 }
 
-/// Keeps this thread on a core; false if the system refuses.
+/// Pins this thread to a core. Returns false if the system refuses.
 fn pin(core: usize) -> bool {
-    // SAFETY: a set of zero bits is a valid set; the core came from such a set; the set lives as
-    // long as the call.
+    // SAFETY: a set of zero bits is valid, the core came from a set of this size, and the set lives
+    // as long as the call.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(core, &mut set);
@@ -258,7 +258,7 @@ fn pin(core: usize) -> bool {
 /// The cores that this process may use.
 ///
 /// # Errors
-/// The system does not tell.
+/// The system does not give the set of cores.
 pub fn allowed_cores() -> anyhow::Result<Vec<usize>> {
     // SAFETY: as for `pin`; the call fills the set.
     let set = unsafe {
@@ -298,7 +298,7 @@ mod tests {
             assert_eq!(found.len(), 4);
             for samples in found.values() {
                 assert_eq!(samples.len(), 3);
-                // How fast is not for a test to say: a sample may meet a pause of the machine.
+                // A test cannot check the rate: the machine may pause during a sample.
                 let mut rates = samples.iter().map(Sample::gb_per_second);
                 assert!(rates.all(|rate| rate.is_finite() && rate > 0.0), "{samples:?}");
                 assert!(!cfg!(target_arch = "x86_64") || samples[0].cycles_per_byte > 0.0);

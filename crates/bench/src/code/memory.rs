@@ -1,17 +1,18 @@
-//! The buffers of a run, and stripes carved out of them.
+//! The buffers of a run, and the stripes in them.
 //!
-//! One region is mapped for the whole run, in huge pages if the system has them to give, and filled
-//! with noise. A *hot* case uses the same stripe again and again. A *cold* case goes through as many
-//! stripes as the region holds, so that each is long out of every cache when its turn comes again.
+//! One region is mapped for the whole run, in huge pages if the system has free ones, and filled
+//! with noise. A *hot* case uses the same stripe again and again. A *cold* case uses all stripes of
+//! the region in turn, so that no stripe is still in a cache at its next turn.
 //!
-//! Shards begin at multiples of 64 bytes, and 320 bytes more than their length apart: distances
-//! that are powers of two would put all shards of a stripe into the same sets of a cache.
+//! Shards begin at multiples of 64 bytes. The distance between two shards is their length, rounded
+//! up to 64 bytes, plus 320 bytes: distances that are powers of two would put all shards of a
+//! stripe into the same sets of a cache.
 
 use std::ptr::NonNull;
 
 use anyhow::bail;
 
-/// Bytes between shards, beyond the length of one.
+/// Bytes between the end of a shard, rounded up to 64 bytes, and the start of the next one.
 const GAP_BYTES: usize = 320;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -25,7 +26,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Maps and fills `len_bytes`, a multiple of 2 MiB.
+    /// Maps `len_bytes` bytes, a multiple of 2 MiB, and fills them.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -33,7 +34,7 @@ impl Region {
         let mapped_bytes = len_bytes + HUGE_PAGE_BYTES;
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new private mapping, wherever the system puts it.
+        // SAFETY: a new private mapping at an address that the system chooses.
         let mapped =
             unsafe { libc::mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, -1, 0) };
         let Some(mapped) = NonNull::new(mapped).filter(|_| mapped != libc::MAP_FAILED) else {
@@ -41,15 +42,15 @@ impl Region {
         };
         let begin = mapped.as_ptr().addr().next_multiple_of(HUGE_PAGE_BYTES) - mapped.addr().get();
         let region = Self { mapped, mapped_bytes, begin, len_bytes };
-        // SAFETY: inside the mapping. A refusal only means smaller pages.
+        // SAFETY: the range is inside the mapping. If the system refuses, pages are smaller.
         unsafe { libc::madvise(region.base().cast(), len_bytes, libc::MADV_HUGEPAGE) };
         let mut word = 0x9e37_79b9_7f4a_7c15u64;
         for at in (0..len_bytes).step_by(8) {
-            // xorshift64: noise that is fast to make, and the same in every run.
+            // Xorshift64: noise that is fast to make and is the same in every run.
             word ^= word << 13;
             word ^= word >> 7;
             word ^= word << 17;
-            // SAFETY: inside the mapping, which is aligned to much more than 8.
+            // SAFETY: the address is inside the mapping and a multiple of 8.
             unsafe { region.base().add(at).cast::<u64>().write(word) };
         }
         Ok(region)
@@ -59,7 +60,7 @@ impl Region {
         self.mapped.as_ptr().cast::<u8>().wrapping_add(self.begin)
     }
 
-    /// The parts of `workers` workers, as addresses: each works in its own, and only there.
+    /// The parts of `workers` workers. Each worker uses only its own part.
     pub fn parts(&self, workers: usize) -> Vec<Part> {
         let len_bytes = self.len_bytes / workers / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         let base = self.base();
@@ -71,7 +72,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and the stripes in it are gone with the run.
+        // SAFETY: this region owns the mapping, and its stripes are no longer used.
         unsafe { libc::munmap(self.mapped.as_ptr(), self.mapped_bytes) };
     }
 }
@@ -83,15 +84,15 @@ pub struct Part {
     len_bytes: usize,
 }
 
-// SAFETY: a part is only an address range; the worker that gets it is the only one to touch it.
+// SAFETY: a part is only an address range, and only its own worker uses it.
 unsafe impl Send for Part {}
 
 /// Buffers of one execution.
 #[derive(Clone, Debug)]
 pub struct Stripe {
-    /// Where the inputs begin.
+    /// The addresses of the inputs.
     pub inputs: Vec<*mut u8>,
-    /// Where the outputs begin.
+    /// The addresses of the outputs.
     pub outputs: Vec<*mut u8>,
     shape: Shape,
 }
@@ -99,9 +100,9 @@ pub struct Stripe {
 /// Lengths of the buffers of one execution, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Of each input.
+    /// The length of each input.
     pub inputs: Vec<usize>,
-    /// Of each output.
+    /// The length of each output.
     pub outputs: Vec<usize>,
 }
 
@@ -119,7 +120,7 @@ impl Shape {
 }
 
 impl Part {
-    /// As many stripes as there is room for, but at most `most`.
+    /// As many stripes as fit, but at most `most`.
     pub fn stripes(&self, shape: &Shape, most: usize) -> Vec<Stripe> {
         let count = (self.len_bytes / shape.stripe_bytes()).min(most);
         let mut at = 0;
@@ -151,13 +152,13 @@ impl Stripe {
     pub fn copy_outputs(&self) -> Vec<Vec<u8>> {
         let buffers = self.outputs.iter().zip(&self.shape.outputs);
         let copy = |(output, &len): (&*mut u8, &usize)| {
-            // SAFETY: the buffers are inside the worker's part, and no thread writes them now.
+            // SAFETY: the buffers are inside the worker's part, and no thread writes to them now.
             unsafe { std::slice::from_raw_parts(*output, len) }.to_vec()
         };
         buffers.map(copy).collect()
     }
 
-    /// Puts back what [`Stripe::copy_outputs`] copied.
+    /// Restores the outputs from a copy by [`Stripe::copy_outputs`].
     pub fn restore_outputs(&mut self, copy: &[Vec<u8>]) {
         for (output, copy) in self.outputs.iter().zip(copy) {
             // SAFETY: the buffer has the length of its copy.

@@ -1,19 +1,19 @@
-//! `fieldstone code bench`: our codes, the libraries that people use, and what memory allows.
+//! `fieldstone code bench`: our codes, other libraries, and the limit of memory.
 //!
-//! The question is whether the one table-driven engine is as fast as libraries written for one
-//! code. All contenders run in this process, through their C interfaces, and take turns every
-//! millisecond; ratios of such turns mean something even on a machine that is shared, while
-//! absolute numbers hardly do. `docs/benchmarks.md` says what the columns mean and what makes the
-//! numbers invalid.
+//! The benchmark shows whether one table-driven engine is as fast as libraries that were written
+//! for one code. All contenders run in this process, the libraries through their C interfaces, and
+//! take turns every few milliseconds. Ratios within one round are meaningful even on a shared
+//! machine; absolute numbers hardly are. `docs/benchmarks.md` explains the columns and the reasons
+//! that make the numbers invalid.
 //!
 //! | file | one idea |
 //! |---|---|
-//! | `case` | what is measured |
-//! | `contender` | who computes a case, and that all compute the same bytes |
+//! | `case` | the cases |
+//! | `contender` | the contenders of a case, and the check of their bytes |
 //! | `isal`, `jerasure` | the peers |
-//! | `limit` | the same loads and stores, XOR only |
+//! | `limit` | the loads and stores of a code, with only XOR |
 //! | `memory` | stripes, hot and cold |
-//! | `measure` | the course of a run |
+//! | `measure` | the rounds and samples of a run |
 //! | `compare` | targets and rows |
 //! | `text` | the report |
 
@@ -45,9 +45,9 @@ use super::choice::Choice;
 use super::{machine, row};
 use fieldstone_units as units;
 
-/// Where the system has ISA-L, if it has it.
+/// The file name of the system's ISA-L.
 const ISAL: &str = "libisal.so.2";
-/// Where the system has Jerasure, if it has it.
+/// The file name of the system's Jerasure.
 const JERASURE: &str = "libJerasure.so.2";
 
 /// Options of `code bench`.
@@ -59,10 +59,10 @@ pub struct Args {
     /// Run only these: CASE, CONTENDER or CASE/CONTENDER, with * for anything. May be repeated.
     #[arg(long, value_name = "CHOICE", value_delimiter = ',')]
     only: Vec<Choice>,
-    /// Rounds of about a millisecond per contender; medians of them are reported.
+    /// Rounds of a few milliseconds per contender; the report has medians over the rounds.
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
-    /// Memory for the stripes of cold cases, shared by all cores. Must be much larger than the
+    /// Memory for the stripes of cold cases, shared by all cores. It must be much larger than the
     /// caches.
     #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = units::parse_size)]
     memory: u64,
@@ -82,8 +82,8 @@ pub struct Args {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// It was interrupted, a library named on the command line is not there, or contenders compute
-/// different bytes.
+/// The run was interrupted, a library named on the command line does not exist, or contenders
+/// compute different bytes.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let cases = case::all();
     if args.list {
@@ -147,7 +147,7 @@ fn check(args: &Args, cases: &[Case]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A peer from the path given, or the system's. What was named must be there.
+/// Loads a peer from the given path, or else the system's. A given path must exist.
 fn peer<T>(
     name: &str,
     given: Option<&Path>,
@@ -167,7 +167,7 @@ fn peer<T>(
     }
 }
 
-/// Prints and writes what was found.
+/// Prints the report and writes the rows.
 fn report(
     args: &Args,
     plan: &Plan<'_>,

@@ -8,7 +8,7 @@ use crate::row::Row;
 use crate::stats::quotient;
 use crate::table::{Table, number};
 
-/// Everything that a person wants to know about a run.
+/// The report of a run.
 pub fn report(cases: &[Case], results: &Results, rows: &[Row], setting: &[String]) -> String {
     let mut text = String::new();
     let cells: Vec<(&Case, &Cell)> =

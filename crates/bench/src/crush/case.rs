@@ -1,4 +1,4 @@
-//! What is measured, and on which maps.
+//! The cases: rules and maps.
 
 use fieldstone_crush::{
     AlgorithmKind, BucketId, ItemId, Map, MapBuilder, RuleId, RuleStep, Tunables, TypeId,
@@ -9,19 +9,19 @@ const HOST: TypeId = TypeId(1);
 const RACK: TypeId = TypeId(2);
 const ROOT: TypeId = TypeId(3);
 
-/// The rule of replicas: chooseleaf firstn over hosts.
+/// The rule for replicas: chooseleaf firstn over hosts.
 pub const FIRSTN: RuleId = RuleId(0);
-/// The rule of shards: chooseleaf indep over hosts.
+/// The rule for shards: chooseleaf indep over hosts.
 pub const INDEP: RuleId = RuleId(1);
 
-/// Sizes of clusters: OSDs, racks, hosts of a rack, OSDs of a host.
+/// Sizes of clusters: OSDs, racks, hosts per rack, OSDs per host.
 pub const CLUSTERS: [(u32, u32, u32, u32); 4] =
     [(32, 2, 4, 4), (256, 4, 8, 8), (1024, 8, 8, 16), (10_240, 16, 32, 20)];
 
-/// Weights of OSDs, in turn: disks of several sizes.
+/// Weights of OSDs, used in turn: disks of several sizes.
 const WEIGHTS: [f64; 7] = [1.0, 2.0, 0.5, 4.0, 1.818_97, 7.277_39, 3.638_69];
 
-/// One mapping, many times.
+/// One rule on one map, applied to many inputs.
 pub struct Case {
     /// Its name, part of a row's case.
     pub name: String,
@@ -29,15 +29,15 @@ pub struct Case {
     pub map: Map,
     /// The rule.
     pub rule: RuleId,
-    /// OSDs wanted.
+    /// Positions of a mapping.
     pub width: usize,
-    /// How much faster than the C mapper the batch mapper is to be.
+    /// Target: how many times faster than the C mapper the batch mapper is.
     pub batch_target: f64,
-    /// How much faster than the C mapper single look-ups are to be.
+    /// Target: how many times faster than the C mapper single mappings are.
     pub single_target: Option<f64>,
 }
 
-/// Every case.
+/// All cases.
 pub fn all() -> Vec<Case> {
     let mut cases = Vec::new();
     for cluster in CLUSTERS {
@@ -128,7 +128,7 @@ pub fn tree(algorithm: AlgorithmKind, cluster: (u32, u32, u32, u32)) -> Map {
 /// One bucket of devices.
 fn flat(algorithm: AlgorithmKind, items: i32) -> Map {
     let mut builder = MapBuilder::new();
-    // The C builder computes straws so unless it is told otherwise, which no function of it does.
+    // The C builder uses this straw version by default, and none of its functions changes it.
     builder.tunables(Tunables { straw_calc_version: 0, ..Tunables::JEWEL });
     let items = (0..items).map(|osd| (ItemId(osd), weight(algorithm, osd)));
     builder.bucket(BucketId(-1), ROOT, algorithm, items);

@@ -1,9 +1,9 @@
 //! Ceph's C mapper, through its C interface, from a shared library that the user has built.
 //!
-//! The map is made with the library's own builder. What a map is in memory differs between
-//! versions, so nothing of it is touched: tunables stay at the library's optimal ones, which are
-//! those of our maps, and the work space, whose size the map would tell, is made larger than any
-//! version needs.
+//! The library's own builder makes the map. The layout of a map in memory differs between versions,
+//! so this module does not access it. Tunables stay at the library's optimal values, which our maps
+//! also have. The map would give the size of the work space. Instead, this module allocates more
+//! than any version needs.
 
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ type DoRule = unsafe extern "C" fn(
 /// The library's functions.
 #[derive(Clone)]
 pub struct Libcrush {
-    /// Where it was found.
+    /// The path from which it was loaded.
     pub path: PathBuf,
     create: Create,
     make_bucket: MakeBucket,
@@ -57,13 +57,13 @@ impl Libcrush {
     /// Loads the library.
     ///
     /// # Errors
-    /// It is not there, or lacks a function.
+    /// The library does not exist, or lacks a function.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         let library = Library::load(path)?;
         let symbol = |name| library.symbol(name);
-        // SAFETY: these are the types that the headers of Ceph's crush folder give these
-        // functions. `crush_make_rule` lost three of its arguments in Ceph 19, of which it then
-        // takes the first two: a caller's further arguments do no harm.
+        // SAFETY: these are the types that the headers of Ceph's crush folder give these functions.
+        // From Ceph 19 on, `crush_make_rule` only takes a length and a type. The first two
+        // arguments here fit both versions, and further arguments do no harm.
         unsafe {
             Ok(Self {
                 path: path.to_owned(),
@@ -85,13 +85,13 @@ impl Libcrush {
         }
     }
 
-    /// The same map in the library.
+    /// Makes the same map in the library.
     ///
     /// # Errors
-    /// The library refuses something.
+    /// The library refuses the map, a bucket or a rule.
     pub fn map(&self, map: &Map, width: usize) -> anyhow::Result<CMap> {
-        // SAFETY: the library's builder is used as its header says: buckets before rules, and
-        // `finalize` at the end. The map owns what is added to it.
+        // SAFETY: the calls follow the header: buckets before rules, and `finalize` at the end. The
+        // map owns the buckets and rules that are added to it.
         let handle = unsafe { (self.create)() };
         if handle.is_null() {
             bail!("{} cannot make a map", self.path.display());
@@ -105,7 +105,7 @@ impl Libcrush {
             items_in_all += items.len();
             let (algorithm, kind) = (bucket.algorithm.kind() as i32, i32::from(bucket.kind.0));
             let mut id = 0;
-            // SAFETY: as above; both lists are as long as said.
+            // SAFETY: as above; both lists have the given length.
             let added = unsafe {
                 let (items, weights) = (items.as_mut_ptr(), weights.as_mut_ptr());
                 let size = bucket.items.len() as i32;
@@ -120,7 +120,7 @@ impl Libcrush {
         for (id, rule) in map.rules() {
             let steps: Vec<(u32, i32, i32)> =
                 rule.steps.iter().map(|&step| binary::step_numbers(step)).collect();
-            // SAFETY: as above; every step is inside the length.
+            // SAFETY: as above; every step is within the length of the rule.
             let added = unsafe {
                 let c_rule = (self.make_rule)(steps.len() as i32, 1, 1, 1, 10);
                 for (&(opcode, first, second), at) in steps.iter().zip(0..) {
@@ -132,11 +132,11 @@ impl Libcrush {
                 bail!("{} refuses rule {}", self.path.display(), id.0);
             }
         }
-        // What versions need: pointers and a small structure per bucket (their table grows by
-        // doubling), a word per item, and three lists of results.
+        // Versions need pointers and a small structure per bucket (their table grows by doubling),
+        // a word per item, and three lists of results.
         let words = 64 * map.bucket_slots() + items_in_all + 3 * width + (1 << 16);
         made.space = vec![0u64; words];
-        // SAFETY: the space is larger than the library needs, as said.
+        // SAFETY: the space is larger than the library needs.
         unsafe {
             (self.finalize)(handle);
             (self.init_workspace)(handle, made.space.as_mut_ptr().cast());
@@ -149,14 +149,15 @@ impl Libcrush {
 pub struct CMap {
     library: Libcrush,
     handle: *mut c_void,
-    /// Work space, kept between calls as clients of the library do.
+    /// Work space, kept between calls, as the library's users keep it.
     space: Vec<u64>,
 }
 
 impl CMap {
-    /// Maps one input; the result is as long as the number returned.
+    /// Maps one input. Returns the number of positions in `result`.
     pub fn map(&mut self, rule: u32, x: u32, weights: &[u32], result: &mut [i32]) -> usize {
-        // SAFETY: the map is final, the space was made for it, and the lists are as long as said.
+        // SAFETY: the map is final, the space was made for it, and the lists have the given
+        // lengths.
         let len = unsafe {
             (self.library.do_rule)(
                 self.handle,
@@ -176,7 +177,7 @@ impl CMap {
 
 impl Drop for CMap {
     fn drop(&mut self) {
-        // SAFETY: the map was made by the library and is not used any more.
+        // SAFETY: the library made the map, and the map is no longer used.
         unsafe { (self.library.destroy)(self.handle) }
     }
 }

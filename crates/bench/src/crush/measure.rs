@@ -1,7 +1,7 @@
-//! In-process contenders take turns, a few milliseconds each, and all compute the same mappings.
+//! Measures the contenders in this process. They take turns of a few milliseconds each.
 //!
-//! Before anything is timed, the contenders' results for the inputs are compared. Inputs go on from
-//! sample to sample, so that no contender can know them.
+//! Before any timing, a check compares the contenders' results. Every sample has new inputs, so no
+//! contender can remember results.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use fieldstone_crush::{ItemId, WEIGHT_ONE};
 use super::case::Case;
 use super::libcrush::{CMap, Libcrush};
 
-/// How long a sample is meant to be.
+/// The aim for the length of a sample.
 const SAMPLE: Duration = Duration::from_millis(4);
 /// Inputs that are compared before a case is timed.
 const COMPARED_INPUTS: u32 = 2000;
 
-/// Who maps.
+/// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Contender {
     /// Our batch mapper.
@@ -28,19 +28,19 @@ pub enum Contender {
     Libcrush,
 }
 
-/// Nanoseconds per mapping, a number for each round.
+/// Nanoseconds per mapping, one number per round.
 #[derive(Debug, Default)]
 pub struct Samples {
-    /// By [`Contender`].
+    /// The numbers of each [`Contender`].
     pub ns: [Vec<f64>; 3],
-    /// Time measured in all.
+    /// Time of all samples, in seconds.
     pub seconds: f64,
 }
 
-/// Runs a case for that many rounds.
+/// Runs a case for `rounds` rounds.
 ///
 /// # Errors
-/// The library refuses the map, or gives other results.
+/// The library refuses the map, or contenders give different results.
 pub fn measure(case: &Case, library: Option<&Libcrush>, rounds: u32) -> anyhow::Result<Samples> {
     let weights = vec![WEIGHT_ONE; case.map.max_devices() as usize];
     let mut c_map = library.map(|library| library.map(&case.map, case.width)).transpose()?;
@@ -48,7 +48,7 @@ pub fn measure(case: &Case, library: Option<&Libcrush>, rounds: u32) -> anyhow::
     bench.compare()?;
     let mut contenders = vec![Contender::Batch, Contender::Single];
     contenders.extend(library.map(|_| Contender::Libcrush));
-    // How many mappings make a sample of each.
+    // Mappings per sample, for each contender.
     let mut counts = Vec::new();
     for &contender in &contenders {
         let mut count = 256;
@@ -78,7 +78,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Maps `count` inputs.
+    /// Maps the next `count` inputs. Returns the time.
     fn sample(&mut self, contender: Contender, count: u32) -> Duration {
         let (first, width) = (self.next_x, self.case.width);
         self.next_x = first.wrapping_add(count);
@@ -104,7 +104,7 @@ impl Bench<'_> {
         begin.elapsed()
     }
 
-    /// All contenders agree.
+    /// Checks that all contenders give the same results.
     fn compare(&mut self) -> anyhow::Result<()> {
         let case = self.case;
         let rule = case.map.rule(case.rule)?;

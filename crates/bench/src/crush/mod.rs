@@ -1,9 +1,9 @@
 //! `fieldstone crush bench`: our mapper, Ceph's C mapper, and Ceph's tools.
 //!
-//! Two questions. How long does a mapping take, beside the C mapper in the same process
-//! (`--libcrush`, a build of Ceph's `src/crush/*.c`)? And how long does a user wait for `crush map`
-//! and `crush balance`, beside `crushtool --test` and `osdmaptool --upmap`, all processes on the
-//! same files? Contenders take turns; medians of rounds are reported.
+//! The benchmark measures two things: the time of a mapping, compared with the C mapper in the same
+//! process (`--libcrush`, a build of Ceph's `src/crush/*.c`); and the time of `crush map` and
+//! `crush balance`, compared with `crushtool --test` and `osdmaptool --upmap`, all processes on the
+//! same files. Contenders take turns. The report has medians over the rounds.
 //!
 //! | file | one idea |
 //! |---|---|
@@ -42,13 +42,13 @@ pub struct Args {
     /// Write the rows to this file as JSON, one per line; - for stdout.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// A shared library with Ceph's C mapper (its src/crush/*.c), to compare with.
+    /// A shared library with Ceph's C mapper (its src/crush/*.c), for comparison.
     #[arg(long, value_name = "PATH")]
     libcrush: Option<PathBuf>,
     /// Run only these cases, with * for anything. May be repeated.
     #[arg(long, value_name = "CASE", value_delimiter = ',')]
     only: Vec<Choice>,
-    /// Rounds per contender; medians of them are reported.
+    /// Rounds per contender; the report has medians over the rounds.
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
     /// List the cases, and measure nothing.
@@ -59,7 +59,7 @@ pub struct Args {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// It was interrupted, the library is not there, or contenders give different results.
+/// The run was interrupted, the library does not exist, or contenders give different results.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let cases = case::all();
     let names: Vec<String> =
@@ -99,7 +99,7 @@ fn load(path: &Path) -> anyhow::Result<Libcrush> {
     Libcrush::load(path).with_context(|| format!("cannot use {}", path.display()))
 }
 
-/// What was found so far.
+/// The results so far.
 #[derive(Default)]
 struct Report {
     table: Option<Table>,

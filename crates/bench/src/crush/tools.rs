@@ -1,7 +1,7 @@
-//! Whole programs on the same files: what a user waits for.
+//! Measures whole programs on the same files.
 //!
-//! Both programs write to a file that is thrown away, and use one core. The time is from the start
-//! of the process to its end, output included.
+//! Both programs use one core, and their output goes to a temporary file. The time is from the
+//! start of the process to its end, including the output.
 
 use std::fs::File;
 use std::path::Path;
@@ -21,29 +21,29 @@ use super::case::{self, CLUSTERS};
 use crate::row::{Better, Row};
 use crate::stats::median;
 
-/// How much faster than osdmaptool we are to be.
+/// Target: how many times faster than osdmaptool our program is.
 const BALANCE_TARGET: f64 = 10.0;
-/// What both balancers may do: shards moved at most, and how far off its share an OSD may be.
+/// The limits of both balancers: most shards to move, and the deviation of an OSD from its share.
 const BALANCE_MOVES: &str = "100";
 const BALANCE_DEVIATION: &str = "5";
 /// Placement groups of the balanced pool: 2^3 for each OSD.
 const BALANCE_PG_BITS: &str = "3";
-/// osdmaptool takes a quarter of a minute.
+/// Most rounds: a run of osdmaptool takes 15 s.
 const MAX_BALANCE_ROUNDS: u32 = 3;
 const SECONDS: &str = "seconds";
-/// How much faster than crushtool we are to be.
+/// Target: how many times faster than crushtool our program is.
 const MAP_TARGET: f64 = 20.0;
-/// Inputs of a run, by cluster: crushtool takes about two seconds.
+/// Inputs of a run, by cluster. crushtool takes about two seconds for them.
 const INPUTS: [u32; 4] = [600_000, 400_000, 300_000, 150_000];
 /// Most rounds: crushtool is slow.
 const MAX_ROUNDS: u32 = 5;
 
-/// What was found.
+/// The results.
 #[derive(Default)]
 pub struct Found {
     /// Rows of whole programs.
     pub rows: Vec<Row>,
-    /// What could not be measured, and why.
+    /// The programs that could not be run, and the reasons.
     pub missing: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ fn balance_name() -> String {
     format!("balance-{}-osds", balance_cluster().0)
 }
 
-/// The largest.
+/// The largest cluster.
 fn balance_cluster() -> (u32, u32, u32, u32) {
     CLUSTERS[CLUSTERS.len() - 1]
 }
@@ -72,7 +72,7 @@ fn is_installed(tool: &str) -> bool {
 /// Runs the chosen cases.
 ///
 /// # Errors
-/// It was interrupted, or the programs print different mappings.
+/// The run was interrupted, a program failed, or the programs print different mappings.
 pub fn run(
     chosen: &dyn Fn(&str) -> bool,
     rounds: u32,
@@ -113,8 +113,8 @@ pub fn run(
     Ok(found)
 }
 
-/// `crush balance` and `osdmaptool --upmap` with the same limits, in turns; what they propose is
-/// applied and judged here.
+/// Runs `crush balance` and `osdmaptool --upmap` with the same limits, in turns. Then applies their
+/// proposals and compares the spreads.
 fn balance(folder: &Path, rounds: u32, signals: &Signals) -> anyhow::Result<Row> {
     let cluster = balance_cluster();
     let (crush, osdmap) = (folder.join("balance.crush"), folder.join("balance.osdmap"));
@@ -158,7 +158,7 @@ fn balance(folder: &Path, rounds: u32, signals: &Signals) -> anyhow::Result<Row>
     Ok(row)
 }
 
-/// How evenly the groups of the map's pool lie once the commands in a file are applied.
+/// The spread of the groups of the map's pool after the commands in a file.
 fn spread(osdmap: &Path, commands: &Path) -> anyhow::Result<Spread> {
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("{}", path.display()));
     let mut map = OsdMap::decode(&read(osdmap)?)?;
@@ -181,7 +181,7 @@ fn spread(osdmap: &Path, commands: &Path) -> anyhow::Result<Spread> {
     Ok(pool.before)
 }
 
-/// `crush map` and `crushtool --test`, in turns.
+/// Runs `crush map` and `crushtool --test`, in turns, and compares their outputs.
 fn compare(name: &str, map: &Path, inputs: u32, rounds: u32) -> anyhow::Result<Row> {
     let ours_out = map.with_extension("ours");
     let theirs_out = map.with_extension("theirs");
@@ -207,7 +207,7 @@ fn compare(name: &str, map: &Path, inputs: u32, rounds: u32) -> anyhow::Result<R
     Ok(row.at_least(Some(MAP_TARGET)))
 }
 
-/// Runs a program with its output in a file.
+/// Runs a program with its output in a file. Returns the seconds.
 fn time(command: &mut Command, out: &Path) -> anyhow::Result<f64> {
     let file = File::create(out).with_context(|| format!("cannot write {}", out.display()))?;
     let error = file.try_clone()?;

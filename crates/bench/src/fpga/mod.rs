@@ -1,12 +1,13 @@
-//! `fieldstone fpga bench`: cycles of the device's operations, counted by the device itself.
+//! `fieldstone fpga bench`: the cycles of the device's operations, counted by the device.
 //!
-//! A completion says how many cycles its descriptor took, from its start to its end: reading inputs
-//! from card memory, working, and writing results back. A register says how many the last draw
-//! took, from its request to its answer: that is a kernel with its memory. Cycles do not depend on
-//! this machine or on its load; only the last row does, the speed of the simulation.
+//! A completion has the cycles of its descriptor from start to end: reading inputs from card
+//! memory, working, and writing results back. A register has the cycles of the last draw, from its
+//! request to its answer: a kernel with its memory. The encoder with constant coefficients is not
+//! in the device, so it is simulated alone. Cycles do not depend on this machine or its load. Only
+//! the last row does: the speed of the simulation.
 //!
-//! Rows say what they are of. A paper's number stands beside the row that does the same work by the
-//! paper's definition, and nowhere else: [`papers`].
+//! Notes say what rows measure where the name is not enough. A paper's number stands only beside a
+//! row that does the same work by the paper's definition: [`papers`].
 
 mod papers;
 
@@ -32,9 +33,11 @@ use super::table::{Table, number};
 
 const BENCH: &str = "fpga";
 const CYCLES: &str = "cycles";
-/// Placements of the longer of two jobs whose difference is the time per placement.
+/// Placements of the longer of two jobs. The difference between the jobs gives the time per
+/// placement.
 const MANY: usize = 256;
-/// Objects whose first parity is waited for: 64 bytes in each of 8 shards, and a client's block.
+/// Sizes of objects whose first parity is timed: 64 bytes in each of 8 shards, and a client's
+/// block.
 const FIRST_PARITY_BYTES: [usize; 2] = [512, 4096];
 
 /// Options of `fpga bench`.
@@ -45,14 +48,14 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// What a paper says of a placement by one algorithm, and what this project set out to reach with
-/// the algorithm's kernel alone, in cycles.
+/// A paper's numbers for a placement by one algorithm, and this project's target for the
+/// algorithm's kernel alone, in cycles.
 struct Kernel {
     paper: Published,
     reach: f64,
 }
 
-/// A map, and what is known of its kernel if it has one bucket only.
+/// A map. `kernel` is there if the map has only one bucket.
 struct PlaceCase {
     name: String,
     map: Map,
@@ -60,30 +63,30 @@ struct PlaceCase {
     kernel: Option<Kernel>,
 }
 
-/// Cycles of placements by one map.
+/// Cycles of placements with one map.
 struct Placed {
     /// The last draw alone.
     draw: f64,
-    /// An operation of one input.
+    /// An operation with one input.
     one: f64,
-    /// One more input of an operation of many.
+    /// One more input of an operation with many inputs.
     each: f64,
 }
 
-/// Objects to encode in one operation.
+/// Objects that one operation encodes.
 struct CodeCase {
     profile: &'static str,
     object_bytes: usize,
-    /// How many.
+    /// The number of objects.
     batch: usize,
-    /// What this project set out to reach, in beats per cycle.
+    /// This project's target, in beats per cycle.
     reach: Option<f64>,
 }
 
 /// Runs the benchmark.
 ///
 /// # Errors
-/// There is no device, it was interrupted, or a result is wrong.
+/// There is no device, the run was interrupted, or a result is wrong.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let signals = Signals::install()?;
     let running = simulated::start(None)?;
@@ -103,7 +106,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         step(&case.name)?;
         place(&mut device, &running, case, &mut rows)?;
     }
-    // The first coding job after a reset also waits until the lanes are wiped.
+    // The first coding job after a reset also waits until the device has cleared its lanes.
     if let Some(first) = codes.first() {
         code(&mut device, &running, first)?;
     }
@@ -155,7 +158,7 @@ fn print(args: &Args, rows: &[Row]) -> anyhow::Result<()> {
     args.json.as_ref().map_or(Ok(()), |path| row::write(path, rows))
 }
 
-/// The rows, with the clock at which a paper's cycles would take its time.
+/// The rows as a table, with the clock at which a paper's cycles would take the paper's time.
 fn table(rows: &[Row]) -> String {
     let heading =
         ["case", "unit", "ours", "limit", "reach", "paper", "its us", "so MHz", "what it is"];
@@ -182,7 +185,7 @@ fn table(rows: &[Row]) -> String {
     table.text()
 }
 
-/// What the labels of the table mean, and what Table I says against itself.
+/// The explanations of the table's labels, and the contradiction in Table I.
 fn notes(rows: &[Row]) -> String {
     let is_there = |note: &Note| rows.iter().any(|row| Note::label_of(row) == note.label());
     let notes = Note::ALL.into_iter().filter(is_there);
@@ -194,10 +197,10 @@ fn notes(rows: &[Row]) -> String {
     text
 }
 
-/// Does jobs on the device in one operation, compares them with the CPU, and gives the operation's
-/// cycles.
+/// Runs jobs on the device in one operation and compares the results with the CPU's. Returns the
+/// operation's cycles.
 fn cycles_of(device: &mut FpgaDevice, jobs: &[Job], operation: Operation) -> anyhow::Result<f64> {
-    /// Times that the device may give a job back: the partition may have to change first.
+    /// Most attempts in which the device gives a job back: the partition may have to change first.
     const MAX_ATTEMPTS: u32 = 1_000_000;
     const QUEUE: QueueId = QueueId(0);
     let mut completions = Vec::new();
@@ -253,8 +256,8 @@ fn place(
     Ok(())
 }
 
-/// The rows of a map: the kernel alone where there is one, and whole placements. Only a placement
-/// of one input does what a paper's cycles are of.
+/// The rows of a map: the kernel alone, if there is one, and whole placements. A paper's cycles are
+/// only comparable with a placement of one input.
 fn place_rows(name: &str, kernel: Option<&Kernel>, placed: &Placed) -> Vec<Row> {
     let row = |case: String, ours| Row::new(BENCH, case, CYCLES, Better::Less, (Some(ours), None));
     let mut one = row(format!("place/{name}/one"), placed.one);
@@ -266,7 +269,8 @@ fn place_rows(name: &str, kernel: Option<&Kernel>, placed: &Placed) -> Vec<Row> 
     vec![alone, Note::WholePlacement.on(one), each]
 }
 
-/// The encoder with constant coefficients, which is not in the device: no paper stands beside it.
+/// The rows of the encoder with constant coefficients. The encoder is not in the device, so no
+/// paper's number stands beside it.
 fn encoder_rows(first_parity_cycles: f64, beats_per_cycle: f64) -> [Row; 2] {
     let case = "kernel/rs:8+4/first-parity".to_owned();
     let ours = Some(first_parity_cycles);
@@ -278,10 +282,10 @@ fn encoder_rows(first_parity_cycles: f64, beats_per_cycle: f64) -> [Row; 2] {
     [first, beats.limit(Some(1.0))].map(|row| Note::NotInDevice.on(row))
 }
 
-/// Cycles of the device from the start of a `CODE` to its first parity: those of the operation,
-/// less those from the first parity at card memory to memory's answer to the last. The few cycles
-/// that an operation goes on after that answer are counted, too. The device reads the program anew,
-/// because each call of [`code`] makes a map of its own.
+/// Cycles of the device from the start of a `CODE` to its first parity: the cycles of the
+/// operation, less the cycles from the first parity at card memory to memory's answer to the last
+/// one. The few cycles of an operation after that answer are counted, too. The device reads the
+/// program again, because each call of [`code`] makes its own map.
 fn first_parity(
     device: &mut FpgaDevice,
     running: &Running,
@@ -303,7 +307,7 @@ fn first_parity_row(object_bytes: usize, cycles: f64, first: f64) -> Row {
     Note::FirstParity.on(row)
 }
 
-/// Beats per cycle of the busier direction of the codes engine's memory port, of at most 1.
+/// Beats per cycle of the busier direction of the codes engine's memory port; at most 1.
 fn code(device: &mut FpgaDevice, running: &Running, case: &CodeCase) -> anyhow::Result<Row> {
     let CodeCase { profile, object_bytes, batch, reach } = *case;
     let parsed: Profile = profile.parse().map_err(|error| anyhow::anyhow!("{profile}: {error}"))?;
@@ -347,7 +351,7 @@ fn checksum(device: &mut FpgaDevice) -> anyhow::Result<Row> {
     Ok(Note::CardMemory.on(row.limit(Some(64.0))))
 }
 
-/// Small objects alone and in one batch, and a large one.
+/// Small objects alone and in one batch, and large objects.
 fn code_cases() -> Vec<CodeCase> {
     let profiles = [("rs:4+2", true), ("rs:8+4", true), ("zigzag:4+2", true), ("clay:4+2", false)];
     let cases = profiles.into_iter().flat_map(|(profile, aims)| {
@@ -394,7 +398,7 @@ fn flat(kind: AlgorithmKind, devices: i32) -> anyhow::Result<Map> {
     Ok(builder.build()?)
 }
 
-/// Racks of `hosts_per_rack` hosts of `per_host` devices below one root, all straw2.
+/// A root with `racks` racks of `hosts_per_rack` hosts of `per_host` devices, all straw2.
 fn cluster(racks: i32, hosts_per_rack: i32, per_host: i32) -> anyhow::Result<Map> {
     let hosts = racks * hosts_per_rack;
     let (host_kind, rack_kind, root_kind) = (TypeId(1), TypeId(2), TypeId(3));

@@ -1,23 +1,24 @@
-//! What DeLiBA-K prints of the work that the device does, and what a comparison must say.
+//! DeLiBA-K's numbers for the work that the device does, and the notes that a comparison needs.
 //!
-//! Section IV-B defines its cycles: those of four operations together, namely rule evaluation, hash
-//! computation, data mapping and replication. The neighbour of such a number is a whole placement.
-//! A bucket kernel alone is a part of it, so no number of a paper stands beside a kernel.
+//! Section IV-B defines the paper's cycles: those of four operations together, namely rule
+//! evaluation, hash computation, data mapping and replication. A whole placement is comparable with
+//! such a number. A bucket kernel alone is only a part of it, so no number of a paper stands beside
+//! a kernel.
 //!
 //! Table I prints cycles and a time for each algorithm. The time is that of a data object from its
-//! entry to its replication, so it cannot be shorter than the cycles are at the clock, which is
-//! about 235 MHz. For most rows it is: [`Published::implied_mhz`] is the clock that both columns
-//! together would need. The caption calls both columns estimates. The paper names neither the items
-//! of a bucket nor the replicas, and for its Reed-Solomon encoder neither k and m nor the length of
-//! the data.
+//! entry to its replication, so it cannot be shorter than the cycles at the clock, which is about
+//! 235 MHz. In most rows it is shorter: [`Published::implied_mhz`] is the clock that both columns
+//! together would need. The caption calls both columns estimates. The paper gives neither the items
+//! of a bucket nor the replicas. For its Reed-Solomon encoder, it gives neither k and m nor the
+//! length of the data.
 
 use serde_json::{Value, json};
 
 use crate::row::Row;
 
-/// Where the cycles stand.
+/// The source of the cycles.
 const REFERENCE: &str = "DeLiBA-K, Table I, RTL cycles";
-/// The clock of its accelerators (section IV-B: "approximately").
+/// The clock of the paper's accelerators (section IV-B: "approximately").
 pub const STATED_MHZ: f64 = 235.0;
 
 /// A row of DeLiBA-K's Table I: least and most, as printed.
@@ -50,8 +51,8 @@ impl Published {
         [least / longest, most / shortest]
     }
 
-    /// Adds the numbers to a row of ours that is of the same work. `paper` is the least: the kinder
-    /// one to them.
+    /// Adds the paper's numbers to a row that measures the same work. `paper` is the least number
+    /// of cycles, the better one for the paper.
     pub fn beside(&self, row: &mut Row) {
         let mhz = self.implied_mhz().map(f64::round);
         let note = format!(
@@ -73,12 +74,12 @@ impl Published {
     }
 }
 
-/// What a reader must know of a row before comparing it with anything.
+/// A note that a reader needs before comparing a row with another number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
     /// A bucket kernel without the rest of a placement.
     KernelAlone,
-    /// What DeLiBA-K's cycles are of.
+    /// A whole placement, which DeLiBA-K's cycles count.
     WholePlacement,
     /// The encoder with constant coefficients.
     NotInDevice,
@@ -89,7 +90,7 @@ pub enum Note {
 }
 
 impl Note {
-    /// All of them, in the order in which the table explains them.
+    /// All notes, in the order in which the table explains them.
     pub const ALL: [Self; 5] = [
         Self::KernelAlone,
         Self::WholePlacement,
@@ -98,7 +99,7 @@ impl Note {
         Self::CardMemory,
     ];
 
-    /// In the table.
+    /// The label in the table.
     pub fn label(self) -> &'static str {
         match self {
             Self::KernelAlone => "kernel alone",
@@ -109,7 +110,7 @@ impl Note {
         }
     }
 
-    /// Under the table, and in the JSON rows.
+    /// The text under the table and in the JSON rows.
     pub fn text(self) -> &'static str {
         match self {
             Self::KernelAlone => {
@@ -142,13 +143,13 @@ impl Note {
         }
     }
 
-    /// Puts the note into a row.
+    /// Adds the note to a row.
     pub fn on(self, mut row: Row) -> Row {
         row.more.insert("note".to_owned(), json!(self.text()));
         row
     }
 
-    /// The label of a row's note, nothing without one.
+    /// The label of a row's note; empty without a note.
     pub fn label_of(row: &Row) -> &'static str {
         let text = row.more.get("note").and_then(Value::as_str);
         let note = Self::ALL.into_iter().find(|note| Some(note.text()) == text);
@@ -156,7 +157,7 @@ impl Note {
     }
 }
 
-/// What Table I says against itself, for people.
+/// The contradiction in Table I, as text.
 pub fn contradiction() -> String {
     let rows = [
         ("straw2", STRAW2),
@@ -180,7 +181,7 @@ pub fn contradiction() -> String {
     )
 }
 
-/// A range as text: one number where both are the same.
+/// A range as text; one number if both ends are the same.
 pub fn range([least, most]: [f64; 2], digits: usize) -> String {
     let [least, most] = [least, most].map(|number| format!("{number:.digits$}"));
     if least == most { least } else { format!("{least}-{most}") }

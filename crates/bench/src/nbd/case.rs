@@ -1,8 +1,8 @@
-//! What is measured: the standard cases, the papers' grid, and the choice among them.
+//! The cases: the standard ones and the papers' grid.
 
 use crate::fio::{Load, Pattern};
 
-/// Accesses in flight in sequential cases: enough to hide the round trip, few enough that they
+/// Accesses in flight in sequential cases: enough to hide the round trip, but so few that they
 /// reach the disk in order.
 const SEQUENTIAL_DEPTH: u32 = 8;
 
@@ -12,7 +12,7 @@ const GRID_DEPTH: u32 = 32;
 /// One load, with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// What fio does.
+    /// The load of fio.
     pub load: Load,
 }
 
@@ -21,20 +21,21 @@ impl Case {
         Self { load: Load { pattern, block_bytes, depth } }
     }
 
-    /// For example `4k-randread-qd32`.
+    /// The name, for example `4k-randread-qd32`.
     pub fn name(&self) -> String {
         let Load { pattern, block_bytes, depth } = self.load;
         format!("{}k-{}-qd{depth}", block_bytes >> 10, pattern.name())
     }
 
-    /// True if bandwidth is what matters, false if it is the number of I/Os.
+    /// True if the case is about bandwidth, false if it is about I/Os per second.
     pub fn is_bandwidth(&self) -> bool {
         self.load.pattern.is_sequential()
     }
 }
 
-/// The cases of a standard run, in the order they run: the sequential ones first, so that they find
-/// the device as it was filled, in order; random writes last, since they leave it in disorder.
+/// The cases of a standard run, in the order in which they run. The sequential ones are first, so
+/// that they read the data in the order of the filling. Random writes are last, because they leave
+/// the data in disorder.
 pub fn standard() -> Vec<Case> {
     use Pattern::{RandomRead, RandomWrite, SequentialRead, SequentialWrite};
     const SMALL: u64 = 4 << 10;

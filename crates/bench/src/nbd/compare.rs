@@ -1,4 +1,4 @@
-//! Who is compared with whom, what is to be reached, and the rows that come of it.
+//! The pairs that are compared, their targets, and the rows of a run.
 
 use serde_json::{Map, Value, json};
 
@@ -12,16 +12,16 @@ use crate::row::{Better, Row};
 /// Name of this benchmark.
 pub const NAME: &str = "nbd";
 
-/// Unit of what client and server cost together.
+/// Unit of the CPU time of client and server together.
 pub const CPU_UNIT: &str = "us of CPU per I/O";
 
-/// Unit of what the server alone costs.
+/// Unit of the CPU time of the server alone.
 pub const SERVER_CPU_UNIT: &str = "us of server CPU per I/O";
 
 /// Largest part of a core that a server of ours may take at rest, in per cent.
 const IDLE_PERCENT_MAX: f64 = 0.5;
 
-/// Each server of ours, and its peers.
+/// Pairs of a server of ours and a peer.
 const PAIRS: [(Contender, Contender); 12] = [
     (Contender::Ram, Contender::NbdkitMemory),
     (Contender::Rs, Contender::NbdkitFile),
@@ -37,7 +37,7 @@ const PAIRS: [(Contender, Contender); 12] = [
     (Contender::RsDirect, Contender::RawDisk),
 ];
 
-/// The ratio to be reached, if one is asked for.
+/// The target of a pair: the least ratio. `None` without a target.
 fn target(ours: Contender, theirs: Contender, pattern: Pattern) -> Option<f64> {
     match (ours, theirs, pattern) {
         (Contender::Ram, Contender::NbdkitMemory, _) => Some(1.0),
@@ -65,7 +65,7 @@ pub fn compare(cases: &[Case], results: &Results) -> Vec<Row> {
         for contender in Contender::ALL.into_iter().filter(|contender| contender.is_ours()) {
             let Some(ours) = summary(results, index, contender) else { continue };
             let limit = match contender {
-                // Its data is on no disk.
+                // The data is on no disk.
                 Contender::Ram => None,
                 _ => summary(results, index, Contender::RawDisk).map(|raw| raw.headline(case)),
             };
@@ -179,8 +179,8 @@ mod tests {
     use crate::nbd::case::standard;
     use crate::nbd::measure::Cell;
 
-    /// A run in which the contender at place `n` does `n + 1` thousand I/Os per second.
-    /// The first has 1000 I/O per second, the next one 2000, and so on.
+    /// The contenders of a run in order of speed: the first one does 1000 I/Os per second, the next
+    /// one 2000, and so on.
     const BY_SPEED: [Contender; 11] = [
         Contender::Ram,
         Contender::NbdkitMemory,
@@ -224,7 +224,8 @@ mod tests {
         let rows = compare(&standard(), &results(&[]));
         let keys: BTreeSet<_> = rows.iter().map(|row| (&row.case, row.unit, &row.peer)).collect();
         assert_eq!(keys.len(), rows.len(), "case, unit and peer are unique");
-        // 12 pairs in 6 cases; the 8 with a server as the peer also compare costs twice; 6 at rest.
+        // 12 pairs in 6 cases; 8 pairs have a server as the peer and also compare two costs; 6 rows
+        // at rest.
         assert_eq!(rows.len(), 6 * (12 + 8 * 2) + 6);
         let find = |case: &str, peer: &str, unit: &str| {
             let found = rows.iter().find(|row| {

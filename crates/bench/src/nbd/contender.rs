@@ -1,7 +1,7 @@
-//! Who takes part: our own servers, their peers, and the raw disk as the limit.
+//! The contenders: our own servers, their peers, and the raw disk as the limit.
 //!
-//! Every server serves the same size from the same file system on a unix socket, with its defaults
-//! except where its name says otherwise.
+//! Every server serves a device of the same size from the same file system on a Unix socket.
+//! `serve_command` and `ours` have the options that are not defaults.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,24 +15,24 @@ use crate::process::Server;
 /// Nodes of our pools.
 const NODES: u64 = 6;
 
-/// Room of our pools, as a multiple of what a full volume needs. A log wants some to collect
-/// garbage in; too much would let it get away without collecting at all.
+/// Size of our pools, as a multiple of the needs of a full volume. A log needs room to collect
+/// garbage; with too much room, it would not have to collect.
 const ROOM: u64 = 3;
 
-/// One contender.
+/// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Contender {
-    /// Ours, in memory.
+    /// Our server on memory.
     Ram,
-    /// Ours, a raw file, through the page cache.
+    /// Our server on a raw file, through the page cache.
     File,
-    /// Ours, a raw file, O_DIRECT.
+    /// Our server on a raw file, with O_DIRECT.
     FileDirect,
-    /// Ours, three copies, through the page cache.
+    /// Our server with three copies, through the page cache.
     Copies,
-    /// Ours, Reed-Solomon 4+2, through the page cache.
+    /// Our server with Reed-Solomon 4+2, through the page cache.
     Rs,
-    /// Ours, Reed-Solomon 4+2, O_DIRECT.
+    /// Our server with Reed-Solomon 4+2, with O_DIRECT.
     RsDirect,
     /// nbdkit's memory plugin.
     NbdkitMemory,
@@ -40,14 +40,14 @@ pub enum Contender {
     NbdkitFile,
     /// qemu-nbd on a raw file, through the page cache.
     QemuWriteback,
-    /// qemu-nbd on a raw file, O_DIRECT and io_uring.
+    /// qemu-nbd on a raw file, with O_DIRECT and io_uring.
     QemuNone,
-    /// No server: fio on a file, O_DIRECT and io_uring.
+    /// No server: fio on a file, with O_DIRECT and io_uring.
     RawDisk,
 }
 
 impl Contender {
-    /// All, in the order they are shown.
+    /// All contenders, in the order of the report.
     pub const ALL: [Self; 11] = [
         Self::Ram,
         Self::NbdkitMemory,
@@ -87,7 +87,7 @@ impl Contender {
         )
     }
 
-    /// Which caches lie between the client and where the data stays.
+    /// The caches between the client and the storage.
     pub fn caches(self) -> &'static str {
         match self {
             Self::Ram | Self::NbdkitMemory => "memory",
@@ -106,7 +106,7 @@ impl Contender {
         }
     }
 
-    /// Space it may take on the file system.
+    /// Most bytes that the contender takes on the file system.
     pub fn disk_bytes(self, size_bytes: u64) -> u64 {
         match (self, self.code()) {
             (_, Some(code)) => code.node_bytes(size_bytes) * NODES,
@@ -124,48 +124,49 @@ struct Code {
 
 impl Code {
     fn node_bytes(&self, size_bytes: u64) -> u64 {
-        /// Small volumes need room for their journal all the same.
+        /// Small volumes also need room for their journal.
         const SMALLEST: u64 = 128 << 20;
         let bytes = size_bytes * ROOM * self.shards / self.data / NODES;
         bytes.next_multiple_of(1 << 20).max(SMALLEST)
     }
 }
 
-/// What every contender gets.
+/// The settings of all contenders.
 pub struct Setup {
-    /// Where files go.
+    /// The folder for files.
     pub folder: PathBuf,
-    /// Where sockets go; its path is short.
+    /// The folder for sockets. Its path is short.
     pub sockets: PathBuf,
     /// Size of each device.
     pub size_bytes: u64,
     /// Cores of our servers.
     pub cores: u16,
-    /// This program.
+    /// The path of this program.
     pub program: PathBuf,
 }
 
 impl Setup {
-    /// A command as the report shows it: the folder of this run, which is gone by then, is DIR.
+    /// A command as the report shows it. DIR stands for the folder of this run, which no longer
+    /// exists then.
     fn shown(&self, words: &[String]) -> String {
         let line = shown(words).replace(&self.folder.display().to_string(), "DIR");
         line.replace(&self.sockets.display().to_string(), "DIR")
     }
 }
 
-/// A contender that is ready.
+/// A contender that is ready to be measured.
 pub struct Running {
-    /// Which.
+    /// The contender.
     pub contender: Contender,
-    /// Where fio finds it.
+    /// The device that fio uses.
     pub device: Device,
-    /// Its process; the raw disk has none.
+    /// The server's process; `None` for the raw disk.
     pub server: Option<Server>,
-    /// The commands that made it.
+    /// The commands that made and started it.
     pub commands: Vec<String>,
 }
 
-/// Starts a contender. An error says why it cannot take part.
+/// Starts a contender. The error says why it cannot take part.
 pub fn start(contender: Contender, setup: &Setup) -> anyhow::Result<Running> {
     let folder = setup.folder.join(contender.name().replace([':', '+'], "-"));
     let file = setup.folder.join(format!("{}.raw", contender.name()));
@@ -201,7 +202,7 @@ fn pool_commands(setup: &Setup, folder: &Path, code: &Code) -> [Vec<String>; 2] 
         node_bytes >> 20
     );
     let volume = format!("volume create {pool}/v --size {}", setup.size_bytes);
-    // The folder's name has no space: it is ours, below one that was checked.
+    // The folder's path has no space: `Folder::make` checks its parent and chooses its name.
     [create, volume].map(|line| {
         std::iter::once(program.clone()).chain(line.split(' ').map(str::to_owned)).collect()
     })
@@ -265,7 +266,7 @@ fn run_to_end(words: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A command as a person would type it: this program by its name.
+/// A command as a user would type it: the program without its folder.
 fn shown(words: &[String]) -> String {
     let mut words = words.to_vec();
     if let Some(program) = words.first_mut()

@@ -1,4 +1,4 @@
-//! A run as a page: one file with everything in it.
+//! A run as an HTML page in one file, which loads nothing.
 
 use super::case::Case;
 use super::contender::Contender;
@@ -9,7 +9,7 @@ use crate::chart::{self, Bar, LineChart, Series, colour, escape};
 use crate::fio::Pattern;
 use crate::stats::range;
 
-/// The page of a sweep: for every pattern a chart of throughput, I/Os and latency.
+/// The page of a sweep: charts of throughput, I/Os and latency for every pattern.
 pub fn sweep_page(cases: &[Case], results: &Results, setting: &[String]) -> String {
     let mut body = head(results, setting);
     body.push_str(
@@ -31,7 +31,7 @@ pub fn sweep_page(cases: &[Case], results: &Results, setting: &[String]) -> Stri
     chart::page("NBD servers by block size", &body)
 }
 
-/// The page of a standard run: for every case the contenders as bars.
+/// The page of a standard run: for every case, one bar per contender.
 pub fn standard_page(cases: &[Case], results: &Results, setting: &[String]) -> String {
     let mut body = head(results, setting);
     body.push_str("<p>Medians over the rounds; black lines span all rounds.</p>\n");
@@ -69,7 +69,7 @@ fn bars_of(value: impl Fn(Contender) -> Option<Value>) -> Vec<Bar> {
     let all = Contender::ALL.into_iter();
     let bar = |contender: Contender| {
         let (value, range) = value(contender)?;
-        // Ours stand out.
+        // Our servers have another colour.
         let colour = if contender.is_ours() { colour(0) } else { "#a9a9a9" };
         Some(Bar {
             name: contender.name().to_owned(),
@@ -93,7 +93,7 @@ fn head(results: &Results, setting: &[String]) -> String {
     html
 }
 
-/// Who is in the results, with a colour that does not depend on who else is.
+/// The contenders in the results. The colour of a contender does not depend on the others.
 fn present(results: &Results) -> Vec<(Contender, &'static str)> {
     let all = Contender::ALL.into_iter().enumerate();
     let is_there = |contender: Contender| results.cells.keys().any(|(_, who)| *who == contender);

@@ -1,13 +1,13 @@
-//! The course of a run: rounds, in each every case, in each every contender in turn.
+//! Runs the cases: in each round all cases, and in each case all contenders in turn.
 //!
-//! - All servers run all the time; the ones whose turn it is not are at rest, which costs nothing
-//!   (that is measured too).
-//! - Each round begins with filling every device in order, so that no case inherits the disorder
-//!   that random writes left in an earlier round, and no read meets data that was never written.
-//! - Before each cell the file system is synced: write-back of one contender's data does not
-//!   disturb the next one. What a server does after the last reply (sealing, collecting garbage) is
-//!   waited for, and its CPU time counted to the cell.
-//! - Who begins changes from round to round; all contenders of a round see the same addresses.
+//! - All servers run all the time. Between their turns they rest, at almost no cost. A standard run
+//!   measures that cost, too.
+//! - Each round begins with filling every device in order. So no case meets the disorder that
+//!   random writes left in an earlier round, and no read meets data that was never written.
+//! - Before each cell the file system is synced, so that write-back of one contender's data does
+//!   not disturb the next one. After a cell, the run waits at most 10 s for the server's deferred
+//!   work (sealing, collecting garbage) and counts its CPU time to the cell.
+//! - Each round begins with another contender. All contenders of a round access the same addresses.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,51 +25,51 @@ use crate::choice::{Choice, chosen};
 use crate::fio::{self, Measured};
 use crate::process::SwitchCounter;
 
-/// How long a server may be busy after the last reply.
+/// The longest wait for a server that is busy after the last reply.
 const SETTLE: Duration = Duration::from_secs(10);
 
-/// How long servers are watched at rest.
+/// Time for which servers are watched at rest.
 const REST: Duration = Duration::from_secs(3);
 
-/// One contender, one case, one round.
+/// The result of one contender in one case and one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cell {
-    /// What the client saw.
+    /// The client's measurements.
     pub fio: Measured,
-    /// CPU time of the server, including what it did after the last reply.
+    /// CPU time of the server, including the time after the last reply.
     pub server_cpu_s: f64,
-    /// The part of it after the last reply.
+    /// CPU time of the server after the last reply.
     pub deferred_cpu_s: f64,
     /// Context switches of the server's threads.
     pub server_switches: u64,
 }
 
-/// What a run found.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
     /// The cells of each case and contender, one per round.
     pub cells: BTreeMap<(usize, Contender), Vec<Cell>>,
     /// Part of a core that a server takes at rest, in per cent.
     pub idle_percent: BTreeMap<Contender, f64>,
-    /// Who could not take part, or not to the end, and why.
+    /// The contenders that did not take part to the end, and the reasons.
     pub missing: Vec<(Contender, String)>,
-    /// How each contender was started.
+    /// The commands that started each contender.
     pub commands: BTreeMap<Contender, Vec<String>>,
 }
 
-/// What to do.
+/// A plan of a run.
 pub struct Plan<'a> {
-    /// What to measure.
+    /// The cases.
     pub cases: &'a [Case],
-    /// Which of it.
+    /// The choices among cases and contenders.
     pub choices: &'a [Choice],
-    /// Who may take part.
+    /// The contenders that may take part.
     pub contenders: &'a [Contender],
     /// Rounds.
     pub rounds: u32,
-    /// Length of a cell.
+    /// Length of a cell, in seconds.
     pub seconds: f64,
-    /// Whether to watch the servers at rest at the end.
+    /// True if the run watches the servers at rest at the end.
     pub rest: bool,
 }
 
@@ -80,14 +80,14 @@ impl Plan<'_> {
             .is_some_and(|case| chosen(self.choices, &case.name(), contender.name()))
     }
 
-    /// The contenders with anything to do.
+    /// The contenders that have a case to run.
     pub fn wanted(&self) -> Vec<Contender> {
         let busy =
             |contender: &Contender| (0..self.cases.len()).any(|case| self.takes(case, *contender));
         self.contenders.iter().copied().filter(busy).collect()
     }
 
-    /// Cells and fills of a round.
+    /// The number of cells and fills of a round.
     fn steps(&self) -> u64 {
         let of = |contender: Contender| {
             1 + (0..self.cases.len()).filter(|case| self.takes(*case, contender)).count() as u64
@@ -202,7 +202,7 @@ impl Stage<'_> {
         let counter = SwitchCounter::start(server.pid())?;
         let ran = fio::run(&arguments, case.load.pattern);
         let server_switches = counter.finish();
-        // A server that died says more than the client that lost it.
+        // If the server died, its error says more than the client's.
         server.check()?;
         let fio = ran?;
         let replied = server.cpu()?;
@@ -216,7 +216,7 @@ impl Stage<'_> {
         })
     }
 
-    /// Waits until neither the server nor the file system has anything left to do.
+    /// Waits until server and file system have no work left.
     fn quieten(&self, running: &Running) -> anyhow::Result<()> {
         if let Some(server) = &running.server {
             server.settle(SETTLE)?;
@@ -242,7 +242,7 @@ impl Stage<'_> {
         self.stop_if_asked()
     }
 
-    /// A contender that failed takes no part any more.
+    /// Removes a contender that failed from the run and records the reason.
     fn leave(&mut self, contender: Contender, error: &anyhow::Error) {
         self.running.retain(|running| running.contender != contender);
         self.results.missing.push((contender, format!("{error:#}")));
@@ -261,10 +261,10 @@ impl Stage<'_> {
     }
 }
 
-/// Writes back everything that the file system around `folder` holds.
+/// Writes back all dirty data of the file system that has `folder`.
 fn sync(folder: &Path) -> anyhow::Result<()> {
     let file = File::open(folder).with_context(|| format!("cannot open {}", folder.display()))?;
-    // SAFETY: the descriptor is open; the call touches no memory of ours.
+    // SAFETY: the descriptor is open, and the call touches no memory of this program.
     if unsafe { libc::syncfs(file.as_raw_fd()) } != 0 {
         return Err(std::io::Error::last_os_error()).context("cannot sync the file system");
     }

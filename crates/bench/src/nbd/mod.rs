@@ -1,21 +1,21 @@
 //! `fieldstone bench nbd`: our servers, their peers and the raw disk, with the same client.
 //!
-//! The question is what a user gains or loses by serving a device from here instead of from
-//! `nbdkit` or `qemu-nbd`: I/Os, bandwidth, latency, and what they cost in CPU time on both sides.
-//! Ratios are taken between contenders that took turns on the same machine within seconds; absolute
-//! numbers of one machine say little about another. `docs/benchmarks.md` says what the columns mean
-//! and what makes the numbers invalid.
+//! The benchmark shows the gain or loss of a user who serves a device from here instead of from
+//! `nbdkit` or `qemu-nbd`: I/Os, bandwidth, latency, and their cost in CPU time on both sides.
+//! Ratios compare contenders that took turns on the same machine. Absolute numbers of one machine
+//! say little about another. `docs/benchmarks.md` explains the columns and the reasons that make
+//! the numbers invalid.
 //!
 //! | file | one idea |
 //! |---|---|
-//! | `case` | the loads: the standard ones, the papers' grid, the choice of `--only` |
-//! | `contender` | who takes part, and the commands that start them |
-//! | `measure` | the course of a run |
+//! | `case` | the loads: the standard ones, the papers' grid |
+//! | `contender` | the contenders, and the commands that start them |
+//! | `measure` | the rounds of a run |
 //! | `summary` | medians of rounds |
 //! | `compare` | pairs, targets, rows |
 //! | `text` | the report of a standard run |
 //! | `sweep` | the rows and the report of the papers' grid |
-//! | `draw` | both as a page |
+//! | `draw` | both kinds of runs as a page |
 
 mod case;
 mod compare;
@@ -41,21 +41,22 @@ use super::choice::Choice;
 use super::{fio, machine, row};
 use fieldstone_units as units;
 
-/// Options of this benchmark.
+/// Options of `bench nbd`.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Options of nbd")]
 pub struct Options {
     /// Size of each device.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::parse_size)]
     size: u64,
-    /// Where all files go, in a folder of their own that is removed at the end. Must be on the file
-    /// system to be measured. [default: the folder for temporary files]
+    /// The folder in which the run makes its own folder for all files and removes it at the end. It
+    /// must be on the file system to be measured. [default: the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Length of one cell, in seconds. [default: 3, with --sweep 1]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     runtime: Option<f64>,
-    /// Rounds; medians of them are reported. [default: 3, with --sweep 4]
+    /// Rounds; the report has medians over the rounds, with --sweep means. [default: 3, with
+    /// --sweep 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
     /// Run only these: CASE, CONTENDER or CASE/CONTENDER, with * for anything. May be repeated.
@@ -76,7 +77,8 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Who takes part in a sweep unless it is said: with everyone it would take most of an hour.
+/// The contenders of a sweep without `--only`. With all contenders, a sweep would take most of an
+/// hour.
 const SWEEPERS: [Contender; 5] = [
     Contender::Ram,
     Contender::NbdkitMemory,
@@ -154,7 +156,7 @@ fn check_space(plan: &Plan<'_>, setup: &Setup) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints and writes what was found, and fails if a server of ours did.
+/// Prints the report, writes rows and page, and fails if a server of ours failed.
 fn report(
     args: &super::Args,
     plan: &Plan<'_>,
@@ -189,7 +191,7 @@ fn report(
     Ok(())
 }
 
-/// How the numbers were made, in lines.
+/// The conditions of the run, in lines.
 fn setting(
     plan: &Plan<'_>,
     options: &Options,
@@ -231,7 +233,7 @@ fn progress_bar() -> ProgressBar {
     bar
 }
 
-/// The folder of a run; it goes when this is dropped.
+/// The folder of a run. Dropping this removes it.
 struct Folder {
     files: PathBuf,
     sockets: PathBuf,
@@ -239,7 +241,8 @@ struct Folder {
 
 impl Folder {
     fn make(dir: Option<&Path>) -> anyhow::Result<Self> {
-        /// The system allows 107 bytes for the path of a socket.
+        /// The system allows 107 bytes for the path of a socket. This is the room for the socket's
+        /// name.
         const ROOM_FOR_NAMES: usize = 40;
         let name = format!("fieldstone-bench-{}", std::process::id());
         let parent = dir.map_or_else(std::env::temp_dir, Path::to_path_buf);

@@ -1,4 +1,4 @@
-//! What several rounds of one case and contender come to: medians, and their spread.
+//! Sums up the rounds of one case and contender: medians, and their spread.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use super::contender::Contender;
 use super::measure::{Cell, Results};
 use crate::stats::{mean, median, quotient, range, standard_deviation};
 
-/// Medians over rounds, of one contender in one case.
+/// Medians over the rounds of one contender in one case.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
     /// Rounds.
@@ -18,30 +18,30 @@ pub struct Summary {
     pub mb_per_second: f64,
     /// Mean latency.
     pub mean_us: f64,
-    /// Half of the I/Os took longer.
+    /// Median latency.
     pub p50_us: f64,
-    /// One of a hundred took longer.
+    /// Latency that 1 % of the I/Os exceed.
     pub p99_us: f64,
     /// CPU time of the client per I/O.
     pub client_cpu_us_per_io: f64,
     /// CPU time of the server per I/O; null for the raw disk.
     pub server_cpu_us_per_io: Option<f64>,
-    /// The part of it spent after the last reply.
+    /// The part of the server's CPU time after the last reply, per I/O; null for the raw disk.
     pub deferred_cpu_us_per_io: Option<f64>,
     /// Context switches of client and server per I/O.
     pub switches_per_io: f64,
     /// Standard deviation of the bandwidth over the rounds; null for one round.
     pub mb_per_second_sd: Option<f64>,
-    /// Standard deviation of the I/Os per second.
+    /// Standard deviation of the I/Os per second; null for one round.
     pub iops_sd: Option<f64>,
-    /// Standard deviation of the mean latency.
+    /// Standard deviation of the mean latency; null for one round.
     pub mean_us_sd: Option<f64>,
     /// Time measured.
     pub seconds: f64,
 }
 
 impl Summary {
-    /// Sums up cells. `None` without any.
+    /// Sums up cells. `None` without cells. `served` is false for the raw disk.
     pub fn of(cells: &[Cell], served: bool) -> Option<Self> {
         let each = |value: fn(&Cell) -> f64| cells.iter().map(value).collect::<Vec<f64>>();
         let middle = |value: fn(&Cell) -> f64| median(&each(value));
@@ -74,7 +74,7 @@ impl Summary {
         self.client_cpu_us_per_io + self.server_cpu_us_per_io.unwrap_or(0.0)
     }
 
-    /// The number that a case is about: 10^6 bytes per second, or I/Os per second.
+    /// The main number of a case: 10^6 bytes per second, or I/Os per second.
     pub fn headline(&self, case: &Case) -> f64 {
         if case.is_bandwidth() { self.mb_per_second } else { self.iops }
     }
@@ -95,7 +95,7 @@ pub fn summary(results: &Results, case: usize, contender: Contender) -> Option<S
     Summary::of(cells, contender != Contender::RawDisk)
 }
 
-/// The smallest and the largest ratio within a round of ours and theirs: how much noise there is.
+/// The smallest and the largest ratio of I/Os per second within a round: a measure of the noise.
 pub fn ratio_range(
     results: &Results,
     case: usize,
@@ -110,7 +110,8 @@ pub fn ratio_range(
     range(&ratios)
 }
 
-/// The mean over the rounds, as the papers report it, of bandwidth, I/Os and latency.
+/// The means over the rounds, which the papers report, of bandwidth (10^6 bytes per second), I/Os
+/// per second and latency (microseconds).
 pub fn means(cells: &[Cell]) -> Option<[f64; 3]> {
     let of = |value: fn(&Cell) -> f64| mean(&cells.iter().map(value).collect::<Vec<f64>>());
     Some([

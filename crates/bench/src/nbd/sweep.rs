@@ -1,5 +1,5 @@
-//! The papers' grid: bandwidth, I/Os and latency of every block size and pattern, as means over
-//! four runs with their standard deviations, which is how the papers report them.
+//! The papers' grid: bandwidth, I/Os and latency for every block size and pattern. Like the papers,
+//! it reports means over several runs (four by default) with their standard deviations.
 
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use crate::row::{Better, Row};
 use crate::stats::standard_deviation;
 use crate::table::{Table, number};
 
-/// Who ours is compared with, the first that took part.
+/// The peers of a server of ours. The first one that took part counts.
 fn peer(ours: Contender) -> &'static [Contender] {
     match ours {
         Contender::Ram => &[Contender::NbdkitMemory],
@@ -22,7 +22,7 @@ fn peer(ours: Contender) -> &'static [Contender] {
     }
 }
 
-/// The rows of a sweep: three for every case and server of ours.
+/// The rows of a sweep: three for every case and every server of ours.
 pub fn rows(cases: &[Case], results: &Results) -> Vec<Row> {
     let mut rows = Vec::new();
     for (index, case) in cases.iter().enumerate() {
@@ -56,7 +56,7 @@ pub fn rows(cases: &[Case], results: &Results) -> Vec<Row> {
     rows
 }
 
-/// What is measured of each point of the grid.
+/// The measures of each point of the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// Bandwidth.
@@ -68,7 +68,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// All of them.
+    /// All measures.
     pub const ALL: [Self; 3] = [Self::Bandwidth, Self::Ios, Self::Latency];
 
     /// Its unit.
@@ -80,7 +80,7 @@ impl Measure {
         }
     }
 
-    /// What an axis says.
+    /// The title of an axis.
     pub fn title(self) -> &'static str {
         match self {
             Self::Bandwidth => "throughput (MB/s)",
@@ -131,7 +131,7 @@ impl Point {
     }
 }
 
-/// The sweep as text: a table for every pattern and measure.
+/// The report of a sweep: a table for every pattern and measure.
 pub fn report(cases: &[Case], results: &Results, setting: &[String]) -> String {
     let mut text = String::new();
     for pattern in crate::fio::Pattern::ALL {
@@ -190,7 +190,7 @@ mod tests {
     use crate::nbd::case::grid;
     use crate::nbd::measure::Cell;
 
-    /// Four runs of every case; `scale` makes contenders differ.
+    /// The results of four runs of every case. `scale` makes contenders differ.
     pub fn results() -> Results {
         let mut results = Results::default();
         for index in 0..grid().len() {

@@ -1,4 +1,4 @@
-//! A run as text: each case with all contenders, then the ratios beside what is to be reached.
+//! The report of a standard run: each case with all contenders, then the ratios and their targets.
 
 use super::case::Case;
 use super::compare::{CPU_UNIT, SERVER_CPU_UNIT};
@@ -8,7 +8,7 @@ use super::summary::{Summary, summary};
 use crate::row::Row;
 use crate::table::{Table, number};
 
-/// Everything that a person wants to know about a standard run.
+/// The report of a standard run.
 pub fn report(cases: &[Case], results: &Results, rows: &[Row], setting: &[String]) -> String {
     let mut text = String::new();
     for (index, case) in cases.iter().enumerate() {
@@ -83,7 +83,7 @@ fn case_row(contender: Contender, found: &Summary, raw: Option<&Summary>) -> Vec
     ]
 }
 
-/// One line for every comparison of speed, with the cost in CPU time beside it.
+/// One line for every comparison of speed, with the costs in CPU time.
 fn ratio_table(rows: &[Row]) -> String {
     let mut table = Table::new(&[
         "",

@@ -3,17 +3,18 @@
 use clap::ValueEnum;
 use fieldstone_server::accelerator::Accelerator;
 
-/// What places, codes and sums.
+/// The engine that computes placements, codes and checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Accel {
     /// The CPU's vector instructions.
     Cpu,
-    /// The FPGA design, simulated cycle by cycle; the CPU does what it does not take.
+    /// The FPGA design, simulated cycle by cycle; the CPU does the jobs that the design does not
+    /// take.
     Rtl,
 }
 
 impl Accel {
-    /// As the command line has it.
+    /// The value on the command line.
     pub fn word(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -21,10 +22,10 @@ impl Accel {
         }
     }
 
-    /// Starts what was asked for.
+    /// Starts the engine.
     ///
     /// # Errors
-    /// This program was built without it, or it does not start.
+    /// This program was built without the simulated device, or the device does not start.
     pub fn start(self) -> anyhow::Result<Accelerator> {
         match self {
             Self::Cpu => Ok(Accelerator::cpu()),

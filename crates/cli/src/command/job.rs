@@ -1,7 +1,8 @@
-//! `fieldstone rebuild` and `fieldstone scrub`: start the job, show a bar until it ends, sum it up.
+//! `fieldstone rebuild` and `fieldstone scrub`: start the job, show a bar until it ends, and print
+//! a summary.
 //!
-//! With a server, the job runs there and goes on if this command is interrupted. Without one, the
-//! volumes are opened here, one after the other.
+//! With a server, the job runs there and continues if this command is interrupted. Without a
+//! server, this process opens the volumes one after the other.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -19,12 +20,12 @@ use crate::progress::{new_bar, show};
 use crate::report::progress_text;
 use fieldstone_units as units;
 
-/// How often progress is looked at.
+/// Time between two looks at the status.
 const STEP: Duration = Duration::from_millis(200);
-/// How long a job waits for nodes that are down or joining.
+/// The longest wait for nodes that are not up, before the job starts.
 const JOIN_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Which job.
+/// The kind of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobKind {
     /// Restore missing shards.
@@ -49,7 +50,7 @@ impl JobKind {
         }
     }
 
-    /// The call that starts it on a server.
+    /// The request that starts the job in a server.
     fn request(self, volume: Option<String>, limit: u64) -> Request {
         match self {
             Self::Rebuild => Request::Rebuild { volume, limit },
@@ -87,7 +88,7 @@ pub struct Args {
 /// Runs the job.
 ///
 /// # Errors
-/// When it cannot be started, or could not restore everything.
+/// The job cannot be started, fails, or could not restore every shard.
 pub fn run(kind: JobKind, args: &Args) -> anyhow::Result<()> {
     let target = target(&args.target)?;
     let volume = target.volume;
@@ -151,7 +152,7 @@ fn offline(
         outcome = outcome.and(followed).and(engine.close(&open));
     }
     if whole && outcome.is_ok() {
-        // Replaced nodes count as nodes again.
+        // The pool's record then lists no replaced node as still to be rebuilt.
         let pool = &engine.pool;
         let noted = record::update(&pool.folder, pool.id, record::Record::note_whole);
         if let Err(error) = noted {
@@ -161,8 +162,8 @@ fn offline(
     outcome
 }
 
-/// Gives nodes that were started just now the time to join. Before that, a rebuild does not know
-/// their missing shards, and a scrub does not see their shards.
+/// Waits until the volumes' nodes are up, at most `JOIN_PATIENCE`. Before a node has joined, a
+/// rebuild does not know which of its shards are missing, and a scrub does not see its shards.
 fn wait_for_nodes(
     volume: Option<&str>,
     mut look: impl FnMut() -> anyhow::Result<PoolReport>,
@@ -180,7 +181,7 @@ fn wait_for_nodes(
     Ok(())
 }
 
-/// What a rebuild leaves undone because nodes are not there.
+/// Fails if the volume is not healthy and some of its nodes are not up.
 fn check_whole(volume: &VolumeReport) -> anyhow::Result<()> {
     let away: Vec<String> = volume
         .nodes
@@ -199,7 +200,7 @@ fn check_whole(volume: &VolumeReport) -> anyhow::Result<()> {
     )
 }
 
-/// Shows a bar until the job has ended on every volume asked for.
+/// Shows a bar until the job has ended on all requested volumes, then prints one line for each.
 fn follow(
     kind: JobKind,
     json: bool,
@@ -237,7 +238,7 @@ fn follow(
             say!("{} {}: {}", kind.name(), volume.name, progress_text(progress));
         }
     }
-    // Nodes that are away explain shards that could not be restored.
+    // Nodes that are not up explain shards that could not be restored, so report them first.
     if kind == JobKind::Rebuild {
         report.volumes.iter().try_for_each(check_whole)?;
     }

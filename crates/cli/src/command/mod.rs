@@ -27,7 +27,7 @@ pub struct Options {
     /// Log more to stderr; repeat for more detail.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub verbose: u8,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -55,12 +55,12 @@ pub enum Command {
     Rebuild(job::Args),
     /// Check every stored shard, and repair damaged ones.
     Scrub(job::Args),
-    /// Run the seeded world: virtual time, network and disks with faults.
+    /// Run seeded simulations of a pool: virtual time, and a network and disks with faults.
     Sim(sim::Args),
     /// Use the erasure codes on their own.
     #[command(subcommand)]
     Code(code::Command),
-    /// Use the placement on its own: CRUSH maps, as Ceph has them.
+    /// Use the placement on its own: CRUSH maps, in Ceph's formats.
     #[command(subcommand)]
     Crush(crush::Command),
     /// Use the FPGA device on its own.
@@ -71,7 +71,8 @@ pub enum Command {
 }
 
 impl Command {
-    /// True for commands in whose world warnings are the point, and not worth a line each.
+    /// True for commands that log no warnings by default: `sim` causes faults on purpose, and their
+    /// warnings are expected.
     pub fn is_quiet(&self) -> bool {
         matches!(self, Self::Sim(_))
     }
@@ -79,7 +80,7 @@ impl Command {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// What happened, to which thing, what to do.
+    /// The error says what happened, to which thing, and what to do.
     pub fn run(&self) -> anyhow::Result<()> {
         match self {
             Self::Quickstart(args) => quickstart::run(args),

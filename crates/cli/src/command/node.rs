@@ -1,8 +1,8 @@
 //! `fieldstone node`: one storage node as its own process.
 //!
-//! The folder may hang with its disk, at any time. Signals are looked at by the main thread, so
-//! other threads make every call on the folder, and the main thread does not wait for them for
-//! long.
+//! A call on the node's folder may block at any time, when its disk hangs. The main thread must
+//! notice signals, so other threads make these calls. The main thread waits for them for a bounded
+//! time, or until a signal comes.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -36,9 +36,9 @@ pub struct Args {
     #[arg(long)]
     direct: bool,
     /// Memory for payloads that clients announce and send, and for answers that they have not taken
-    /// yet, all clients together; a quarter is for clients without a capability. Where it is used
-    /// up, connections wait; one that keeps what others wait for, and is silent for up to ten
-    /// seconds, is closed. Each connection has half a MiB beside it.
+    /// yet, all clients together; a quarter of it is for clients without a capability. When it is
+    /// used up, connections wait. A connection that keeps memory for which others wait, and is
+    /// silent for up to ten seconds, is closed. Each connection has another half a MiB.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = payload_memory)]
     payload_memory: usize,
 }
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let door = Door { path: folder.path.clone(), announcer: folder.announcer() };
     let address = listener.address().clone();
     match door.announce(&address) {
-        // The folder was there a moment ago. The node comes up when it is there again.
+        // The folder was there a moment ago. The node comes up when the folder answers again.
         Err(error @ FolderError::Silent(_)) => tell!("fieldstone: {error}"),
         announced => announced?,
     }
@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     ended.and(stopped)
 }
 
-/// Where servers read the node's address.
+/// The node's folder, where servers read the node's address.
 struct Door {
     path: PathBuf,
     announcer: Announcer,
@@ -95,11 +95,12 @@ impl Door {
 
     /// See [`Announcer::withdraw`].
     fn withdraw(&self) {
-        // Without the lock, which goes with the process, no reader believes what stays.
+        // The lock ends with the process. Readers ignore an address in a folder that is not locked.
         let _ = self.within(|announcer| announcer.withdraw());
     }
 
-    /// Makes a call on the folder. None if it does not answer in time.
+    /// Makes a call on the folder in another thread. `None` if the call does not return within two
+    /// seconds.
     fn within<T: Send + 'static>(
         &self,
         call: impl FnOnce(Announcer) -> T + Send + 'static,
@@ -122,7 +123,7 @@ fn wait(
         if host.has_failed() {
             bail!("the node has ended by itself; see the messages above");
         }
-        // The folder may have been replaced; a server finds the node again by this.
+        // The folder may have been replaced. The address in it lets a server find the node again.
         if let Err(error) = announce() {
             tracing::debug!("cannot announce the address: {error}");
         }
@@ -130,7 +131,7 @@ fn wait(
     Ok(())
 }
 
-/// The pool that a node's folder is part of, and the node's place in it.
+/// The pool of a node's folder, and the node's index in the pool.
 fn locate(dir: &Path) -> anyhow::Result<(Pool, NodeIndex)> {
     let shown = dir.display();
     let folder = match dir.parent() {

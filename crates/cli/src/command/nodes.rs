@@ -1,11 +1,11 @@
-//! The option `--node`, of every command that reaches nodes.
+//! The option `--node` of all commands that reach nodes.
 
 use fieldstone_server::engine::FixedNode;
 
-/// Nodes that do not run where their folders are.
+/// Nodes that run at an address and not from their folder.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct NodeOptions {
-    /// Reach node I at ADDR instead of its folder. May be repeated.
+    /// Reach node I at ADDR instead of through its folder. May be repeated.
     #[arg(long = "node", value_name = "I=ADDR")]
     pub fixed: Vec<FixedNode>,
 }

@@ -16,7 +16,7 @@ use fieldstone_units as units;
 pub enum Command {
     /// Make a pool: a folder with one folder per storage node.
     Create(Create),
-    /// Make an empty node in place of one that is lost.
+    /// Make an empty node in place of a lost one.
     Replace(replace::Args),
 }
 
@@ -29,12 +29,12 @@ pub struct Create {
     /// Number of nodes.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=1024))]
     nodes: u16,
-    /// How volumes are protected unless they ask for another code: rs:K+M, copies:N, zigzag:K+M,
-    /// clay:K+M or another that Ceph has, such as rs-van:K+M.
+    /// The code of volumes that do not choose another: rs:K+M, copies:N, zigzag:K+M, clay:K+M or
+    /// another of Ceph's codes, such as rs-van:K+M.
     #[arg(long, value_name = "CODE", default_value = "rs:4+2")]
     code: Profile,
-    /// Size of each node. Nothing is taken before it is used. [default: a fair share of the free
-    /// space]
+    /// Size of each node. Nodes take space only as they are used. [default: a fair share of the
+    /// free space]
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     node_size: Option<u64>,
     /// Make the pool even if its nodes are larger than the free space of their file systems. The

@@ -1,4 +1,4 @@
-//! `fieldstone quickstart`: everything in one minute.
+//! `fieldstone quickstart`: a demonstration in one minute.
 
 use std::path::PathBuf;
 
@@ -12,20 +12,20 @@ use fieldstone_units as units;
 /// Options of `quickstart`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Where; an empty or a new folder. [default: a temporary one]
+    /// The folder to use, empty or new. [default: a temporary folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// How the volume is protected: rs:K+M, copies:N, zigzag:K+M, clay:K+M or another that Ceph has,
+    /// The code of the volume: rs:K+M, copies:N, zigzag:K+M, clay:K+M or another of Ceph's codes,
     /// such as rs-van:K+M.
     #[arg(long, value_name = "CODE", default_value = "rs:4+2")]
     code: Profile,
-    /// What places data, and computes codes.
+    /// The engine that computes placements and codes.
     #[arg(long, value_enum, default_value_t = Accel::Cpu)]
     accel: Accel,
     /// Size of the volume. [default: 256M, or 16M with a simulated device]
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     size: Option<u64>,
-    /// Leave the pool where it is.
+    /// Keep the pool at the end.
     #[arg(long)]
     keep: bool,
 }
@@ -33,7 +33,7 @@ pub struct Args {
 /// Runs `quickstart`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     const SMALLEST: u64 = 1 << 20;
-    // A build without the device shows before anything is made.
+    // A build without the device fails here, before anything is made.
     drop(args.accel.start()?);
     let size_bytes = args.size.unwrap_or(match args.accel {
         Accel::Cpu => 256 << 20,

@@ -1,6 +1,6 @@
 //! `fieldstone serve`: volumes, or memory, as block devices over NBD.
 //!
-//! This file has the options. What a server does is in `fieldstone_server::serve`.
+//! This file has the options. The server itself is in `fieldstone_server::serve`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -32,9 +32,9 @@ use fieldstone_units as units;
 /// Options of `serve`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What to serve: DIR/VOLUME, file:PATH for a file or block device, or ram:SIZE for a device in
-    /// memory. The NBD export has the name of the volume or file; the first one is also the default
-    /// export.
+    /// The targets to serve: DIR/VOLUME, file:PATH for a file or block device, or ram:SIZE for a
+    /// device in memory. The NBD export has the name of the volume or file; the first target is
+    /// also the default export.
     #[arg(value_name = "DIR/VOLUME|file:PATH|ram:SIZE", required = true)]
     targets: Vec<Serving>,
     /// Where to listen: unix:PATH or tcp:HOST:PORT. May be repeated.
@@ -43,28 +43,28 @@ pub struct Args {
     /// Cores to use, one reactor each.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     cores: u16,
-    /// Open files of nodes, and file:PATH, with O_DIRECT, past the page cache.
+    /// Open the files of nodes, and file:PATH, with O_DIRECT, past the page cache.
     #[arg(long)]
     direct: bool,
-    /// What places data, and computes codes.
+    /// The engine that computes placements and codes.
     #[arg(long, value_enum, default_value_t = Accel::Cpu)]
     accel: Accel,
     /// Serve metrics for Prometheus at http://ADDR/metrics, for example 127.0.0.1:9100.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
-    /// Size of the read cache of each volume; 0 for none.
+    /// Size of the read cache of each volume, and of file:PATH with --direct; 0 for none.
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = units::parse_size)]
     cache: u64,
     /// Memory for payloads that clients announce and send, and for answers that they have not taken
-    /// yet, all clients together. Where it is used up, connections wait; one that keeps what others
-    /// wait for, and is silent for up to ten seconds, is closed. Each connection has half a MiB
-    /// beside it.
+    /// yet, all clients together. When it is used up, connections wait. A connection that keeps
+    /// memory for which others wait, and is silent for up to ten seconds, is closed. Each
+    /// connection has another half a MiB.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = payload_memory)]
     payload_memory: usize,
     /// Refuse writes.
     #[arg(long)]
     read_only: bool,
-    /// How requests are merged before they go on.
+    /// The policy for merging requests.
     #[arg(long, value_enum, default_value_t = Scheduling::Mean)]
     scheduler: Scheduling,
     /// Bound the rate of each device, for example iops=500,bytes=20M,burst=100ms; 0 for no bound.
@@ -72,13 +72,13 @@ pub struct Args {
     #[arg(long, value_name = "OPTION=VALUE,…", value_parser = limit)]
     limit: Option<Settings>,
     /// Options of a layer of each device, such as cache:bypass=64K or delay:read=10ms, or LAYER:off
-    /// to do without a layer. docs/layers.md lists layers and options. May be repeated.
+    /// to omit a layer. docs/layers.md lists layers and options. May be repeated.
     #[arg(long, value_name = "LAYER:OPTION=VALUE,…", value_parser = layer)]
     layer: Vec<String>,
     /// Take volumes over from a writer that is still connected to their nodes.
     #[arg(long)]
     takeover: bool,
-    /// Do not restore missing shards without being asked.
+    /// Restore missing shards only when `fieldstone rebuild` asks for it.
     #[arg(long)]
     no_auto_rebuild: bool,
     /// Most bytes per second that rebuild and scrub read; 0 for no limit.
@@ -87,27 +87,28 @@ pub struct Args {
     /// For tests: change the module of the device's partition N times while serving.
     #[arg(long, value_name = "N", hide = true)]
     exercise_swaps: Option<u64>,
-    /// Make an empty node by itself where one was lost: only where nothing at all lies, its folder
-    /// was in the pool's own folder before, and the code makes up for it. Without this, `fieldstone
-    /// pool replace` makes it.
+    /// Make an empty node in place of a lost one, without a command: only if nothing exists at its
+    /// path, its folder lay on the pool's own file system before, and the code makes up for the
+    /// lost data. Without this option, only `fieldstone pool replace` makes nodes.
     #[arg(long)]
     replace_missing: bool,
     #[command(flatten)]
     nodes: NodeOptions,
 }
 
-/// How requests are merged before they go on.
+/// The policy for merging requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Scheduling {
-    /// Wait for neighbours up to half the mean latency, and not at all when the queue is shallow.
+    /// Wait for adjacent requests up to half the mean latency; do not wait while the queue is
+    /// shallow.
     Mean,
-    /// As the "simple" scheduler of librbd does it: half the sum of the last ten latencies.
+    /// Like the "simple" scheduler of librbd: wait up to half the sum of the last ten latencies.
     AsShipped,
-    /// Pass every request on at once.
+    /// Pass every request on at once, unmerged.
     Off,
 }
 
-/// One thing to serve.
+/// One target of `serve`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Serving {
     /// A volume of a pool.
@@ -131,7 +132,7 @@ impl FromStr for Serving {
 /// The value of `--payload-memory`, in bytes.
 ///
 /// # Errors
-/// When it is no size, or less than the least.
+/// The text is no size, or the size is less than the minimum.
 pub fn payload_memory(text: &str) -> Result<usize, String> {
     let bytes = units::parse_size(text)?;
     let bytes = usize::try_from(bytes).map_err(|_| format!("{text} is more than can be had"))?;
@@ -145,7 +146,7 @@ pub fn payload_memory(text: &str) -> Result<usize, String> {
 /// Runs `serve`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let signals = Signals::install_for_server()?;
-    // Addresses that are taken show before anything is opened.
+    // An address that is in use fails here, before anything is opened.
     let listeners = bind(&args.nbd)?;
     let (pools, volumes) = volumes_of(&args.targets)?;
     let (runtime, engines) = start(args, pools)?;
@@ -160,14 +161,14 @@ fn bind(addresses: &[Address]) -> anyhow::Result<Vec<Listener>> {
     addresses.iter().map(|address| Ok(listen::bind(address)?)).collect()
 }
 
-/// A volume that is to be served.
+/// A volume to serve.
 struct Wanted {
-    /// Its pool, by its place among the pools.
+    /// The index of its pool.
     pool: usize,
     name: DeviceName,
 }
 
-/// The pools, and the volumes of them that are to be served.
+/// The pools, and their volumes to serve.
 fn volumes_of(targets: &[Serving]) -> anyhow::Result<(Vec<Pool>, Vec<Wanted>)> {
     let mut pools: Vec<Pool> = Vec::new();
     let mut volumes: Vec<Wanted> = Vec::new();
@@ -229,8 +230,8 @@ fn caching(args: &Args) -> Caching {
     if args.direct { Caching::Direct } else { Caching::Buffered }
 }
 
-/// The names of the exports, by the places of their targets. Volumes come before stores that need
-/// no pool. A name that is taken gets the number of the place behind it.
+/// The names of the exports, by the indices of their targets. Volumes get their names before the
+/// stores without a pool. If a name is taken, the target's index is appended.
 fn export_names(targets: &[Serving], volumes: &[Wanted]) -> BTreeMap<usize, String> {
     let mut taken = BTreeSet::new();
     let mut names = BTreeMap::new();
@@ -269,7 +270,7 @@ fn layer(text: &str) -> Result<String, SettingError> {
     Ok(text.to_owned())
 }
 
-/// The layers of a device. `--layer` counts where it says the same as another option.
+/// The layers of a device. `--layer` overrides the other options.
 fn layers(args: &Args, is_cached: bool) -> anyhow::Result<LayerOptions> {
     let mut layers = LayerOptions::default();
     let policy = match args.scheduler {
@@ -278,8 +279,9 @@ fn layers(args: &Args, is_cached: bool) -> anyhow::Result<LayerOptions> {
         Scheduling::Off => "off",
     };
     layers.add(&format!("scheduler:policy={policy}"))?;
-    // Caching memory in memory would only copy it. The scheduler stays: it costs nothing there that
-    // can be measured, and so the device goes the way that volumes go.
+    // The store's contents are in memory already, so a read cache would only copy them. The
+    // scheduler stays: its cost is not measurable there, and so the device uses the same layers as
+    // volumes.
     if is_cached || args.cache == 0 {
         layers.add("cache:off")?;
     } else {
@@ -294,7 +296,7 @@ fn layers(args: &Args, is_cached: bool) -> anyhow::Result<LayerOptions> {
     Ok(layers)
 }
 
-/// The devices to open, each with the name of its export.
+/// The devices to open, with the names of their exports.
 fn devices(args: &Args, volumes: Vec<Wanted>) -> anyhow::Result<Vec<Device>> {
     let mut exports = export_names(&args.targets, &volumes);
     let mut volumes = volumes.into_iter();
@@ -349,7 +351,7 @@ fn serve(
     outcome
 }
 
-/// Says what is served. A server whose stdout is closed serves all the same.
+/// Prints the text that says what is served. A server whose stdout is closed continues to serve.
 fn announce(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -357,7 +359,7 @@ fn announce(text: &str) {
     }
 }
 
-/// A second user of the device, which changes its partition.
+/// A second user of the FPGA device, which changes the module of its partition.
 struct Exercise {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

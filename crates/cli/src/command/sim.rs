@@ -1,4 +1,4 @@
-//! `fieldstone sim`: the seeded world.
+//! `fieldstone sim`: seeded simulations.
 
 use std::io::IsTerminal;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use fieldstone_codes::Profile;
 use fieldstone_sim::{Failure, Options, Outcome, run_many};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A campaign ends early when so many seeds have failed: they will mostly fail alike.
+/// A campaign ends early after this many failed seeds, because most of them fail in the same way.
 const FAILURES_MAX: usize = 20;
 
 /// Options of `sim`.
@@ -22,17 +22,17 @@ pub struct Args {
     /// Run the seeds from A up to, but not including, B.
     #[arg(long, value_name = "A..B", group = "which", value_parser = parse_range)]
     seeds: Option<Range<u64>>,
-    /// Threads. [default: the number of CPUs]
+    /// Number of threads. [default: the number of CPUs]
     #[arg(long, value_name = "J")]
     jobs: Option<usize>,
-    /// Run every seed, however many fail. [default: stop after 20 failures]
+    /// Run every seed, no matter how many fail. [default: stop after 20 failures]
     #[arg(long, requires = "seeds")]
     keep_going: bool,
-    /// Protect the data with this code, for example zigzag:4+2, and not with those that the seeds
-    /// draw.
+    /// Protect the data with this code, for example zigzag:4+2, instead of the codes that the seeds
+    /// choose.
     #[arg(long, value_name = "CODE")]
     code: Option<Profile>,
-    /// All volumes are thin, and none grows, as in worlds of older seeds.
+    /// Make all volumes thin and grow none, as the worlds of older seeds did.
     #[arg(long)]
     thin: bool,
     /// Print one JSON object per run.
@@ -54,7 +54,7 @@ fn parse_range(text: &str) -> Result<Range<u64>, String> {
 /// Runs `sim`.
 ///
 /// # Errors
-/// When a run fails; the seed that reproduces it is printed.
+/// A run fails. The message names a seed that reproduces the failure.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match (args.seed, &args.seeds) {
         (Some(seed), _) => one(seed, args),
@@ -155,7 +155,7 @@ fn sentence(outcome: &Outcome) -> String {
     text
 }
 
-/// Why a seed failed, in one line.
+/// The reason for the failure of a seed, in one line.
 fn reason(seed: u64, failure: &Failure) -> String {
     format!("seed {seed} FAILED {}", told(failure))
 }

@@ -1,4 +1,5 @@
-//! `fieldstone status`: from the running server, or by an offline look.
+//! `fieldstone status`: the status from the running server. Without a server, this process reads it
+//! from the nodes.
 
 use std::path::PathBuf;
 
@@ -43,7 +44,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Looks at the volumes, and changes nothing.
+/// Opens the volumes read-only and reports on them.
 fn look(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
     let listing = engine.list_volumes()?;
     let wanted = match volume {
@@ -58,7 +59,7 @@ fn look(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
     }
     let mut report = PoolReport::of(engine);
     for volume in &mut report.volumes {
-        // No request came: there is nothing to tell.
+        // There were no requests, so there are no latencies to report.
         volume.io = None;
     }
     let hidden = listing.hidden.iter().filter(|_| volume.is_none());

@@ -19,13 +19,13 @@ pub struct Args {
     /// A pool, or one volume of it.
     #[arg(value_name = "DIR[/VOLUME]")]
     target: PathBuf,
-    /// Seconds between two looks.
+    /// Seconds between two reports, from 0.1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     interval: f64,
-    /// End after this many looks; 0 for never.
+    /// End after this many reports; 0 for never.
     #[arg(long, value_name = "N", default_value_t = 0)]
     count: u64,
-    /// Print one JSON object per look: the full status.
+    /// Print one JSON object per report: the full status.
     #[arg(long)]
     json: bool,
 }
@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             writeln!(out, "{}", serde_json::to_string(&report)?)?;
         } else {
             if clear {
-                // Home, and clear to the end of the screen.
+                // Move the cursor home and clear to the end of the screen.
                 write!(out, "\x1b[H\x1b[J")?;
             }
             let since = before.as_ref().map(|(then, old)| (now.duration_since(*then), old));

@@ -1,5 +1,5 @@
-//! `fieldstone volume create|ls|grow|limit|rm`: through the pool's server if one runs, else
-//! directly.
+//! `fieldstone volume create|ls|grow|limit|rm`: through the pool's server if one runs, else in this
+//! process.
 
 use std::path::{Path, PathBuf};
 
@@ -34,15 +34,15 @@ pub struct Create {
     /// The volume to make.
     #[arg(value_name = "DIR/VOLUME")]
     path: PathBuf,
-    /// Its size.
+    /// The size of the volume.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     size: u64,
-    /// How it is protected: rs:K+M, copies:N, zigzag:K+M, clay:K+M or another that Ceph has, such
-    /// as rs-van:K+M. [default: the pool's code]
+    /// The code of the volume: rs:K+M, copies:N, zigzag:K+M, clay:K+M or another of Ceph's codes,
+    /// such as rs-van:K+M. [default: the pool's code]
     #[arg(long, value_name = "CODE")]
     code: Option<Profile>,
-    /// Make it even if full volumes would take more than the pool has: writes then fail when the
-    /// pool is full.
+    /// Make the volume even if all volumes, when full, would take more than the pool has. Writes
+    /// then fail when the pool is full.
     #[arg(long)]
     thin: bool,
     #[command(flatten)]
@@ -71,18 +71,18 @@ pub struct Grow {
     /// The volume.
     #[arg(value_name = "DIR/VOLUME")]
     path: PathBuf,
-    /// Its new size.
+    /// The new size of the volume.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     size: u64,
-    /// Grow it even if full volumes would take more than the pool has: writes then fail when the
-    /// pool is full.
+    /// Grow the volume even if all volumes, when full, would take more than the pool has. Writes
+    /// then fail when the pool is full.
     #[arg(long)]
     thin: bool,
     #[command(flatten)]
     nodes: NodeOptions,
 }
 
-/// Options of `volume limit`. What is not named stays as it is.
+/// The limits of `volume limit`. A limit that is not given stays as it is.
 #[derive(clap::Args, Debug)]
 #[group(id = "limits", multiple = true, required = true)]
 pub struct Limits {
@@ -92,7 +92,7 @@ pub struct Limits {
     /// Most bytes read and written per second, such as 50M; 0 for no bound.
     #[arg(long, value_name = "RATE", value_parser = units::parse_rate)]
     bytes: Option<u64>,
-    /// What an idle time of this length or more saves up, such as 100ms.
+    /// The longest idle time whose unused rate a later burst may use, such as 100ms.
     #[arg(long, value_name = "DURATION", value_parser = units::parse_duration_ns)]
     burst: Option<u64>,
 }
@@ -100,7 +100,7 @@ pub struct Limits {
 /// Options of `volume limit`.
 #[derive(clap::Args, Debug)]
 pub struct Limit {
-    /// The volume. A server has to serve it; the limits end with the server.
+    /// The volume. A server must serve it. The limits end with the server.
     #[arg(value_name = "DIR/VOLUME")]
     path: PathBuf,
     #[command(flatten)]
@@ -115,7 +115,8 @@ pub struct Rm {
     /// The volume.
     #[arg(value_name = "DIR/VOLUME")]
     path: PathBuf,
-    /// Remove it even if nodes are down. Such a node still has the volume when it comes back.
+    /// Remove the volume even if nodes are down. These nodes still have the volume when they come
+    /// back.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -158,7 +159,7 @@ fn create(args: &Create) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The volumes of an answer, and why others cannot be listed.
+/// The volumes of a response, and the reason why others cannot be listed.
 fn volumes(response: Response) -> anyhow::Result<(Vec<VolumeLine>, Option<String>)> {
     match response {
         Response::Volumes { volumes, warning } => Ok((volumes, warning)),
@@ -166,7 +167,7 @@ fn volumes(response: Response) -> anyhow::Result<(Vec<VolumeLine>, Option<String
     }
 }
 
-/// The one volume that an answer is about, and what the user should know.
+/// The one volume of a response, and a warning for the user.
 fn one_volume(response: Response) -> anyhow::Result<(VolumeLine, Option<String>)> {
     match response {
         Response::Volumes { mut volumes, warning } => {

@@ -1,11 +1,12 @@
-//! The quickstart: from nothing to one page of results.
+//! The quickstart: makes a pool and prints one page of results.
 //!
-//! A pool of nodes that are processes of their own, a volume served over NBD, data written through
-//! NBD, nodes killed and their folders deleted, everything read back and compared, the nodes
-//! replaced, the rebuild watched. Nothing is simulated and nothing is assumed: every byte read is
-//! compared with what was written.
+//! The quickstart starts each node as a process of its own and serves a volume over NBD. It writes
+//! data through NBD, kills nodes, deletes their folders, and reads all data back. Then it replaces
+//! the nodes and watches the rebuild. It compares every byte that it reads with the byte that it
+//! wrote.
 //!
-//! Everything happens in one folder, which goes at the end, also when this is interrupted.
+//! All files are in one folder. The quickstart removes them at the end, also after a first
+//! interrupt, unless `--keep` is given.
 
 mod pattern;
 mod processes;

@@ -1,7 +1,7 @@
-//! What is written, and the check of what is read.
+//! The data that the quickstart writes, and the check of the data that it reads.
 //!
-//! The content of a block follows from its number and its version, so nothing has to be kept but a
-//! version per block, and a block in the wrong place or of an old version shows.
+//! The number and the version of a block determine its content. So only one version per block is
+//! kept, and the check finds a block at a wrong place or of an old version.
 
 use std::time::{Duration, Instant};
 
@@ -11,20 +11,20 @@ use fieldstone_console::signals::Signals;
 
 use crate::nbd_disk::{NbdDisk, done};
 
-/// The unit of versions.
+/// The size of a block. Each block has a version.
 pub const BLOCK_BYTES: u64 = 4096;
-/// Length of a sequential request.
+/// Largest length of a sequential request.
 const CHUNK_BYTES: u64 = 512 << 10;
 /// Sequential requests in flight.
 const CHUNKS_IN_FLIGHT: usize = 8;
 
-/// The data on the device.
+/// The expected data on the device.
 pub struct Pattern {
     versions: Vec<u32>,
     random: u64,
 }
 
-/// What a phase moved and how long it took.
+/// The amount of data that a phase moved, and the time that it took.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
     /// Bytes.
@@ -44,7 +44,7 @@ fn mix(mut z: u64) -> u64 {
 }
 
 impl Pattern {
-    /// A device of `size_bytes` that holds nothing yet.
+    /// The expected data of a new device of `size_bytes`: all zeros.
     pub fn new(size_bytes: u64) -> Self {
         let blocks = usize::try_from(size_bytes / BLOCK_BYTES).unwrap_or(usize::MAX);
         Self { versions: vec![0; blocks], random: 0x5eed }
@@ -79,7 +79,7 @@ impl Pattern {
         self.random % self.blocks()
     }
 
-    /// Writes the whole device in order, and flushes.
+    /// Writes the whole device in order, then flushes.
     pub fn write_all(&mut self, disk: &mut NbdDisk, signals: &Signals) -> anyhow::Result<Moved> {
         let start = Instant::now();
         let chunk = CHUNK_BYTES / BLOCK_BYTES;
@@ -143,7 +143,7 @@ impl Pattern {
         Ok(())
     }
 
-    /// Writes `count` blocks in random places with `depth` in flight, and flushes.
+    /// Writes `count` blocks at random places with `depth` requests in flight, then flushes.
     pub fn write_random(
         &mut self,
         disk: &mut NbdDisk,
@@ -153,8 +153,8 @@ impl Pattern {
     ) -> anyhow::Result<Moved> {
         let start = Instant::now();
         let mut sent = 0;
-        // A block is written again only when its last write has been answered: of two in flight,
-        // either could be the last.
+        // A block is written again only when the reply to its last write has arrived: the device
+        // may carry out two writes in flight in either order.
         let mut busy = std::collections::HashMap::new();
         while sent < count || !busy.is_empty() {
             check_signal(signals)?;
@@ -176,7 +176,7 @@ impl Pattern {
         Ok(Moved { bytes: count * BLOCK_BYTES, requests: count, took: start.elapsed() })
     }
 
-    /// Reads `count` blocks in random places with `depth` in flight and compares them.
+    /// Reads `count` blocks at random places with `depth` requests in flight and compares them.
     pub fn check_random(
         &mut self,
         disk: &mut NbdDisk,
@@ -204,7 +204,7 @@ impl Pattern {
     }
 }
 
-/// Stops when the user asked for it.
+/// Fails if a signal has arrived.
 pub fn check_signal(signals: &Signals) -> anyhow::Result<()> {
     if signals.arrived() {
         bail!("interrupted");

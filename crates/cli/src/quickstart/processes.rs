@@ -1,5 +1,5 @@
-//! The processes of the quickstart. None outlives it: each is killed when its handle is dropped,
-//! and by the kernel should this process die without dropping anything.
+//! The processes and the folder of the quickstart. No process outlives the quickstart: dropping its
+//! handle kills it, and the kernel kills it if the quickstart dies without dropping the handle.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-/// How long a process may take to be ready, or to end.
+/// How long a process may take to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A process of ours.
+/// A process of the quickstart. Dropping it kills the process.
 pub struct Process {
     name: String,
     child: Child,
@@ -21,16 +21,17 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `fieldstone ARGS` and waits for its first line on stdout, which says that it is
-    /// ready.
+    /// Starts `fieldstone ARGS` and waits for its first line on stdout, which says that the process
+    /// is ready.
     pub fn start(name: &str, folder: &Path, args: &[String]) -> anyhow::Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let program = std::env::current_exe().context("cannot find this program's file")?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(File::create(&log).with_context(|| format!("{}", log.display()))?);
-        // SAFETY: between fork and exec only this system call is made, which allocates nothing and
-        // takes no lock. The kernel then kills the child when this thread, the main one, ends.
+        // SAFETY: between fork and exec, the child makes only this system call, which allocates
+        // nothing and takes no lock. The call tells the kernel to kill the child when this thread,
+        // the main one, ends.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -46,8 +47,8 @@ impl Process {
     fn wait_ready(&mut self) -> anyhow::Result<()> {
         let stdout = self.child.stdout.take().context("stdout is a pipe")?;
         let mut line = String::new();
-        // The end of the stream means that the process ended, so this cannot wait for ever on one
-        // that fails; one that hangs is stopped by the user.
+        // The stream ends with the process, so this wait ends if the process fails. If the process
+        // hangs, the user has to interrupt the quickstart twice.
         BufReader::new(stdout).read_line(&mut line).context("cannot read from a process")?;
         if line.is_empty() {
             let said = fs::read_to_string(&self.log).unwrap_or_default();
@@ -56,12 +57,12 @@ impl Process {
         Ok(())
     }
 
-    /// Ends it with SIGKILL, as a crash would.
+    /// Ends the process with SIGKILL, like a crash.
     pub fn kill(mut self) {
         self.end();
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has ended by itself with success.
     pub fn wait(mut self) -> anyhow::Result<()> {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
@@ -78,7 +79,7 @@ impl Process {
     }
 
     fn end(&mut self) {
-        // Both fail only when it has ended already.
+        // Both calls fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -90,17 +91,17 @@ impl Drop for Process {
     }
 }
 
-/// The quickstart's folder; it goes when this is dropped, unless it is to be kept.
+/// The quickstart's folder. Dropping this removes it, unless the user keeps it.
 pub struct Workplace {
-    /// Where.
+    /// The path of the folder.
     pub folder: PathBuf,
     keep: bool,
-    /// The folder was there before: only what the quickstart put into it goes.
+    /// The folder existed before. Then only its contents are removed.
     existed: bool,
 }
 
 impl Workplace {
-    /// Makes the folder, or takes an empty one.
+    /// Makes the folder, or uses an existing one that is empty.
     pub fn make(folder: Option<&Path>, keep: bool) -> anyhow::Result<Self> {
         let folder = match folder {
             Some(folder) => folder.to_path_buf(),

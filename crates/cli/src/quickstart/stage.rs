@@ -1,4 +1,4 @@
-//! The course of the quickstart.
+//! The steps of the quickstart.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,32 +26,33 @@ use fieldstone_units::{rate, size};
 
 /// Name of the volume.
 const VOLUME: &str = "demo";
-/// Fewest nodes.
+/// The minimum number of nodes. A code with more shards needs more.
 const NODES_MIN: u16 = 6;
-/// Random requests of each kind; fewer in a volume that has fewer blocks than that.
+/// Random requests of each kind; at most one per block of the volume.
 const RANDOM_REQUESTS: u64 = 20_000;
 /// Random requests in flight.
 const RANDOM_DEPTH: usize = 32;
-/// How long the server may take to notice that a node is gone.
+/// The longest wait for the server to notice that a node is gone.
 const LOSS_PATIENCE: Duration = Duration::from_secs(30);
-/// How long the rebuild may take.
+/// The longest wait for a rebuild.
 const REBUILD_PATIENCE: Duration = Duration::from_secs(600);
 
-/// What to do.
+/// The options of the quickstart.
 pub struct Plan {
-    /// Where; a temporary folder if absent.
+    /// The folder; `None` for a temporary one.
     pub dir: Option<PathBuf>,
-    /// How the volume is protected.
+    /// The code of the pool and its volume.
     pub profile: Profile,
-    /// What places and codes for it.
+    /// The engine of the server.
     pub accel: Accel,
     /// Size of the volume.
     pub size_bytes: u64,
-    /// Leave everything where it is at the end.
+    /// Keep the folder at the end.
     pub keep: bool,
 }
 
-/// The pool at work. Fields are dropped in this order: the processes go before their folder.
+/// The running pool. Fields are dropped in this order, so the processes end before their folder is
+/// removed.
 struct Stage {
     server: Option<Process>,
     nodes: Vec<Option<Process>>,
@@ -112,7 +113,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     }
     say!("  {:<24} every byte as written; {}", "state", after.protection);
 
-    // The usual case, and the one that regenerating codes are made for.
+    // The loss of one node is the usual case, and regenerating codes are made for it.
     if let [single, ..] = victims[..] {
         say!("\n{single} lost and replaced once more, alone");
         stage.kill(&[single])?;
@@ -152,7 +153,8 @@ impl Stage {
         let profile = plan.profile;
         let shards = u16::try_from(profile.shards()).unwrap_or(u16::MAX);
         let nodes = NODES_MIN.max(shards);
-        // Twice what the data needs: room for journals, checkpoints and dead segments.
+        // Twice the size of the data and its parity: room for journals, checkpoints and dead
+        // segments.
         let raw_bytes = plan.size_bytes / profile.k() as u64 * profile.shards() as u64;
         let node_bytes = raw_bytes / u64::from(nodes) * 2 + (64 << 20);
         let sizes = Sizes { node_bytes: Some(node_bytes), overcommit: false };
@@ -205,7 +207,7 @@ impl Stage {
         self.report()?.volumes.into_iter().next().context("the server serves no volume")
     }
 
-    /// The nodes to lose: as many as the code survives, two at most, and not neighbours.
+    /// The nodes to kill: as many as the code survives, at most two, and not adjacent ones.
     fn victims(&self, profile: Profile) -> Vec<NodeIndex> {
         let all = [NodeIndex(1), NodeIndex(4)];
         all[..profile.m().min(all.len())].to_vec()
@@ -232,7 +234,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until the server has noticed that a node is gone.
+    /// Waits until the server reports that a node is down.
     fn watch_loss(&self, victim: NodeIndex) -> anyhow::Result<()> {
         const STEP: Duration = Duration::from_millis(10);
         let start = Instant::now();
@@ -248,7 +250,7 @@ impl Stage {
         }
     }
 
-    /// Shows the bar until no shard is missing.
+    /// Shows a bar until no shard is missing and all nodes are up. Returns the volume's report.
     fn watch_rebuild(&self, signals: &Signals) -> anyhow::Result<VolumeReport> {
         const STEP: Duration = Duration::from_millis(100);
         let start = Instant::now();
@@ -271,7 +273,7 @@ impl Stage {
         }
     }
 
-    /// Ends everything in good order.
+    /// Asks the server to stop and waits until it has ended. Then kills the nodes.
     fn finish(&mut self) -> anyhow::Result<()> {
         self.control()?.ask(&Request::Stop)?;
         if let Some(server) = self.server.take() {
@@ -282,7 +284,7 @@ impl Stage {
     }
 }
 
-/// A socket in the folder, or a free port if the folder lies too deep for one.
+/// A Unix socket in the folder, or a free TCP port if the socket's path is too long.
 fn address(folder: &Path, name: &str) -> Address {
     let path = folder.join(name);
     let unix = format!("unix:{}", path.display()).parse();

@@ -1,6 +1,6 @@
-//! What the scenarios share: a pool in a temporary folder, processes of the command, a client.
+//! The helpers of the scenarios: a pool in a temporary folder, processes of the command, a client.
 //!
-//! Everything goes through the built binary, as a user would run it.
+//! The scenarios run the built binary, like a user.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub fn run(args: &[&str]) -> Output {
     fieldstone(args).output().expect("the command starts")
 }
 
-/// Runs the command, which must succeed, and gives its stdout.
+/// Runs the command, which must succeed, and returns its stdout.
 pub fn ok(args: &[&str]) -> String {
     let output = run(args);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -35,7 +35,7 @@ pub fn ok(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Runs the command, which must fail with exit code 1, and gives its stderr.
+/// Runs the command, which must fail with exit code 1, and returns its stderr.
 pub fn fails(args: &[&str]) -> String {
     let output = run(args);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -101,7 +101,7 @@ impl TestPool {
         connect(&self.socket("v.sock"), "v")
     }
 
-    /// The state of volume `v` as a server or an offline look tells it.
+    /// The status of volume `v`, from its server or without one.
     pub fn status(&self) -> serde_json::Value {
         let report = json(&["status", &self.volume("v"), "--json"]);
         report["volumes"][0].clone()
@@ -114,10 +114,10 @@ pub fn connect(address: &str, name: &str) -> NbdDisk {
     NbdDisk::connect(&address, name).expect("the server answers")
 }
 
-/// A process that said that it is ready.
+/// A process of the command. Dropping it kills the process.
 pub struct Process {
     child: Child,
-    /// Its first line.
+    /// The first line that the process printed.
     pub line: String,
     stdout: BufReader<std::process::ChildStdout>,
     stderr: PathBuf,
@@ -130,7 +130,8 @@ impl Process {
         Self::try_start(args).unwrap_or_else(|stderr| panic!("{args:?} did not start: {stderr}"))
     }
 
-    /// As [`Process::start`]; what it said on stderr if it ended instead.
+    /// As [`Process::start`], but if the process ends instead, returns its stderr. It must have
+    /// ended with exit code 1.
     pub fn try_start(args: &[&str]) -> Result<Self, String> {
         let mut process = Self::begin(args, None);
         process.line = process.next_line();
@@ -143,7 +144,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Starts the command, with this stderr instead of a file, and waits for nothing.
+    /// Starts the command, with `other_stderr` instead of a file, and waits for nothing.
     pub fn begin(args: &[&str], other_stderr: Option<Stdio>) -> Self {
         let log = tempfile::tempdir().expect("a temporary folder");
         let stderr = log.path().join("stderr");
@@ -156,14 +157,14 @@ impl Process {
         Self { child, line: String::new(), stdout, stderr, _log: log }
     }
 
-    /// Its next line.
+    /// The next line of the process's stdout.
     pub fn next_line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("readable");
         line
     }
 
-    /// What it has said on stderr.
+    /// The text in the file for stderr.
     pub fn said(&self) -> String {
         std::fs::read_to_string(&self.stderr).expect("readable")
     }
@@ -173,13 +174,13 @@ impl Process {
         self.child.id()
     }
 
-    /// SIGKILL.
+    /// Kills the process with SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
     }
 
-    /// SIGTERM; it must end well.
+    /// Sends SIGTERM. The process must end with success. Returns its stderr.
     pub fn stop(mut self) -> String {
         let pid = self.child.id().to_string();
         let killed = Command::new("kill").args(["-TERM", &pid]).status().expect("kill exists");
@@ -188,13 +189,13 @@ impl Process {
         self.said()
     }
 
-    /// Waits for its end, which must be a good one.
+    /// Waits until the process has ended, which must be with success.
     pub fn expect_end(&mut self) {
         let status = self.wait_end();
         assert!(status.success(), "{status}: {}", self.said());
     }
 
-    /// Waits for its end.
+    /// Waits until the process has ended, at most 30 s.
     pub fn wait_end(&mut self) -> std::process::ExitStatus {
         let start = Instant::now();
         loop {
@@ -214,7 +215,7 @@ impl Drop for Process {
     }
 }
 
-/// A device and what it should hold, block by block.
+/// The expected contents of a device, block by block.
 pub struct Model {
     versions: Vec<u32>,
     random: u64,
@@ -228,7 +229,7 @@ impl Model {
     }
 
     fn next(&mut self) -> u64 {
-        // Xorshift (Marsaglia 2003): any non-zero seed will do.
+        // Xorshift (Marsaglia 2003). Every seed but 0 is good.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -244,7 +245,7 @@ impl Model {
         (0..BLOCK as u64 / 8).flat_map(|at| (word ^ at).to_le_bytes()).collect()
     }
 
-    /// Writes `count` runs of blocks in random places, one after the other.
+    /// Writes `count` runs of 1 to 16 blocks at random places, one after the other.
     pub fn write(&mut self, disk: &mut NbdDisk, count: usize) {
         for _ in 0..count {
             let blocks = 1 + self.next() as usize % 16;
@@ -259,7 +260,7 @@ impl Model {
         }
     }
 
-    /// Reads everything and compares it.
+    /// Reads the whole device and compares it.
     pub fn check(&self, disk: &mut NbdDisk) {
         const RUN: usize = 256;
         for first in (0..self.versions.len()).step_by(RUN) {
@@ -276,7 +277,7 @@ impl Model {
     }
 }
 
-/// Waits until `done` says so.
+/// Waits until `done` returns true, at most 30 s.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {

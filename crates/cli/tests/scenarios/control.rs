@@ -1,4 +1,4 @@
-//! Everything that can be asked of a running server, and of a pool without one.
+//! Status, jobs and changes of volumes: through a running server, and of a pool without a server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -72,7 +72,7 @@ fn the_full_cycle_through_the_control_socket() {
     server.expect_end();
     assert!(!pool.path().join("control.sock").exists());
 
-    // Offline, the same questions have the same answers.
+    // Without a server, the commands give the same answers.
     let report = json(&["status", &dir, "--json"]);
     assert!(report.get("server").is_none());
     assert_eq!(report["volumes"][0]["size_bytes"], 80 << 20);

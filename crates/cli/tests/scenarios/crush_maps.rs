@@ -1,4 +1,4 @@
-//! CRUSH maps from one form to the other.
+//! Conversions of CRUSH maps between text and binary.
 
 use std::fs;
 use std::io::Write;
@@ -43,7 +43,7 @@ impl Files {
         fs::read(self.path(name)).expect("readable")
     }
 
-    /// What lies in the folder.
+    /// The names of the files in the folder, sorted.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.folder.path()).expect("readable");
         let name = |entry: std::io::Result<fs::DirEntry>| {
@@ -67,7 +67,7 @@ fn text_becomes_binary_and_text_again() {
     assert_eq!(files.read("map.txt"), printed.as_bytes());
     ok(&["crush", "compile", &text, "--output", &again]);
     assert_eq!(files.read("again.bin"), files.read("map.bin"));
-    // The form of newer releases has the two MSR tunables more.
+    // The form of newer releases also has the two MSR tunables.
     ok(&["crush", "compile", &text, "--release", "20", "-o", &again]);
     assert_eq!(files.read("again.bin").len(), files.read("map.bin").len() + 8);
     assert_eq!(files.names(), ["again.bin", "map.bin", "map.txt"]);

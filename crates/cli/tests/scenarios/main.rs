@@ -1,5 +1,5 @@
-//! Scenarios with the built command and our own NBD client; one module per theme. Clients that are
-//! not ours are tried in the scripts of the repository's `tests/`.
+//! Scenarios with the built command and this project's NBD client, one module per subject. The
+//! scripts in the repository's `tests/` test other clients.
 
 mod common;
 mod control;

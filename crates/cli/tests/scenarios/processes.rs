@@ -1,10 +1,11 @@
-//! Nodes as processes of their own: they die, come back, are replaced; writers are kept apart.
+//! Nodes as separate processes: they crash, come back and are replaced; a second writer is refused
+//! or takes over.
 
 use crate::common::{Model, Process, TestPool, fails, json, ok, wait_until};
 
 const BLOCKS: usize = (64 << 20) / crate::common::BLOCK;
 
-/// Starts the process of a node; every other one over TCP.
+/// Starts the process of a node. Nodes with an odd index listen on TCP.
 fn start_node(pool: &TestPool, index: usize) -> Process {
     let folder = pool.node(index);
     let listen = match index % 2 {
@@ -38,14 +39,14 @@ fn node_processes_die_come_back_and_are_replaced_under_a_server() {
     let mut model = Model::new(BLOCKS, 31);
     model.write(&mut disk, 200);
 
-    // One crashes and comes back with its data.
+    // A node crashes and comes back with its data.
     nodes[2].take().expect("it runs").kill();
     model.write(&mut disk, 100);
     model.check(&mut disk);
     nodes[2] = Some(start_node(&pool, 2));
     wait_healthy(&pool);
 
-    // Two are lost with their folders, and replaced.
+    // Two nodes are lost with their folders, then replaced.
     for lost in [0, 3] {
         nodes[lost].take().expect("it runs").kill();
         std::fs::remove_dir_all(pool.node(lost)).expect("removable");
@@ -64,7 +65,7 @@ fn node_processes_die_come_back_and_are_replaced_under_a_server() {
     model.check(&mut disk);
     disk.flush().expect("flushed");
 
-    // What is on the replacements is enough to read everything.
+    // Without two of the old nodes, reads need the data on the new ones.
     for lost in [1, 5] {
         nodes[lost].take().expect("it runs").kill();
     }
@@ -114,7 +115,7 @@ fn a_second_writer_is_refused_and_a_takeover_fences_the_first() {
     let mut other = crate::common::connect(&second, "v");
     model.check(&mut other);
     model.write(&mut other, 50);
-    // The first one can no longer write, says so, and ends.
+    // The first writer can no longer write. It reports that and ends.
     disk.client().write(0, bytes::Bytes::from_static(&[9; 4096]), 0);
     let refused = disk.next_reply().map(|reply| crate::common::done(reply, "write", 0));
     assert!(!matches!(refused, Ok(Ok(_))), "a fenced writer wrote");

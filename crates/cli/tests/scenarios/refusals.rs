@@ -1,4 +1,4 @@
-//! What is refused, and that the refusal names the thing and says what to do.
+//! Refusals. The message names the thing and says what to do.
 
 use std::os::unix::process::CommandExt;
 
@@ -11,7 +11,7 @@ fn a_second_server_of_a_pool_is_refused_with_the_first_ones_number() {
     let error = fails(&["serve", &pool.volume("v"), "--nbd", &pool.socket("other.sock")]);
     assert!(error.contains(&format!("process {}", server.pid())), "{error}");
     assert!(error.contains("stop that one first"), "{error}");
-    // The first one is none the worse.
+    // The first server still works.
     crate::common::Model::new(64, 1).check(&mut pool.connect());
     server.stop();
 }
@@ -81,7 +81,7 @@ fn permission_denied_names_the_file() {
     let root = unsafe { libc::geteuid() } == 0;
     let mut command = fieldstone(&["status", &pool.dir()]);
     if root {
-        // Only its owner may read the temporary folder; become another user.
+        // Only the owner may read the temporary folder, so run the command as another user.
         command.uid(65_534).gid(65_534);
     } else {
         use std::os::unix::fs::PermissionsExt;
@@ -89,7 +89,7 @@ fn permission_denied_names_the_file() {
         std::fs::set_permissions(pool.path().join("pool.key"), closed).expect("ours");
     }
     match command.output() {
-        // Other users may not read even the binary: nothing can be tested here.
+        // The other user may not even read the binary, so this machine cannot run the test.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
         output => {
             let output = output.expect("it starts");
@@ -174,7 +174,7 @@ fn a_reader_that_has_gone_is_no_error() {
     let output = command.stdout(writer).output().expect("it starts");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.is_empty(), "{}: {told}", output.status);
-    // A full disk is.
+    // A full disk is an error.
     let full = std::fs::File::options().write(true).open("/dev/full").expect("it is there");
     let output = fieldstone(&["status", &pool.dir()]).stdout(full).output().expect("it starts");
     let told = String::from_utf8_lossy(&output.stderr);

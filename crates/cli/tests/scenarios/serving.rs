@@ -1,4 +1,4 @@
-//! A volume from creation to reopening: what was acknowledged is there, whatever happened.
+//! A volume from creation to reopening: acknowledged data is there after every event.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -50,7 +50,7 @@ fn lost_nodes_are_replaced_by_a_command_and_rebuilt() {
     });
     model.check(&mut pool.connect());
     assert_eq!(server.stop(), "");
-    // The rebuilt shards carry the data: lose two others.
+    // With two other nodes lost, reads need the rebuilt shards.
     for lost in [1, 4] {
         std::fs::remove_dir_all(pool.node(lost)).expect("removable");
     }
@@ -140,7 +140,7 @@ fn more_lost_nodes_than_the_code_survives_is_an_error_that_says_so() {
     }
     let error = fails(&["serve", &pool.volume("v"), "--nbd", &pool.socket("v.sock")]);
     assert!(error.contains("node.0") && error.contains("cannot open v"), "{error}");
-    // Nothing was harmed: with the nodes back, it serves.
+    // The failed opening changed nothing: with the nodes back, the volume is served.
     for lost in [0, 2, 4] {
         let aside = pool.temp.path().join(format!("aside.{lost}"));
         std::fs::rename(aside, pool.node(lost)).expect("movable");
@@ -148,7 +148,8 @@ fn more_lost_nodes_than_the_code_survives_is_an_error_that_says_so() {
     let mut same = Model::new(BLOCKS, 13);
     let server = pool.serve();
     let mut disk = pool.connect();
-    // The same seed writes the same blocks: what is there already is what the model expects.
+    // The same seed writes the same blocks again, so the model expects the data that is there
+    // already.
     same.write(&mut disk, 200);
     same.check(&mut disk);
     server.stop();
@@ -165,7 +166,7 @@ fn scrub_finds_and_repairs_a_flipped_byte() {
     server.stop();
     let before = json(&["scrub", &pool.volume("v"), "--json"]);
     assert!(before["shards_total"].as_u64() > Some(0) && before["damaged"] == 0, "{before}");
-    // A byte of some shard that is in use: data files are sparse, so look for one.
+    // Flip a byte of a shard that is in use. The data file is sparse, so search for such a byte.
     let data = pool.node(1).join("data");
     let bytes = std::fs::read(&data).expect("readable");
     let used = bytes.iter().position(|byte| *byte != 0).expect("the node holds shards");
@@ -188,7 +189,7 @@ fn memory_is_served_too_and_read_only_means_it() {
     let mut disk = crate::common::connect(&address, "ram");
     let mut model = Model::new((8 << 20) / crate::common::BLOCK, 3);
     model.write(&mut disk, 100);
-    // The other core's turn.
+    // The next connection goes to the other core.
     model.check(&mut crate::common::connect(&address, ""));
     model.check(&mut crate::common::connect(&address, "ram"));
     server.stop();
@@ -209,7 +210,7 @@ fn several_volumes_over_several_cores() {
     let address = pool.socket("v.sock");
     let (v, w) = (pool.volume("v"), pool.volume("w"));
     let args = ["serve", &v, &w, "--nbd", &address, "--nbd", "tcp:127.0.0.1:0", "--cores", "3"];
-    // Each volume is served, and says so, as soon as it is open.
+    // The server serves each volume as soon as it is open, and prints a line then.
     let mut server = crate::common::Process::start(&args);
     server.next_line();
     let tcp = server.line.split_whitespace().last().expect("an address").to_owned();
@@ -234,7 +235,7 @@ fn several_volumes_over_several_cores() {
 fn a_stderr_that_is_full_or_not_read_stops_no_server() {
     const PIPE_BYTES: usize = 64 << 10;
     let pool = TestPool::with_volume("rs:4+2");
-    // The server has a node to complain about, and logs.
+    // With a node missing, the server writes messages and log lines.
     std::fs::remove_dir_all(pool.node(5)).expect("removable");
     let full_disk = std::fs::File::create("/dev/full").expect("every Linux has it");
     let (_not_read, mut pipe) = std::io::pipe().expect("a pipe");

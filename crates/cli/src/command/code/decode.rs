@@ -1,4 +1,4 @@
-//! `fieldstone code decode`: shards become the file again.
+//! `fieldstone code decode`: makes the file again from its shards.
 
 use std::fs::{Metadata, OpenOptions};
 use std::io::ErrorKind;
@@ -17,7 +17,7 @@ use fieldstone_units as units;
 /// Options of `code decode`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The file to make; - for standard output. What is then told goes to stderr.
+    /// The file to make; - for standard output. The summary then goes to standard error.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]
@@ -81,9 +81,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A new file; or standard output, or a pipe or device of characters that exists. The path is the
-/// user's own, so a link to a pipe or device is followed, as `/dev/stdout` is one. A link to
-/// anything else is refused like every file that exists.
+/// The output: a new file, standard output, or an existing pipe or character device. The path is
+/// the user's own, so a link to a pipe or device is followed, for example `/dev/stdout`. A link to
+/// anything else is refused, like every file that exists.
 fn open(path: &Path) -> anyhow::Result<Output<'static>> {
     if path == Path::new("-") {
         let name = PathBuf::from("stdout");
@@ -94,20 +94,21 @@ fn open(path: &Path) -> anyhow::Result<Output<'static>> {
     }
     let cannot = || format!("cannot write to {}", path.display());
     let file = OpenOptions::new().write(true).open(path).with_context(cannot)?;
-    // The file may have been replaced since it was looked at.
+    // The file may have been replaced since the check above.
     if !is_stream(&file.metadata().with_context(cannot)?) {
         return Err(Error::OutputExists(path.to_path_buf()).into());
     }
     Ok(Output::Stream { bytes: Box::new(file), name: path.to_path_buf() })
 }
 
-/// Whether bytes can only be written there one after the other.
+/// True if the file only takes bytes one after the other: a pipe or a character device.
 fn is_stream(metadata: &Metadata) -> bool {
     let kind = metadata.file_type();
     kind.is_fifo() || kind.is_char_device()
 }
 
-/// So that a reader such as `head` may close our stdout without a message.
+/// Turns a broken pipe into an error that `main` does not print: a reader such as `head` may close
+/// stdout.
 fn plain_broken_pipe(error: Error) -> anyhow::Error {
     match error {
         Error::Io { source, .. } if source.kind() == ErrorKind::BrokenPipe => source.into(),

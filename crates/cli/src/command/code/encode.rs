@@ -1,4 +1,4 @@
-//! `fieldstone code encode`: a file becomes shards.
+//! `fieldstone code encode`: makes shards of a file.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -22,10 +22,10 @@ pub struct Args {
     /// The code: rs:K+M, copies:N, zigzag:K+M, clay:K+M or another, as `code info --code` explains.
     #[arg(long, value_name = "CODE", default_value = "rs:4+2")]
     code: Profile,
-    /// The folder for the shards, which is made or empty.
+    /// The folder for the shards: a new one or an empty one.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Bytes of each shard in a stripe, such as 64K. [default: what suits the code]
+    /// Bytes of each shard in a stripe, such as 64K. [default: depends on the code]
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     unit: Option<u64>,
     #[command(flatten)]
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the file, or standard input, and says how long it is if that is known.
+/// Opens the file or standard input. Returns the length in bytes if it is known.
 fn open(path: &Path) -> anyhow::Result<(Input<'static>, Option<u64>)> {
     if path == Path::new("-") {
         let bytes = Box::new(std::io::stdin());

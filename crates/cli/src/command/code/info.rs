@@ -1,4 +1,4 @@
-//! `fieldstone code info`: what an encoding is, or what a code does.
+//! `fieldstone code info`: describes an encoding or a code.
 
 use std::path::{Path, PathBuf};
 
@@ -52,15 +52,16 @@ struct CodeReport {
     repairs: Vec<RepairReport>,
 }
 
-/// What the repair of one shard reads.
+/// The reads of the repair of one shard.
 #[derive(Serialize, PartialEq)]
 struct RepairReport {
     shard: usize,
-    /// Shards that are read from.
+    /// Shards that the repair reads.
     helpers: usize,
-    /// Elements read, counted in shards.
+    /// Elements that the repair reads, divided by the elements of a shard.
     reads_shards: f64,
-    /// Most contiguous runs of elements read from one shard in a stripe.
+    /// The largest number of contiguous runs of elements that the repair reads from one shard in a
+    /// stripe.
     runs: usize,
 }
 
@@ -155,7 +156,7 @@ fn code(profile: Profile, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The repair of one shard from all others.
+/// The reads of a repair of one shard when all others are there.
 fn repair(code: &dyn Code, lost: usize) -> anyhow::Result<RepairReport> {
     let others: Vec<usize> = (0..code.k() + code.m()).filter(|&shard| shard != lost).collect();
     let plan = code.repair(&[lost], &others)?;

@@ -17,15 +17,16 @@ use fieldstone_files::{Folder, MANIFEST_FILE, MAX_JOBS, ManifestState, ShardStat
 pub enum Command {
     /// Make shards of a file: DIR/shard.0 to DIR/shard.N-1, and a manifest.
     Encode(encode::Args),
-    /// Get the file back, from any K good shards.
+    /// Make the file again, from any K good shards.
     Decode(decode::Args),
-    /// Make missing and damaged shards anew, reading as little as the code allows.
+    /// Rebuild missing shards with as few reads as the code allows, or check all shards and mend
+    /// them.
     Repair(repair::Args),
     /// Check every block of every shard, and the parities.
     Verify(verify::Args),
-    /// Say what an encoding, or a code, is.
+    /// Describe an encoding, or a code.
     Info(info::Args),
-    /// Measure the codes against other libraries and against what memory allows.
+    /// Measure the codes, compared with other libraries and with the limit of memory.
     Bench(bench::code::Args),
 }
 
@@ -41,10 +42,10 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     }
 }
 
-/// How many threads work.
+/// The number of threads.
 #[derive(clap::Args, Debug)]
 struct Jobs {
-    /// Threads. Each holds one stripe in memory. [default: the number of CPUs, up to 8]
+    /// Number of threads. Each holds one stripe in memory. [default: the number of CPUs, up to 8]
     #[arg(long = "jobs", short = 'j', value_name = "J",
           value_parser = clap::value_parser!(u16).range(1..=MAX_JOBS as i64))]
     jobs: Option<u16>,
@@ -56,7 +57,7 @@ impl Jobs {
     }
 }
 
-/// What all have in common that work on an encoding.
+/// The options of all commands that work on an encoding.
 #[derive(clap::Args, Debug)]
 struct Common {
     /// The folder with the shards.
@@ -69,8 +70,7 @@ struct Common {
     json: bool,
 }
 
-/// What is wrong with an encoding, as far as it is known without reading units; a line for each
-/// thing.
+/// The flaws of an encoding that are known without reading units, one line each.
 fn troubles(folder: &Folder) -> Vec<String> {
     let manifest = match &folder.manifest {
         ManifestState::Good => None,
@@ -91,7 +91,7 @@ fn troubles(folder: &Folder) -> Vec<String> {
     manifest.into_iter().chain(shards).collect()
 }
 
-/// `1 shard`, `2 shards`.
+/// A number with its noun: `1 shard`, `2 shards`.
 fn count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

@@ -1,4 +1,4 @@
-//! `fieldstone code repair`: lost shards are made anew.
+//! `fieldstone code repair`: rebuilds lost shards.
 
 use std::path::Path;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use fieldstone_units as units;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Read every block of every shard, and mend damaged ones, even if shards are missing. Without
-    /// it, that is done only if none is missing.
+    /// this option, the command does that only if no shard is missing.
     #[arg(long)]
     all: bool,
     #[command(flatten)]

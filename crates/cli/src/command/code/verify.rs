@@ -1,4 +1,4 @@
-//! `fieldstone code verify`: is everything as it should be?
+//! `fieldstone code verify`: checks an encoding.
 
 use std::path::Path;
 use std::time::Instant;
@@ -51,7 +51,7 @@ struct UnitReport {
 /// Runs `code verify`.
 ///
 /// # Errors
-/// Something is wrong.
+/// The encoding has a flaw, or cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let folder = Folder::open(&args.common.dir)?;
     let encoding = &folder.encoding;

@@ -1,10 +1,11 @@
-//! `fieldstone crush balance`: upmaps that spread placement groups evenly.
+//! `fieldstone crush balance`: proposes upmaps that spread placement groups evenly.
 //!
-//! The result is a list of `ceph` commands, on stdout or in `--out`; what they achieve is told
-//! beside it, on stdout as comments, so that the whole can be piped into a shell. `--json` prints
-//! one object instead: `moves`, `proposals` (`pgid`, `items` as pairs of OSDs; none: remove the
-//! upmap) and `pools`, each with `before` and `after` (`max_deviation`, `standard_deviation`,
-//! `fullest`) and `osds` (`osd`, `target`, `before`, `after`, in shards of placement groups).
+//! The result is a list of `ceph` commands, on stdout or in the file of `--out`. Tables on stdout
+//! show the effect of the commands. Without `--out`, they are comments, so that the whole output
+//! can be piped into a shell. `--json` prints one object instead: `moves`, `proposals` (`pgid`, and
+//! `items` as pairs of OSDs; no items: remove the upmap) and `pools`, each with `pool`, `name`,
+//! `before` and `after` (`max_deviation`, `standard_deviation`, `fullest`) and `osds` (`osd`,
+//! `target`, `before`, `after`, in shards of placement groups).
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -23,10 +24,10 @@ use super::load::load_osdmap;
 pub struct Args {
     /// The OSDMap: `ceph osd getmap -o FILE`.
     osdmap: PathBuf,
-    /// Move at most so many shards.
+    /// Most shards to move.
     #[arg(long, value_name = "N", default_value_t = 10)]
     max: usize,
-    /// Let OSDs be off their share by so many shards of a pool.
+    /// Shards of a pool by which an OSD may deviate from its share.
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     deviation: u32,
@@ -36,10 +37,10 @@ pub struct Args {
     /// Write the commands to this file.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Write the OSDMap with the new upmaps to this file, to look at what would be.
+    /// Write the OSDMap with the new upmaps to this file, to inspect their effect.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Tell about every OSD.
+    /// Also print a table of each pool's OSDs.
     #[arg(long)]
     osds: bool,
     /// Print one JSON object instead of commands and tables.
@@ -72,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         file::write(out, commands.as_bytes())?;
     }
     if let Some(save) = &args.save {
-        // Without what was only assumed.
+        // The saved map has the upmaps, but not the assumed states.
         let mut saved = OsdMap::decode(&bytes)?;
         plan.apply(&mut saved);
         file::write(save, &saved.rewrite(&bytes)?)?;

@@ -6,22 +6,22 @@ use anyhow::bail;
 use fieldstone_crush::OsdId;
 use fieldstone_crush::osdmap::{OsdMap, PoolId};
 
-/// More threads than this do not help.
+/// The default number of threads is at most this. More threads do not help.
 const MAX_THREADS: usize = 16;
 
-/// What to assume of a cluster, whatever its OSDMap says.
+/// Assumptions about a cluster that override its OSDMap.
 #[derive(clap::Args, Debug)]
 pub struct Assume {
     /// Assume that all OSDs are up and fully in.
     #[arg(long)]
     pub mark_up_in: bool,
-    /// Assume that this OSD is out (in a comparison: of the new map only); may be repeated.
+    /// Assume that this OSD is out; in a comparison, only in the new map. May be repeated.
     #[arg(long, value_name = "OSD")]
     pub mark_out: Vec<u32>,
 }
 
 impl Assume {
-    /// Changes the map so.
+    /// Applies the assumptions to a map; in a comparison, to the new one.
     pub fn apply(&self, map: &mut OsdMap) -> anyhow::Result<()> {
         self.apply_up_in(map);
         for &osd in &self.mark_out {
@@ -33,7 +33,7 @@ impl Assume {
         Ok(())
     }
 
-    /// Changes the old map of two so.
+    /// Applies the assumptions to the old map of a comparison: all but `mark_out`.
     pub fn apply_up_in(&self, map: &mut OsdMap) {
         if self.mark_up_in {
             map.mark_all_up_in();
@@ -41,7 +41,7 @@ impl Assume {
     }
 }
 
-/// How many threads map placement groups.
+/// The number of threads that map placement groups.
 #[derive(clap::Args, Debug)]
 pub struct Threads {
     /// Threads that map placement groups. [default: the number of CPUs, up to 16]
@@ -57,7 +57,7 @@ impl Threads {
     }
 }
 
-/// The pools of these names or numbers; all of them if there are none.
+/// The pools with these names or numbers; all pools if `names` is empty.
 pub fn pools(map: &OsdMap, names: &[String]) -> anyhow::Result<Vec<PoolId>> {
     if names.is_empty() {
         return Ok(map.pools.keys().copied().collect());
@@ -65,7 +65,7 @@ pub fn pools(map: &OsdMap, names: &[String]) -> anyhow::Result<Vec<PoolId>> {
     names.iter().map(|name| pool(map, name)).collect()
 }
 
-/// The pool of that name or number.
+/// The pool with this name or number.
 pub fn pool(map: &OsdMap, name: &str) -> anyhow::Result<PoolId> {
     let numbered = || name.parse().ok().map(PoolId).filter(|id| map.pools.contains_key(id));
     let known = || map.pools.values().map(|pool| pool.name.as_str()).collect::<Vec<_>>().join(", ");

@@ -1,4 +1,4 @@
-//! `fieldstone crush compile`: text maps become binary.
+//! `fieldstone crush compile`: makes a binary map of a text map.
 
 use std::path::PathBuf;
 
@@ -11,18 +11,20 @@ use super::{file, load};
 /// Options of `crush compile`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The text map, or a binary map to be written in another form; - for standard input.
+    /// The text map, or a binary map or an OSDMap whose map is to be written in another form; - for
+    /// standard input.
     #[arg(value_name = "MAP")]
     map: PathBuf,
     /// The file to make; - for standard output.
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
-    /// The form to write. [default: 16, which all releases read, unless the map needs 20]
+    /// The release of Ceph whose form is written. [default: 16, which all releases read, unless the
+    /// map needs 20]
     #[arg(long, value_name = "CEPH", value_enum)]
     release: Option<CephRelease>,
 }
 
-/// Releases whose forms differ.
+/// The releases whose forms differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum CephRelease {
     /// Ceph 12 to 18.

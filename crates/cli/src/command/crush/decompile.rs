@@ -1,4 +1,4 @@
-//! `fieldstone crush decompile`: binary maps become text.
+//! `fieldstone crush decompile`: makes a text map of a binary map.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::{file, load};
 /// Options of `crush decompile`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The binary map, or a text map to be written anew; - for standard input.
+    /// The binary map or OSDMap, or a text map to be written again; - for standard input.
     #[arg(value_name = "MAP")]
     map: PathBuf,
     /// The file to make; - for standard output.

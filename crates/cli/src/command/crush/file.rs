@@ -1,4 +1,4 @@
-//! Files that are read and written as a whole; `-` stands for standard input or output.
+//! Reads and writes whole files; `-` stands for standard input or output.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-/// The largest input. A map of 100,000 devices has a few MiB.
+/// The largest input in bytes. A map of 100,000 devices has a few MiB.
 const MAX_INPUT_BYTES: u64 = 256 << 20;
 
-/// What a file holds.
+/// The contents of a file.
 pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = if is_standard(path) {
@@ -26,8 +26,8 @@ pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes a file: what had its name before stays until all is written, and is then replaced.
-/// Devices and pipes are written to.
+/// Writes a file. A regular file of that name stays as it is until all bytes are written; then the
+/// new file replaces it. Devices and pipes are written directly.
 pub fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     if is_standard(path) {
         let mut stdout = std::io::stdout().lock();
@@ -40,7 +40,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    // A link keeps pointing to the file.
+    // The path may be a link: replace its target, so that the link stays.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let mut part = path.clone().into_os_string();
     part.push(format!(".{}.part", std::process::id()));
@@ -49,7 +49,7 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
     let done = written.and_then(|()| fs::rename(&part, &path));
     if done.is_err() {
-        // The first error is the one to tell.
+        // The first error is the one to report.
         let _ = fs::remove_file(&part);
     }
     done

@@ -1,4 +1,4 @@
-//! Maps from files of any kind.
+//! Loads maps from files of all kinds.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use fieldstone_crush::{AlgorithmKind, Bucket, ChooseArg, ItemId, Map, binary, te
 
 use super::file;
 
-/// What a file holds.
+/// The map of a file.
 pub enum Loaded {
     /// A CRUSH map, text or binary.
     Crush(Box<Map>),
@@ -17,16 +17,16 @@ pub enum Loaded {
     Cluster(Box<OsdMap>),
 }
 
-/// The map that a file holds, of whatever kind.
+/// Loads the map of a file, of any kind.
 ///
-/// An OSDMap begins with the versions of its structure, a binary map with its magic number; what is
-/// UTF-8 without NUL bytes is a text.
+/// An OSDMap begins with the versions of its structure, and a binary map with its magic number. A
+/// file of UTF-8 without NUL bytes is a text map.
 pub fn load(path: &Path) -> anyhow::Result<Loaded> {
     let bytes = file::read(path)?;
     loaded(&bytes).with_context(|| file::shown(path))
 }
 
-/// The CRUSH map that a file holds: a text map, a binary map, or the one in an OSDMap.
+/// Loads the CRUSH map of a file: a text map, a binary map, or the one in an OSDMap.
 pub fn load_map(path: &Path) -> anyhow::Result<Map> {
     let bytes = file::read(path)?;
     map_of(&bytes).with_context(|| file::shown(path))
@@ -39,7 +39,7 @@ fn map_of(bytes: &[u8]) -> anyhow::Result<Map> {
     })
 }
 
-/// The OSDMap that a file holds; also its bytes, for [`OsdMap::rewrite`].
+/// Loads the OSDMap of a file. Also returns the file's bytes, for [`OsdMap::rewrite`].
 pub fn load_osdmap(path: &Path) -> anyhow::Result<(OsdMap, Vec<u8>)> {
     let bytes = file::read(path)?;
     if !OsdMap::recognises(&bytes) && loaded(&bytes).is_ok() {
@@ -65,7 +65,7 @@ fn loaded(bytes: &[u8]) -> anyhow::Result<Loaded> {
     Ok(Loaded::Crush(Box::new(map)))
 }
 
-/// Tells of weights that Ceph takes as negative numbers, on stderr.
+/// Warns on stderr of weights that Ceph takes as negative numbers.
 pub fn warn_of_signed_weights(map: &Map) {
     for bucket in map.buckets() {
         if let Some(item) = signed_weight(map, bucket) {
@@ -84,7 +84,7 @@ pub fn warn_of_signed_weights(map: &Map) {
     }
 }
 
-/// The first item of a straw2 bucket with such a weight, its own or one of a weight set.
+/// The first item of a straw2 bucket whose weight, its own or one of a weight set, is that large.
 fn signed_weight(map: &Map, bucket: &Bucket) -> Option<ItemId> {
     if bucket.algorithm.kind() != AlgorithmKind::Straw2 {
         return None;

@@ -16,19 +16,19 @@ use fieldstone_bench as bench;
 /// Work with CRUSH maps.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Make a binary map, as Ceph's monitors take it, of a text map.
+    /// Make a binary map, for Ceph's monitors, of a text map.
     Compile(compile::Args),
     /// Make a text map of a binary map.
     Decompile(decompile::Args),
-    /// Map inputs to devices, and count where they land, as crushtool --test.
+    /// Map inputs to devices and count the mappings of each device, like crushtool --test.
     Map(map::Args),
-    /// Say where objects and placement groups of a cluster lie, from its OSDMap.
+    /// Show the OSDs of a cluster's objects and placement groups, from its OSDMap.
     Place(place::Args),
-    /// Say what moves when a map changes.
+    /// Show the data that moves when a map changes.
     Diff(diff::Args),
-    /// Propose upmaps that spread placement groups evenly, as osdmaptool --upmap.
+    /// Propose upmaps that spread placement groups evenly, like osdmaptool --upmap.
     Balance(balance::Args),
-    /// Measure mappings beside Ceph's C mapper and tools.
+    /// Measure mappings, compared with Ceph's C mapper and tools.
     Bench(bench::crush::Args),
 }
 

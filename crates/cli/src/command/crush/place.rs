@@ -1,8 +1,9 @@
-//! `fieldstone crush place`: where the objects and placement groups of a cluster lie.
+//! `fieldstone crush place`: the OSDs of a cluster's objects and placement groups.
 //!
 //! Without `--object`, one line per placement group, as `osdmaptool --test-map-pgs-dump-all` prints
-//! it: what CRUSH says, where data should be (up), where it is (acting), each with its primary. A
-//! hole is 2147483647. `--json` prints an object per line with the same, holes being null.
+//! it: the result of CRUSH (raw), where data should be (up), where it is (acting), each with its
+//! primary. A hole is 2147483647. `--json` prints one object per line with the same, but without
+//! the raw primary; holes and missing primaries are null.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ pub struct Args {
     /// This pool only; may be repeated.
     #[arg(long, value_name = "POOL")]
     pool: Vec<String>,
-    /// This object only; needs one --pool. May be repeated.
+    /// This object only; needs --pool. May be repeated.
     #[arg(long, value_name = "NAME", requires = "pool")]
     object: Vec<String>,
     /// The namespace of the objects.
@@ -68,7 +69,7 @@ fn groups(map: &OsdMap, pool: PoolId, args: &Args, out: &mut impl Write) -> anyh
     Ok(())
 }
 
-/// What is told of one object or group.
+/// The output for one object or group.
 struct Line<'a> {
     object: Option<&'a str>,
     pg: PgId,

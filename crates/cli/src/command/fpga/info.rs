@@ -1,4 +1,4 @@
-//! `fieldstone fpga info`: what the device is and how it was built.
+//! `fieldstone fpga info`: describes the device and its build parameters.
 
 use fieldstone_fpga::regs::{MAX_FUNCTIONS, VERSION};
 use fieldstone_fpga::simulated;

@@ -7,16 +7,16 @@ mod selftest;
 use clap::Subcommand;
 use fieldstone_bench as bench;
 
-/// Look at the FPGA device, test it.
+/// Look at the FPGA device and test it.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Say what the device is and how it was built.
+    /// Describe the device and its build parameters.
     Info(info::Args),
-    /// Run random jobs of every kind on the device and on the CPU, and compare.
+    /// Run random jobs of every kind on the device and on the CPU, and compare the results.
     Selftest(selftest::Args),
-    /// Count the cycles of its operations.
+    /// Count the cycles of the device's operations.
     Bench(bench::fpga::Args),
-    /// Say what the units take of an FPGA, as Yosys counted, beside the papers' figures.
+    /// Show the FPGA resources of each unit, as Yosys counted them, beside the papers' figures.
     Report(report::Args),
 }
 

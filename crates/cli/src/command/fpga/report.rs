@@ -1,18 +1,19 @@
-//! `fieldstone fpga report`: what the units take of an FPGA, beside the papers' figures.
+//! `fieldstone fpga report`: the FPGA resources of the units, beside the papers' figures.
 //!
-//! The counts come from Yosys (`rtl/synth/synthesize.py`), which maps each unit by itself and neither
-//! places nor routes. They are recorded in `rtl/synth/results.json`, with a digest of the sources.
+//! The counts come from Yosys (`rtl/synth/synthesize.py`), which maps each unit by itself and
+//! neither places nor routes. `rtl/synth/results.json` has the counts, with a digest of the
+//! sources.
 //!
-//! The clocks are kinder than routing is: they follow from the cells on the deepest paths and from
-//! assumed delays. What an open tool routed of our units, for another and slower part, stands beside
-//! them ([`ROUTED`]).
+//! The estimated clocks are higher than routed ones: they follow from the cells on the deepest
+//! paths and from assumed delays. Beside them are clocks of units that an open tool placed, and
+//! mostly routed, for another and slower part ([`ROUTED`]).
 
 use std::io::{self, Write};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-/// What was recorded when this was built.
+/// The counts at the time of the build.
 const RESULTS: &str = include_str!("../../../../../rtl/synth/results.json");
 
 /// Arguments of `fpga report`.
@@ -23,17 +24,17 @@ pub struct Args {
     json: bool,
 }
 
-/// The chip of the papers' card, as DeLiBA-K (section V-c) gives it.
+/// The resources of the papers' card, an Alveo U280, as DeLiBA-K (section V-c) gives them.
 const U280_LUTS: u64 = 1_300_000;
 const U280_FFS: u64 = 2_720_000;
 const U280_BRAMS: u64 = 2_016;
 const U280_URAMS: u64 = 960;
 const U280_DSPS: u64 = 9_024;
 
-/// Nanoseconds that cells and wires may take on a part like the U280's. These are assumptions, not data:
-/// open tools do not know the delays of UltraScale+, and wires depend on placement.
+/// Assumed delays of cells and wires on a part like the U280's, in nanoseconds. Open tools do not
+/// know the delays of UltraScale+, and the delay of a wire depends on placement.
 struct Delays {
-    /// Out of a register and into the next.
+    /// Out of a register and into the next one, together.
     registers: f64,
     /// A LUT and the wire to it.
     lut: f64,
@@ -43,7 +44,7 @@ struct Delays {
 const FAST: Delays = Delays { registers: 0.15, lut: 0.25, carry: 0.02 };
 const SLOW: Delays = Delays { registers: 0.30, lut: 0.70, carry: 0.06 };
 
-/// A unit as `synthesize.py` records it.
+/// The counts of a unit, as `synthesize.py` records them.
 #[derive(Debug, Default, Deserialize)]
 struct Unit {
     unit: String,
@@ -71,7 +72,7 @@ struct Depth {
 }
 
 impl Depth {
-    /// Megahertz that the paths suggest, from slow to fast.
+    /// The clock in MHz that the paths allow, with the slow delays and with the fast ones.
     fn megahertz(&self) -> [u64; 2] {
         [&SLOW, &FAST].map(|delays| {
             let mixed = (self.depth_lut + self.depth_mux) as f64 * delays.lut
@@ -87,16 +88,17 @@ impl Depth {
     }
 }
 
-/// A clock of a unit that was placed and routed, for a Lattice LFE5UM5G-85 (ECP5, 40 nm, speed
-/// grade 8) by nextpnr-ecp5 0.11, from the sources of 2026-11-22. The part is slower than the
-/// papers', so only the ratios of units carry over. One run each: two of `crc32c` gave 246 and
-/// 186 MHz.
+/// The clock of a unit that nextpnr-ecp5 0.11 placed, and routed unless the note says otherwise,
+/// for a Lattice LFE5UM5G-85 (ECP5, 40 nm, speed grade 8), from the sources of 2026-11-22. The part
+/// is slower than the papers', so only the ratios between units carry over. Each clock is of one
+/// run: two runs of `crc32c` gave 246 and 186 MHz.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Routed {
     #[serde(skip)]
     unit: &'static str,
     mhz: u64,
-    /// Where it is not the unit as it is built here, or what its slowest path is.
+    /// How the unit differs from the one that is built here, its slowest path, or another run's
+    /// clock.
     #[serde(skip_serializing_if = "str::is_empty")]
     note: &'static str,
 }
@@ -110,13 +112,13 @@ const ROUTED: &[Routed] = &[
     Routed { unit: "crush_pe", mhz: 68, note: "slowest in the check of a command" },
 ];
 
-/// What every clock of this report needs beside it.
+/// The warning beside every estimated clock.
 const CLOCK_NOTE: &str = "an estimate before placement from assumed delays; routing gives less";
 
-/// Units that no job can reach.
+/// Units that are not in the device, so no job uses them.
 const NOT_IN_DEVICE: &[&str] = &["rs_encoder"];
 
-/// The units that `fs_top` connects, and itself: the static region.
+/// The static region: `fs_top`, and the units that it connects.
 const STATIC_REGION: &[&str] = &[
     "crush_unit",
     "codes_engine",
@@ -127,12 +129,12 @@ const STATIC_REGION: &[&str] = &[
     "fs_top",
 ];
 
-/// A paper's count of the same function, after placing and routing. Most are of the whole shell:
-/// the note says so.
+/// A paper's counts for the same function, after placing and routing. Most are for a whole shell,
+/// as the note says.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Paper {
     paper_ref: &'static str,
-    /// What it counts beside the function.
+    /// What the counts include besides the function.
     #[serde(skip_serializing_if = "str::is_empty")]
     note: &'static str,
     lut: Option<u64>,
@@ -159,7 +161,8 @@ const fn shell(lut: u64, ff: u64, bram: u64, uram: u64) -> Paper {
     }
 }
 
-/// A row of its second part: "Partial Reconfiguration Modules (RM)", of replication accelerators.
+/// A row of the second part of Table III: "Partial Reconfiguration Modules (RM)", of replication
+/// accelerators.
 const fn module(lut: Option<u64>, ff: u64, bram: u64, uram: u64) -> Paper {
     Paper {
         note: "a reconfigurable module: no shell, but all of replication",
@@ -175,12 +178,12 @@ const fn deliba_2(lut: u64, bram: u64) -> Paper {
     }
 }
 
-/// Units with what the papers print for the same function.
+/// Units, and the papers' counts for the same function.
 const PAPERS: &[(&str, &[Paper])] = &[
     ("crush_straw", &[shell(78_555, 224_000, 190, 26), deliba_2(68_467, 112)]),
     ("crush_straw2", &[shell(82_334, 313_000, 165, 35), deliba_2(68_544, 102)]),
     ("crush_list", &[module(Some(52_335), 92_456, 85, 22), deliba_2(64_688, 90)]),
-    // The number of LUTs is not in the text of the paper; 15.93 % of 355 K are.
+    // The text of the paper does not give the number of LUTs. It gives 15.93 % of 355 K.
     ("crush_tree", &[module(None, 97_523, 82, 26), deliba_2(67_982, 98)]),
     ("crush_uniform", &[module(Some(62_456), 112_000, 78, 29), deliba_2(69_143, 98)]),
     ("rs_encoder", &[shell(92_355, 582_000, 215, 52), deliba_2(70_111, 119)]),
@@ -210,19 +213,19 @@ struct Row<'a> {
     dsp: u64,
     dsp_of_u280: f64,
     carry4: u64,
-    /// What is on the deepest paths; not known of a device whose units were mapped apart.
+    /// The cells on the deepest paths. `None` for the sum of units, which were mapped separately.
     depth: Option<String>,
     estimated_mhz: Option<[u64; 2]>,
-    /// What the estimate is not.
+    /// The warning that the estimate is higher than a routed clock.
     estimated_mhz_note: Option<&'static str>,
-    /// The clock of the unit on a slower part, where it was routed.
+    /// The clock of the unit on a slower part, if known.
     routed_ecp5: Option<Routed>,
     in_device: bool,
     papers: &'a [Paper],
 }
 
 impl Unit {
-    /// Units together: mapped apart, so without what a tool might save between them.
+    /// The sum of units. Yosys mapped them separately, so a tool might need less for them together.
     fn sum<'a>(name: &str, units: impl Iterator<Item = &'a Self>) -> Self {
         let nothing = Self { unit: name.to_owned(), ..Self::default() };
         units.fold(nothing, |sum, unit| Self {
@@ -238,7 +241,7 @@ impl Unit {
         })
     }
 
-    /// How it was built, for people.
+    /// The parameters of the unit as text.
     fn built(&self) -> String {
         let parameters = self.parameters.as_object().into_iter().flatten();
         let mut words: Vec<String> =
@@ -296,7 +299,7 @@ impl Unit {
     }
 }
 
-/// Runs the command.
+/// Runs `fpga report`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let units = units()?;
     let mut out = io::stdout().lock();
@@ -314,7 +317,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The recorded units, and the sum of those in the static region.
+/// The recorded units, then the sum of those in the static region.
 fn units() -> anyhow::Result<Vec<Unit>> {
     let mut units: Vec<Unit> =
         serde_json::from_str(RESULTS).context("rtl/synth/results.json is not what it should be")?;
@@ -357,7 +360,7 @@ fn head(out: &mut impl Write) -> io::Result<()> {
     )
 }
 
-/// A unit, and the papers' counts below it.
+/// Prints a unit, and the papers' counts below it.
 fn line(out: &mut impl Write, unit: &Unit) -> io::Result<()> {
     let row = unit.row();
     let line = format!(
@@ -451,7 +454,7 @@ mod tests {
         assert!(text.contains("kinder than routing") && text.contains("nextpnr-ecp5"), "{text}");
     }
 
-    /// What the text under the table says of the estimates beside the routed clocks.
+    /// Checks the numbers that the text under the table gives for estimated and routed clocks.
     #[test]
     fn estimates_are_kinder_than_routing() {
         let units = units().expect("the recorded counts are JSON");

@@ -1,4 +1,5 @@
-//! `fieldstone fpga selftest`: random jobs on the device and on the CPU, compared bit by bit.
+//! `fieldstone fpga selftest`: runs random jobs on the device and on the CPU and compares them bit
+//! by bit.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -15,19 +16,19 @@ use crate::progress::counting_bar;
 /// Options of `fpga selftest`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Decides every job.
+    /// The seed of the random jobs.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How many jobs.
+    /// Number of jobs.
     #[arg(long, value_name = "N", default_value_t = 200)]
     count: u64,
     /// Jobs in flight.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
     depth: u16,
-    /// Largest input of a job, about.
+    /// Approximate size of the largest input of a job.
     #[arg(long, value_name = "SIZE", default_value = "32K", value_parser = fieldstone_units::parse_size)]
     size: u64,
-    /// Be told of completions by interrupts instead of looking for them.
+    /// Wait for interrupts instead of polling for completions.
     #[arg(long)]
     interrupts: bool,
     /// Write waves to this file, in FST (for GTKWave or Surfer).

@@ -1,4 +1,4 @@
-//! `fieldstone pool replace`: an empty node in place of one that is lost.
+//! `fieldstone pool replace`: makes an empty node in place of a lost one.
 
 use std::path::PathBuf;
 
@@ -19,8 +19,9 @@ pub struct Args {
     /// The nodes that are lost: node.2, or 2.
     #[arg(value_name = "NODE", required = true, value_parser = parse_node)]
     lost: Vec<u16>,
-    /// Make them even if, with them, more nodes are absent or empty than the pool's code makes up
-    /// for, and even where a disk was mounted that is away now. What only lost nodes hold is lost.
+    /// Make the nodes even if more nodes would then be absent or empty than the pool's code makes
+    /// up for, and even where a disk was mounted that is absent now. Data that only lost nodes hold
+    /// is lost.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -39,7 +40,7 @@ fn parse_node(text: &str) -> Result<u16, String> {
 struct Replaced {
     dir: PathBuf,
     nodes: Vec<Made>,
-    /// The process that serves the pool and takes the nodes in.
+    /// The id of the process that serves the pool and takes the nodes in.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<u32>,
 }
@@ -47,7 +48,7 @@ struct Replaced {
 /// Runs `pool replace`.
 ///
 /// # Errors
-/// When a node is not lost, or something is in the way, or too many would be empty.
+/// A node is not lost, something lies at its path, or too many nodes would be empty.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let pool = Pool::open(&args.dir)?;
     let mut lost: Vec<NodeIndex> = args.lost.iter().copied().map(NodeIndex).collect();

@@ -1,13 +1,15 @@
-//! `fieldstone crush diff OLD NEW`: what moves when a map changes.
+//! `fieldstone crush diff OLD NEW`: the data that moves when a map changes.
 //!
-//! OLD and NEW are two OSDMaps; or an OSDMap and the CRUSH map that is to replace its own, whose new
-//! devices count as added, up and in; or two CRUSH maps, and options that describe one pool. With
-//! `--mark-out`, OLD and NEW may be the same file: what moves when that OSD goes out?
+//! OLD and NEW are two OSDMaps; or an OSDMap and the CRUSH map that is to replace its own, whose
+//! new devices count as added, up and in; or two CRUSH maps, with options that describe one pool.
+//! With `--mark-out`, they may be the same file: the output shows what moves when that OSD goes
+//! out.
 //!
 //! `--json` prints one object: `pools`, each with `pool`, `name`, `pgs`, `pgs_changed`, `shards`,
-//! `moved`, `holes`, `least` and, where sizes are known, `bytes_per_shard`, `moved_bytes`; `osds`,
-//! each with `osd`, `before`, `after`, `received`, `sent` in shards of placement groups, and
-//! `received_bytes`, `sent_bytes`; and `total`, with the sums of the pools.
+//! `moved`, `holes`, `least`, `bytes_per_shard`, `moved_bytes`; `osds`, each with `osd`, `before`,
+//! `after`, `received`, `sent` in shards of placement groups, and `received_bytes`, `sent_bytes`;
+//! `total`, with the sums of the pools; and `notes`, on pools that only one map has. Bytes are null
+//! if the sizes of the pools are not known.
 
 mod report;
 mod sides;
@@ -25,7 +27,7 @@ use fieldstone_units::parse_size;
 pub struct Args {
     /// An OSDMap, or a CRUSH map (text or binary).
     old: PathBuf,
-    /// The same later, or the CRUSH map that is to replace the one in OLD.
+    /// A later map of the same kind, or the CRUSH map that is to replace the one in OLD.
     new: PathBuf,
     #[command(flatten)]
     pool: sides::PoolOptions,
@@ -35,7 +37,7 @@ pub struct Args {
     /// Bytes of data in a pool, for example rbd=10T; may be repeated.
     #[arg(long, value_name = "POOL=BYTES", value_parser = pool_bytes)]
     pool_bytes: Vec<(String, u64)>,
-    /// Tell about every OSD, not only those with most traffic.
+    /// Print all OSDs, not only those with the most traffic.
     #[arg(long)]
     osds: bool,
     /// Print one JSON object.

@@ -1,4 +1,4 @@
-//! The result, for people and for scripts.
+//! The result as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use fieldstone_units::size;
 
-/// OSDs that are listed unless all are asked for.
+/// The number of OSDs that are listed without `--osds`.
 const BUSIEST: usize = 20;
 
 /// One pool.
@@ -26,11 +26,11 @@ pub struct PoolReport {
 #[derive(Default)]
 pub struct Report {
     pub pools: Vec<PoolReport>,
-    /// What is not in the tables.
+    /// Lines on pools that only one map has.
     pub notes: Vec<String>,
 }
 
-/// One OSD, all pools together.
+/// One OSD: sums over all pools.
 #[derive(Clone, Copy, Default)]
 struct OsdReport {
     flow: Flow,
@@ -38,7 +38,8 @@ struct OsdReport {
     sent_bytes: f64,
 }
 
-/// Sums over pools. Bytes are known only if they are for every pool, as is the least movement.
+/// Sums over pools. The sum of bytes is known only if the bytes of every pool are. The same holds
+/// for the least movement.
 #[derive(Clone, Copy, Default)]
 struct Total {
     pgs: u64,
@@ -115,7 +116,7 @@ impl Report {
         osds
     }
 
-    /// Two tables: pools, and OSDs.
+    /// The result as two tables: pools and OSDs.
     pub fn text(&self, all_osds: bool) -> String {
         let heading =
             ["pool", "pgs", "changed", "shards", "moved", "share", "least", "holes", "bytes"];
@@ -168,7 +169,7 @@ impl Report {
         text
     }
 
-    /// Everything, in one object.
+    /// The result as one object.
     pub fn json(&self) -> Value {
         let sums = |total: &Total| {
             json!({

@@ -1,4 +1,4 @@
-//! What is compared: two clusters, made of what the files hold.
+//! The two clusters to compare, made from the contents of the files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,10 +11,10 @@ use super::super::cluster;
 use super::super::file::shown;
 use super::super::load::{Loaded, load};
 
-/// `hashpspool`, which every pool made since 2013 has.
+/// `hashpspool`, a flag that new pools have by default since 2013.
 const HASHPSPOOL: u64 = 1;
 
-/// The pool to map when only CRUSH maps are given.
+/// Options that describe a pool. All but `--data-shards` are for two CRUSH maps.
 #[derive(clap::Args, Debug)]
 pub struct PoolOptions {
     /// Between two CRUSH maps: the pool's rule.
@@ -79,7 +79,7 @@ pub fn load_both(old: &Path, new: &Path, options: &PoolOptions) -> anyhow::Resul
     Ok(sides)
 }
 
-/// Two clusters of one pool.
+/// Makes two clusters with one pool.
 fn of_crush(old: Map, new: Map, options: &PoolOptions) -> anyhow::Result<Sides> {
     let rule = RuleId(options.rule.context("two CRUSH maps need --rule")?);
     let size = options.num_rep.context("two CRUSH maps need --num-rep")?;
@@ -112,14 +112,14 @@ fn of_crush(old: Map, new: Map, options: &PoolOptions) -> anyhow::Result<Sides> 
     Ok(Sides { old: OsdMap::of_crush(old, pools.clone()), new: OsdMap::of_crush(new, pools) })
 }
 
-/// How much data pools hold, as far as that is known.
+/// The amount of data in pools, as far as it is known.
 pub struct Sizes {
     per_pg: Option<u64>,
     pools: BTreeMap<PoolId, u64>,
 }
 
 impl Sizes {
-    /// Of the options; pools are named or numbered as in `map`.
+    /// Reads the options. `map` has the names and numbers of the pools.
     pub fn new(map: &OsdMap, per_pg: Option<u64>, pools: &[(String, u64)]) -> anyhow::Result<Self> {
         let mut sizes = BTreeMap::new();
         for (name, bytes) in pools {
@@ -129,8 +129,8 @@ impl Sizes {
         Ok(Self { per_pg, pools: sizes })
     }
 
-    /// Bytes of a shard of one of a pool's `pgs` placement groups: of a copy, all data of the group,
-    /// or else the k-th part.
+    /// Bytes of a shard in one of the `pgs` placement groups of a pool: all data of the group for a
+    /// copy, else a k-th of it. `None` if the size of the pool is not known.
     pub fn bytes_per_shard(
         &self,
         map: &OsdMap,

@@ -1,5 +1,5 @@
-//! The distribution as a page of its own: what devices and buckets store against their share by
-//! weight. No script, no font, nothing from elsewhere; light or dark as the reader's system is.
+//! The distribution as an HTML page: the stored objects of devices and buckets beside their share
+//! by weight. The page loads nothing and has no script. It follows the reader's colour scheme.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,10 +10,10 @@ use fieldstone_crush::{ItemId, Map, TypeId};
 
 use super::tiles;
 
-/// Most bars of a chart. Of more items, the fullest and the emptiest are shown.
+/// Most bars of a chart. With more items, the chart shows the fullest and the emptiest.
 const MOST_BARS: usize = 40;
 
-/// One rule and width.
+/// The results of one rule and width.
 #[derive(Clone, Debug)]
 pub struct Picture {
     /// The rule's number.
@@ -24,11 +24,11 @@ pub struct Picture {
     pub width: usize,
     /// The first and last x.
     pub xs: (i32, i32),
-    /// How many mappings there were.
+    /// The number of mappings.
     pub mappings: u64,
-    /// How many of them are short or have an empty position.
+    /// The number of mappings that are short or have an empty position.
     pub bad: u64,
-    /// What is where.
+    /// The stored objects of devices and buckets.
     pub spread: Spread,
 }
 
@@ -56,7 +56,7 @@ pub fn page(map: &Map, input: &Path, pictures: &[Picture]) -> String {
     chart::page(&format!("Distribution of {}", input.display()), &body)
 }
 
-/// What things are called.
+/// Looks up names in the map.
 #[derive(Clone, Copy)]
 pub struct Names<'m> {
     /// The map.
@@ -75,7 +75,7 @@ impl Names<'_> {
     }
 }
 
-/// The sums in words.
+/// A paragraph with the sums.
 fn numbers(names: Names<'_>, picture: &Picture) -> String {
     let spread = &picture.spread;
     let stored: f64 = spread.devices.iter().map(|share| share.stored).sum();
@@ -101,7 +101,7 @@ fn numbers(names: Names<'_>, picture: &Picture) -> String {
     text
 }
 
-/// Bars for the buckets of every type, then for the devices.
+/// One chart for the buckets of each type, then one for the devices.
 fn level_charts(names: Names<'_>, spread: &Spread) -> String {
     let mut charts = String::new();
     let levels = spread.buckets.chunk_by(|a, b| a.kind == b.kind);
@@ -133,7 +133,7 @@ fn bar(names: Names<'_>, share: &Share) -> Bar {
     }
 }
 
-/// Fullest first, those without a share left out.
+/// The shares in order, the fullest first. Items without a share are left out.
 fn by_fullness(shares: &[Share]) -> Vec<Share> {
     let mut ordered: Vec<Share> =
         shares.iter().filter(|share| share.expected > 0.0).copied().collect();
@@ -142,7 +142,7 @@ fn by_fullness(shares: &[Share]) -> Vec<Share> {
     ordered
 }
 
-/// `1234 (+5.6 %)`.
+/// The stored objects, with the difference from the share: `1234 (+5.6 %)`.
 pub fn describe(share: &Share) -> String {
     match share.ratio() {
         Some(ratio) => format!("{:.0} ({:+.1} %)", share.stored, 100.0 * (ratio - 1.0)),

@@ -1,18 +1,20 @@
-//! `fieldstone crush map`: rules on ranges of inputs, as `crushtool --test` runs them.
+//! `fieldstone crush map`: applies rules to ranges of inputs, like `crushtool --test`.
 //!
-//! Options, lines and numbers are crushtool's (16.2.15), and everything goes to standard output
-//! (there, the line of weights goes to standard error). `tester` in the crush crate says what
-//! differs in the numbers. What differs here:
+//! Options, lines and numbers are those of crushtool 16.2.15. Everything goes to standard output,
+//! where crushtool writes the line of weights to standard error. The module `tester` of the crush
+//! crate lists the differences in the numbers. The other differences are:
 //!
-//! - without any `--show` option the statistics are shown, where crushtool shows nothing;
+//! - without any option that asks for output, the statistics are shown, where crushtool shows
+//!   nothing;
 //! - `--rule` with a rule that is not in the map is an error, where crushtool shows nothing;
-//! - without `--num-rep`, mappings are as wide as the rule's own sizes say, as up to Ceph 16; later
-//!   ones insist on a width;
-//! - `--min-rep` and `--max-rep` are there, which 16 lacks; `--simulate` is not.
+//! - without `--num-rep`, the widths of mappings are the rule's own sizes, as in Ceph up to 16;
+//!   later releases require a width;
+//! - it has `--min-rep` and `--max-rep`, which 16 lacks, but not `--simulate`.
 //!
-//! `--json` prints one object per line: for mappings `{"rule", "x", "num_rep", "bad", "items"}`, an
-//! empty position being null and a bucket a negative number; and for every rule and width one that
-//! sums up, see [`summary`].
+//! `--json` prints one object per line: for mappings `{"rule", "x", "num_rep", "bad", "items"}`,
+//! where an empty position is null and a bucket is a negative number; with statistics or `--html`,
+//! a summary for every rule and width, see [`summary`]; with `--show-choose-tries`,
+//! `{"failed_attempts"}` at the end.
 
 mod draw;
 mod options;
@@ -34,7 +36,7 @@ use self::summary::Summary;
 use super::load::load_map;
 use crate::progress::counting_bar;
 
-/// Where results go: one big buffer before standard output.
+/// The output: a buffer in front of standard output.
 type Out<'a> = io::BufWriter<io::StdoutLock<'a>>;
 
 const BUFFER_BYTES: usize = 1 << 20;
@@ -57,7 +59,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     if args.show_choose_tries {
-        // The last number that is counted is not shown.
+        // Like crushtool, this leaves out the last number of the histogram.
         let tries = &session.tries.tries;
         let histogram = &tries[..tries.len().saturating_sub(1)];
         match args.json {
@@ -73,18 +75,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What lasts over all rules and widths.
+/// The state that is kept over all rules and widths.
 struct Session<'a> {
     args: &'a Args,
     map: &'a Map,
     plan: &'a Plan,
     pictures: Vec<draw::Picture>,
-    /// Failed attempts of all trials.
+    /// The counts of failed attempts of all trials.
     tries: Tally,
 }
 
 impl Session<'_> {
-    /// All widths of one rule.
+    /// Runs all widths of one rule.
     fn rule(&mut self, out: &mut Out<'_>, id: RuleId, rule: &Rule) -> anyhow::Result<()> {
         let label = self.label(id);
         let widths = self.plan.widths(rule);
@@ -93,9 +95,9 @@ impl Session<'_> {
             out.write_all(heading.as_bytes())?;
         }
         for width in widths.0..=widths.1 {
-            // Widths are not negative: the plan sees to it.
+            // `Plan::new` ignores negative widths.
             let width = usize::try_from(width).unwrap_or(0);
-            // Without a device that is in there is nothing to see, as in crushtool.
+            // If all devices are out, nothing is printed, as in crushtool.
             let expected = Expected::new(self.map, rule, width, &self.plan.weights);
             if let Some(expected) = expected {
                 self.width(out, id, rule, width, &expected)?;
@@ -104,7 +106,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// One rule, one width.
+    /// Runs one rule with one width.
     fn width(
         &mut self,
         out: &mut Out<'_>,
@@ -115,7 +117,7 @@ impl Session<'_> {
     ) -> anyhow::Result<()> {
         let trial = Trial {
             map: self.map,
-            // Whatever the pool: see the crush crate's `tester`.
+            // The weight set of pool 0 serves every pool: see the crush crate's `tester`.
             rule: self.map.rule(id)?.with_choose_args(self.map.choose_args_for_pool(0)),
             width,
             weights: &self.plan.weights,
@@ -139,7 +141,7 @@ impl Session<'_> {
                 if let Some(recorder) = &mut recorder {
                     recorder.record(block);
                 }
-                // A bar and lines would get in each other's way on a terminal.
+                // On a terminal, lines would break the bar.
                 if !block.text.is_empty() {
                     bar.finish_and_clear();
                 }
@@ -158,7 +160,7 @@ impl Session<'_> {
         self.report(out, id, rule, width, &tally, expected)
     }
 
-    /// What stands below the mappings.
+    /// Prints the statistics below the mappings, and keeps the picture for the page.
     fn report(
         &mut self,
         out: &mut Out<'_>,

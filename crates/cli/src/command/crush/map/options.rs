@@ -1,4 +1,4 @@
-//! The options of `crush map`, and what they come to for a map.
+//! The options of `crush map`, and the plan that follows from them for a map.
 
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
@@ -10,10 +10,10 @@ use fieldstone_crush::{Map, Rule};
 
 /// Most positions of a mapping.
 const MAX_WIDTH: i64 = u16::MAX as i64;
-/// The last x when no range is given; the first is 0.
+/// The last x if no range is given. The first x is then 0.
 const LAST_X: i32 = 1023;
 
-/// Options of `crush map`. Numbers below 0 of rules, widths and x count as not given.
+/// Options of `crush map`. A negative rule, width or x counts as not given.
 #[derive(clap::Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub struct Args {
@@ -50,10 +50,11 @@ pub struct Args {
     /// The last input.
     #[arg(long, value_name = "X", default_value_t = -1, hide_default_value = true)]
     pub max_x: i32,
-    /// The pool whose placement groups the inputs are: each x is hashed with it. -1 for none.
+    /// The pool whose placement groups the inputs are: each x is hashed with the pool's number. -1
+    /// for no pool.
     #[arg(long, value_name = "POOL", default_value_t = -1, hide_default_value = true)]
     pub pool_id: i64,
-    /// The reweight of a device, from 0 to 1. [default: 1 for devices in the map]
+    /// The reweight of a device, from 0 to 1. [default: 1 for the devices in the map's buckets]
     #[arg(short, long, num_args = 2, value_names = ["OSD", "W"], action = clap::ArgAction::Append)]
     pub weight: Vec<String>,
     /// Parts that --output-csv cuts the inputs into.
@@ -62,46 +63,46 @@ pub struct Args {
     /// Print every mapping.
     #[arg(long)]
     pub show_mappings: bool,
-    /// Print mappings that are shorter than asked for or have an empty position.
+    /// Print mappings that are shorter than requested or have an empty position.
     #[arg(long)]
     pub show_bad_mappings: bool,
-    /// Print how many mappings have how many positions.
+    /// Print the number of mappings for each number of positions.
     #[arg(long)]
     pub show_statistics: bool,
-    /// Print what every device stores, if anything; implies --show-statistics.
+    /// Print the objects of every device that stores any; implies --show-statistics.
     #[arg(long)]
     pub show_utilization: bool,
-    /// Print what every device stores, even nothing; implies --show-statistics.
+    /// Print the objects of every device, even those that store none; implies --show-statistics.
     #[arg(long)]
     pub show_utilization_all: bool,
-    /// Print how many choices needed how many attempts; much slower.
+    /// Print the number of choices for each number of failed attempts; much slower.
     #[arg(long)]
     pub show_choose_tries: bool,
     /// Write data sets for other programs to NAME-RULE-*.csv.
     #[arg(long)]
     pub output_csv: bool,
-    /// What names of data sets start with.
+    /// The start of the names of data sets.
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub output_name: String,
-    /// Draw what every device and bucket stores against its share by weight.
+    /// Draw the objects of every device and bucket, compared with its share by weight.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Print JSON, one object per line.
     #[arg(long)]
     pub json: bool,
-    /// Threads. [default: the number of CPUs]
+    /// Number of threads. [default: the number of CPUs]
     #[arg(short = 'j', long, value_name = "J")]
     pub threads: Option<NonZeroUsize>,
 }
 
 impl Args {
-    /// How many threads work.
+    /// The number of threads.
     pub fn threads(&self) -> usize {
         let chosen = self.threads.or_else(|| std::thread::available_parallelism().ok());
         chosen.map_or(1, NonZeroUsize::get)
     }
 
-    /// True when something is asked for that is no statistics.
+    /// True if the options ask for any output other than statistics.
     fn shows_something_else(&self) -> bool {
         self.show_mappings
             || self.show_bad_mappings
@@ -111,18 +112,18 @@ impl Args {
     }
 }
 
-/// What the options come to.
+/// The plan that follows from the options.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The numbers to try; there need not be rules of all of them.
+    /// The numbers of the rules. Rules with these numbers need not exist.
     pub rules: RangeInclusive<u32>,
     /// The first and the last x.
     pub xs: (i32, i32),
-    /// What x is hashed with.
+    /// The number of the pool that x is hashed with, if any.
     pub pool: Option<u32>,
-    /// Reweights of all devices.
+    /// Reweights of all devices, in 16.16 fixed point.
     pub weights: Vec<u32>,
-    /// Whether sizes are told.
+    /// True if the statistics are printed.
     pub statistics: bool,
     /// The least and greatest width, if given.
     widths: Option<(i64, i64)>,
@@ -147,7 +148,7 @@ impl Plan {
         Ok(Self {
             rules: rules(args, map)?,
             xs,
-            // Of larger numbers the lower 32 bits count.
+            // Only the lower 32 bits of a number count.
             pool: (args.pool_id != -1).then_some(args.pool_id as u32),
             weights: weights(args, map)?,
             statistics: args.show_statistics
@@ -164,7 +165,7 @@ impl Plan {
     }
 }
 
-/// From the first to the last rule. Numbers past the map's last rule are left out.
+/// The range of rules. It ends at the map's last rule.
 fn rules(args: &Args, map: &Map) -> anyhow::Result<RangeInclusive<u32>> {
     let Some(last) = map.rules().map(|(id, _)| id.0).max() else {
         bail!("{} has no rules", args.input.display());

@@ -10,7 +10,7 @@ use fieldstone_crush::{ItemId, RuleId};
 
 use super::Args;
 
-/// How the mappings of a trial are printed.
+/// The options for printing the mappings of a trial.
 #[derive(Clone, Copy, Debug)]
 pub struct Rendering {
     rule: u32,
@@ -21,7 +21,7 @@ pub struct Rendering {
 }
 
 impl Rendering {
-    /// As the options ask for.
+    /// Reads the options.
     pub fn new(args: &Args, rule: RuleId, width: usize) -> Self {
         let (all, bad) = (args.show_mappings, args.show_bad_mappings);
         Self { rule: rule.0, width, all, bad, json: args.json }
@@ -71,7 +71,7 @@ impl Rendering {
 
 /// Writes the data sets of a rule.
 pub fn write_sets(prefix: &str, rule: &str, sets: &[DataSet]) -> anyhow::Result<()> {
-    // Names of rules come from the map: they stay within the folder.
+    // The map gives the name of the rule. Without slashes, the file stays in the folder.
     let rule = rule.replace('/', "_");
     let prefix = if prefix.is_empty() { rule } else { format!("{prefix}-{rule}") };
     for set in sets {

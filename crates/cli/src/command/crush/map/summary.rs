@@ -1,9 +1,11 @@
-//! One rule and width summed up, as a JSON object.
+//! The summary of one rule and width, as a JSON object.
 //!
-//! `rule`, `name`, `num_rep`, `min_x`, `max_x`, `mappings`, `bad_mappings`; `sizes`: how many
-//! mappings have how many positions; `deviation`: typical distance of a device from its share by
-//! weight, 0.05 being 5 %; with `--show-utilization` also `devices`, each with `osd`, its reweight
-//! `weight`, what it has `stored`, what crushtool would have `expected`, and its `share` by weight.
+//! The fields are `rule`, `name`, `num_rep`, `min_x`, `max_x`, `mappings`, `bad_mappings`; `sizes`:
+//! the number of mappings for each number of positions; `deviation`: the typical distance of a
+//! device from its share by weight (0.05 is 5 %). With `--show-utilization` or
+//! `--show-utilization-all`, there are also `devices`, each with `osd`, `name`, its reweight
+//! `weight`, the objects `stored`, the objects that crushtool would have `expected`, and its
+//! `share` by weight.
 
 use fieldstone_crush::tester::expect::Expected;
 use fieldstone_crush::tester::spread::Spread;
@@ -14,19 +16,19 @@ use std::collections::BTreeMap;
 
 use super::options::Plan;
 
-/// What is summed up.
+/// The contents of a summary.
 pub struct Summary<'a> {
     /// The map.
     pub map: &'a Map,
-    /// Options.
+    /// The plan.
     pub plan: &'a Plan,
     /// The rule.
     pub label: text::RuleLabel<'a>,
     /// Positions of a mapping.
     pub width: usize,
-    /// What was counted.
+    /// The counts.
     pub tally: &'a Tally,
-    /// What crushtool would have expected.
+    /// The objects that crushtool expects.
     pub expected: &'a Expected,
 }
 

@@ -1,5 +1,5 @@
-//! Every device as a tile, coloured by how full it is, in a row per bucket that holds it: thousands
-//! of devices at a glance.
+//! Draws every device as a tile. The colour shows how full the device is, and each bucket has its
+//! row of devices. So one picture shows thousands of devices.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,21 +10,22 @@ use fieldstone_crush::tester::spread::{Share, Spread};
 
 use super::draw::{Names, describe};
 
-/// A tile and the gap after it.
+/// The width of a tile and of the gap after it, in pixels.
 const TILE: usize = 12;
 const GAP: usize = 2;
 const NAME_WIDTH: usize = 120;
-/// Tiles of a row; a bucket of more devices has several rows.
+/// Most tiles of a row. A bucket with more devices has several rows.
 const ROW_TILES: usize = 24;
-/// Rows of a column; more rows make more columns.
+/// Most rows of a column. More rows make more columns.
 const COLUMN_ROWS: usize = 64;
-/// Colours on each side of the one for "as it should be".
+/// The number of colours on each side of the one for the right share.
 const STEPS: i32 = 4;
-/// The strongest colour starts at this distance from the share, or further if the spread is wider.
+/// The strongest colour stands for this distance from the share, or for a greater one if the spread
+/// is wider.
 const FULL_SCALE_MIN: f64 = 0.05;
 
-/// Colours from blue (too empty) over grey to orange (too full), which people with any colour vision
-/// tell apart.
+/// Colours from blue (too empty) over grey to orange (too full). Readers with colour blindness can
+/// also distinguish them.
 pub const STYLE: &str = "\
 .t0{fill:#0b5fa5}.t1{fill:#4a90c8}.t2{fill:#86b8dc}.t3{fill:#bcd6ea}.t4{fill:#d9d9d9}\n\
 .t5{fill:#f6cfa8}.t6{fill:#eda866}.t7{fill:#dd7f2c}.t8{fill:#b35806}.tx{fill:#8888}\n\
@@ -80,8 +81,7 @@ pub fn tiles(names: Names<'_>, spread: &Spread) -> String {
     html
 }
 
-/// Devices by the bucket that holds them, each once, cut into rows; only a bucket's first has its
-/// name.
+/// The rows: the devices of each bucket, each device once. Only a bucket's first row has its name.
 fn rows<'s>(
     names: Names<'_>,
     spread: &Spread,
@@ -104,7 +104,7 @@ fn rows<'s>(
     rows
 }
 
-/// The colour of a share.
+/// The class that colours a share.
 fn class(share: &Share, full_scale: f64) -> String {
     match share.ratio() {
         None => "tx".to_owned(),
